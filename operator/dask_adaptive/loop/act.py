@@ -1,0 +1,83 @@
+"""Carry out a plan: check each action's preconditions once more, then make one idempotent call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dask_adaptive.loop.ports import LinkError, PlatformError, Ports, Retired
+from dask_adaptive.model.plan import (
+    Action,
+    Cancel,
+    Delete,
+    Outcome,
+    Plan,
+    Retire,
+    SetPin,
+    SetReplicas,
+    Unpin,
+)
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+
+
+async def act(decided: Plan, policy: Policy, ports: Ports) -> tuple[Outcome, ...]:
+    """
+    Do what was planned, in order. An action that fails does not keep the others from being tried.
+
+    Raises nothing of its own: a failure is an outcome with reason `ActionFailed`.
+    """
+    return tuple([await _one(action, policy, ports) for action in decided.actions])
+
+
+async def _one(action: Action, policy: Policy, ports: Ports) -> Outcome:
+    try:
+        return await _do(action, policy, ports)
+    except (PlatformError, LinkError) as exc:
+        return Outcome(action, False, Reason.ACTION_FAILED, str(exc))
+
+
+async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
+    match action:
+        case SetReplicas(group, replicas):
+            await ports.platform.set_replicas(group, replicas)
+        case Retire():
+            return await _retire(action, policy, ports)
+        case Cancel(_, names):
+            await ports.link.cancel(names)
+        case Delete():
+            return await _delete(action, policy, ports)
+        case SetPin(_, names, ttl_s, note):
+            await ports.link.pin(names, ttl_s=ttl_s, note=note)
+        case Unpin(_, names):
+            await ports.link.unpin(names)
+    return Outcome(action, True, action.reason, action.message)
+
+
+async def _retire(action: Retire, policy: Policy, ports: Ports) -> Outcome:
+    answers = await ports.link.retire(action.dask_names, policy, action.reason)
+    refusal = _refusal(answers)
+    if refusal is None:
+        return Outcome(action, True, action.reason, action.message)
+    # A Deployment's workers leave together or not at all.
+    accepted = [a.name for a in answers if a.state in {"draining", "drained"}]
+    if accepted:
+        await ports.link.cancel(accepted)
+    return Outcome(action, False, refusal.veto or Reason.RETIREMENT_REFUSED, refusal.message)
+
+
+async def _delete(action: Delete, policy: Policy, ports: Ports) -> Outcome:
+    # The snapshot is seconds old. Ask again, now: a worker that has connected since, was pinned,
+    # or holds a new result must not be deleted. One that never connected is known by its own name.
+    names = action.dask_names or (action.worker,)
+    answers = await ports.link.retire(names, policy, action.reason)
+    if not all(a.state in {"drained", "gone"} for a in answers):
+        refusal = _refusal(answers)
+        message = refusal.message if refusal else "has connected or has work since; it drains first"
+        reason = (refusal and refusal.veto) or Reason.RETIRING
+        return Outcome(action, False, reason, message)
+    await ports.platform.delete_worker(action.worker, action.uid)
+    return Outcome(action, True, action.reason, action.message)
+
+
+def _refusal(answers: Sequence[Retired]) -> Retired | None:
+    return next((a for a in answers if a.state == "active"), None)

@@ -1,0 +1,97 @@
+"""One pass over one cluster: observe, plan, act, report. Level-based: every pass reads the world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dask_adaptive.loop.act import act
+from dask_adaptive.loop.join import join
+from dask_adaptive.loop.ports import Event, Ports
+from dask_adaptive.loop.report import (
+    events_of_advice,
+    events_of_conditions,
+    events_of_outcomes,
+    status_of,
+)
+from dask_adaptive.loop.status import Status
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler, PlatformView
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Outcome, Plan
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.plan import plan
+from dask_adaptive.planner.remember import remember
+
+#: The longest time between two passes over a cluster.
+REST_S = 5.0
+
+#: The time between passes while workers are on their way in or out.
+BRISK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What one pass saw, decided and did."""
+
+    observed: ObservedCluster
+    plan: Plan
+    outcomes: tuple[Outcome, ...]
+    status: Status
+    again_in_s: float  # when the next pass should be, if nothing happens before
+
+
+class ClusterLoop:
+    """
+    The passes over one cluster. Not reentrant: one pass at a time.
+
+    Args:
+        leaving: Workers that an earlier process had on their way out, as the policy's status says.
+            Once they are missing, they explain why `replicas` is too high.
+    """
+
+    def __init__(self, key: ClusterKey, ports: Ports, leaving: Iterable[str] = ()) -> None:
+        self._key, self._ports = key, ports
+        self._past = Past(leaving=frozenset(leaving))
+        self._status: Status | None = None
+        self._told = frozenset[Event]()
+
+    async def one_pass(self, policy: Policy) -> PassResult:
+        """Bring the cluster one step closer to its policy. Raises `PlatformError` if it can't be seen."""
+        ports = self._ports
+        view = await ports.platform.look()
+        observed = join(self._key, view, await self._ask_scheduler(view, policy))
+        decided = plan(observed, policy, self._past, now=ports.clock())
+        outcomes = await act(decided, policy, ports)
+        self._past = remember(self._past, observed, policy, decided, outcomes, now=ports.clock())
+        status = status_of(observed, policy, decided, outcomes)
+        await self._report(status, decided, outcomes)
+        return PassResult(observed, decided, outcomes, status, _next(status, outcomes))
+
+    async def _ask_scheduler(self, view: PlatformView, policy: Policy) -> ObservedScheduler:
+        # A cluster that is not there, or not ours, is not even asked.
+        if not view.found:
+            return ObservedScheduler(Reason.CLUSTER_NOT_FOUND, "there is no cluster to ask")
+        if view.conflict:
+            return ObservedScheduler(Reason.OWNERSHIP_CONFLICT, view.conflict)
+        return await self._ports.link.observe(policy)
+
+    async def _report(self, status: Status, decided: Plan, outcomes: tuple[Outcome, ...]) -> None:
+        """Tell people of what is new: an unchanged world causes no call."""
+        happened = frozenset(events_of_outcomes(outcomes)) | frozenset(events_of_advice(decided))
+        for event in (*events_of_conditions(status, self._status), *_ordered(happened)):
+            if event not in self._told:
+                await self._ports.reporter.event(event)
+        self._told = happened
+        if status != self._status:
+            await self._ports.reporter.status(status)
+            self._status = status
+
+
+def _ordered(events: frozenset[Event]) -> list[Event]:
+    return sorted(events, key=lambda e: (e.worker, e.reason.value, e.message))
+
+
+def _next(status: Status, outcomes: tuple[Outcome, ...]) -> float:
+    return BRISK_S if outcomes or status.pending or status.retiring else REST_S

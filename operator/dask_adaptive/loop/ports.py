@@ -1,0 +1,95 @@
+"""The edges of the loop: everything with a side effect, as protocols. Each is bound to one cluster."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dask_adaptive.loop.status import Status
+from dask_adaptive.model.observed import ObservedScheduler, PlatformView
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+
+
+class PlatformError(Exception):
+    """The platform did not do what was asked; the next pass tries again."""
+
+
+class LinkError(Exception):
+    """The scheduler did not answer, or not as expected; nothing may be assumed of its workers."""
+
+
+class Platform(Protocol):
+    """Where workers are: Kubernetes, or this machine."""
+
+    async def look(self) -> PlatformView:
+        """Read all that is known of the cluster. Raises `PlatformError`."""
+
+    async def set_replicas(self, group: str, replicas: int) -> None:
+        """Set a group's `replicas` through its scale subresource. Raises `PlatformError`."""
+
+    async def delete_worker(self, worker: str, uid: str) -> None:
+        """Delete a worker if its uid is still this one; gone already is success. Raises `PlatformError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """The scheduler's side of one request to let a Dask worker go."""
+
+    name: str
+    state: str  # "draining" | "drained" | "active" | "gone"
+    veto: Reason | None = None
+    message: str = ""
+
+
+class SchedulerLink(Protocol):
+    """The one who talks to the scheduler. A scheduler that does not answer in time: `LinkError`."""
+
+    async def observe(self, policy: Policy) -> ObservedScheduler:
+        """Take a snapshot; never raises: a problem is part of the answer."""
+
+    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
+        """Begin to drain Dask workers, or ask how far they are; idempotent."""
+
+    async def cancel(self, names: Sequence[str]) -> list[Retired]:
+        """Put Dask workers back to service."""
+
+    async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
+        """Hold Dask workers on behalf of a person's annotation."""
+
+    async def unpin(self, names: Sequence[str]) -> None:
+        """Give up what `pin` claimed."""
+
+
+class EventType(str, enum.Enum):
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, once. `worker` empty: it is about the policy."""
+
+    type: EventType
+    reason: Reason
+    message: str
+    worker: str = ""
+    would: bool = False  # in Advise mode: what would have been done
+
+
+class Reporter(Protocol):
+    """Who tells people. Called on edges only: an unchanged world causes no call."""
+
+    async def status(self, status: Status) -> None: ...
+
+    async def event(self, event: Event) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ports:
+    platform: Platform
+    link: SchedulerLink
+    reporter: Reporter
+    clock: Callable[[], float]  # monotonic seconds

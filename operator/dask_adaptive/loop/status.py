@@ -1,0 +1,68 @@
+"""The status of a policy as a value: what is reported, before it becomes JSON or a live view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_adaptive.model.reason import Reason
+
+#: Condition types, in the order in which they are shown.
+READY = "Ready"
+SCHEDULER_CONNECTED = "SchedulerConnected"
+INJECTED = "Injected"
+ABLE_TO_SCALE = "AbleToScale"
+SCALING_LIMITED = "ScalingLimited"
+PAUSED = "Paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition; who writes it to an API adds `lastTransitionTime`."""
+
+    type: str
+    status: bool | None  # None: Unknown
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """
+    A worker about which there is something to say: pinned, on its way out, pending, or held.
+
+    A worker that is busy, or idle for a short time, has no row: it is only counted.
+    """
+
+    name: str
+    state: str  # "Pending" | "Active" | "Draining" | "Drained" | "Going"
+    reason: Reason
+    message: str
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """
+    One cluster as its policy reports it. Holds no number that changes by itself as time passes,
+    so that two equal worlds give two equal values.
+    """
+
+    replicas: int = 0  # asked for: spec.worker.replicas of the group
+    desired: int = 0
+    wanted: int = 0
+    connected: int = 0
+    pending: int = 0
+    idle: int = 0
+    busy: int = 0
+    pinned: int = 0
+    retiring: int = 0
+    reason: Reason = Reason.RECONCILED
+    message: str = ""
+    target: int = 0  # what the scheduler's adaptive_target said
+    pins: tuple[tuple[str, int], ...] = ()  # workers held, by source of the pin
+    blockers: tuple[tuple[Reason, int], ...] = ()  # workers that are not needed and stay, by reason
+    pending_reasons: tuple[tuple[str, int], ...] = ()
+    workers: tuple[WorkerRow, ...] = ()  # at most 100
+    distributed: str = ""
+    agent: str = ""
+    conditions: tuple[Condition, ...] = ()

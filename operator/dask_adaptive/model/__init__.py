@@ -1,0 +1,1 @@
+"""Frozen values that all layers share. Standard library only; nothing here does anything."""

@@ -1,0 +1,20 @@
+"""Names of things. Built once at the edge, passed around whole."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ClusterKey(NamedTuple):
+    """A DaskCluster; also the key of every task, cache and history about it."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def default_group(self) -> str:
+        """The worker group that dask-kubernetes makes for every cluster."""
+        return f"{self.name}-default"

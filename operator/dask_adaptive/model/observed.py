@@ -1,0 +1,200 @@
+"""What was seen of a cluster, frozen at one instant. Times are seconds, sizes are bytes."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.reason import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One claim that a worker must stay, as the scheduler's agent holds it."""
+
+    source: str  # "shuffle" | "manual" | "client"
+    owner: str
+    reason: str
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ManualPin:
+    """What a person asked for by annotation; the agent is told of it."""
+
+    left_s: float  # until it ends; not yet capped by the policy
+    reason: str
+    problem: str = ""  # not empty: the annotation could not be read, so it pins (fail safe)
+
+
+class Leaving(enum.Enum):
+    """How far a worker is on its way out."""
+
+    NO = "active"
+    DRAINING = "draining"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerWorker:
+    """One Dask worker process, as its scheduler sees it."""
+
+    name: str
+    address: str
+    status: str  # distributed's Status, by name
+    nthreads: int
+    processing: int
+    idle_s: float  # 0 while it has a task
+    sole_bytes: int  # results that no other worker holds
+    memory: int = 0
+    memory_limit: int = 0
+    occupancy_s: float = 0.0
+    closable: bool = False  # offered by workers_to_close
+    actors: bool = False
+    pins: tuple[Pin, ...] = ()
+    leaving: Leaving = Leaving.NO
+    leaving_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """A P2P shuffle that runs now."""
+
+    id: str
+    run_id: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Runs counted by the agent since it was asked to count. `redone` is the promise we keep."""
+
+    tasks: int
+    runs: int
+    erred: int
+    repeated: int
+    interrupted: int
+    shuffles: int
+    max_shuffle_run: int
+
+    @property
+    def redone(self) -> int:
+        return self.repeated + self.interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedScheduler:
+    """The scheduler's answer. `problem` not None: it gave none, and `message` says why."""
+
+    problem: Reason | None = None
+    message: str = ""
+    session: str = ""
+    distributed: str = ""
+    agent: str = ""  # version; empty: served by stock RPC, `degraded` says why
+    degraded: Reason | None = None
+    degraded_message: str = ""
+    target: int = 0  # adaptive_target over all groups, in Dask workers
+    workers: tuple[SchedulerWorker, ...] = ()
+    shuffles: tuple[Shuffle, ...] = ()
+    queued: int = 0
+    processing: int = 0
+    tally: Tally | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self.problem is None
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformWorker:
+    """What the platform knows of one worker: a Deployment and its pod, or a local process."""
+
+    name: str
+    uid: str
+    group: str
+    age_s: float
+    going: bool = False  # deletion has begun
+    pod: str = ""
+    addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
+    waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
+    manual_pin: ManualPin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformGroup:
+    """A worker group as the platform holds it."""
+
+    name: str
+    replicas: int  # asked for: spec.worker.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformView:
+    """All that the platform knows of one cluster."""
+
+    found: bool = True
+    conflict: str = ""  # somebody else scales this cluster: who, and how to mend it
+    groups: tuple[PlatformGroup, ...] = ()
+    workers: tuple[PlatformWorker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedWorker:
+    """
+    One worker: a Deployment joined with the Dask workers that run in it.
+
+    A Deployment of `--nworkers 2` has two Dask workers that come and go together: counts and bytes
+    are their sums, `idle_s` is that of the one that worked last.
+    """
+
+    name: str
+    uid: str
+    group: str
+    age_s: float
+    dask_names: tuple[str, ...] = ()  # empty: not connected
+    going: bool = False
+    pod: str = ""
+    waiting: str = ""
+    processing: int = 0
+    idle_s: float = 0.0
+    sole_bytes: int = 0
+    closable: bool = False
+    actors: bool = False
+    in_service: bool = True  # its status is running or paused: nobody is closing it
+    pins: tuple[Pin, ...] = ()
+    manual_pin: ManualPin | None = None
+    leaving: Leaving = Leaving.NO
+    leaving_message: str = ""
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self.dask_names)
+
+    @property
+    def is_pinned(self) -> bool:
+        return bool(self.pins) or self.manual_pin is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedGroup:
+    """One worker group: what is asked for, and what is there."""
+
+    name: str
+    replicas: int
+    workers: tuple[ObservedWorker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedCluster:
+    """One cluster, platform and scheduler joined."""
+
+    key: ClusterKey
+    found: bool = True
+    conflict: str = ""
+    groups: tuple[ObservedGroup, ...] = ()
+    scheduler: ObservedScheduler = ObservedScheduler()  # noqa: RUF009 - frozen
+    strangers: tuple[str, ...] = ()  # Dask workers that belong to no Deployment of the cluster
+
+    def group(self, name: str) -> ObservedGroup | None:
+        return next((g for g in self.groups if g.name == name), None)

@@ -1,0 +1,44 @@
+"""What a pass remembers for the next one. Lost with the process, on purpose: it only ever delays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dask_adaptive.model.reason import Reason
+
+
+class Recommendation(NamedTuple):
+    """What the load asked for, and when."""
+
+    at: float  # seconds, same clock as `now`
+    replicas: int
+
+
+class Refusal(NamedTuple):
+    """The agent would not let a worker go."""
+
+    until: float  # not asked again before
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """
+    Memory of one cluster's earlier passes.
+
+    A new operator starts with an empty one. All rules read it such that less memory means that a
+    worker stays longer, never shorter.
+    """
+
+    session: str = ""  # of the scheduler that the rest is about
+    since: float | None = None  # first observation of that session
+    recommendations: tuple[Recommendation, ...] = ()
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    leaving: frozenset[str] = (
+        frozenset()
+    )  # workers we drained or deleted, until `replicas` is settled
+    gap: tuple[int, int] = (0, 0)  # (replicas, Deployments) as last seen
+    gap_since: float = 0.0  # when that pair was first seen

@@ -1,0 +1,110 @@
+"""What was decided: values, not yet carried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dask_adaptive.model.reason import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class SetReplicas:
+    """Ask the platform for a number of workers in a group."""
+
+    group: str
+    replicas: int
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Begin to drain a worker. The agent may refuse."""
+
+    worker: str
+    dask_names: tuple[str, ...]
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Put a worker that is on its way out back to service."""
+
+    worker: str
+    dask_names: tuple[str, ...]
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Take a worker off the platform: it is drained, or it never connected."""
+
+    worker: str
+    uid: str
+    dask_names: tuple[str, ...]  # checked once more with the agent; empty: never connected
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetPin:
+    """Tell the agent of a pin that a person set."""
+
+    worker: str
+    dask_names: tuple[str, ...]
+    ttl_s: float
+    note: str  # the person's own reason
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    """Tell the agent that a person's pin is gone."""
+
+    worker: str
+    dask_names: tuple[str, ...]
+    reason: Reason
+    message: str
+
+
+Action: TypeAlias = SetReplicas | Retire | Cancel | Delete | SetPin | Unpin
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """Why one worker that is not needed stays."""
+
+    worker: str
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    The decision of one pass over one cluster.
+
+    `actions` are to be done now, in this order; `advice` would be done if the mode were Auto.
+    """
+
+    reason: Reason
+    message: str
+    wanted: int = 0  # what the load asks for, in workers of the group
+    desired: int = 0  # after the stabilization window and the bounds
+    actions: tuple[Action, ...] = ()
+    advice: tuple[Action, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one action."""
+
+    action: Action
+    done: bool
+    reason: Reason
+    message: str

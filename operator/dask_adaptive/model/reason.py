@@ -1,0 +1,67 @@
+"""The one word that says why: in the plan, the condition, the event, the metric, the log, the docs."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Reason(str, enum.Enum):
+    """Why something was done or not done. Shown to users: append only, never rename."""
+
+    # why a number of replicas is what it is
+    LOAD_INCREASED = "LoadIncreased"
+    BELOW_MINIMUM = "BelowMinimum"
+    REPLICAS_CORRECTED = "ReplicasCorrected"
+    DESIRED_WITHIN_RANGE = "DesiredWithinRange"
+    TOO_MANY_REPLICAS = "TooManyReplicas"
+    TOO_FEW_REPLICAS = "TooFewReplicas"
+
+    # why a worker leaves, or comes back
+    UNDERUTILIZED = "Underutilized"
+    NEVER_CONNECTED = "NeverConnected"
+    DRAINED = "Drained"
+    WANTED_AGAIN = "WantedAgain"
+
+    # why nothing leaves
+    SCALE_DOWN_STABILIZED = "ScaleDownStabilized"
+    NO_CANDIDATES = "NoCandidates"
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    SETTLING = "Settling"
+    RETIRING = "Retiring"
+
+    # a veto on one worker
+    PINNED = "Pinned"
+    BUSY = "Busy"
+    IDLE_GRACE = "IdleGrace"
+    NOT_OFFERED = "NotOffered"
+    HOLDS_ACTORS = "HoldsActors"
+    NO_RECIPIENT = "NoRecipient"
+    REFUSED_LATELY = "RefusedLately"
+    LEAVING_ALREADY = "LeavingAlready"
+    CONNECTION_LOST = "ConnectionLost"
+
+    # what stands in the way of the whole pass
+    PAUSED = "Paused"
+    ADVISING = "Advising"
+    CLUSTER_NOT_FOUND = "ClusterNotFound"
+    OWNERSHIP_CONFLICT = "OwnershipConflict"
+    SCHEDULER_UNREACHABLE = "SchedulerUnreachable"
+    PROTOCOL_MISMATCH = "ProtocolMismatch"
+    AGENT_MISSING = "AgentMissing"
+    INJECTION_REFUSED = "InjectionRefused"
+    INVALID_POLICY = "InvalidPolicy"
+
+    # pins
+    PIN_REQUESTED = "PinRequested"
+    PIN_REMOVED = "PinRemoved"
+    INVALID_PIN = "InvalidPin"
+
+    # outcomes
+    RETIREMENT_REFUSED = "RetirementRefused"
+    RETIREMENT_TIMED_OUT = "RetirementTimedOut"
+    ACTION_FAILED = "ActionFailed"
+    CONNECTED = "Connected"
+    RECONCILED = "Reconciled"
+
+    def __str__(self) -> str:
+        return self.value

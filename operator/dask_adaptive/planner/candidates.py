@@ -1,0 +1,118 @@
+"""Which workers may leave, and which of them should leave first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dask_adaptive.model.duration import format_duration
+from dask_adaptive.model.observed import ObservedWorker, Pin
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Blocker
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a rule may look at besides the worker."""
+
+    policy: Policy
+    past: Past
+    now: float
+    others_in_service: int = 1  # connected workers of the cluster besides the candidate
+
+
+#: Says why a worker must stay, or None when this rule has no objection.
+Veto = Callable[[ObservedWorker, Context], "tuple[Reason, str] | None"]
+
+
+def pinned(worker: ObservedWorker, _: Context) -> tuple[Reason, str] | None:
+    if not worker.is_pinned:
+        return None
+    return Reason.PINNED, f"pinned by {', '.join(sorted(_claims(worker)))}"
+
+
+def busy(worker: ObservedWorker, _: Context) -> tuple[Reason, str] | None:
+    return (Reason.BUSY, "has tasks") if worker.processing else None
+
+
+def holds_actors(worker: ObservedWorker, _: Context) -> tuple[Reason, str] | None:
+    return (Reason.HOLDS_ACTORS, "holds actors, which cannot be moved") if worker.actors else None
+
+
+def in_grace(worker: ObservedWorker, at: Context) -> tuple[Reason, str] | None:
+    if worker.idle_s >= at.policy.idle_timeout_s:
+        return None
+    limit = format_duration(at.policy.idle_timeout_s)
+    return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
+
+
+def no_recipient(worker: ObservedWorker, at: Context) -> tuple[Reason, str] | None:
+    if not worker.sole_bytes or at.others_in_service:
+        return None
+    return Reason.NO_RECIPIENT, "holds the last copy of results and no other worker could take them"
+
+
+def not_offered(worker: ObservedWorker, _: Context) -> tuple[Reason, str] | None:
+    if worker.closable:
+        return None
+    return (
+        Reason.NOT_OFFERED,
+        "not offered by the scheduler's workers_to_close: its memory is needed",
+    )
+
+
+def refused_lately(worker: ObservedWorker, at: Context) -> tuple[Reason, str] | None:
+    refusal = at.past.refusals.get(worker.name)
+    if refusal is None or refusal.until <= at.now:
+        return None
+    return refusal.reason, refusal.message
+
+
+#: Checked in this order; the first objection is the one reported.
+VETOES: tuple[Veto, ...] = (
+    pinned, busy, holds_actors, in_grace, no_recipient, not_offered, refused_lately,
+)  # fmt: skip
+
+
+def veto(worker: ObservedWorker, at: Context) -> Blocker | None:
+    """The first objection to letting a connected worker go, or None when it may."""
+    for rule in VETOES:
+        if (objection := rule(worker, at)) is not None:
+            return Blocker(worker.name, *objection)
+    return None
+
+
+def ranked(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
+    """Cheapest to lose first: least data that only it holds, then idle longest, then by name."""
+    return sorted(workers, key=lambda w: (w.sole_bytes, -w.idle_s, w.name))
+
+
+def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
+    """
+    First to go among those that never connected: stuck before starting, young before old.
+
+    The oldest that is merely starting is the one that will soonest be of use.
+    """
+    return sorted(workers, key=lambda w: (not w.waiting, w.age_s, w.name))
+
+
+def _claims(worker: ObservedWorker) -> set[str]:
+    claims = {claim(pin) for pin in worker.pins}
+    if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.pins):
+        claims.add(_manual(worker.manual_pin.reason))
+    return claims
+
+
+def claim(pin: Pin) -> str:
+    """One pin in words that do not change as time passes."""
+    if pin.source == "manual":
+        return _manual(pin.reason)
+    if pin.source == "shuffle":
+        return f"shuffle {pin.owner}"
+    return f"{pin.source} {pin.owner}" + (f" ({pin.reason})" if pin.reason else "")
+
+
+def _manual(reason: str) -> str:
+    return "annotation" + (f" ({reason})" if reason else "")

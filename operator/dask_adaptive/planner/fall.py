@@ -1,0 +1,102 @@
+"""Fewer workers: those that never connected first, then idle ones that nothing holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dask_adaptive.model.duration import format_duration
+from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedWorker
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Action, Blocker, Cancel, Delete, Retire
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.candidates import Context, ranked, ranked_pending, veto
+from dask_adaptive.planner.fleet import Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    reason: Reason
+    message: str
+    actions: tuple[Action, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+
+
+def fall(
+    observed: ObservedCluster, fleet: Fleet, desired: int, policy: Policy, past: Past, *, now: float
+) -> Fall:
+    """
+    Let workers go until `desired` serve, which is below their number now.
+
+    Returns:
+        At most `surplus` deletions and retirements; never a worker that a veto objects to, never
+        more on their way out at once than `retirement.maxConcurrent` (deletions of workers that
+        never connected cost nothing and are not counted).
+    """
+    surplus = fleet.serving - desired
+    pending = [w for w in ranked_pending(fleet.pending) if w.manual_pin is None][:surplus]
+    deletions = tuple(_never_connected(w) for w in pending)
+    surplus -= len(deletions)
+    if not surplus:
+        return Fall(deletions[0].reason, _never_needed(deletions, desired), deletions)
+
+    free, blockers = _divide(observed, fleet, policy, past, now=now)
+    budget = policy.retirement.max_concurrent - len(fleet.retiring)
+    leaving = tuple(_retire(w, desired) for w in ranked(free)[: max(0, min(surplus, budget))])
+    actions = (*deletions, *leaving)
+    if leaving:
+        message = f"{fleet.serving} workers, {desired} desired: {len(leaving)} idle ones leave"
+        return Fall(Reason.UNDERUTILIZED, message, actions, blockers)
+    if free:
+        message = f"{len(fleet.retiring)} workers are on their way out (retirement.maxConcurrent)"
+        return Fall(Reason.BUDGET_EXHAUSTED, message, actions, blockers)
+    message = f"{surplus} of {fleet.serving} workers are not needed, none may leave now"
+    return Fall(Reason.NO_CANDIDATES, message, actions, blockers)
+
+
+def delete_drained(fleet: Fleet) -> tuple[Delete, ...]:
+    """Workers with no task and no last copy, closed to new work: take them away."""
+    return tuple(
+        Delete(w.name, w.uid, w.dask_names, Reason.DRAINED, "drained: no task, no last copy")
+        for w in fleet.retiring
+        if w.leaving is Leaving.DRAINED
+    )
+
+
+def cancel_all(fleet: Fleet, reason: Reason, message: str) -> tuple[Cancel, ...]:
+    """Put every worker that is on its way out back to service."""
+    return tuple(Cancel(w.name, w.dask_names, reason, message) for w in fleet.retiring)
+
+
+def _divide(
+    observed: ObservedCluster, fleet: Fleet, policy: Policy, past: Past, *, now: float
+) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:
+    in_service = sum(
+        w.leaving is Leaving.NO and w.status == "running" for w in observed.scheduler.workers
+    )
+    free, blockers = [], []
+    for worker in fleet.active:
+        others = in_service - len(worker.dask_names)
+        blocker = veto(worker, Context(policy, past, now, others))
+        if blocker is None:
+            free.append(worker)
+        else:
+            blockers.append(blocker)
+    return free, tuple(blockers)
+
+
+def _never_connected(worker: ObservedWorker) -> Delete:
+    why = worker.waiting or "still starting"
+    message = f"not needed and never connected ({why})"
+    return Delete(worker.name, worker.uid, (), Reason.NEVER_CONNECTED, message)
+
+
+def _never_needed(deletions: Sequence[Delete], desired: int) -> str:
+    return f"{desired} desired: {len(deletions)} workers that never connected leave first"
+
+
+def _retire(worker: ObservedWorker, desired: int) -> Retire:
+    idle = format_duration(worker.idle_s)
+    message = f"idle for {idle}, {desired} workers desired"
+    return Retire(worker.name, worker.dask_names, Reason.UNDERUTILIZED, message)

@@ -1,0 +1,80 @@
+"""A worker group sorted by what its workers are doing, and how far `replicas` is from the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_adaptive.model.observed import Leaving, ObservedGroup, ObservedWorker
+from dask_adaptive.model.past import Past
+
+#: How long `replicas` and the Deployments must disagree, unchanged, before we take it that nobody
+#: is at work on it. Upstream's operator makes tens of Deployments a second; a minute is far above.
+SETTLE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One group's workers, each in exactly one of `pending`, `active`, `retiring` and `other`."""
+
+    name: str
+    replicas: int
+    present: int  # Deployments that exist, those being deleted included: upstream counts them too
+    pending: tuple[ObservedWorker, ...]  # not connected
+    active: tuple[ObservedWorker, ...]  # connected and in service
+    retiring: tuple[ObservedWorker, ...]  # on their way out by our doing
+    other: tuple[ObservedWorker, ...]  # being deleted, or being closed by somebody else
+
+    @property
+    def serving(self) -> int:
+        """Workers that serve the load, or will once they are up."""
+        return len(self.pending) + len(self.active)
+
+    @property
+    def gap(self) -> int:
+        """Workers that were asked for and do not exist; negative: too many exist."""
+        return self.replicas - self.present
+
+
+def sort_fleet(group: ObservedGroup) -> Fleet:
+    rows: dict[str, list[ObservedWorker]] = {
+        "pending": [], "active": [], "retiring": [], "other": [],
+    }  # fmt: skip
+    for worker in group.workers:
+        rows[_place(worker)].append(worker)
+    return Fleet(
+        name=group.name,
+        replicas=group.replicas,
+        present=len(group.workers),
+        pending=tuple(rows["pending"]),
+        active=tuple(rows["active"]),
+        retiring=tuple(rows["retiring"]),
+        other=tuple(rows["other"]),
+    )
+
+
+def _place(worker: ObservedWorker) -> str:
+    if worker.going:
+        return "other"
+    if not worker.is_connected:
+        return "pending"
+    if worker.leaving is not Leaving.NO:
+        return "retiring"
+    return "active" if worker.in_service else "other"
+
+
+def explained_gap(fleet: Fleet, group: ObservedGroup, past: Past) -> int:
+    """How many of the missing workers are missing because we took them away."""
+    return len(past.leaving - {w.name for w in group.workers})
+
+
+def is_creating(fleet: Fleet, group: ObservedGroup, past: Past, *, now: float) -> bool:
+    """
+    Whether upstream may still be making, or removing, workers to match `replicas`.
+
+    Then `replicas` must not be lowered: upstream acts on changes of the field, and a number below
+    what it is about to make would have it choose victims itself (facts 2 and 9a).
+    """
+    if fleet.gap == explained_gap(fleet, group, past):
+        return False
+    is_same = past.gap == (fleet.replicas, fleet.present)
+    return fleet.gap != 0 and not (is_same and now - past.gap_since >= SETTLE_S)

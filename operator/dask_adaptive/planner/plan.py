@@ -1,0 +1,146 @@
+"""Decide what to do with one cluster: `plan` is the one entry of this package."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Action, Blocker, Plan, SetReplicas
+from dask_adaptive.model.policy import Mode, Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.fall import Fall, cancel_all, delete_drained, fall
+from dask_adaptive.planner.fleet import Fleet, explained_gap, is_creating, sort_fleet
+from dask_adaptive.planner.pins import sync_pins
+from dask_adaptive.planner.rise import rise
+from dask_adaptive.planner.stabilize import stabilize
+from dask_adaptive.planner.target import wanted_workers
+
+
+def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -> Plan:
+    """
+    Turn one observation into a plan. Total: every input has a plan, and every plan a reason.
+
+    Args:
+        observed: The cluster, platform and scheduler joined.
+        policy: What the user asked for.
+        past: What earlier passes remembered; an empty one only delays.
+        now: Seconds, on the clock that stamped `past`.
+    """
+    group = observed.group(observed.key.default_group)
+    if (stop := _cannot_decide(observed, policy, group)) is not None:
+        return stop
+    assert group is not None  # _cannot_decide answered otherwise
+
+    pins = sync_pins(observed, policy)
+    fleet = sort_fleet(group)
+    if policy.mode is Mode.PAUSED:
+        back = cancel_all(fleet, Reason.PAUSED, "the policy is paused")
+        return Plan(Reason.PAUSED, "paused: nothing is scaled", actions=(*pins, *back))
+
+    decided = _scale(observed, group, fleet, policy, past, now=now)
+    if policy.mode is Mode.ADVISE:
+        back = cancel_all(fleet, Reason.ADVISING, "the policy only advises")
+        return _replace(decided, actions=(*pins, *back), advice=decided.actions)
+    return _replace(decided, actions=(*pins, *decided.actions))
+
+
+def _cannot_decide(
+    observed: ObservedCluster, policy: Policy, group: ObservedGroup | None
+) -> Plan | None:
+    """The plans that touch no worker because too little, or something wrong, is known."""
+    name = observed.key.name
+    if not observed.found:
+        return Plan(Reason.CLUSTER_NOT_FOUND, f"there is no DaskCluster {name}; waiting for it")
+    if observed.conflict:
+        return Plan(Reason.OWNERSHIP_CONFLICT, observed.conflict)
+    if group is None:
+        missing = f"the cluster has no worker group {observed.key.default_group} yet"
+        return Plan(Reason.CLUSTER_NOT_FOUND, missing)
+    scheduler = observed.scheduler
+    if scheduler.problem is None:
+        return None
+    raised = _below_minimum(group, policy) if policy.mode is Mode.AUTO else ()
+    return Plan(scheduler.problem, f"{scheduler.message}; no worker is taken away", actions=raised)
+
+
+def _below_minimum(group: ObservedGroup, policy: Policy) -> tuple[Action, ...]:
+    # Safe without the scheduler: it only ever adds workers.
+    if group.replicas >= policy.minimum:
+        return ()
+    message = f"{group.replicas} replicas are below minReplicas {policy.minimum}"
+    return (SetReplicas(group.name, policy.minimum, Reason.BELOW_MINIMUM, message),)
+
+
+def _scale(
+    observed: ObservedCluster, group: ObservedGroup, fleet: Fleet, policy: Policy, past: Past,
+    *, now: float,
+) -> Plan:  # fmt: skip
+    if past.session != observed.scheduler.session:
+        past = Past(leaving=past.leaving)  # another scheduler's load says nothing about this one's
+    wanted = wanted_workers(observed, group)
+    steady = stabilize(wanted, fleet.serving, past, window_s=policy.idle_timeout_s, now=now)
+    desired = min(max(steady, policy.minimum), policy.maximum)
+    gone = delete_drained(fleet)
+
+    if desired > fleet.serving:
+        explained = explained_gap(fleet, group, past)
+        is_unsettled = is_creating(fleet, group, past, now=now)
+        up = rise(fleet, desired, wanted, explained=explained, is_creating=is_unsettled)
+        return Plan(up.reason, up.message, wanted, desired, actions=up.actions)
+    if desired < fleet.serving:
+        down = fall(observed, fleet, desired, policy, past, now=now)
+        actions = (*gone, *down.actions, *_settle(fleet, group, past, now=now))
+        return Plan(*_why(down, actions), wanted, desired, actions, blockers=down.blockers)
+    actions = (*gone, *_settle(fleet, group, past, now=now))
+    reason, message = _at_rest(fleet, wanted, steady, desired, policy)
+    if actions:
+        reason, message = actions[0].reason, actions[0].message
+    return Plan(reason, message, wanted, desired, actions)
+
+
+def _settle(
+    fleet: Fleet, group: ObservedGroup, past: Past, *, now: float
+) -> tuple[SetReplicas, ...]:
+    """Bring `replicas` in step with the Deployments that are there, so that upstream finds nothing to do."""
+    if fleet.gap == 0 or is_creating(fleet, group, past, now=now):
+        return ()
+    message = f"{fleet.present} workers exist, {fleet.replicas} are asked for"
+    return (SetReplicas(fleet.name, fleet.present, Reason.REPLICAS_CORRECTED, message),)
+
+
+def _why(down: Fall, actions: Sequence[Action]) -> tuple[Reason, str]:
+    if actions and not down.actions:
+        return actions[0].reason, actions[0].message
+    return down.reason, down.message
+
+
+def _at_rest(
+    fleet: Fleet, wanted: int, steady: int, desired: int, policy: Policy
+) -> tuple[Reason, str]:
+    if steady > desired:
+        return Reason.TOO_MANY_REPLICAS, f"{steady} wanted, maxReplicas is {policy.maximum}"
+    if steady < desired:
+        return Reason.TOO_FEW_REPLICAS, f"{steady} wanted, minReplicas is {policy.minimum}"
+    if fleet.retiring:
+        return Reason.RETIRING, f"{len(fleet.retiring)} workers are on their way out"
+    if steady > wanted:
+        held = f"{wanted} wanted, {steady} held until the fall has lasted idleTimeout"
+        return Reason.SCALE_DOWN_STABILIZED, held
+    return Reason.DESIRED_WITHIN_RANGE, f"{desired} workers wanted and there"
+
+
+def _replace(
+    decided: Plan, *, actions: tuple[Action, ...], advice: tuple[Action, ...] = ()
+) -> Plan:
+    return Plan(
+        decided.reason, decided.message, decided.wanted, decided.desired, actions, advice,
+        decided.blockers,
+    )  # fmt: skip
+
+
+def count_blockers(blockers: Sequence[Blocker]) -> tuple[tuple[Reason, int], ...]:
+    """How many workers stay for each reason, most first, then by the reason's word."""
+    counts = Counter(b.reason for b in blockers)
+    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0].value)))

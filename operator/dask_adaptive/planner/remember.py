@@ -1,0 +1,84 @@
+"""What to keep of one pass for the next: the only way in which the past changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dask_adaptive.model.observed import Leaving, ObservedCluster
+from dask_adaptive.model.past import Past, Recommendation, Refusal
+from dask_adaptive.model.plan import Delete, Outcome, Plan, Retire
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.fleet import sort_fleet
+from dask_adaptive.planner.stabilize import BLIND_S
+
+#: A worker whose retirement was refused is not asked again for so long.
+REFUSED_S = 15.0
+
+
+def remember(
+    past: Past,
+    observed: ObservedCluster,
+    policy: Policy,
+    decided: Plan,
+    outcomes: Sequence[Outcome],
+    *,
+    now: float,
+) -> Past:
+    """The past as the next pass should see it. A scheduler that started anew has none."""
+    group = observed.group(observed.key.default_group)
+    if group is None or not observed.scheduler.is_connected:
+        # Without an answer nothing new is known; what was is kept, so that a short outage does
+        # not lengthen the window, and a long one ends with recommendations too old to count.
+        return past
+    if observed.scheduler.session != past.session or _was_blind(past, now=now):
+        past = Past(session=observed.scheduler.session, since=now, leaving=past.leaving)
+    if decided.reason is Reason.PAUSED:
+        past = replace(past, since=now, recommendations=())  # nothing was recommended meanwhile
+    fleet = sort_fleet(group)
+    gap = (fleet.replicas, fleet.present)
+    return replace(
+        past,
+        recommendations=_recommendations(past, decided, policy, now=now),
+        refusals=_refusals(past, outcomes, now=now),
+        leaving=_leaving(past, observed, outcomes) if fleet.gap or outcomes else frozenset(),
+        gap=gap,
+        gap_since=past.gap_since if gap == past.gap else now,
+    )
+
+
+def _was_blind(past: Past, *, now: float) -> bool:
+    last = past.recommendations[-1].at if past.recommendations else past.since
+    return last is None or now - last >= BLIND_S
+
+
+def _recommendations(
+    past: Past, decided: Plan, policy: Policy, *, now: float
+) -> tuple[Recommendation, ...]:
+    if decided.reason is Reason.PAUSED:
+        return ()
+    recent = [r for r in past.recommendations if now - r.at < policy.idle_timeout_s]
+    # A recommendation that an equal or higher later one covers can never be the window's maximum.
+    while recent and recent[-1].replicas <= decided.wanted:
+        recent.pop()
+    return (*recent, Recommendation(now, decided.wanted))
+
+
+def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[str, Refusal]:
+    kept = {name: r for name, r in past.refusals.items() if r.until > now}
+    for outcome in outcomes:
+        if isinstance(outcome.action, Retire) and not outcome.done:
+            refusal = Refusal(now + REFUSED_S, outcome.reason, outcome.message)
+            kept[outcome.action.worker] = refusal
+    return kept
+
+
+def _leaving(past: Past, observed: ObservedCluster, outcomes: Sequence[Outcome]) -> frozenset[str]:
+    """Names that, once they are missing, explain that `replicas` is too high."""
+    deleted = {o.action.worker for o in outcomes if isinstance(o.action, Delete) and o.done}
+    workers = [w for g in observed.groups for w in g.workers]
+    present = {w.name for w in workers}
+    retiring = {w.name for w in workers if w.leaving is not Leaving.NO or w.going}
+    still = {name for name in past.leaving if name not in present or name in retiring}
+    return frozenset(still | retiring | deleted)

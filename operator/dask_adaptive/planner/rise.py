@@ -1,0 +1,59 @@
+"""More workers: first those that were about to leave, then new ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_adaptive.model.plan import Action, Cancel, SetReplicas
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.fleet import Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    reason: Reason
+    message: str
+    actions: tuple[Action, ...] = ()
+
+
+def rise(fleet: Fleet, desired: int, wanted: int, *, explained: int, is_creating: bool) -> Rise:
+    """
+    Bring the workers that serve up to `desired`, which is above their number now.
+
+    Args:
+        desired: Workers that shall serve.
+        wanted: What the load asks for; below `desired` if a minimum is what asks.
+        explained: Missing workers that we took away ourselves; they will not come back by themselves.
+        is_creating: Upstream may still be at work on an earlier change of `replicas`.
+    """
+    missing = desired - fleet.serving
+    back = _called_back(fleet, missing)
+    missing -= len(back)
+    reason = Reason.LOAD_INCREASED if wanted >= desired else Reason.BELOW_MINIMUM
+    message = f"{wanted} wanted, {fleet.serving} there: {desired} workers"
+    goal = fleet.present + missing
+    if not missing:
+        return Rise(back[0].reason, back[0].message, back)
+    if goal > fleet.replicas:
+        return Rise(reason, message, (*back, SetReplicas(fleet.name, goal, reason, message)))
+    if is_creating and not explained:
+        on_the_way = f"{fleet.gap} workers were asked for and do not exist yet"
+        return Rise(Reason.SETTLING, on_the_way, back)
+    # Upstream acts on changes of `replicas` only. Here the number stands at or above the goal and
+    # nobody is at work on it, so it is first told the truth; from there the next pass can rise.
+    number = goal if goal < fleet.replicas else fleet.present
+    corrected = f"{fleet.present} workers exist, {fleet.replicas} are asked for, {goal} are needed"
+    return Rise(
+        reason,
+        message,
+        (*back, SetReplicas(fleet.name, number, Reason.REPLICAS_CORRECTED, corrected)),
+    )
+
+
+def _called_back(fleet: Fleet, missing: int) -> tuple[Cancel, ...]:
+    # Those with the most data first: they are the dearest to lose and the furthest from done.
+    order = sorted(fleet.retiring, key=lambda w: (-w.sole_bytes, w.name))
+    return tuple(
+        Cancel(w.name, w.dask_names, Reason.WANTED_AGAIN, "wanted again before it had left")
+        for w in order[:missing]
+    )

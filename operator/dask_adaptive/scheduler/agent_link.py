@@ -1,0 +1,113 @@
+"""The link to a scheduler that runs our agent: each method is one message of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dask_adaptive.loop.ports import LinkError, Retired
+from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.pins import OWNER
+from dask_adaptive.scheduler.calls import SchedulerCalls
+from dask_adaptive.scheduler.snapshot import SnapshotReader
+from dask_adaptive_agent import wire
+
+
+class AgentGone(LinkError):
+    """The scheduler answers, its agent does not: it has been restarted without one."""
+
+
+#: What the agent's vetoes are called in plans, conditions and events.
+VETOES = {
+    wire.V_PINNED: Reason.PINNED,
+    wire.V_BUSY: Reason.BUSY,
+    wire.V_ACTORS: Reason.HOLDS_ACTORS,
+    wire.V_NO_RECIPIENT: Reason.NO_RECIPIENT,
+    wire.V_TIMEOUT: Reason.RETIREMENT_TIMED_OUT,
+}
+
+
+class AgentLink:
+    """Speaks the wire with one agent; `hello` is its answer to the first message."""
+
+    def __init__(
+        self, calls: SchedulerCalls, hello: Mapping[str, Any], *, tally: bool = False
+    ) -> None:
+        self._calls, self._hello = calls, hello
+        self._reader = SnapshotReader()
+        self._extra = {"tally": True} if tally else {}
+        self._configured: tuple[str, dict[str, Any]] | None = None
+
+    async def observe(self, policy: Policy) -> ObservedScheduler:
+        """Take a snapshot. Raises `LinkError`, `AgentGone` among them."""
+        await self._configure(policy)
+        target_ms = round(policy.target_duration_s * 1000)
+        answer = await self._ask(
+            wire.OBSERVE, target_duration_ms=target_ms, **self._reader.request
+        )
+        if answer["session"] != self._hello["session"]:
+            raise AgentGone("the scheduler has been restarted")
+        return self._reader.read(
+            answer, agent=self._hello["agent"], version=self._hello["distributed"]
+        )
+
+    async def retire(
+        self, names: Sequence[str], policy: Policy, reason: Reason
+    ) -> list[Retired]:
+        answer = await self._ask(
+            wire.RETIRE,
+            names=list(names),
+            reason=reason.value,
+            busy_ok=False,
+            deadline_ms=round(policy.retirement.grace_s * 1000),
+            on_timeout=policy.retirement.on_timeout.value,
+        )
+        return _outcomes(answer)
+
+    async def cancel(self, names: Sequence[str]) -> list[Retired]:
+        return _outcomes(await self._ask(wire.CANCEL, names=list(names)))
+
+    async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
+        await self._ask(
+            wire.PIN, names=list(names), source=wire.MANUAL, owner=OWNER, reason=note,
+            ttl_ms=round(ttl_s * 1000),
+        )  # fmt: skip
+
+    async def unpin(self, names: Sequence[str]) -> None:
+        await self._ask(wire.UNPIN, names=list(names), source=wire.MANUAL, owner=OWNER)
+
+    async def explain(self, names: Sequence[str] | None = None) -> list[Mapping[str, Any]]:
+        """`wire.WorkerExplanation` of each named worker, or of all."""
+        request = {} if names is None else {"names": list(names)}
+        return list((await self._ask(wire.EXPLAIN, **request))["workers"])
+
+    async def _configure(self, policy: Policy) -> None:
+        settings = {
+            "shuffle_pins": policy.pins.shuffle,
+            "shuffle_timeout_ms": round(policy.pins.shuffle_timeout_s * 1000),
+            "manual_max_ms": round(policy.pins.manual_max_s * 1000),
+            **self._extra,
+        }
+        wanted = (self._hello["session"], settings)
+        if self._configured != wanted:
+            await self._ask(wire.CONFIGURE, **settings)
+            self._configured = wanted
+
+    async def _ask(self, op: str, **request: Any) -> Mapping[str, Any]:
+        answer = await self._calls.call(op, protocol=wire.PROTOCOL, **request)
+        if answer is None:
+            raise AgentGone("the scheduler has been restarted without its agent")
+        if not isinstance(answer, Mapping):
+            raise LinkError(f"{op} answered {type(answer).__name__}, not a message")
+        if "error" in answer:
+            raise LinkError(f"{op}: {answer['message']}")
+        return answer
+
+
+def _outcomes(answer: Mapping[str, Any]) -> list[Retired]:
+    return [
+        Retired(o["name"], o["state"], VETOES.get(o["veto"]), o["message"])
+        for o in answer["outcomes"]
+    ]

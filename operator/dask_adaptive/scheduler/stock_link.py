@@ -1,0 +1,174 @@
+"""
+The link to a scheduler without our agent: as far as stock RPC allows.
+
+Less is known (no idle times, no last copies, no reasons), so more is left alone: a worker goes only
+if `workers_to_close` offers it, which skips workers with tasks and, from 2024.4.2 on, those of P2P
+shuffles. Before that release no connected worker goes at all. A worker that has begun to leave
+cannot be called back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from dask_adaptive.loop.ports import LinkError, Retired
+from dask_adaptive.model.observed import Leaving, ObservedScheduler, SchedulerWorker
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.scheduler.calls import SchedulerCalls
+
+#: First release whose workers_to_close leaves the participants of P2P shuffles out.
+HOOKED = (2024, 4, 2)
+
+#: Status that distributed gives to a worker that is being retired.
+CLOSING = "closing_gracefully"
+
+
+class StockLink:
+    """Speaks plain `distributed` with one scheduler."""
+
+    def __init__(
+        self,
+        calls: SchedulerCalls,
+        long_calls: SchedulerCalls,
+        *,
+        degraded: Reason,
+        message: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._calls, self._long_calls, self._clock = calls, long_calls, clock
+        self._degraded, self._message = degraded, message
+        self._version = ""
+        self._busy_at: dict[str, float] = {}
+        self._moves: dict[str, asyncio.Task[bool]] = {}
+
+    async def observe(self, policy: Policy) -> ObservedScheduler:
+        """Ask what stock handlers know. Raises `LinkError`."""
+        if not self._version:
+            self._version = _distributed(await self._calls.call("versions"))
+        identity = await self._calls.call("identity")
+        processing = await self._calls.call("processing")
+        closable = await self._closable()
+        target = await self._calls.call(
+            "adaptive_target", target_duration=f"{policy.target_duration_s}s"
+        )
+        rows = identity["workers"].items()
+        self._forget(row["name"] for _, row in rows)
+        return ObservedScheduler(
+            session=identity["id"],
+            distributed=self._version,
+            degraded=self._degraded,
+            degraded_message=self._message,
+            target=target,
+            workers=tuple(
+                self._worker(address, row, len(processing.get(address, ())), closable)
+                for address, row in rows
+            ),
+        )
+
+    async def retire(
+        self, names: Sequence[str], policy: Policy, reason: Reason
+    ) -> list[Retired]:
+        """Offered by `workers_to_close` now, or refused; then the data is moved in the background."""
+        identity = await self._calls.call("identity")
+        addresses = {str(row["name"]): a for a, row in identity["workers"].items()}
+        closing = {str(r["name"]) for r in identity["workers"].values() if r["status"] == CLOSING}
+        closable = await self._closable()
+        return [
+            await self._retire(name, addresses.get(name), name in closing, name in closable)
+            for name in names
+        ]
+
+    async def cancel(self, names: Sequence[str]) -> list[Retired]:
+        # No stock handler puts a worker back to service: it goes on leaving, its data is safe.
+        return [Retired(n, "draining", None, "cannot be called back by stock RPC") for n in names]
+
+    async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
+        """Nobody to tell: our own vetoes read the annotations themselves."""
+
+    async def unpin(self, names: Sequence[str]) -> None:
+        """See `pin`."""
+
+    async def close(self) -> None:
+        for task in self._moves.values():
+            task.cancel()
+        await asyncio.gather(*self._moves.values(), return_exceptions=True)
+
+    async def _closable(self) -> frozenset[str]:
+        if _release(self._version) < HOOKED:
+            return frozenset()
+        return frozenset(map(str, await self._calls.call("workers_to_close", attribute="name")))
+
+    def _worker(
+        self, address: str, row: Mapping[str, Any], processing: int, closable: frozenset[str]
+    ) -> SchedulerWorker:
+        name, now = str(row["name"]), self._clock()
+        if processing:
+            self._busy_at[name] = now
+        leaving = Leaving.NO
+        if row["status"] == CLOSING:
+            leaving = Leaving.DRAINED if self._is_moved(name) and not processing else Leaving.DRAINING
+        return SchedulerWorker(
+            name=name,
+            address=address,
+            status=row["status"],
+            nthreads=row["nthreads"],
+            processing=processing,
+            # What it did between two looks is not known: idle counts from the first look on.
+            idle_s=now - self._busy_at.setdefault(name, now),
+            sole_bytes=int(row.get("metrics", {}).get("managed_bytes", 0)),  # an upper bound
+            memory_limit=row["memory_limit"],
+            closable=name in closable,
+            leaving=leaving,
+            leaving_message="" if leaving is Leaving.NO else "being retired by stock RPC",
+        )
+
+    async def _retire(
+        self, name: str, address: str | None, is_closing: bool, is_closable: bool
+    ) -> Retired:
+        if address is None:
+            return Retired(name, "gone")
+        if not is_closing and not is_closable:
+            return Retired(name, "active", Reason.NOT_OFFERED, "the scheduler needs it after all")
+        if is_closing and self._is_moved(name):
+            tasks = await self._calls.call("processing", workers=[address])
+            if not any(tasks.values()):
+                return Retired(name, "drained")
+            self._moves.pop(name, None)  # a task may leave a new result: move data again
+        self._move(name)
+        return Retired(name, "draining")
+
+    def _move(self, name: str) -> None:
+        if name not in self._moves or self._moves[name].done():
+            self._moves[name] = asyncio.create_task(self._move_data(name))
+
+    async def _move_data(self, name: str) -> bool:
+        try:
+            moved = await self._long_calls.call(
+                "retire_workers", names=[name], close_workers=False, remove=False
+            )
+        except LinkError:
+            return False
+        return bool(moved)
+
+    def _is_moved(self, name: str) -> bool:
+        task = self._moves.get(name)
+        return task is not None and task.done() and not task.cancelled() and task.result()
+
+    def _forget(self, present: Iterable[Any]) -> None:
+        names = {str(n) for n in present}
+        for table in (self._busy_at, self._moves):
+            for name in table.keys() - names:
+                table.pop(name)
+
+
+def _distributed(versions: Mapping[str, Any]) -> str:
+    packages = versions.get("packages", {})
+    return str(dict(packages).get("distributed", ""))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
