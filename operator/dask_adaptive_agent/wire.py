@@ -61,11 +61,15 @@ class HelloAnswer(TypedDict):
     session: str  # new with each start of the scheduler or of the agent in it
     scheduler_id: str
     uptime_ms: int  # since the agent started
-    hooks: dict[str, bool]  # what is in place: "valid_workers_downscaling", "shuffle", "stealing", …
+    hooks: dict[
+        str, bool
+    ]  # what is in place: "valid_workers_downscaling", "shuffle", "stealing", …
 
 
 class ConfigureRequest(TypedDict, total=False):
-    """Settings of the agent; keys that are absent keep their value. The answer is the same dict, whole."""
+    """
+    Settings of the agent; keys that are absent keep their value. The answer: the same dict, whole.
+    """
 
     protocol: int
     shuffle_pins: bool  # default True
@@ -86,7 +90,9 @@ class ObserveRequest(TypedDict, total=False):
     protocol: int
     session: str
     known: int
-    target_duration_ms: int  # passed to the scheduler's adaptive_target; absent: the scheduler's own
+    target_duration_ms: (
+        int  # passed to the scheduler's adaptive_target; absent: the scheduler's own
+    )
 
 
 class Columns(TypedDict):
@@ -183,7 +189,9 @@ class Snapshot(TypedDict):
     introduced: Introduction  # slots from the request's `known` on (all, if the session differs)
     workers: Columns
     target: int  # scheduler.adaptive_target, draining workers left out
-    closable: list[int]  # slots that scheduler.workers_to_close() offers: idle, unpinned, memory spare
+    closable: list[
+        int
+    ]  # slots that scheduler.workers_to_close() offers: idle, unpinned, memory spare
     actors: list[int]  # slots that hold actors: can't be moved
     pins: list[PinRow]
     retirements: list[RetirementRow]
@@ -251,7 +259,9 @@ class PinRequest(TypedDict, total=False):
 
 
 class UnpinRequest(TypedDict, total=False):
-    """Give up claims: those of `source` and `owner` on `names`; without `names`, all of that owner."""
+    """
+    Give up claims: those of `source` and `owner` on `names`; without `names`, all of that owner.
+    """
 
     protocol: int
     names: list[str]

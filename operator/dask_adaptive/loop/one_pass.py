@@ -1,4 +1,4 @@
-"""One pass over one cluster: observe, plan, act, report. Level-based: every pass reads the world."""
+"""One pass over one cluster: observe, plan, act, report. Each pass reads the world anew."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ClusterLoop:
         self._told = frozenset[Event]()
 
     async def one_pass(self, policy: Policy) -> PassResult:
-        """Bring the cluster one step closer to its policy. Raises `PlatformError` if it can't be seen."""
+        """Bring the cluster a step closer to its policy; `PlatformError` if it cannot be seen."""
         ports = self._ports
         view = await ports.platform.look()
         observed = join(self._key, view, await self._ask_scheduler(view, policy))

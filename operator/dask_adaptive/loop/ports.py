@@ -1,4 +1,4 @@
-"""The edges of the loop: everything with a side effect, as protocols. Each is bound to one cluster."""
+"""The edges of the loop: all that has side effects, as protocols bound to one cluster each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Platform(Protocol):
         """Set a group's `replicas` through its scale subresource. Raises `PlatformError`."""
 
     async def delete_worker(self, worker: str, uid: str) -> None:
-        """Delete a worker if its uid is still this one; gone already is success. Raises `PlatformError`."""
+        """Delete a worker if it still has this uid; gone already is success. `PlatformError`."""
 
 
 @dataclass(frozen=True, slots=True)

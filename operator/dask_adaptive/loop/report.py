@@ -15,10 +15,19 @@ from dask_adaptive.model.observed import (
     ObservedScheduler,
     ObservedWorker,
 )
-from dask_adaptive.model.plan import Action, Outcome, Plan, SetPin, SetReplicas, Unpin
+from dask_adaptive.model.plan import (
+    Action,
+    Delete,
+    Outcome,
+    Plan,
+    Retire,
+    SetPin,
+    SetReplicas,
+    Unpin,
+)
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.candidates import claim
+from dask_adaptive.planner.candidates import claims
 from dask_adaptive.planner.fleet import Fleet, sort_fleet
 from dask_adaptive.planner.plan import count_blockers
 
@@ -55,7 +64,7 @@ def status_of(
         pins=tuple(sorted(held.items())),
         blockers=count_blockers(decided.blockers),
         pending_reasons=_pending_reasons(fleet),
-        workers=tuple(_rows(fleet, decided))[:MAX_ROWS],
+        workers=tuple(_rows(fleet, decided, outcomes))[:MAX_ROWS],
         distributed=scheduler.distributed,
         agent=scheduler.agent,
         conditions=conditions_of(observed, policy, decided, outcomes),
@@ -67,15 +76,25 @@ def _pending_reasons(fleet: Fleet) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _rows(fleet: Fleet, decided: Plan) -> Iterator[WorkerRow]:
+def _rows(fleet: Fleet, decided: Plan, outcomes: Sequence[Outcome]) -> Iterator[WorkerRow]:
+    # What has just been done is told at once: an operator that dies before its next pass leaves in
+    # the status whose absence explains that `replicas` is too high.
+    done = {_about(o.action): o.action for o in outcomes if o.done}
     blocked = {b.worker: b for b in decided.blockers if b.reason not in _USUAL}
     for worker in (*fleet.retiring, *fleet.other, *fleet.active, *fleet.pending):
+        match done.get(worker.name):
+            case Retire(_, _, _, message):
+                yield WorkerRow(worker.name, "Draining", Reason.RETIRING, message, worker.pod)
+                continue
+            case Delete(_, _, _, reason, message):
+                yield WorkerRow(worker.name, "Going", reason, message, worker.pod)
+                continue
         row = _row(worker)
         if row is None and worker.name in blocked:
             blocker = blocked[worker.name]
             row = (blocker.reason, blocker.message)
         if row is not None:
-            yield WorkerRow(worker.name, _state(worker), *row, pod=worker.pod)
+            yield WorkerRow(worker.name, worker_state(worker), *row, pod=worker.pod)
 
 
 def _row(worker: ObservedWorker) -> tuple[Reason, str] | None:
@@ -86,14 +105,14 @@ def _row(worker: ObservedWorker) -> tuple[Reason, str] | None:
     if worker.manual_pin is not None and worker.manual_pin.problem:
         return Reason.INVALID_PIN, worker.manual_pin.problem
     if worker.is_pinned:
-        claims = sorted({claim(p) for p in worker.pins}) or ["annotation"]
-        return Reason.PINNED, f"pinned by {', '.join(claims)}"
+        return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
     if not worker.is_connected:
         return Reason.NEVER_CONNECTED, worker.waiting or "starting"
     return None if worker.in_service else (Reason.LEAVING_ALREADY, "is being closed by someone")
 
 
-def _state(worker: ObservedWorker) -> str:
+def worker_state(worker: ObservedWorker) -> str:
+    """Where a worker stands, in one word: `WorkerRow.state`."""
     if worker.going:
         return "Going"
     if not worker.is_connected:
@@ -105,17 +124,22 @@ def conditions_of(
     observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome]
 ) -> tuple[Condition, ...]:
     """All six conditions, always, in the order in which they are shown."""
+    mode = f"mode is {policy.mode.value}"
     return (
         _ready(observed, decided),
         _connected(observed.scheduler),
         _injected(observed.scheduler),
         _able(observed, outcomes),
-        Condition(
-            st.SCALING_LIMITED, decided.reason in _LIMITED, decided.reason, decided.message
-        ) if decided.reason in _LIMITED
-        else Condition(st.SCALING_LIMITED, False, Reason.DESIRED_WITHIN_RANGE, ""),
-        Condition(st.PAUSED, policy.mode is Mode.PAUSED, _mode_reason(policy), f"mode is {policy.mode.value}"),
-    )  # fmt: skip
+        _limited(decided),
+        Condition(st.PAUSED, policy.mode is Mode.PAUSED, _mode_reason(policy), mode),
+    )
+
+
+def _limited(decided: Plan) -> Condition:
+    if decided.reason in _LIMITED:
+        return Condition(st.SCALING_LIMITED, True, decided.reason, decided.message)
+    within = "the load asks for a number within the bounds"
+    return Condition(st.SCALING_LIMITED, False, Reason.DESIRED_WITHIN_RANGE, within)
 
 
 def _mode_reason(policy: Policy) -> Reason:
@@ -186,8 +210,8 @@ def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
     old = {c.type: c for c in before.conditions} if before else {}
     for condition in now.conditions:
         was = old.get(condition.type)
-        if condition.type in {st.SCALING_LIMITED, st.PAUSED, st.ABLE_TO_SCALE}:
-            continue  # shown as conditions; the first two are the user's own doing
+        if condition.type not in {st.READY, st.INJECTED}:
+            continue  # these two say it all; more events would say the same thing again
         if was is not None and (was.status, was.reason) == (condition.status, condition.reason):
             continue
         if condition.status is False:

@@ -193,7 +193,7 @@ class ObservedCluster:
     found: bool = True
     conflict: str = ""
     groups: tuple[ObservedGroup, ...] = ()
-    scheduler: ObservedScheduler = ObservedScheduler()  # noqa: RUF009 - frozen
+    scheduler: ObservedScheduler = ObservedScheduler()
     strangers: tuple[str, ...] = ()  # Dask workers that belong to no Deployment of the cluster
 
     def group(self, name: str) -> ObservedGroup | None:

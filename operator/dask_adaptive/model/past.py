@@ -1,4 +1,4 @@
-"""What a pass remembers for the next one. Lost with the process, on purpose: it only ever delays."""
+"""What a pass remembers for the next one. Lost with the process, which only ever delays."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ class Past:
     since: float | None = None  # first observation of that session
     recommendations: tuple[Recommendation, ...] = ()
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
-    leaving: frozenset[str] = (
-        frozenset()
-    )  # workers we drained or deleted, until `replicas` is settled
+    leaving: frozenset[str] = frozenset()  # workers we drained or deleted, until all is settled
+    deleted: frozenset[str] = frozenset()  # of them: deleted, and not yet seen gone
     gap: tuple[int, int] = (0, 0)  # (replicas, Deployments) as last seen
     gap_since: float = 0.0  # when that pair was first seen

@@ -1,4 +1,4 @@
-"""The one word that says why: in the plan, the condition, the event, the metric, the log, the docs."""
+"""The one word that says why: in plan, condition, event, metric, log and docs."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Veto = Callable[[ObservedWorker, Context], "tuple[Reason, str] | None"]
 def pinned(worker: ObservedWorker, _: Context) -> tuple[Reason, str] | None:
     if not worker.is_pinned:
         return None
-    return Reason.PINNED, f"pinned by {', '.join(sorted(_claims(worker)))}"
+    return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
 
 
 def busy(worker: ObservedWorker, _: Context) -> tuple[Reason, str] | None:
@@ -98,15 +98,15 @@ def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
     return sorted(workers, key=lambda w: (not w.waiting, w.age_s, w.name))
 
 
-def _claims(worker: ObservedWorker) -> set[str]:
-    claims = {claim(pin) for pin in worker.pins}
+def claims(worker: ObservedWorker) -> set[str]:
+    """Who holds a worker, in words that do not change as time passes."""
+    held = {_claim(pin) for pin in worker.pins}
     if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.pins):
-        claims.add(_manual(worker.manual_pin.reason))
-    return claims
+        held.add(_manual(worker.manual_pin.reason))
+    return held
 
 
-def claim(pin: Pin) -> str:
-    """One pin in words that do not change as time passes."""
+def _claim(pin: Pin) -> str:
     if pin.source == "manual":
         return _manual(pin.reason)
     if pin.source == "shuffle":

@@ -44,7 +44,7 @@ def fall(
     free, blockers = _divide(observed, fleet, policy, past, now=now)
     budget = policy.retirement.max_concurrent - len(fleet.retiring)
     leaving = tuple(_retire(w, desired) for w in ranked(free)[: max(0, min(surplus, budget))])
-    actions = (*deletions, *leaving)
+    actions: tuple[Action, ...] = (*deletions, *leaving)
     if leaving:
         message = f"{fleet.serving} workers, {desired} desired: {len(leaving)} idle ones leave"
         return Fall(Reason.UNDERUTILIZED, message, actions, blockers)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Action, Blocker, Plan, SetReplicas
+from dask_adaptive.model.plan import Action, Blocker, Delete, Plan, SetReplicas
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.fall import Fall, cancel_all, delete_drained, fall
@@ -91,9 +91,10 @@ def _scale(
         return Plan(up.reason, up.message, wanted, desired, actions=up.actions)
     if desired < fleet.serving:
         down = fall(observed, fleet, desired, policy, past, now=now)
-        actions = (*gone, *down.actions, *_settle(fleet, group, past, now=now))
+        leaving = (*gone, *down.actions)
+        actions = (*leaving, *_settle(fleet, group, past, leaving, now=now))
         return Plan(*_why(down, actions), wanted, desired, actions, blockers=down.blockers)
-    actions = (*gone, *_settle(fleet, group, past, now=now))
+    actions = (*gone, *_settle(fleet, group, past, gone, now=now))
     reason, message = _at_rest(fleet, wanted, steady, desired, policy)
     if actions:
         reason, message = actions[0].reason, actions[0].message
@@ -101,10 +102,16 @@ def _scale(
 
 
 def _settle(
-    fleet: Fleet, group: ObservedGroup, past: Past, *, now: float
+    fleet: Fleet, group: ObservedGroup, past: Past, actions: Sequence[Action], *, now: float
 ) -> tuple[SetReplicas, ...]:
-    """Bring `replicas` in step with the Deployments that are there, so that upstream finds nothing to do."""
+    """Bring `replicas` in step with the Deployments, so that upstream finds nothing to do."""
     if fleet.gap == 0 or is_creating(fleet, group, past, now=now):
+        return ()
+    # A number above what is left when all deletions are through has upstream make workers anew
+    # (facts 9a): wait until each is seen gone.
+    if past.deleted & {w.name for w in group.workers}:
+        return ()
+    if any(isinstance(a, Delete) for a in actions):
         return ()
     message = f"{fleet.present} workers exist, {fleet.replicas} are asked for"
     return (SetReplicas(fleet.name, fleet.present, Reason.REPLICAS_CORRECTED, message),)

@@ -43,6 +43,7 @@ def remember(
         recommendations=_recommendations(past, decided, policy, now=now),
         refusals=_refusals(past, outcomes, now=now),
         leaving=_leaving(past, observed, outcomes) if fleet.gap or outcomes else frozenset(),
+        deleted=(past.deleted & {w.name for w in group.workers}) | _deleted(outcomes),
         gap=gap,
         gap_since=past.gap_since if gap == past.gap else now,
     )
@@ -76,9 +77,12 @@ def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[st
 
 def _leaving(past: Past, observed: ObservedCluster, outcomes: Sequence[Outcome]) -> frozenset[str]:
     """Names that, once they are missing, explain that `replicas` is too high."""
-    deleted = {o.action.worker for o in outcomes if isinstance(o.action, Delete) and o.done}
     workers = [w for g in observed.groups for w in g.workers]
     present = {w.name for w in workers}
     retiring = {w.name for w in workers if w.leaving is not Leaving.NO or w.going}
     still = {name for name in past.leaving if name not in present or name in retiring}
-    return frozenset(still | retiring | deleted)
+    return frozenset(still | retiring | _deleted(outcomes))
+
+
+def _deleted(outcomes: Sequence[Outcome]) -> frozenset[str]:
+    return frozenset(o.action.worker for o in outcomes if isinstance(o.action, Delete) and o.done)

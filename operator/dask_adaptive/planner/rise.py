@@ -23,7 +23,7 @@ def rise(fleet: Fleet, desired: int, wanted: int, *, explained: int, is_creating
     Args:
         desired: Workers that shall serve.
         wanted: What the load asks for; below `desired` if a minimum is what asks.
-        explained: Missing workers that we took away ourselves; they will not come back by themselves.
+        explained: Missing workers that we took away; they do not come back by themselves.
         is_creating: Upstream may still be at work on an earlier change of `replicas`.
     """
     missing = desired - fleet.serving

@@ -30,11 +30,13 @@ def stabilize(wanted: int, current: int, past: Past, *, window_s: float, now: fl
     Source:
         HorizontalPodAutoscaler (autoscaling/v2), `behavior.scaleDown.stabilizationWindowSeconds`.
     """
-    if window_s > 0 and (not _is_watched(past, now=now) or now - (past.since or now) < window_s):
+    if window_s > 0 and not _is_watched(past, window_s, now=now):
         return max(current, wanted)
     recent = [r.replicas for r in past.recommendations if now - r.at < window_s]
     return min(max(current, wanted), max([wanted, *recent]))
 
 
-def _is_watched(past: Past, *, now: float) -> bool:
-    return past.since is not None and any(now - r.at < BLIND_S for r in past.recommendations[-1:])
+def _is_watched(past: Past, window_s: float, *, now: float) -> bool:
+    if past.since is None or now - past.since < window_s:
+        return False
+    return any(now - r.at < BLIND_S for r in past.recommendations[-1:])

@@ -44,18 +44,14 @@ class AgentLink:
         """Take a snapshot. Raises `LinkError`, `AgentGone` among them."""
         await self._configure(policy)
         target_ms = round(policy.target_duration_s * 1000)
-        answer = await self._ask(
-            wire.OBSERVE, target_duration_ms=target_ms, **self._reader.request
-        )
+        answer = await self._ask(wire.OBSERVE, target_duration_ms=target_ms, **self._reader.request)
         if answer["session"] != self._hello["session"]:
             raise AgentGone("the scheduler has been restarted")
         return self._reader.read(
             answer, agent=self._hello["agent"], version=self._hello["distributed"]
         )
 
-    async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason
-    ) -> list[Retired]:
+    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
         answer = await self._ask(
             wire.RETIRE,
             names=list(names),

@@ -28,8 +28,10 @@ class SchedulerCalls:
         self, address: str, *, security: Security | None = None, timeout_s: float = 5.0
     ) -> None:
         self.address, self._timeout_s = address, timeout_s
-        arguments = security.get_connection_args("scheduler") if security else {}
-        self._rpc: Any = rpc(
+        untyped: Any = security
+        arguments = untyped.get_connection_args("scheduler") if security else {}
+        make_rpc: Any = rpc
+        self._rpc: Any = make_rpc(
             address, deserialize=False, timeout=timeout_s, connection_args=arguments
         )
 

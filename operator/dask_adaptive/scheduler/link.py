@@ -73,9 +73,7 @@ class Link:
             odd = LinkError(f"{self._calls.address} does not answer like a scheduler: {exc!r}")
             return self._problem(Reason.SCHEDULER_UNREACHABLE, odd)
 
-    async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason
-    ) -> list[Retired]:
+    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
         return await (await self._open()).retire(names, policy, reason)
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
@@ -126,9 +124,7 @@ class Link:
         if hello is not None:
             return AgentLink(self._calls, hello, tally=self._tally)
         self._retry_at = self._clock() + RETRY_S
-        return StockLink(
-            self._calls, self._long_calls, degraded=why.reason, message=why.message
-        )
+        return StockLink(self._calls, self._long_calls, degraded=why.reason, message=why.message)
 
     async def _hello(self) -> Mapping[str, Any] | None:
         answer = await self._calls.call(wire.HELLO, protocol=wire.PROTOCOL)

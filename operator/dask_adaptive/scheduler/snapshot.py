@@ -44,7 +44,7 @@ class SnapshotReader:
         Read one answer.
 
         Raises:
-            LinkError: It does not have the shape of `wire.Snapshot`; the caller should say hello again.
+            LinkError: Not the shape of `wire.Snapshot`; the caller should say hello again.
         """
         try:
             return self._read(snapshot, agent=agent, version=version)

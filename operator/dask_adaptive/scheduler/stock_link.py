@@ -69,10 +69,8 @@ class StockLink:
             ),
         )
 
-    async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason
-    ) -> list[Retired]:
-        """Offered by `workers_to_close` now, or refused; then the data is moved in the background."""
+    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
+        """Offered by `workers_to_close` now, or refused; its data is moved in the background."""
         identity = await self._calls.call("identity")
         addresses = {str(row["name"]): a for a, row in identity["workers"].items()}
         closing = {str(r["name"]) for r in identity["workers"].values() if r["status"] == CLOSING}
@@ -110,7 +108,8 @@ class StockLink:
             self._busy_at[name] = now
         leaving = Leaving.NO
         if row["status"] == CLOSING:
-            leaving = Leaving.DRAINED if self._is_moved(name) and not processing else Leaving.DRAINING
+            is_done = self._is_moved(name) and not processing
+            leaving = Leaving.DRAINED if is_done else Leaving.DRAINING
         return SchedulerWorker(
             name=name,
             address=address,

@@ -1,0 +1,72 @@
+# The one menu for people. Each target calls the real thing, which can be called without make too.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OLDEST := 2023.5.0
+MIDDLE := 2024.8.2
+NEWEST := 2026.8.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-k8s bench clean
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.demo ## four acts on this machine: workers come and go under a policy; nothing but Python
+	$(BIN)/dask-adaptive rehearse manifests/examples/policy.yaml
+
+demo-k8s: $(VENV)/.demo ## the same on a real Kubernetes node (boots one, or uses KUBECONFIG)
+	scripts/demo-k8s.sh
+
+demo-k8s-down: ## remove all that demo-k8s made
+	scripts/demo-k8s-down.sh
+
+node-up: ## build and boot the local Kubernetes node (root); prints how to reach it
+	localnode/packages.sh && localnode/build.sh && localnode/images.sh && localnode/up.sh
+
+node-down: ## stop the local node and leave nothing; its caches stay
+	localnode/down.sh --wipe
+
+install: ## upstream's operator and ours on the current node, or on KUBECONFIG
+	scripts/install.sh
+
+uninstall: ## take both away again; the CRD stays
+	scripts/uninstall.sh
+
+check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests: under 2 minutes
+	$(BIN)/ruff check && $(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/unit tests/contract
+
+test: check $(VENV)-$(OLDEST)/.test $(VENV)-$(MIDDLE)/.test ## all tests that need no Kubernetes
+	$(VENV)-$(OLDEST)/bin/python -m pytest -q tests/contract
+	$(VENV)-$(MIDDLE)/bin/python -m pytest -q tests/contract
+	$(BIN)/python -m pytest -q tests/loop
+
+test-k8s: $(VENV)/.dev ## tests on a real API server and node (boots them, or uses KUBECONFIG)
+	scripts/test-k8s.sh
+
+bench: $(VENV)/.dev ## what our code costs a scheduler, beside stock, in one run
+	scripts/bench.sh
+
+clean: ## remove the virtual environments and caches of this folder
+	rm -rf $(VENV) $(VENV)-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/.demo: pyproject.toml
+	scripts/venv.sh $(VENV) "-e .[demo]" "dask[dataframe]==$(NEWEST) distributed==$(NEWEST)"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.demo
+	scripts/venv.sh $(VENV) "-e .[demo,dev]" "dask[array,dataframe]==$(NEWEST) distributed==$(NEWEST)"
+	@touch $@
+
+# The agent's contract on other releases of distributed: no operator there, as in users' images.
+$(VENV)-$(OLDEST)/.test: pyproject.toml
+	scripts/venv.sh $(VENV)-$(OLDEST) "pytest>=8 pytest-asyncio>=1 pytest-timeout hypothesis" "dask[array,dataframe]==$(OLDEST) distributed==$(OLDEST) pandas<2.1 numpy<2 pyarrow"
+	@touch $@
+
+$(VENV)-$(MIDDLE)/.test: pyproject.toml
+	scripts/venv.sh $(VENV)-$(MIDDLE) "pytest>=8 pytest-asyncio>=1 pytest-timeout hypothesis" "dask[array,dataframe]==$(MIDDLE) distributed==$(MIDDLE) pandas<3 numpy<2 pyarrow"
+	@touch $@

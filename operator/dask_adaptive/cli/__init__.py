@@ -1,0 +1,1 @@
+"""`dask-adaptive …`, also as `kubectl dask-adaptive …`."""

@@ -1,0 +1,191 @@
+"""`dask-adaptive explain`: why a worker is still there, or why a cluster has the workers it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from dask_adaptive import DOMAIN
+from dask_adaptive.cli.access import (
+    NOTHING,
+    ask,
+    default_namespace,
+    fail,
+    kube_options,
+    output_option,
+)
+from dask_adaptive.cli.get import table
+from dask_adaptive.kube.api import Json, KubeApi
+from dask_adaptive.kube.errors import NotFound
+from dask_adaptive.kube.objects import parse_pod
+from dask_adaptive.kube.resources import EVENTS, PODS, POLICIES
+
+_EVENTS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of a worker or a cluster."""
+
+    about: str
+    policy: str
+    state: str
+    reason: str
+    message: str
+    facts: tuple[tuple[str, str], ...] = ()
+    conditions: tuple[tuple[str, str, str, str], ...] = ()  # type, status, reason, message
+    workers: tuple[tuple[str, str, str, str], ...] = ()  # name, state, reason, message
+    events: tuple[str, ...] = ()
+
+
+@click.command("explain")
+@click.argument("name", metavar="POD|CLUSTER")
+@kube_options
+@output_option
+def command(name: str, namespace: str | None, context: str | None, output: str) -> None:
+    """
+    Say why a worker stays or leaves, or why a cluster has the workers it has.
+
+    NAME is a worker's pod, a worker, a DaskCluster or an AdaptivePolicy.
+    """
+    where = namespace or default_namespace(context)
+
+    async def question(api: KubeApi) -> tuple[list[Json], Json | None, list[Json]]:
+        policies = await api.list(POLICIES.path(where))
+        try:
+            pod: Json | None = await api.get(PODS.path(where, name))
+        except NotFound:
+            pod = None
+        events = await api.list(EVENTS.path(where), field=f"involvedObject.name={name}")
+        return policies, pod, events
+
+    answer = explanation(name, *ask(question, context=context))
+    if answer is None:
+        fail(f"nothing in namespace {where} that is called {name} is under a policy", NOTHING)
+    if output == "json":
+        click.echo(json.dumps(asdict(answer), indent=2))
+    else:
+        click.echo(render(answer))
+
+
+def explanation(
+    name: str, policies: Iterable[Json], pod: Json | None, events: Iterable[Json]
+) -> Answer | None:
+    """Put together what the policies' status, the pod and its events say. Pure."""
+    policies = list(policies)
+    told = tuple(_event(e) for e in sorted(events, key=_when)[-_EVENTS_SHOWN:])
+    for policy in policies:
+        if name in (policy["metadata"]["name"], policy["spec"]["clusterRef"]["name"]):
+            return _of_cluster(policy, told)
+    cluster = (pod or {}).get("metadata", {}).get("labels", {}).get("dask.org/cluster-name")
+    worker = parse_pod(pod).worker if pod else name
+    for policy in policies:
+        for row in (policy.get("status") or {}).get("workers") or []:
+            if name in (row["name"], row.get("pod")):
+                return _of_row(policy, row, pod, told)
+        if pod is not None and policy["spec"]["clusterRef"]["name"] == cluster:
+            return _of_quiet_worker(policy, worker, pod, told)
+    return None
+
+
+def _of_cluster(policy: Json, events: tuple[str, ...]) -> Answer:
+    status = policy.get("status") or {}
+    numbers = {
+        "replicas": "replicas",
+        "desired": "desiredReplicas",
+        "wanted by the load": "wantedReplicas",
+        "connected": "connected",
+        "pending": "pending",
+        "idle": "idle",
+        "busy": "busy",
+        "pinned": "pinned",
+        "retiring": "retiring",
+    }
+    counted = [(what, str(status.get(field, "?"))) for what, field in numbers.items()]
+    held = [(f"held by {p['source']}", str(p["workers"])) for p in status.get("pins") or []]
+    stay = [(f"stay: {b['reason']}", str(b["workers"])) for b in status.get("blockers") or []]
+    pending = status.get("pendingReasons") or []
+    wait = [(f"pending: {p['reason']}", str(p["workers"])) for p in pending]
+    return Answer(
+        about=f"DaskCluster {policy['spec']['clusterRef']['name']}",
+        policy=policy["metadata"]["name"],
+        state=policy["spec"].get("mode", "Auto"),
+        reason=status.get("reason", "Unknown"),
+        message=status.get("message", "the operator has not looked at it yet; is it running?"),
+        facts=tuple(counted + held + stay + wait),
+        conditions=tuple(
+            (c["type"], c["status"], c.get("reason", ""), c.get("message", ""))
+            for c in status.get("conditions") or []
+        ),
+        workers=tuple(
+            (w["name"], w.get("state", ""), w.get("reason", ""), w.get("message", ""))
+            for w in status.get("workers") or []
+        ),
+        events=events,
+    )
+
+
+def _of_row(policy: Json, row: Json, pod: Json | None, events: tuple[str, ...]) -> Answer:
+    return Answer(
+        about=f"worker {row['name']}",
+        policy=policy["metadata"]["name"],
+        state=row.get("state", ""),
+        reason=row.get("reason", ""),
+        message=row.get("message", ""),
+        facts=_pod_facts(pod),
+        events=events,
+    )
+
+
+def _of_quiet_worker(policy: Json, worker: str, pod: Json, events: tuple[str, ...]) -> Answer:
+    waiting = parse_pod(pod).waiting
+    return Answer(
+        about=f"worker {worker}",
+        policy=policy["metadata"]["name"],
+        state="Pending" if waiting else "Active",
+        reason="InService",
+        message=waiting or "in service: busy, or idle for too short a time to be considered",
+        facts=_pod_facts(pod),
+        events=events,
+    )
+
+
+def _pod_facts(pod: Json | None) -> tuple[tuple[str, str], ...]:
+    if pod is None:
+        return ()
+    notes = pod["metadata"].get("annotations") or {}
+    ours = [(k, v) for k, v in sorted(notes.items()) if k.startswith(f"{DOMAIN}/")]
+    phase = (pod.get("status") or {}).get("phase", "Unknown")
+    return (("pod", f"{pod['metadata']['name']} ({phase})"), *ours)
+
+
+def _when(event: Mapping[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    count = event.get("count") or 1
+    times = f" ({count} times)" if count > 1 else ""
+    return f"{_when(event)} {event.get('reason')}: {event.get('message')}{times}"
+
+
+def render(answer: Answer) -> str:
+    """For people."""
+    lines = [
+        f"{answer.about}, under AdaptivePolicy {answer.policy}: {answer.state}",
+        f"  {answer.reason}: {answer.message}",
+    ]
+    lines += [f"  {name}: {value}" for name, value in answer.facts]
+    if answer.conditions:
+        rows = [list(c) for c in answer.conditions]
+        lines += ["", table(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows)]
+    if answer.workers:
+        rows = [list(w) for w in answer.workers]
+        lines += ["", table(("WORKER", "STATE", "REASON", "MESSAGE"), rows)]
+    if answer.events:
+        lines += ["", "Last events:", *(f"  {event}" for event in answer.events)]
+    return "\n".join(lines)

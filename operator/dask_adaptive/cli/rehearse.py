@@ -1,0 +1,79 @@
+"""`dask-adaptive rehearse POLICY [SCRIPT]`: a script under a policy, on this machine."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import click
+import yaml
+
+from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+
+#: Exit code when work was redone: what this program exists to prevent.
+REDONE = 5
+
+
+@click.command("rehearse", context_settings={"ignore_unknown_options": True})
+@click.argument("policy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--plain", is_flag=True, help="Plain lines, also on a terminal.")
+@click.option(
+    "--capacity", default=64, show_default=True, help="Workers this machine has room for."
+)
+@click.option("--nthreads", default=1, show_default=True, help="Threads of each worker.")
+@click.option("--memory-limit", default="1GiB", show_default=True, help="Memory of each worker.")
+@click.option("--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep logs here.")
+def command(
+    policy: Path, script: str | None, arguments: Sequence[str], plain: bool, capacity: int,
+    nthreads: int, memory_limit: str, logs: Path | None,
+) -> None:  # fmt: skip
+    """
+    Run SCRIPT under POLICY with a real scheduler and real workers on this machine.
+
+    POLICY is an AdaptivePolicy as you would apply it. SCRIPT is your own Dask program: in it,
+    `Client()` connects to the rehearsal. Without SCRIPT the built-in demo runs.
+
+    Exit codes: the script's own; 2 for a policy that makes no sense; 5 if work was redone.
+    """
+    # Only this command needs distributed, which takes a second to import.
+    from dask_adaptive.rehearse.runner import Machine, rehearse
+
+    wanted = read_policy(policy)
+    machine = Machine(capacity, nthreads, memory_limit)
+    keep = nullcontext(logs) if logs else tempfile.TemporaryDirectory(prefix="dask-adaptive-")
+    with keep as directory:
+        code, figures = rehearse(
+            wanted,
+            [script, *arguments] if script else [],
+            Path(directory),
+            machine,
+            title=f"rehearsal of {policy}",
+            plain=plain,
+        )
+    redone = figures.tally.redone if figures.tally else 0
+    sys.exit(code or (REDONE if redone else 0))
+
+
+def read_policy(path: Path) -> Policy:
+    """
+    Read an AdaptivePolicy from a file; other documents in it are passed over.
+
+    Raises:
+        click.BadParameter: No policy in it, or one that makes no sense.
+    """
+    try:
+        documents = list(yaml.safe_load_all(path.read_text()))
+    except yaml.YAMLError as exc:
+        raise click.BadParameter(f"{path} is not YAML: {exc}") from exc
+    policies = [d for d in documents if isinstance(d, dict) and d.get("kind") == "AdaptivePolicy"]
+    if len(policies) != 1:
+        raise click.BadParameter(f"{path} holds {len(policies)} AdaptivePolicies; one is needed")
+    try:
+        return parse_policy(policies[0].get("spec") or {})
+    except InvalidPolicy as exc:
+        raise click.BadParameter(f"{path}: {exc}") from exc

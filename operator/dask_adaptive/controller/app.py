@@ -1,0 +1,225 @@
+"""The whole operator, put together and run until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import kopf
+from aiohttp import web
+
+from dask_adaptive.controller.annotations import AnnotatedPolicies
+from dask_adaptive.controller.compose import Composer, Connect
+from dask_adaptive.controller.lease import LeaderLease
+from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.controller.probes import probes_app
+from dask_adaptive.controller.settings import Settings
+from dask_adaptive.controller.visits import Visitor, Visits
+from dask_adaptive.controller.watches import kopf_settings, registry_of
+from dask_adaptive.controller.webhook import Certificate, Injector, webhook_app
+from dask_adaptive.kube.agent_config import AgentConfig, Consent
+from dask_adaptive.kube.agent_zip import bundle
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.errors import KubeError
+from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.world import KINDS, World
+from dask_adaptive.scheduler.link import connect
+
+logger = logging.getLogger(__name__)
+
+#: How long to wait before the API server is asked again for something that was not there.
+RETRY_S = 5.0
+
+
+class Operator:
+    """One replica. Probes, webhook and watches run always; passes only while it leads."""
+
+    def __init__(self, settings: Settings, api: KubeApi, *, connect: Connect = connect) -> None:
+        self._settings, self._api = settings, api
+        self._metrics = Metrics()
+        self._world = World()
+        self._composer = Composer(api, self._world, connect=connect)
+        self._waits_for = "starting"
+        self._stop = asyncio.Event()
+        self.visits = Visits(self._world, self._make_visitor, metrics=self._metrics)
+        self._annotated = AnnotatedPolicies(self._world, api, self._composer.events)
+        self._world.listen(self.visits.on_change)
+        self._world.listen(self._annotated.on_change)
+
+    def stop(self) -> None:
+        """Stop acting, give the lease back, end."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Run until `stop` is called. Raises what ended a part that should have gone on."""
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._serve_probes())
+            await stack.enter_async_context(self._serve_webhook())
+            parts = [asyncio.create_task(self._work(), name="work")]
+            stopped = asyncio.create_task(self._stop.wait(), name="stop")
+            try:
+                await asyncio.wait({*parts, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                for part in parts:
+                    if part.done():
+                        part.result()
+            finally:
+                await _end([*parts, stopped])
+
+    async def _work(self) -> None:
+        await self._wait_for_kinds()
+        watching = asyncio.create_task(self._watch(), name="kopf")
+        leading = asyncio.create_task(self._lead_when_possible(), name="leader")
+        resyncing = asyncio.create_task(self._resync_forever(), name="resync")
+        try:
+            tasks = {watching, leading, resyncing}
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            if not self._stop.is_set():
+                raise RuntimeError("kopf ended without being asked to")
+        finally:
+            await _end([leading, resyncing, watching])
+
+    async def _wait_for_kinds(self) -> None:
+        """Kinds that are not installed can't be watched, and kopf would not notice their coming."""
+        scope = self._settings.namespaces[0] if self._settings.namespaces else None
+        for kind in KINDS:
+            while True:
+                try:
+                    await self._api.list(kind.resource.path(scope), selector=kind.selector)
+                    break
+                except KubeError as exc:
+                    self._waits_for = f"{kind.resource.plural}.{kind.resource.group}: {exc}"
+                    logger.warning("Waiting for %s", self._waits_for)
+                    await asyncio.sleep(RETRY_S)
+        self._waits_for = "the first list of all objects"
+
+    async def _watch(self) -> None:
+        # Not kopf.operator(): when that ends, it cancels every task of the loop that it finds.
+        tasks = await kopf.spawn_tasks(
+            registry=registry_of(self._world, self._api),
+            settings=kopf_settings(),
+            standalone=True,
+            clusterwide=not self._settings.namespaces,
+            namespaces=self._settings.namespaces,
+        )
+        self.take_signals()  # kopf took them; we need them, to give the lease back first
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await _end(tasks)
+
+    def take_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, self.stop)
+
+    async def _resync_forever(self) -> None:
+        while True:
+            try:
+                await self._world.resync(self._api, self._settings.namespaces)
+                self._waits_for = ""
+            except KubeError as exc:
+                logger.warning("Lists can't be read: %s", exc)
+            rest_s = RETRY_S if self._waits_for else self._settings.resync_s
+            await asyncio.sleep(rest_s)
+
+    async def _lead_when_possible(self) -> None:
+        if not self._settings.lease:
+            return await self._lead()
+        await LeaderLease(
+            self._api,
+            namespace=self._settings.lease_namespace,
+            identity=self._settings.identity,
+            owner=self._settings.deployment,
+            lead=self._lead,
+        ).run()
+
+    async def _lead(self) -> None:
+        # Never act on half a picture, nor on one that another leader has changed meanwhile.
+        while True:
+            try:
+                await self._world.resync(self._api, self._settings.namespaces)
+                break
+            except KubeError as exc:
+                logger.warning("Nothing is done before all lists are read: %s", exc)
+                await asyncio.sleep(RETRY_S)
+        self._metrics.leader.set(1)
+        tasks = [
+            asyncio.create_task(self.visits.run(), name="visits"),
+            asyncio.create_task(self._annotated.run(), name="annotated policies"),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            self._metrics.leader.set(0)
+            await _end(tasks)
+
+    def _make_visitor(self, policy: PolicyObject) -> Visitor:
+        return Visitor(policy, world=self._world, composer=self._composer, metrics=self._metrics)
+
+    @contextlib.asynccontextmanager
+    async def _serve_probes(self) -> AsyncIterator[None]:
+        app = probes_app(self._metrics, lambda: self._waits_for)
+        async with _served(app, self._settings.address, self._settings.http_port):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _serve_webhook(self) -> AsyncIterator[None]:
+        if self._settings.certificates is None:
+            yield
+            return
+        certificate = Certificate(self._settings.certificates)
+        consent = Consent(self._api, asyncio.get_running_loop().time)
+        injector = Injector(self._api, AgentConfig(self._api, bundle()), consent, self._metrics)
+        watching = asyncio.create_task(certificate.watch(), name="certificate")
+        where = (self._settings.address, self._settings.webhook_port)
+        try:
+            async with _served(webhook_app(injector), *where, certificate):
+                yield
+        finally:
+            await _end([watching])
+
+
+@contextlib.asynccontextmanager
+async def _served(
+    app: web.Application, address: str, port: int, certificate: Certificate | None = None
+) -> AsyncIterator[None]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
+    await runner.setup()
+    context = certificate.context if certificate else None
+    await web.TCPSite(runner, address, port, ssl_context=context).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(settings: Settings) -> None:
+    """Run one operator until SIGTERM or SIGINT. Raises `KubeError` if it can't even begin."""
+    api = await KubeApi.connect(context=settings.context)
+    operator = Operator(settings, api)
+    operator.take_signals()
+    try:
+        await operator.run()
+    finally:
+        await api.close()

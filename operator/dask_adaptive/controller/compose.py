@@ -1,0 +1,173 @@
+"""Composition: which real adapters one policy's loop gets. Nothing else knows them all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dask_adaptive.kube.agent_config import Consent
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.errors import KubeError
+from dask_adaptive.kube.events import EventPoster
+from dask_adaptive.kube.inject import refusal
+from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
+from dask_adaptive.kube.platform import KubePlatform
+from dask_adaptive.kube.reporter import KubeReporter
+from dask_adaptive.kube.view import scheduler_address
+from dask_adaptive.kube.world import World
+from dask_adaptive.loop.one_pass import ClusterLoop
+from dask_adaptive.loop.ports import Ports, Reporter, Retired, SchedulerLink
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.scheduler.link import connect
+
+#: For each call to a scheduler.
+SCHEDULER_TIMEOUT_S = 5.0
+
+#: States in which a policy's status says that a worker is on its way out.
+_LEAVING = ("Draining", "Drained", "Going")
+
+
+class ClosableLink(SchedulerLink, Protocol):
+    async def close(self) -> None: ...
+
+
+class Connect(Protocol):
+    """Makes a link; nothing is sent before its first call."""
+
+    def __call__(self, address: str, *, timeout_s: float, attach: bool) -> ClosableLink: ...
+
+
+class FollowingLink:
+    """
+    A `SchedulerLink` that follows its cluster: to another address, or to another wish of people's.
+
+    Where they refuse the agent, the answer says so, with the object that says it.
+    """
+
+    def __init__(
+        self, key: ClusterKey, *, world: World, consent: Consent, connect: Connect = connect
+    ) -> None:
+        self._key, self._world, self._consent, self._connect = key, world, consent, connect
+        self._link: ClosableLink | None = None
+        self._made_for: tuple[str, bool] = ("", False)
+
+    async def observe(self, policy: Policy) -> ObservedScheduler:
+        refused = await self._refusal()
+        link = await self._follow(scheduler_address(self._world, self._key), attach=not refused)
+        observed = await link.observe(policy)
+        if refused and observed.is_connected and not observed.agent:
+            return replace(
+                observed,
+                degraded=Reason.INJECTION_REFUSED,
+                degraded_message=f"{refused}; served as far as stock RPC allows",
+            )
+        return observed
+
+    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
+        return await (await self._same()).retire(names, policy, reason)
+
+    async def cancel(self, names: Sequence[str]) -> list[Retired]:
+        return await (await self._same()).cancel(names)
+
+    async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
+        await (await self._same()).pin(names, ttl_s=ttl_s, note=note)
+
+    async def unpin(self, names: Sequence[str]) -> None:
+        await (await self._same()).unpin(names)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.close()
+
+    async def _same(self) -> ClosableLink:
+        """The scheduler that was observed: what was decided is about that one."""
+        address, attach = self._made_for
+        return await self._follow(address or scheduler_address(self._world, self._key), attach)
+
+    async def _follow(self, address: str, attach: bool) -> ClosableLink:
+        if self._link is None or self._made_for != (address, attach):
+            await self.close()
+            self._link = self._connect(address, timeout_s=SCHEDULER_TIMEOUT_S, attach=attach)
+            self._made_for = (address, attach)
+        return self._link
+
+    async def _refusal(self) -> str:
+        cluster = self._world.get(ClusterObject, *self._key)
+        if cluster is not None:
+            notes = {INJECT: cluster.note(INJECT.partition("/")[2]) or ""}
+            refused = refusal(f"DaskCluster {self._key.name}", notes)
+            if refused:
+                return refused
+        try:
+            return await self._consent.refused_by_namespace(self._key.namespace)
+        except KubeError as exc:
+            return f"whether namespace {self._key.namespace} allows it can't be read ({exc})"
+
+
+@dataclass(frozen=True)
+class Governed:
+    """One policy at work: its loop, and what must be closed or told at its end."""
+
+    loop: ClusterLoop
+    link: FollowingLink
+    reporter: Reporter
+
+
+class Composer:
+    """Makes what one policy needs out of what all share."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        world: World,
+        *,
+        connect: Connect = connect,
+        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._world, self._connect = api, world, connect
+        self._wall_clock, self._clock = wall_clock, clock
+        self._consent = Consent(api, clock)
+        self.events = EventPoster(api, wall_clock)
+
+    def govern(self, policy: PolicyObject, current: Callable[[], Policy | None]) -> Governed:
+        """
+        Set up one policy.
+
+        Args:
+            current: The policy as it is now; None while its spec makes no sense.
+        """
+        platform = KubePlatform(
+            policy.key,
+            api=self._api,
+            world=self._world,
+            wall_clock=self._wall_clock,
+            manual_max_s=lambda: (current() or _DEFAULTS).pins.manual_max_s,
+        )
+        reporter = KubeReporter(
+            policy,
+            api=self._api,
+            world=self._world,
+            events=self.events,
+            wall_clock=self._wall_clock,
+        )
+        link = FollowingLink(
+            policy.key, world=self._world, consent=self._consent, connect=self._connect
+        )
+        ports = Ports(platform=platform, link=link, reporter=reporter, clock=self._clock)
+        return Governed(ClusterLoop(policy.key, ports, leaving(policy)), link, reporter)
+
+
+_DEFAULTS = Policy(cluster="", maximum=0)
+
+
+def leaving(policy: PolicyObject) -> list[str]:
+    """Workers that an earlier process had on their way out, as the policy's status says."""
+    rows = policy.status.get("workers") or []
+    return [row["name"] for row in rows if row.get("state") in _LEAVING]

@@ -1,0 +1,178 @@
+"""
+Leader election with a Lease, as client-go does it: of several replicas, one acts.
+
+The clock of another machine is never read: a lease is over when it was not renewed for its
+duration by our own monotonic clock. Who can't renew gives up before that, so two never act at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from dask_adaptive.kube.api import Json, KubeApi
+from dask_adaptive.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from dask_adaptive.kube.resources import DEPLOYMENTS, LEASES
+
+logger = logging.getLogger(__name__)
+
+LEASE = "dask-adaptive-operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. `renew_deadline_s` < `duration_s`, or two replicas could act at once."""
+
+    duration_s: float = 15.0
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+
+
+class LeaderLease:
+    """
+    Runs `lead` while this process holds the lease.
+
+    Args:
+        lead: Acts as the leader; it is cancelled, and awaited, when the lease is lost.
+        owner: The operator's own Deployment, which is to own the Lease; empty: nobody does.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        identity: str,
+        lead: Callable[[], Awaitable[None]],
+        owner: str = "",
+        timing: Timing = Timing(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._namespace, self._identity = api, namespace, identity
+        self._lead, self._owner, self._timing, self._clock = lead, owner, timing, clock
+        self._path = LEASES.path(namespace, LEASE)
+        self._seen: tuple[object, float] = (None, 0.0)  # holder's last sign of life; when we saw it
+        self._lease: Json | None = None  # as we last wrote it
+        self.is_leader = False
+
+    async def run(self) -> None:
+        """Try to lead, for ever; lead when possible. Gives the lease back when cancelled."""
+        try:
+            while True:
+                if await self._try_to_hold():
+                    await self._lead_while_held()
+                await asyncio.sleep(self._timing.retry_s)
+        finally:
+            await self._release()
+
+    async def _lead_while_held(self) -> None:
+        logger.info("This replica leads", extra={"identity": self._identity})
+        self.is_leader = True
+        leading = asyncio.ensure_future(self._lead())
+        try:
+            await self._renew_until_lost(leading)
+        finally:
+            self.is_leader = False
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
+            logger.info("This replica leads no longer", extra={"identity": self._identity})
+
+    async def _renew_until_lost(self, leading: asyncio.Future[None]) -> None:
+        renewed_at = self._clock()
+        while self._clock() - renewed_at < self._timing.renew_deadline_s:
+            done, _ = await asyncio.wait({leading}, timeout=self._timing.retry_s)
+            if done:
+                leading.result()  # an error there ends the process: better a restart than nobody
+                return
+            asked_at = self._clock()
+            left_s = renewed_at + self._timing.renew_deadline_s - asked_at
+            try:
+                held = await asyncio.wait_for(self._try_to_hold(), max(left_s, 0.1))
+            except asyncio.TimeoutError:
+                continue
+            if held:
+                renewed_at = asked_at
+            elif self._lease is None:
+                return  # somebody else has it
+
+    async def _try_to_hold(self) -> bool:
+        """Take or renew the lease. False: somebody holds it (`_lease` is None), or no answer."""
+        try:
+            try:
+                current = await self._api.get(self._path)
+            except NotFound:
+                self._lease = await self._api.create(
+                    LEASES.path(self._namespace), await self._new()
+                )
+                return True
+            if not self._may_take(current):
+                self._lease = None
+                return False
+            spec = self._spec(current["spec"])
+            self._lease = await self._api.replace(self._path, {**current, "spec": spec})
+        except (Conflict, AlreadyExists):
+            return False  # somebody else was faster; look again later
+        except KubeError as exc:
+            logger.warning("Can't renew the lease: %s", exc)
+            return False
+        return True
+
+    def _may_take(self, current: Json) -> bool:
+        spec = current.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if holder in ("", self._identity):
+            return True
+        sign = (holder, spec.get("renewTime"))
+        if sign != self._seen[0]:
+            self._seen = (sign, self._clock())
+        lasts_s = float(spec.get("leaseDurationSeconds") or self._timing.duration_s)
+        return self._clock() - self._seen[1] > lasts_s
+
+    def _spec(self, before: Json) -> Json:
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        ours = before.get("holderIdentity") == self._identity
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(round(self._timing.duration_s), 1),
+            "acquireTime": before.get("acquireTime") if ours else now,
+            "renewTime": now,
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (not ours),
+        }
+
+    async def _new(self) -> Json:
+        meta: Json = {"name": LEASE, "namespace": self._namespace}
+        if self._owner:
+            try:
+                owner = await self._api.get(DEPLOYMENTS.path(self._namespace, self._owner))
+            except NotFound:
+                logger.warning("Deployment %s is not there to own the Lease", self._owner)
+            else:
+                meta["ownerReferences"] = [
+                    {
+                        "apiVersion": DEPLOYMENTS.api_version,
+                        "kind": DEPLOYMENTS.kind,
+                        "name": self._owner,
+                        "uid": owner["metadata"]["uid"],
+                    }
+                ]
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": meta,
+            "spec": self._spec({}),
+        }
+
+    async def _release(self) -> None:
+        """Give the lease back, so that another replica need not wait for its end."""
+        if self._lease is None:
+            return
+        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            await self._api.replace(self._path, {**self._lease, "spec": spec})
+        except KubeError as exc:
+            logger.warning("Can't give the lease back: %s", exc)
+        self._lease = None

@@ -1,0 +1,204 @@
+"""One task for each policy: when its cluster is visited, and what happens if a visit fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from dask_adaptive.controller.compose import Composer
+from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.world import World
+from dask_adaptive.loop.one_pass import PassResult
+from dask_adaptive.loop.ports import LinkError, PlatformError
+from dask_adaptive.loop.status import READY, Condition, Status
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import Leaving
+from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+from dask_adaptive.model.reason import Reason
+
+logger = logging.getLogger(__name__)
+
+#: A cluster is visited at least so often, and at most so often however much happens.
+LONGEST_REST_S, SHORTEST_REST_S = 5.0, 0.5
+
+#: A whole pass, calls to a hanging scheduler included.
+PASS_DEADLINE_S = 60.0
+
+#: After failures in a row, the wait doubles up to this.
+LONGEST_BACKOFF_S = 60.0
+
+
+class Visitor:
+    """Visits one policy's cluster, over and over, until it is cancelled."""
+
+    def __init__(
+        self, policy: PolicyObject, *, world: World, composer: Composer, metrics: Metrics
+    ) -> None:
+        self._name = (policy.meta.namespace, policy.meta.name)
+        self._world, self._metrics = world, metrics
+        self._policy: Policy | None = None
+        self._governed = composer.govern(policy, lambda: self._policy)
+        self._key = policy.key
+        self._last: PassResult | None = None
+        self._failures = 0
+        self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
+        self.wake = asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self.wake.clear()
+                rest_s = await self._visit()
+                await asyncio.sleep(SHORTEST_REST_S)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.wake.wait(), max(rest_s - SHORTEST_REST_S, 0.0))
+        finally:
+            await self._governed.link.close()
+
+    async def let_go(self) -> None:
+        """The policy is gone: put workers that it was draining back to service, if that works."""
+        if self._last is None:
+            return
+        names = [
+            name
+            for group in self._last.observed.groups
+            for worker in group.workers
+            if worker.leaving is not Leaving.NO
+            for name in worker.dask_names
+        ]
+        if not names:
+            return
+        try:
+            await asyncio.wait_for(self._governed.link.cancel(names), 10.0)
+        except (LinkError, asyncio.TimeoutError) as exc:
+            self._log.warning("Can't put %s back to service: %s", ", ".join(names), exc)
+        finally:
+            await self._governed.link.close()
+
+    async def _visit(self) -> float:
+        """Make one pass; returns for how long to rest. Never raises but when it is cancelled."""
+        began = time.monotonic()
+        try:
+            self._policy = self._read()
+            result = await asyncio.wait_for(
+                self._governed.loop.one_pass(self._policy), PASS_DEADLINE_S
+            )
+        except InvalidPolicy as exc:
+            return await self._failed("invalid", Reason.INVALID_POLICY, str(exc))
+        except PlatformError as exc:
+            return await self._failed("error", Reason.ACTION_FAILED, str(exc))
+        except asyncio.TimeoutError:
+            late = f"a pass did not end within {PASS_DEADLINE_S:g} s"
+            return await self._failed("timeout", Reason.ACTION_FAILED, late)
+        except Exception as exc:  # the border of one cluster: others must go on
+            self._log.exception("A pass failed")
+            return await self._failed("error", Reason.ACTION_FAILED, f"internal error: {exc!r}")
+        await self._recovered(result)
+        self._note(result, time.monotonic() - began)
+        return min(result.again_in_s, LONGEST_REST_S)
+
+    def _read(self) -> Policy:
+        policy = self._world.get(PolicyObject, *self._name)
+        if policy is None:
+            raise InvalidPolicy("the AdaptivePolicy is gone")
+        return parse_policy(policy.spec)
+
+    async def _recovered(self, result: PassResult) -> None:
+        if not self._failures:
+            return
+        try:  # the loop does not know that we reported something else meanwhile
+            await self._governed.reporter.status(result.status)
+        except PlatformError as exc:
+            self._log.warning("The status can't be reported: %s", exc)
+        else:
+            self._failures = 0
+
+    def _note(self, result: PassResult, seconds: float) -> None:
+        before, self._last = self._last, result
+        self._metrics.passed(self._key, result, seconds)
+        fields = {"reason": str(result.plan.reason), "desired": result.plan.desired}
+        if before is None or before.plan.reason is not result.plan.reason or result.outcomes:
+            self._log.info("%s: %s", result.plan.reason, result.plan.message, extra=fields)
+        for outcome in result.outcomes:
+            done = "Done" if outcome.done else "Not done"
+            self._log.info("%s: %s: %s", done, outcome.reason, outcome.message, extra=fields)
+
+    async def _failed(self, outcome: str, reason: Reason, message: str) -> float:
+        self._failures += 1
+        self._metrics.failed(outcome)
+        self._log.warning("No pass: %s: %s", reason, message)
+        ready = Condition(READY, False, reason, message)
+        status = self._last.status if self._last else Status()
+        others = tuple(c for c in status.conditions if c.type != READY)
+        try:
+            await self._governed.reporter.status(_with(status, reason, message, (ready, *others)))
+        except PlatformError as exc:
+            self._log.warning("Nor can it be reported: %s", exc)
+        return min(LONGEST_REST_S * 2.0 ** (self._failures - 1), LONGEST_BACKOFF_S)
+
+
+def _with(
+    status: Status, reason: Reason, message: str, conditions: tuple[Condition, ...]
+) -> Status:
+    return replace(status, reason=reason, message=message, conditions=conditions)
+
+
+class Visits:
+    """Keeps one `Visitor` running for each policy, while this process leads."""
+
+    def __init__(
+        self,
+        world: World,
+        make: Callable[[PolicyObject], Visitor],
+        *,
+        metrics: Metrics,
+    ) -> None:
+        self._world, self._make, self._metrics = world, make, metrics
+        self._running: dict[str, tuple[PolicyObject, Visitor, asyncio.Task[None]]] = {}
+        self._changed = asyncio.Event()
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    def on_change(self, key: ClusterKey) -> None:
+        """Something about a cluster changed."""
+        self._changed.set()
+        for policy, visitor, _ in self._running.values():
+            if policy.key == key:
+                visitor.wake.set()
+
+    async def run(self) -> None:
+        """Start and end visitors as policies come and go, until cancelled."""
+        try:
+            while True:
+                self._changed.clear()
+                await self._settle()
+                await self._changed.wait()
+                await asyncio.sleep(0.1)  # changes come in bursts
+        finally:
+            tasks = [task for _, _, task in self._running.values()]
+            self._running.clear()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settle(self) -> None:
+        # By uid: a policy that was deleted and made anew is another one.
+        there = {p.meta.uid: p for p in self._world.all(PolicyObject) if not p.meta.going}
+        for uid in set(self._running) - set(there):
+            policy, visitor, task = self._running.pop(uid)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            farewell = asyncio.create_task(visitor.let_go())  # may hang; others must not wait
+            self._farewells.add(farewell)
+            farewell.add_done_callback(self._farewells.discard)
+            self._metrics.forget(policy.key)
+        for uid, policy in there.items():
+            if uid not in self._running:
+                visitor = self._make(policy)
+                task = asyncio.create_task(visitor.run(), name=f"visits of {policy.key}")
+                self._running[uid] = (policy, visitor, task)
+        self._metrics.watched.set(len(self._running))

@@ -1,0 +1,241 @@
+"""
+Objects of the API as frozen values: only what we read, parsed once, at the edge.
+
+Two values are equal if nothing that matters to us changed; what is left out of the comparison is
+marked so. Equality decides whether a cluster is visited, so be stingy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from dask_adaptive import DOMAIN
+from dask_adaptive.kube.pins import PinNote, read_instant, read_pin
+from dask_adaptive.kube.waiting import deployment_waiting, pod_waiting
+from dask_adaptive.model.keys import ClusterKey
+
+CLUSTER_LABEL = "dask.org/cluster-name"
+COMPONENT_LABEL = "dask.org/component"
+GROUP_LABEL = "dask.org/workergroup-name"
+
+#: On policies that we make from a DaskCluster's annotations.
+MANAGED_BY = f"{DOMAIN}/managed-by"
+INJECT = f"{DOMAIN}/inject"
+INJECTED = f"{DOMAIN}/injected"
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What all objects have."""
+
+    namespace: str
+    name: str
+    uid: str
+    created_at: float  # seconds since 1970
+    going: bool = False  # deletion has begun
+    version: int = field(default=0, compare=False)  # resourceVersion
+
+
+class Watched(Protocol):
+    """A parsed object of a kind that we watch."""
+
+    @property
+    def meta(self) -> Meta: ...
+
+    @property
+    def key(self) -> ClusterKey:
+        """The cluster that it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyObject:
+    """An AdaptivePolicy."""
+
+    meta: Meta
+    key: ClusterKey
+    spec: Mapping[str, Any]
+    generation: int = field(default=0, compare=False)  # the spec says it already
+    managed: bool = False  # made from the DaskCluster's annotations
+    owner_uid: str = ""
+    status: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    KIND: ClassVar[str] = "AdaptivePolicy"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObject:
+    """A DaskCluster."""
+
+    meta: Meta
+    key: ClusterKey
+    notes: tuple[tuple[str, str], ...] = ()  # its annotations of our domain, prefix cut off
+    pin: PinNote | None = None
+
+    def note(self, name: str) -> str | None:
+        return dict(self.notes).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupObject:
+    """A DaskWorkerGroup."""
+
+    meta: Meta
+    key: ClusterKey
+    replicas: int
+    pin: PinNote | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerObject:
+    """A DaskAutoscaler: upstream's own, which is what `cluster.adapt()` makes."""
+
+    meta: Meta
+    key: ClusterKey
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentObject:
+    """A worker's Deployment."""
+
+    meta: Meta
+    key: ClusterKey
+    group: str
+    waiting: str = ""  # why it has no pod
+    pin: PinNote | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodObject:
+    """A worker's pod."""
+
+    meta: Meta
+    key: ClusterKey
+    worker: str  # name of its Deployment
+    addresses: tuple[str, ...] = ()
+    waiting: str = ""
+    pin: PinNote | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceObject:
+    """A scheduler's Service."""
+
+    meta: Meta
+    key: ClusterKey
+    ip: str  # empty: headless
+    port: int
+
+
+def _meta(body: Mapping[str, Any]) -> Meta:
+    meta = body["metadata"]
+    version = str(meta.get("resourceVersion", ""))
+    return Meta(
+        namespace=meta.get("namespace", ""),
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        created_at=read_instant(meta.get("creationTimestamp") or "") or 0.0,
+        going=bool(meta.get("deletionTimestamp")),
+        version=int(version) if version.isdigit() else 0,
+    )
+
+
+def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
+    labels: Mapping[str, str] = body["metadata"].get("labels") or {}
+    return labels
+
+
+def _labelled_key(body: Mapping[str, Any]) -> ClusterKey:
+    return ClusterKey(body["metadata"].get("namespace", ""), _labels(body).get(CLUSTER_LABEL, ""))
+
+
+def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
+    meta, spec = _meta(body), body.get("spec") or {}
+    owners = body["metadata"].get("ownerReferences") or [{}]
+    return PolicyObject(
+        meta=meta,
+        key=ClusterKey(meta.namespace, (spec.get("clusterRef") or {}).get("name", "")),
+        spec=spec,
+        generation=body["metadata"].get("generation", 0),
+        managed=_labels(body).get(MANAGED_BY) == "annotations",
+        owner_uid=owners[0].get("uid", ""),
+        status=body.get("status") or {},
+    )
+
+
+def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
+    meta = _meta(body)
+    prefix = f"{DOMAIN}/"
+    annotations = body["metadata"].get("annotations") or {}
+    return ClusterObject(
+        meta=meta,
+        key=ClusterKey(meta.namespace, meta.name),
+        notes=tuple(
+            sorted((k[len(prefix) :], v) for k, v in annotations.items() if k.startswith(prefix))
+        ),
+        pin=read_pin(body["metadata"], f"DaskCluster {meta.name}", made_by_upstream=False),
+    )
+
+
+def parse_group(body: Mapping[str, Any]) -> GroupObject:
+    meta, spec = _meta(body), body.get("spec") or {}
+    key = ClusterKey(meta.namespace, spec.get("cluster", ""))
+    worker = spec.get("worker") or {}
+    name = f"DaskWorkerGroup {meta.name}"
+    # A group other than the default one is a person's own object, whatever labels it has.
+    own = read_pin(body["metadata"], name, made_by_upstream=meta.name == key.default_group)
+    template = read_pin(worker.get("metadata") or {}, name, made_by_upstream=False)
+    return GroupObject(meta, key, replicas=int(worker.get("replicas") or 0), pin=own or template)
+
+
+def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerObject:
+    meta = _meta(body)
+    return AutoscalerObject(
+        meta, ClusterKey(meta.namespace, (body.get("spec") or {}).get("cluster", ""))
+    )
+
+
+def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
+    meta = _meta(body)
+    return DeploymentObject(
+        meta=meta,
+        key=_labelled_key(body),
+        group=_labels(body).get(GROUP_LABEL, ""),
+        waiting=deployment_waiting(body),
+        pin=read_pin(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
+    )
+
+
+def parse_pod(body: Mapping[str, Any]) -> PodObject:
+    meta = _meta(body)
+    status = body.get("status") or {}
+    ips = [entry.get("ip", "") for entry in status.get("podIPs") or []] or [status.get("podIP", "")]
+    return PodObject(
+        meta=meta,
+        key=_labelled_key(body),
+        worker=_deployment_of(body),
+        addresses=tuple(ip for ip in ips if ip),
+        waiting=pod_waiting(body),
+        pin=read_pin(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
+    )
+
+
+def _deployment_of(pod: Mapping[str, Any]) -> str:
+    """A ReplicaSet is named after its Deployment and its template's hash: `<name>-<hash>`."""
+    for owner in pod["metadata"].get("ownerReferences") or []:
+        if owner.get("kind") == "ReplicaSet":
+            return str(owner["name"]).removesuffix(f"-{_labels(pod).get('pod-template-hash', '')}")
+    return ""
+
+
+def parse_service(body: Mapping[str, Any]) -> ServiceObject:
+    spec = body.get("spec") or {}
+    ports = {p.get("name", ""): int(p["port"]) for p in spec.get("ports") or []}
+    ip = spec.get("clusterIP") or ""
+    return ServiceObject(
+        meta=_meta(body),
+        key=_labelled_key(body),
+        ip="" if ip == "None" else ip,
+        port=ports.get("tcp-comm", 8786),
+    )

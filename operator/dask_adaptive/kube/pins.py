@@ -1,0 +1,144 @@
+"""
+Pins that people set by annotation: what one says, whose it is, and when it ends. Pure.
+
+dask-kubernetes copies a DaskCluster's annotations to its children when it creates them, and
+nobody removes the copies. A copy must not outlive its original, so it never counts: what counts is
+the original itself, which is read anyway. A copy is told from a person's own annotation by
+`metadata.managedFields`: the manager who owns it also owns the label `dask.org/component`, which
+only dask-kubernetes sets, in the same write. Without managedFields an annotation counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from dask_adaptive import DOMAIN
+from dask_adaptive.model.duration import parse_duration
+from dask_adaptive.model.observed import ManualPin
+
+PIN = f"{DOMAIN}/pin"
+PIN_REASON = f"{DOMAIN}/pin-reason"
+
+#: Set by dask-kubernetes on all that it makes: `build_worker_deployment_spec` and its siblings.
+_CREATION_LABEL = "f:dask.org/component"
+
+
+@dataclass(frozen=True, slots=True)
+class PinNote:
+    """One annotation as it stands on one object."""
+
+    holder: str  # the object, as people call it: "pod etl-default-worker-1-abc"
+    value: str
+    reason: str = ""
+    set_at: float | None = None  # seconds since 1970; None: nobody knows
+
+
+def read_pin(metadata: Mapping[str, Any], holder: str, *, made_by_upstream: bool) -> PinNote | None:
+    """
+    Read the pin that a person set on an object, if there is one.
+
+    Args:
+        metadata: `metadata` of the object, as JSON.
+        holder: What to call the object when people are told of it.
+        made_by_upstream: dask-kubernetes makes objects of this kind, so it may be a copy.
+    """
+    annotations = metadata.get("annotations") or {}
+    if PIN not in annotations:
+        return None
+    owner = _owner(metadata)
+    if made_by_upstream and owner is not None and _is_creator(owner):
+        return None
+    return PinNote(
+        holder=holder,
+        value=str(annotations[PIN]).strip(),
+        reason=str(annotations.get(PIN_REASON, "")),
+        set_at=read_instant(owner["time"]) if owner and owner.get("time") else None,
+    )
+
+
+def _owner(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The last entry of managedFields that owns the annotation."""
+    owners = [
+        entry
+        for entry in metadata.get("managedFields") or []
+        if f"f:{PIN}" in _metadata_fields(entry).get("f:annotations", {})
+    ]
+    return max(owners, key=lambda entry: str(entry.get("time", "")), default=None)
+
+
+def _is_creator(entry: Mapping[str, Any]) -> bool:
+    return _CREATION_LABEL in _metadata_fields(entry).get("f:labels", {})
+
+
+def _metadata_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = (entry.get("fieldsV1") or {}).get("f:metadata") or {}
+    return fields
+
+
+def read_instant(text: str) -> float | None:
+    """Read an RFC 3339 instant as seconds since 1970; None if it is none."""
+    try:
+        instant = datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    if instant.tzinfo is None:
+        return None
+    return instant.timestamp()
+
+
+def manual_pin(
+    notes: Iterable[PinNote | None], *, now: float, first_seen: float, max_s: float
+) -> ManualPin | None:
+    """
+    The pin that holds a worker now, if any.
+
+    An ended pin is as none: the next object is asked. `"false"` on a near object lifts a pin on a
+    far one.
+
+    Args:
+        notes: Nearest first: pod, Deployment, DaskWorkerGroup, DaskCluster.
+        now: Seconds since 1970.
+        first_seen: When this operator first saw the pin; used where nobody noted when it was set.
+        max_s: The longest that a pin may last: the policy's `pins.manual.maxDuration`.
+    """
+    for note in notes:
+        if note is None:
+            continue
+        if note.value.lower() in ("", "false"):
+            return None
+        since = note.set_at if note.set_at is not None else first_seen
+        lasts_until, problem = _end(note.value, since)
+        left_s = min(lasts_until, since + max_s) - now
+        if left_s > 0:
+            return ManualPin(left_s=left_s, reason=_sentence(note), problem=problem)
+    return None
+
+
+def _end(value: str, since: float) -> tuple[float, str]:
+    """When a pin ends, and what is wrong with it."""
+    if value.lower() == "true":
+        return math.inf, ""
+    instant = read_instant(value)
+    if instant is not None:
+        return instant, ""
+    try:
+        return since + parse_duration(value), ""
+    except ValueError:
+        problem = (
+            f'{PIN}={value!r} is none of "true", a duration such as 4h, or an instant such as'
+            " 2026-01-31T18:00:00Z; it pins until it is mended or removed"
+        )
+        return math.inf, problem
+
+
+def _sentence(note: PinNote) -> str:
+    return f"{note.reason} ({note.holder})" if note.reason else f"annotated on {note.holder}"
+
+
+def instant(seconds: float) -> str:
+    """Write seconds since 1970 as Kubernetes does."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

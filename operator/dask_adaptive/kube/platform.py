@@ -1,0 +1,63 @@
+"""The Platform that is Kubernetes, for one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.errors import Conflict, NotFound
+from dask_adaptive.kube.pins import PinNote, manual_pin
+from dask_adaptive.kube.resources import DEPLOYMENTS, GROUPS
+from dask_adaptive.kube.view import view
+from dask_adaptive.kube.world import World
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import ManualPin, PlatformView
+
+
+class KubePlatform:
+    """Reads the cache, writes to the API; see `loop.ports.Platform`."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        *,
+        api: KubeApi,
+        world: World,
+        wall_clock: Callable[[], float],
+        manual_max_s: Callable[[], float],
+    ) -> None:
+        self._key, self._api, self._world = key, api, world
+        self._wall_clock, self._manual_max_s = wall_clock, manual_max_s
+        self._first_seen: dict[PinNote, float] = {}
+
+    async def look(self) -> PlatformView:
+        now = self._wall_clock()
+        seen: set[PinNote] = set()
+
+        def read_pin(notes: list[PinNote | None]) -> ManualPin | None:
+            present = {note for note in notes if note is not None}
+            seen.update(present)
+            for note in present:
+                self._first_seen.setdefault(note, now)
+            return manual_pin(
+                notes,
+                now=now,
+                first_seen=min((self._first_seen[n] for n in present), default=now),
+                max_s=self._manual_max_s(),
+            )
+
+        seen_now = view(self._world, self._key, now=now, read_pin=read_pin)
+        self._first_seen = {n: at for n, at in self._first_seen.items() if n in seen}
+        return seen_now
+
+    async def set_replicas(self, group: str, replicas: int) -> None:
+        path = GROUPS.path(self._key.namespace, group, "scale")
+        await self._api.patch(path, {"spec": {"replicas": replicas}})
+
+    async def delete_worker(self, worker: str, uid: str) -> None:
+        path = DEPLOYMENTS.path(self._key.namespace, worker)
+        try:
+            await self._api.delete(path, uid=uid)
+        except (NotFound, Conflict):
+            # Gone, or another Deployment has its name now: the worker that was meant is gone.
+            return

@@ -1,0 +1,71 @@
+"""The Reporter that is Kubernetes: the status of one AdaptivePolicy, and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dask_adaptive.kube.api import Json, KubeApi
+from dask_adaptive.kube.errors import Conflict, NotFound
+from dask_adaptive.kube.events import EventPoster, News, Subject
+from dask_adaptive.kube.objects import DeploymentObject, PodObject, PolicyObject
+from dask_adaptive.kube.pins import instant
+from dask_adaptive.kube.resources import DEPLOYMENTS, PODS, POLICIES
+from dask_adaptive.kube.status_json import status_json
+from dask_adaptive.kube.world import World
+from dask_adaptive.loop.ports import Event
+from dask_adaptive.loop.status import Status
+
+
+class KubeReporter:
+    """Tells people what one policy does; see `loop.ports.Reporter`."""
+
+    def __init__(
+        self,
+        policy: PolicyObject,
+        *,
+        api: KubeApi,
+        world: World,
+        events: EventPoster,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._policy, self._api, self._world = policy, api, world
+        self._events, self._wall_clock = events, wall_clock
+        self._written: Json | None = None
+
+    async def status(self, status: Status) -> None:
+        meta = self._policy.meta
+        policy = self._world.get(PolicyObject, meta.namespace, meta.name) or self._policy
+        before = self._written if self._written is not None else dict(policy.status)
+        now = instant(self._wall_clock())
+        new = status_json(status, generation=policy.generation, before=before, now=now)
+        if new == before:
+            return
+        path = POLICIES.path(meta.namespace, meta.name, "status")
+        try:
+            await self._api.patch(path, {"metadata": {"uid": meta.uid}, "status": new})
+        except (NotFound, Conflict):
+            return  # deleted or made anew a moment ago: nobody is left to be told
+        self._written = new
+
+    async def event(self, event: Event) -> None:
+        reason = f"Would{event.reason}" if event.would else str(event.reason)
+        meta = self._policy.meta
+        message = f"{event.worker}: {event.message}" if event.worker else event.message
+        about = Subject(POLICIES, meta.namespace, meta.name, meta.uid)
+        await self._events.post(about, News(event.type, reason, message))
+        worker = self._subject(event.worker)
+        if worker is not None:
+            await self._events.post(worker, News(event.type, reason, event.message))
+
+    def _subject(self, worker: str) -> Subject | None:
+        """The worker's pod; where it has none, its Deployment."""
+        if not worker:
+            return None
+        key = self._policy.key
+        for pod in self._world.of(PodObject, key):
+            if pod.worker == worker and not pod.meta.going:
+                return Subject(PODS, key.namespace, pod.meta.name, pod.meta.uid)
+        deployment = self._world.get(DeploymentObject, key.namespace, worker)
+        if deployment is None:
+            return None
+        return Subject(DEPLOYMENTS, key.namespace, worker, deployment.meta.uid)

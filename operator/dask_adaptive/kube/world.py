@@ -1,0 +1,130 @@
+"""All that we watch, as last heard from the API server, by cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dask_adaptive.kube import objects, resources
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.objects import COMPONENT_LABEL, Watched
+from dask_adaptive.kube.resources import Resource
+from dask_adaptive.model.keys import ClusterKey
+
+logger = logging.getLogger(__name__)
+
+W = TypeVar("W", bound=Watched)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of object that we watch."""
+
+    resource: Resource
+    type: type[Any]
+    parse: Callable[[Mapping[str, Any]], Watched]
+    selector: str = ""  # labels; the API server sends nothing else
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(resources.POLICIES, objects.PolicyObject, objects.parse_policy_object),
+    Kind(resources.CLUSTERS, objects.ClusterObject, objects.parse_cluster),
+    Kind(resources.GROUPS, objects.GroupObject, objects.parse_group),
+    Kind(resources.AUTOSCALERS, objects.AutoscalerObject, objects.parse_autoscaler),
+    Kind(
+        resources.DEPLOYMENTS,
+        objects.DeploymentObject,
+        objects.parse_deployment,
+        f"{COMPONENT_LABEL}=worker",
+    ),
+    Kind(resources.PODS, objects.PodObject, objects.parse_pod, f"{COMPONENT_LABEL}=worker"),
+    Kind(
+        resources.SERVICES,
+        objects.ServiceObject,
+        objects.parse_service,
+        f"{COMPONENT_LABEL}=scheduler",
+    ),
+)
+
+
+class World:
+    """
+    The cache. Fed by watches (`take`) and, against what watches miss, by whole lists (`resync`).
+
+    A watch that is broken and begun anew does not tell what was deleted meanwhile, hence the lists.
+    """
+
+    def __init__(self) -> None:
+        self._all: dict[type[Any], dict[tuple[str, str], Any]] = {k.type: {} for k in KINDS}
+        self._by_cluster: dict[tuple[type[Any], ClusterKey], dict[str, Any]] = {}
+        self._listeners: list[Callable[[ClusterKey], None]] = []
+
+    def listen(self, listener: Callable[[ClusterKey], None]) -> None:
+        """Call `listener` with each cluster about which something changed."""
+        self._listeners.append(listener)
+
+    def of(self, kind: type[W], key: ClusterKey) -> list[W]:
+        """All objects of a kind that are about a cluster, by name."""
+        found = self._by_cluster.get((kind, key), {})
+        return [found[name] for name in sorted(found)]
+
+    def get(self, kind: type[W], namespace: str, name: str) -> W | None:
+        return self._all[kind].get((namespace, name))
+
+    def all(self, kind: type[W]) -> list[W]:
+        found = self._all[kind]
+        return [found[k] for k in sorted(found)]
+
+    def take(self, kind: Kind, event: str | None, body: Mapping[str, Any]) -> None:
+        """Note what one watch event says; `event` is DELETED, or anything else for 'is so now'."""
+        new = kind.parse(body)
+        if event == "DELETED":
+            self._forget(kind.type, (new.meta.namespace, new.meta.name), new.meta.uid)
+        else:
+            self._remember(kind.type, new)
+
+    async def resync(self, api: KubeApi, namespaces: Iterable[str] = ()) -> None:
+        """Compare with whole lists. Raises `KubeError`."""
+        scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        for kind in KINDS:
+            known = dict(self._all[kind.type])
+            answers = await asyncio.gather(
+                *(api.list(kind.resource.path(ns), selector=kind.selector) for ns in scopes)
+            )
+            fresh = [kind.parse(body) for answer in answers for body in answer]
+            for value in fresh:
+                self._remember(kind.type, value)
+            listed = {(v.meta.namespace, v.meta.name) for v in fresh}
+            # What was added while we listed is not in `known`, so it stays.
+            for where in set(known) - listed:
+                self._forget(kind.type, where, known[where].meta.uid)
+
+    def _remember(self, kind: type[Any], new: Watched) -> None:
+        where = (new.meta.namespace, new.meta.name)
+        old = self._all[kind].get(where)
+        if old is not None and old.meta.uid == new.meta.uid and new.meta.version < old.meta.version:
+            return  # a late echo of what we know already to be over
+        if old is not None and old.key != new.key:
+            self._forget(kind, where, old.meta.uid)
+        self._all[kind][where] = new
+        self._by_cluster.setdefault((kind, new.key), {})[new.meta.name] = new
+        if old != new:
+            self._tell(new.key)
+
+    def _forget(self, kind: type[Any], where: tuple[str, str], uid: str) -> None:
+        old = self._all[kind].get(where)
+        if old is None or old.meta.uid != uid:
+            return
+        del self._all[kind][where]
+        siblings = self._by_cluster[kind, old.key]
+        del siblings[old.meta.name]
+        if not siblings:
+            del self._by_cluster[kind, old.key]
+        self._tell(old.key)
+
+    def _tell(self, key: ClusterKey) -> None:
+        for listener in self._listeners:
+            listener(key)

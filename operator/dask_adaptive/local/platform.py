@@ -1,0 +1,164 @@
+"""Worker groups as processes on this machine, with the manners of upstream's Deployments."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dask_adaptive.local.annotations import Annotations
+from dask_adaptive.local.process import Process
+from dask_adaptive.loop.ports import PlatformError
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import PlatformGroup, PlatformView, PlatformWorker
+
+#: Pause before a worker that died is started again, as kubelet does for a crashed container.
+RESTART_S = 1.0
+
+
+@dataclass
+class _Worker:
+    name: str
+    uid: str
+    group: str
+    process: Process
+    born: float
+    keeper: asyncio.Task[None] | None = None  # None: waits for room on the machine
+    removed: bool = False
+
+
+@dataclass
+class _Group:
+    replicas: int = 0
+    workers: dict[str, _Worker] = field(default_factory=dict)
+
+
+class LocalPlatform:
+    """
+    A `Platform` of processes.
+
+    Raising `replicas` makes workers at once; lowering it below what exists ends the youngest, busy
+    or not, as upstream's last resort does: who lowers it without care loses work here too.
+
+    Args:
+        key: Names the cluster; its default worker group exists from the start.
+        directory: For logs, and the annotations file.
+        address: Of the scheduler.
+        capacity: Workers this machine has room for; further ones wait, like unschedulable pods.
+        nthreads, memory_limit: As `dask worker` takes them.
+        groups: Further worker groups, by name.
+    """
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        directory: Path,
+        address: str,
+        *,
+        capacity: int = 64,
+        nthreads: int = 1,
+        memory_limit: str = "1GiB",
+        groups: tuple[str, ...] = (),
+    ) -> None:
+        self._key, self._directory, self._address = key, directory, address
+        self._capacity, self._nthreads, self._memory_limit = capacity, nthreads, memory_limit
+        self._groups = {name: _Group() for name in (key.default_group, *groups)}
+        self._numbers = itertools.count(1)
+        self._ending = set[asyncio.Task[None]]()
+        self.annotations = Annotations(directory)
+
+    async def look(self) -> PlatformView:
+        return PlatformView(
+            groups=tuple(PlatformGroup(n, g.replicas) for n, g in self._groups.items()),
+            workers=tuple(self._view(w) for g in self._groups.values() for w in g.workers.values()),
+        )
+
+    async def set_replicas(self, group: str, replicas: int) -> None:
+        if group not in self._groups:
+            raise PlatformError(f"there is no worker group {group}")
+        row = self._groups[group]
+        row.replicas = replicas
+        for _ in range(replicas - len(row.workers)):
+            self._create(group, row)
+        while len(row.workers) > replicas:
+            self._remove(row, next(reversed(row.workers)))
+
+    async def delete_worker(self, worker: str, uid: str) -> None:
+        for row in self._groups.values():
+            if worker in row.workers and row.workers[worker].uid == uid:
+                self._remove(row, worker)
+                return
+
+    def process_of(self, worker: str) -> Process:
+        """The process of a worker, for tests that harm it."""
+        return next(g.workers[worker].process for g in self._groups.values() if worker in g.workers)
+
+    async def close(self) -> None:
+        """End every worker; returns when all processes are gone."""
+        for row in self._groups.values():
+            for name in list(row.workers):
+                self._remove(row, name, signal_number=signal.SIGKILL)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _view(self, worker: _Worker) -> PlatformWorker:
+        full = f"Unschedulable: this machine has room for {self._capacity} workers"
+        return PlatformWorker(
+            name=worker.name,
+            uid=worker.uid,
+            group=worker.group,
+            age_s=time.monotonic() - worker.born,
+            pod=worker.name,
+            waiting="" if worker.keeper else full,
+            manual_pin=self.annotations.manual_pin(worker.name),
+        )
+
+    def _create(self, group: str, row: _Group) -> None:
+        name = f"{group}-worker-{next(self._numbers)}"
+        command = [
+            sys.executable, "-m", "distributed.cli.dask_worker", self._address,
+            "--name", name, "--nthreads", str(self._nthreads), "--memory-limit", self._memory_limit,
+            "--no-nanny", "--no-dashboard", "--death-timeout", "60",
+            "--local-directory", str(self._directory),
+        ]  # fmt: skip
+        log = self._directory / f"{name}.log"
+        process = Process(command, log=log, env={"DASK_WORKER_NAME": name})
+        row.workers[name] = _Worker(name, uuid.uuid4().hex, group, process, time.monotonic())
+        self._fill()
+
+    def _fill(self) -> None:
+        """Start waiting workers while there is room."""
+        workers = [w for g in self._groups.values() for w in g.workers.values()]
+        room = self._capacity - sum(w.keeper is not None for w in workers)
+        for worker in [w for w in workers if w.keeper is None][: max(0, room)]:
+            worker.keeper = asyncio.create_task(self._keep(worker))
+
+    async def _keep(self, worker: _Worker) -> None:
+        """Run the worker, and again whenever it ends by itself."""
+        while not worker.removed:
+            await worker.process.start()
+            if worker.removed:  # while it was being started
+                await worker.process.end()
+            await worker.process.wait()
+            if not worker.removed:
+                await asyncio.sleep(RESTART_S)
+
+    def _remove(
+        self, row: _Group, name: str, signal_number: signal.Signals = signal.SIGTERM
+    ) -> None:
+        worker = row.workers.pop(name)
+        task = asyncio.create_task(self._end(worker, signal_number))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end(self, worker: _Worker, signal_number: signal.Signals) -> None:
+        worker.removed = True
+        worker.process.send(signal_number)
+        await worker.process.end()
+        if worker.keeper is not None:
+            await worker.keeper
+        self._fill()

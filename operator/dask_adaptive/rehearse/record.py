@@ -1,0 +1,83 @@
+"""What a rehearsal amounts to in figures: gathered pass by pass, shown as a table at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dask_adaptive.loop.one_pass import PassResult
+from dask_adaptive.loop.ports import Event
+from dask_adaptive.model.observed import ObservedWorker, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One rehearsal. Times in seconds; None where it never happened."""
+
+    tally: Tally | None
+    lasted_s: float
+    peak_workers: int
+    worker_s: float  # sum over all workers of the time each existed
+    fixed_worker_s: float  # the same for a cluster that always has maxReplicas
+    to_connected_s: tuple[float, ...]  # from load to the workers it asked for, each time
+    to_gone_s: tuple[float, ...]  # from a worker's last task to its end, each worker
+
+
+class Recorder:
+    """A `Watcher` that adds up. `clock` in seconds."""
+
+    def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._maximum, self._clock = maximum, clock
+        self._began = self._last = clock()
+        self._tally: Tally | None = None
+        self._peak, self._worker_s, self._present = 0, 0.0, 0
+        self._rising_since: float | None = None
+        self._to_connected: list[float] = []
+        self._to_gone: list[float] = []
+        self._busy_at: dict[str, float] = {}
+
+    def happened(self, event: Event) -> None:
+        """Events are for the view."""
+
+    def saw(self, result: PassResult) -> None:
+        now = self._clock()
+        workers = [w for g in result.observed.groups for w in g.workers]
+        self._worker_s += self._present * (now - self._last)
+        self._present, self._last = len(workers), now
+        connected = [w for w in workers if w.is_connected]
+        self._peak = max(self._peak, len(connected))
+        self._tally = result.observed.scheduler.tally or self._tally
+        self._time_rise(result.plan.desired, result.plan.wanted, len(connected), now)
+        self._time_leaving(connected, now)
+
+    @property
+    def present(self) -> int:
+        """Workers that existed at the last look."""
+        return self._present
+
+    def figures(self) -> Figures:
+        lasted = self._last - self._began
+        return Figures(
+            tally=self._tally,
+            lasted_s=lasted,
+            peak_workers=self._peak,
+            worker_s=self._worker_s,
+            fixed_worker_s=self._maximum * lasted,
+            to_connected_s=tuple(self._to_connected),
+            to_gone_s=tuple(self._to_gone),
+        )
+
+    def _time_rise(self, desired: int, wanted: int, connected: int, now: float) -> None:
+        if self._rising_since is None:
+            if min(wanted, desired) > connected:
+                self._rising_since = now
+        elif connected >= desired:
+            self._to_connected.append(now - self._rising_since)
+            self._rising_since = None
+
+    def _time_leaving(self, connected: list[ObservedWorker], now: float) -> None:
+        for name in self._busy_at.keys() - {w.name for w in connected}:
+            self._to_gone.append(now - self._busy_at.pop(name))
+        for worker in connected:
+            self._busy_at[worker.name] = now - worker.idle_s

@@ -1,0 +1,147 @@
+"""A scheduler, worker processes and the loop that governs them, started and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from dask_adaptive.local.platform import LocalPlatform
+from dask_adaptive.local.scheduler import LocalScheduler
+from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
+from dask_adaptive.loop.ports import Event, Platform, PlatformError, Ports, SchedulerLink
+from dask_adaptive.loop.status import Status
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.scheduler.link import Link, connect
+
+#: Passes come faster than in a cluster: a rehearsal is watched by a person.
+PASS_S = 0.5
+
+
+class Watcher(Protocol):
+    """Who follows a rehearsal: the live view, the recorder, a test."""
+
+    def saw(self, result: PassResult) -> None: ...
+
+    def happened(self, event: Event) -> None: ...
+
+
+class _Reporter:
+    """A `Reporter` that passes events on; the status reaches watchers with each pass."""
+
+    def __init__(self, watchers: tuple[Watcher, ...]) -> None:
+        self._watchers = watchers
+
+    async def status(self, status: Status) -> None:
+        """Part of `PassResult`."""
+
+    async def event(self, event: Event) -> None:
+        for watcher in self._watchers:
+            watcher.happened(event)
+
+
+class Rehearsal:
+    """
+    One cluster on this machine under one policy; an async context manager.
+
+    Args:
+        policy: May be replaced while it runs; the next pass obeys the new one.
+        directory: For logs, annotations and worker directories; must exist.
+        watchers: Told of each pass and each event.
+        capacity, nthreads, memory_limit, groups: As `LocalPlatform` takes them.
+        inject: Whether the scheduler preloads the agent.
+        attach: Whether the loop may attach it to a scheduler that runs without.
+        port: Of the scheduler; 0 takes a free one.
+        timeout_s: For each call to the scheduler.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        directory: Path,
+        *,
+        watchers: tuple[Watcher, ...] = (),
+        capacity: int = 64,
+        nthreads: int = 1,
+        memory_limit: str = "1GiB",
+        groups: tuple[str, ...] = (),
+        inject: bool = True,
+        attach: bool = True,
+        port: int = 0,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self.policy, self.key = policy, ClusterKey("local", policy.cluster)
+        self._directory, self._watchers = directory, watchers
+        self._local = {
+            "capacity": capacity, "nthreads": nthreads, "memory_limit": memory_limit,
+            "groups": groups,
+        }  # fmt: skip
+        self._attach, self._timeout_s = attach, timeout_s
+        self.scheduler = LocalScheduler(directory, port=port, inject=inject)
+        self.platform: LocalPlatform
+        self.link: Link
+        self.wrap_ports: Callable[[Platform, SchedulerLink], tuple[Platform, SchedulerLink]] = (
+            lambda platform, link: (platform, link)
+        )
+        self._passes: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        return self.scheduler.address
+
+    async def __aenter__(self) -> Rehearsal:
+        await self.scheduler.start()
+        local = dict(self._local)
+        self.platform = LocalPlatform(self.key, self._directory, self.address, **local)  # type: ignore[arg-type]
+        self.start_loop()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            await self.stop_loop()
+        finally:
+            await self.platform.close()
+            await self.scheduler.process.end()
+
+    def start_loop(self, leaving: Iterable[str] = ()) -> None:
+        """
+        Begin to pass over the cluster with no memory of any loop before: a fresh operator.
+
+        Args:
+            leaving: What a fresh operator reads from the policy's status; see `ClusterLoop`.
+        """
+        self.link = connect(
+            self.address, attach=self._attach, tally=True, timeout_s=self._timeout_s
+        )
+        platform, link = self.wrap_ports(self.platform, self.link)
+        ports = Ports(platform, link, _Reporter(self._watchers), time.monotonic)
+        self._passes = asyncio.create_task(self._run(ClusterLoop(self.key, ports, leaving)))
+
+    async def stop_loop(self) -> None:
+        """End the loop where it stands, as a killed operator would."""
+        if self._passes is not None:
+            self._passes.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._passes
+            self._passes = None
+            await self.link.close()
+
+    def raise_if_broken(self) -> None:
+        """Raise what ended the loop, if anything did: a defect of ours."""
+        if self._passes is not None and self._passes.done() and not self._passes.cancelled():
+            self._passes.result()
+
+    async def _run(self, loop: ClusterLoop) -> None:
+        while True:
+            with contextlib.suppress(PlatformError):  # seen again in the next pass
+                result = await loop.one_pass(self.policy)
+                for watcher in self._watchers:
+                    watcher.saw(result)
+            await asyncio.sleep(PASS_S)

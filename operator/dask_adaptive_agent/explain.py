@@ -1,0 +1,108 @@
+"""Says in words why a worker may or may not go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.closing import closable
+from dask_adaptive_agent.retirement import last_copies
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
+
+    from dask_adaptive_agent.agent import Agent
+
+#: Keys shown of the tasks of one worker.
+KEYS = 10
+
+
+def explain(agent: Agent, names: list[str] | None) -> wire.ExplainAnswer:
+    """All about some workers, or about all; a name without a worker is left out."""
+    entries = agent.roster.sync()
+    offered = {ws.address for ws in closable(agent.scheduler, agent.free)}
+    if names is None:
+        asked = list(agent.scheduler.workers.values())
+    else:
+        by_name = agent.roster.by_name()
+        asked = [ws for name in names for ws in by_name.get(name, ())]
+    shuffles = agent.pinning_shuffles()
+    workers = [
+        _explanation(
+            agent,
+            ws,
+            idle_s=agent.idle_s(entries[ws.address]),
+            is_offered=ws.address in offered,
+            pins=agent.pinned_by(ws, shuffles),
+        )
+        for ws in asked
+    ]
+    return {"protocol": wire.PROTOCOL, "workers": workers}
+
+
+def _explanation(
+    agent: Agent, ws: WorkerState, *, idle_s: float, is_offered: bool, pins: list[str]
+) -> wire.WorkerExplanation:
+    sole = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
+    sole_bytes = sum([ts.nbytes for ts in sole])
+    retirement = agent.retirements.ongoing.get(ws.address)
+    return {
+        "name": str(ws.name),
+        "address": ws.address,
+        "status": ws.status.name,
+        "idle_ms": int(idle_s * 1000),
+        "processing": [str(ts.key) for ts, _ in zip(ws.processing, range(KEYS))],
+        "n_processing": len(ws.processing),
+        "sole_bytes": sole_bytes,
+        "n_sole": len(sole),
+        "pins": pins,
+        "retirement": f"{retirement.state}: {retirement.message}" if retirement else "",
+        "closable": is_offered,
+        "sentence": sentence(agent, ws, idle_s=idle_s, is_offered=is_offered, pins=pins),
+    }
+
+
+def sentence(
+    agent: Agent, ws: WorkerState, *, idle_s: float, is_offered: bool, pins: list[str]
+) -> str:
+    """The first thing that decides, and only that."""
+    retirement = agent.retirements.ongoing.get(ws.address)
+    if retirement is not None:
+        return f"is on its way out ({retirement.order.reason}): {retirement.message}"
+    if pins:
+        return f"stays: pinned by {', '.join(pins)}"
+    obstacle = agent.retirements.obstacle_to(ws)
+    if obstacle is not None:
+        return f"stays: {obstacle.message}"
+    if ws.status.name not in ("running", "paused"):
+        return f"is leaving, but not because of us: its status is {ws.status.name}"
+    idle = f"idle for {duration(idle_s)}"
+    if not is_offered:
+        return f"stays: {idle}, but without it results would fill over half of the memory"
+    copies = last_copies(ws)
+    if not copies:
+        return f"may go: {idle}, no last copies"
+    size = size_of(sum([ts.nbytes for ts in copies]))
+    return f"may go: {idle}, {_plural(len(copies), 'last copy', 'last copies')} ({size}) to move"
+
+
+def duration(seconds: float) -> str:
+    """Short and exact enough to decide by: 95 s, 12 min, 3.5 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def size_of(nbytes: int) -> str:
+    size = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

@@ -1,0 +1,97 @@
+"""Move tasks that have not started away from a worker, with the scheduler's own work stealing."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: Thieves considered for tasks without restrictions: enough to spread a worker's queue.
+THIEVES = 32
+
+#: Seconds until a worker that kept a task (it runs already) is asked for it again.
+ASK_AGAIN_S = 5.0
+
+
+def stealing(scheduler: Scheduler) -> Any:
+    """`WorkStealing`, or None: there is none where `distributed.scheduler.work-stealing` is off."""
+    extension = scheduler.extensions.get("stealing")
+    return extension if hasattr(extension, "move_task_request") else None
+
+
+def arriving(scheduler: Scheduler, ws: WorkerState) -> bool:
+    """Whether a stolen task is on its way to this worker: it will be in `processing` soon."""
+    extension = stealing(scheduler)
+    if extension is None or not extension.in_flight:
+        return False
+    return any(info["thief"] is ws for info in list(extension.in_flight.values()))
+
+
+class Mover:
+    """
+    Asks one worker to give up its tasks that have not started, one request a task.
+
+    The worker decides (`WorkerState._handle_steal_request`): it keeps what runs, and the scheduler
+    reassigns the rest when the answer comes (`WorkStealing.move_task_confirm`), so no run is lost.
+    A task that no other worker may take is not asked for: it runs here.
+    """
+
+    def __init__(self, scheduler: Scheduler, ws: WorkerState, clock: Callable[[], float]) -> None:
+        self._scheduler = scheduler
+        self._ws = ws
+        self._clock = clock
+        self._asked: dict[Any, float] = {}
+
+    def ask(self) -> int:
+        """Ask for each task that has a taker and was not asked for lately; returns how many."""
+        extension = stealing(self._scheduler)
+        if extension is None or not self._ws.processing:
+            return 0
+        now = self._clock()
+        self._asked = {key: at for key, at in self._asked.items() if now - at < ASK_AGAIN_S}
+        takers = _Takers(self._scheduler, self._ws)
+        asked = 0
+        for ts in list(self._ws.processing):
+            if ts.key in self._asked or ts in self._ws.long_running or ts in extension.in_flight:
+                continue
+            thief = takers.best(ts)
+            if thief is not None:
+                self._asked[ts.key] = now
+                extension.move_task_request(ts, self._ws, thief)
+                asked += 1
+        return asked
+
+
+class _Takers:
+    """Workers in service that may take tasks of one worker, the least loaded first."""
+
+    def __init__(self, scheduler: Scheduler, victim: WorkerState) -> None:
+        self._scheduler = scheduler
+        self._victim = victim
+        self._extra: dict[str, int] = {}  # requests of this round, by address
+        others = [ws for ws in scheduler.running if ws is not victim]
+        self._any = heapq.nsmallest(THIEVES, others, key=self._load)
+
+    def best(self, ts: TaskState) -> WorkerState | None:
+        """As `WorkStealing._get_thief`: restrictions hold unless the task calls them loose."""
+        valid = self._scheduler.valid_workers(ts)
+        takers = self._any
+        if valid is not None:
+            # valid_workers leaves out workers that are not running only if there are any.
+            allowed = [ws for ws in valid if ws in self._scheduler.running]
+            allowed = [ws for ws in allowed if ws is not self._victim]
+            if not allowed and not ts.loose_restrictions:
+                return None
+            takers = allowed or takers
+        if not takers:
+            return None
+        best = min(takers, key=self._load)
+        self._extra[best.address] = self._extra.get(best.address, 0) + 1
+        return best
+
+    def _load(self, ws: WorkerState) -> tuple[float, str]:
+        tasks = len(ws.processing) + self._extra.get(ws.address, 0)
+        return tasks / max(1, ws.nthreads), ws.address

@@ -1,0 +1,94 @@
+"""What the operator may set, and how a request becomes values. No clock, no `distributed`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from dask_adaptive_agent import wire
+
+Request = dict[str, Any]
+
+#: Upper bound of every duration in a request: ten years. Beyond it, somebody mixed up units.
+LONGEST_MS = 10 * 365 * 24 * 3600 * 1000
+
+
+class Invalid(ValueError):
+    """The request makes no sense; only its sender can mend it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one agent; the names and units are those of `wire.ConfigureRequest`."""
+
+    shuffle_pins: bool = True
+    shuffle_timeout_ms: int = 3_600_000
+    manual_max_ms: int = 24 * 3_600_000
+    lease_ms: int = 300_000
+    tally: bool = False
+
+    def updated(self, request: Request) -> Settings:
+        """These settings with what `request` names; what it does not name stays."""
+        return replace(
+            self,
+            shuffle_pins=flag(request, "shuffle_pins", self.shuffle_pins),
+            shuffle_timeout_ms=millis(request, "shuffle_timeout_ms", self.shuffle_timeout_ms),
+            manual_max_ms=millis(request, "manual_max_ms", self.manual_max_ms),
+            lease_ms=millis(request, "lease_ms", self.lease_ms),
+            tally=flag(request, "tally", self.tally),
+        )
+
+    def answer(self) -> Request:
+        return {
+            "protocol": wire.PROTOCOL,
+            "shuffle_pins": self.shuffle_pins,
+            "shuffle_timeout_ms": self.shuffle_timeout_ms,
+            "manual_max_ms": self.manual_max_ms,
+            "lease_ms": self.lease_ms,
+            "tally": self.tally,
+        }
+
+
+def flag(request: Request, key: str, default: bool) -> bool:
+    value = request.get(key, default)
+    if not isinstance(value, bool):
+        raise Invalid(f"{key} must be true or false, not {value!r:.80}")
+    return value
+
+
+def number(request: Request, key: str, default: int, *, low: int = 0, high: int = 2**53) -> int:
+    value = request.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise Invalid(f"{key} must be a whole number from {low} to {high}, not {value!r:.80}")
+    return value
+
+
+def millis(request: Request, key: str, default: int) -> int:
+    """A duration of at least 1 ms."""
+    return number(request, key, default, low=1, high=LONGEST_MS)
+
+
+def text(request: Request, key: str, default: str | None = None) -> str:
+    value = request.get(key, default)
+    if not isinstance(value, str):
+        raise Invalid(f"{key} must be text, not {value!r:.80}")
+    return value
+
+
+def one_of(request: Request, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+    value = text(request, key, default)
+    if value not in allowed:
+        raise Invalid(f"{key} must be one of {', '.join(allowed)}, not {value!r:.80}")
+    return value
+
+
+def names(request: Request) -> list[str]:
+    """The names asked about, each once, in order. msgpack gives tuples as well as lists."""
+    value = request.get("names")
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise Invalid(f"names must be a list of text, not {value!r:.80}")
+    return list(dict.fromkeys(cast("list[str]", value)))
+
+
+def optional_names(request: Request) -> list[str] | None:
+    return None if request.get("names") is None else names(request)

@@ -1,0 +1,144 @@
+"""
+Counts what was run more than once. Optional: for rehearsals, where "no work is redone" is shown.
+
+Runs are counted where workers report them (stream handlers), because `transition` does not see
+failures with retries left; `transition` tells which keys are new again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.shuffles import Shuffles
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+class TallyPlugin(SchedulerPlugin):
+    """
+    Counts as `wire.Tally` says.
+
+    A key counts as repeated when it finishes again, above all because its result was lost with a
+    worker; not when a client submits it anew after it was forgotten, or asks again for a result
+    that was released meanwhile.
+    """
+
+    name = "dask-adaptive-tally"
+
+    def __init__(self, scheduler: Scheduler, shuffles: Shuffles) -> None:
+        self._scheduler: Any = scheduler
+        self._shuffles = shuffles
+        self._finished: set[Any] = set()
+        self._runs_of: dict[str, set[int]] = {}
+        self.tasks = self.runs = self.erred = self.repeated = self.interrupted = 0
+        self._stock: dict[str, Any] = {}
+
+    def install(self) -> None:
+        handlers = self._scheduler.stream_handlers
+        self._wrap(handlers, "task-finished", self._counting_finished)
+        self._wrap(handlers, "task-erred", self._counting_erred)
+        # An instance attribute: handle_worker and retire_workers call self.remove_worker. Its
+        # plugin hook comes too late, when the tasks of the worker have been taken from it.
+        stock_remove = self._scheduler.remove_worker
+        self._scheduler.remove_worker = self._counting_remove(stock_remove)
+        if "unregister" in self._scheduler.handlers:
+            self._wrap(self._scheduler.handlers, "unregister", self._counting_remove)
+        self._scheduler.add_plugin(self, name=self.name)
+
+    def uninstall(self) -> None:
+        handlers = self._scheduler.stream_handlers
+        for name in ("task-finished", "task-erred"):
+            unwrap(handlers, name, self._stock)
+        unwrap(self._scheduler.handlers, "unregister", self._stock)
+        self._scheduler.__dict__.pop("remove_worker", None)
+        if self._scheduler.plugins.get(self.name) is self:
+            self._scheduler.remove_plugin(name=self.name)
+
+    def answer(self) -> wire.Tally:
+        self._see_shuffles()
+        return {
+            "tasks": self.tasks,
+            "runs": self.runs,
+            "erred": self.erred,
+            "repeated": self.repeated,
+            "interrupted": self.interrupted,
+            # Upstream's run ids count all shuffles of the process; how often one began is the same
+            # as its highest id when each counts for itself.
+            "max_shuffle_run": max(map(len, self._runs_of.values()), default=0),
+            "shuffles": len(self._runs_of),
+        }
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        if finish == "forgotten":
+            self._finished.discard(key)
+        elif start == "released" and key in self._finished:
+            # Wanted again by a new graph: not redone because of a loss.
+            if str(kwargs.get("stimulus_id", "")).startswith("update-graph"):
+                self._finished.discard(key)
+        elif start == "processing" and _is_of_shuffle(key):
+            self._see_shuffles()
+
+    def _see_shuffles(self) -> None:
+        for run in self._shuffles.running():
+            self._runs_of.setdefault(run.id, set()).add(run.run_id)
+
+    def _counting_finished(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(**msg: Any) -> Any:
+            try:
+                self._count_finished(msg.get("key"), str(msg.get("worker")))
+            except Exception:
+                logger.exception("Cannot count a run")
+            return stock(**msg)
+
+        return counted
+
+    def _count_finished(self, key: Any, worker: str) -> None:
+        if worker not in self._scheduler.workers:
+            return  # interrupted, and counted as that
+        self.runs += 1
+        if key in self._finished:
+            self.repeated += 1
+        else:
+            self.tasks += 1
+            if key in self._scheduler.tasks:  # else released while it ran: never forgotten again
+                self._finished.add(key)
+
+    def _counting_erred(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(**msg: Any) -> Any:
+            self.erred += 1
+            return stock(**msg)
+
+        return counted
+
+    def _counting_remove(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        async def counted(address: str, *args: Any, **kwargs: Any) -> Any:
+            ws = self._scheduler.workers.get(address)
+            if ws is not None:
+                self.interrupted += len(ws.processing)
+            return await stock(address, *args, **kwargs)
+
+        return counted
+
+    def _wrap(self, handlers: dict[str, Any], name: str, wrap: Callable[..., Any]) -> None:
+        self._stock[name] = (handlers[name], wrap(handlers[name]))
+        handlers[name] = self._stock[name][1]
+
+
+def _is_of_shuffle(key: Any) -> bool:
+    """Whether a run of the key may have begun a shuffle, by the names upstream gives."""
+    text = key if isinstance(key, str) else str(key)
+    return "-transfer-" in text or "barrier" in text
+
+
+def unwrap(handlers: dict[str, Any], name: str, stock: dict[str, Any]) -> None:
+    """Put a handler back unless somebody else has wrapped ours since: then theirs must stay."""
+    if name in stock and handlers.get(name) is stock[name][1]:
+        handlers[name] = stock[name][0]

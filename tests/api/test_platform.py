@@ -1,0 +1,228 @@
+"""The Platform and the Reporter against a real API server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.errors import NotFound
+from dask_adaptive.kube.events import EventPoster
+from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.platform import KubePlatform
+from dask_adaptive.kube.reporter import KubeReporter
+from dask_adaptive.kube.resources import CLUSTERS, DEPLOYMENTS, GROUPS, PODS, POLICIES
+from dask_adaptive.kube.world import World
+from dask_adaptive.loop.ports import Event, EventType
+from dask_adaptive.loop.status import READY, Condition, Status
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import PlatformWorker
+from dask_adaptive.model.reason import Reason
+from support.kube_server import Kubectl
+
+LABELS = {"dask.org/cluster-name": "etl", "dask.org/component": "worker"}
+WORKER = "etl-default-worker-1"
+CONTAINERS = {"containers": [{"name": "worker", "image": "x"}]}
+DAY_S = 24 * 3600.0
+
+
+class Scene:
+    """A DaskCluster with one worker, made as dask-kubernetes makes it: annotations are copied."""
+
+    def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
+        self.api, self.kubectl = api, kubectl
+        self.key = ClusterKey(kubectl.namespace, "etl")
+        self.world = World()
+        self.platform = KubePlatform(
+            self.key,
+            api=api,
+            world=self.world,
+            wall_clock=time.time,
+            manual_max_s=lambda: DAY_S,
+        )
+
+    async def make(self, **annotations: str) -> None:
+        notes = {f"dask-adaptive.dev/{k}": v for k, v in annotations.items()}
+        spec: dict[str, Any] = {"worker": {"replicas": 2, "spec": CONTAINERS}}
+        await self._create(CLUSTERS, "etl", notes, {}, {**spec, "scheduler": _SCHEDULER})
+        labels = {**LABELS, "dask.org/component": "workergroup"}
+        await self._create(GROUPS, "etl-default", notes, labels, {"cluster": "etl", **spec})
+        labels = {**LABELS, "dask.org/workergroup-name": "etl-default"}
+        template = {"metadata": {"labels": labels, "annotations": notes}, "spec": CONTAINERS}
+        selector = {"matchLabels": labels}
+        await self._create(
+            DEPLOYMENTS, WORKER, notes, labels, {"selector": selector, "template": template}
+        )
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": f"{WORKER}-ab"}
+        await self._create(
+            PODS,
+            f"{WORKER}-ab-cd",
+            notes,
+            {**labels, "pod-template-hash": "ab"},
+            CONTAINERS,
+            ownerReferences=[owner],
+        )
+
+    async def _create(
+        self, kind: Any, name: str, notes: Any, labels: Any, spec: Any, **meta: Any
+    ) -> None:
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": name, "annotations": notes, "labels": labels, **meta},
+            "spec": spec,
+        }
+        await self.api.create(kind.path(self.key.namespace), body)
+
+    async def worker(self) -> PlatformWorker:
+        await self.world.resync(self.api)
+        (worker,) = (await self.platform.look()).workers
+        return worker
+
+    async def pin_left_s(self) -> float | None:
+        pin = (await self.worker()).manual_pin
+        return pin and pin.left_s
+
+
+_SCHEDULER = {"service": {"ports": []}, "spec": CONTAINERS}
+
+
+@pytest.fixture
+def scene(api: KubeApi, kubectl: Kubectl) -> Scene:
+    return Scene(api, kubectl)
+
+
+async def test_look(scene: Scene) -> None:
+    await scene.make()
+    worker = await scene.worker()
+    view = await scene.platform.look()
+
+    assert (True, "") == (view.found, view.conflict)
+    assert [("etl-default", 2)] == [(g.name, g.replicas) for g in view.groups]
+    assert (WORKER, f"{WORKER}-ab-cd", "Pending") == (worker.name, worker.pod, worker.waiting)
+
+
+async def test_replicas_are_set_through_the_scale_subresource(scene: Scene) -> None:
+    await scene.make()
+    await scene.platform.set_replicas("etl-default", 5)
+    group = scene.kubectl.json("get", "daskworkergroup", "etl-default")
+
+    assert 5 == group["spec"]["worker"]["replicas"]
+    with pytest.raises(NotFound, match="nobody"):
+        await scene.platform.set_replicas("nobody", 5)
+
+
+async def test_a_worker_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> None:
+    await scene.make()
+    worker = await scene.worker()
+
+    await scene.platform.delete_worker(WORKER, "another-uid")
+    assert WORKER == (await scene.worker()).name
+    await scene.platform.delete_worker(WORKER, worker.uid)
+    await scene.platform.delete_worker(WORKER, worker.uid)
+    await scene.world.resync(scene.api)
+    assert () == (await scene.platform.look()).workers
+
+
+async def test_a_pin_on_the_cluster_ends_with_the_clusters_annotation(scene: Scene) -> None:
+    await scene.make(pin="true")
+
+    assert DAY_S == pytest.approx(await scene.pin_left_s(), abs=60)
+    scene.kubectl("annotate", "daskcluster", "etl", "dask-adaptive.dev/pin-")
+    assert await scene.pin_left_s() is None, "the copies on the children live on"
+
+
+@pytest.mark.parametrize(
+    "target", [f"pod/{WORKER}-ab-cd", f"deployment/{WORKER}", "daskworkergroup/etl-default"]
+)
+async def test_a_person_pins_by_annotation(scene: Scene, target: str) -> None:
+    await scene.make()
+    scene.kubectl("annotate", target, "dask-adaptive.dev/pin=4h")
+
+    assert 4 * 3600 == pytest.approx(await scene.pin_left_s(), abs=60)
+    scene.kubectl("annotate", target, "dask-adaptive.dev/pin-")
+    assert await scene.pin_left_s() is None
+
+
+async def test_a_person_overrules_the_copy(scene: Scene) -> None:
+    await scene.make(pin="true")
+    target = f"pod/{WORKER}-ab-cd"
+    scene.kubectl("annotate", "--overwrite", target, "dask-adaptive.dev/pin=10m")
+
+    assert 600 == pytest.approx(await scene.pin_left_s(), abs=60)
+    scene.kubectl("annotate", "--overwrite", target, "dask-adaptive.dev/pin=false")
+    assert await scene.pin_left_s() is None
+
+
+def reporter_of(scene: Scene) -> KubeReporter:
+    policy = scene.world.get(PolicyObject, scene.key.namespace, "p")
+    assert policy is not None
+    events = EventPoster(scene.api, time.time)
+    return KubeReporter(
+        policy, api=scene.api, world=scene.world, events=events, wall_clock=time.time
+    )
+
+
+async def make_policy(scene: Scene) -> None:
+    body = {
+        "apiVersion": POLICIES.api_version,
+        "kind": POLICIES.kind,
+        "metadata": {"name": "p"},
+        "spec": {"clusterRef": {"name": "etl"}, "maxReplicas": 5},
+    }
+    await scene.api.create(POLICIES.path(scene.key.namespace), body)
+    await scene.world.resync(scene.api)
+
+
+async def test_a_status_is_written_once(scene: Scene) -> None:
+    await make_policy(scene)
+    status = Status(
+        replicas=2,
+        pins=(("manual", 1),),
+        conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
+    )
+
+    async def version() -> str:
+        return str(scene.kubectl.json("get", "dap", "p")["metadata"]["resourceVersion"])
+
+    await reporter_of(scene).status(status)
+    first = await version()
+    stored = scene.kubectl.json("get", "dap", "p")["status"]
+    assert (2, 1, "True") == (
+        stored["replicas"],
+        stored["observedGeneration"],
+        stored["conditions"][0]["status"],
+    )
+    await scene.world.resync(scene.api)
+    await reporter_of(scene).status(status)  # as an operator that has just started
+    assert first == await version()
+    await reporter_of(scene).status(Status())
+    assert [] == scene.kubectl.json("get", "dap", "p")["status"]["pins"]
+
+
+async def test_the_same_news_is_one_event(scene: Scene) -> None:
+    await scene.make()
+    await make_policy(scene)
+    reporter = reporter_of(scene)
+    event = Event(EventType.WARNING, Reason.INVALID_PIN, "mend it", worker=WORKER)
+    for _ in range(3):
+        await reporter.event(event)
+    await reporter.event(Event(EventType.NORMAL, Reason.UNDERUTILIZED, "x", would=True))
+
+    events = scene.kubectl.json("get", "events")["items"]
+    told = {(e["involvedObject"]["kind"], e["reason"], e.get("count")) for e in events}
+    assert {
+        ("AdaptivePolicy", "InvalidPin", 3),
+        ("Pod", "InvalidPin", 3),
+        ("AdaptivePolicy", "WouldUnderutilized", 1),
+    } == told
+
+
+async def test_reporting_to_a_policy_that_is_gone_is_no_error(scene: Scene) -> None:
+    await make_policy(scene)
+    reporter = reporter_of(scene)
+    scene.kubectl("delete", "dap", "p")
+
+    await reporter.status(Status(replicas=1))

@@ -1,0 +1,177 @@
+"""The rights that the chart gives: enough for all that the operator does, and not much more."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dask_adaptive.kube.agent_config import AgentConfig
+from dask_adaptive.kube.agent_zip import bundle
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.errors import Forbidden, NotFound
+from dask_adaptive.kube.resources import CLUSTERS, CONFIG_MAPS, NAMESPACES, PODS
+from dask_adaptive.model.keys import ClusterKey
+from support.kube_operator import running, until
+from support.kube_server import ROOT, Kubectl, rendered
+
+RBAC = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
+class Account:
+    """The chart's service account, in all namespaces or in one."""
+
+    def __init__(self, kubectl: Kubectl, *, namespaced: bool) -> None:
+        self.kubectl = kubectl
+        where = kubectl.namespace
+        words = ["--set", f"watch.namespaces={{{where}}}"] if namespaced else []
+        # A release name of its own: cluster roles of tests must not meet.
+        self.objects = [
+            body
+            for (kind, _), body in rendered(*words, namespace=where, release=where).items()
+            if kind in RBAC
+        ]
+        self.name = next(o for o in self.objects if o["kind"] == "ServiceAccount")["metadata"][
+            "name"
+        ]
+        kubectl.apply(*self.objects)
+
+    def remove(self) -> None:
+        self.kubectl(
+            "delete", "-f", "-", "--ignore-not-found", stdin=yaml.safe_dump_all(self.objects)
+        )
+
+    def kubeconfig(self, folder: Path) -> Path:
+        """A kubeconfig with a token of the account."""
+        config = self.kubectl.json("config", "view", "--raw", "--minify")
+        token = self.kubectl("create", "token", self.name).strip()
+        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
+        path = folder / "kubeconfig"
+        path.write_text(json.dumps(config))
+        return path
+
+    def can(self, verb: str, resource: str, *words: str) -> bool:
+        user = f"--as=system:serviceaccount:{self.kubectl.namespace}:{self.name}"
+        return self.kubectl.run("auth", "can-i", user, verb, resource, *words).returncode == 0
+
+
+@pytest.fixture(params=[False, True], ids=["all-namespaces", "one-namespace"])
+def account(request: pytest.FixtureRequest, kubectl: Kubectl) -> Iterator[Account]:
+    made = Account(kubectl, namespaced=request.param)
+    yield made
+    made.remove()
+
+
+async def test_the_operator_may_do_all_that_it_does(
+    account: Account,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kubectl = account.kubectl
+    monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
+    worker = {"replicas": 0, "spec": {"containers": [{"name": "worker", "image": "x"}]}}
+    group = {
+        "apiVersion": "kubernetes.dask.org/v1",
+        "kind": "DaskWorkerGroup",
+        "metadata": {"name": "annotated-default"},
+        "spec": {"cluster": "annotated", "worker": worker},
+    }
+    kubectl.apply(group)
+
+    def replicas() -> int:
+        found = kubectl.json("get", "daskworkergroup", "annotated-default")
+        return int(found["spec"]["worker"]["replicas"])
+
+    def policies() -> list[Any]:
+        return list(kubectl.json("get", "dap")["items"])
+
+    api = await KubeApi.connect()
+    try:
+        where = kubectl.namespace
+        with caplog.at_level(logging.WARNING):
+            async with running(api, where, lease=True, identity="x", deployment=account.name):
+                await until(lambda: replicas() == 1)  # policy made, cluster scaled, status written
+                await until(lambda: bool(policies()[0].get("status")))
+                kubectl("annotate", "daskcluster", "annotated", "dask-adaptive.dev/max-replicas-")
+                await until(lambda: policies() == [])
+        await _webhook_calls(api, where)
+    finally:
+        await api.close()
+
+    refused = [r.getMessage() for r in caplog.records if "forbidden" in r.getMessage().lower()]
+    assert [] == refused
+    assert "annotated" in kubectl("get", "configmap", bundle().name, "-o", "yaml")
+
+
+async def _webhook_calls(api: KubeApi, namespace: str) -> None:
+    cluster = await api.get(CLUSTERS.path(namespace, "annotated"))
+    await api.get(NAMESPACES.path(name=namespace))
+    config = AgentConfig(api, bundle())
+    for _ in range(2):
+        await config.ensure(namespace, "annotated", cluster["metadata"]["uid"])
+    with pytest.raises(Forbidden):
+        await api.get(CONFIG_MAPS.path(namespace, bundle().name))
+    with pytest.raises((Forbidden, NotFound)):
+        await api.delete(PODS.path(namespace, "x"))
+    assert ClusterKey(namespace, "annotated").default_group == "annotated-default"
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [
+        ("get", "secrets"),
+        ("list", "secrets"),
+        ("get", "configmaps"),
+        ("delete", "configmaps"),
+        ("create", "pods"),
+        ("delete", "pods"),
+        ("create", "pods/exec"),
+        ("patch", "deployments"),
+        ("create", "deployments"),
+        ("patch", "daskclusters"),
+        ("delete", "daskclusters"),
+        ("patch", "daskworkergroups"),
+        ("delete", "daskautoscalers"),
+        ("list", "nodes"),
+        ("patch", "namespaces"),
+        ("create", "clusterroles"),
+        ("escalate", "roles"),
+        ("patch", "mutatingwebhookconfigurations"),
+        ("patch", "customresourcedefinitions"),
+    ],
+)
+def test_what_it_may_not_do(sole_account: Account, verb: str, resource: str) -> None:
+    assert not sole_account.can(verb, resource)
+
+
+@pytest.fixture(scope="module")
+def sole_account(admin: Kubectl) -> Iterator[Account]:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin("create", "namespace", name)
+    made = Account(admin.within(name), namespaced=False)
+    yield made
+    made.remove()
+    admin("delete", "namespace", name, "--wait=false")
+
+
+def test_a_namespaced_operator_sees_one_namespace(kubectl: Kubectl) -> None:
+    account = Account(kubectl, namespaced=True)
+    try:
+        assert account.can("list", "pods")
+        assert not account.can("list", "pods", "--namespace=default")
+        assert not account.can("get", "namespaces/default", "--namespace=default")
+    finally:
+        account.remove()
+
+
+def test_a_lease_of_others_is_not_ours(sole_account: Account) -> None:
+    assert sole_account.can("update", "leases/dask-adaptive-operator")
+    assert not sole_account.can("update", "leases/other")

@@ -1,0 +1,189 @@
+"""How the agent gets into a scheduler in another process, and that it never stops one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Scheduler, Worker
+from distributed.core import rpc
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import __version__, preload, wire
+from dask_adaptive_agent.bootstrap import render, sources
+from support.agent_work import ask
+
+ROOT = Path(__file__).parents[2]
+SCHEDULER = """
+import asyncio, sys
+from distributed import Scheduler
+async def main():
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s:
+        print(s.address, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        print("closing", flush=True)
+asyncio.run(main())
+"""
+
+
+@contextlib.asynccontextmanager
+async def scheduler(*, cwd: Path, **env: str) -> AsyncIterator[str]:
+    """A scheduler in its own process, which has no copy of the agent; its address."""
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SCHEDULER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=cwd,
+        env={**clean, **env},
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        yield (await asyncio.to_thread(process.stdout.readline)).strip()
+        process.stdin.close()
+        assert "closing" == (await asyncio.to_thread(process.stdout.readline)).strip()
+        assert 0 == await asyncio.to_thread(process.wait, 20)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+async def attach(address: str, texts: dict[str, str], id: str | None = None) -> dict[str, Any]:
+    """As the operator does; the raw answer of the stock RPC."""
+    async with rpc(address) as link:
+        id = id or (await link.identity())["id"]
+        text = render(texts, id)
+        answer: dict[str, Any] = await link.run_function(
+            function=pickle.dumps(exec), args=pickle.dumps((text, {}))
+        )
+        return answer
+
+
+def of_version(version: str) -> dict[str, str]:
+    texts = sources()
+    old = texts["dask_adaptive_agent"]
+    assert __version__ in old
+    return {**texts, "dask_adaptive_agent": old.replace(__version__, version)}
+
+
+async def test_a_live_scheduler_is_attached_once(tmp_path: Path) -> None:
+    async with scheduler(cwd=tmp_path) as address:
+        first_answer = await attach(address, sources())
+        first = await ask(address, wire.HELLO)
+        await attach(address, sources())
+        second = await ask(address, wire.HELLO)
+        seen = await ask(address, wire.OBSERVE)
+
+    assert "OK" == first_answer["status"], first_answer
+    assert __version__ == first["agent"]
+    assert first["session"] == second["session"]
+    assert 0 == seen["totals"]["workers"]
+
+
+async def test_another_version_replaces_the_agent(tmp_path: Path) -> None:
+    async with scheduler(cwd=tmp_path) as address:
+        await attach(address, of_version("0.0.1"))
+        old = await ask(address, wire.HELLO)
+        await attach(address, sources())
+        new = await ask(address, wire.HELLO)
+
+    assert ("0.0.1", __version__) == (old["agent"], new["agent"])
+    assert old["session"] != new["session"]
+
+
+async def test_a_broken_agent_is_reported_and_the_scheduler_goes_on(tmp_path: Path) -> None:
+    broken = {**sources(), "dask_adaptive_agent.plugin": "import no_such_module"}
+    async with scheduler(cwd=tmp_path) as address:
+        answer = await attach(address, broken)
+        whole = await attach(address, sources())
+
+    assert "error" == answer["status"]
+    assert "no_such_module" in str(answer.get("text", answer))
+    assert "OK" == whole["status"]
+
+
+async def test_another_schedulers_id_is_refused(tmp_path: Path) -> None:
+    async with scheduler(cwd=tmp_path) as address:
+        answer = await attach(address, sources(), id="Scheduler-of-somebody-else")
+
+    assert "error" == answer["status"]
+
+
+CAN_FORBID_PICKLE = "no longer be disabled" not in inspect.getsource(Scheduler.__init__)
+
+
+@pytest.mark.skipif(not CAN_FORBID_PICKLE, reason="newer schedulers can't forbid pickle")
+async def test_a_scheduler_that_forbids_pickle_is_not_attached(tmp_path: Path) -> None:
+    async with scheduler(cwd=tmp_path, DASK_DISTRIBUTED__SCHEDULER__PICKLE="False") as address:
+        with pytest.raises(ValueError, match="disallowed"):
+            await attach(address, sources())
+        async with rpc(address) as link:
+            assert (await link.identity())["id"]
+
+
+async def test_preload_out_of_a_zip(tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
+        for file in (ROOT / "operator" / "dask_adaptive_agent").rglob("*.py"):
+            archive.write(file, file.relative_to(ROOT / "operator"))
+    async with scheduler(
+        cwd=tmp_path,
+        PYTHONPATH=str(tmp_path / "agent.zip"),
+        DASK_DISTRIBUTED__SCHEDULER__PRELOAD="dask_adaptive_agent.preload",
+    ) as address:
+        first = await ask(address, wire.HELLO)
+        await attach(address, sources())
+        second = await ask(address, wire.HELLO)
+
+    assert __version__ == first["agent"]
+    assert first["session"] == second["session"]
+
+
+@gen_cluster(nthreads=[])
+async def test_preload_does_nothing_in_a_worker(s: Any) -> None:
+    async with Worker(s.address, preload=["dask_adaptive_agent.preload"]) as worker:
+        assert "dask-adaptive" not in worker.plugins
+        assert wire.HELLO not in s.handlers
+
+
+@gen_cluster(nthreads=[])
+async def test_a_failing_start_leaves_the_scheduler_as_it_was(s: Any) -> None:
+    before = dict(s.handlers), dict(s.stream_handlers), dict(s.plugins)
+    s.add_plugin = None
+
+    await preload.dask_setup(s)
+    await preload.dask_teardown(s)
+
+    del s.add_plugin
+    assert before == (dict(s.handlers), dict(s.stream_handlers), dict(s.plugins))
+
+
+def test_the_agent_imports_nothing_but_distributed_and_the_standard_library() -> None:
+    absent = "'dask_adaptive', 'kopf', 'kubernetes', 'aiohttp', 'rich', 'prometheus_client'"
+    code = (
+        f"import sys; sys.modules.update({{m: None for m in ({absent})}});"
+        "import dask_adaptive_agent.attach, dask_adaptive_agent.preload"
+    )
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=path)
+
+
+def test_importing_the_package_imports_nothing() -> None:
+    code = "import sys, dask_adaptive_agent.preload; assert 'distributed' not in sys.modules"
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=path)

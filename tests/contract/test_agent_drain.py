@@ -1,0 +1,450 @@
+"""What retiring a worker does on real schedulers and workers: no work is redone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from distributed import Worker, wait
+from distributed.core import Status
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install
+from support.agent_work import RUNS, ask, retire, slow, until, until_state
+
+BUSY = {"busy_ok": True, "reason": "test"}
+ONE_THREAD = [("127.0.0.1", 1)] * 4
+TWO = [("127.0.0.1", 1)] * 2
+#: No memory monitor that resumes a worker which a test has paused.
+QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
+
+
+@gen_cluster(client=True, nthreads=ONE_THREAD)
+async def test_draining_a_busy_worker_redoes_nothing(c: Any, s: Any, *workers: Any) -> None:
+    install(s)
+    futures = c.map(slow, range(60), delay_s=0.05)
+    await until(lambda: len(RUNS) > 12)
+    a = workers[0]
+
+    await until_state(s, a.name, wire.DRAINED, **BUSY)
+    held = {key for ws in s.workers.values() if ws.address != a.address for key in ws.has_what}
+    await a.close()
+    await c.gather(futures)
+
+    assert 60 == len(RUNS)
+    assert held
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_drained_worker_holds_no_last_copy(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    futures = c.map(slow, range(8), delay_s=0, workers=[a.address])
+    await wait(futures)
+
+    await until_state(s, a.name, wire.DRAINED)
+    await a.close()
+
+    assert 8 == len(await c.gather(futures))
+    assert 8 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_an_idle_empty_worker_is_drained_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+
+    assert [(wire.DRAINED, "")] == await retire(s, a.name)
+
+    await until(lambda: a.status == Status.closing_gracefully)
+    assert Status.closing_gracefully == s.workers[a.address].status
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_drained_worker_gets_no_task(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    await retire(s, a.name)
+
+    await c.gather(c.map(slow, range(10), delay_s=0))
+
+    assert not s.workers[a.address].has_what
+    assert [(wire.DRAINED, "")] == await retire(s, a.name)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_busy_worker_is_refused_unless_asked_for(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0.3, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+
+    assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, a.name)
+    assert [(wire.DRAINING, "")] == await retire(s, a.name, **BUSY)
+    await future
+    await until_state(s, a.name, wire.DRAINED)
+    assert [1] == RUNS
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_task_that_only_this_worker_may_run_runs_here(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """Also when it has not started: a worker that knows it closes would never start it."""
+    install(s)
+    futures = [c.submit(slow, i, 0.2, workers=[a.address], pure=False) for i in range(3)]
+    await until(lambda: len(s.workers[a.address].processing) == 3)
+
+    await until_state(s, a.name, wire.DRAINED, **BUSY)
+
+    assert all(future.done() for future in futures)
+    assert sorted(RUNS) == [0, 1, 2]
+    assert not b.state.executed_count
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1, {"resources": {"GPU": 9}})] * 2 + [("127.0.0.1", 1)],
+    config={"distributed.scheduler.worker-saturation": "inf"},
+)
+async def test_moved_tasks_go_only_where_they_may_run(
+    c: Any, s: Any, a: Any, b: Any, plain: Any
+) -> None:
+    install(s)
+    futures = c.map(slow, range(8), delay_s=0.1, resources={"GPU": 1})
+    await until(lambda: s.workers[a.address].processing)
+
+    await until_state(s, a.name, wire.DRAINED, **BUSY)
+    await c.gather(futures)
+
+    assert 8 == len(RUNS)
+    assert 0 == plain.state.executed_count
+
+
+@gen_cluster(client=True, nthreads=TWO, config={"distributed.scheduler.worker-saturation": "inf"})
+async def test_tasks_not_started_are_moved(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    futures = c.map(slow, range(20), delay_s=0.2)
+    await until(lambda: len(s.workers[a.address].processing) >= 8 and a.state.executing_count)
+
+    await retire(s, a.name, **BUSY)
+    await until(lambda: len(s.workers[a.address].processing) <= 1, timeout_s=2)
+    await until_state(s, a.name, wire.DRAINED)
+    await c.gather(futures)
+
+    assert 20 == len(RUNS)
+    assert 3 >= a.state.executed_count
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_the_last_worker_stays_while_it_is_of_use(c: Any, s: Any, a: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0.2)
+    await until(lambda: a.state.executing_count)
+    busy = await retire(s, a.name, **BUSY)
+    await future
+    full = await retire(s, a.name)
+    future.release()
+    await until(lambda: not s.workers[a.address].has_what)
+    empty = await retire(s, a.name)
+
+    assert [(wire.ACTIVE, wire.V_NO_RECIPIENT)] == busy == full
+    assert [(wire.DRAINED, "")] == empty
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_two_retirements_do_not_rely_on_each_other(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    futures = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(futures)
+    await c.replicate(futures, n=2)
+    await until(lambda: len(s.workers[b.address].has_what) == 4)
+
+    first, second = await retire(s, a.name, b.name)
+
+    assert wire.ACTIVE not in first
+    assert (wire.ACTIVE, wire.V_NO_RECIPIENT) == second
+    await until_state(s, a.name, wire.DRAINED)
+    await a.close()
+    await c.gather(futures)
+    assert 4 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+async def test_copies_on_two_leaving_workers_are_moved_to_the_third(
+    c: Any, s: Any, a: Any, b: Any, third: Any
+) -> None:
+    install(s)
+    futures = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(futures)
+    await c.replicate(futures, workers=[a.address, b.address])
+    await until(lambda: len(s.workers[b.address].has_what) == 4)
+
+    await retire(s, a.name, b.name)
+    await until_state(s, a.name, wire.DRAINED)
+    await until_state(s, b.name, wire.DRAINED)
+
+    assert 4 == len(s.workers[third.address].has_what)
+
+
+@gen_cluster(client=True, nthreads=TWO, config=QUIET)
+async def test_no_recipient_while_moving_brings_it_back(c: Any, s: Any, a: Any, b: Any) -> None:
+    """The other worker pauses after the retirement has begun."""
+    install(s)
+    future = c.submit(slow, 1, 0.3, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await retire(s, a.name, **BUSY)
+
+    b.status = Status.paused
+    outcome = await until_state(s, a.name, wire.ACTIVE)
+
+    assert wire.V_NO_RECIPIENT == outcome["veto"]
+    await until(lambda: a.status == Status.running)
+    assert s.workers[a.address] in s.running
+    await future
+    assert [1] == RUNS
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_cancel_brings_a_worker_back(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    futures = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(futures)
+    await until_state(s, a.name, wire.DRAINED)
+    await until(lambda: a.status == Status.closing_gracefully)
+
+    answer = await ask(s, wire.CANCEL, names=[str(a.name), "nobody"])
+
+    assert [wire.ACTIVE, "gone"] == [one["state"] for one in answer["outcomes"]]
+    await until(lambda: a.status == Status.running)
+    assert Status.running == s.workers[a.address].status
+    assert not (await ask(s, wire.OBSERVE))["retirements"]
+    assert await c.submit(slow, "again", 0, workers=[a.address])
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_cancel_while_draining_lets_it_work_on(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0.3, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await retire(s, a.name, **BUSY)
+
+    await ask(s, wire.CANCEL, names=[str(a.name)])
+
+    assert Status.running == s.workers[a.address].status
+    assert s.workers[a.address] in s.running
+    assert await c.submit(slow, 2, 0, workers=[a.address])
+    await future
+    assert [1, 2] == sorted(RUNS)
+
+
+@gen_cluster(client=True, nthreads=TWO, config=QUIET)
+async def test_cancel_leaves_a_paused_worker_paused(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    a.status = Status.paused
+    await until(lambda: s.workers[a.address].status == Status.paused)
+    await retire(s, a.name)
+    await until(lambda: a.status == Status.closing_gracefully)
+
+    await ask(s, wire.CANCEL, names=[str(a.name)])
+
+    assert Status.paused == s.workers[a.address].status
+    await until(lambda: a.status == Status.paused)
+    await asyncio.sleep(0.1)
+    assert Status.paused == s.workers[a.address].status
+
+
+@gen_cluster(client=True, nthreads=TWO, config=QUIET)
+async def test_a_memory_monitor_cannot_bring_a_worker_back(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0.5, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await retire(s, a.name, **BUSY)
+
+    a.status = Status.paused
+    await asyncio.sleep(0.05)
+    a.status = Status.running
+    await asyncio.sleep(0.05)
+
+    assert Status.closing_gracefully == s.workers[a.address].status
+    await future
+
+
+@pytest.mark.parametrize("on_timeout", ["Abort", "Force"])
+def test_deadline(on_timeout: str) -> None:
+    @gen_cluster(client=True, nthreads=TWO)
+    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
+        install(s)
+        kept = c.submit(slow, "kept", 0, workers=[a.address])
+        await kept
+        future = c.submit(slow, "long", 1.0, workers=[a.address])
+        await until(lambda: a.state.executing_count)
+
+        await retire(s, a.name, deadline_ms=150, on_timeout=on_timeout, **BUSY)
+        if on_timeout == "Abort":
+            outcome = await until_state(s, a.name, wire.ACTIVE)
+            assert wire.V_TIMEOUT == outcome["veto"]
+            assert Status.running == s.workers[a.address].status
+            await future
+        else:
+            await until_state(s, a.name, wire.DRAINED)
+            (row,) = (await ask(s, wire.OBSERVE))["retirements"]
+            assert (wire.DRAINED, True) == (row["state"], row["forced"])
+            assert s.workers[a.address].processing
+            assert kept.key in {getattr(k, "key", k) for k in s.workers[b.address].has_what}
+
+    run()
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_retirement_nobody_asks_about_is_cancelled(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    await ask(s, wire.CONFIGURE, lease_ms=200)
+    await retire(s, a.name)
+
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+        assert 1 == len((await ask(s, wire.OBSERVE))["retirements"])
+    await until(lambda: s.workers[a.address].status == Status.running, timeout_s=2)
+
+    await until(lambda: a.status == Status.running)
+    assert not (await ask(s, wire.OBSERVE))["retirements"]
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_retiring_twice_is_the_same_retirement(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0.3, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+
+    first = await retire(s, a.name, deadline_ms=60_000, **BUSY)
+    second = await retire(s, a.name, deadline_ms=1, reason="another")
+
+    assert [(wire.DRAINING, "")] == first == second
+    (row,) = (await ask(s, wire.OBSERVE))["retirements"]
+    assert "test" == row["reason"]
+    assert 50_000 < row["left_ms"]
+    await future
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_that_dies_while_draining_is_gone(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    future = c.submit(slow, 1, 0.3, workers=[a.address], allow_other_workers=True)
+    await until(lambda: a.state.executing_count)
+    await retire(s, a.name, **BUSY)
+
+    await a.close()
+
+    await until(lambda: a.address not in s.workers)
+    assert [("gone", "")] == await retire(s, a.name)
+    assert {} == agent.retirements.ongoing
+    await future
+
+
+class Counter:
+    def one(self) -> int:
+        return 1
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_with_actors_is_refused(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    actor = await c.submit(Counter, actor=True, workers=[a.address])
+
+    assert [(wire.ACTIVE, wire.V_ACTORS)] == await retire(s, a.name)
+    assert 1 == len((await ask(s, wire.OBSERVE))["actors"])
+    assert 1 == await actor.one()
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_pinned_worker_is_refused(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    pin = {"source": wire.MANUAL, "owner": "operator", "reason": "debugging", "ttl_ms": 60_000}
+    await ask(s, wire.PIN, names=[str(a.name)], **pin)
+
+    answer = await ask(s, wire.RETIRE, names=[str(a.name)])
+
+    assert [
+        {
+            "name": str(a.name),
+            "state": wire.ACTIVE,
+            "veto": wire.V_PINNED,
+            "message": "pinned by manual operator (debugging) for 60 s more",
+        }
+    ] == list(answer["outcomes"])
+    assert [b.address] == s.workers_to_close(n=2)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_pinned_while_drained_comes_back(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    await retire(s, a.name)
+
+    await ask(s, wire.PIN, names=[str(a.name)], source=wire.CLIENT, owner="Client-1", ttl_ms=60_000)
+
+    await until(lambda: s.workers[a.address].status == Status.running)
+    assert [(wire.ACTIVE, wire.V_PINNED)] == await retire(s, a.name)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_new_results_on_a_drained_worker_are_moved_before_it_is_drained_again(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    await retire(s, a.name)
+    # As a client that scatters directly does; the scheduler itself asks workers in service only.
+    a.update_data({"x": b"data"})
+    s.update_data(who_has={"x": [a.address]}, nbytes={"x": 4}, client=c.id)
+    await until(lambda: len(s.workers[a.address].has_what) == 1)
+
+    assert [(wire.DRAINING, "")] == await retire(s, a.name)
+    await until_state(s, a.name, wire.DRAINED)
+    assert "x" in b.data
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_long_running_task_is_waited_for(c: Any, s: Any, a: Any, b: Any) -> None:
+    from distributed import secede
+
+    def seceding() -> int:
+        secede()
+        slow("seceded", 0.4)
+        return 1
+
+    install(s)
+    future = c.submit(seceding, workers=[a.address])
+    await until(lambda: s.workers[a.address].long_running)
+
+    assert [(wire.DRAINING, "")] == await retire(s, a.name, **BUSY)
+    await until_state(s, a.name, wire.DRAINED)
+
+    assert future.done()
+    assert ["seceded"] == RUNS
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answers(
+    c: Any, s: Any
+) -> None:
+    install(s)
+    async with (
+        Worker(s.address, name=7, nthreads=1) as number,
+        Worker(s.address, name="7", nthreads=1),
+        Worker(s.address, name="other", nthreads=1),
+    ):
+        future = c.submit(slow, 1, 0.3, workers=[number.address])
+        await until(lambda: number.state.executing_count)
+
+        assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, "7")
+        assert [(wire.DRAINING, "")] == await retire(s, "7", **BUSY)
+        await until_state(s, "7", wire.DRAINED)
+        assert 2 == len((await ask(s, wire.OBSERVE))["retirements"])
+        await future
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_workers_whose_names_are_numbers_and_an_unknown_name(c: Any, s: Any) -> None:
+    install(s)
+    async with Worker(s.address, name=7, nthreads=1), Worker(s.address, name="x", nthreads=1):
+        assert [(wire.DRAINED, ""), (wire.DRAINED, ""), ("gone", "")] == await retire(
+            s, "7", "x", "y"
+        )

@@ -1,0 +1,316 @@
+"""The wire, through the scheduler's own port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from distributed import Worker, wait
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import __version__, wire
+from dask_adaptive_agent.attach import install, uninstall
+from support.agent_work import ask, retire, slow, until
+
+TWO = [("127.0.0.1", 2)] * 2
+
+
+@gen_cluster(nthreads=TWO)
+async def test_hello_answers_whatever_the_protocol(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+
+    answer = await ask(s, wire.HELLO, protocol=99)
+
+    assert set(wire.HelloAnswer.__annotations__) == set(answer)
+    assert (wire.PROTOCOL, __version__, s.id) == (
+        answer["protocol"],
+        answer["agent"],
+        answer["scheduler_id"],
+    )
+    assert agent.session == answer["session"]
+    assert answer["hooks"]["shuffle"]
+    assert answer["hooks"]["stealing"]
+    hooks = answer["hooks"]
+    assert hooks["valid_workers_downscaling"] != hooks["workers_to_close"]
+
+
+@gen_cluster(nthreads=TWO)
+async def test_another_protocol_is_refused(s: Any, a: Any, b: Any) -> None:
+    install(s)
+    for message in wire.HANDLERS:
+        if message != wire.HELLO:
+            answer = await ask(s, message, protocol=99)
+            assert wire.E_PROTOCOL == answer["error"]
+
+
+MALFORMED = [
+    (wire.RETIRE, {"names": "abc"}),
+    (wire.RETIRE, {"names": [1]}),
+    (wire.RETIRE, {}),
+    (wire.RETIRE, {"names": [], "deadline_ms": -1}),
+    (wire.RETIRE, {"names": [], "on_timeout": "Maybe"}),
+    (wire.RETIRE, {"names": [], "busy_ok": "yes"}),
+    (wire.CANCEL, {"names": None}),
+    (wire.PIN, {"names": ["a"], "source": "manual", "owner": "o", "ttl_ms": -5}),
+    (wire.PIN, {"names": ["a"], "source": "manual", "owner": "o"}),
+    (wire.PIN, {"names": ["a"], "source": "shuffle", "owner": "o", "ttl_ms": 5}),
+    (wire.PIN, {"names": ["a"], "source": "manual", "ttl_ms": 5}),
+    (wire.UNPIN, {"names": 3, "source": "manual", "owner": "o"}),
+    (wire.CONFIGURE, {"lease_ms": 0}),
+    (wire.CONFIGURE, {"tally": 1}),
+    (wire.OBSERVE, {"known": -1}),
+    (wire.OBSERVE, {"known": True}),
+    (wire.OBSERVE, {"target_duration_ms": 0}),
+    (wire.EXPLAIN, {"names": {"a": 1}}),
+]
+
+
+@gen_cluster(nthreads=TWO)
+async def test_malformed_requests_are_refused_and_change_nothing(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    before = agent.settings
+    for message, request in MALFORMED:
+        answer = await ask(s, message, **request)
+        assert wire.E_INVALID == answer.get("error"), (message, request)
+    assert before == agent.settings
+    assert not agent.pins.names()
+    assert not agent.retirements.ongoing
+
+
+@gen_cluster(nthreads=TWO)
+async def test_unknown_keys_are_ignored(s: Any, a: Any, b: Any) -> None:
+    install(s)
+
+    assert 2 == (await ask(s, wire.OBSERVE, invented_later=[1]))["totals"]["workers"]
+
+
+@gen_cluster(nthreads=TWO)
+async def test_an_unexpected_failure_is_an_answer(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    agent.roster.sync = None  # type: ignore[assignment, method-assign]
+
+    answer = await ask(s, wire.OBSERVE)
+
+    assert wire.E_INTERNAL == answer["error"]
+
+
+@gen_cluster(nthreads=TWO)
+async def test_configure_keeps_what_is_not_named(s: Any, a: Any, b: Any) -> None:
+    install(s)
+    await ask(s, wire.CONFIGURE, lease_ms=7)
+
+    answer = await ask(s, wire.CONFIGURE, shuffle_pins=False)
+
+    assert {
+        "protocol": wire.PROTOCOL,
+        "shuffle_pins": False,
+        "shuffle_timeout_ms": 3_600_000,
+        "manual_max_ms": 86_400_000,
+        "lease_ms": 7,
+        "tally": False,
+    } == answer
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_snapshot_has_all_that_the_wire_promises(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    await wait(c.map(slow, range(3), delay_s=0, workers=[a.address]))
+    futures = c.map(slow, range(3), delay_s=0, workers=[a.address])
+    await wait(futures)
+
+    seen = await ask(s, wire.OBSERVE)
+
+    assert set(wire.Snapshot.__annotations__) == set(seen)
+    assert set(wire.Columns.__annotations__) == set(seen["workers"])
+    assert set(wire.Introduction.__annotations__) == set(seen["introduced"])
+    assert set(wire.Totals.__annotations__) == set(seen["totals"])
+    assert [0, 1] == list(seen["workers"]["slot"])
+    assert [0, 0] == list(seen["workers"]["status"])
+    at = list(seen["introduced"]["name"]).index(str(a.name))
+    nbytes = s.workers[a.address].nbytes
+    assert 0 < nbytes == seen["workers"]["sole_bytes"][at] == seen["totals"]["memory"]
+    assert 0 == seen["workers"]["sole_bytes"][1 - at]
+    assert 0 < seen["workers"]["memory"][at]
+    assert (2, 2, 4, 3, 1) == tuple(
+        seen["totals"][k] for k in ("workers", "running", "threads", "tasks", "clients")
+    )
+    assert seen["tally"] is None
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_idle_time_counts_from_the_last_task(c: Any, s: Any, a: Any, b: Any) -> None:
+    now = 1000.0
+    agent = install(s)
+    clock = lambda: now  # noqa: E731
+    agent.clock = agent.activity._clock = agent.roster._clock = clock
+    s.stream_handlers["task-finished"] = agent.activity.stamping(
+        s.stream_handlers["task-finished"].__wrapped__
+    )
+    for entry in agent.roster.entries.values():
+        entry.active_at = 1000.0
+    agent.activity.last.clear()
+    now = 1060.0
+    await c.submit(slow, 1, 0, workers=[a.address])
+    now = 1090.0
+
+    seen = await ask(s, wire.OBSERVE)
+
+    idle = dict(zip(seen["introduced"]["name"], seen["workers"]["idle_ms"]))  # noqa: B905
+    assert {str(a.name): 30_000, str(b.name): 90_000} == idle
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_workers_are_introduced_once_a_session(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    first = await ask(s, wire.OBSERVE)
+    again = await ask(s, wire.OBSERVE, session=first["session"], known=first["known"])
+    stranger = await ask(s, wire.OBSERVE, session="another", known=first["known"])
+    async with Worker(s.address, name="late", nthreads=1):
+        joined = await ask(s, wire.OBSERVE, session=first["session"], known=first["known"])
+    await until(lambda: len(s.workers) == 2)
+    async with Worker(s.address, name="later", nthreads=1):
+        later = await ask(s, wire.OBSERVE, session=first["session"], known=first["known"])
+
+    assert 2 == first["known"] == len(first["introduced"]["slot"])
+    assert not again["introduced"]["slot"]
+    assert [0, 1] == list(stranger["introduced"]["slot"])
+    assert ([2], ["late"]) == (
+        list(joined["introduced"]["slot"]),
+        list(joined["introduced"]["name"]),
+    )
+    assert [0, 1, 3] == list(later["workers"]["slot"])
+    assert ["later"] == list(later["introduced"]["name"])
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 4)
+async def test_target_and_closable_leave_draining_workers_out(
+    c: Any, s: Any, a: Any, *rest: Any
+) -> None:
+    install(s)
+    before = await ask(s, wire.OBSERVE)
+    await retire(s, a.name)
+    after = await ask(s, wire.OBSERVE)
+
+    assert (0, 4) == (before["target"], len(before["closable"]))
+    assert (0, 3) == (after["target"], len(after["closable"]))
+    assert 2 in after["workers"]["status"]
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_target_is_the_schedulers_own(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    futures = c.map(slow, range(30), delay_s=0.05)
+    await until(lambda: s.total_occupancy > 1)
+
+    seen = s.handlers[wire.OBSERVE](target_duration_ms=100)
+
+    assert s.adaptive_target("100 ms") == seen["target"]
+    assert s.adaptive_target() == s.handlers[wire.OBSERVE]()["target"]
+    assert 2 < seen["target"]
+    await wait(futures)
+
+
+@gen_cluster(nthreads=TWO)
+async def test_pins_are_granted_shown_and_given_up(s: Any, a: Any, b: Any) -> None:
+    install(s)
+    await ask(s, wire.CONFIGURE, manual_max_ms=60_000)
+    claim = {"source": wire.MANUAL, "owner": "operator"}
+    names = [str(a.name), "not-here-yet"]
+
+    granted = await ask(s, wire.PIN, names=names, reason="why", ttl_ms=90_000, **claim)
+    seen = await ask(s, wire.OBSERVE)
+    given_up = await ask(s, wire.UNPIN, **claim)
+
+    assert [[names[0], 60_000], [names[1], 60_000]] == [list(p) for p in granted["pinned"]]
+    assert "cut from 90 s to 60 s" == granted["message"]
+    (row,) = seen["pins"]
+    assert (wire.MANUAL, "operator", "why") == (row["source"], row["owner"], row["reason"])
+    assert 59_000 < row["left_ms"] <= 60_000
+    assert 1 == len(row["slots"])
+    assert [seen["introduced"]["slot"][list(seen["introduced"]["name"]).index(str(b.name))]] == (
+        list(seen["closable"])
+    )
+    assert "2 pins given up" == given_up["message"]
+    assert not (await ask(s, wire.OBSERVE))["pins"]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+async def test_explanations_are_sentences(c: Any, s: Any, a: Any, b: Any, d: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0.5, workers=[a.address])
+    held = c.submit(slow, 2, 0, workers=[b.address])
+    await held
+    await ask(s, wire.PIN, names=[str(d.name)], source=wire.CLIENT, owner="Client-7", ttl_ms=12_000)
+
+    answer = await ask(s, wire.EXPLAIN)
+    said = {one["name"]: one for one in answer["workers"]}
+    await retire(s, b.name)
+    (leaving,) = (await ask(s, wire.EXPLAIN, names=[str(b.name)]))["workers"]
+
+    assert set(wire.WorkerExplanation.__annotations__) == set(leaving)
+    assert "stays: has 1 task" == said[str(a.name)]["sentence"]
+    assert 1 == len(said[str(a.name)]["processing"])
+    assert said[str(b.name)]["sentence"].startswith("may go: idle for 0 s, 1 last copy (1 kB)")
+    assert "stays: pinned by client Client-7 for 12 s more" == said[str(d.name)]["sentence"]
+    assert leaving["sentence"].startswith("is on its way out")
+    await future
+
+
+@gen_cluster(nthreads=TWO)
+async def test_a_broken_hook_never_stops_the_scheduler(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    agent.pins = agent.roster = agent.retirements = None  # type: ignore[assignment]
+
+    assert [] == s.workers_to_close(n=1)
+    async with Worker(s.address, nthreads=1):
+        assert 3 == len(s.workers)
+    await until(lambda: len(s.workers) == 2)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_uninstall_puts_everything_back(c: Any, s: Any, a: Any, b: Any) -> None:
+    def state() -> tuple[Any, ...]:
+        attributes = ("workers_to_close" in s.__dict__, "remove_worker" in s.__dict__)
+        return dict(s.handlers), dict(s.stream_handlers), dict(s.plugins), attributes
+
+    before = state()
+    install(s)
+    await ask(s, wire.CONFIGURE, tally=True)
+    await retire(s, a.name)
+    uninstall(s)
+    uninstall(s)
+
+    assert before == state()
+    assert s.workers[a.address] in s.running
+    assert await c.submit(slow, 1, 0, workers=[a.address])
+
+
+@gen_cluster(nthreads=TWO)
+async def test_installing_twice_is_installing_once(s: Any, a: Any, b: Any) -> None:
+    first = install(s)
+    handlers = dict(s.stream_handlers)
+
+    assert first is install(s)
+    assert handlers == dict(s.stream_handlers)
+
+
+@gen_cluster(nthreads=TWO)
+async def test_an_agent_of_another_version_is_replaced(s: Any, a: Any, b: Any) -> None:
+    stock = s.stream_handlers["task-finished"]
+    old = install(s)
+    s.plugins["dask-adaptive"].version = "0.0.1"
+
+    new = install(s)
+
+    assert old.session != new.session == (await ask(s, wire.HELLO))["session"]
+    assert stock is s.stream_handlers["task-finished"].__wrapped__
+
+
+@pytest.mark.parametrize("message", wire.HANDLERS)
+def test_every_message_of_the_wire_has_a_handler(message: str) -> None:
+    @gen_cluster(nthreads=[])
+    async def run(s: Any) -> None:
+        install(s)
+        assert callable(s.handlers[message])
+
+    run()

@@ -1,0 +1,147 @@
+"""What the agent relies on in `distributed`, checked against the release that is installed."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from distributed import Scheduler, wait
+from distributed.active_memory_manager import RetireWorker
+from distributed.core import Status
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.closing import HAS_HOOK, Delegate
+from support.agent_work import slow, until
+
+TWO = [("127.0.0.1", 1)] * 2
+QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
+
+
+def test_statuses_of_the_wire_are_those_of_workers() -> None:
+    named = set(wire.STATUSES) - {"other"}
+    assert named <= {status.name for status in Status}
+
+
+def test_the_status_change_handler_takes_these_arguments() -> None:
+    parameters = inspect.signature(Scheduler.handle_worker_status_change).parameters
+    assert ["self", "status", "worker", "stimulus_id"] == list(parameters)
+
+
+def test_retire_workers_takes_these_arguments() -> None:
+    parameters = inspect.signature(Scheduler.retire_workers).parameters
+    assert {"workers", "close_workers", "remove"} <= set(parameters)
+
+
+def test_the_plugin_hook_is_there_since_2024_4_2() -> None:
+    assert HAS_HOOK == hasattr(SchedulerPlugin, "valid_workers_downscaling")
+    source = inspect.getsource(Scheduler.workers_to_close)
+    assert HAS_HOOK == ("valid_workers_downscaling" in source)
+
+
+def test_workers_to_close_and_adaptive_target_run_on_a_stand_in() -> None:
+    """They use attributes of self only, so `Delegate` may stand for a scheduler."""
+    for method in (Scheduler.workers_to_close, Scheduler.adaptive_target):
+        assert "super()" not in inspect.getsource(method)
+    assert 3 == Delegate(object(), workers=3).workers  # type: ignore[arg-type]
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_stream_handlers_are_called_by_keyword(c: Any, s: Any, a: Any, b: Any) -> None:
+    seen: dict[str, set[str]] = {}
+
+    def spy(name: str) -> None:
+        stock = s.stream_handlers[name]
+
+        def spying(**msg: Any) -> Any:
+            seen[name] = set(msg)
+            return stock(**msg)
+
+        s.stream_handlers[name] = spying
+
+    for name in ("task-finished", "task-erred", "worker-status-change"):
+        spy(name)
+    await c.submit(slow, 1, 0)
+    await wait(c.submit(slow, "x", delay_s="no number"))
+    a.status = Status.paused
+    await until(lambda: len(seen) == 3)
+
+    assert {"key", "worker", "stimulus_id"} <= seen["task-finished"]
+    assert {"key", "worker", "stimulus_id"} <= seen["task-erred"]
+    assert {"status", "worker", "stimulus_id"} <= seen["worker-status-change"]
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_that_closes_gracefully_starts_nothing(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """So a draining worker must not be told while it has tasks that nobody else may take."""
+    futures = [c.submit(slow, i, 0.1, workers=[a.address]) for i in range(3)]
+    await until(lambda: a.state.executing_count and len(s.workers[a.address].processing) == 3)
+
+    a.status = Status.closing_gracefully
+    await until(lambda: any(future.done() for future in futures))
+    await until(lambda: not a.state.executing_count)
+
+    assert 2 == len(s.workers[a.address].processing)
+    a.status = Status.running
+    await wait(futures)
+
+
+@gen_cluster(client=True, nthreads=TWO, config=QUIET)
+async def test_an_aborted_retirement_is_silent_and_restores_the_status_it_found(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    await c.submit(slow, 1, 0, workers=[a.address])
+    future = c.submit(slow, 1, 0, workers=[a.address])
+    await future
+    b.status = Status.paused
+    await until(lambda: len(s.running) == 1)
+    s.handle_worker_status_change(Status.closing_gracefully, s.workers[a.address], "test")
+
+    retired = await s.retire_workers(workers=[a.address], close_workers=False, remove=False)
+
+    assert a.address not in retired
+    await until(lambda: a.status == Status.closing_gracefully)
+    assert Status.closing_gracefully == s.workers[a.address].status
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_retire_workers_keeps_a_worker_that_it_need_not_remove(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    future = c.submit(slow, 1, 0, workers=[a.address])
+    await future
+
+    retired = await s.retire_workers(workers=[a.address], close_workers=False, remove=False)
+
+    assert [a.address] == list(retired)
+    assert a.address in s.workers
+    assert [b.address] == [ws.address for ws in s.running]
+    assert s.workers[b.address].has_what
+
+
+@gen_cluster(nthreads=TWO)
+async def test_extensions_have_what_we_ask_them(s: Any, a: Any, b: Any) -> None:
+    stealing, shuffle = s.extensions["stealing"], s.extensions["shuffle"]
+
+    assert ["ts", "victim", "thief"] == list(
+        inspect.signature(stealing.move_task_request).parameters
+    )
+    assert {} == stealing.in_flight
+    assert {} == getattr(shuffle, "active_shuffles", None) or {} == shuffle.states
+    assert isinstance(s.extensions["amm"].policies, set)
+    assert "x" == RetireWorker("x").address
+
+
+@gen_cluster(nthreads=TWO)
+async def test_books_of_the_scheduler(s: Any, a: Any, b: Any) -> None:
+    ws = s.workers[a.address]
+    assert s.running == set(s.workers.values())
+    for book in ("processing", "has_what", "long_running", "actors", "metrics"):
+        assert 0 <= len(getattr(ws, book))
+    assert (0, 0) == (len(s.queued), len(s.unrunnable))
+    assert callable(s.valid_workers)
+    assert s in Scheduler._instances
+    assert s.loop.asyncio_loop

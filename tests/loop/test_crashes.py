@@ -1,0 +1,178 @@
+"""What is killed at the worst moment: the loop at each step of a worker's leaving, and all else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dask_adaptive.loop.ports import PlatformError
+from support.stage import Stage
+from support.tasks import slow
+
+Start = Callable[..., Awaitable[Stage]]
+
+
+class Killer:
+    """Wraps a port; ends the loop's task right before or after the n-th call of one method."""
+
+    def __init__(self, port: Any, method: str, when: str, nth: int) -> None:
+        self._port, self._method, self._when, self._left = port, method, when, nth
+        self.has_struck = False
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._port, name)
+        if name != self._method:
+            return real
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and self._when == "before":
+                await self._strike()
+            result = await real(*args, **kwargs)
+            if self._left == 0 and self._when == "after":
+                await self._strike()
+            return result
+
+        return call
+
+    async def _strike(self) -> None:
+        self.has_struck = True
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(3600)  # never returns: the process is gone
+
+
+STEPS = [
+    ("link", "retire", 1),  # begin to drain
+    ("link", "retire", 2),  # ask again before deletion
+    ("platform", "delete_worker", 1),
+    ("platform", "set_replicas", 2),  # the first raised it; this one settles it
+    ("link", "pin", 1),
+]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("port", "method", "nth"), STEPS)
+async def test_the_loop_is_killed_at_each_step(
+    stage: Start, port: str, method: str, nth: int, when: str
+) -> None:
+    killers: list[Killer] = []
+
+    def wrap(platform: Any, link: Any) -> tuple[Any, Any]:
+        killers.append(Killer(platform if port == "platform" else link, method, when, nth))
+        return (killers[0], link) if port == "platform" else (platform, killers[0])
+
+    s = await stage(spec={"minReplicas": 3}, wrap_ports=wrap)
+    results = s.client.map(slow, range(12), seconds=0.2, pure=False)
+    await s.client.gather(results)
+    await s.until(lambda: s.status.connected == 3, "three workers")
+    if method == "pin":
+        s.rehearsal.platform.annotations.set_pin(sorted(s.names())[0], "10m")
+    await s.change(minReplicas=1)
+    await s.until_killed(lambda: killers[0].has_struck)
+
+    s.rehearsal.wrap_ports = lambda platform, link: (platform, link)
+    s.rehearsal.start_loop(s.leaving())
+    await s.change(minReplicas=1)
+    more = s.client.map(slow, range(6), seconds=0.2, pure=False)
+    assert 6 == sum(await s.client.gather(more))
+    del more
+    await s.until(lambda: s.status.connected == s.status.replicas == 1, "settled")
+    assert 12 == sum(await s.client.gather(results))
+    tally = await s.final_tally()
+    assert (18, 18, 0) == (tally.tasks, tally.runs, tally.redone)
+
+
+class Stubborn:
+    """A platform that refuses to delete workers."""
+
+    def __init__(self, platform: Any) -> None:
+        self._platform = platform
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+    async def delete_worker(self, worker: str, uid: str) -> None:
+        raise PlatformError(f"{worker} may not be deleted: quota of patience exceeded")
+
+
+async def test_a_platform_that_refuses_costs_nothing(stage: Start) -> None:
+    """The drained wait, the status says why, and when wanted again they work again."""
+    s = await stage(
+        spec={"minReplicas": 3}, wrap_ports=lambda platform, link: (Stubborn(platform), link)
+    )
+    await s.until(lambda: s.status.connected == 3, "three workers")
+    await s.change(minReplicas=0)
+    await s.until(lambda: s.status.retiring == 3, "all drained, none deleted")
+    await s.until(lambda: s.condition("AbleToScale") is False, "it says so")
+    assert "may not be deleted" in s.message("AbleToScale")
+
+    await s.change(minReplicas=3)
+    await s.until(lambda: s.status.retiring == 0, "back in service")
+    futures = s.client.map(slow, range(12), seconds=0.1, pure=False)
+    assert 12 == sum(await s.client.gather(futures))
+    assert "WantedAgain" in s.reasons()
+    assert 3 == len(s.names())
+
+
+async def test_a_killed_worker_is_replaced_and_only_its_own_work_is_redone(stage: Start) -> None:
+    s = await stage(spec={"minReplicas": 2, "maxReplicas": 2})
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    futures = s.client.map(slow, range(20), seconds=0.3, pure=False)
+    await s.until(lambda: s.status.busy == 2, "both work")
+    victim = sorted(s.names())[0]
+    s.rehearsal.platform.process_of(victim).send(signal.SIGKILL)
+
+    assert 20 == sum(await s.client.gather(futures))
+    await s.until(lambda: s.status.connected == 2, "it is back")
+    assert 2 == s.status.replicas
+
+
+async def test_a_draining_worker_that_dies_is_not_waited_for(stage: Start) -> None:
+    s = await stage(spec={"minReplicas": 2})
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    await s.change(minReplicas=0)
+    await s.until(lambda: s.status.retiring > 0 or not s.names(), "some leave")
+    for name in s.names():
+        with contextlib.suppress(StopIteration):  # gone since
+            s.rehearsal.platform.process_of(name).send(signal.SIGKILL)
+
+    await s.until(lambda: not s.names(), "all gone")
+    await s.until(lambda: s.status.replicas == 0, "and settled")
+
+
+async def test_a_killed_scheduler_takes_no_worker_with_it(stage: Start) -> None:
+    """Unreachable: nothing is scaled down. Back: the agent is there again, and so is the window."""
+    s = await stage(spec={"minReplicas": 2, "idleTimeout": "3s"}, port=18786)
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    await s.change(minReplicas=0)
+    s.rehearsal.scheduler.process.send(signal.SIGKILL)
+    await s.until(lambda: s.condition("SchedulerConnected") is False, "it is noticed")
+    for _ in range(3):
+        await s.fresh_pass()
+    assert 2 == len(s.names())
+
+    await s.rehearsal.scheduler.process.wait()
+    await s.rehearsal.scheduler.start()
+    await s.until(lambda: s.condition("Injected") is True, "back, with its agent")
+    await s.until(lambda: not s.names(), "after the window the workers leave")
+
+
+async def test_a_hanging_scheduler_is_unreachable_not_waited_for(stage: Start) -> None:
+    s = await stage(spec={"minReplicas": 1}, timeout_s=1.0)
+    await s.until(lambda: s.status.connected == 1, "one worker")
+    await s.change(minReplicas=0)
+    s.rehearsal.scheduler.process.send(signal.SIGSTOP)
+    try:
+        await s.until(lambda: s.condition("SchedulerConnected") is False, "it is noticed")
+        assert "within 1 s" in s.message("SchedulerConnected")
+        assert 1 == len(s.names())
+    finally:
+        s.rehearsal.scheduler.process.send(signal.SIGCONT)
+    await s.until(lambda: not s.names(), "it answers again")

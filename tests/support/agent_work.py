@@ -1,0 +1,61 @@
+"""Work whose executions are counted, and ways to talk to an agent, for tests in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from distributed.core import rpc
+
+from dask_adaptive_agent import wire
+
+#: One entry an execution; workers of `gen_cluster` run in this process.
+RUNS: list[Any] = []
+
+
+def slow(i: Any, delay_s: float = 0.1, *_: Any) -> bytes:
+    RUNS.append(i)
+    time.sleep(delay_s)
+    return b"x" * 1000
+
+
+def slow_block(block: Any) -> Any:
+    RUNS.append(block.shape)
+    time.sleep(0.05)
+    return block
+
+
+async def ask(scheduler: Any, message: str, **request: Any) -> dict[str, Any]:
+    """One message through the scheduler's own port, as the operator sends it."""
+    address = scheduler if isinstance(scheduler, str) else scheduler.address
+    async with rpc(address) as link:
+        request.setdefault("protocol", wire.PROTOCOL)
+        answer: dict[str, Any] = await getattr(link, message)(**request)
+        return answer
+
+
+async def retire(scheduler: Any, *names: Any, **request: Any) -> list[tuple[str, str]]:
+    """(state, veto) of each."""
+    answer = await ask(scheduler, wire.RETIRE, names=[str(n) for n in names], **request)
+    return [(one["state"], one["veto"]) for one in answer["outcomes"]]
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+async def until_state(scheduler: Any, name: Any, expected: str, **request: Any) -> dict[str, Any]:
+    """Ask for a retirement again and again until its state is `expected`; that outcome."""
+    deadline = time.monotonic() + 20
+    while True:
+        answer = await ask(scheduler, wire.RETIRE, names=[str(name)], **request)
+        outcome: dict[str, Any] = answer["outcomes"][0]
+        if outcome["state"] == expected:
+            return outcome
+        assert time.monotonic() < deadline, outcome
+        await asyncio.sleep(0.02)

@@ -1,0 +1,93 @@
+"""Objects as the API server sends them, small; each call says only what differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_adaptive.kube.world import KINDS, World
+
+#: Seconds since 1970 of CREATED.
+CREATED_AT = 1_769_904_000.0
+CREATED = "2026-02-01T00:00:00Z"
+
+UPSTREAM = {"f:labels": {"f:dask.org/component": {}}}
+
+
+def meta(name: str, **more: Any) -> dict[str, Any]:
+    base = {
+        "name": name,
+        "namespace": "ns",
+        "uid": f"uid-{name}",
+        "resourceVersion": "1",
+        "creationTimestamp": CREATED,
+    }
+    return {**base, **more}
+
+
+def pinned(
+    value: str, *, by: str = "kubectl-annotate", at: str = CREATED, reason: str = ""
+) -> dict[str, Any]:
+    """Metadata with a pin that a manager set; `by="upstream"`: copied at creation."""
+    fields: dict[str, Any] = {"f:annotations": {"f:dask-adaptive.dev/pin": {}}}
+    if by == "upstream":
+        fields |= UPSTREAM
+    entry = {"manager": by, "time": at, "fieldsV1": {"f:metadata": fields}}
+    notes = {"dask-adaptive.dev/pin": value} | (
+        {"dask-adaptive.dev/pin-reason": reason} if reason else {}
+    )
+    return {"annotations": notes, "managedFields": [entry]}
+
+
+def cluster(name: str = "etl", **metadata: Any) -> dict[str, Any]:
+    return {"kind": "DaskCluster", "metadata": meta(name, **metadata), "spec": {}}
+
+
+def policy(name: str = "etl", for_: str = "etl", **metadata: Any) -> dict[str, Any]:
+    spec = {"clusterRef": {"name": for_}, "maxReplicas": 5}
+    return {"kind": "AdaptivePolicy", "metadata": meta(name, **metadata), "spec": spec}
+
+
+def group(name: str = "etl-default", replicas: int = 1, **metadata: Any) -> dict[str, Any]:
+    spec = {"cluster": "etl", "worker": {"replicas": replicas}}
+    return {"kind": "DaskWorkerGroup", "metadata": meta(name, **metadata), "spec": spec}
+
+
+def autoscaler(name: str = "etl") -> dict[str, Any]:
+    return {"kind": "DaskAutoscaler", "metadata": meta(name), "spec": {"cluster": "etl"}}
+
+
+def deployment(name: str = "w1", **more: Any) -> dict[str, Any]:
+    metadata, rest = more.pop("metadata", {}), more
+    labels = {
+        "dask.org/cluster-name": "etl",
+        "dask.org/component": "worker",
+        "dask.org/workergroup-name": "etl-default",
+    }
+    return {"kind": "Deployment", "metadata": meta(name, labels=labels, **metadata), **rest}
+
+
+def pod(name: str = "w1-hash-x", worker: str = "w1", **more: Any) -> dict[str, Any]:
+    metadata, rest = more.pop("metadata", {}), more
+    labels = {
+        "dask.org/cluster-name": "etl",
+        "dask.org/component": "worker",
+        "pod-template-hash": "hash",
+    }
+    owners = [{"kind": "ReplicaSet", "name": f"{worker}-hash"}]
+    base = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
+    full = meta(name, labels=labels, ownerReferences=owners, **metadata)
+    return {"kind": "Pod", "metadata": full, **base, **rest}
+
+
+def service(ip: str = "10.96.0.9") -> dict[str, Any]:
+    labels = {"dask.org/cluster-name": "etl", "dask.org/component": "scheduler"}
+    spec = {"clusterIP": ip, "ports": [{"name": "tcp-comm", "port": 8786}]}
+    return {"kind": "Service", "metadata": meta("etl-scheduler", labels=labels), "spec": spec}
+
+
+def world_of(*bodies: dict[str, Any]) -> World:
+    world = World()
+    kinds = {k.resource.kind: k for k in KINDS}
+    for body in bodies:
+        world.take(kinds[body["kind"]], "ADDED", body)
+    return world

@@ -1,0 +1,93 @@
+"""The operator in this process, against a real API server, with schedulers that are stand-ins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from dask_adaptive.controller.app import Operator
+from dask_adaptive.controller.settings import Settings
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.loop.ports import Retired
+from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+
+
+class QuietLink:
+    """A scheduler without workers or work; `asked` counts how often it was observed."""
+
+    def __init__(self, address: str, *, timeout_s: float, attach: bool) -> None:
+        self.address, self.attach = address, attach
+
+    async def observe(self, policy: Policy) -> ObservedScheduler:
+        agent = "1" if self.attach else ""
+        return ObservedScheduler(session="s", distributed="2026.8.0", agent=agent)
+
+    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
+        return []
+
+    async def cancel(self, names: Sequence[str]) -> list[Retired]:
+        return []
+
+    async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None: ...
+
+    async def unpin(self, names: Sequence[str]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class HangingLink(QuietLink):
+    """A scheduler that never answers."""
+
+    async def observe(self, policy: Policy) -> ObservedScheduler:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def running(api: KubeApi, namespace: str, **more: Any) -> AsyncIterator[Operator]:
+    """Run an operator for one namespace; what ends it early fails the test."""
+    connect = more.pop("connect", QuietLink)
+    settings = Settings(
+        identity=more.pop("identity", "test"),
+        namespaces=(namespace,),
+        lease_namespace=namespace,
+        lease=more.pop("lease", False),
+        address="127.0.0.1",
+        http_port=more.pop("http_port", None) or free_port(),
+        **more,
+    )
+    operator = Operator(settings, api, connect=connect)
+    task = asyncio.create_task(operator.run())
+    try:
+        yield operator
+        if task.done():
+            task.result()
+    finally:
+        operator.stop()
+        await task
+
+
+async def until(
+    check: Callable[[], Awaitable[bool]] | Callable[[], bool], *, timeout_s: float = 15.0
+) -> None:
+    """Wait until something is so."""
+    end = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        answer = await asyncio.to_thread(check)
+        if asyncio.iscoroutine(answer):
+            answer = await answer
+        if answer:
+            return
+        assert asyncio.get_running_loop().time() < end, f"{check} is still not so"
+        await asyncio.sleep(0.2)

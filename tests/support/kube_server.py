@@ -1,0 +1,116 @@
+"""A real API server for tests: that of KUBECONFIG, or one that localnode boots."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("DASK_ADAPTIVE_CACHE", Path.home() / ".cache/dask-adaptive"))
+CHART = ROOT / "helm/dask-adaptive-operator"
+
+DASK_KUBERNETES = "2026.3.0"
+_UPSTREAM_CHART = "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator"
+
+
+class Unavailable(Exception):
+    """There is no API server, and why."""
+
+
+def boot() -> str:
+    """The path of a kubeconfig. Raises `Unavailable`."""
+    if os.environ.get("KUBECONFIG"):
+        return os.environ["KUBECONFIG"]
+    done = subprocess.run(
+        [str(ROOT / "localnode/up.sh"), "--api-only"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise Unavailable(done.stderr.strip().splitlines()[-1])
+    words = shlex.split(done.stdout)
+    return next(w.partition("=")[2] for w in words if w.startswith("KUBECONFIG="))
+
+
+def binary(name: str) -> str:
+    """One of localnode's programs, else the one on PATH."""
+    local = CACHE / "bin" / name
+    return str(local) if local.exists() else name
+
+
+def upstream_crds() -> list[Path]:
+    """dask-kubernetes' CRDs, out of its PyPI package."""
+    folder = CACHE / f"dask-kubernetes-{DASK_KUBERNETES}"
+    crds = folder / _UPSTREAM_CHART / "crds"
+    if not crds.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        subprocess.run(
+            [*download, "--dest", str(folder), f"dask-kubernetes=={DASK_KUBERNETES}"], check=True
+        )
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder, [n for n in archive.namelist() if "/crds/" in n])
+    return sorted(crds.glob("*.yaml"))
+
+
+class Kubectl:
+    """kubectl against one server, optionally in one namespace."""
+
+    def __init__(self, kubeconfig: str, namespace: str = "") -> None:
+        self.kubeconfig, self.namespace = kubeconfig, namespace
+
+    def within(self, namespace: str) -> Kubectl:
+        return Kubectl(self.kubeconfig, namespace)
+
+    def run(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        scope = ["--namespace", self.namespace] if self.namespace else []
+        return subprocess.run(
+            [binary("kubectl"), "--kubeconfig", self.kubeconfig, *scope, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def __call__(self, *words: str, stdin: str | None = None) -> str:
+        """Output of a command that must succeed."""
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self(*words, "-o", "json"))
+
+    def apply(self, *objects: dict[str, Any], **more: str) -> str:
+        return self("apply", "-f", "-", stdin=yaml.safe_dump_all(objects), **more)
+
+    def refusal(self, obj: dict[str, Any]) -> str:
+        """What the API server says to an object that it must refuse."""
+        done = self.run("apply", "-f", "-", stdin=yaml.safe_dump(obj))
+        assert done.returncode != 0, f"accepted: {done.stdout}"
+        return done.stderr
+
+
+def helm_template(*words: str, release: str = "r", namespace: str = "ns") -> str:
+    """What the chart renders. Raises CalledProcessError, whose stderr says why."""
+    options = ["--namespace", namespace, "--kube-version", "1.34.0"]
+    done = subprocess.run(
+        [binary("helm"), "template", release, str(CHART), *options, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def rendered(*words: str, **where: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Rendered objects by kind and name."""
+    docs = yaml.safe_load_all(helm_template(*words, **where))
+    return {(d["kind"], d["metadata"]["name"]): d for d in docs if d}

@@ -1,0 +1,182 @@
+"""What the webhook does to a scheduler's pod: the patch is applied here, and nothing is lost."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.agent_zip import BOOT_SOURCE, MOUNT, agent_zip, bundle
+from dask_adaptive.kube.inject import BOOT_PATH, PRELOAD, Injection, Skip, inject, preloads
+
+
+def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata = {
+        "labels": {"dask.org/component": "scheduler", "dask.org/cluster-name": "etl"},
+        **spec.pop("metadata", {}),
+    }
+    one = {"name": "scheduler", "args": ["dask", "scheduler"], **(container or {})}
+    return {"metadata": metadata, "spec": {"containers": [one], **spec}}
+
+
+def apply(body: dict[str, Any], patch: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """RFC 6902, as far as we use it."""
+    result = copy.deepcopy(body)
+    for op in patch:
+        *parents, last = [
+            p.replace("~1", "/").replace("~0", "~") for p in op["path"].split("/")[1:]
+        ]
+        node: Any = result
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node[part]
+        if isinstance(node, list) and last == "-":
+            node.append(op["value"])
+        elif isinstance(node, list):
+            node[int(last)] = op["value"]
+        else:
+            assert op["op"] == "replace" or last not in node, f"{op} overwrites"
+            node[last] = op["value"]
+    return result
+
+
+def injected(body: dict[str, Any]) -> dict[str, Any]:
+    outcome = inject(body, "agent-cm", version="1.0")
+    assert isinstance(outcome, Injection), outcome
+    return apply(body, outcome.patch)
+
+
+def env(body: dict[str, Any], at: int = 0) -> dict[str, Any]:
+    return {e["name"]: e.get("value") for e in body["spec"]["containers"][at]["env"]}
+
+
+def test_a_plain_pod_gets_volume_mount_preload_and_a_note() -> None:
+    result = injected(pod())
+
+    (volume,) = result["spec"]["volumes"]
+    (mount,) = result["spec"]["containers"][0]["volumeMounts"]
+    assert "agent-cm" == volume["configMap"]["name"]
+    assert not volume["configMap"]["optional"]
+    assert (MOUNT, True) == (mount["mountPath"], mount["readOnly"])
+    assert {PRELOAD: BOOT_PATH} == env(result)
+    assert {"dask-adaptive.dev/injected": "1.0"} == result["metadata"]["annotations"]
+
+
+def test_what_the_user_has_stays() -> None:
+    mine = {
+        "env": [{"name": "PYTHONPATH", "value": "/app"}, {"name": "A", "value": "b"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    before = pod(mine, volumes=[{"name": "data"}], metadata={"annotations": {"x": "y"}})
+    after = injected(before)
+
+    assert {"PYTHONPATH": "/app", "A": "b", PRELOAD: BOOT_PATH} == env(after)
+    assert ["data", "dask-adaptive-agent"] == [v["name"] for v in after["spec"]["volumes"]]
+    assert "y" == after["metadata"]["annotations"]["x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("my.module", ["my.module"]),
+        ("['a', '/b/c.py']", ["a", "/b/c.py"]),
+        ('["a"]', ["a"]),
+        ("('a', 'b')", ["a", "b"]),
+        ("[]", []),
+        ("", []),
+        ("https://host/x.py", ["https://host/x.py"]),
+        ("'quoted'", ["quoted"]),
+    ],
+)
+def test_the_users_preloads_come_first(value: str, expected: list[str]) -> None:
+    result = injected(pod({"env": [{"name": PRELOAD, "value": value}]}))
+
+    assert expected == preloads(value)
+    assert [*expected, BOOT_PATH] == ast.literal_eval(env(result)[PRELOAD])
+
+
+@pytest.mark.parametrize("field", ["args", "command"])
+@pytest.mark.parametrize("given", [["--preload", "x.py"], ["--preload=x.py"]])
+def test_a_preload_on_the_command_line_is_joined_there(field: str, given: list[str]) -> None:
+    words = ["dask", "scheduler", *given]
+    result = injected(pod({"args": [], field: words}))
+
+    assert [*words, "--preload", BOOT_PATH] == result["spec"]["containers"][0][field]
+    assert "env" not in result["spec"]["containers"][0]
+
+
+def test_the_scheduler_is_found_among_containers() -> None:
+    body = pod()
+    body["spec"]["containers"].insert(0, {"name": "proxy", "args": ["envoy"]})
+    result = injected(body)
+
+    assert {PRELOAD: BOOT_PATH} == env(result, 1)
+    assert "volumeMounts" not in result["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (pod(metadata={"labels": {"dask.org/component": "worker"}}), "not a Dask scheduler"),
+        (pod(metadata={"annotations": {"dask-adaptive.dev/inject": "false"}}), "inject=false"),
+        (pod(os={"name": "windows"}), "windows"),
+        (pod(nodeSelector={"kubernetes.io/os": "windows"}), "windows"),
+        (pod({"env": [{"name": PRELOAD, "valueFrom": {}}]}), "valueFrom"),
+        (pod({"command": ["sh", "-c"], "args": ["dask scheduler --preload x"]}), "shell"),
+    ],
+)
+def test_what_is_left_as_it_is(body: dict[str, Any], words: str) -> None:
+    outcome = inject(body, "agent-cm", version="1.0")
+
+    assert isinstance(outcome, Skip)
+    assert words in outcome.why
+
+
+def test_a_second_injection_does_nothing() -> None:
+    assert isinstance(inject(injected(pod()), "agent-cm", version="1.0"), Skip)
+
+
+def test_the_zip_is_the_same_each_time_and_not_compressed() -> None:
+    content = agent_zip()
+
+    assert content == agent_zip()
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        assert "dask_adaptive_agent/preload.py" in archive.namelist()
+        assert {zipfile.ZIP_STORED} == {info.compress_type for info in archive.infolist()}
+    assert len(bundle().zip) < 900_000, "a ConfigMap holds 1 MiB"
+
+
+def test_the_boot_file_loads_the_agent_from_the_zip(tmp_path: Path) -> None:
+    (tmp_path / "agent.zip").write_bytes(agent_zip())
+    (tmp_path / "boot.py").write_text(BOOT_SOURCE.replace(MOUNT, str(tmp_path)))
+    code = "import boot, sys; print(sys.modules['dask_adaptive_agent'].__file__, boot.dask_setup)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "agent.zip/dask_adaptive_agent/__init__.py" in done.stdout
+
+
+def test_a_broken_agent_does_not_end_the_scheduler(tmp_path: Path) -> None:
+    (tmp_path / "agent.zip").write_bytes(b"not a zip")
+    (tmp_path / "boot.py").write_text(BOOT_SOURCE.replace(MOUNT, str(tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import boot; print('goes on')"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "goes on" in done.stdout
+    assert "runs without it" in done.stderr
