@@ -13,7 +13,7 @@ import distributed
 
 from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.activity import Activity
-from dask_adaptive_agent.closing import HAS_HOOK
+from dask_adaptive_agent.closing import HAS_HOOK, closable
 from dask_adaptive_agent.explain import duration, explain
 from dask_adaptive_agent.moving import stealing
 from dask_adaptive_agent.pins import PinTable
@@ -153,6 +153,13 @@ class Agent:
         count = len(given_up)
         message = f"{count} pin{'s' * (count != 1)} given up"
         return {"protocol": wire.PROTOCOL, "pinned": [], "message": message}
+
+    def offered(self) -> list[WorkerState]:
+        """Workers that may go, as `workers_to_close` says, with all memory that stays counted."""
+        leaving = self.retirements.ongoing
+        workers = self.scheduler.workers.values()
+        staying = [ws for ws in workers if ws.address not in leaving]
+        return closable(self.scheduler, self.free, staying)
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:
         """Those of `workers` that nothing holds; none when that can't be known (fail closed)."""

@@ -7,7 +7,7 @@ Which workers may go, by the scheduler's own rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -21,13 +21,20 @@ HAS_HOOK = hasattr(SchedulerPlugin, "valid_workers_downscaling")
 Filter = Callable[["list[WorkerState]"], "list[WorkerState]"]
 
 
-def closable(scheduler: Scheduler, keep: Filter | None = None) -> list[WorkerState]:
+def closable(
+    scheduler: Scheduler,
+    keep: Filter | None = None,
+    holders: Collection[WorkerState] | None = None,
+) -> list[WorkerState]:
     """
     What `scheduler.workers_to_close()` would offer: idle workers, as long as memory is spare.
 
     Args:
         scheduler: Read, not changed.
         keep: Leaves the workers that may go; asked where this release asks no plugins.
+        holders: Workers whose memory and data count; None: as upstream, those that may go and the
+            busy ones. Upstream leaves the memory of pinned workers out, and so keeps one idle
+            worker more for data that the pinned ones have room for.
 
     Source:
         `Scheduler.workers_to_close` with n=None, memory_ratio=2, minimum=None, key=None: workers
@@ -41,8 +48,10 @@ def closable(scheduler: Scheduler, keep: Filter | None = None) -> list[WorkerSta
     elif keep is not None:
         workers = keep(workers)
 
-    limit = sum([ws.memory_limit for ws in workers])
-    threshold = 2 * sum([ws.nbytes for ws in workers])
+    if holders is None:
+        holders = workers
+    limit = sum([ws.memory_limit for ws in holders])
+    threshold = 2 * sum([ws.nbytes for ws in holders])
     idle = [(-ws.nbytes, i) for i, ws in enumerate(workers) if not ws.processing]
     idle.sort(reverse=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.closing import closable
 from dask_adaptive_agent.retirement import last_copies
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ KEYS = 10
 def explain(agent: Agent, names: list[str] | None) -> wire.ExplainAnswer:
     """All about some workers, or about all; a name without a worker is left out."""
     entries = agent.roster.sync()
-    offered = {ws.address for ws in closable(agent.scheduler, agent.free)}
+    offered = {ws.address for ws in agent.offered()}
     if names is None:
         asked = list(agent.scheduler.workers.values())
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.closing import Delegate, closable
+from dask_adaptive_agent.closing import Delegate
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -32,7 +32,7 @@ def snapshot(
     """
     entries = agent.roster.sync()
     agent.sole.refresh(entries.values())
-    offered = closable(agent.scheduler, agent.free)
+    offered = agent.offered()
     if session != agent.session:
         known = 0
     columns = _columns(agent, entries)

@@ -13,9 +13,8 @@ import pytest
 import trustme
 import yaml
 
-from dask_adaptive.kube.agent_zip import bundle
+from dask_adaptive.kube.agent_zip import BOOT_PATH, PRELOAD, bundle
 from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.inject import BOOT_PATH, PRELOAD
 from support.kube_operator import free_port, running, until
 from support.kube_server import ROOT, Kubectl, rendered
 

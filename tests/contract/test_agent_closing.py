@@ -49,6 +49,17 @@ async def test_closable_is_what_workers_to_close_offers(s: Any) -> None:
     assert 500 < offered
 
 
+async def test_the_memory_of_a_pinned_worker_counts(s: Any) -> None:
+    """Upstream would keep the free worker for data that the pinned one has room for."""
+    agent = install(s)
+    pinned, free = (fake_worker(s, i, memory_limit=1000) for i in range(2))
+    free.nbytes = 10
+    agent.pins.pin([str(pinned.name)], source=wire.MANUAL, owner="x", reason="", ttl_s=60)
+
+    assert [] == closable(s, agent.free)
+    assert [free] == agent.offered()
+
+
 async def test_workers_to_close_never_offers_a_pinned_worker(s: Any) -> None:
     """Whatever its arguments, on releases with the plugin hook and on those that we wrap."""
     agent = install(s)

@@ -74,12 +74,11 @@ async def test_the_loop_is_killed_at_each_step(
     await s.until(lambda: s.status.connected == 3, "three workers")
     if method == "pin":
         s.rehearsal.platform.annotations.set_pin(sorted(s.names())[0], "10m")
-    await s.change(minReplicas=1)
+    s.edit(minReplicas=1)
     await s.until_killed(lambda: killers[0].has_struck)
 
     s.rehearsal.wrap_ports = lambda platform, link: (platform, link)
     s.rehearsal.start_loop(s.leaving())
-    await s.change(minReplicas=1)
     more = s.client.map(slow, range(6), seconds=0.2, pure=False)
     assert 6 == sum(await s.client.gather(more))
     del more
@@ -149,7 +148,7 @@ async def test_a_draining_worker_that_dies_is_not_waited_for(stage: Start) -> No
 
 async def test_a_killed_scheduler_takes_no_worker_with_it(stage: Start) -> None:
     """Unreachable: nothing is scaled down. Back: the agent is there again, and so is the window."""
-    s = await stage(spec={"minReplicas": 2, "idleTimeout": "3s"}, port=18786)
+    s = await stage(spec={"minReplicas": 2, "idleTimeout": "3s"}, port=18786, timeout_s=1.0)
     await s.until(lambda: s.status.connected == 2, "two workers")
     await s.change(minReplicas=0)
     s.rehearsal.scheduler.process.send(signal.SIGKILL)

@@ -122,8 +122,12 @@ class Stage:
         await self.fresh_pass()
         return self.tally
 
-    async def change(self, **spec: Any) -> None:
+    def edit(self, **spec: Any) -> None:
         """Edit the policy, as `kubectl apply` would."""
         self.spec.update(spec)
         self.rehearsal.policy = parse_policy(self.spec)
+
+    async def change(self, **spec: Any) -> None:
+        """Edit the policy and wait until a pass has obeyed it."""
+        self.edit(**spec)
         await self.fresh_pass()

@@ -13,8 +13,16 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.agent_zip import BOOT_SOURCE, MOUNT, agent_zip, bundle
-from dask_adaptive.kube.inject import BOOT_PATH, PRELOAD, Injection, Skip, inject, preloads
+from dask_adaptive.kube.agent_zip import (
+    BOOT,
+    BOOT_PATH,
+    BOOT_SOURCE,
+    MOUNT,
+    PRELOAD,
+    agent_zip,
+    bundle,
+)
+from dask_adaptive.kube.inject import Injection, Skip, inject, preloads
 
 
 def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -152,31 +160,58 @@ def test_the_zip_is_the_same_each_time_and_not_compressed() -> None:
     assert len(bundle().zip) < 900_000, "a ConfigMap holds 1 MiB"
 
 
-def test_the_boot_file_loads_the_agent_from_the_zip(tmp_path: Path) -> None:
-    (tmp_path / "agent.zip").write_bytes(agent_zip())
-    (tmp_path / "boot.py").write_text(BOOT_SOURCE.replace(MOUNT, str(tmp_path)))
-    code = "import boot, sys; print(sys.modules['dask_adaptive_agent'].__file__, boot.dask_setup)"
+def mounted(folder: Path, *, content: bytes) -> None:
+    """What the ConfigMap's volume holds."""
+    (folder / "agent.zip").write_bytes(content)
+    (folder / BOOT).write_text(BOOT_SOURCE.replace(MOUNT, str(folder)))
+
+
+SCHEDULER = """
+import asyncio
+from distributed import Scheduler
+from distributed.core import rpc
+
+async def main():
+    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as s:
+        print("agent" if "adaptive_observe" in s.handlers else "no agent")
+        print("image's own:", getattr(s, "own", "none"))
+
+asyncio.run(main())
+"""
+
+
+def scheduler_says(folder: Path, **env: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(tmp_path)},
+        [sys.executable, "-c", SCHEDULER],
+        env={PRELOAD: str(folder / BOOT), "HOME": str(folder), **env},
         capture_output=True,
         text=True,
         check=True,
+        timeout=60,
     )
+    return done.stdout + done.stderr
 
-    assert "agent.zip/dask_adaptive_agent/__init__.py" in done.stdout
+
+def test_a_scheduler_loads_the_agent_out_of_the_zip(tmp_path: Path) -> None:
+    mounted(tmp_path, content=agent_zip())
+    said = scheduler_says(tmp_path)
+
+    assert "agent\nimage's own: none" in said
+    assert "Traceback" not in said
 
 
 def test_a_broken_agent_does_not_end_the_scheduler(tmp_path: Path) -> None:
-    (tmp_path / "agent.zip").write_bytes(b"not a zip")
-    (tmp_path / "boot.py").write_text(BOOT_SOURCE.replace(MOUNT, str(tmp_path)))
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", "import boot; print('goes on')"],
-        env={"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    mounted(tmp_path, content=b"not a zip")
+    said = scheduler_says(tmp_path)
 
-    assert "goes on" in done.stdout
-    assert "runs without it" in done.stderr
+    assert "no agent" in said
+    assert "this scheduler runs without it" in said
+
+
+def test_preloads_of_the_images_own_configuration_are_loaded_as_well(tmp_path: Path) -> None:
+    mounted(tmp_path, content=agent_zip())
+    (tmp_path / "dask.yaml").write_text("distributed: {scheduler: {preload: [ownmod]}}")
+    (tmp_path / "ownmod.py").write_text("def dask_setup(s): s.own = 'loaded'")
+    said = scheduler_says(tmp_path, DASK_CONFIG=str(tmp_path), PYTHONPATH=str(tmp_path))
+
+    assert "agent\nimage's own: loaded" in said

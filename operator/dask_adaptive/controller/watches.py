@@ -76,6 +76,9 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.client_timeout = 300
     settings.watching.connect_timeout = 10
     settings.networking.request_timeout = 30
+    # A first list of 50,000 pods must not be in memory at once, nor a task be kept for each.
+    settings.watching.chunk_size = 500
+    settings.queueing.idle_timeout = 0.5
     for kind in KINDS:
         if kind.selector:
             where = (kind.resource.group, kind.resource.version, kind.resource.plural)

@@ -17,24 +17,66 @@ MOUNT = "/opt/dask-adaptive"
 ZIP = "agent.zip"
 BOOT = "dask_adaptive_boot.py"
 
+BOOT_PATH = f"{MOUNT}/{BOOT}"
+PRELOAD = "DASK_DISTRIBUTED__SCHEDULER__PRELOAD"
+
 #: What a scheduler preloads. By path, so that PYTHONPATH, which the image may set itself, is left
 #: alone; and guarded, because an error at import would end the scheduler (exit 1). Dask executes a
-#: preload that is a path twice, which does no harm here.
+#: preload that is a path twice: import and reload (distributed.utils.import_file).
 BOOT_SOURCE = f'''\
 """Bring the dask-adaptive agent into this scheduler. Must never raise."""
 import logging
+import os
 import sys
 
+_log = logging.getLogger("distributed.dask_adaptive")
 if "{MOUNT}/{ZIP}" not in sys.path:
     sys.path.append("{MOUNT}/{ZIP}")  # last: it must not shadow anything
 
-try:
-    from dask_adaptive_agent.preload import *  # noqa: F403
-    from dask_adaptive_agent.preload import dask_setup  # noqa: F401
-except Exception:
-    logging.getLogger("distributed.dask_adaptive").exception(
-        "The dask-adaptive agent can't be loaded; this scheduler runs without it"
-    )
+
+def _preloads_of_image():
+    """What the image's own Dask configuration files preload: our variable outranks them."""
+    from dask.config import collect
+    from distributed.preloading import process_preloads
+
+    if os.environ.get("{PRELOAD}") != "{BOOT_PATH}":
+        return []  # the user's own variable, joined with ours, outranked them before
+    env = {{k: v for k, v in os.environ.items() if k != "{PRELOAD}"}}
+    scheduler = collect(env=env).get("distributed", {{}}).get("scheduler", {{}})
+    return list(process_preloads(None, scheduler.get("preload") or [], []))
+
+
+if "_others" not in globals():
+    _others, _agent = [], None
+    try:
+        _others = _preloads_of_image()
+    except Exception:
+        _log.exception("Preloads of the image's own configuration can't be loaded")
+    try:
+        from dask_adaptive_agent import preload as _agent
+    except Exception:
+        _log.exception("The dask-adaptive agent can't be loaded; this scheduler runs without it")
+
+
+async def dask_setup(scheduler):
+    for other in _others:
+        try:
+            other.dask_object = scheduler
+            await other.start()
+        except Exception:
+            _log.exception("Preload %s failed", other.name)
+    if _agent is not None:
+        await _agent.dask_setup(scheduler)
+
+
+async def dask_teardown(scheduler):
+    if _agent is not None:
+        await _agent.dask_teardown(scheduler)
+    for other in reversed(_others):
+        try:
+            await other.teardown()
+        except Exception:
+            _log.exception("Preload %s failed", other.name)
 '''
 
 

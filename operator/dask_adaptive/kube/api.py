@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -93,17 +93,21 @@ class KubeApi:
         return await self._call("GET", path, query)
 
     async def list(self, path: str, *, selector: str = "", field: str = "") -> list[Json]:
-        """All objects of a collection, in pages."""
-        found: list[Json] = []
+        """All objects of a collection."""
+        return [body async for body in self.each(path, selector=selector, field=field)]
+
+    async def each(self, path: str, *, selector: str = "", field: str = "") -> AsyncIterator[Json]:
+        """The objects of a collection, fetched in pages: all at once may not fit into memory."""
         query = {"limit": str(_PAGE)}
         query |= {"labelSelector": selector} if selector else {}
         query |= {"fieldSelector": field} if field else {}
         while True:
             page = await self._call("GET", path, query)
-            found += page.get("items") or []
+            for body in page.get("items") or []:
+                yield body
             more = page.get("metadata", {}).get("continue")
             if not more:
-                return found
+                return
             query["continue"] = more
 
     async def create(self, path: str, body: Json) -> Json:

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.kube.agent_zip import BOOT, MOUNT
+from dask_adaptive.kube.agent_zip import BOOT_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
 
 VOLUME = "dask-adaptive-agent"
-PRELOAD = "DASK_DISTRIBUTED__SCHEDULER__PRELOAD"
-BOOT_PATH = f"{MOUNT}/{BOOT}"
 
 _SCHEDULER_COMMAND = re.compile(r"dask[ -]scheduler|distributed\.cli\.dask_scheduler")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,7 +12,6 @@ from dask_adaptive.kube.objects import COMPONENT_LABEL, Watched
 from dask_adaptive.kube.resources import Resource
 from dask_adaptive.model.keys import ClusterKey
 
-logger = logging.getLogger(__name__)
 
 W = TypeVar("W", bound=Watched)
 
@@ -91,22 +88,27 @@ class World:
         scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
         for kind in KINDS:
             known = dict(self._all[kind.type])
-            answers = await asyncio.gather(
-                *(api.list(kind.resource.path(ns), selector=kind.selector) for ns in scopes)
-            )
-            fresh = [kind.parse(body) for answer in answers for body in answer]
+            fresh = [
+                kind.parse(body)
+                for scope in scopes
+                async for body in api.each(kind.resource.path(scope), selector=kind.selector)
+            ]
             for value in fresh:
-                self._remember(kind.type, value)
+                # What did not change while we listed is as the list says, whatever its version:
+                # versions go back when etcd is restored.
+                where = (value.meta.namespace, value.meta.name)
+                untouched = self._all[kind.type].get(where) is known.get(where)
+                self._remember(kind.type, value, even_if_older=untouched)
             listed = {(v.meta.namespace, v.meta.name) for v in fresh}
             # What was added while we listed is not in `known`, so it stays.
             for where in set(known) - listed:
                 self._forget(kind.type, where, known[where].meta.uid)
 
-    def _remember(self, kind: type[Any], new: Watched) -> None:
+    def _remember(self, kind: type[Any], new: Watched, *, even_if_older: bool = False) -> None:
         where = (new.meta.namespace, new.meta.name)
         old = self._all[kind].get(where)
-        if old is not None and old.meta.uid == new.meta.uid and new.meta.version < old.meta.version:
-            return  # a late echo of what we know already to be over
+        if old is not None and not even_if_older and _is_echo(new, old):
+            return
         if old is not None and old.key != new.key:
             self._forget(kind, where, old.meta.uid)
         self._all[kind][where] = new
@@ -128,3 +130,8 @@ class World:
     def _tell(self, key: ClusterKey) -> None:
         for listener in self._listeners:
             listener(key)
+
+
+def _is_echo(new: Watched, old: Watched) -> bool:
+    """Whether it comes late, and tells of what we know already to be over."""
+    return new.meta.uid == old.meta.uid and new.meta.version < old.meta.version

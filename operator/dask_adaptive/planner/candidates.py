@@ -20,7 +20,7 @@ class Context:
     policy: Policy
     past: Past
     now: float
-    others_in_service: int = 1  # connected workers of the cluster besides the candidate
+    in_service: int  # Dask workers of the whole cluster that take tasks and data
 
 
 #: Says why a worker must stay, or None when this rule has no objection.
@@ -49,7 +49,7 @@ def in_grace(worker: ObservedWorker, at: Context) -> tuple[Reason, str] | None:
 
 
 def no_recipient(worker: ObservedWorker, at: Context) -> tuple[Reason, str] | None:
-    if not worker.sole_bytes or at.others_in_service:
+    if not worker.sole_bytes or at.in_service > len(worker.dask_names):
         return None
     return Reason.NO_RECIPIENT, "holds the last copy of results and no other worker could take them"
 

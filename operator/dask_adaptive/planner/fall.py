@@ -75,11 +75,10 @@ def _divide(
     in_service = sum(
         w.leaving is Leaving.NO and w.status == "running" for w in observed.scheduler.workers
     )
+    at = Context(policy, past, now, in_service)
     free, blockers = [], []
     for worker in fleet.active:
-        others = in_service - len(worker.dask_names)
-        blocker = veto(worker, Context(policy, past, now, others))
-        if blocker is None:
+        if (blocker := veto(worker, at)) is None:
             free.append(worker)
         else:
             blockers.append(blocker)

@@ -29,7 +29,7 @@ def sync_pins(observed: ObservedCluster, policy: Policy) -> tuple[SetPin | Unpin
         action
         for group in observed.groups
         for worker in group.workers
-        if worker.is_connected
+        if worker.dask_names and (worker.manual_pin is not None or worker.pins)
         for action in _sync(worker, policy)
     )
 

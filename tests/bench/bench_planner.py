@@ -1,0 +1,90 @@
+"""
+What one plan costs, against the number of workers.
+
+    python tests/bench/bench_planner.py [--json] [--workers 100 1000 10000]
+
+Three worlds: at rest, falling (half of the workers are not needed), and rising from half the load.
+The join of platform and scheduler, and the rendering of the status, are timed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from dask_adaptive.loop.join import join
+from dask_adaptive.loop.report import status_of
+from dask_adaptive.model.observed import (
+    ObservedCluster,
+    PlatformGroup,
+    PlatformView,
+    PlatformWorker,
+)
+from dask_adaptive.model.policy import Policy, Retirement
+from dask_adaptive.planner.plan import plan
+from dask_adaptive.planner.remember import remember
+from support.worlds import GROUP, KEY, NOW, PAST, busy, cluster, worker
+
+REPEATS = 9
+
+
+def world(n: int, target: int) -> ObservedCluster:
+    """Half of the workers busy, half idle for long."""
+    workers = [busy(f"w{i:06}") if i % 2 else worker(f"w{i:06}") for i in range(n)]
+    return cluster(workers, target=target)
+
+
+def milliseconds(call: Callable[[], Any]) -> dict[str, float]:
+    call()
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - began) * 1000)
+    return {"min": min(times), "median": median(times), "max": max(times)}
+
+
+def measure(n: int) -> dict[str, dict[str, float]]:
+    policy = Policy("etl", 2 * n)
+    at_once = Policy("etl", 2 * n, retirement=Retirement(max_concurrent=n))
+    at_rest, falling, rising = (world(n, t) for t in (n, n // 2, 3 * n // 2))
+    view = PlatformView(
+        groups=(PlatformGroup(GROUP, n),),
+        workers=tuple(
+            PlatformWorker(w.name, w.uid, w.group, w.age_s) for w in at_rest.groups[0].workers
+        ),
+    )
+    decided = plan(falling, at_once, PAST, now=NOW)
+    assert len(decided.actions) == n // 2
+    return {
+        "plan, at rest": milliseconds(lambda: plan(at_rest, policy, PAST, now=NOW)),
+        "plan, falling": milliseconds(lambda: plan(falling, policy, PAST, now=NOW)),
+        "plan, all at once": milliseconds(lambda: plan(falling, at_once, PAST, now=NOW)),
+        "plan, rising": milliseconds(lambda: plan(rising, policy, PAST, now=NOW)),
+        "join": milliseconds(lambda: join(KEY, view, at_rest.scheduler)),
+        "status": milliseconds(lambda: status_of(falling, policy, decided, ())),
+        "remember": milliseconds(lambda: remember(PAST, falling, policy, decided, (), now=NOW)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--workers", type=int, nargs="*", default=[100, 1_000, 10_000])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    for n in options.workers:
+        for what, ms in measure(n).items():
+            if options.json:
+                print(json.dumps({"bench": "planner", "workers": n, "what": what, "ms": ms}))
+            else:
+                print(
+                    f"{n:>7} workers  {what:<18}" + "".join(f"{ms[k]:>9.2f}" for k in ms) + "  ms"
+                )
+
+
+if __name__ == "__main__":
+    main()
