@@ -157,8 +157,8 @@ class Agent:
     def offered(self) -> list[WorkerState]:
         """Workers that may go, as `workers_to_close` says, with all memory that stays counted."""
         leaving = self.retirements.ongoing
-        workers = self.scheduler.workers.values()
-        staying = [ws for ws in workers if ws.address not in leaving]
+        entries = self.roster.sync().items()
+        staying = [entry.ws for address, entry in entries if address not in leaving]
         return closable(self.scheduler, self.free, staying)
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:

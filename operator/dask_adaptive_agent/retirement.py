@@ -135,6 +135,7 @@ class Retirement:
         elif copies := last_copies(self.ws):
             self._move(len(copies))
         else:
+            self._drop_copies()
             self._rest()
 
     def end(self, veto: Veto | None, *, is_gone: bool = False) -> None:
@@ -202,6 +203,20 @@ class Retirement:
         # An abort is silent: the result lacks the worker (Scheduler._track_retire_worker).
         elif not moving.cancelled() and self.ws.address not in moving.result():
             self.end(Veto(wire.V_NO_RECIPIENT, "no other worker could take its results"))
+
+    def _drop_copies(self) -> None:
+        """
+        Have the scheduler forget the copies that this worker holds; each has another in service.
+
+        As long as they count, `RetireWorker` and `ReduceReplicas` may drop the other copy in favour
+        of this one, and then the process ends: results were lost that way when one worker was
+        deleted in the moment in which the next began to drain.
+        """
+        keys = [ts.key for ts in self.ws.has_what]
+        if keys:
+            self._scheduler.request_remove_replicas(
+                self.ws.address, keys, stimulus_id=f"dask-adaptive-drop-{self._clock()}"
+            )
 
     def _rest(self) -> None:
         self._stop_moving()

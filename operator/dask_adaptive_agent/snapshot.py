@@ -108,10 +108,11 @@ def _target(agent: Agent, offered: list[WorkerState], duration_s: float | None) 
     workers_to_close(), which is `offered` already.
     """
     scheduler: Any = agent.scheduler
-    overrides: dict[str, Any] = {"workers_to_close": lambda: offered}
+    workers = {address: entry.ws for address, entry in agent.roster.entries.items()}
+    # A plain dict also saves milliseconds: the scheduler's own is sorted, and slow to walk.
+    overrides: dict[str, Any] = {"workers_to_close": lambda: offered, "workers": workers}
     draining = agent.retirements.ongoing
     if draining:
-        workers = scheduler.workers
         leaving_s = sum([workers[a].occupancy for a in draining if a in workers])
         overrides["workers"] = {a: ws for a, ws in workers.items() if a not in draining}
         overrides["total_occupancy"] = max(0.0, scheduler.total_occupancy - leaving_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 
 from dask_adaptive_agent.roster import Entry
@@ -9,7 +10,11 @@ from dask_adaptive_agent.roster import Entry
 #: Results looked at for one snapshot, on workers whose data has changed (0.1 to 0.2 us each).
 BUDGET = 20_000
 #: Results looked at again although nothing has changed on their worker: copies elsewhere may have.
-AGAIN = 5_000
+AGAIN = 2_000
+
+
+#: A worker with results, and how many.
+_Holder = tuple[Entry, int]
 
 
 class SoleBytes:
@@ -28,46 +33,50 @@ class SoleBytes:
         self._next = 0  # slot at which the next round goes on
 
     def refresh(self, entries: Iterable[Entry]) -> None:
-        holders = []
+        holders: list[_Holder] = []
         results = 0
         for entry in entries:
-            n = len(entry.ws.has_what)
+            n = len(entry.ws.has_what)  # a property: asked once a worker
             if n:
-                holders.append(entry)
+                holders.append((entry, n))
                 results += n
             elif entry.sole_key is not None:
                 entry.sole_key, entry.sole_bytes = None, 0
-        for entry in holders if results <= self._again else self._chosen(holders):
+        for entry, _ in holders if results <= self._again else self._chosen(holders):
             _look(entry)
 
-    def _chosen(self, holders: list[Entry]) -> list[Entry]:
-        idle: list[Entry] = []
-        busy: list[Entry] = []
-        same: list[Entry] = []
-        for entry in holders:
+    def _chosen(self, holders: list[_Holder]) -> list[_Holder]:
+        idle: list[_Holder] = []
+        busy: list[_Holder] = []
+        same: list[_Holder] = []
+        for holder in holders:
+            entry, n = holder
             ws = entry.ws
-            if entry.sole_key == (ws.nbytes, len(ws.has_what)):
-                same.append(entry)
+            key = entry.sole_key
+            if key is not None and key[1] == n and key[0] == ws.nbytes:
+                same.append(holder)
             else:
                 entry.sole_key, entry.sole_bytes = None, ws.nbytes
-                (busy if ws.processing else idle).append(entry)
-        changed = _first(idle + busy, self._budget)
-        start = self._next
-        again = _first(
-            [e for e in same if e.slot >= start] + [e for e in same if e.slot < start], self._again
-        )
+                (busy if ws.processing else idle).append(holder)
+        again = self._in_turn(same)
+        return _first(idle + busy, self._budget) + again
+
+    def _in_turn(self, same: list[_Holder]) -> list[_Holder]:
+        """Those whose turn it is: from where the last round ended, by slot, and around."""
+        start = bisect.bisect_left([entry.slot for entry, _ in same], self._next)
+        again = _first(same[start:] + same[:start], self._again)
         if again:
-            self._next = again[-1].slot + 1
-        return changed + again
+            self._next = again[-1][0].slot + 1
+        return again
 
 
-def _first(entries: list[Entry], results: int) -> list[Entry]:
+def _first(holders: list[_Holder], results: int) -> list[_Holder]:
     """As many as hold so many results, but at least one: or a full worker never had its turn."""
-    for i, entry in enumerate(entries):
-        results -= len(entry.ws.has_what)
+    for i, (_, n) in enumerate(holders):
+        results -= n
         if results < 0:
-            return entries[: max(1, i)]
-    return entries
+            return holders[: max(1, i)]
+    return holders
 
 
 def _look(entry: Entry) -> None:

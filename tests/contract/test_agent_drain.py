@@ -50,6 +50,27 @@ async def test_a_drained_worker_holds_no_last_copy(c: Any, s: Any, a: Any, b: An
     assert 8 == len(RUNS)
 
 
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, config=QUIET)
+async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(
+    c: Any, s: Any, a: Any, b: Any, d: Any
+) -> None:
+    """The process of a drained worker may end at any moment, also in the next one's first look."""
+    install(s)
+    futures = c.map(slow, range(8), delay_s=0, workers=[a.address])
+    await wait(futures)
+    s.handle_worker_status_change(Status.paused, d.address, "test")  # so all goes to b
+    await until_state(s, a.name, wire.DRAINED)
+    s.handle_worker_status_change(Status.running, d.address, "test")
+    assert 8 == len(s.workers[b.address].has_what)
+
+    await retire(s, b.name)  # and now, before anything else, the first one ends
+    await asyncio.gather(a.close(), until_state(s, b.name, wire.DRAINED))
+    await b.close()
+
+    assert 8 == len(await c.gather(futures))
+    assert 8 == len(RUNS)
+
+
 @gen_cluster(client=True, nthreads=TWO)
 async def test_an_idle_empty_worker_is_drained_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
     install(s)

@@ -12,7 +12,6 @@ from dask_adaptive.kube.objects import COMPONENT_LABEL, Watched
 from dask_adaptive.kube.resources import Resource
 from dask_adaptive.model.keys import ClusterKey
 
-
 W = TypeVar("W", bound=Watched)
 
 

@@ -24,6 +24,9 @@ Client: TypeAlias = Any
 #: Workers at the peak: the policy's maxReplicas.
 PEAK = 6
 
+#: Where the cluster is; None: on this machine, in a rehearsal.
+NAMESPACE = os.environ.get("DASK_ADAPTIVE_DEMO_NAMESPACE")
+
 #: How long any act may wait for the cluster; a demo that hangs is worse than one that fails.
 PATIENCE_S = 180.0
 
@@ -102,7 +105,8 @@ def pinned(client: Client) -> None:
     say(f"  pinned: {keep}")
     took = until("all others gone", lambda: names(client) == [keep])
     say(f"  After {took:.1f} s all others have left; {keep} stays:")
-    say(f"  {explained(client, keep)}")
+    for line in explained(client, keep).splitlines():
+        say(f"  {line}")
     pin(keep, None)
 
 
@@ -113,26 +117,37 @@ def unpinned(client: Client) -> None:
 
 
 def explained(client: Client, worker: str) -> str:
-    """What the agent says of a worker."""
-    answer = client.sync(client.scheduler.adaptive_explain, protocol=1, names=[worker])
-    return str(answer["workers"][0]["sentence"])
+    """Why a worker stays: asked as a person would in this place."""
+    if NAMESPACE is None:
+        answer = client.sync(client.scheduler.adaptive_explain, protocol=1, names=[worker])
+        return str(answer["workers"][0]["sentence"])
+    return kubectl("get", "dap") + kubectl("dask-adaptive", "explain", pod_of(worker))
 
 
 def pin(worker: str, duration: str | None) -> None:
     """Pin a worker, or with None take the pin away."""
-    namespace = os.environ.get("DASK_ADAPTIVE_DEMO_NAMESPACE")
-    if namespace is None:
+    if NAMESPACE is None:
         from dask_adaptive.local.annotations import annotations_of_this_rehearsal
 
         annotations_of_this_rehearsal().set_pin(worker, duration, "the demo's third act")
         return
-    kubectl = ["kubectl", "--namespace", namespace]
-    find = ["get", "pods", "-o", "name", "-l", f"dask.org/worker-name={worker}"]
-    pod = subprocess.run([*kubectl, *find], check=True, capture_output=True, text=True).stdout
     annotation = f"dask-adaptive.dev/pin{'-' if duration is None else '=' + duration}"
-    command = [*kubectl, "annotate", "--overwrite", pod.strip(), annotation]
-    say(f"  $ kubectl {' '.join(command[1:])}")
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    say(kubectl("annotate", "--overwrite", "pod", pod_of(worker), annotation).rstrip())
+
+
+def pod_of(worker: str) -> str:
+    """The pod in which a worker runs; the worker has the name of its Deployment."""
+    pods = kubectl("get", "pods", "-o", "name", "-l", "dask.org/component=worker", show=False)
+    return next(p for p in pods.split() if p.startswith(f"pod/{worker}-")).removeprefix("pod/")
+
+
+def kubectl(*words: str, show: bool = True) -> str:
+    """Run kubectl in the demo's namespace; its output below the command as one would type it."""
+    command = ["kubectl", *words, "--namespace", str(NAMESPACE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {done.stderr}")
+    return f"  $ {' '.join(command)}\n{done.stdout}" if show else done.stdout
 
 
 def main() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event
-from dask_adaptive.model.observed import ObservedWorker, Tally
+from dask_adaptive.model.observed import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,17 @@ class Figures:
     fixed_worker_s: float  # the same for a cluster that always has maxReplicas
     to_connected_s: tuple[float, ...]  # from load to the workers it asked for, each time
     to_gone_s: tuple[float, ...]  # from a worker's last task to its end, each worker
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What is added up of one moment."""
+
+    present: int  # workers that exist, connected or not
+    idle_s: Mapping[str, float]  # of each connected worker; 0 while it has a task
+    wanted: int
+    desired: int
+    tally: Tally | None
 
 
 class Recorder:
@@ -41,15 +52,26 @@ class Recorder:
         """Events are for the view."""
 
     def saw(self, result: PassResult) -> None:
-        now = self._clock()
         workers = [w for g in result.observed.groups for w in g.workers]
+        self.add(
+            Sample(
+                present=len(workers),
+                idle_s={w.name: w.idle_s for w in workers if w.is_connected},
+                wanted=result.plan.wanted,
+                desired=result.plan.desired,
+                tally=result.observed.scheduler.tally,
+            )
+        )
+
+    def add(self, sample: Sample) -> None:
+        """Add one moment to the figures; the time since the last one counts with its workers."""
+        now = self._clock()
         self._worker_s += self._present * (now - self._last)
-        self._present, self._last = len(workers), now
-        connected = [w for w in workers if w.is_connected]
-        self._peak = max(self._peak, len(connected))
-        self._tally = result.observed.scheduler.tally or self._tally
-        self._time_rise(result.plan.desired, result.plan.wanted, len(connected), now)
-        self._time_leaving(connected, now)
+        self._present, self._last = sample.present, now
+        self._peak = max(self._peak, len(sample.idle_s))
+        self._tally = sample.tally or self._tally
+        self._time_rise(sample.desired, sample.wanted, len(sample.idle_s), now)
+        self._time_leaving(sample.idle_s, now)
 
     @property
     def present(self) -> int:
@@ -76,8 +98,8 @@ class Recorder:
             self._to_connected.append(now - self._rising_since)
             self._rising_since = None
 
-    def _time_leaving(self, connected: list[ObservedWorker], now: float) -> None:
-        for name in self._busy_at.keys() - {w.name for w in connected}:
+    def _time_leaving(self, idle_s: Mapping[str, float], now: float) -> None:
+        for name in self._busy_at.keys() - idle_s.keys():
             self._to_gone.append(now - self._busy_at.pop(name))
-        for worker in connected:
-            self._busy_at[worker.name] = now - worker.idle_s
+        for name, seconds in idle_s.items():
+            self._busy_at[name] = now - seconds

@@ -54,6 +54,7 @@ class Rehearsal:
         directory: For logs, annotations and worker directories; must exist.
         watchers: Told of each pass and each event.
         capacity, nthreads, memory_limit, groups: As `LocalPlatform` takes them.
+        initial: Workers that the cluster starts with, as `spec.worker.replicas` says.
         inject: Whether the scheduler preloads the agent.
         attach: Whether the loop may attach it to a scheduler that runs without.
         port: Of the scheduler; 0 takes a free one.
@@ -70,6 +71,7 @@ class Rehearsal:
         nthreads: int = 1,
         memory_limit: str = "1GiB",
         groups: tuple[str, ...] = (),
+        initial: int = 0,
         inject: bool = True,
         attach: bool = True,
         port: int = 0,
@@ -81,6 +83,7 @@ class Rehearsal:
             "capacity": capacity, "nthreads": nthreads, "memory_limit": memory_limit,
             "groups": groups,
         }  # fmt: skip
+        self._initial = initial
         self._attach, self._timeout_s = attach, timeout_s
         self.scheduler = LocalScheduler(directory, port=port, inject=inject)
         self.platform: LocalPlatform
@@ -98,6 +101,7 @@ class Rehearsal:
         await self.scheduler.start()
         local = dict(self._local)
         self.platform = LocalPlatform(self.key, self._directory, self.address, **local)  # type: ignore[arg-type]
+        await self.platform.set_replicas(self.key.default_group, self._initial)
         self.start_loop()
         return self
 

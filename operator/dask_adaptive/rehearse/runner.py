@@ -64,6 +64,7 @@ async def _rehearse(
         capacity=machine.capacity,
         nthreads=machine.nthreads,
         memory_limit=machine.memory_limit,
+        initial=min(1, policy.maximum),  # as dask-kubernetes' own examples do
     )
     with view:
         async with rehearsal:
