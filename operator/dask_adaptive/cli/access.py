@@ -76,7 +76,8 @@ def default_namespace(context: str | None = None) -> str:
     from kubernetes.config import ConfigException, list_kube_config_contexts
 
     try:
-        contexts, active = list_kube_config_contexts(os.environ.get("KUBECONFIG"))
+        untyped: Any = list_kube_config_contexts
+        contexts, active = untyped(os.environ.get("KUBECONFIG"))
     except (ConfigException, OSError, TypeError):
         return in_pod.read_text().strip() if in_pod.exists() else "default"
     chosen = next((c for c in contexts if c["name"] == context), active)

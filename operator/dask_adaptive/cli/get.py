@@ -63,7 +63,9 @@ def command(
 
 def _row(policy: Mapping[str, Any]) -> list[str]:
     meta, spec, status = policy["metadata"], policy["spec"], policy.get("status") or {}
-    ready = next((c for c in status.get("conditions", []) if c["type"] == "Ready"), {})
+    ready: Mapping[str, Any] = next(
+        (c for c in status.get("conditions", []) if c["type"] == "Ready"), {}
+    )
     numbers = ("replicas", "desiredReplicas", "pending", "idle", "busy", "pinned", "retiring")
     return [
         meta["namespace"],

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dask_adaptive.loop.ports import LinkError, Retired
@@ -70,13 +71,24 @@ class StockLink:
         )
 
     async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
-        """Offered by `workers_to_close` now, or refused; its data is moved in the background."""
+        """
+        Let workers go that `workers_to_close` offers now; their data moves in the background.
+
+        One request at a time: upstream's RetireWorker counts a copy on another leaving worker as
+        safe, so two that leave one after the other may each rely on the other's copy.
+        """
         identity = await self._calls.call("identity")
-        addresses = {str(row["name"]): a for a, row in identity["workers"].items()}
-        closing = {str(r["name"]) for r in identity["workers"].values() if r["status"] == CLOSING}
-        closable = await self._closable()
+        rows = {str(row["name"]): (a, row["status"]) for a, row in identity["workers"].items()}
+        closing = {name for name, (_, status) in rows.items() if status == CLOSING}
+        present = [name for name in names if name in rows]
+        new = [name for name in present if name not in closing]
+        refusal = await self._refusal(new, closing - set(names))
+        if new and refusal is None:
+            self._move(new)
         return [
-            await self._retire(name, addresses.get(name), name in closing, name in closable)
+            Retired(name, "gone")
+            if name not in rows
+            else await self._answer(name, rows[name][0], refusal if name in new else None)
             for name in names
         ]
 
@@ -125,33 +137,40 @@ class StockLink:
             leaving_message="" if leaving is Leaving.NO else "being retired by stock RPC",
         )
 
-    async def _retire(
-        self, name: str, address: str | None, is_closing: bool, is_closable: bool
-    ) -> Retired:
-        if address is None:
-            return Retired(name, "gone")
-        if not is_closing and not is_closable:
-            return Retired(name, "active", Reason.NOT_OFFERED, "the scheduler needs it after all")
-        if is_closing and self._is_moved(name):
+    async def _refusal(self, new: Sequence[str], leaving: Collection[str]) -> Retired | None:
+        if not new:
+            return None
+        if leaving:
+            return Retired("", "active", Reason.RETIRING, "stock RPC lets one worker go at a time")
+        if not set(new) <= await self._closable():
+            return Retired("", "active", Reason.NOT_OFFERED, "the scheduler needs it after all")
+        return None
+
+    async def _answer(self, name: str, address: str, refusal: Retired | None) -> Retired:
+        if refusal is not None:
+            return replace(refusal, name=name)
+        if self._is_moved(name):
             tasks = await self._calls.call("processing", workers=[address])
             if not any(tasks.values()):
                 return Retired(name, "drained")
-            self._moves.pop(name, None)  # a task may leave a new result: move data again
-        self._move(name)
+        # A task that ran to its end may have left a new result, a move may have failed, or an
+        # operator before this one may have begun: move data (again).
+        if name not in self._moves or self._moves[name].done():
+            self._move([name])
         return Retired(name, "draining")
 
-    def _move(self, name: str) -> None:
-        if name not in self._moves or self._moves[name].done():
-            self._moves[name] = asyncio.create_task(self._move_data(name))
+    def _move(self, names: Sequence[str]) -> None:
+        task = asyncio.create_task(self._move_data(list(names)))
+        self._moves.update(dict.fromkeys(names, task))
 
-    async def _move_data(self, name: str) -> bool:
+    async def _move_data(self, names: list[str]) -> bool:
         try:
             moved = await self._long_calls.call(
-                "retire_workers", names=[name], close_workers=False, remove=False
+                "retire_workers", names=names, close_workers=False, remove=False
             )
         except LinkError:
             return False
-        return bool(moved)
+        return len(moved) == len(names)
 
     def _is_moved(self, name: str) -> bool:
         task = self._moves.get(name)
