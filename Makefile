@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 OLDEST := 2023.5.0
 MIDDLE := 2024.8.2
 NEWEST := 2026.8.0
+TOOLS := pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-k8s bench clean
@@ -38,12 +39,13 @@ check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests: u
 	$(BIN)/ruff check && $(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/unit tests/contract
+	scripts/sync_chart.py --check
+	$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract
 
 test: check $(VENV)-$(OLDEST)/.test $(VENV)-$(MIDDLE)/.test ## all tests that need no Kubernetes
-	$(VENV)-$(OLDEST)/bin/python -m pytest -q tests/contract
-	$(VENV)-$(MIDDLE)/bin/python -m pytest -q tests/contract
-	$(BIN)/python -m pytest -q tests/loop
+	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 2 tests/contract
+	$(VENV)-$(MIDDLE)/bin/python -m pytest -q -n 2 tests/contract
+	$(BIN)/python -m pytest -q -n 4 tests/loop
 
 test-k8s: $(VENV)/.dev ## tests on a real API server and node (boots them, or uses KUBECONFIG)
 	scripts/test-k8s.sh
@@ -64,9 +66,9 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 
 # The agent's contract on other releases of distributed: no operator there, as in users' images.
 $(VENV)-$(OLDEST)/.test: pyproject.toml
-	scripts/venv.sh $(VENV)-$(OLDEST) "pytest>=8 pytest-asyncio>=1 pytest-timeout hypothesis" "dask[array,dataframe]==$(OLDEST) distributed==$(OLDEST) pandas<2.1 numpy<2 pyarrow"
+	scripts/venv.sh $(VENV)-$(OLDEST) "$(TOOLS)" "dask[array,dataframe]==$(OLDEST) distributed==$(OLDEST) pandas<2.1 numpy<2 pyarrow"
 	@touch $@
 
 $(VENV)-$(MIDDLE)/.test: pyproject.toml
-	scripts/venv.sh $(VENV)-$(MIDDLE) "pytest>=8 pytest-asyncio>=1 pytest-timeout hypothesis" "dask[array,dataframe]==$(MIDDLE) distributed==$(MIDDLE) pandas<3 numpy<2 pyarrow"
+	scripts/venv.sh $(VENV)-$(MIDDLE) "$(TOOLS)" "dask[array,dataframe]==$(MIDDLE) distributed==$(MIDDLE) pandas<3 numpy<2 pyarrow"
 	@touch $@

@@ -167,7 +167,8 @@ def mounted(folder: Path, *, content: bytes) -> None:
 
 
 SCHEDULER = """
-import asyncio
+import asyncio, sys
+sys.path[:] = [p for p in sys.path if not p.endswith("/operator")]  # an image has no agent of its own
 from distributed import Scheduler
 from distributed.core import rpc
 

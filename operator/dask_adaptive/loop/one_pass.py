@@ -67,7 +67,8 @@ class ClusterLoop:
         self._past = remember(self._past, observed, policy, decided, outcomes, now=ports.clock())
         status = status_of(observed, policy, decided, outcomes)
         await self._report(status, decided, outcomes)
-        return PassResult(observed, decided, outcomes, status, _next(status, outcomes))
+        again_in_s = _next(policy, status, outcomes)
+        return PassResult(observed, decided, outcomes, status, again_in_s)
 
     async def _ask_scheduler(self, view: PlatformView, policy: Policy) -> ObservedScheduler:
         # A cluster that is not there, or not ours, is not even asked.
@@ -93,5 +94,8 @@ def _ordered(events: frozenset[Event]) -> list[Event]:
     return sorted(events, key=lambda e: (e.worker, e.reason.value, e.message))
 
 
-def _next(status: Status, outcomes: tuple[Outcome, ...]) -> float:
-    return BRISK_S if outcomes or status.pending or status.retiring else REST_S
+def _next(policy: Policy, status: Status, outcomes: tuple[Outcome, ...]) -> float:
+    if outcomes or status.pending or status.retiring:
+        return BRISK_S
+    # A window that holds no earlier recommendation would hold nothing back.
+    return max(BRISK_S, min(REST_S, policy.idle_timeout_s / 3))

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -151,6 +152,8 @@ def kubectl(*words: str, show: bool = True) -> str:
 
 
 def main() -> None:
+    # Workers of a cluster may run another patch release of Python; that does not matter here.
+    warnings.filterwarnings("ignore", category=distributed.versions.VersionMismatchWarning)
     make_client: Any = distributed.Client
     with make_client() as client:  # the address comes from DASK_SCHEDULER_ADDRESS
         burst(client)

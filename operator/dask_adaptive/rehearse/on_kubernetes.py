@@ -70,7 +70,7 @@ class Onlooker:
         sample = Sample(
             present=max(len(scheduler.workers), status.get("replicas", 0)),
             idle_s={w.name: w.idle_s for w in scheduler.workers},
-            wanted=status.get("wanted", 0),
+            wanted=status.get("wantedReplicas", 0),
             desired=status.get("desiredReplicas", 0),
             tally=scheduler.tally,
         )
@@ -86,14 +86,12 @@ class Onlooker:
     async def _tell_events(self) -> None:
         events = (await kubectl(self._namespace, "events"))["items"]
         for event in events:
+            if event["involvedObject"]["kind"] != "AdaptivePolicy":
+                continue  # those on pods say the same again
             mark = f"{event['metadata']['uid']} {event.get('count', 1)}"
-            is_ours = "dask-adaptive" in json.dumps(event.get("source", {})) or "dask-adaptive" in (
-                event.get("reportingComponent") or event.get("reportingController") or ""
-            )
-            if is_ours and mark not in self._told:
+            if mark not in self._told:
                 self._told.add(mark)
-                about = event["involvedObject"]["name"]
-                self._view.said(f"  {event['reason']}: {about} {event['message']}")
+                self._view.said(f"  {event['reason']}: {event['message']}")
 
 
 async def main(namespace: str, name: str, address: str) -> int:
