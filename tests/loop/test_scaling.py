@@ -113,7 +113,7 @@ async def test_a_malformed_pin_is_a_pin(stage: Start) -> None:
     await s.until(lambda: s.names() == {keep}, "the other leaves")
     invalid = [e for e in s.events if e.reason is Reason.INVALID_PIN]
     assert [keep] == [e.worker for e in invalid]
-    assert "write true, a duration like 4h" in invalid[0].message
+    assert "a duration such as 4h" in invalid[0].message
 
 
 async def test_advise_says_and_does_nothing(stage: Start) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.pins import PinNote, manual_pin, read_instant, read_pin
+from dask_adaptive.kube.pins import PinNote, manual_pin, read_pin
 from dask_adaptive.model.observed import ManualPin
+from dask_adaptive.model.pins import read_instant
 from support import kube_objects as ko
 
 NOW = ko.CREATED_AT + 100

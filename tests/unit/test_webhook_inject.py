@@ -168,7 +168,7 @@ def mounted(folder: Path, *, content: bytes) -> None:
 
 SCHEDULER = """
 import asyncio, sys
-sys.path[:] = [p for p in sys.path if not p.endswith("/operator")]  # an image has no agent of its own
+sys.path[:] = [p for p in sys.path if not p.endswith("/operator")]  # as in an image
 from distributed import Scheduler
 from distributed.core import rpc
 

@@ -10,9 +10,10 @@ from dask_adaptive.cli.access import NOTHING, USAGE, ask, default_namespace, fai
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import NotFound
 from dask_adaptive.kube.objects import COMPONENT_LABEL
-from dask_adaptive.kube.pins import PIN, PIN_REASON, read_instant
+from dask_adaptive.kube.pins import PIN, PIN_REASON
 from dask_adaptive.kube.resources import PODS
 from dask_adaptive.model.duration import parse_duration
+from dask_adaptive.model.pins import read_instant
 
 #: In managedFields: a person's own pin, by way of this command.
 MANAGER = "dask-adaptive-cli"

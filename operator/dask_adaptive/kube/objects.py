@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.kube.pins import PinNote, read_instant, read_pin
+from dask_adaptive.kube.pins import PinNote, read_pin
 from dask_adaptive.kube.waiting import deployment_waiting, pod_waiting
 from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.pins import read_instant
 
 CLUSTER_LABEL = "dask.org/cluster-name"
 COMPONENT_LABEL = "dask.org/component"

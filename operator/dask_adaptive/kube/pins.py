@@ -10,15 +10,14 @@ only dask-kubernetes sets, in the same write. Without managedFields an annotatio
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.model.duration import parse_duration
 from dask_adaptive.model.observed import ManualPin
+from dask_adaptive.model.pins import lifts, pin_end, read_instant
 
 PIN = f"{DOMAIN}/pin"
 PIN_REASON = f"{DOMAIN}/pin-reason"
@@ -79,17 +78,6 @@ def _metadata_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return fields
 
 
-def read_instant(text: str) -> float | None:
-    """Read an RFC 3339 instant as seconds since 1970; None if it is none."""
-    try:
-        instant = datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    if instant.tzinfo is None:
-        return None
-    return instant.timestamp()
-
-
 def manual_pin(
     notes: Iterable[PinNote | None], *, now: float, first_seen: float, max_s: float
 ) -> ManualPin | None:
@@ -108,31 +96,14 @@ def manual_pin(
     for note in notes:
         if note is None:
             continue
-        if note.value.lower() in ("", "false"):
+        if lifts(note.value):
             return None
         since = note.set_at if note.set_at is not None else first_seen
-        lasts_until, problem = _end(note.value, since)
+        lasts_until, problem = pin_end(note.value, since)
         left_s = min(lasts_until, since + max_s) - now
         if left_s > 0:
             return ManualPin(left_s=left_s, reason=_sentence(note), problem=problem)
     return None
-
-
-def _end(value: str, since: float) -> tuple[float, str]:
-    """When a pin ends, and what is wrong with it."""
-    if value.lower() == "true":
-        return math.inf, ""
-    instant = read_instant(value)
-    if instant is not None:
-        return instant, ""
-    try:
-        return since + parse_duration(value), ""
-    except ValueError:
-        problem = (
-            f'{PIN}={value!r} is none of "true", a duration such as 4h, or an instant such as'
-            " 2026-01-31T18:00:00Z; it pins until it is mended or removed"
-        )
-        return math.inf, problem
 
 
 def _sentence(note: PinNote) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_adaptive.model.observed import ManualPin
-from dask_adaptive.model.pins import read_pin
+from dask_adaptive.model.pins import lifts, pin_end
 
 #: Names the rehearsal's directory to the script that runs in it.
 ENVIRONMENT = "DASK_ADAPTIVE_REHEARSAL"
@@ -25,9 +25,11 @@ class Annotations:
     def manual_pin(self, worker: str) -> ManualPin | None:
         """What the file says of a worker now, read as `kubectl annotate` would be."""
         said = self._read().get(worker)
-        if said is None:
+        if said is None or lifts(said["pin"]):
             return None
-        return read_pin(said["pin"], said["reason"], set_at=said["at"], now=time.time())
+        until, problem = pin_end(said["pin"], since=said["at"])
+        left_s = until - time.time()
+        return ManualPin(left_s, said["reason"], problem) if left_s > 0 else None
 
     def set_pin(self, worker: str, pin: str | None, reason: str = "") -> None:
         """Pin a worker (`true`, a duration or an instant), or with None take the pin away."""

@@ -6,48 +6,48 @@ import datetime
 import math
 
 from dask_adaptive.model.duration import parse_duration
-from dask_adaptive.model.observed import ManualPin
-
-_FORMS = "write true, a duration like 4h, or an instant like 2026-12-31T18:00:00Z"
 
 
-def read_pin(text: str, reason: str, *, set_at: float, now: float) -> ManualPin | None:
+def read_instant(text: str) -> float | None:
+    """Read an RFC 3339 instant as seconds since 1970; None if it is none."""
+    try:
+        instant = datetime.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    # Without a time zone it would mean different times to different people.
+    return instant.timestamp() if instant.tzinfo is not None else None
+
+
+def lifts(value: str) -> bool:
+    """Whether a pin annotation says that there is no pin."""
+    return value.strip().lower() in ("", "false")
+
+
+def pin_end(value: str, since: float) -> tuple[float, str]:
     """
-    Read a pin annotation.
+    When a pin ends, and what is wrong with it.
 
-    Fail safe: what cannot be read pins the worker like `true`, and the result says what is wrong.
+    Fail safe: what cannot be read pins like `true`, and the second value says how to mend it.
 
     Args:
-        text: The annotation's value.
-        reason: What the person gave as the reason, if anything.
-        set_at: When the annotation was set, in epoch seconds: durations count from there. A time
-            in the future (clocks differ) is taken as now.
-        now: Epoch seconds.
+        value: The annotation's value; see `lifts` for those that are no pin.
+        since: When the annotation was set, in seconds since 1970; durations count from there.
 
     Returns:
-        The pin with the time it has left (infinite for `true`: the policy's cap ends it), or None
-        if the text says no, or its time has run out.
+        The end in seconds since 1970, infinite for `true` (the policy's cap ends it), and a
+        sentence, empty if nothing is wrong.
     """
-    said = text.strip()
-    if said.lower() in {"", "false", "no"}:
-        return None
-    since = min(set_at, now)
-    if said.lower() in {"true", "yes"}:
-        return ManualPin(math.inf, reason)
+    said = value.strip()
+    if said.lower() == "true":
+        return math.inf, ""
+    instant = read_instant(said)
+    if instant is not None:
+        return instant, ""
     try:
-        until = _until(said, since)
+        return since + parse_duration(said), ""
     except ValueError:
-        problem = f"the pin {text!r} cannot be read, so the worker is pinned; {_FORMS}"
-        return ManualPin(math.inf, reason, problem)
-    return ManualPin(until - now, reason) if until > now else None
-
-
-def _until(said: str, since: float) -> float:
-    try:
-        return since + parse_duration(said)
-    except ValueError:
-        pass
-    instant = datetime.datetime.fromisoformat(said.replace("Z", "+00:00"))
-    if instant.tzinfo is None:
-        raise ValueError("an instant without a time zone means different times to different people")
-    return instant.timestamp()
+        problem = (
+            f'the pin {value!r} is none of "true", a duration such as 4h, or an instant such as'
+            " 2026-01-31T18:00:00Z; it pins until it is mended or removed"
+        )
+        return math.inf, problem

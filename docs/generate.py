@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""
+Write the pages of the reference that follow from the code.
+
+    docs/generate.py           writes docs/reference/{policy,reasons,wire}.md
+    docs/generate.py --check   exit code 1 if a page is out of date
+
+Needs PyYAML, which the operator needs too.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs/reference"
+CRD = ROOT / "manifests/crds/adaptivepolicies.yaml"
+REASON = ROOT / "operator/dask_adaptive/model/reason.py"
+WIRE = ROOT / "operator/dask_adaptive_agent/wire.py"
+
+#: A sentence for each Reason.
+SENTENCES = ROOT / "docs/reasons.yaml"
+
+MADE = "<!-- Made by docs/generate.py from {source}. Edit that, then run docs/generate.py. -->\n"
+
+
+def policy_page() -> str:
+    """Fields, refusals, status and columns, from the CRD."""
+    version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
+    top = version["schema"]["openAPIV3Schema"]["properties"]
+    spec, status = top["spec"], top["status"]
+    lines = [
+        MADE.format(source=CRD.relative_to(ROOT)),
+        "# AdaptivePolicy\n",
+        f"`dask-adaptive.dev/{version['name']}`, namespaced, short name `dap`. One for one",
+        "DaskCluster. Durations are written `90s`, `15m`, `1h30m` or `500ms`. Fields that are not",
+        "listed here are refused. [The full example](../../manifests/examples/full-policy.yaml) has",
+        "every field, [the minimal one](../../manifests/examples/minimal-policy.yaml) the two that",
+        "you need.\n",
+        "## spec\n",
+        "| field | type | default | what |",
+        "|---|---|---|---|",
+        *(row(*each) for each in fields(spec, "spec") if "properties" not in each[1]),
+        "\n## What is refused\n",
+        "By the API server, when you apply it, with these sentences; and by `dask-adaptive rehearse`,",
+        "with sentences of its own. Wrong types and values out of range are refused as well.\n",
+        *(f"- `{path}`: {text}" for path, text in refusals(spec, "spec")),
+        "\n## status\n",
+        status["description"] + " No number in it changes by itself as time passes.\n",
+        "| field | type | what |",
+        "|---|---|---|",
+        *(
+            f"| `{path}` | {kind(schema)} | {cell(schema.get('description', ''))} |"
+            for path, schema, _ in fields(status, "status")
+        ),
+        "\n## Columns of `kubectl get dap`\n",
+        "Those marked *wide* need `-o wide`.\n",
+        "| column | from | what |",
+        "|---|---|---|",
+        *(
+            f"| {c['name']}{' *wide*' if c.get('priority') else ''} | `{c['jsonPath']}` |"
+            f" {cell(c.get('description', ''))} |"
+            for c in version["additionalPrinterColumns"]
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Every field below a schema: its path, its schema, and whether it is required."""
+    for name, child in schema.get("properties", {}).items():
+        at = f"{path}.{name}"
+        yield at, child, name in schema.get("required", [])
+        yield from fields(child, at)
+        yield from fields(child.get("items", {}), f"{at}[]")
+
+
+def row(path: str, schema: dict[str, Any], required: bool) -> str:
+    default = schema.get("default")
+    shown = "required" if required else f"`{yaml_word(default)}`" if default is not None else ""
+    return f"| `{path}` | {kind(schema)} | {shown} | {cell(schema.get('description', ''))} |"
+
+
+def kind(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " \\| ".join(f"`{word}`" for word in schema["enum"])
+    rules = " ".join(rule["rule"] for rule in schema.get("x-kubernetes-validations", []))
+    if "(ms|s|m|h)" in rules:
+        return "duration"
+    low = schema.get("minimum")
+    return schema.get("type", "") + ("" if low is None else f", at least {low}")
+
+
+def yaml_word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def refusals(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    every = ((path, schema), *((at, child) for at, child, _ in fields(schema, path)))
+    for at, child in every:
+        for rule in child.get("x-kubernetes-validations", []):
+            yield at, rule["message"]
+
+
+def cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def reasons_page() -> str:
+    """Every Reason in its group, from the enum and the comments in it."""
+    lines = [
+        MADE.format(source=REASON.relative_to(ROOT)),
+        "# Reasons\n",
+        "One word says why something was done or not done. It is the same word in the status, in",
+        "conditions, in events, in the label `reason` of the metrics, and in the log. Words are",
+        "added, never renamed. In `Advise` mode an event's reason is the word with `Would` before it:",
+        "`WouldUnderutilized`.",
+    ]
+    sentences = yaml.safe_load(SENTENCES.read_text())
+    for group, words in groups():
+        heading = group[0].upper() + group[1:]
+        lines += [f"\n## {heading}\n", "| reason | what it means |", "|---|---|"]
+        lines += [f"| `{word}` | {cell(sentences[word])} |" for word in words]
+    return "\n".join(lines) + "\n"
+
+
+def groups() -> list[tuple[str, list[str]]]:
+    """The comments of the enum, and the words below each."""
+    found: list[tuple[str, list[str]]] = []
+    for line in REASON.read_text().splitlines():
+        if comment := re.fullmatch(r"    # (.+)", line):
+            found.append((comment[1], []))
+        elif word := re.fullmatch(r'    [A-Z_]+ = "(\w+)"', line):
+            found[-1][1].append(word[1])
+    return found
+
+
+WIRE_INTRODUCTION = """\
+# The wire
+
+The messages between the operator and the agent in a scheduler. You need this page to read a packet
+or to write a tool of your own; nobody needs it to use dask-adaptive.
+
+Each message is one call on the scheduler's own RPC port, with plain values: numbers, text, lists,
+dicts. All times are durations in milliseconds, because clocks of two machines are never compared.
+The columns of a snapshot hold one entry for each worker, in the same order; names are sent once in
+a session.
+
+```python
+from distributed import Client
+
+with Client("tcp://scheduler:8786") as client:
+    answer = client.sync(client.scheduler.adaptive_explain, protocol=1)
+    for worker in answer["workers"]:
+        print(worker["name"], worker["sentence"])
+```
+
+`None` instead of a dict means that this scheduler runs no agent.
+"""
+
+
+def wire_page() -> str:
+    """Every message, from the classes of `wire.py` with their docstrings and comments."""
+    source = WIRE.read_text()
+    tree = ast.parse(source)
+    comments = comments_of(source)
+    constants = dict(constants_of(tree))
+    calls = [f"`{v}`" for v in constants.values() if str(v).startswith("adaptive_")]
+    lines = [
+        MADE.format(source=WIRE.relative_to(ROOT)),
+        WIRE_INTRODUCTION,
+        f"The protocol number is **{constants['PROTOCOL']}**. Both sides refuse another one;",
+        "`adaptive_hello` alone answers whatever the number.\n",
+        f"Calls: {', '.join(calls)}.",
+    ]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            rows = [n for n in node.body if isinstance(n, ast.AnnAssign)]
+            lines += [f"\n## {node.name}\n", ast.get_docstring(node) or "", ""]
+            lines += ["| key | type | what |", "|---|---|---|"]
+            lines += [wire_row(field, comments) for field in rows]
+    return "\n".join(lines) + "\n"
+
+
+def constants_of(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    """Names at the top of the module that stand for one number or text."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            yield ast.unparse(node.targets[0]), node.value.value
+
+
+def comments_of(source: str) -> dict[int, str]:
+    """Comments by line."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+
+
+def wire_row(field: ast.AnnAssign, comments: dict[int, str]) -> str:
+    assert isinstance(field.target, ast.Name)
+    last = field.end_lineno or field.lineno
+    said = [comments[line] for line in range(field.lineno, last + 2) if line in comments]
+    # A comment on the line after belongs to this field only if the annotation stands in brackets.
+    is_bracketed = last > field.lineno
+    text = said[0] if said and (is_bracketed or field.lineno in comments) else ""
+    return f"| `{field.target.id}` | `{cell(ast.unparse(field.annotation))}` | {cell(text)} |"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "policy.md": policy_page,
+    "reasons.md": reasons_page,
+    "wire.md": wire_page,
+}
+
+
+def stale() -> list[str]:
+    """Pages that are not what the code says."""
+    return [
+        name
+        for name, page in PAGES.items()
+        if not (REFERENCE / name).exists() or (REFERENCE / name).read_text() != page()
+    ]
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--check"]:
+        if found := stale():
+            raise SystemExit(f"out of date: {', '.join(found)}; run docs/generate.py")
+    elif sys.argv[1:]:
+        raise SystemExit(__doc__)
+    else:
+        for name, page in PAGES.items():
+            (REFERENCE / name).write_text(page())
+
+
+if __name__ == "__main__":
+    main()
