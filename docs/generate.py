@@ -42,17 +42,18 @@ def policy_page() -> str:
         MADE.format(source=CRD.relative_to(ROOT)),
         "# AdaptivePolicy\n",
         f"`dask-adaptive.dev/{version['name']}`, namespaced, short name `dap`. One for one",
-        "DaskCluster. Durations are written `90s`, `15m`, `1h30m` or `500ms`. Fields that are not",
-        "listed here are refused. [The full example](../../manifests/examples/full-policy.yaml) has",
-        "every field, [the minimal one](../../manifests/examples/minimal-policy.yaml) the two that",
-        "you need.\n",
+        "DaskCluster. Durations are written `90s`, `15m`, `1h30m` or `500ms`. `kubectl` refuses",
+        "fields that are not listed here.",
+        "[The full example](../../manifests/examples/full-policy.yaml) has every field,",
+        "[the minimal one](../../manifests/examples/minimal-policy.yaml) the two that you need.\n",
         "## spec\n",
         "| field | type | default | what |",
         "|---|---|---|---|",
         *(row(*each) for each in fields(spec, "spec") if "properties" not in each[1]),
         "\n## What is refused\n",
-        "By the API server, when you apply it, with these sentences; and by `dask-adaptive rehearse`,",
-        "with sentences of its own. Wrong types and values out of range are refused as well.\n",
+        "By the API server, when you apply it, with these sentences; and by",
+        "`dask-adaptive rehearse`, with sentences of its own. Wrong types and values out of range",
+        "are refused as well.\n",
         *(f"- `{path}`: {text}" for path, text in refusals(spec, "spec")),
         "\n## status\n",
         status["description"] + " No number in it changes by itself as time passes.\n",
@@ -122,14 +123,14 @@ def reasons_page() -> str:
         "# Reasons\n",
         "One word says why something was done or not done. It is the same word in the status, in",
         "conditions, in events, in the label `reason` of the metrics, and in the log. Words are",
-        "added, never renamed. In `Advise` mode an event's reason is the word with `Would` before it:",
-        "`WouldUnderutilized`.",
+        "added, never renamed. In `Advise` mode an event's reason is the word with `Would` before",
+        "it: `WouldUnderutilized`.",
     ]
     sentences = yaml.safe_load(SENTENCES.read_text())
-    for group, words in groups():
+    for group, found in groups():
         heading = group[0].upper() + group[1:]
         lines += [f"\n## {heading}\n", "| reason | what it means |", "|---|---|"]
-        lines += [f"| `{word}` | {cell(sentences[word])} |" for word in words]
+        lines += [f"| `{word}` | {cell(sentences[word])} |" for word in found]
     return "\n".join(lines) + "\n"
 
 
@@ -188,14 +189,32 @@ def wire_page() -> str:
             lines += [f"\n## {node.name}\n", ast.get_docstring(node) or "", ""]
             lines += ["| key | type | what |", "|---|---|---|"]
             lines += [wire_row(field, comments) for field in rows]
+    lines += words(constants)
     return "\n".join(lines) + "\n"
 
 
 def constants_of(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """Names at the top of the module that stand for one number or text."""
+    """Names at the top of the module that stand for a number, a text, or several texts."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            yield ast.unparse(node.targets[0]), node.value.value
+        if not isinstance(node, ast.Assign):
+            continue
+        try:
+            value = ast.literal_eval(node.value)
+        except ValueError:
+            continue  # put together from other names
+        if isinstance(node.targets[0], ast.Tuple):
+            yield from zip(map(ast.unparse, node.targets[0].elts), value, strict=True)
+        else:
+            yield ast.unparse(node.targets[0]), value
+
+
+def words(constants: dict[str, Any]) -> Iterator[str]:
+    yield "\n## Words\n"
+    yield "| in `wire.py` | on the wire |"
+    yield "|---|---|"
+    for name, value in constants.items():
+        shown = value if isinstance(value, tuple) else (value,)
+        yield f"| `{name}` | {', '.join(f'`{one}`' for one in shown)} |"
 
 
 def comments_of(source: str) -> dict[int, str]:

@@ -69,7 +69,7 @@ def shuffle(client: Client) -> None:
     say("Act 2: a P2P shuffle on three workers, while the other load falls away.")
     chosen = names(client)[:3]
     future = shuffled(client, chosen)
-    until("others to leave", lambda: future.done() or len(names(client)) < PEAK)
+    until("others to leave", lambda: future.done() or len(names(client)) <= 3)
     assert not future.done(), "the shuffle was over before anybody left"
     assert set(chosen) <= set(names(client)), "a worker of the running shuffle left"
     say(f"  Down to {len(names(client))} workers while it runs; its own three are pinned.")
@@ -84,8 +84,8 @@ def shuffled(client: Client, workers: list[str]) -> Any:
     import pandas as pd
 
     def part(i: int) -> pd.DataFrame:
-        time.sleep(0.2 if i < 3 else 9.0)  # the first are soon there: the shuffle begins
-        x = range(i * 6_000, (i + 1) * 6_000)
+        time.sleep(12.0 if i else 0.2)  # the first is soon there: the shuffle begins
+        x = range(i * 12_000, (i + 1) * 12_000)
         return pd.DataFrame({"x": x, "k": [v % 97 for v in x]})
 
     def summary(frame: pd.DataFrame) -> pd.DataFrame:
@@ -94,7 +94,7 @@ def shuffled(client: Client, workers: list[str]) -> Any:
     columns = {"x": pd.Series(dtype="int64"), "k": pd.Series(dtype="int64")}
     found = {"rows": pd.Series(dtype="int64"), "total": pd.Series(dtype="int64")}
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
-        frame = dd.from_map(part, range(6), meta=pd.DataFrame(columns)).shuffle("k", npartitions=3)
+        frame = dd.from_map(part, range(3), meta=pd.DataFrame(columns)).shuffle("k", npartitions=3)
         result = frame.map_partitions(summary, meta=pd.DataFrame(found))
         return client.compute(result, workers=workers, allow_other_workers=False)
 

@@ -1,0 +1,100 @@
+"""
+Fixtures on a real node, with both operators running: see scripts/test-k8s.sh.
+
+The machine that runs these tests must reach Service IPs, as the local node's own machine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.api import KubeApi
+from support.e2e_cluster import LiveCluster
+from support.e2e_objects import adaptive_policy, dask_cluster
+from support.kube_server import Kubectl
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "/e2e/" in str(item.path):
+            item.add_marker(pytest.mark.k8s)
+            # Workers run the image's Python, clients that of this machine.
+            quiet = "ignore::distributed.versions.VersionMismatchWarning"
+            item.add_marker(pytest.mark.filterwarnings(quiet))
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def admin() -> Kubectl:
+    """kubectl on a cluster where both operators are installed."""
+    path = os.environ.get("KUBECONFIG")
+    if not path:
+        message = "KUBECONFIG is not set; scripts/test-k8s.sh boots a node and runs these tests"
+        if os.environ.get("DASK_ADAPTIVE_REQUIRE_K8S") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    kubectl = Kubectl(path)
+    selector = "app.kubernetes.io/name=dask-adaptive-operator"
+    found = kubectl("get", "deployments", "--all-namespaces", "--selector", selector, "-o", "name")
+    assert found, "dask-adaptive is not installed on this cluster; run scripts/install.sh"
+    return kubectl
+
+
+@pytest.fixture
+def kubectl(admin: Kubectl) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own; it goes in the background."""
+    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    admin("create", "namespace", name)
+    yield admin.within(name)
+    if os.environ.get("KEEP_NAMESPACES") != "1":
+        admin("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+async def api(admin: Kubectl) -> AsyncIterator[KubeApi]:
+    connection = await KubeApi.connect()
+    yield connection
+    await connection.close()
+
+
+#: Makes a DaskCluster called `name`, its policy, and a client.
+Start = Callable[..., Awaitable[LiveCluster]]
+
+
+@pytest.fixture
+async def start(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Start]:
+    """
+    Start clusters. `policy=None`: without one; other arguments are those of `dask_cluster`.
+
+    Returns once the scheduler and, where there is one, the policy are ready.
+    """
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            name: str = "c",
+            *,
+            policy: dict[str, Any] | None = {},  # noqa: B006  # read only
+            annotations: dict[str, str] | None = None,
+            tally: bool = True,
+            **cluster: Any,
+        ) -> LiveCluster:
+            made = dask_cluster(name, **cluster)
+            if annotations:
+                made["metadata"]["annotations"] = annotations
+            objects = [made] if policy is None else [made, adaptive_policy(name, **policy)]
+            await asyncio.to_thread(kubectl.apply, *objects)
+            live = LiveCluster(api, kubectl, name)
+            stack.push_async_callback(live.close)
+            await live.open(tally=tally)
+            if policy is not None:
+                await live.until_ready()
+            return live
+
+        yield start

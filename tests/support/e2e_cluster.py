@@ -1,0 +1,228 @@
+"""One DaskCluster on a real node, with a client and eyes: what the e2e tests are written in."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from distributed import Client
+
+from dask_adaptive.kube.api import Json, KubeApi
+from dask_adaptive.kube.errors import NotFound
+from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL
+from dask_adaptive.kube.resources import DEPLOYMENTS, EVENTS, GROUPS, PODS, POLICIES, SERVICES
+from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.policy import parse_policy
+from dask_adaptive.scheduler.link import Link, connect
+from support.e2e_objects import adaptive_policy
+from support.kube_server import Kubectl
+
+#: No single wait of a test may take longer: a machine under load is slow, a hang is a failure.
+PATIENCE_S = 90.0
+
+_LOOK_S = 0.25
+
+
+class LiveCluster:
+    """Reads through the API; acts with kubectl, as people do."""
+
+    def __init__(self, api: KubeApi, kubectl: Kubectl, name: str) -> None:
+        self.api, self.name, self._kubectl = api, name, kubectl
+        self.namespace = kubectl.namespace
+        self.group = f"{name}-default"
+        self.client: Any = None
+        self.more_to_tell: list[Callable[[], str]] = []  # of whoever knows more about a failure
+        self._link: Link | None = None
+
+    async def open(self, *, tally: bool = True) -> None:
+        """Connect a client once the scheduler answers; `tally`: have its agent count runs."""
+        await self.until(self._is_scheduler_ready, "the scheduler's pod is ready")
+        service = await self.api.get(SERVICES.path(self.namespace, f"{self.name}-scheduler"))
+        address = f"tcp://{service['spec']['clusterIP']}:8786"
+        make: Any = Client
+        self.client = await make(address, asynchronous=True, timeout="30s")
+        self._link = connect(address, attach=False, tally=tally)
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.client.close()
+        if self._link is not None:
+            await self._link.close()
+
+    async def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        return await asyncio.to_thread(self._kubectl, *words, stdin=stdin)
+
+    async def apply(self, *objects: dict[str, Any]) -> None:
+        await asyncio.to_thread(self._kubectl.apply, *objects)
+
+    async def govern(self, **spec: Any) -> None:
+        """Apply a policy for this cluster."""
+        await self.apply(adaptive_policy(self.name, **spec))
+
+    async def edit(self, **spec: Any) -> None:
+        patch = json.dumps({"spec": spec})
+        await self.kubectl("patch", "dap", self.name, "--type=merge", "--patch", patch)
+
+    # What is so.
+
+    async def policy(self) -> Json:
+        try:
+            return await self.api.get(POLICIES.path(self.namespace, self.name))
+        except NotFound:
+            return {"spec": adaptive_policy(self.name)["spec"]}
+
+    async def status(self) -> Json:
+        return dict((await self.policy()).get("status") or {})
+
+    async def condition(self, kind: str) -> tuple[str, str]:
+        """Status and reason."""
+        conditions = (await self.status()).get("conditions") or []
+        found = next((c for c in conditions if c["type"] == kind), {})
+        return found.get("status", ""), found.get("reason", "")
+
+    async def observe(self) -> ObservedScheduler:
+        assert self._link is not None
+        return await self._link.observe(parse_policy((await self.policy())["spec"]))
+
+    async def connected(self) -> set[str]:
+        """Names of the workers that the scheduler knows."""
+        return {w.name for w in (await self.observe()).workers}
+
+    async def deployments(self, group: str | None = None) -> dict[str, str]:
+        """Workers that exist, by name, with their uid."""
+        selector = f"{COMPONENT_LABEL}=worker,{GROUP_LABEL}={group or self.group}"
+        found = await self.api.list(DEPLOYMENTS.path(self.namespace), selector=selector)
+        return {d["metadata"]["name"]: d["metadata"]["uid"] for d in found}
+
+    async def replicas(self, group: str | None = None) -> int:
+        found = await self.api.get(GROUPS.path(self.namespace, group or self.group))
+        return int(found["spec"]["worker"]["replicas"])
+
+    async def scheduler_pod(self) -> Json:
+        selector = f"{COMPONENT_LABEL}=scheduler,{CLUSTER_LABEL}={self.name}"
+        pods = await self.api.list(PODS.path(self.namespace), selector=selector)
+        return next(p for p in pods if not p["metadata"].get("deletionTimestamp"))
+
+    async def pod_of(self, worker: str) -> str:
+        pods = await self.api.list(
+            PODS.path(self.namespace), selector=f"{COMPONENT_LABEL}=worker"
+        )
+        names = [p["metadata"]["name"] for p in pods]
+        return next(n for n in names if n.startswith(f"{worker}-"))
+
+    async def events(self, *reasons: str) -> list[Json]:
+        """Our events on the policy, oldest first."""
+        path = EVENTS.path(self.namespace)
+        about = "involvedObject.kind=AdaptivePolicy"
+        found = [
+            e
+            for e in await self.api.list(path, field=about)
+            if e["involvedObject"]["name"] == self.name and (not reasons or e["reason"] in reasons)
+        ]
+        return sorted(found, key=lambda e: (e["firstTimestamp"], e["metadata"]["creationTimestamp"]))
+
+    async def counts(self) -> tuple[int, int, int]:
+        """Tasks, runs, and how many of them were redone."""
+        tally = (await self.observe()).tally
+        assert tally is not None
+        return tally.tasks, tally.runs, tally.redone
+
+    # Waiting.
+
+    async def until(
+        self, holds: Callable[[], Any], what: str, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Poll until something is so; else fail with all that is known."""
+        end = time.monotonic() + patience_s
+        while True:
+            answer = holds()
+            if inspect.isawaitable(answer):
+                answer = await answer
+            if answer:
+                return
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {patience_s:.0f} s: {what}\n{await self.told()}")
+            await asyncio.sleep(_LOOK_S)
+
+    async def throughout(self, seconds: float, holds: Callable[[], Any], what: str) -> None:
+        """Poll for some time: something must stay so."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert await holds(), f"no longer so: {what}\n{await self.told()}"
+            await asyncio.sleep(_LOOK_S)
+
+    async def until_ready(self) -> None:
+        async def is_ready() -> bool:
+            return (await self.condition("Ready"))[0] == "True"
+
+        await self.until(is_ready, "the policy is Ready")
+
+    async def until_connected(self, count: int) -> None:
+        async def is_there() -> bool:
+            return len(await self.connected()) == count
+
+        await self.until(is_there, f"{count} workers are connected")
+
+    async def until_settled(self, count: int) -> None:
+        """`replicas`, Deployments, Dask workers and the status all say the same number."""
+
+        async def is_settled() -> bool:
+            status = await self.status()
+            numbers = {
+                await self.replicas(),
+                len(await self.deployments()),
+                len(await self.connected()),
+                status.get("replicas"),
+            }
+            return numbers == {count} and not status.get("retiring")
+
+        await self.until(is_settled, f"all is settled at {count} workers")
+
+    async def until_event(self, reason: str, text: str = "") -> Json:
+        found: list[Json] = []
+
+        async def is_told() -> bool:
+            found[:] = [e for e in await self.events(reason) if text in e["message"]]
+            return bool(found)
+
+        await self.until(is_told, f"an event {reason} with {text!r}")
+        return found[0]
+
+    async def told(self) -> str:
+        """What a person would look at: for messages of failures."""
+        status = await self.status()
+        rows = [f"  {w['name']} {w['state']} {w['reason']}" for w in status.pop("workers", [])]
+        conditions = [
+            f"  {c['type']}={c['status']} {c['reason']}: {c['message']}"
+            for c in status.pop("conditions", [])
+        ]
+        events = [f"  {e['reason']} x{e['count']}: {e['message']}" for e in await self.events()]
+        pods = await asyncio.to_thread(self._kubectl.run, "get", "pods,daskworkergroups")
+        return "\n".join(
+            [
+                f"namespace {self.namespace}, cluster {self.name}",
+                f"status: {json.dumps(status)}",
+                *conditions,
+                *rows,
+                "events:",
+                *events[-30:],
+                pods.stdout,
+                *(more() for more in self.more_to_tell),
+            ]
+        )
+
+    async def _is_scheduler_ready(self) -> bool:
+        try:
+            found = await self.api.get(DEPLOYMENTS.path(self.namespace, f"{self.name}-scheduler"))
+        except NotFound:
+            return False
+        return bool(found.get("status", {}).get("availableReplicas"))
+
+
+def workers_in(events: Iterable[Json]) -> list[str]:
+    """The workers that events on a policy are about, which their messages begin with."""
+    return [event["message"].partition(":")[0] for event in events]

@@ -1,0 +1,79 @@
+"""Objects that e2e tests apply: the example cluster, made to measure."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+import yaml
+
+from support.kube_server import ROOT
+
+#: What schedulers and workers run.
+DASK_IMAGE = os.environ.get("DASK_IMAGE", "localhost/dask:2026.8.0")
+
+_EXAMPLE = yaml.safe_load((ROOT / "manifests/examples/cluster.yaml").read_text())
+
+
+def dask_cluster(name: str, *, replicas: int = 0, **worker: Any) -> dict[str, Any]:
+    """The example under another name; `worker` overrides fields of the workers' pods."""
+    made = copy.deepcopy(_EXAMPLE)
+    made["metadata"]["name"] = name
+    spec = made["spec"]
+    spec["scheduler"]["service"]["selector"]["dask.org/cluster-name"] = name
+    for part in ("scheduler", "worker"):
+        spec[part]["spec"]["containers"][0]["image"] = DASK_IMAGE
+    spec["worker"]["replicas"] = replicas
+    change_workers(spec["worker"]["spec"], **worker)
+    return made
+
+
+def change_workers(
+    pod: dict[str, Any],
+    *,
+    image: str | None = None,
+    requests: dict[str, str] | None = None,
+    node: str | None = None,
+) -> None:
+    if image:
+        pod["containers"][0]["image"] = image
+    if requests:
+        pod["containers"][0]["resources"]["requests"] |= requests
+    if node:
+        pod["nodeSelector"] = {"kubernetes.io/hostname": node}
+
+
+def adaptive_policy(name: str, **spec: Any) -> dict[str, Any]:
+    """A policy that does not wait long."""
+    return {
+        "apiVersion": "dask-adaptive.dev/v1alpha1",
+        "kind": "AdaptivePolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "clusterRef": {"name": name},
+            "maxReplicas": 3,
+            "idleTimeout": "2s",
+            "target": {"duration": "1s"},
+            **spec,
+        },
+    }
+
+
+def worker_group(cluster: str, name: str, replicas: int) -> dict[str, Any]:
+    worker = copy.deepcopy(dask_cluster(cluster, replicas=replicas)["spec"]["worker"])
+    return {
+        "apiVersion": "kubernetes.dask.org/v1",
+        "kind": "DaskWorkerGroup",
+        "metadata": {"name": name},
+        "spec": {"cluster": cluster, "worker": worker},
+    }
+
+
+def autoscaler(cluster: str, *, minimum: int, maximum: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubernetes.dask.org/v1",
+        "kind": "DaskAutoscaler",
+        "metadata": {"name": cluster},
+        "spec": {"cluster": cluster, "minimum": minimum, "maximum": maximum},
+    }
