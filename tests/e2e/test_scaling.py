@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.resources import Resource
 from support.e2e_cluster import LiveCluster, workers_in
 from support.e2e_tasks import result, shuffled
 
 Start = Callable[..., Awaitable[LiveCluster]]
+
+NODES = Resource("", "v1", "nodes", "Node")
 
 
 async def test_workers_come_and_go_with_tasks_running_and_nothing_is_redone(start: Start) -> None:
@@ -37,7 +41,7 @@ async def test_workers_come_and_go_with_tasks_running_and_nothing_is_redone(star
 async def test_a_shuffle_under_forced_scale_down_runs_once(start: Start) -> None:
     c = await start(policy={"minReplicas": 3})
     await c.until_connected(3)
-    future: Any = c.client.compute(shuffled(slow_s=6.0))
+    future: Any = c.client.compute(shuffled(slow_s=4.0))
 
     async def is_running() -> bool:
         return bool((await c.observe()).shuffles)
@@ -55,26 +59,23 @@ async def test_a_shuffle_under_forced_scale_down_runs_once(start: Start) -> None
     assert taking_part == await c.connected()
     found = await future
 
-    assert (6000, sum(range(6000))) == (found["rows"].sum(), found["total"].sum())
+    assert (12_000, sum(range(12_000))) == (found["rows"].sum(), found["total"].sum())
     await c.until_settled(1)
     tally = (await c.observe()).tally
     assert tally is not None
     assert (1, 1, 0) == (tally.shuffles, tally.max_shuffle_run, tally.redone)
 
 
-async def test_pods_that_find_no_room_cost_nothing_and_leave_first(start: Start) -> None:
+async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
+    api: KubeApi, start: Start
+) -> None:
     """With upstream's own autoscaler this workload never ends: facts.md."""
-    nodes: list[dict[str, Any]] = []
-    c = await start("probe", policy=None)  # its scheduler tells us nothing; the API does
-    from dask_adaptive.kube.resources import Resource
-
-    nodes = await c.api.list(Resource("", "v1", "nodes", "Node").path())
+    nodes = await api.list(NODES.path())
     big = max(nodes, key=lambda n: _kibibytes(n["status"]["allocatable"]["memory"]))
-    third = int(_kibibytes(big["status"]["allocatable"]["memory"]) * 0.27)
-
+    share = int(_kibibytes(big["status"]["allocatable"]["memory"]) * 0.27)  # room for three
     c = await start(
         policy={"maxReplicas": 15},
-        requests={"memory": f"{third}Ki"},
+        requests={"memory": f"{share}Ki"},
         node=big["metadata"]["labels"]["kubernetes.io/hostname"],
     )
     futures = c.client.map(result, range(60), seconds=0.5, pure=False)
@@ -84,7 +85,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(start: Start)
         return {"reason": "Unschedulable", "workers": 12} in status.get("pendingReasons", [])
 
     await c.until(says_pending, "12 of 15 find no room, and the status says so")
-    assert 3 == len(await c.connected())
+    await c.until_connected(3)
     assert 60 == len(await c.client.gather(futures))
     worked = await c.connected()
 

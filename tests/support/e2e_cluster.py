@@ -45,13 +45,21 @@ class LiveCluster:
         address = f"tcp://{service['spec']['clusterIP']}:8786"
         make: Any = Client
         self.client = await make(address, asynchronous=True, timeout="30s")
-        self._link = connect(address, attach=False, tally=tally)
+        await self.count(address, tally=tally)
+
+    async def count(self, address: str = "", *, tally: bool = True) -> None:
+        """Ask the agent anew, if there is one, to count runs from now on."""
+        if self._link is not None:
+            await self._link.close()
+        self._link = connect(address or self.client.scheduler.address, attach=False, tally=tally)
+        await self.observe()
 
     async def close(self) -> None:
         if self.client is not None:
             await self.client.close()
         if self._link is not None:
             await self._link.close()
+        self.client = self._link = None
 
     async def kubectl(self, *words: str, stdin: str | None = None) -> str:
         return await asyncio.to_thread(self._kubectl, *words, stdin=stdin)
@@ -108,9 +116,7 @@ class LiveCluster:
         return next(p for p in pods if not p["metadata"].get("deletionTimestamp"))
 
     async def pod_of(self, worker: str) -> str:
-        pods = await self.api.list(
-            PODS.path(self.namespace), selector=f"{COMPONENT_LABEL}=worker"
-        )
+        pods = await self.api.list(PODS.path(self.namespace), selector=f"{COMPONENT_LABEL}=worker")
         names = [p["metadata"]["name"] for p in pods]
         return next(n for n in names if n.startswith(f"{worker}-"))
 
@@ -120,10 +126,10 @@ class LiveCluster:
         about = "involvedObject.kind=AdaptivePolicy"
         found = [
             e
-            for e in await self.api.list(path, field=about)
-            if e["involvedObject"]["name"] == self.name and (not reasons or e["reason"] in reasons)
+            for e in await self.api.list(path, field=f"{about},involvedObject.name={self.name}")
+            if not reasons or e["reason"] in reasons
         ]
-        return sorted(found, key=lambda e: (e["firstTimestamp"], e["metadata"]["creationTimestamp"]))
+        return sorted(found, key=lambda e: str(e["firstTimestamp"]))
 
     async def counts(self) -> tuple[int, int, int]:
         """Tasks, runs, and how many of them were redone."""

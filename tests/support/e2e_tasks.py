@@ -13,7 +13,7 @@ def _by_value() -> tuple[Callable[..., bytes], Callable[..., str]]:
         return b"x" * 100_000
 
     def logged(name: str, seconds: float) -> str:
-        """Where no agent counts runs, the scheduler's own event log does: see `Client.get_events`."""
+        """Where no agent counts runs, the scheduler's event log does: see `Client.get_events`."""
         from distributed import get_worker
 
         get_worker().log_event("ran", name)
@@ -27,13 +27,18 @@ result, logged = _by_value()
 
 
 def shuffled(slow_s: float) -> Any:
-    """A P2P shuffle of 6 parts, of which 3 take `slow_s`; computes to its rows and their sum."""
+    """
+    A P2P shuffle of 12 parts; computes to its rows and their sum.
+
+    A worker is handed two parts at once and runs both before anything else, so the first six are
+    quick: the shuffle begins with them, and goes on while the other six take `slow_s` each.
+    """
     import dask
     import dask.dataframe as dd
     import pandas as pd
 
     def part(i: int) -> pd.DataFrame:
-        time.sleep(0.2 if i < 3 else slow_s)  # the first are soon there: the shuffle begins
+        time.sleep(0.2 if i < 6 else slow_s)
         x = range(i * 1000, (i + 1) * 1000)
         return pd.DataFrame({"x": x, "k": [v % 97 for v in x]})
 
@@ -43,5 +48,5 @@ def shuffled(slow_s: float) -> Any:
     columns = pd.DataFrame({"x": pd.Series(dtype="int64"), "k": pd.Series(dtype="int64")})
     found = pd.DataFrame({"rows": pd.Series(dtype="int64"), "total": pd.Series(dtype="int64")})
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
-        frame = dd.from_map(part, range(6), meta=columns).shuffle("k", npartitions=3)
+        frame = dd.from_map(part, range(12), meta=columns).shuffle("k", npartitions=3)
         return frame.map_partitions(summary, meta=found)

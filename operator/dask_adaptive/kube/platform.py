@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.errors import Conflict, NotFound
+from dask_adaptive.kube.objects import GROUP_LABEL
 from dask_adaptive.kube.pins import PinNote, manual_pin
 from dask_adaptive.kube.resources import DEPLOYMENTS, GROUPS
 from dask_adaptive.kube.view import view
 from dask_adaptive.kube.world import World
+from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ManualPin, PlatformView
 
@@ -51,8 +53,17 @@ class KubePlatform:
         return seen_now
 
     async def set_replicas(self, group: str, replicas: int) -> None:
+        exist = await self._count_workers(group)
+        if exist > replicas:
+            # dask-kubernetes would pick victims (daskworkergroup_replica_update), busy or not.
+            raise PlatformError(f"{group} has {exist} workers: not lowered to {replicas} replicas")
         path = GROUPS.path(self._key.namespace, group, "scale")
         await self._api.patch(path, {"spec": {"replicas": replicas}})
+
+    async def _count_workers(self, group: str) -> int:
+        """Deployments of a group as the API has them now; the cache may be behind."""
+        path = DEPLOYMENTS.path(self._key.namespace)
+        return len(await self._api.list(path, selector=f"{GROUP_LABEL}={group}"))
 
     async def delete_worker(self, worker: str, uid: str) -> None:
         path = DEPLOYMENTS.path(self._key.namespace, worker)

@@ -42,8 +42,8 @@ class LocalPlatform:
     """
     A `Platform` of processes.
 
-    Raising `replicas` makes workers at once; lowering it below what exists ends the youngest, busy
-    or not, as upstream's last resort does: who lowers it without care loses work here too.
+    Raising `replicas` makes workers at once. As upstream, it never looks at the state again: a
+    worker that is deleted does not come back by itself.
 
     Args:
         key: Names the cluster; its default worker group exists from the start.
@@ -82,11 +82,12 @@ class LocalPlatform:
         if group not in self._groups:
             raise PlatformError(f"there is no worker group {group}")
         row = self._groups[group]
+        if len(row.workers) > replicas:
+            exist = len(row.workers)
+            raise PlatformError(f"{group} has {exist} workers: not lowered to {replicas} replicas")
         row.replicas = replicas
         for _ in range(replicas - len(row.workers)):
             self._create(group, row)
-        while len(row.workers) > replicas:
-            self._remove(row, next(reversed(row.workers)))
 
     async def delete_worker(self, worker: str, uid: str) -> None:
         for row in self._groups.values():

@@ -28,7 +28,12 @@ class Platform(Protocol):
         """Read all that is known of the cluster. Raises `PlatformError`."""
 
     async def set_replicas(self, group: str, replicas: int) -> None:
-        """Set a group's `replicas` through its scale subresource. Raises `PlatformError`."""
+        """
+        Set a group's `replicas` through its scale subresource.
+
+        Refused (`PlatformError`) where more workers than that exist at this moment, whatever was
+        seen before: the platform's own operator would choose whom to close.
+        """
 
     async def delete_worker(self, worker: str, uid: str) -> None:
         """Delete a worker if it still has this uid; gone already is success. `PlatformError`."""

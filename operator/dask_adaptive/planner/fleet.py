@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dask_adaptive.model.observed import Leaving, ObservedGroup, ObservedWorker
@@ -35,12 +36,19 @@ class Fleet:
         return self.replicas - self.present
 
 
-def sort_fleet(group: ObservedGroup) -> Fleet:
+def sort_fleet(group: ObservedGroup, deleted: Collection[str] = ()) -> Fleet:
+    """
+    Sort a group's workers.
+
+    Args:
+        deleted: Workers whose deletion was sent and is not yet seen: past saving, whatever the
+            platform still shows of them.
+    """
     rows: dict[str, list[ObservedWorker]] = {
         "pending": [], "active": [], "retiring": [], "other": [],
     }  # fmt: skip
     for worker in group.workers:
-        rows[_place(worker)].append(worker)
+        rows["other" if worker.name in deleted else _place(worker)].append(worker)
     return Fleet(
         name=group.name,
         replicas=group.replicas,

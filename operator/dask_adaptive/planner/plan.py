@@ -11,7 +11,7 @@ from dask_adaptive.model.plan import Action, Blocker, Delete, Plan, SetReplicas
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.fall import Fall, cancel_all, delete_drained, fall
-from dask_adaptive.planner.fleet import Fleet, explained_gap, is_creating, sort_fleet
+from dask_adaptive.planner.fleet import Fleet, is_creating, sort_fleet
 from dask_adaptive.planner.pins import sync_pins
 from dask_adaptive.planner.rise import rise
 from dask_adaptive.planner.stabilize import stabilize
@@ -34,7 +34,7 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
     assert group is not None  # _cannot_decide answered otherwise
 
     pins = sync_pins(observed, policy)
-    fleet = sort_fleet(group)
+    fleet = sort_fleet(group, past.deleted)
     if policy.mode is Mode.PAUSED:
         back = cancel_all(fleet, Reason.PAUSED, "the policy is paused")
         return Plan(Reason.PAUSED, "paused: nothing is scaled", actions=(*pins, *back))
@@ -85,9 +85,8 @@ def _scale(
     gone = delete_drained(fleet)
 
     if desired > fleet.serving:
-        explained = explained_gap(fleet, group, past)
-        is_unsettled = is_creating(fleet, group, past, now=now)
-        up = rise(fleet, desired, wanted, explained=explained, is_creating=is_unsettled)
+        is_unsettled = is_creating(fleet, group, past, now=now) or _is_deleting(group, past)
+        up = rise(fleet, desired, wanted, is_unsettled=is_unsettled)
         return Plan(up.reason, up.message, wanted, desired, actions=up.actions)
     if desired < fleet.serving:
         down = fall(observed, fleet, desired, policy, past, now=now)
@@ -109,12 +108,16 @@ def _settle(
         return ()
     # A number above what is left when all deletions are through has upstream make workers anew
     # (facts 9a): wait until each is seen gone.
-    if past.deleted & {w.name for w in group.workers}:
+    if _is_deleting(group, past):
         return ()
     if any(isinstance(a, Delete) for a in actions):
         return ()
     message = f"{fleet.present} workers exist, {fleet.replicas} are asked for"
     return (SetReplicas(fleet.name, fleet.present, Reason.REPLICAS_CORRECTED, message),)
+
+
+def _is_deleting(group: ObservedGroup, past: Past) -> bool:
+    return bool(past.deleted and past.deleted & {w.name for w in group.workers})
 
 
 def _why(down: Fall, actions: Sequence[Action]) -> tuple[Reason, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dask_adaptive.model.observed import Leaving, ObservedCluster
 from dask_adaptive.model.past import Past, Recommendation, Refusal
-from dask_adaptive.model.plan import Delete, Outcome, Plan, Retire
+from dask_adaptive.model.plan import Delete, Outcome, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.fleet import sort_fleet
@@ -42,7 +42,7 @@ def remember(
         past,
         recommendations=_recommendations(past, decided, policy, now=now),
         refusals=_refusals(past, outcomes, now=now),
-        leaving=_leaving(past, observed, outcomes) if fleet.gap or outcomes else frozenset(),
+        leaving=_leaving(past, observed, outcomes, is_settled=not fleet.gap),
         deleted=(past.deleted & {w.name for w in group.workers}) | _deleted(outcomes),
         gap=gap,
         gap_since=past.gap_since if gap == past.gap else now,
@@ -75,13 +75,21 @@ def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[st
     return kept
 
 
-def _leaving(past: Past, observed: ObservedCluster, outcomes: Sequence[Outcome]) -> frozenset[str]:
-    """Names that, once they are missing, explain that `replicas` is too high."""
+def _leaving(
+    past: Past, observed: ObservedCluster, outcomes: Sequence[Outcome], *, is_settled: bool
+) -> frozenset[str]:
+    """
+    Names that, once they are missing, explain that `replicas` is too high.
+
+    A number that was set since has taken those that are missing into account: they explain nothing
+    any more, or workers that upstream is about to make would be taken for ones that we deleted.
+    """
     workers = [w for g in observed.groups for w in g.workers]
     present = {w.name for w in workers}
     retiring = {w.name for w in workers if w.leaving is not Leaving.NO or w.going}
-    still = {name for name in past.leaving if name not in present or name in retiring}
-    return frozenset(still | retiring | _deleted(outcomes))
+    is_set = any(isinstance(o.action, SetReplicas) and o.done for o in outcomes)
+    missing = frozenset() if is_settled or is_set else past.leaving - present
+    return missing | retiring | past.deleted & present | _deleted(outcomes)
 
 
 def _deleted(outcomes: Sequence[Outcome]) -> frozenset[str]:

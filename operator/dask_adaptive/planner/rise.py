@@ -16,15 +16,15 @@ class Rise:
     actions: tuple[Action, ...] = ()
 
 
-def rise(fleet: Fleet, desired: int, wanted: int, *, explained: int, is_creating: bool) -> Rise:
+def rise(fleet: Fleet, desired: int, wanted: int, *, is_unsettled: bool) -> Rise:
     """
     Bring the workers that serve up to `desired`, which is above their number now.
 
     Args:
         desired: Workers that shall serve.
         wanted: What the load asks for; below `desired` if a minimum is what asks.
-        explained: Missing workers that we took away; they do not come back by themselves.
-        is_creating: Upstream may still be at work on an earlier change of `replicas`.
+        is_unsettled: Upstream may still be at work on an earlier change of `replicas`, or a worker
+            that we deleted is still to be seen.
     """
     missing = desired - fleet.serving
     back = _called_back(fleet, missing)
@@ -36,7 +36,7 @@ def rise(fleet: Fleet, desired: int, wanted: int, *, explained: int, is_creating
         return Rise(back[0].reason, back[0].message, back)
     if goal > fleet.replicas:
         return Rise(reason, message, (*back, SetReplicas(fleet.name, goal, reason, message)))
-    if is_creating and not explained:
+    if is_unsettled:
         on_the_way = f"{fleet.gap} workers were asked for and do not exist yet"
         return Rise(Reason.SETTLING, on_the_way, back)
     # Upstream acts on changes of `replicas` only. Here the number stands at or above the goal and

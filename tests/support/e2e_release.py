@@ -1,0 +1,81 @@
+"""The operator's Helm release, which some tests upgrade, break and remove."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from support.kube_server import CHART, Kubectl, binary
+
+_OPERATOR = ("--selector", "app.kubernetes.io/name=dask-adaptive-operator")
+
+
+class Release:
+    """The installed release; `restore` brings it back to the values it was found with."""
+
+    def __init__(self, admin: Kubectl) -> None:
+        self._admin = admin
+        found = admin.json("get", "deployments", *_OPERATOR, "--all-namespaces")["items"][0]
+        self.namespace = found["metadata"]["namespace"]
+        self.name = found["metadata"]["labels"]["app.kubernetes.io/instance"]
+        self.kubectl = admin.within(self.namespace)
+        self._values = self.helm("get", "values", self.name, "--output", "json")
+
+    def helm(self, *words: str, stdin: str | None = None) -> str:
+        """Output of a command that must succeed."""
+        scope = ["--kubeconfig", self._admin.kubeconfig, "--namespace", self.namespace]
+        done = subprocess.run(
+            [binary("helm"), *words, *scope],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"helm {' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def install(self, *more: str) -> None:
+        """Install or upgrade with the values found at first, and `more`."""
+        words = ["upgrade", "--install", self.name, str(CHART), "--values", "-", *more]
+        self.helm(*words, "--wait", "--timeout", "120s", stdin=self._values)
+
+    def uninstall(self) -> None:
+        self.helm("uninstall", self.name, "--wait", "--timeout", "90s")
+
+    def values(self) -> Any:
+        return json.loads(self._values)
+
+    def pods(self) -> list[str]:
+        return self.kubectl("get", "pods", *_OPERATOR, "-o", "name").split()
+
+    def leader(self) -> str:
+        """Name of the pod that acts; empty if none does."""
+        lease = "lease/dask-adaptive-operator"
+        return self.kubectl.run("get", lease, "-o", "jsonpath={.spec.holderIdentity}").stdout
+
+    def certificate(self) -> tuple[str, str]:
+        """That of the webhook, and the authority that the API server trusts."""
+        secret = self.kubectl.json("get", "secret", f"{self.name}-webhook")
+        hooks = self._admin.json(
+            "get", "mutatingwebhookconfiguration", f"{self.namespace}-{self.name}"
+        )
+        return secret["data"]["tls.crt"], hooks["webhooks"][0]["clientConfig"]["caBundle"]
+
+    def leftovers(self) -> set[str]:
+        """All objects of the whole cluster that have our name or labels, as `kind namespace/name`."""
+        kinds = self._admin("api-resources", "--verbs=list", "-o", "name").split()
+        wanted = ",".join(k for k in kinds if not k.startswith("events"))
+        found = self._admin.json("get", wanted, "--all-namespaces", "--ignore-not-found")
+        return {_called(body) for body in found["items"] if _is_ours(body)}
+
+
+def _is_ours(body: dict[str, Any]) -> bool:
+    meta = body["metadata"]
+    words = [meta["name"], *(meta.get("labels") or {}), *(meta.get("labels") or {}).values()]
+    return body["kind"] != "Namespace" and any("dask-adaptive" in str(word) for word in words)
+
+
+def _called(body: dict[str, Any]) -> str:
+    meta = body["metadata"]
+    return f"{body['kind']} {meta.get('namespace', '')}/{meta['name']}"

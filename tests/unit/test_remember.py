@@ -1,0 +1,203 @@
+"""What one pass leaves for the next: enough to be quick, never enough to be rash."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedScheduler
+from dask_adaptive.model.past import Past, Recommendation
+from dask_adaptive.model.plan import Action, Cancel, Delete, Outcome, Plan, Retire, SetReplicas
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.plan import plan
+from dask_adaptive.planner.remember import remember
+from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, pending, worker
+
+HOLD = Plan(Reason.DESIRED_WITHIN_RANGE, "", wanted=2)
+
+
+def done(action: Action) -> Outcome:
+    return Outcome(action, True, action.reason, "")
+
+
+def after(world: ObservedCluster, *outcomes: Outcome, past: Past = PAST, **plan: Any) -> Past:
+    decided = dataclasses.replace(HOLD, **plan)
+    return remember(past, world, POLICY, decided, outcomes, now=NOW)
+
+
+DELETE_X = Delete("x", "u", ("x",), Reason.DRAINED, "")
+SET_5 = SetReplicas(GROUP, 5, Reason.LOAD_INCREASED, "")
+
+
+@pytest.mark.parametrize(
+    ("world", "outcomes", "past", "expected"),
+    [
+        pytest.param(cluster([busy("a")]), [done(DELETE_X)], {}, {"x"}, id="deleted"),
+        pytest.param(
+            cluster([busy("a")], replicas=2), [], {"leaving": frozenset("x")}, {"x"}, id="missing"
+        ),
+        pytest.param(cluster([busy("a")]), [], {"leaving": frozenset("x")}, set(), id="settled"),
+        pytest.param(
+            cluster([busy("a")]), [done(SET_5)], {"leaving": frozenset("x")}, set(),
+            id="settled-and-raised-in-the-first-pass-of-a-new-operator",
+        ),
+        pytest.param(
+            cluster([busy("a")], replicas=2), [done(SET_5)], {"leaving": frozenset("x")}, set(),
+            id="raised-with-the-missing-counted",
+        ),
+        pytest.param(
+            cluster([worker("x", leaving=Leaving.DRAINING)]), [], {}, {"x"}, id="on-its-way"
+        ),
+        pytest.param(
+            cluster([worker("x")]), [], {"leaving": frozenset("x")}, set(), id="called-back"
+        ),
+    ],
+)  # fmt: skip
+def test_who_explains_a_gap(
+    world: ObservedCluster, outcomes: list[Outcome], past: dict[str, Any], expected: set[str]
+) -> None:
+    assert expected == after(world, *outcomes, past=dataclasses.replace(PAST, **past)).leaving
+
+
+def test_a_refusal_is_kept_for_a_while() -> None:
+    refused = Outcome(Retire("a", ("a",), Reason.UNDERUTILIZED, ""), False, Reason.PINNED, "why")
+    past = after(cluster([worker("a")]), refused)
+
+    assert (Reason.PINNED, "why") == (past.refusals["a"].reason, past.refusals["a"].message)
+    later = remember(past, cluster([worker("a")]), POLICY, HOLD, (), now=NOW + 60)
+    assert {} == later.refusals
+
+
+def test_a_new_session_begins_a_new_window() -> None:
+    past = after(cluster([busy("a")], session="new"))
+
+    assert ("new", NOW) == (past.session, past.since)
+    assert (Recommendation(NOW, 2),) == past.recommendations
+
+
+def test_silence_is_no_news() -> None:
+    silent = dataclasses.replace(
+        cluster([busy("a")]), scheduler=ObservedScheduler(Reason.SCHEDULER_UNREACHABLE)
+    )
+
+    assert PAST == after(silent)
+
+
+def test_after_blindness_the_window_begins_anew() -> None:
+    blind = dataclasses.replace(PAST, recommendations=(Recommendation(NOW - 60, 0),))
+
+    assert NOW == after(cluster([busy("a")]), past=blind).since
+
+
+def test_a_pause_begins_the_window_anew() -> None:
+    past = after(cluster([busy("a")]), reason=Reason.PAUSED)
+
+    assert (NOW, ()) == (past.since, past.recommendations)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_the_windows_maximum_is_never_lost(wanted: list[int]) -> None:
+    past, now = Past(), NOW
+    for n in wanted:
+        now += 1
+        decided = dataclasses.replace(HOLD, wanted=n)
+        past = remember(past, cluster([busy("a")]), POLICY, decided, (), now=now)
+
+    recent = wanted[-int(POLICY.idle_timeout_s) :]
+    assert max(recent) == max(r.replicas for r in past.recommendations if now - r.at < 30)
+
+
+class Upstream:
+    """dask-kubernetes as facts 2 and 9a tell: acts on changes of `replicas`, late and rashly."""
+
+    def __init__(self) -> None:
+        self.replicas = self.handled = 0
+        self.workers: dict[str, str] = {}  # name -> "pending" | "idle" | "busy" | "drained"
+        self.killed_busy = 0
+        self.made = 0
+
+    def handle(self) -> None:
+        if self.replicas == self.handled:
+            return
+        self.handled = self.replicas
+        while len(self.workers) < self.replicas:
+            self.made += 1
+            self.workers[f"w{self.made}"] = "pending"
+        while len(self.workers) > self.replicas:  # the victims are its own choice: the worst one
+            victim = max(self.workers, key=lambda n: self.workers[n] == "busy")
+            self.killed_busy += self.workers.pop(victim) == "busy"
+
+    def obey(self, action: Action) -> None:
+        match action:
+            case SetReplicas(_, replicas):
+                if replicas >= len(self.workers):  # the platform refuses else
+                    self.replicas = replicas
+            case Delete(name):
+                self.workers.pop(name, None)
+            case Retire(name):
+                self.workers[name] = "drained"
+            case Cancel(name):
+                self.workers[name] = "idle"
+
+    def seen(self, target: int) -> ObservedCluster:
+        make = {
+            "pending": pending,
+            "busy": busy,
+            "idle": worker,
+            "drained": lambda n: worker(n, leaving=Leaving.DRAINED, in_service=False),
+        }
+        workers = [make[state](name) for name, state in self.workers.items()]
+        return cluster(workers, target=target, replicas=self.replicas)
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 8),  # what the load asks for
+        st.booleans(),  # upstream gets round to its work
+        st.booleans(),  # our own operator dies after acting, and starts with what the status said
+        st.booleans(),  # what we see is one step old
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@settings(max_examples=300)
+@given(steps)
+def test_upstream_is_never_made_to_choose_a_victim(
+    history: list[tuple[int, bool, bool, bool]],
+) -> None:
+    """However the load changes, slow upstream is, often we die, or old our view is."""
+    upstream, past, now = Upstream(), Past(), NOW
+    policy = dataclasses.replace(POLICY, idle_timeout_s=0.0)
+    old = upstream.seen(0)
+    for target, is_handled, is_killed, is_stale in history:
+        now += 5.0
+        fresh = upstream.seen(target)
+        world = old if is_stale else fresh
+        old = fresh
+        decided = plan(world, policy, past, now=now)
+        outcomes = []
+        for action in decided.actions:
+            name = getattr(action, "worker", None)
+            is_there = name is None or name in upstream.workers
+            is_safe = not (
+                isinstance(action, Delete | Retire) and upstream.workers.get(name) == "busy"
+            )  # the agent refuses
+            if is_there and is_safe:
+                upstream.obey(action)
+            outcomes.append(Outcome(action, is_there and is_safe, action.reason, ""))
+        past = remember(past, world, policy, decided, outcomes, now=now)
+        if is_killed:
+            past = Past(leaving=past.leaving)
+        if is_handled:
+            upstream.handle()
+        for i, (name, state) in enumerate(list(upstream.workers.items())):
+            if state != "drained":
+                upstream.workers[name] = "busy" if i < target else "idle"
+
+    assert 0 == upstream.killed_busy
