@@ -2,7 +2,7 @@
 # Install dask-kubernetes (where it is not there) and dask-adaptive; safe to run again, it upgrades.
 #   scripts/install.sh                        on the local node (localnode/up.sh)
 #   KUBECONFIG=... IMAGE=repo:tag scripts/install.sh   on a cluster of yours; says what it will create, then asks (YES=1: no question)
-#   scripts/install.sh --set adopt=true       arguments go to Helm, for our chart
+#   scripts/install.sh --set replicas=2       arguments go to Helm, for our chart
 # UPSTREAM_IMAGE=repo:tag is upstream's image; on a cluster of yours it is the published one if not set.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from distributed import Client
+from typing_extensions import Self
 
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event
@@ -22,8 +23,8 @@ from dask_adaptive.rehearse.rehearsal import Rehearsal
 PATIENCE_S = 60.0
 
 
-class Stage:
-    """One rehearsal and one client; `last` is the newest pass, `events` all that happened."""
+class Watched:
+    """One rehearsal; `last` is the newest pass, `events` all that happened, `peak` most workers."""
 
     def __init__(
         self,
@@ -43,21 +44,20 @@ class Stage:
         self.last: PassResult | None = None
         self._status = Status()
         self.events: list[Event] = []
-        self.client: Any = None
+        self.peak = 0
 
-    async def __aenter__(self) -> Stage:
+    async def __aenter__(self) -> Self:
         await self.rehearsal.__aenter__()
-        self.client = await Client(self.rehearsal.address, asynchronous=True)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self.client.close()
         await self.rehearsal.__aexit__(kind, exc, tb)
 
     def saw(self, result: PassResult) -> None:
         self.last, self._status = result, result.status
+        self.peak = max(self.peak, result.status.connected)
 
     def happened(self, event: Event) -> None:
         self.events.append(event)
@@ -131,3 +131,20 @@ class Stage:
         """Edit the policy and wait until a pass has obeyed it."""
         self.edit(**spec)
         await self.fresh_pass()
+
+
+class Stage(Watched):
+    """A rehearsal with a client of the same release."""
+
+    client: Any
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self.client = await Client(self.rehearsal.address, asynchronous=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.client.close()
+        await super().__aexit__(kind, exc, tb)

@@ -57,7 +57,9 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(GENERATE["PAGES"]))
 def test_generated_pages_are_up_to_date(name: str) -> None:
-    assert name not in GENERATE["stale"](), f"docs/reference/{name} is stale; run docs/generate.py"
+    assert name not in GENERATE["stale"](), (
+        f"{name} is stale; run .venv/bin/python docs/generate.py"
+    )
 
 
 def test_every_reason_has_a_sentence() -> None:

@@ -17,7 +17,7 @@ from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 REDONE = 5
 
 
-@click.command("rehearse", context_settings={"ignore_unknown_options": True})
+@click.command("rehearse", context_settings={"allow_interspersed_args": False})
 @click.argument("policy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

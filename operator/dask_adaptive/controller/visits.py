@@ -122,8 +122,9 @@ class Visitor:
         before, self._last = self._last, result
         self._metrics.passed(self._key, result, seconds)
         fields = {"reason": str(result.plan.reason), "desired": result.plan.desired}
-        if before is None or before.plan.reason is not result.plan.reason or result.outcomes:
-            self._log.info("%s: %s", result.plan.reason, result.plan.message, extra=fields)
+        is_new = before is None or before.plan.reason is not result.plan.reason
+        level = logging.INFO if is_new or result.outcomes else logging.DEBUG
+        self._log.log(level, "%s: %s", result.plan.reason, result.plan.message, extra=fields)
         for outcome in result.outcomes:
             done = "Done" if outcome.done else "Not done"
             self._log.info("%s: %s: %s", done, outcome.reason, outcome.message, extra=fields)

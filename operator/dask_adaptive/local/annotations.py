@@ -22,13 +22,13 @@ class Annotations:
     def __init__(self, directory: Path) -> None:
         self._file = directory / "annotations.json"
 
-    def manual_pin(self, worker: str) -> ManualPin | None:
-        """What the file says of a worker now, read as `kubectl annotate` would be."""
+    def manual_pin(self, worker: str, max_s: float) -> ManualPin | None:
+        """What the file says of a worker now, read as an annotation of its pod would be."""
         said = self._read().get(worker)
         if said is None or lifts(said["pin"]):
             return None
         until, problem = pin_end(said["pin"], since=said["at"])
-        left_s = until - time.time()
+        left_s = min(until, said["at"] + max_s) - time.time()
         return ManualPin(left_s, said["reason"], problem) if left_s > 0 else None
 
     def set_pin(self, worker: str, pin: str | None, reason: str = "") -> None:

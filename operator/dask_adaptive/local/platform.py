@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import signal
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,6 +53,8 @@ class LocalPlatform:
         address: Of the scheduler.
         capacity: Workers this machine has room for; further ones wait, like unschedulable pods.
         nthreads, memory_limit: As `dask worker` takes them.
+        python: The interpreter of the workers.
+        manual_max_s: The longest that an annotation may pin, as the policy says now.
         groups: Further worker groups, by name.
     """
 
@@ -64,10 +68,13 @@ class LocalPlatform:
         nthreads: int = 1,
         memory_limit: str = "1GiB",
         groups: tuple[str, ...] = (),
+        python: str = sys.executable,
+        manual_max_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._key, self._directory, self._address = key, directory, address
         self._capacity, self._nthreads, self._memory_limit = capacity, nthreads, memory_limit
         self._groups = {name: _Group() for name in (key.default_group, *groups)}
+        self._python, self._manual_max_s = python, manual_max_s
         self._numbers = itertools.count(1)
         self._ending = set[asyncio.Task[None]]()
         self.annotations = Annotations(directory)
@@ -115,13 +122,13 @@ class LocalPlatform:
             age_s=time.monotonic() - worker.born,
             pod=worker.name,
             waiting="" if worker.keeper else full,
-            manual_pin=self.annotations.manual_pin(worker.name),
+            manual_pin=self.annotations.manual_pin(worker.name, self._manual_max_s()),
         )
 
     def _create(self, group: str, row: _Group) -> None:
         name = f"{group}-worker-{next(self._numbers)}"
         command = [
-            sys.executable, "-m", "distributed.cli.dask_worker", self._address,
+            self._python, "-m", "distributed.cli.dask_worker", self._address,
             "--name", name, "--nthreads", str(self._nthreads), "--memory-limit", self._memory_limit,
             "--no-nanny", "--no-dashboard", "--death-timeout", "60",
             "--local-directory", str(self._directory),

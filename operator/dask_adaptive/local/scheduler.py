@@ -22,14 +22,17 @@ class LocalScheduler:
         directory: For its log and the file that says where it listens.
         port: 0 takes a free one; a fixed one lets workers find a scheduler that is started again.
         inject: Preload the agent, as the webhook does in a cluster.
+        python: The interpreter, and with it the release of distributed.
     """
 
-    def __init__(self, directory: Path, *, port: int = 0, inject: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, port: int = 0, inject: bool = True, python: str = sys.executable
+    ) -> None:
         self._file = directory / "scheduler.json"
         env = {"DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_adaptive_agent.preload"}
         self.process = Process(
             [
-                sys.executable, "-m", "distributed.cli.dask_scheduler",
+                python, "-m", "distributed.cli.dask_scheduler",
                 "--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0",
                 "--scheduler-file", str(self._file),
             ],

@@ -34,8 +34,8 @@ def pin_end(value: str, since: float) -> tuple[float, str]:
         since: When the annotation was set, in seconds since 1970; durations count from there.
 
     Returns:
-        The end in seconds since 1970, infinite for `true` (the policy's cap ends it), and a
-        sentence, empty if nothing is wrong.
+        The end in seconds since 1970, infinite for `true` (the caller applies the policy's cap),
+        and a sentence, empty if nothing is wrong.
     """
     said = value.strip()
     if said.lower() == "true":

@@ -36,9 +36,7 @@ class Reason(str, enum.Enum):
     NOT_OFFERED = "NotOffered"
     HOLDS_ACTORS = "HoldsActors"
     NO_RECIPIENT = "NoRecipient"
-    REFUSED_LATELY = "RefusedLately"
     LEAVING_ALREADY = "LeavingAlready"
-    CONNECTION_LOST = "ConnectionLost"
 
     # what stands in the way of the whole pass
     PAUSED = "Paused"

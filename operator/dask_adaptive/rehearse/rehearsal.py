@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -59,6 +60,7 @@ class Rehearsal:
         attach: Whether the loop may attach it to a scheduler that runs without.
         port: Of the scheduler; 0 takes a free one.
         timeout_s: For each call to the scheduler.
+        python: The interpreter of scheduler and workers: another release of distributed.
     """
 
     def __init__(
@@ -76,16 +78,18 @@ class Rehearsal:
         attach: bool = True,
         port: int = 0,
         timeout_s: float = 5.0,
+        python: str = sys.executable,
     ) -> None:
         self.policy, self.key = policy, ClusterKey("local", policy.cluster)
         self._directory, self._watchers = directory, watchers
         self._local = {
             "capacity": capacity, "nthreads": nthreads, "memory_limit": memory_limit,
-            "groups": groups,
+            "groups": groups, "python": python,
+            "manual_max_s": lambda: self.policy.pins.manual_max_s,
         }  # fmt: skip
         self._initial = initial
         self._attach, self._timeout_s = attach, timeout_s
-        self.scheduler = LocalScheduler(directory, port=port, inject=inject)
+        self.scheduler = LocalScheduler(directory, port=port, inject=inject, python=python)
         self.platform: LocalPlatform
         self.link: Link
         self.wrap_ports: Callable[[Platform, SchedulerLink], tuple[Platform, SchedulerLink]] = (

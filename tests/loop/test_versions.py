@@ -1,0 +1,72 @@
+"""The newest operator over schedulers and workers of the oldest and a middle release."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.stage import Watched
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASES = ("2023.5.0", "2024.8.2")
+
+SCRIPT = """
+import sys, time
+from distributed import Client, wait
+
+def slow(x):
+    time.sleep(0.3)
+    return 1
+
+with Client(sys.argv[1]) as client:
+    futures = client.map(slow, range(24), pure=False)
+    assert 24 == sum(client.gather(futures))
+    print("computed", flush=True)
+    sys.stdin.readline()  # results are held until told otherwise
+    assert 24 == sum(client.gather(futures))
+"""
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, release: str, **options: Any) -> AsyncIterator[Watched]:
+    python = ROOT / f".venv-{release}/bin/python"
+    if not python.exists():
+        pytest.skip(f"no environment of {release}: `make test` makes it")
+    spec = {
+        "clusterRef": {"name": "t"}, "minReplicas": 1, "maxReplicas": 3, "idleTimeout": "1s",
+        "target": {"duration": "1s"},
+    }  # fmt: skip
+    async with Watched(tmp_path, spec=spec, python=str(python), **options) as stage:
+        yield stage
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("inject", [True, False], ids=["preloaded", "attached-live"])
+async def test_an_older_release_is_served(
+    tmp_path: Path, release: str, inject: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if inject:  # as the webhook does: the agent is on the scheduler's path
+        monkeypatch.setenv("PYTHONPATH", str(ROOT / "operator"))
+    async with running(tmp_path, release, inject=inject) as s:
+        python = ROOT / f".venv-{release}/bin/python"
+        script = await asyncio.create_subprocess_exec(
+            python, "-c", SCRIPT, s.rehearsal.address,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert script.stdout is not None
+        assert b"computed\n" == await asyncio.wait_for(script.stdout.readline(), 60)
+        await s.until(lambda: len(s.names()) == 1, "down to the minimum, with results held")
+        await script.communicate(b"go\n")
+
+        assert 0 == script.returncode
+        assert release == s.status.distributed
+        assert s.status.agent
+        tally = await s.final_tally()
+        assert (24, 24, 0) == (tally.tasks, tally.runs, tally.redone)
+        assert s.peak > 1
