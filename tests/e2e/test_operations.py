@@ -8,12 +8,19 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from dask_adaptive.kube.resources import CONFIG_MAPS
 from support.e2e_cluster import LiveCluster, workers_in
 from support.e2e_release import Release
 from support.e2e_tasks import result
 from support.kube_server import Kubectl
 
 Start = Callable[..., Awaitable[LiveCluster]]
+
+#: What an uninstalled release leaves, as `Release.leftovers` names it.
+CRD = {
+    "CustomResourceDefinition /adaptivepolicies.dask-adaptive.dev",
+    "APIService /v1alpha1.dask-adaptive.dev",  # the API server's own, for each CRD's group
+}
 
 
 @pytest.fixture
@@ -89,9 +96,16 @@ async def test_what_is_uninstalled_leaves_only_the_crd_and_can_be_installed_agai
 
     # What belongs to DaskClusters stays with them: policies, and the agent that schedulers mount.
     agents = {f"ConfigMap {ns}/{name}" for ns, name in await _agents(c)}
-    left = await asyncio.to_thread(release.leftovers)
-    crd = "CustomResourceDefinition /adaptivepolicies.dask-adaptive.dev"
-    assert {crd} == {o for o in left if not o.startswith("AdaptivePolicy ")} - agents
+    left: set[str] = set()
+    c.more_to_tell = [lambda: f"left: {sorted(left - CRD)}"]
+
+    async def is_clean() -> bool:
+        found = await asyncio.to_thread(release.leftovers)
+        left.clear()
+        left.update(o for o in found - agents if not o.startswith("AdaptivePolicy "))
+        return left == CRD
+
+    await c.until(is_clean, "only the CRD is left", patience_s=40.0)  # pods end by and by
     futures = c.client.map(result, range(10), seconds=0.2, pure=False)
     assert 10 == len(await c.client.gather(futures))  # the DaskCluster goes on
     assert 1 == await c.replicas()
@@ -112,8 +126,6 @@ async def test_what_is_uninstalled_leaves_only_the_crd_and_can_be_installed_agai
 
 async def _agents(c: LiveCluster) -> list[tuple[str, str]]:
     """The agent's ConfigMaps that a DaskCluster owns, by namespace and name."""
-    from dask_adaptive.kube.resources import CONFIG_MAPS
-
     found = await c.api.list(
         CONFIG_MAPS.path(), selector="app.kubernetes.io/part-of=dask-adaptive.dev"
     )

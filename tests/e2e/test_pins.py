@@ -29,7 +29,7 @@ async def test_a_pinned_worker_is_the_last_to_stay_and_explain_says_why(start: S
     said = await dask_adaptive(c, "explain", pod)
     assert "Pinned: pinned by annotation (a long debugging session" in said
     answer = json.loads(await dask_adaptive(c, "explain", c.name, "-o", "json"))
-    assert ["stay: Pinned", "1"] in answer["facts"]
+    assert ["held by manual", "1"] in answer["facts"]
 
     await c.kubectl("annotate", "pod", pod, f"{PIN}-")
     await c.until_event("PinRemoved", keep)

@@ -43,16 +43,21 @@ class LiveCluster:
         await self.until(self._is_scheduler_ready, "the scheduler's pod is ready")
         service = await self.api.get(SERVICES.path(self.namespace, f"{self.name}-scheduler"))
         address = f"tcp://{service['spec']['clusterIP']}:8786"
+        await self.count(address, tally=tally)
         make: Any = Client
         self.client = await make(address, asynchronous=True, timeout="30s")
-        await self.count(address, tally=tally)
 
     async def count(self, address: str = "", *, tally: bool = True) -> None:
         """Ask the agent anew, if there is one, to count runs from now on."""
         if self._link is not None:
             await self._link.close()
         self._link = connect(address or self.client.scheduler.address, attach=False, tally=tally)
-        await self.observe()
+
+        async def answers() -> bool:
+            return (await self.observe()).is_connected
+
+        # kube-proxy may be a moment behind; until then who knows who answers at a Service's IP.
+        await self.until(answers, f"the scheduler answers at {address}")
 
     async def close(self) -> None:
         if self.client is not None:

@@ -63,7 +63,7 @@ class Release:
         return secret["data"]["tls.crt"], hooks["webhooks"][0]["clientConfig"]["caBundle"]
 
     def leftovers(self) -> set[str]:
-        """All objects of the whole cluster that have our name or labels, as `kind namespace/name`."""
+        """All objects of the cluster with our name or labels, as `kind namespace/name`."""
         kinds = self._admin("api-resources", "--verbs=list", "-o", "name").split()
         wanted = ",".join(k for k in kinds if not k.startswith("events"))
         found = self._admin.json("get", wanted, "--all-namespaces", "--ignore-not-found")
@@ -72,7 +72,9 @@ class Release:
 
 def _is_ours(body: dict[str, Any]) -> bool:
     meta = body["metadata"]
-    words = [meta["name"], *(meta.get("labels") or {}), *(meta.get("labels") or {}).values()]
+    labels = dict(meta.get("labels") or {})
+    labels.pop("installed-by", None)  # install.sh's mark on upstream's release
+    words = [meta["name"], *labels, *labels.values()]
     return body["kind"] != "Namespace" and any("dask-adaptive" in str(word) for word in words)
 
 

@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 #: How long to wait before the API server is asked again for something that was not there.
 RETRY_S = 5.0
 
+#: How long the webhook is served after the end of everything else; the pod's grace is 30 s.
+LINGER_S = 3.0
+
 
 class Operator:
     """One replica. Probes, webhook and watches run always; passes only while it leads."""
@@ -189,6 +192,9 @@ class Operator:
         try:
             async with _served(webhook_app(injector), *where, certificate):
                 yield
+                # Of two replicas in an upgrade this is the old one: kube-proxy may go on sending
+                # requests here, and a scheduler whose request is refused starts without the agent.
+                await asyncio.sleep(LINGER_S)
         finally:
             await _end([watching])
 

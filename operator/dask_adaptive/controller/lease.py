@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from dask_adaptive.kube.resources import DEPLOYMENTS, LEASES
@@ -91,7 +92,8 @@ class LeaderLease:
             asked_at = self._clock()
             left_s = renewed_at + self._timing.renew_deadline_s - asked_at
             try:
-                held = await asyncio.wait_for(self._try_to_hold(), max(left_s, 0.1))
+                async with timeout(max(left_s, 0.1)):
+                    held = await self._try_to_hold()
             except asyncio.TimeoutError:
                 continue
             if held:

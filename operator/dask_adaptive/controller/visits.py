@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from dask_adaptive.controller.compose import Composer
 from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.one_pass import PassResult
@@ -47,16 +48,23 @@ class Visitor:
         self._last: PassResult | None = None
         self._failures = 0
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
+        self._is_over = False
         self.wake = asyncio.Event()
+
+    def end(self) -> None:
+        """Make no more visits. Said as well as cancelled: a library may swallow a cancellation."""
+        self._is_over = True
+        self.wake.set()
 
     async def run(self) -> None:
         try:
-            while True:
+            while not self._is_over:
                 self.wake.clear()
                 rest_s = await self._visit()
                 await asyncio.sleep(SHORTEST_REST_S)
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self.wake.wait(), max(rest_s - SHORTEST_REST_S, 0.0))
+                    async with timeout(max(rest_s - SHORTEST_REST_S, 0.0)):
+                        await self.wake.wait()
         finally:
             await self._governed.link.close()
 
@@ -74,7 +82,8 @@ class Visitor:
         if not names:
             return
         try:
-            await asyncio.wait_for(self._governed.link.cancel(names), 10.0)
+            async with timeout(10.0):
+                await self._governed.link.cancel(names)
         except (LinkError, asyncio.TimeoutError) as exc:
             self._log.warning("Can't put %s back to service: %s", ", ".join(names), exc)
         finally:
@@ -85,9 +94,8 @@ class Visitor:
         began = time.monotonic()
         try:
             self._policy = self._read()
-            result = await asyncio.wait_for(
-                self._governed.loop.one_pass(self._policy), PASS_DEADLINE_S
-            )
+            async with timeout(PASS_DEADLINE_S):
+                result = await self._governed.loop.one_pass(self._policy)
         except InvalidPolicy as exc:
             return await self._failed("invalid", Reason.INVALID_POLICY, str(exc))
         except PlatformError as exc:
@@ -149,6 +157,12 @@ def _with(
     return replace(status, reason=reason, message=message, conditions=conditions)
 
 
+async def _ended(visitor: Visitor, task: asyncio.Task[None]) -> None:
+    visitor.end()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 class Visits:
     """Keeps one `Visitor` running for each policy, while this process leads."""
 
@@ -180,19 +194,16 @@ class Visits:
                 await self._changed.wait()
                 await asyncio.sleep(0.1)  # changes come in bursts
         finally:
-            tasks = [task for _, _, task in self._running.values()]
+            ended = list(self._running.values())
             self._running.clear()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(_ended(visitor, task) for _, visitor, task in ended))
 
     async def _settle(self) -> None:
         # By uid: a policy that was deleted and made anew is another one.
         there = {p.meta.uid: p for p in self._world.all(PolicyObject) if not p.meta.going}
         for uid in set(self._running) - set(there):
             policy, visitor, task = self._running.pop(uid)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await _ended(visitor, task)
             farewell = asyncio.create_task(visitor.let_go())  # may hang; others must not wait
             self._farewells.add(farewell)
             farewell.add_done_callback(self._farewells.discard)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import aiohttp
 from kubernetes.aio import client, config
 
+from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.errors import ApiUnreachable, KubeError, error_of
 
 Json: TypeAlias = dict[str, Any]
@@ -138,9 +139,8 @@ class KubeApi:
     ) -> Json:
         request = f"{method} {path}"
         try:
-            status, text = await asyncio.wait_for(
-                self._send(method, path, query, body, content_type), self._timeout_s
-            )
+            async with timeout(self._timeout_s):
+                status, text = await self._send(method, path, query, body, content_type)
         except (asyncio.TimeoutError, TimeoutError) as exc:
             raise ApiUnreachable(f"no answer to {request} within {self._timeout_s:g} s") from exc
         except (aiohttp.ClientError, OSError) as exc:

@@ -9,6 +9,7 @@ from typing import Any
 from distributed.core import rpc
 from distributed.security import Security
 
+from dask_adaptive.deadline import timeout
 from dask_adaptive.loop.ports import LinkError
 
 
@@ -43,7 +44,8 @@ class SchedulerCalls:
             LinkError: No answer in time, connection refused, or the handler raised.
         """
         try:
-            return await asyncio.wait_for(getattr(self._rpc, op)(**arguments), self._timeout_s)
+            async with timeout(self._timeout_s):
+                return await getattr(self._rpc, op)(**arguments)
         except asyncio.TimeoutError as exc:
             limit = f"{self._timeout_s:g} s"
             raise LinkError(f"{self.address} did not answer {op} within {limit}") from exc
