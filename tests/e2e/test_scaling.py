@@ -144,6 +144,7 @@ async def test_an_annotated_cluster_needs_no_policy_of_its_own(start: Start) -> 
     del futures
     await c.until_settled(0)
 
+    await c.close()  # a client whose scheduler is gone calls whoever is at that address next
     await c.kubectl("delete", "daskcluster", c.name)
 
     async def is_gone() -> bool:

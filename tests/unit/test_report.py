@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import Event, EventType, Ports, Retired
+from dask_adaptive.loop.ports import Event, EventType, PlatformError, Ports, Retired
 from dask_adaptive.loop.report import conditions_of, status_of
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import (
@@ -179,6 +179,20 @@ async def test_an_unchanged_world_causes_no_report() -> None:
 
     assert 1 == len(world.statuses)
     assert [] == world.events
+
+
+async def test_an_event_that_cannot_be_posted_costs_no_status() -> None:
+    world = World(workers=1, target=0)
+
+    async def refuse(event: Event) -> None:
+        raise PlatformError("exceeded quota: events")
+
+    world.event = refuse  # type: ignore[method-assign]
+    await world.passes(ClusterLoop(KEY, world.ports()), 12)
+
+    assert {Reason.SCALE_DOWN_STABILIZED, Reason.UNDERUTILIZED} <= {
+        s.reason for s in world.statuses
+    }
 
 
 async def test_a_refusal_is_told_once_and_asked_again_later() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dask_adaptive.loop.act import act
 from dask_adaptive.loop.join import join
-from dask_adaptive.loop.ports import Event, Ports
+from dask_adaptive.loop.ports import Event, PlatformError, Ports
 from dask_adaptive.loop.report import (
     events_of_advice,
     events_of_conditions,
@@ -83,7 +84,10 @@ class ClusterLoop:
         happened = frozenset(events_of_outcomes(outcomes)) | frozenset(events_of_advice(decided))
         for event in (*events_of_conditions(status, self._status), *_ordered(happened)):
             if event not in self._told:
-                await self._ports.reporter.event(event)
+                # An event that cannot be posted (a quota, a namespace that goes away) is lost; the
+                # status says the same and must not be lost with it.
+                with contextlib.suppress(PlatformError):
+                    await self._ports.reporter.event(event)
         self._told = happened
         if status != self._status:
             await self._ports.reporter.status(status)

@@ -9,8 +9,8 @@ from dask_adaptive.model.observed import Leaving, ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Past
 
 #: How long `replicas` and the Deployments must disagree, unchanged, before we take it that nobody
-#: is at work on it. Upstream's operator makes tens of Deployments a second; a minute is far above.
-SETTLE_S = 60.0
+#: is at work on it. Upstream's operator makes tens of Deployments a second; this is far above.
+SETTLE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
