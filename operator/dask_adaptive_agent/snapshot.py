@@ -185,7 +185,7 @@ def _totals(agent: Agent, *, processing: int) -> wire.Totals:
         "queued": len(scheduler.queued),
         "unrunnable": len(scheduler.unrunnable),
         "occupancy_ms": int(scheduler.total_occupancy * 1000),
-        "memory": sum([ws.nbytes for ws in scheduler.workers.values()]),
+        "memory": sum([e.ws.nbytes for e in agent.roster.entries.values()]),
         # Futures that nobody waits for belong to a client of that name, which is none.
         "clients": len(scheduler.clients.keys() - {"fire-and-forget"}),
     }

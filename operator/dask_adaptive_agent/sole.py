@@ -10,7 +10,7 @@ from dask_adaptive_agent.roster import Entry
 #: Results looked at for one snapshot, on workers whose data has changed (0.1 to 0.2 us each).
 BUDGET = 20_000
 #: Results looked at again although nothing has changed on their worker: copies elsewhere may have.
-AGAIN = 2_000
+AGAIN = 1_000
 
 
 #: A worker with results, and how many.

@@ -27,6 +27,10 @@ def format_duration(seconds: float) -> str:
     """Write seconds as people read them: at most two units, none that is zero."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms" if seconds > 0 else "0s"
-    whole = round(seconds)
-    parts = [(whole // 3600, "h"), (whole % 3600 // 60, "m"), (whole % 60, "s")]
-    return "".join(f"{n}{unit}" for n, unit in [p for p in parts if p[0]][:2])
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, left = divmod(rest, 60)
+    if hours:
+        return f"{hours}h" + (f"{minutes}m" if minutes else f"{left}s" if left else "")
+    if minutes:
+        return f"{minutes}m{left}s" if left else f"{minutes}m"
+    return f"{left}s"
