@@ -154,11 +154,10 @@ class Agent:
         message = f"{count} pin{'s' * (count != 1)} given up"
         return {"protocol": wire.PROTOCOL, "pinned": [], "message": message}
 
-    def offered(self) -> list[WorkerState]:
-        """Workers that may go, as `workers_to_close` says, with all memory that stays counted."""
+    def offered(self, entries: dict[str, Entry]) -> list[WorkerState]:
+        """Those of the roster that `workers_to_close` lets go, all memory that stays counted."""
         leaving = self.retirements.ongoing
-        entries = self.roster.sync().items()
-        staying = [entry.ws for address, entry in entries if address not in leaving]
+        staying = [entry.ws for address, entry in entries.items() if address not in leaving]
         return closable(self.scheduler, self.free, staying)
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:

@@ -19,7 +19,7 @@ KEYS = 10
 def explain(agent: Agent, names: list[str] | None) -> wire.ExplainAnswer:
     """All about some workers, or about all; a name without a worker is left out."""
     entries = agent.roster.sync()
-    offered = {ws.address for ws in agent.offered()}
+    offered = {ws.address for ws in agent.offered(entries)}
     if names is None:
         asked = list(agent.scheduler.workers.values())
     else:

@@ -32,7 +32,7 @@ def snapshot(
     """
     entries = agent.roster.sync()
     agent.sole.refresh(entries.values())
-    offered = agent.offered()
+    offered = agent.offered(entries)
     if session != agent.session:
         known = 0
     columns = _columns(agent, entries)

@@ -57,7 +57,7 @@ async def test_the_memory_of_a_pinned_worker_counts(s: Any) -> None:
     agent.pins.pin([str(pinned.name)], source=wire.MANUAL, owner="x", reason="", ttl_s=60)
 
     assert [] == closable(s, agent.free)
-    assert [free] == agent.offered()
+    assert [free] == agent.offered(agent.roster.sync())
 
 
 async def test_workers_to_close_never_offers_a_pinned_worker(s: Any) -> None:

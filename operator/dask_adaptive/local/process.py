@@ -8,6 +8,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dask_adaptive.deadline import timeout
+
 #: After SIGTERM, how long a process may take before it is killed.
 PATIENCE_S = 5.0
 
@@ -54,7 +56,8 @@ class Process:
             return
         self.send(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.wait(), patience_s)
+            async with timeout(patience_s):
+                await self.wait()
         except asyncio.TimeoutError:
             self.send(signal.SIGKILL)
             await self.wait()

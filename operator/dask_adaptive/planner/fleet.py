@@ -70,7 +70,7 @@ def _place(worker: ObservedWorker) -> str:
     return "active" if worker.in_service else "other"
 
 
-def explained_gap(fleet: Fleet, group: ObservedGroup, past: Past) -> int:
+def explained_gap(group: ObservedGroup, past: Past) -> int:
     """How many of the missing workers are missing because we took them away."""
     return len(past.leaving - {w.name for w in group.workers})
 
@@ -82,7 +82,7 @@ def is_creating(fleet: Fleet, group: ObservedGroup, past: Past, *, now: float) -
     Then `replicas` must not be lowered: upstream acts on changes of the field, and a number below
     what it is about to make would have it choose victims itself (facts 2 and 9a).
     """
-    if fleet.gap == explained_gap(fleet, group, past):
+    if fleet.gap == explained_gap(group, past):
         return False
     is_same = past.gap == (fleet.replicas, fleet.present)
     return fleet.gap != 0 and not (is_same and now - past.gap_since >= SETTLE_S)

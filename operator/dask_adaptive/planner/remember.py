@@ -10,7 +10,6 @@ from dask_adaptive.model.past import Past, Recommendation, Refusal
 from dask_adaptive.model.plan import Delete, Outcome, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.fleet import sort_fleet
 from dask_adaptive.planner.stabilize import BLIND_S
 
 #: A worker whose retirement was refused is not asked again for so long.
@@ -36,13 +35,12 @@ def remember(
         past = Past(session=observed.scheduler.session, since=now, leaving=past.leaving)
     if decided.reason is Reason.PAUSED:
         past = replace(past, since=now, recommendations=())  # nothing was recommended meanwhile
-    fleet = sort_fleet(group)
-    gap = (fleet.replicas, fleet.present)
+    gap = (group.replicas, len(group.workers))
     return replace(
         past,
         recommendations=_recommendations(past, decided, policy, now=now),
         refusals=_refusals(past, outcomes, now=now),
-        leaving=_leaving(past, observed, outcomes, is_settled=not fleet.gap),
+        leaving=_leaving(past, observed, outcomes, is_settled=gap[0] == gap[1]),
         deleted=(past.deleted & {w.name for w in group.workers}) | _deleted(outcomes),
         gap=gap,
         gap_since=past.gap_since if gap == past.gap else now,
