@@ -1,8 +1,27 @@
 """
-Code that runs inside Dask schedulers and workers.
+Code that runs inside Dask schedulers and workers, and `pinned` for code that runs on them.
 
 Imports the standard library and `distributed` only, in Python 3.9 syntax, so that it runs in any
 image that runs Dask. Importing this package must never fail and never have side effects.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dask_adaptive_agent.client import pinned as pinned
+    from dask_adaptive_agent.lease import Pin as Pin
+    from dask_adaptive_agent.line import PinRefused as PinRefused
+    from dask_adaptive_agent.line import PinUnavailable as PinUnavailable
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because `client` imports `distributed`, which takes a second.
+    if name in ("pinned", "Pin", "PinRefused", "PinUnavailable"):
+        from dask_adaptive_agent import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import distributed
 
-from dask_adaptive_agent import __version__, wire
+from dask_adaptive_agent import __version__, claims, wire
 from dask_adaptive_agent.activity import Activity
-from dask_adaptive_agent.closing import HAS_HOOK, closable
-from dask_adaptive_agent.explain import duration, explain
+from dask_adaptive_agent.choice import ShuffleChoice
+from dask_adaptive_agent.closing import HAS_HOOK, Closing
+from dask_adaptive_agent.departure import Notice
+from dask_adaptive_agent.departures import Departures
+from dask_adaptive_agent.explain import explain
+from dask_adaptive_agent.gate import Gate
 from dask_adaptive_agent.moving import stealing
+from dask_adaptive_agent.notes import Notes
+from dask_adaptive_agent.orders import Orders
 from dask_adaptive_agent.pins import PinTable
 from dask_adaptive_agent.retirement import Order
 from dask_adaptive_agent.retirements import Retirements, combined
 from dask_adaptive_agent.roster import Entry, Roster
 from dask_adaptive_agent.settings import (
     Invalid,
+    Refused,
     Request,
     Settings,
     flag,
@@ -36,6 +44,7 @@ from dask_adaptive_agent.shuffles import ShuffleRun, Shuffles
 from dask_adaptive_agent.snapshot import snapshot
 from dask_adaptive_agent.sole import SoleBytes
 from dask_adaptive_agent.tally import TallyPlugin
+from dask_adaptive_agent.words import duration, plural
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -44,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 ABORT, FORCE = "Abort", "Force"
 DEADLINE_MS = 15 * 60 * 1000
+#: What Kubernetes gives a pod that says nothing, less what its end itself takes.
+LEAVE_MS = 25_000
 
 
 class Agent:
@@ -54,16 +65,35 @@ class Agent:
         self.clock = clock
         self.session = uuid4().hex
         self.settings = Settings()
+        self.notes = Notes(clock)
         self.activity = Activity(clock)
         self.roster = Roster(scheduler, self.activity, clock)
         self.sole = SoleBytes()
-        self.shuffles = Shuffles(scheduler, clock)
-        self.pins = PinTable(clock, self.settings.manual_max_ms / 1000)
+        self.shuffles = Shuffles(
+            scheduler, clock, timeout_s=self._shuffle_timeout_s, expired=self._shuffle_expired
+        )
+        self.pins = PinTable(clock)
+        self.closing = Closing(
+            scheduler,
+            self.free,
+            leaving=self.leaving,
+            covers_shuffles=lambda: self.settings.shuffle_pins and self.shuffles.is_known,
+        )
+        self.choice = ShuffleChoice(scheduler, leaving=self.leaving, chosen=self.shuffles.look)
+        self.orders = Orders(self)
         self.tally: TallyPlugin | None = None
         self.retirements = Retirements(
             scheduler,
             pinned_by=lambda ws: ", ".join(self.pinned_by(ws)),
             lease_s=lambda: self.settings.lease_ms / 1000,
+            clock=clock,
+        )
+        self.departures = Departures(
+            scheduler,
+            retirements=self.retirements,
+            pinned_by=lambda ws: ", ".join(self.pinned_by(ws)),
+            lease_s=lambda: self.settings.lease_ms / 1000,
+            tell=self.notes.add,
             clock=clock,
         )
         self._started_at = clock()
@@ -79,6 +109,7 @@ class Agent:
             wire.CANCEL: guarded(self.cancel),
             wire.PIN: guarded(self.pin),
             wire.UNPIN: guarded(self.unpin),
+            wire.LEAVE: guarded(self.leave),
         }
 
     def hello(self, request: Request) -> wire.HelloAnswer:
@@ -92,8 +123,10 @@ class Agent:
             "uptime_ms": int((self.clock() - self._started_at) * 1000),
             "hooks": {
                 "valid_workers_downscaling": HAS_HOOK,
-                "workers_to_close": "workers_to_close" in self.scheduler.__dict__,
+                "workers_to_close": self.closing.is_in_place,
                 "shuffle": self.shuffles.is_known,
+                "shuffle_choice": self.choice.is_in_place,
+                **self.orders.in_place,
                 "stealing": stealing(self.scheduler) is not None,
                 "tally": self.tally is not None,
             },
@@ -103,16 +136,16 @@ class Agent:
         settings = self.settings.updated(request)
         self._set_tally(settings.tally)
         self.settings = settings
-        self.pins.cap_s = settings.manual_max_ms / 1000
+        self.shuffles.look()
         return self.settings.answer()
 
     def observe(self, request: Request) -> wire.Snapshot:
         session = text(request, "session", "")
-        known = number(request, "known", 0)
+        known, heard = number(request, "known", 0), number(request, "heard", 0)
         target_ms = request.get("target_duration_ms")
         target_s = None if target_ms is None else millis(request, "target_duration_ms", 1) / 1000
         self.retirements.review()
-        return snapshot(self, session=session, known=known, target_duration_s=target_s)
+        return snapshot(self, session=session, known=known, heard=heard, target_duration_s=target_s)
 
     def explain(self, request: Request) -> wire.ExplainAnswer:
         return explain(self, optional_names(request))
@@ -125,61 +158,69 @@ class Agent:
             deadline_s=millis(request, "deadline_ms", DEADLINE_MS) / 1000,
             by_force=one_of(request, "on_timeout", (ABORT, FORCE), ABORT) == FORCE,
         )
-        return self._each(asked, lambda ws: self.retirements.retire(ws, order, busy_ok=busy_ok))
+
+        def retire(ws: WorkerState) -> wire.RetireOutcome:
+            departing = self.departures.outcome_of(ws)
+            return departing or self.retirements.retire(ws, order, busy_ok=busy_ok)
+
+        return self._each(asked, retire)
 
     def cancel(self, request: Request) -> wire.RetireAnswer:
-        return self._each(names(request), self.retirements.cancel)
+        def cancel(ws: WorkerState) -> wire.RetireOutcome:
+            return self.departures.cancel(ws) or self.retirements.cancel(ws)
+
+        return self._each(names(request), cancel)
+
+    def leave(self, request: Request) -> wire.RetireAnswer:
+        notice = Notice(
+            reason=text(request, "reason", "its process ends"),
+            left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
+            is_certain=flag(request, "ending", True),
+        )
+        by_name, by_host = optional_names(request) or [], optional_names(request, "hosts") or []
+        outcomes = self.departures.leave(by_name, by_host, notice)
+        return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
     def pin(self, request: Request) -> wire.PinAnswer:
-        asked = names(request)
-        ttl_s = millis(request, "ttl_ms", 0) / 1000
-        granted_s = self.pins.pin(
-            asked,
-            source=one_of(request, "source", (wire.MANUAL, wire.CLIENT)),
-            owner=text(request, "owner"),
-            reason=text(request, "reason", ""),
-            ttl_s=ttl_s,
-        )
-        cut = f"cut from {duration(ttl_s)} to {duration(granted_s)}" if granted_s < ttl_s else ""
-        pinned = [(name, int(granted_s * 1000)) for name in asked]
-        return {"protocol": wire.PROTOCOL, "pinned": pinned, "message": cut}
+        return claims.pin(self, request)
 
     def unpin(self, request: Request) -> wire.PinAnswer:
-        given_up = self.pins.unpin(
-            source=one_of(request, "source", (wire.MANUAL, wire.CLIENT)),
-            owner=text(request, "owner"),
-            names=optional_names(request),
-        )
-        count = len(given_up)
-        message = f"{count} pin{'s' * (count != 1)} given up"
-        return {"protocol": wire.PROTOCOL, "pinned": [], "message": message}
+        return claims.unpin(self, request)
+
+    def leaving(self) -> Collection[str]:
+        """Addresses of workers that are on their way out because of us, or with our help."""
+        if not self.retirements.ongoing and not self.departures.addresses:
+            return ()
+        return self.retirements.ongoing.keys() | self.departures.addresses
 
     def offered(self, entries: dict[str, Entry]) -> list[WorkerState]:
         """Those of the roster that `workers_to_close` lets go, all memory that stays counted."""
-        leaving = self.retirements.ongoing
+        leaving = self.leaving()
         staying = [entry.ws for address, entry in entries.items() if address not in leaving]
-        return closable(self.scheduler, self.free, staying)
+        try:
+            return self.closing.closable(holders=staying)
+        except Exception:
+            logger.exception("Cannot tell which workers may go; holding all workers")
+            return []
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:
         """Those of `workers` that nothing holds; none when that can't be known (fail closed)."""
         try:
-            pinned = self.pins.names()
-            held = set(self.retirements.ongoing)
-            for run in self.pinning_shuffles():
-                held |= run.participants
+            named = self.pins.names()
+            for held in (self.leaving(), self._held_by_shuffles()):
+                if held:
+                    workers = [ws for ws in workers if ws.address not in held]
         except Exception:
             logger.exception("Cannot read pins; holding all workers")
             return []
-        if held:
-            workers = [ws for ws in workers if ws.address not in held]
-        if pinned:
-            workers = [ws for ws in workers if not pinned & {str(ws.name), ws.address}]
+        if named:
+            workers = [
+                ws for ws in workers if ws.address not in named and str(ws.name) not in named
+            ]
         return workers
 
     def pinning_shuffles(self) -> list[ShuffleRun]:
-        if not self.settings.shuffle_pins:
-            return []
-        return self.shuffles.pinning(self.settings.shuffle_timeout_ms / 1000)
+        return self.shuffles.pinning() if self.settings.shuffle_pins else []
 
     def pinned_by(self, ws: WorkerState, shuffles: list[ShuffleRun] | None = None) -> list[str]:
         """
@@ -191,12 +232,14 @@ class Agent:
         """
         now = self.clock()
         timeout_s = self.settings.shuffle_timeout_ms / 1000
-        said = [
-            f"shuffle {run.id} for {duration(run.since + timeout_s - now)} more"
-            for run in (self.pinning_shuffles() if shuffles is None else shuffles)
-            if ws.address in run.participants
-        ]
-        for name in dict.fromkeys((str(ws.name), ws.address)):
+        said = []
+        if ws.address in self._held_by_shuffles():
+            said = [
+                f"shuffle {run.id} for {duration(run.since + timeout_s - now)} more"
+                for run in (self.pinning_shuffles() if shuffles is None else shuffles)
+                if ws.address in run.participants
+            ]
+        for name in dict.fromkeys((claims.name_of(self, ws), ws.address)):
             for lease in self.pins.of(name):
                 reason = f" ({lease.reason})" if lease.reason else ""
                 left = duration(lease.until - now)
@@ -210,10 +253,35 @@ class Agent:
             entry.active_at = now
         return now - max(entry.active_at, self.activity.last.get(entry.ws.address, 0.0))
 
+    def gate_of(self, address: str) -> Gate | None:
+        """What holds a worker out of service, if anything of ours does."""
+        retirement = self.retirements.ongoing.get(address)
+        return retirement.gate if retirement is not None else self.departures.gate_of(address)
+
     def close(self, *, is_closing: bool) -> None:
         """Stop what runs by itself."""
         self.retirements.close(is_closing=is_closing)
+        self.departures.close(is_closing=is_closing)
+        self.shuffles.close()
         self._set_tally(False)
+
+    def _held_by_shuffles(self) -> Collection[str]:
+        return self.shuffles.pinned() if self.settings.shuffle_pins else ()
+
+    def _shuffle_timeout_s(self) -> float:
+        return self.settings.shuffle_timeout_ms / 1000 if self.settings.shuffle_pins else math.inf
+
+    def _shuffle_expired(self, run: ShuffleRun) -> None:
+        limit = duration(self._shuffle_timeout_s())
+        workers = self.scheduler.workers
+        names = [str(workers[a].name) for a in sorted(run.participants) if a in workers]
+        self.notes.add(
+            wire.N_SHUFFLE_PIN_EXPIRED,
+            f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and pins its "
+            f"{plural(len(names), 'worker')} no more: if one of them leaves, it starts over",
+            names,
+        )
+        self.pins.count_expired(wire.SHUFFLE)
 
     def _each(
         self, asked: list[str], act: Callable[[WorkerState], wire.RetireOutcome]
@@ -243,6 +311,8 @@ def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) ->
             return handler(request)
         except Invalid as invalid:
             return error(wire.E_INVALID, str(invalid))
+        except Refused as refused:
+            return error(wire.E_REFUSED, str(refused))
         except Exception as unexpected:
             logger.exception("Cannot answer")
             return error(wire.E_INTERNAL, repr(unexpected))

@@ -1,67 +1,272 @@
 """
-Which workers may go, by the scheduler's own rules.
-
-`closable` gives the answer of `Scheduler.workers_to_close()` for a fifth of its price;
-`FilteredWorkersToClose` gives the method the plugin hook that it lacks before 2024.4.2.
+Which workers may go, by the scheduler's own rules: its `workers_to_close`, for a fifth of the price
+and with pins honoured on every release.
 """
 
 from __future__ import annotations
 
+import heapq
+import logging
+import math
+import pickle
+from bisect import bisect_right
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import dask
+from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
+logger = logging.getLogger(__name__)
+
 #: Whether `workers_to_close` asks plugins (since 2024.4.2).
 HAS_HOOK = hasattr(SchedulerPlugin, "valid_workers_downscaling")
+
+#: A worker with one of these statuses is on its way out, by whoever's decision.
+LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed})
 
 Filter = Callable[["list[WorkerState]"], "list[WorkerState]"]
 
 
-def closable(
-    scheduler: Scheduler,
-    keep: Filter | None = None,
-    holders: Collection[WorkerState] | None = None,
-) -> list[WorkerState]:
+class Request(NamedTuple):
+    """Arguments of `workers_to_close`; see its docstring."""
+
+    memory_ratio: float | None = None
+    n: int | None = None
+    key: Any = None
+    minimum: int | None = None
+    target: int | None = None
+
+
+#: Whoever is idle, as long as memory is spare.
+ANY = Request()
+
+
+def in_service(scheduler: Scheduler, leaving: Collection[str] = ()) -> list[WorkerState]:
+    """Workers that are not on their way out, in the scheduler's order."""
+    workers: Any = scheduler.workers
+    # A SortedDict walks its values in Python code; its keys, and dict.get, are C.
+    out: list[WorkerState] = list(map(workers.get, workers))
+    if leaving:
+        out = [ws for ws in out if ws.address not in leaving]
+    # Scheduler.running is kept in step with statuses, and enums hash in Python code.
+    if len(scheduler.running) < len(out):
+        out = [ws for ws in out if ws in scheduler.running or ws.status not in LEAVING]
+    return out
+
+
+class Closing:
     """
-    What `scheduler.workers_to_close()` would offer: idle workers, as long as memory is spare.
+    Stands for `Scheduler.workers_to_close`, in its handlers and on the instance.
+
+    Gives the answer of the stock method (2024.4.2 and later) as if workers on their way out were
+    gone already, and never a pinned worker. A worker with a long-running task is never offered
+    either, as upstream does since 2024.1.0. If anything goes wrong, the stock method answers, less
+    what is pinned; and if even that is unknown, nobody may go.
 
     Args:
         scheduler: Read, not changed.
-        keep: Leaves the workers that may go; asked where this release asks no plugins.
-        holders: Workers whose memory and data count; None: as upstream, those that may go and the
-            busy ones. Upstream leaves the memory of pinned workers out, and so keeps one idle
-            worker more for data that the pinned ones have room for.
+        free: Leaves the workers that nothing holds.
+        leaving: Addresses that are on their way out, besides those whose status says so.
+        covers_shuffles: Whether `free` holds all that the shuffle plugin would; it is slow with
+            many shuffles, and is not asked then.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        free: Filter,
+        *,
+        leaving: Callable[[], Collection[str]] = tuple,
+        covers_shuffles: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._scheduler = scheduler
+        self._free = free
+        self._leaving = leaving
+        self._covers_shuffles = covers_shuffles
+        #: Server.handle_comm logs the name of every handler, and breaks the connection without one.
+        self.__name__ = "workers_to_close"
+        #: Whose hook says what `free` says; not asked twice.
+        self.own_plugin: object = None
+
+    @property
+    def is_in_place(self) -> bool:
+        return (
+            self._scheduler.__dict__.get("workers_to_close") is self
+            and self._scheduler.handlers.get("workers_to_close") is self
+        )
+
+    def __call__(
+        self,
+        memory_ratio: float | None = None,
+        n: int | None = None,
+        key: Any = None,
+        minimum: int | None = None,
+        target: int | None = None,
+        attribute: str = "address",
+    ) -> list[Any]:
+        request = Request(memory_ratio, n, key, minimum, target)
+        try:
+            return list(map(attrgetter(attribute), self.closable(request)))
+        except Exception:
+            logger.exception("Cannot tell which workers may go; asking the stock method")
+        try:
+            return self._from_stock(request, attribute)
+        except Exception:
+            logger.exception("Cannot tell which workers may go; holding all workers")
+            return []
+
+    def closable(
+        self, request: Request = ANY, holders: Collection[WorkerState] | None = None
+    ) -> list[WorkerState]:
+        """
+        Those that `request` lets go.
+
+        Args:
+            request: Of `workers_to_close`.
+            holders: Workers whose memory and data count; None: as upstream, those that may go and
+                the busy ones. Upstream leaves the memory of pinned workers out, and so keeps one
+                idle worker more for data that the pinned ones have room for.
+        """
+        workers = in_service(self._scheduler, self._leaving())
+        n = request.n
+        if n is None and request.target is not None:
+            n = len(workers) - request.target
+        if n is not None:
+            n = max(0, n)
+        if not n and all(ws.processing for ws in workers):
+            return []
+        valid = self._valid([ws for ws in workers if not ws.long_running])
+        if request.key is not None:
+            return _chosen_groups(valid, request._replace(n=n), present=len(workers))
+        columns = Columns(
+            [ws.memory_limit for ws in valid],
+            [ws.nbytes for ws in valid],
+            [bool(ws.processing) for ws in valid],
+        )
+        if holders is None:
+            memory = Memory(sum(columns.limits), sum(columns.nbytes))
+        else:
+            memory = Memory(
+                sum([ws.memory_limit for ws in holders]), sum([ws.nbytes for ws in holders])
+            )
+        picked = chosen(columns, request._replace(n=n), memory, present=len(workers))
+        return [valid[i] for i in picked]
+
+    def _valid(self, workers: list[WorkerState]) -> list[WorkerState]:
+        if HAS_HOOK:
+            for plugin in list(self._scheduler.plugins.values()):
+                if plugin is self.own_plugin:
+                    continue
+                if not (_is_stock_shuffle(plugin) and self._covers_shuffles()):
+                    workers = plugin.valid_workers_downscaling(self._scheduler, workers)
+        return self._free(workers)
+
+    def _from_stock(self, request: Request, attribute: str) -> list[Any]:
+        stock: Any = type(self._scheduler).workers_to_close
+        addresses = stock(self._scheduler, *request)
+        workers = [self._scheduler.workers[address] for address in addresses]
+        leaving = self._leaving()
+        return [
+            getattr(ws, attribute)
+            for ws in self._free(workers)
+            if ws.address not in leaving and ws.status not in LEAVING
+        ]
+
+
+class Columns(NamedTuple):
+    """Workers, or groups of them: parallel lists."""
+
+    limits: list[int]
+    nbytes: list[int]
+    busy: list[bool]
+    sizes: list[int] | None = None  # workers in each group; None: one
+
+
+class Memory(NamedTuple):
+    limit: int
+    used: int
+
+
+def chosen(columns: Columns, request: Request, memory: Memory, *, present: int) -> list[int]:
+    """
+    Which rows the rules of `Scheduler.workers_to_close` pick, of `present` workers in service.
+
+    They leave in this order: idle ones first, the least data first, the last in order first. Each
+    rule lets a beginning of it go, so the longest that is allowed is looked up, not walked.
 
     Source:
-        `Scheduler.workers_to_close` with n=None, memory_ratio=2, minimum=None, key=None: workers
-        without tasks, the least data first and the last in order first, while the memory limit of
-        those that stay is at least twice the data. Long-running tasks hold back since 2024.1.0.
+        `Scheduler.workers_to_close`, what follows its plugins. `request.n` is final: it has been
+        made of `target` already.
     """
-    workers = [ws for ws in scheduler.workers.values() if not ws.long_running]
-    if HAS_HOOK:
-        for plugin in list(scheduler.plugins.values()):
-            workers = plugin.valid_workers_downscaling(scheduler, workers)
-    elif keep is not None:
-        workers = keep(workers)
+    n, ratio = request.n, request.memory_ratio
+    if n is None and ratio is None:
+        ratio = 2
+    order = _order(columns, n, at_most=n if ratio is None else None)
+    allowed = 0
+    if n is not None:
+        allowed = _fitting(columns.sizes, order, n)
+    if ratio is not None:
+        spare = memory.limit - math.ceil(ratio * memory.used)
+        allowed = max(allowed, _fitting(columns.limits, order, spare))
+    if request.minimum:
+        allowed = min(allowed, _fitting(columns.sizes, order, present - request.minimum))
+    return order[:allowed]
 
-    if holders is None:
-        holders = workers
-    limit = sum([ws.memory_limit for ws in holders])
-    threshold = 2 * sum([ws.nbytes for ws in holders])
-    idle = [(-ws.nbytes, i) for i, ws in enumerate(workers) if not ws.processing]
-    idle.sort(reverse=True)
 
-    out: list[WorkerState] = []
-    for _, i in idle:
-        limit -= workers[i].memory_limit
-        if limit < threshold:
-            break
-        out.append(workers[i])
-    return out
+def _order(columns: Columns, n: int | None, *, at_most: int | None) -> list[int]:
+    """Rows in the order in which they leave; without `n` only idle ones ever do."""
+    busy = columns.busy
+    data = columns.nbytes.__getitem__
+    rows = range(len(busy) - 1, -1, -1)
+    idle = [i for i in rows if not busy[i]]
+    if at_most is not None and at_most < len(idle) // 8:
+        return heapq.nsmallest(at_most, idle, key=data)
+    idle.sort(key=data)
+    if n is not None and (at_most is None or len(idle) < at_most):
+        idle += sorted([i for i in rows if busy[i]], key=data)
+    return idle
+
+
+def _fitting(column: list[int] | None, order: list[int], room: int) -> int:
+    """How many of the first rows of `order` sum up to no more than `room`."""
+    if column is None:
+        return max(0, min(room, len(order)))
+    return bisect_right(list(accumulate(map(column.__getitem__, order))), room)
+
+
+def _chosen_groups(
+    valid: list[WorkerState], request: Request, *, present: int
+) -> list[WorkerState]:
+    """The same with a key: workers that have it in common leave together."""
+    key = request.key
+    if isinstance(key, bytes):
+        # Before 2024.2 or so pickle could be forbidden; the stock method then has its own answer.
+        if not dask.config.get("distributed.scheduler.pickle", True):
+            raise ValueError("a pickled key, and distributed.scheduler.pickle is off")
+        key = pickle.loads(key)
+    by_key: dict[Any, list[WorkerState]] = {}
+    for ws in valid:
+        by_key.setdefault(key(ws), []).append(ws)
+    groups = list(by_key.values())
+    columns = Columns(
+        [sum([ws.memory_limit for ws in group]) for group in groups],
+        [sum([ws.nbytes for ws in group]) for group in groups],
+        [any([ws.processing for ws in group]) for group in groups],
+        [len(group) for group in groups],
+    )
+    memory = Memory(sum(columns.limits), sum(columns.nbytes))
+    return [ws for i in chosen(columns, request, memory, present=present) for ws in groups[i]]
+
+
+def _is_stock_shuffle(plugin: Any) -> bool:
+    """Whether a plugin's `valid_workers_downscaling` is that of `ShuffleSchedulerPlugin`."""
+    return type(plugin).__module__.startswith("distributed.shuffle.")
 
 
 class Delegate:
@@ -73,43 +278,3 @@ class Delegate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_scheduler"], name)
-
-
-class FilteredWorkersToClose:
-    """
-    `Scheduler.workers_to_close` for releases that ask no plugin: some workers are out of reach.
-
-    The stock method runs, on a scheduler that seems to have the other workers only; numbers are
-    adjusted so that they mean the same. Stands in `scheduler.handlers` and on the instance, because
-    `Scheduler.retire_workers` and `adaptive_target` call `self.workers_to_close`.
-    """
-
-    def __init__(self, scheduler: Scheduler, keep: Filter) -> None:
-        self._scheduler = scheduler
-        self._keep = keep
-
-    def __call__(
-        self,
-        memory_ratio: float | None = None,
-        n: int | None = None,
-        key: Any = None,
-        minimum: int | None = None,
-        target: int | None = None,
-        attribute: str = "address",
-    ) -> list[Any]:
-        scheduler = self._scheduler
-        free = self._free()
-        if target is not None and n is None:
-            n = len(scheduler.workers) - target
-        if minimum:
-            minimum = max(0, minimum - (len(scheduler.workers) - len(free)))
-        stand_in = Delegate(scheduler, workers={ws.address: ws for ws in free})
-        stock: Any = type(scheduler).workers_to_close
-        closing: list[Any] = stock(
-            stand_in, memory_ratio=memory_ratio, n=n, key=key, minimum=minimum, attribute=attribute
-        )
-        return closing
-
-    def _free(self) -> list[WorkerState]:
-        """Long-running tasks hold their worker back, as upstream does since 2024.1.0."""
-        return self._keep([ws for ws in self._scheduler.workers.values() if not ws.long_running])

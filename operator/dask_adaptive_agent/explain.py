@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.retirement import last_copies
+from dask_adaptive_agent.copying import last_copies
+from dask_adaptive_agent.words import duration, plural, size_of
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -44,7 +45,7 @@ def _explanation(
 ) -> wire.WorkerExplanation:
     sole = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
     sole_bytes = sum([ts.nbytes for ts in sole])
-    retirement = agent.retirements.ongoing.get(ws.address)
+    going = agent.departures.ongoing.get(ws.address) or agent.retirements.ongoing.get(ws.address)
     return {
         "name": str(ws.name),
         "address": ws.address,
@@ -55,7 +56,7 @@ def _explanation(
         "sole_bytes": sole_bytes,
         "n_sole": len(sole),
         "pins": pins,
-        "retirement": f"{retirement.state}: {retirement.message}" if retirement else "",
+        "retirement": f"{going.state}: {going.message}" if going else "",
         "closable": is_offered,
         "sentence": sentence(agent, ws, idle_s=idle_s, is_offered=is_offered, pins=pins),
     }
@@ -65,6 +66,9 @@ def sentence(
     agent: Agent, ws: WorkerState, *, idle_s: float, is_offered: bool, pins: list[str]
 ) -> str:
     """The first thing that decides, and only that."""
+    departure = agent.departures.ongoing.get(ws.address)
+    if departure is not None:
+        return f"its process is about to end ({departure.reason}): {departure.message}"
     retirement = agent.retirements.ongoing.get(ws.address)
     if retirement is not None:
         return f"is on its way out ({retirement.order.reason}): {retirement.message}"
@@ -82,26 +86,4 @@ def sentence(
     if not copies:
         return f"may go: {idle}, no last copies"
     size = size_of(sum([ts.nbytes for ts in copies]))
-    return f"may go: {idle}, {_plural(len(copies), 'last copy', 'last copies')} ({size}) to move"
-
-
-def duration(seconds: float) -> str:
-    """Short and exact enough to decide by: 95 s, 12 min, 3.5 h."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def size_of(nbytes: int) -> str:
-    size = float(nbytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
-
-
-def _plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+    return f"may go: {idle}, {plural(len(copies), 'last copy', 'last copies')} ({size}) to move"

@@ -22,12 +22,15 @@ class SourcesFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     def __init__(self, sources: dict[str, str]) -> None:
         self.sources = sources
+        self.borrowers = 0  # see `lend`
 
     def find_spec(
         self, fullname: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in self.sources:
             return None
+        if fullname != PACKAGE and not self.has_loaded(PACKAGE):
+            return None  # no modules of ours in a real copy of the package, which lacks them
         return importlib.util.spec_from_loader(fullname, self, origin=self._origin(fullname))
 
     def is_package(self, fullname: str) -> bool:
@@ -40,6 +43,9 @@ class SourcesFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def exec_module(self, module: Any) -> None:
         name = module.__name__
         exec(compile(self.sources[name], self._origin(name), "exec"), module.__dict__)
+
+    def has_loaded(self, name: str) -> bool:
+        return getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None) is self
 
     def _origin(self, fullname: str) -> str:
         return f"<dask-adaptive {fullname}>"
@@ -69,6 +75,35 @@ def attach(sources: dict[str, str], scheduler_id: str) -> None:
     if getattr(loaded, "__version__", None) != wanted:
         _replace(sources)
     importlib.import_module(f"{PACKAGE}.attach").install_from_exec(scheduler_id)
+
+
+def lend(sources: dict[str, str]) -> SourcesFinder:
+    """
+    Make the package importable where there is none; a copy that is installed comes first.
+
+    Workers that share a process share the finder. Each call is undone by one of `give_back`.
+    """
+    for finder in sys.meta_path:
+        # By name: the class came with another message, and is not this one.
+        if type(finder).__name__ == SourcesFinder.__name__:
+            lent: Any = finder
+            if getattr(lent, "sources", None) == sources:
+                break
+    else:
+        lent = SourcesFinder(sources)
+        sys.meta_path.append(lent)
+    lent.borrowers += 1
+    return lent  # type: ignore[no-any-return]
+
+
+def give_back(lent: SourcesFinder) -> None:
+    """Undo `lend`. What was imported goes on where it is in use."""
+    lent.borrowers -= 1
+    if lent.borrowers > 0:
+        return
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not lent]
+    for name in [name for name in sys.modules if _is_ours(name) and lent.has_loaded(name)]:
+        del sys.modules[name]
 
 
 def version_of(sources: dict[str, str]) -> str:

@@ -52,11 +52,12 @@ class Mover:
             return 0
         now = self._clock()
         self._asked = {key: at for key, at in self._asked.items() if now - at < ASK_AGAIN_S}
-        takers = _Takers(self._scheduler, self._ws)
+        takers: _Takers | None = None  # not for nothing: it looks at every worker
         asked = 0
         for ts in list(self._ws.processing):
             if ts.key in self._asked or ts in self._ws.long_running or ts in extension.in_flight:
                 continue
+            takers = takers or _Takers(self._scheduler, self._ws)
             thief = takers.best(ts)
             if thief is not None:
                 self._asked[ts.key] = now

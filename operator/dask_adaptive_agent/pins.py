@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import heapq
+import math
+from collections.abc import Callable, Iterable, KeysView
 from typing import NamedTuple
+
+#: (source, owner): whoever asks again under the same one renews.
+Claimant = tuple[str, str]
+
+#: Seconds for which it is remembered that a claim has lasted as long as it may: callers that live
+#: renew at least every 20 s, and each refusal prolongs it.
+SPENT_S = 600.0
 
 
 class Lease(NamedTuple):
-    """One claim on one worker; `until` is on the clock of the table."""
+    """One claim on one worker; instants are on the clock of the table."""
 
     name: str
     source: str
     owner: str
     reason: str
     until: float
+    since: float  # when it was first set, renewals left aside
+    latest: float  # it ends then, however often it is renewed; infinite: renewals go on for ever
+    client: str  # the caller's Dask client, if any
 
 
 class Claim(NamedTuple):
-    """Leases that were granted together: same source, owner, reason and end."""
+    """Leases that were granted together: all the same but for their names."""
 
     source: str
     owner: str
     reason: str
     until: float
+    since: float
+    latest: float
 
 
 class PinTable:
@@ -30,39 +44,62 @@ class PinTable:
     Leases by worker name, source and owner.
 
     A name needs no worker: who pins may know of a worker that is about to join. Every lease ends by
-    itself, and a lease that has ended is forgotten at the next call, so the table cannot leak.
+    itself, and what has ended is forgotten at the next call, so the table cannot leak. A call costs
+    O(log n) for each lease it names, and each lease that has ended is paid for once.
 
     Args:
         clock: Seconds that never go backwards.
-        cap_s: No lease is granted for longer; those granted already keep their end.
     """
 
-    def __init__(self, clock: Callable[[], float], cap_s: float) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.cap_s = cap_s
-        self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
-        self._next_end = float("inf")
+        self.expired: dict[str, int] = {}  # leases that came to their end, by source
+        self._by_name: dict[str, dict[Claimant, Lease]] = {}
+        self._by_claimant: dict[Claimant, dict[str, Lease]] = {}
+        self._count = 0
+        #: Ends of leases, some of them replaced or given up since: those are skipped.
+        self._ends: list[tuple[float, str, Claimant]] = []
+        #: Who has had its time: until when that is remembered, the soonest first, and whether
+        #: anybody was told.
+        self._spent: dict[Claimant, tuple[float, bool]] = {}
 
     def __len__(self) -> int:
         self._purge()
-        return sum(map(len, self._leases.values()))
+        return self._count
 
     def pin(
-        self, names: Iterable[str], *, source: str, owner: str, reason: str, ttl_s: float
+        self,
+        names: Iterable[str],
+        *,
+        source: str,
+        owner: str,
+        reason: str,
+        ttl_s: float,
+        total_s: float = math.inf,
+        client: str = "",
     ) -> float:
         """
         Claim workers; a claim of the same source and owner on the same name is replaced.
 
+        Args:
+            names, source, owner, reason: What is claimed, by whom, what for.
+            ttl_s: Seconds from now.
+            total_s: Seconds since the claim was first set, after which no renewal prolongs it.
+            client: The caller's Dask client, for `cut`.
+
         Returns:
-            Seconds granted: `ttl_s`, or the cap where that is less.
+            Seconds granted, the least of all names: `ttl_s`, or what is left of `total_s`.
         """
         self._purge()
-        granted_s = min(ttl_s, self.cap_s)
-        until = self._clock() + granted_s
+        now = self._clock()
+        granted_s = ttl_s
+        claimed = self._by_claimant.get((source, owner), {})
         for name in names:
-            lease = Lease(name, source, owner, reason, until)
-            self._leases.setdefault(name, {})[source, owner] = lease
-        self._next_end = min(self._next_end, until)
+            since = claimed[name].since if name in claimed else now
+            latest = since + total_s
+            until = max(now, min(now + ttl_s, latest))
+            granted_s = min(granted_s, until - now)
+            self._put(Lease(name, source, owner, reason, until, since, latest, client))
         return granted_s
 
     def unpin(
@@ -71,44 +108,118 @@ class PinTable:
         """Give up the claims of one owner; returns what was given up, as (name, seconds left)."""
         self._purge()
         now = self._clock()
-        given_up = []
-        for name in list(self._leases) if names is None else names:
-            lease = self._leases.get(name, {}).pop((source, owner), None)
-            if lease is not None:
-                given_up.append((name, lease.until - now))
-            if not self._leases.get(name, True):
-                del self._leases[name]
-        return given_up
+        claimed = self._by_claimant.get((source, owner), {})
+        leases = [claimed.get(name) for name in (list(claimed) if names is None else set(names))]
+        given_up = [lease for lease in leases if lease is not None]
+        for lease in given_up:
+            self._remove(lease)
+        if names is None:
+            self._spent.pop((source, owner), None)
+        return sorted((lease.name, lease.until - now) for lease in given_up)
+
+    def drop(self, name: str) -> None:
+        """The worker of that name is gone, and all claims on it."""
+        self._purge()
+        for lease in list(self._by_name.get(name, {}).values()):
+            self._remove(lease)
+
+    def move(self, name: str, other: str) -> None:
+        """The worker is called otherwise from now on, and its claims go with it."""
+        self._purge()
+        for lease in list(self._by_name.get(name, {}).values()):
+            self._remove(lease)
+            self._put(lease._replace(name=other))
+
+    def cut(self, client: str, within_s: float) -> None:
+        """A Dask client has left: its claims end soon, unless they are renewed."""
+        self._purge()
+        until = self._clock() + within_s
+        for leases in list(self._by_name.values()):
+            for lease in list(leases.values()):
+                if lease.client == client and until < lease.until:
+                    self._put(lease._replace(until=until))
+
+    def is_spent(self, names: Iterable[str], *, source: str, owner: str, total_s: float) -> bool:
+        """Whether a claim may not be renewed: on one of the names it has lasted `total_s`."""
+        self._purge()
+        claimant = (source, owner)
+        claimed = self._by_claimant.get(claimant, {})
+        since = min([claimed[name].since for name in names if name in claimed], default=math.inf)
+        return claimant in self._spent or total_s <= self._clock() - since
+
+    def refuse(self, *, source: str, owner: str) -> bool:
+        """Remember that a renewal was refused; whether that is the first time."""
+        _, was_told = self._spent.get((source, owner), (0.0, False))
+        self._spend((source, owner), was_told=True)
+        return not was_told
+
+    def count_expired(self, source: str) -> None:
+        self.expired[source] = self.expired.get(source, 0) + 1
 
     def of(self, name: str) -> list[Lease]:
         """Claims on one worker, the one that lasts longest first."""
         self._purge()
         return sorted(
-            self._leases.get(name, {}).values(), key=lambda x: (-x.until, x.source, x.owner)
+            self._by_name.get(name, {}).values(), key=lambda x: (-x.until, x.source, x.owner)
         )
 
-    def names(self) -> set[str]:
-        """Every name that is claimed now."""
+    def names(self) -> KeysView[str]:
+        """Every name that is claimed now; to be read at once."""
         self._purge()
-        return set(self._leases)
+        return self._by_name.keys()
 
     def claims(self) -> dict[Claim, list[str]]:
         """Names by claim, for reports."""
         self._purge()
         out: dict[Claim, list[str]] = {}
-        for leases in self._leases.values():
+        for leases in self._by_name.values():
             for lease in leases.values():
-                out.setdefault(Claim(*lease[1:]), []).append(lease.name)
+                out.setdefault(Claim(*lease[1:7]), []).append(lease.name)
         return out
+
+    def _put(self, lease: Lease) -> None:
+        claimant = (lease.source, lease.owner)
+        leases = self._by_name.setdefault(lease.name, {})
+        self._count += claimant not in leases
+        leases[claimant] = lease
+        self._by_claimant.setdefault(claimant, {})[lease.name] = lease
+        heapq.heappush(self._ends, (lease.until, lease.name, claimant))
+        if len(self._ends) > 2 * self._count + 64:
+            self._ends = [
+                (lease.until, name, claimant)
+                for name, leases in self._by_name.items()
+                for claimant, lease in leases.items()
+            ]
+            heapq.heapify(self._ends)
+
+    def _remove(self, lease: Lease) -> None:
+        claimant = (lease.source, lease.owner)
+        of_name, of_claimant = self._by_name[lease.name], self._by_claimant[claimant]
+        del of_name[claimant], of_claimant[lease.name]
+        if not of_name:
+            del self._by_name[lease.name]
+        if not of_claimant:
+            del self._by_claimant[claimant]
+        self._count -= 1
+
+    def _spend(self, claimant: Claimant, *, was_told: bool) -> None:
+        # Taken out first, so that it goes to the end: the order is by time.
+        _, is_known = self._spent.pop(claimant, (0.0, False))
+        self._spent[claimant] = (self._clock() + SPENT_S, was_told or is_known)
 
     def _purge(self) -> None:
         now = self._clock()
-        if now < self._next_end:
-            return
-        for name, leases in list(self._leases.items()):
-            for key in [key for key, lease in leases.items() if lease.until <= now]:
-                del leases[key]
-            if not leases:
-                del self._leases[name]
-        ends = (lease.until for leases in self._leases.values() for lease in leases.values())
-        self._next_end = min(ends, default=float("inf"))
+        while self._ends and self._ends[0][0] <= now:
+            _, name, claimant = heapq.heappop(self._ends)
+            lease = self._by_name.get(name, {}).get(claimant)
+            if lease is None or lease.until > now:
+                continue
+            self._remove(lease)
+            self.count_expired(lease.source)
+            if lease.latest <= lease.until:
+                self._spend(claimant, was_told=False)
+        while self._spent:
+            claimant, (until, _) = next(iter(self._spent.items()))
+            if now < until:
+                break
+            del self._spent[claimant]

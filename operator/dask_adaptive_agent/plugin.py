@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_adaptive_agent import __version__
+from dask_adaptive_agent import __version__, claims
 from dask_adaptive_agent.activity import REPORTS
 from dask_adaptive_agent.agent import Agent
-from dask_adaptive_agent.closing import HAS_HOOK, FilteredWorkersToClose
+from dask_adaptive_agent.gate import hearing
 from dask_adaptive_agent.tally import unwrap
+from dask_adaptive_agent.worker import register, unregister
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -42,18 +43,25 @@ class AdaptivePlugin(SchedulerPlugin):
         for report in REPORTS:
             self._wrap(scheduler.stream_handlers, report, self.agent.activity.stamping)
         self._wrap(
-            scheduler.stream_handlers, "worker-status-change", self.agent.retirements.hearing
+            scheduler.stream_handlers,
+            "worker-status-change",
+            lambda stock: hearing(stock, self.agent.gate_of),
         )
-        if not HAS_HOOK:
-            closing = FilteredWorkersToClose(scheduler, self.agent.free)
-            self._wrap(scheduler.handlers, "workers_to_close", lambda stock: closing)
-            scheduler.workers_to_close = closing
+        # An instance attribute, too: retire_workers and adaptive_target call self.workers_to_close.
+        closing = self.agent.closing
+        closing.own_plugin = self
+        self._wrap(scheduler.handlers, "workers_to_close", lambda stock: closing)
+        scheduler.workers_to_close = closing
+        self.agent.choice.install()
+        self.agent.orders.install()
         self.agent.roster.sync()
         scheduler.add_plugin(self, name=self.name)
+        register(scheduler)
 
     def uninstall(self) -> None:
         """Put everything back as it was; workers that drain go back to service."""
         scheduler: Any = self.agent.scheduler
+        unregister(scheduler)
         self.agent.close(is_closing=False)
         if scheduler.plugins.get(self.name) is self:
             scheduler.remove_plugin(name=self.name)
@@ -63,8 +71,10 @@ class AdaptivePlugin(SchedulerPlugin):
         for name in list(self._wrapped):
             unwrap(scheduler.stream_handlers, name, self._wrapped)
             unwrap(scheduler.handlers, name, self._wrapped)
-        if isinstance(scheduler.__dict__.get("workers_to_close"), FilteredWorkersToClose):
+        if scheduler.__dict__.get("workers_to_close") is self.agent.closing:
             del scheduler.workers_to_close
+        self.agent.choice.uninstall()
+        self.agent.orders.uninstall()
 
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]
@@ -76,17 +86,33 @@ class AdaptivePlugin(SchedulerPlugin):
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         try:
             self.agent.roster.sync()
+            claims.worker_joined(self.agent, scheduler.workers[worker])
         except Exception:
             # Fail open: the next snapshot finds the worker, and counts its idle time from then.
             logger.exception("Cannot note that worker %s has joined", worker)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         try:
+            entry = self.agent.roster.entries.get(worker)
+            if entry is not None:
+                claims.worker_left(self.agent, entry.ws)
+        except Exception:
+            # Fail closed: pins that stay end by themselves.
+            logger.exception("Cannot take the pins off worker %s, which has left", worker)
+        try:
             self.agent.retirements.worker_left(worker)
+            self.agent.departures.worker_left(worker)
             self.agent.roster.forget(worker)
         except Exception:
             # Fail open: the next snapshot finds out.
             logger.exception("Cannot note that worker %s has left", worker)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        try:
+            claims.client_left(self.agent, client)
+        except Exception:
+            # Fail closed: its pins end by themselves, at their own time.
+            logger.exception("Cannot shorten the pins of client %s, which has left", client)
 
     async def close(self) -> None:
         try:

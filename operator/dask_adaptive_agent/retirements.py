@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-from distributed.core import Status
+from typing import TYPE_CHECKING
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.copying import last_copies
+from dask_adaptive_agent.gate import Gate
 from dask_adaptive_agent.moving import arriving
-from dask_adaptive_agent.retirement import Order, Retirement, Veto, last_copies
+from dask_adaptive_agent.retirement import Order, Retirement, Veto
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -82,23 +82,11 @@ class Retirements:
         for ongoing in list(self.ongoing.values()):
             ongoing.end(None, is_gone=is_closing)
 
-    def hearing(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        """
-        The stream handler "worker-status-change" that does not hear a draining worker.
-
-        A worker's memory monitor pauses and resumes it, and each time the worker reports its
-        status: `running` would bring it back to service while it drains.
-        """
-
-        def heard(**msg: Any) -> Any:
-            ongoing = self.ongoing.get(msg.get("worker", ""))
-            if ongoing is not None and msg.get("status") in ("running", "paused"):
-                ongoing.reported = Status[msg["status"]]
-                return None
-            return stock(**msg)
-
-        heard.__wrapped__ = stock  # type: ignore[attr-defined]
-        return heard
+    def hand_over(self, address: str) -> Gate | None:
+        """End the retirement of a worker, if any, and leave it out of service: for a departure."""
+        ongoing = self.ongoing.get(address)
+        self._verdicts.pop(address, None)
+        return None if ongoing is None else ongoing.hand_over()
 
     def _start(self, ws: WorkerState, order: Order) -> wire.RetireOutcome:
         retirement = Retirement(

@@ -17,6 +17,10 @@ class Invalid(ValueError):
     """The request makes no sense; only its sender can mend it."""
 
 
+class Refused(Exception):
+    """The request makes sense, and the policy does not allow it."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of one agent; the names and units are those of `wire.ConfigureRequest`."""
@@ -24,6 +28,8 @@ class Settings:
     shuffle_pins: bool = True
     shuffle_timeout_ms: int = 3_600_000
     manual_max_ms: int = 24 * 3_600_000
+    client_pins: bool = True
+    client_max_ms: int = 4 * 3_600_000
     lease_ms: int = 300_000
     tally: bool = False
 
@@ -34,6 +40,8 @@ class Settings:
             shuffle_pins=flag(request, "shuffle_pins", self.shuffle_pins),
             shuffle_timeout_ms=millis(request, "shuffle_timeout_ms", self.shuffle_timeout_ms),
             manual_max_ms=millis(request, "manual_max_ms", self.manual_max_ms),
+            client_pins=flag(request, "client_pins", self.client_pins),
+            client_max_ms=millis(request, "client_max_ms", self.client_max_ms),
             lease_ms=millis(request, "lease_ms", self.lease_ms),
             tally=flag(request, "tally", self.tally),
         )
@@ -44,6 +52,8 @@ class Settings:
             "shuffle_pins": self.shuffle_pins,
             "shuffle_timeout_ms": self.shuffle_timeout_ms,
             "manual_max_ms": self.manual_max_ms,
+            "client_pins": self.client_pins,
+            "client_max_ms": self.client_max_ms,
             "lease_ms": self.lease_ms,
             "tally": self.tally,
         }
@@ -82,13 +92,13 @@ def one_of(request: Request, key: str, allowed: tuple[str, ...], default: str | 
     return value
 
 
-def names(request: Request) -> list[str]:
+def names(request: Request, key: str = "names") -> list[str]:
     """The names asked about, each once, in order. msgpack gives tuples as well as lists."""
-    value = request.get("names")
+    value = request.get(key)
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise Invalid(f"names must be a list of text, not {value!r:.80}")
+        raise Invalid(f"{key} must be a list of text, not {value!r:.80}")
     return list(dict.fromkeys(cast("list[str]", value)))
 
 
-def optional_names(request: Request) -> list[str] | None:
-    return None if request.get("names") is None else names(request)
+def optional_names(request: Request, key: str = "names") -> list[str] | None:
+    return None if request.get(key) is None else names(request, key)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.claims import name_of
 from dask_adaptive_agent.closing import Delegate
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.roster import Entry
+    from dask_adaptive_agent.shuffles import ShuffleRun
 
 STATUS_NUMBER = {
     Status[name]: number for number, name in enumerate(wire.STATUSES) if name != "other"
@@ -22,19 +25,20 @@ OTHER = wire.STATUSES.index("other")
 
 
 def snapshot(
-    agent: Agent, *, session: str, known: int, target_duration_s: float | None
+    agent: Agent, *, session: str, known: int, heard: int = 0, target_duration_s: float | None
 ) -> wire.Snapshot:
     """
     Args:
         agent: Whose scheduler is described.
-        session, known: What the caller has names for; introductions start there.
+        session, known, heard: What the caller has names for, and has been told; introductions and
+            notes start there.
         target_duration_s: Passed to `Scheduler.adaptive_target`; None: as it is configured.
     """
     entries = agent.roster.sync()
     agent.sole.refresh(entries.values())
     offered = agent.offered(entries)
     if session != agent.session:
-        known = 0
+        known = heard = 0
     columns = _columns(agent, entries)
     return {
         "protocol": wire.PROTOCOL,
@@ -46,7 +50,10 @@ def snapshot(
         "closable": [entries[ws.address].slot for ws in offered],
         "actors": [e.slot for e in entries.values() if e.ws.actors],
         "pins": pin_rows(agent, entries),
+        "pins_expired": dict(agent.pins.expired),
         "retirements": _retirements(agent, entries),
+        "departures": _departures(agent, entries),
+        "notes": agent.notes.since(heard),
         "shuffles": _shuffles(agent),
         "totals": _totals(agent, processing=sum(columns["processing"])),
         "tally": agent.tally.answer() if agent.tally else None,
@@ -102,7 +109,7 @@ def _columns(agent: Agent, entries: dict[str, Entry]) -> wire.Columns:
 
 def _target(agent: Agent, offered: list[WorkerState], duration_s: float | None) -> int:
     """
-    `Scheduler.adaptive_target` as if draining workers, and the tasks they finish, were gone.
+    `Scheduler.adaptive_target` as if workers on their way out, and their tasks, were gone.
 
     The stock method runs on a stand-in, so each release keeps its own rule; it asks for
     workers_to_close(), which is `offered` already.
@@ -111,10 +118,10 @@ def _target(agent: Agent, offered: list[WorkerState], duration_s: float | None) 
     workers = {address: entry.ws for address, entry in agent.roster.entries.items()}
     # A plain dict also saves milliseconds: the scheduler's own is sorted, and slow to walk.
     overrides: dict[str, Any] = {"workers_to_close": lambda: offered, "workers": workers}
-    draining = agent.retirements.ongoing
-    if draining:
-        leaving_s = sum([workers[a].occupancy for a in draining if a in workers])
-        overrides["workers"] = {a: ws for a, ws in workers.items() if a not in draining}
+    leaving = agent.leaving()
+    if leaving:
+        leaving_s = sum([workers[a].occupancy for a in leaving if a in workers])
+        overrides["workers"] = {a: ws for a, ws in workers.items() if a not in leaving}
         overrides["total_occupancy"] = max(0.0, scheduler.total_occupancy - leaving_s)
     return int(type(scheduler).adaptive_target(Delegate(scheduler, **overrides), duration_s))
 
@@ -126,22 +133,42 @@ def pin_rows(agent: Agent, entries: dict[str, Entry]) -> list[wire.PinRow]:
     if claims:
         slots: dict[str, list[int]] = {}
         for address, entry in entries.items():
-            for name in {str(entry.ws.name), address}:
+            for name in {name_of(agent, entry.ws), address}:
                 slots.setdefault(name, []).append(entry.slot)
         for claim, names in claims.items():
             of_names = sorted({slot for name in names for slot in slots.get(name, ())})
-            rows.append(_pin_row(claim.source, claim.owner, claim.reason, claim.until - now))
-            rows[-1]["slots"] = of_names
-    for run in agent.pinning_shuffles():
-        left_s = run.since + agent.settings.shuffle_timeout_ms / 1000 - now
-        rows.append(_pin_row(wire.SHUFFLE, run.id, "takes part in a P2P shuffle", left_s))
-        rows[-1]["slots"] = sorted([entries[a].slot for a in run.participants if a in entries])
+            latest = claim.until if math.isinf(claim.latest) else claim.latest
+            rows.append(
+                {
+                    "source": claim.source,
+                    "owner": claim.owner,
+                    "reason": claim.reason,
+                    "left_ms": _ms(claim.until - now),
+                    "latest_ms": _ms(latest - now),
+                    "for_ms": _ms(now - claim.since),
+                    "slots": of_names,
+                }
+            )
+    rows += [_shuffle_pin_row(agent, entries, run) for run in agent.pinning_shuffles()]
     return rows
 
 
-def _pin_row(source: str, owner: str, reason: str, left_s: float) -> wire.PinRow:
-    left_ms = max(0, int(left_s * 1000))
-    return {"source": source, "owner": owner, "reason": reason, "left_ms": left_ms, "slots": []}
+def _shuffle_pin_row(agent: Agent, entries: dict[str, Entry], run: ShuffleRun) -> wire.PinRow:
+    for_s = agent.clock() - run.since
+    left_ms = _ms(agent.settings.shuffle_timeout_ms / 1000 - for_s)
+    return {
+        "source": wire.SHUFFLE,
+        "owner": run.id,
+        "reason": "takes part in a P2P shuffle",
+        "left_ms": left_ms,
+        "latest_ms": left_ms,
+        "for_ms": _ms(for_s),
+        "slots": sorted([entries[a].slot for a in run.participants if a in entries]),
+    }
+
+
+def _ms(seconds: float) -> int:
+    return max(0, int(seconds * 1000))
 
 
 def _retirements(agent: Agent, entries: dict[str, Entry]) -> list[wire.RetirementRow]:
@@ -159,6 +186,15 @@ def _retirements(agent: Agent, entries: dict[str, Entry]) -> list[wire.Retiremen
         for address, one in agent.retirements.ongoing.items()
         if address in entries
     ]
+
+
+def _departures(agent: Agent, entries: dict[str, Entry]) -> list[wire.DepartureRow]:
+    rows: list[Any] = []
+    for row in agent.departures.rows():
+        entry = entries.get(row.pop("address"))
+        if entry is not None:
+            rows.append({"slot": entry.slot, **row})
+    return rows
 
 
 def _shuffles(agent: Agent) -> list[wire.ShuffleRow]:

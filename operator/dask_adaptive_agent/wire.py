@@ -26,8 +26,9 @@ RETIRE = "adaptive_retire"
 CANCEL = "adaptive_cancel"
 PIN = "adaptive_pin"
 UNPIN = "adaptive_unpin"
+LEAVE = "adaptive_leave"
 
-HANDLERS = (HELLO, CONFIGURE, OBSERVE, EXPLAIN, RETIRE, CANCEL, PIN, UNPIN)
+HANDLERS = (HELLO, CONFIGURE, OBSERVE, EXPLAIN, RETIRE, CANCEL, PIN, UNPIN, LEAVE)
 
 #: Worker statuses by the number that stands for them in `Columns.status`.
 #: Any `distributed.core.Status` that is not listed is sent as `other`.
@@ -39,8 +40,28 @@ ACTIVE, DRAINING, DRAINED = "active", "draining", "drained"
 #: Where a pin comes from.
 SHUFFLE, MANUAL, CLIENT = "shuffle", "manual", "client"
 
-#: Codes of `ErrorAnswer`.
-E_PROTOCOL, E_INVALID, E_INTERNAL = "protocol", "invalid", "internal"
+#: Codes of `ErrorAnswer`. `refused`: the request makes sense, and the policy does not allow it.
+E_PROTOCOL, E_INVALID, E_REFUSED, E_INTERNAL = "protocol", "invalid", "refused", "internal"
+
+#: Kinds of `NoteRow`: what has happened in the scheduler that people should be told, once.
+#: A shuffle ran longer than `shuffle_timeout_ms` and pins no more; it may be broken from now on.
+N_SHUFFLE_PIN_EXPIRED = "ShufflePinExpired"
+#: A client's pin came to the longest that the policy allows, and its caller still lives.
+N_CLIENT_PIN_EXPIRED = "ClientPinExpired"
+#: Somebody named workers to retire or to restart: it was obeyed, and these pins were broken.
+N_PINS_OVERRIDDEN = "PinsOverridden"
+#: A worker whose process was about to end has left: no task, no last copy.
+N_WORKER_LEFT = "WorkerLeft"
+#: The time ran out: running tasks were given back to the scheduler, not charged to them.
+N_TASKS_GIVEN_BACK = "TasksGivenBack"
+
+NOTES = (
+    N_SHUFFLE_PIN_EXPIRED,
+    N_CLIENT_PIN_EXPIRED,
+    N_PINS_OVERRIDDEN,
+    N_WORKER_LEFT,
+    N_TASKS_GIVEN_BACK,
+)
 
 
 class ErrorAnswer(TypedDict):
@@ -75,6 +96,8 @@ class ConfigureRequest(TypedDict, total=False):
     shuffle_pins: bool  # default True
     shuffle_timeout_ms: int  # a shuffle pins its workers no longer than this; default 1 h
     manual_max_ms: int  # longest lease a manual pin gets; default 24 h
+    client_pins: bool  # whether code may pin; default True
+    client_max_ms: int  # the longest that one client's pin lasts, renewals included; default 4 h
     lease_ms: int  # a retirement nobody has asked about for so long is cancelled; default 300 s
     tally: bool  # count runs and repeated runs by key (rehearsals and tests); default False
 
@@ -90,6 +113,7 @@ class ObserveRequest(TypedDict, total=False):
     protocol: int
     session: str
     known: int
+    heard: int  # notes up to this number are not sent again; valid only for `session`
     target_duration_ms: (
         int  # passed to the scheduler's adaptive_target; absent: the scheduler's own
     )
@@ -129,6 +153,8 @@ class PinRow(TypedDict):
     owner: str  # shuffle id; "operator" for annotations; the client's id
     reason: str
     left_ms: int  # until it ends by itself
+    latest_ms: int  # until it ends however often it is renewed; `left_ms` where nobody renews it
+    for_ms: int  # since it was first set
     slots: list[int]
 
 
@@ -142,6 +168,33 @@ class RetirementRow(TypedDict):
     left_ms: int  # until its deadline
     forced: bool  # drained by force at its deadline: tasks were still running
     message: str  # what it is waiting for, in words
+
+
+class DepartureRow(TypedDict):
+    """
+    One worker whose process is about to end, by whoever's decision (`leave`, or `--lifetime`).
+
+    It takes no new tasks. It is no retirement: nobody can call it back, and it is not counted as
+    one. Its place is taken by another process, often under the same name.
+    """
+
+    slot: int
+    name: str  # as it was; the worker itself is renamed once its process is sure to end
+    state: str  # DRAINING | DRAINED
+    reason: str
+    for_ms: int
+    left_ms: int  # until it ends, whatever is still there; -1: it waits as long as it takes
+    message: str  # what it is waiting for, in words
+
+
+class NoteRow(TypedDict):
+    """Something that happened, to be told once. The agent keeps the last 100."""
+
+    number: int  # ascending from 1 within a session
+    kind: str  # one of N_*
+    message: str
+    names: list[str]  # of the workers that it is about, at most 10
+    age_ms: int
 
 
 class ShuffleRow(TypedDict):
@@ -194,7 +247,10 @@ class Snapshot(TypedDict):
     ]  # slots that scheduler.workers_to_close() offers: idle, unpinned, memory spare
     actors: list[int]  # slots that hold actors: can't be moved
     pins: list[PinRow]
+    pins_expired: dict[str, int]  # by source: pins that ended by their time limit, this session
     retirements: list[RetirementRow]
+    departures: list[DepartureRow]
+    notes: list[NoteRow]  # with a number above the request's `heard`
     shuffles: list[ShuffleRow]
     totals: Totals
     tally: Tally | None
@@ -246,12 +302,17 @@ class PinRequest(TypedDict, total=False):
     """
     Claim workers for a time. Same `source`, `owner` and name again: the lease is replaced.
 
-    Names without a worker are pinned all the same (the worker may be about to join).
+    A name is a worker's name or address. With source MANUAL, names without a worker are pinned all
+    the same (the worker may be about to join), and a `ttl_ms` above the cap is cut to it. With
+    source CLIENT a name without a worker is E_INVALID, and E_REFUSED is the answer where the policy
+    allows no such pins, to a `ttl_ms` above the cap, and to a renewal once the pin has lasted as
+    long as the cap. A worker's pins end with it: a new worker of the same name has none of them.
     Answer: `PinAnswer`.
     """
 
     protocol: int
     names: list[str]
+    client: str  # CLIENT: id of the caller's Dask client, if any: its pins end soon after it leaves
     source: str  # MANUAL | CLIENT
     owner: str
     reason: str
@@ -273,6 +334,25 @@ class PinAnswer(TypedDict):
     protocol: int
     pinned: list[tuple[str, int]]  # (name, ms left) granted; ttl above the cap is cut to it
     message: str
+
+
+class LeaveRequest(TypedDict, total=False):
+    """
+    Processes of workers are about to end: hand over what they have, or say how far that is.
+
+    Pins are waited for, not obeyed for ever: when the time runs out, data goes first, then running
+    tasks are given back without being charged to them. Ask again every second or so; of several
+    deadlines the earliest counts. Answer: `RetireAnswer`, states DRAINING, DRAINED and "gone":
+    with the last two the process may end. Its outcomes name each worker by its address, so that who
+    asks again cannot mean the next worker of that name.
+    """
+
+    protocol: int
+    names: list[str]  # or addresses; `x` also stands for processes `x-0`, `x-1` (--nworkers)
+    hosts: list[str]  # IPs that no other pod shares: every worker that listens there
+    left_ms: int
+    reason: str
+    ending: bool  # default True: it is certain. False: back to service if nobody asks for 300 s
 
 
 class ExplainRequest(TypedDict, total=False):

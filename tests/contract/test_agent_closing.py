@@ -1,18 +1,52 @@
-"""Our fast `closable` says what the installed release's `workers_to_close()` says."""
+"""Our fast `workers_to_close` says what the installed release's says, and spares pinned workers."""
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import AsyncIterator
+from operator import attrgetter
 from typing import Any
 
+import dask
 import pytest
 from distributed import Scheduler
+from distributed.core import Status, rpc
+from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
-from dask_adaptive_agent.closing import HAS_HOOK, closable
-from support.agent_fakes import clear_workers, fake_worker, give_task
+from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.closing import HAS_HOOK, Delegate
+from support.agent_fakes import clear_workers, fake_worker, give_task, shuffle_state
+
+#: One of each kind of question; `key` is `attrgetter("host")`, plain or as it comes over the wire.
+REQUESTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"n": 0},
+    {"n": 1},
+    {"n": 3},
+    {"n": 100},
+    {"n": -1},
+    {"n": 5, "minimum": 2},
+    {"n": 100, "minimum": 4},
+    {"target": 0},
+    {"target": 3},
+    {"target": 100},
+    {"target": 3, "minimum": 5},
+    {"minimum": 4},
+    {"minimum": 4, "memory_ratio": 0.2},
+    {"memory_ratio": 0.1},
+    {"memory_ratio": 5},
+    {"memory_ratio": 0.5, "n": 2},
+    {"memory_ratio": 0.5, "target": 2},
+    {"attribute": "name"},
+    {"n": 2, "attribute": "name"},
+    {"key": attrgetter("host")},
+    {"key": attrgetter("host"), "n": 4},
+    {"key": attrgetter("host"), "n": 4, "minimum": 3, "memory_ratio": 1},
+    {"key": attrgetter("host"), "target": 2},
+    {"key": pickle.dumps(attrgetter("host")), "n": 2},
+)
 
 
 @pytest.fixture
@@ -22,31 +56,179 @@ async def s() -> AsyncIterator[Any]:
         clear_workers(scheduler)
 
 
-def fill(s: Any, agent: Any, dice: random.Random) -> None:
+def fill(s: Any, dice: random.Random) -> list[Any]:
+    """Some workers, some of them busy; those that upstream's hook would let go."""
     clear_workers(s)
     share_busy = dice.choice([0, 0.3, 1.0])
     for i in range(dice.choice([0, 1, 2, 5, 17, 60])):
-        ws = fake_worker(s, i, memory_limit=dice.choice([0, 100, 200, 1000]))
+        ws = fake_worker(s, i * dice.choice([1, 256]), memory_limit=dice.choice([0, 100, 200]))
         ws.nbytes = dice.choice([0, 0, 10, 50, dice.randrange(400)])
         if dice.random() < share_busy:
             ts = give_task(s, ws)
             if dice.random() < 0.1:
                 ws.long_running.add(ts)
-    agent.pins.unpin(source=wire.MANUAL, owner="dice")
-    pinned = [str(ws.name) for ws in s.workers.values() if dice.random() < 0.1]
-    agent.pins.pin(pinned, source=wire.MANUAL, owner="dice", reason="", ttl_s=60)
+    return [ws for ws in s.workers.values() if not ws.long_running]
 
 
-async def test_closable_is_what_workers_to_close_offers(s: Any) -> None:
-    agent = install(s)
+def stock_answer(s: Any, valid: list[Any], gone: set[str], request: dict[str, Any]) -> list[Any]:
+    """
+    What the stock method says when its plugins leave `valid`, and those in `gone` are no more.
+
+    Before it had plugins' hook it is given only the valid ones, with numbers that mean the same.
+    """
+    there = {ws.address: ws for ws in s.workers.values() if ws.address not in gone}
+    valid = [ws for ws in valid if ws.address in there]
+    if HAS_HOOK:
+        hook = Delegate(s, valid_workers_downscaling=lambda scheduler, workers: valid)
+        stand_in = Delegate(s, workers=there, plugins={"": hook})
+        return list(type(s).workers_to_close(stand_in, **request))
+    request = dict(request)
+    if "target" in request:
+        request["n"] = max(0, len(there) - request.pop("target"))
+    if "minimum" in request:
+        request["minimum"] = max(0, request["minimum"] - (len(there) - len(valid)))
+    stand_in = Delegate(s, workers={ws.address: ws for ws in valid})
+    return list(type(s).workers_to_close(stand_in, **request))
+
+
+async def test_the_answer_is_that_of_the_stock_method(s: Any) -> None:
+    install(s)
     dice = random.Random(1)
     offered = 0
-    for _ in range(300):
-        fill(s, agent, dice)
-        expected = s.workers_to_close()
-        assert expected == [ws.address for ws in closable(s, agent.free)]
-        offered += len(expected)
-    assert 500 < offered
+    for _ in range(250):
+        valid = fill(s, dice)
+        for request in REQUESTS:
+            expected = stock_answer(s, valid, set(), request)
+            assert expected == s.workers_to_close(**request), request
+            assert expected == s.handlers["workers_to_close"](**request)
+            offered += len(expected)
+    assert 10_000 < offered
+
+
+async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving_workers(
+    s: Any,
+) -> None:
+    """Pinned ones are there and stay; for the rules, those on their way out are gone already."""
+    agent = install(s)
+    dice = random.Random(2)
+    offered = 0
+    for _ in range(250):
+        valid = fill(s, dice)
+        gone = {ws.address for ws in s.workers.values() if dice.random() < 0.1}
+        for address in gone:
+            s.workers[address].status = dice.choice([Status.closing_gracefully, Status.closing])
+            s.running.discard(s.workers[address])
+        names = [dice.choice([ws.name, ws.address]) for ws in valid if dice.random() < 0.2]
+        agent.pins.pin(names, source=wire.MANUAL, owner="dice", reason="", ttl_s=60)
+        free = [ws for ws in valid if not {ws.name, ws.address} & set(names)]
+        for request in REQUESTS:
+            if request.get("n") == 0 or (not HAS_HOOK and "memory_ratio" in request):
+                continue  # there upstream looks at held workers, too, or at none
+            assert stock_answer(s, free, gone, request) == s.workers_to_close(**request), request
+        told = s.workers_to_close(n=100)
+        assert set(told) <= {ws.address for ws in free} - gone
+        offered += len(told)
+        agent.pins.unpin(source=wire.MANUAL, owner="dice")
+    assert 1_000 < offered
+
+
+async def test_it_answers_over_the_network(s: Any) -> None:
+    """As upstream's operator and `Adaptive` ask; a key comes pickled."""
+    install(s)
+    workers = [fake_worker(s, i) for i in range(3)]
+    async with rpc(s.address) as link:
+        everybody = await link.workers_to_close(n=3, key=pickle.dumps(attrgetter("host")))
+        assert {ws.address for ws in workers} == set(everybody)
+        (name,) = await link.workers_to_close(target=2, attribute="name")
+        assert name in {ws.name for ws in workers}
+
+
+async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(s: Any) -> None:
+    agent = install(s)
+    workers = [fake_worker(s, i).address for i in range(4)]
+    shuffle_state(s, "x", 1, workers[:3])
+
+    assert workers[3:] == s.workers_to_close(n=4)
+
+    agent.settings = agent.settings.updated({"shuffle_timeout_ms": 1})
+    agent.shuffles._known["x"].since -= 1
+
+    assert set(workers) == set(s.workers_to_close(n=4))
+
+
+class Picky(SchedulerPlugin):
+    """Somebody else's plugin, with a hook."""
+
+    def __init__(self, spared: str) -> None:
+        self.spared = spared
+
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+        return [ws for ws in workers if ws.address != self.spared]
+
+
+@pytest.mark.skipif(not HAS_HOOK, reason="this release asks no plugins")
+async def test_other_plugins_are_asked_too(s: Any) -> None:
+    install(s)
+    workers = [fake_worker(s, i).address for i in range(3)]
+    s.add_plugin(Picky(workers[0]), name="picky")
+
+    assert set(workers[1:]) == set(s.workers_to_close(n=3))
+
+
+class Broken(SchedulerPlugin):
+    """Raises only if asked by us, not by the stock method: it is asked second."""
+
+    calls = 0
+
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+        self.calls += 1
+        if self.calls % 2:
+            raise RuntimeError("by intent")
+        return workers
+
+
+@pytest.mark.skipif(not HAS_HOOK, reason="this release asks no plugins")
+async def test_the_stock_method_answers_when_ours_cannot(s: Any) -> None:
+    agent = install(s)
+    pinned, free = (fake_worker(s, i) for i in range(2))
+    agent.pins.pin([pinned.name], source=wire.MANUAL, owner="x", reason="", ttl_s=60)
+    s.add_plugin(Broken(), name="broken")
+
+    assert [free.address] == s.workers_to_close(n=2)
+    assert [free.name] == s.workers_to_close(n=2, attribute="name")
+
+
+async def test_nobody_may_go_when_nothing_can_be_known(s: Any) -> None:
+    install(s)
+    for i in range(2):
+        fake_worker(s, i).nbytes = None
+
+    assert [] == s.workers_to_close(n=2)
+    assert [] == s.workers_to_close(n=1, key="no function")
+
+
+async def test_nobody_may_go_when_shuffles_cannot_be_read(s: Any) -> None:
+    agent = install(s)
+    ws = fake_worker(s, 0)
+    agent.shuffles._states()["x"] = object()
+
+    assert [] == s.workers_to_close(n=1)
+    assert [] == agent.offered(agent.roster.sync())
+    del agent.shuffles._states()["x"]
+    assert [ws] == agent.offered(agent.roster.sync())
+
+
+async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s: Any) -> None:
+    install(s)
+    for i in range(2):
+        fake_worker(s, i)
+    key = pickle.dumps(attrgetter("host"))
+    with dask.config.set({"distributed.scheduler.pickle": False}):
+        try:
+            expected = type(s).workers_to_close(s, n=1, key=key)
+        except TypeError:  # in old releases; newer ones start no scheduler without pickle
+            expected = []
+        assert expected == s.workers_to_close(n=1, key=key)
 
 
 async def test_the_memory_of_a_pinned_worker_counts(s: Any) -> None:
@@ -56,25 +238,18 @@ async def test_the_memory_of_a_pinned_worker_counts(s: Any) -> None:
     free.nbytes = 10
     agent.pins.pin([str(pinned.name)], source=wire.MANUAL, owner="x", reason="", ttl_s=60)
 
-    assert [] == closable(s, agent.free)
+    assert [] == s.workers_to_close()
     assert [free] == agent.offered(agent.roster.sync())
 
 
-async def test_workers_to_close_never_offers_a_pinned_worker(s: Any) -> None:
-    """Whatever its arguments, on releases with the plugin hook and on those that we wrap."""
+async def test_it_is_in_place_and_is_put_back(s: Any) -> None:
+    stock = s.handlers["workers_to_close"]
     agent = install(s)
-    dice = random.Random(2)
-    for _ in range(100):
-        fill(s, agent, dice)
-        held = {ws.address for ws in s.workers.values() if str(ws.name) in agent.pins.names()}
-        held |= {ws.address for ws in s.workers.values() if ws.long_running}
-        for request in ({}, {"n": 1}, {"n": 100}, {"target": 1}, {"n": 3, "minimum": 2}):
-            offered = s.handlers["workers_to_close"](**request)
-            assert not held & set(offered)
-            assert len(offered) <= request.get("n", len(s.workers))
-            assert len(offered) == len(set(offered))
-        if len(s.workers) > len(held):
-            assert s.workers_to_close(n=1)
-        names = s.workers_to_close(n=1, attribute="name")
-        assert names == [s.workers[a].name for a in s.workers_to_close(n=1)]
-    assert HAS_HOOK != ("workers_to_close" in s.__dict__)
+
+    assert s.handlers[wire.HELLO]()["hooks"]["workers_to_close"]
+    assert agent.closing is s.workers_to_close is s.handlers["workers_to_close"]
+
+    uninstall(s)
+
+    assert stock == s.handlers["workers_to_close"]
+    assert "workers_to_close" not in s.__dict__

@@ -447,11 +447,9 @@ async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answe
     c: Any, s: Any
 ) -> None:
     install(s)
-    async with (
-        Worker(s.address, name=7, nthreads=1) as number,
-        Worker(s.address, name="7", nthreads=1),
-        Worker(s.address, name="other", nthreads=1),
-    ):
+    workers = [await Worker(s.address, name=name, nthreads=1) for name in (7, "7", "other")]
+    try:
+        number = workers[0]
         future = c.submit(slow, 1, 0.3, workers=[number.address])
         await until(lambda: number.state.executing_count)
 
@@ -460,6 +458,9 @@ async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answe
         await until_state(s, "7", wire.DRAINED)
         assert 2 == len((await ask(s, wire.OBSERVE))["retirements"])
         await future
+    finally:
+        # As gen_cluster does: to wait for idle threads hangs now and then (Worker.close).
+        await asyncio.gather(*(w.close(executor_wait=False) for w in workers))
 
 
 @gen_cluster(client=True, nthreads=[])

@@ -31,7 +31,11 @@ async def test_hello_answers_whatever_the_protocol(s: Any, a: Any, b: Any) -> No
     assert answer["hooks"]["shuffle"]
     assert answer["hooks"]["stealing"]
     hooks = answer["hooks"]
-    assert hooks["valid_workers_downscaling"] != hooks["workers_to_close"]
+    assert hooks["workers_to_close"]
+    assert hooks["shuffle_choice"]
+    assert hooks["retire_workers"]
+    assert hooks["restart"]
+    assert hooks.get("restart_workers", hooks.get("broadcast"))
 
 
 @gen_cluster(nthreads=TWO)
@@ -106,6 +110,8 @@ async def test_configure_keeps_what_is_not_named(s: Any, a: Any, b: Any) -> None
         "shuffle_pins": False,
         "shuffle_timeout_ms": 3_600_000,
         "manual_max_ms": 86_400_000,
+        "client_pins": True,
+        "client_max_ms": 14_400_000,
         "lease_ms": 7,
         "tally": False,
     } == answer

@@ -14,9 +14,25 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install
 from support.agent_work import ask, slow, until
 
+pytestmark = pytest.mark.thorough
+
 
 def merged(*parts: bytes) -> bytes:
     return slow("merge", 0.01) + bytes(sum(map(len, parts)) % 100)
+
+
+async def pod_ends(s: Any, name: str, workers: dict[str, Any], dice: random.Random) -> None:
+    """Its hook asks until it is drained; the next pod has its name before that."""
+    going = workers.pop(name)
+    is_sure = dice.random() < 0.7
+    request: dict[str, Any] = {"ending": is_sure, "left_ms": 60_000}
+    (one,) = (await ask(s, wire.LEAVE, names=[name], **request))["outcomes"]
+    if is_sure:
+        workers[name] = await Worker(s.address, name=name, nthreads=2)
+    while one["state"] == wire.DRAINING:
+        await asyncio.sleep(0.02)
+        (one,) = (await ask(s, wire.LEAVE, names=[going.address], **request))["outcomes"]
+    await going.close()
 
 
 async def worker_leaves(s: Any, name: str, workers: dict[str, Any], dice: random.Random) -> None:
@@ -54,7 +70,10 @@ def test_nothing_is_run_twice_whoever_leaves(seed: int) -> None:
         number = 5
         while not future.done():
             leaving = dice.sample(sorted(workers), 2)
-            await asyncio.gather(*(worker_leaves(s, name, workers, dice) for name in leaving))
+            ways = dice.choices([worker_leaves, pod_ends], k=2)
+            await asyncio.gather(
+                *(way(s, name, workers, dice) for way, name in zip(ways, leaving, strict=True))
+            )
             while len(workers) < 4:
                 await joins(number)
                 number += 1
@@ -67,6 +86,7 @@ def test_nothing_is_run_twice_whoever_leaves(seed: int) -> None:
         assert 6 < number
         for worker in workers.values():
             await worker.close()
-        await until(lambda: not agent.retirements.ongoing)
+        await until(lambda: not agent.retirements.ongoing and not agent.departures.ongoing)
+        assert not s.aliases
 
     run()

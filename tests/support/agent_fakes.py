@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from distributed.core import Status
@@ -63,6 +64,9 @@ def clear_workers(s: Any) -> None:
     s.aliases.clear()
     s.tasks.clear()
     s.total_nthreads = 0
+    plugin = s.extensions.get("shuffle")
+    for books in ("active_shuffles", "states"):
+        getattr(plugin, books, {}).clear()
 
 
 def crowd(s: Any, n: int, *, share_busy: float, results: int = 4) -> None:
@@ -76,3 +80,19 @@ def crowd(s: Any, n: int, *, share_busy: float, results: int = 4) -> None:
         if dice.random() < share_busy:
             for _ in range(3):
                 give_task(s, ws)
+
+
+class Participants:
+    """As much of a run's state as tells who takes part."""
+
+    def __init__(self, run_id: int, participants: Iterable[str]) -> None:
+        self.run_id = run_id
+        self.participating_workers = set(participants)
+
+
+def shuffle_state(s: Any, id: str, run_id: int, participants: Iterable[str]) -> Participants:
+    """A shuffle on the books of the scheduler's shuffle plugin, whatever its release calls them."""
+    plugin = s.extensions["shuffle"]
+    states = plugin.active_shuffles if hasattr(plugin, "active_shuffles") else plugin.states
+    states[id] = Participants(run_id, participants)
+    return states[id]

@@ -59,3 +59,18 @@ async def until_state(scheduler: Any, name: Any, expected: str, **request: Any) 
             return outcome
         assert time.monotonic() < deadline, outcome
         await asyncio.sleep(0.02)
+
+
+async def leave(scheduler: Any, *names: Any, **request: Any) -> list[str]:
+    """The state of each worker that is told that its process is about to end."""
+    request.setdefault("left_ms", 60_000)
+    answer = await ask(scheduler, wire.LEAVE, names=[str(n) for n in names], **request)
+    return [one["state"] for one in answer["outcomes"]]
+
+
+async def until_left(scheduler: Any, name: Any, *, timeout_s: float = 20.0, **request: Any) -> None:
+    """Ask as a pod's hook does, until everything has been handed over."""
+    deadline = time.monotonic() + timeout_s
+    while set(await leave(scheduler, name, **request)) - {wire.DRAINED, "gone"}:
+        assert time.monotonic() < deadline, "is not drained in time"
+        await asyncio.sleep(0.02)

@@ -1,25 +1,32 @@
-"""Promises of the table of pins, whatever is pinned when."""
+"""Promises of the table of pins, whatever is pinned when, and of the list of notes."""
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive_agent.pins import PinTable
+from dask_adaptive_agent.notes import KEPT, NAMED, Notes
+from dask_adaptive_agent.pins import SPENT_S, PinTable
 
-CAP_S = 50.0
+TOTAL_S = 90.0
 NAMES = st.sampled_from("abc")
 OWNERS = st.sampled_from(["x", "y"])
 SOURCES = st.sampled_from(["manual", "client"])
+CLIENTS = st.sampled_from(["", "Client-1", "Client-2"])
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("pin"), st.lists(NAMES), SOURCES, OWNERS, st.floats(0.1, 100)),
+        st.tuples(st.just("pin"), st.lists(NAMES), SOURCES, OWNERS, st.floats(0.1, 100), CLIENTS),
         st.tuples(st.just("unpin"), st.none() | st.lists(NAMES), SOURCES, OWNERS),
+        st.tuples(st.just("worker left"), NAMES),
+        st.tuples(st.just("worker renamed"), NAMES, st.sampled_from("de")),
+        st.tuples(st.just("client left"), CLIENTS, st.floats(0, 60)),
         st.tuples(st.just("wait"), st.floats(0, 40)),
     ),
-    max_size=30,
+    max_size=40,
 )
 
 
@@ -30,68 +37,242 @@ class Clock:
         return self.now
 
 
-def apply(table: PinTable, clock: Clock, model: dict[Any, float], step: tuple[Any, ...]) -> None:
-    """The same step to the table and to the plainest model of it: key -> until."""
-    if step[0] == "wait":
-        clock.now += step[1]
-        return
-    what, names, source, owner = step[:4]
-    if what == "pin":
-        granted = table.pin(names, source=source, owner=owner, reason="r", ttl_s=step[4])
-        assert granted == min(step[4], CAP_S)
-        model.update({(name, source, owner): clock.now + granted for name in names})
-    else:
-        table.unpin(source=source, owner=owner, names=names)
-        for key in list(model):
+class Model:
+    """The plainest one: a list of what is claimed, walked through at each step."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.leases: dict[Any, dict[str, Any]] = {}
+        self.expired = {"manual": 0, "client": 0}
+
+    def expire(self) -> None:
+        for key, lease in list(self.leases.items()):
+            if lease["until"] <= self.clock.now:
+                del self.leases[key]
+                self.expired[key[1]] += 1
+
+    def pin(self, names: list[str], source: str, owner: str, ttl_s: float, client: str) -> float:
+        granted = ttl_s
+        for name in names:
+            before = self.leases.get((name, source, owner))
+            since = before["since"] if before else self.clock.now
+            until = self.clock.now + ttl_s
+            if source == "client":
+                until = min(until, since + TOTAL_S)
+            granted = min(granted, until - self.clock.now)
+            self.leases[name, source, owner] = {"until": until, "since": since, "client": client}
+        return granted
+
+    def unpin(self, names: list[str] | None, source: str, owner: str) -> None:
+        for key in list(self.leases):
             if key[1:] == (source, owner) and (names is None or key[0] in names):
-                del model[key]
+                del self.leases[key]
+
+    def left(self, name: str) -> None:
+        self.leases = {key: lease for key, lease in self.leases.items() if key[0] != name}
+
+    def renamed(self, name: str, other: str) -> None:
+        for key in [key for key in self.leases if key[0] == name]:
+            self.leases[other, key[1], key[2]] = self.leases.pop(key)
+
+    def cut(self, client: str, within_s: float) -> None:
+        for lease in self.leases.values():
+            if lease["client"] == client:
+                lease["until"] = min(lease["until"], self.clock.now + within_s)
+
+
+def apply(table: PinTable, model: Model, clock: Clock, step: tuple[Any, ...]) -> None:
+    """The same step to the table and to its model."""
+    what, *how = step
+    if what == "wait":
+        clock.now += how[0]
+    elif what == "pin":
+        names, source, owner, ttl_s, client = how
+        total_s = TOTAL_S if source == "client" else math.inf
+        granted = table.pin(
+            names, source=source, owner=owner, reason="r", ttl_s=ttl_s, total_s=total_s,
+            client=client,
+        )  # fmt: skip
+        assert math.isclose(granted, model.pin(names, source, owner, ttl_s, client), abs_tol=1e-9)
+    elif what == "unpin":
+        table.unpin(source=how[1], owner=how[2], names=how[0])
+        model.unpin(*how)
+    elif what == "worker left":
+        table.drop(how[0])
+        model.left(how[0])
+    elif what == "worker renamed":
+        table.move(*how)
+        model.renamed(*how)
+    else:
+        table.cut(*how)
+        model.cut(*how)
+    model.expire()
 
 
 @given(STEPS)
 def test_the_table_holds_what_was_claimed_and_has_not_ended(steps: list[Any]) -> None:
-    clock, model = Clock(), {}
-    table = PinTable(clock, CAP_S)
+    clock = Clock()
+    table, model = PinTable(clock), Model(clock)
     for step in steps:
-        apply(table, clock, model, step)
-        alive = {key for key, until in model.items() if until > clock.now}
+        apply(table, model, clock, step)
 
-        assert {key[0] for key in alive} == table.names()
+        alive = model.leases
+        assert {key[0] for key in alive} == set(table.names())
         assert len(alive) == len(table)
-        for name in "abc":
-            assert {k for k in alive if k[0] == name} == {tuple(x[:3]) for x in table.of(name)}
+        for name in "abcde":
+            leases = {tuple(lease[:3]): lease for lease in table.of(name)}
+            assert {key for key in alive if key[0] == name} == set(leases)
+            assert all(lease.until == alive[key]["until"] for key, lease in leases.items())
+            assert all(lease.since == alive[key]["since"] for key, lease in leases.items())
         claimed = [(n, c.source, c.owner) for c, names in table.claims().items() for n in names]
         assert sorted(alive) == sorted(claimed)
+        assert model.expired == {"manual": 0, "client": 0, **table.expired}
+
+
+def assert_empty(table: PinTable) -> None:
+    assert 0 == len(table)
+    kept = {name: value for name, value in vars(table).items() if name != "expired"}
+    assert not any(value for value in kept.values() if not callable(value)), kept
 
 
 @given(STEPS)
 def test_nothing_is_left_when_all_has_ended(steps: list[Any]) -> None:
     clock = Clock()
-    table = PinTable(clock, CAP_S)
+    table, model = PinTable(clock), Model(clock)
     for step in steps:
-        apply(table, clock, {}, step)
+        apply(table, model, clock, step)
 
-    clock.now += CAP_S + 1
+    clock.now += 101
+    table.names()
+    clock.now += SPENT_S
 
-    assert set() == table.names()
-    assert {} == table._leases
+    assert_empty(table)
+
+
+def test_a_hundred_thousand_pins_leave_nothing_behind() -> None:
+    """As many as a day has: renewed, given up, left to expire, their workers and clients gone."""
+    clock, dice = Clock(), random.Random(0)
+    table = PinTable(clock)
+    most = most_ends = 0
+    for i in range(100_000):
+        clock.now += 0.01
+        source = dice.choice(["manual", "client"])
+        owner = f"{source}-{i if dice.random() < 0.7 else dice.randrange(max(1, i))}"
+        names = [f"worker-{dice.randrange(1000)}" for _ in range(dice.choice([1, 1, 3]))]
+        table.pin(
+            names, source=source, owner=owner, reason="", ttl_s=dice.uniform(0.1, 30),
+            total_s=40 if source == "client" else math.inf, client=f"client-{i % 50}",
+        )  # fmt: skip
+        chance = dice.random()
+        if chance < 0.4:
+            table.unpin(source=source, owner=owner)
+        elif chance < 0.42:
+            table.drop(names[0])
+        elif chance < 0.43:
+            table.cut(f"client-{i % 50}", 1.0)
+        most, most_ends = max(most, len(table)), max(most_ends, len(table._ends))
+
+    assert most_ends <= 2 * most + 64  # ends of claims that were replaced go, too
+    clock.now += 41
+    table.names()
+    clock.now += SPENT_S
+    assert_empty(table)
+    assert 10_000 < sum(table.expired.values()) < 200_000
+
+
+def claim(table: PinTable, *names: str, ttl_s: float, **more: Any) -> float:
+    return table.pin(names, source="client", owner="x", reason="", ttl_s=ttl_s, **more)
 
 
 def test_a_claim_is_replaced_not_prolonged() -> None:
     clock = Clock()
-    table = PinTable(clock, CAP_S)
-    table.pin(["a"], source="manual", owner="x", reason="", ttl_s=40)
-    table.pin(["a"], source="manual", owner="x", reason="", ttl_s=5)
+    table = PinTable(clock)
+    claim(table, "a", ttl_s=40)
+    claim(table, "a", ttl_s=5)
 
     clock.now = 5
 
-    assert set() == table.names()
+    assert not table.names()
+
+
+def test_renewals_keep_the_beginning_and_end_with_the_total() -> None:
+    clock = Clock()
+    table = PinTable(clock)
+    granted = []
+    for clock.now in (0, 8, 16, 24):
+        granted.append(claim(table, "a", ttl_s=10, total_s=30))
+
+    assert [10, 10, 10, 6] == granted
+    assert (0, 30, 30) == (lambda x: (x.since, x.until, x.latest))(table.of("a")[0])
+    assert not table.is_spent(["a"], source="client", owner="x", total_s=30)
+
+    clock.now = 30
+
+    assert not table.names()
+    assert table.is_spent(["a"], source="client", owner="x", total_s=30)
+    assert [True, False] == [table.refuse(source="client", owner="x") for _ in range(2)]
+
+
+def test_a_refusal_is_remembered_while_the_caller_insists_and_then_forgotten() -> None:
+    clock = Clock()
+    table = PinTable(clock)
+    claim(table, "a", ttl_s=30, total_s=30)
+    told = 0
+    for _ in range(100):
+        clock.now += SPENT_S / 2
+        assert table.is_spent(["a"], source="client", owner="x", total_s=30)
+        told += table.refuse(source="client", owner="x")
+
+    clock.now += SPENT_S
+
+    assert 1 == told
+    assert not table.is_spent(["a"], source="client", owner="x", total_s=30)
+
+
+def test_a_lower_total_refuses_at_once_and_the_lease_runs_out() -> None:
+    clock = Clock()
+    table = PinTable(clock)
+    claim(table, "a", ttl_s=30, total_s=100)
+    clock.now = 20
+
+    assert table.is_spent(["a"], source="client", owner="x", total_s=10)
+    assert {"a"} == set(table.names())
+
+
+def test_who_gives_up_may_begin_anew() -> None:
+    clock = Clock()
+    table = PinTable(clock)
+    claim(table, "a", ttl_s=30, total_s=30)
+    clock.now = 30
+    table.unpin(source="client", owner="x")
+
+    assert not table.is_spent(["a"], source="client", owner="x", total_s=30)
 
 
 def test_unpin_says_what_was_given_up() -> None:
     clock = Clock()
-    table = PinTable(clock, CAP_S)
-    table.pin(["a", "b"], source="manual", owner="x", reason="", ttl_s=40)
+    table = PinTable(clock)
+    claim(table, "a", "b", ttl_s=40)
     clock.now = 10
 
-    assert [("a", 30.0)] == table.unpin(source="manual", owner="x", names=["a", "a", "c"])
-    assert [("b", 30.0)] == table.unpin(source="manual", owner="x")
+    assert [("a", 30.0)] == table.unpin(source="client", owner="x", names=["a", "a", "c"])
+    assert [("b", 30.0)] == table.unpin(source="client", owner="x")
+    assert {} == table.expired
+
+
+def test_notes_are_numbered_bounded_and_told_from_what_was_heard_on() -> None:
+    clock = Clock()
+    notes = Notes(clock)
+    for i in range(KEPT + 5):
+        notes.add("kind", f"message {i}", (str(n) for n in range(50)))
+    clock.now = 2.5
+
+    rows = notes.since(0)
+
+    assert [*range(6, KEPT + 6)] == [row["number"] for row in rows]
+    assert {"number": 6, "kind": "kind", "message": "message 5", "age_ms": 2500} == {
+        key: value for key, value in rows[0].items() if key != "names"
+    }
+    assert NAMED == len(rows[0]["names"])
+    assert [KEPT + 5] == [row["number"] for row in notes.since(KEPT + 4)]
+    assert [] == notes.since(KEPT + 5)

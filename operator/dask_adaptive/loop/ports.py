@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.observed import ObservedScheduler, PlatformView
+from dask_adaptive.model.observed import Mark, ObservedScheduler, PlatformView
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 
@@ -55,8 +55,22 @@ class SchedulerLink(Protocol):
     async def observe(self, policy: Policy) -> ObservedScheduler:
         """Take a snapshot; never raises: a problem is part of the answer."""
 
-    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
+    async def retire(
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
+    ) -> list[Retired]:
         """Begin to drain Dask workers, or ask how far they are; idempotent."""
+
+    async def leave(
+        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
+    ) -> list[Retired]:
+        """
+        Say that the processes of Dask workers are about to end, or ask how far they are.
+
+        Args:
+            names: Names or addresses.
+            left_s: Seconds until they end, whatever is still there.
+            ending: It is certain; else they come back to service if nobody asks again.
+        """
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         """Put Dask workers back to service."""
@@ -90,6 +104,9 @@ class Reporter(Protocol):
     async def status(self, status: Status) -> None: ...
 
     async def event(self, event: Event) -> None: ...
+
+    async def mark(self, worker: str, mark: Mark) -> None:
+        """Annotate a worker's pod so; what people set themselves stays. `PlatformError`."""
 
 
 @dataclass(frozen=True)

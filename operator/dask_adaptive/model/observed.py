@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from dask_adaptive.model.keys import ClusterKey
@@ -17,6 +18,18 @@ class Pin:
     owner: str
     reason: str
     left_s: float
+    latest_s: float = 0.0  # until it ends however often it is renewed
+    for_s: float = 0.0  # since it was first set
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happened in the scheduler, to be told once."""
+
+    number: int  # ascending within a session
+    kind: Reason
+    message: str
+    names: tuple[str, ...] = ()  # Dask workers that it is about
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +39,14 @@ class ManualPin:
     left_s: float  # until it ends; not yet capped by the policy
     reason: str
     problem: str = ""  # not empty: the annotation could not be read, so it pins (fail safe)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What others are told about a worker where they look: by annotations on its pod."""
+
+    pinned_by: str = ""  # who holds it; empty: nobody
+    keep: bool = False  # not to be evicted by autoscalers of machines: it is pinned or busy
 
 
 class Leaving(enum.Enum):
@@ -55,6 +76,8 @@ class SchedulerWorker:
     pins: tuple[Pin, ...] = ()
     leaving: Leaving = Leaving.NO
     leaving_message: str = ""
+    departing: str = ""  # not empty: its process is about to end; what it waits for
+    departing_left_s: float = math.inf  # until it ends, whatever is still there
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +120,8 @@ class ObservedScheduler:
     target: int = 0  # adaptive_target over all groups, in Dask workers
     workers: tuple[SchedulerWorker, ...] = ()
     shuffles: tuple[Shuffle, ...] = ()
+    notes: tuple[Note, ...] = ()  # new since the last observation
+    pins_expired: tuple[tuple[str, int], ...] = ()  # by source, since the session began
     queued: int = 0
     processing: int = 0
     tally: Tally | None = None
@@ -119,6 +144,21 @@ class PlatformWorker:
     addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
     waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
     manual_pin: ManualPin | None = None
+    node_going: str = ""  # not empty: the machine under it is about to go; who says so
+    mark: Mark = Mark()  # as its pod is annotated now, by us
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A worker's pod that is being deleted, by whoever's decision. Its Deployment may stay."""
+
+    worker: str
+    pod: str
+    addresses: tuple[str, ...]  # its IPs, none of them another pod's
+    left_s: float  # until it is killed
+    dask_names: tuple[str, ...] = ()  # addresses of the Dask workers that are still in it
+    told_left_s: float = math.inf  # what the agent knows of `left_s`; infinite: nothing
+    manual_pin: ManualPin | None = None  # a person's, on it or above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +177,7 @@ class PlatformView:
     conflict: str = ""  # somebody else scales this cluster: who, and how to mend it
     groups: tuple[PlatformGroup, ...] = ()
     workers: tuple[PlatformWorker, ...] = ()
+    ending: tuple[Ending, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +207,9 @@ class ObservedWorker:
     manual_pin: ManualPin | None = None
     leaving: Leaving = Leaving.NO
     leaving_message: str = ""
+    ending: str = ""  # not empty: its process is about to end, the next comes; what it waits for
+    node_going: str = ""
+    mark: Mark = Mark()
 
     @property
     def is_connected(self) -> bool:
@@ -195,6 +239,7 @@ class ObservedCluster:
     groups: tuple[ObservedGroup, ...] = ()
     scheduler: ObservedScheduler = ObservedScheduler()
     strangers: tuple[str, ...] = ()  # Dask workers that belong to no Deployment of the cluster
+    ending: tuple[Ending, ...] = ()
 
     def group(self, name: str) -> ObservedGroup | None:
         return next((g for g in self.groups if g.name == name), None)

@@ -39,5 +39,6 @@ class Past:
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()  # workers we drained or deleted, until all is settled
     deleted: frozenset[str] = frozenset()  # of them: deleted, and not yet seen gone
+    told: frozenset[str] = frozenset()  # addresses of Dask workers whose end we have told of
     gap: tuple[int, int] = (0, 0)  # (replicas, Deployments) as last seen
     gap_since: float = 0.0  # when that pair was first seen

@@ -26,6 +26,18 @@ class Retire:
     dask_names: tuple[str, ...]
     reason: Reason
     message: str
+    busy_ok: bool = False  # it leaves even though it has tasks: they finish, or move
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Tell the agent that a worker's pod is being deleted, and how long it has."""
+
+    worker: str
+    dask_names: tuple[str, ...]
+    left_s: float
+    reason: Reason
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class Unpin:
     message: str
 
 
-Action: TypeAlias = SetReplicas | Retire | Cancel | Delete | SetPin | Unpin
+Action: TypeAlias = SetReplicas | Retire | Leave | Cancel | Delete | SetPin | Unpin
 
 
 @dataclass(frozen=True, slots=True)

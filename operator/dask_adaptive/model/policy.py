@@ -32,6 +32,24 @@ class Pins:
     shuffle: bool = True
     shuffle_timeout_s: float = 3600.0
     manual_max_s: float = 24 * 3600.0
+    client: bool = True  # whether code may pin
+    client_max_s: float = 4 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionGuard:
+    """Whether evictions of a worker's pod are put off until it has drained."""
+
+    enabled: bool = False
+    max_delay_s: float = 10 * 60.0  # from the first eviction that was put off
+
+
+@dataclass(frozen=True, slots=True)
+class Disruption:
+    """What is made of news about machines, and told to those who take them away."""
+
+    node_signals: bool = True  # drain workers whose node is about to go
+    hints: bool = True  # annotate pods of pinned and busy workers: not to be evicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,8 @@ class Policy:
     target_duration_s: float = 5.0
     pins: Pins = field(default_factory=Pins)
     retirement: Retirement = field(default_factory=Retirement)
+    eviction_guard: EvictionGuard = field(default_factory=EvictionGuard)
+    disruption: Disruption = field(default_factory=Disruption)
 
     def __post_init__(self) -> None:
         if not 0 <= self.minimum <= self.maximum:
@@ -93,6 +113,7 @@ class _Reader:
     def policy(self) -> Policy:
         cluster = self._object("clusterRef")
         target, pins, leave = (self._object(k) for k in ("target", "pins", "retirement"))
+        guard, disruption = self._object("evictionGuard"), self._object("disruption")
         name = cluster._get("name", None)
         if not isinstance(name, str) or not name:
             raise InvalidPolicy("spec.clusterRef.name is required: the name of the DaskCluster")
@@ -111,19 +132,30 @@ class _Reader:
                 ),
                 max_concurrent=leave._count("maxConcurrent", 5),
             ),
+            eviction_guard=EvictionGuard(
+                enabled=guard._flag("enabled", False),
+                max_delay_s=guard._seconds("maxDelay", "10m"),
+            ),
+            disruption=Disruption(
+                node_signals=disruption._one_of("nodeSignals", ["Drain", "Ignore"], "Drain")
+                == "Drain",
+                hints=disruption._flag("hints", True),
+            ),
         )
-        for reader in (self, cluster, target, leave):
+        for reader in (self, cluster, target, leave, guard, disruption):
             reader._refuse_unknown()
         return policy
 
     def _pins(self) -> Pins:
-        shuffle, manual = self._object("shuffle"), self._object("manual")
+        shuffle, manual, client = (self._object(k) for k in ("shuffle", "manual", "client"))
         pins = Pins(
             shuffle=shuffle._flag("enabled", True),
             shuffle_timeout_s=shuffle._seconds("timeout", "1h"),
             manual_max_s=manual._seconds("maxDuration", "24h"),
+            client=client._flag("enabled", True),
+            client_max_s=client._seconds("maxDuration", "4h"),
         )
-        for reader in (self, shuffle, manual):
+        for reader in (self, shuffle, manual, client):
             reader._refuse_unknown()
         return pins
 

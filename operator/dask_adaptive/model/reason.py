@@ -21,6 +21,11 @@ class Reason(str, enum.Enum):
     NEVER_CONNECTED = "NeverConnected"
     DRAINED = "Drained"
     WANTED_AGAIN = "WantedAgain"
+    NODE_GOING = "NodeGoing"
+    POD_ENDING = "PodEnding"
+    WORKER_LEFT = "WorkerLeft"
+    TASKS_GIVEN_BACK = "TasksGivenBack"
+    EVICTION_DELAYED = "EvictionDelayed"
 
     # why nothing leaves
     SCALE_DOWN_STABILIZED = "ScaleDownStabilized"
@@ -53,6 +58,9 @@ class Reason(str, enum.Enum):
     PIN_REQUESTED = "PinRequested"
     PIN_REMOVED = "PinRemoved"
     INVALID_PIN = "InvalidPin"
+    SHUFFLE_PIN_EXPIRED = "ShufflePinExpired"
+    CLIENT_PIN_EXPIRED = "ClientPinExpired"
+    PINS_OVERRIDDEN = "PinsOverridden"
 
     # outcomes
     RETIREMENT_REFUSED = "RetirementRefused"

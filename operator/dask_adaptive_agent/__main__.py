@@ -1,0 +1,10 @@
+"""`python -m dask_adaptive_agent leave …`, and what the zip of this package runs."""
+
+from __future__ import annotations
+
+import sys
+
+from dask_adaptive_agent.leave import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

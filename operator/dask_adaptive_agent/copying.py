@@ -1,0 +1,163 @@
+"""Copies results away from a worker that is about to leave, while it still works."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distributed.core import Status
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: A copy on a worker with one of these statuses is safe; others are leaving, or not there yet.
+IN_SERVICE = (Status.running, Status.paused)
+
+#: Copies that are under way at once: the scheduler's loop is not to be blocked by many.
+WINDOW = 10_000
+
+#: A worker that was asked for copies, and has got none for so long and four times as long as the
+#: network should need, is given up: another one is asked.
+PATIENCE_S = 10.0
+
+
+def last_copies(ws: WorkerState) -> list[TaskState]:
+    """
+    Results that would be lost with this worker.
+
+    A copy on another worker that is leaving too is no copy: `RetireWorker.done` counts it as one,
+    so two workers retired at once may each rely on the other. Actors can't be copied.
+    """
+    return [
+        ts
+        for ts in ws.has_what
+        if not ts.actor and (len(ts.who_has or ()) < 2 or not _is_safe(ts, ws))
+    ]
+
+
+def _is_safe(ts: TaskState, ws: WorkerState) -> bool:
+    return any(other is not ws and other.status in IN_SERVICE for other in ts.who_has or ())
+
+
+class _Request(NamedTuple):
+    ts: TaskState
+    recipient: WorkerState
+    at: float
+
+
+class Copier:
+    """
+    Asks workers in service to fetch what one worker alone holds.
+
+    Not `Scheduler.retire_workers`: it freezes the worker, gives up when one task can't be moved,
+    moves nothing that comes later, and in older releases lets one worker wait for another
+    (`Scheduler._lock`). As the active memory manager does, it asks a worker in service, which
+    fetches and reports (`request_acquire_replicas`). `ReduceReplicas` then drops the copy of the
+    worker that is out of service, not the new one (`_find_dropper`).
+    """
+
+    def __init__(self, scheduler: Scheduler, ws: WorkerState, clock: Callable[[], float]) -> None:
+        self.moved = self.moved_bytes = 0
+        self._scheduler = scheduler
+        self._ws = ws
+        self._clock = clock
+        self._asked: dict[Any, _Request] = {}
+        self._heard: dict[str, float] = {}  # when a recipient last got something, by address
+
+    def step(self) -> list[TaskState]:
+        """Ask for what was not asked for; returns all that would be lost now."""
+        copies = last_copies(self._ws)
+        self._account(copies)
+        missing = [ts for ts in copies if not self._is_under_way(ts)]
+        under_way = len(copies) - len(missing)
+        if missing and under_way < WINDOW:
+            self._ask(missing[: WINDOW - under_way])
+        return copies
+
+    def drop(self) -> None:
+        """
+        Have the scheduler forget the copies that this worker holds; each has another in service.
+
+        As long as they count, `RetireWorker` and `ReduceReplicas` may drop the other copy in favour
+        of this one, and then the process ends: results were lost that way when one worker was
+        deleted in the moment in which the next began to drain. What a task that runs here needs
+        stays: the worker's state machine fails when it is told to release that.
+        """
+        keys = [
+            ts.key
+            for ts in self._ws.has_what
+            if not ts.actor and not any(w.processing_on is self._ws for w in ts.waiters or ())
+        ]
+        if keys:
+            self._scheduler.request_remove_replicas(
+                self._ws.address, keys, stimulus_id=f"dask-adaptive-drop-{self._clock()}"
+            )
+
+    def _account(self, copies: Iterable[TaskState]) -> None:
+        left = {ts.key for ts in copies}
+        for key in self._asked.keys() - left:
+            request = self._asked.pop(key)
+            holders = request.ts.who_has or ()
+            if request.recipient in holders:
+                self._heard[request.recipient.address] = self._clock()
+            if holders:
+                self.moved += 1
+                self.moved_bytes += max(0, request.ts.nbytes)
+
+    def _is_under_way(self, ts: TaskState) -> bool:
+        request = self._asked.get(ts.key)
+        if request is None or request.ts is not ts:
+            return False
+        if request.recipient not in self._scheduler.running:
+            return False
+        since = max(request.at, self._heard.get(request.recipient.address, 0.0))
+        patience_s = PATIENCE_S + 4 * ts.nbytes / self._scheduler.bandwidth
+        return self._clock() - since < patience_s
+
+    def _ask(self, missing: list[TaskState]) -> None:
+        now = self._clock()
+        by_recipient: dict[str, list[Any]] = {}
+        recipients = self._recipients()
+        for ts in sorted(missing, key=lambda ts: ts.nbytes, reverse=True):
+            failed = self._asked.get(ts.key)
+            recipient = recipients.take(ts.nbytes, but=failed.recipient if failed else None)
+            if recipient is None:
+                continue  # nobody is in service: a worker that joins may take it
+            self._asked[ts.key] = _Request(ts, recipient, now)
+            by_recipient.setdefault(recipient.address, []).append(ts.key)
+        for address, keys in by_recipient.items():
+            self._scheduler.request_acquire_replicas(
+                address, keys, stimulus_id=f"dask-adaptive-copy-{now}"
+            )
+
+    def _recipients(self) -> _Recipients:
+        promised: dict[str, int] = {}
+        for request in self._asked.values():
+            address = request.recipient.address
+            promised[address] = promised.get(address, 0) + request.ts.nbytes
+        return _Recipients(
+            (ws.memory.optimistic + promised.get(ws.address, 0), ws.address, ws)
+            for ws in self._scheduler.running
+            if ws is not self._ws
+        )
+
+
+class _Recipients:
+    """Workers in service, the one with the least in memory first (as `_find_recipient`)."""
+
+    def __init__(self, loads: Iterable[tuple[int, str, WorkerState]]) -> None:
+        self._heap = list(loads)
+        heapq.heapify(self._heap)
+
+    def take(self, nbytes: int, *, but: WorkerState | None) -> WorkerState | None:
+        """The next recipient, to whom `nbytes` are promised; `but` only when there is no other."""
+        if not self._heap:
+            return None
+        first = heapq.heappop(self._heap)
+        chosen = first
+        if first[2] is but and self._heap:
+            chosen = heapq.heappop(self._heap)
+            heapq.heappush(self._heap, first)
+        heapq.heappush(self._heap, (chosen[0] + nbytes, *chosen[1:]))
+        return chosen[2]

@@ -1,0 +1,154 @@
+"""Takes one worker out of service and back, and holds it between; decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distributed.core import Status
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: Seconds between two looks at a worker that is on its way out; a drained one is looked at as
+#: often. The more there is to look at, the longer: at most 2 % of the loop.
+SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 2.0
+#: Looks a second at all workers together, when many leave at once.
+LOOKS = 100
+
+
+def next_look_s(scheduler: Scheduler, ws: WorkerState) -> float:
+    work = len(ws.has_what) + len(ws.processing) + len(scheduler.unrunnable)
+    others = (len(scheduler.workers) - len(scheduler.running)) / LOOKS
+    return min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, work / 10_000, others))
+
+
+class Gate:
+    """
+    The status of one worker, in the scheduler and in the worker's own process.
+
+    Shut: the scheduler's status alone is `closing_gracefully`, so no new task is given to it; the
+    worker does not know, and starts what it has. Frozen: the worker has been told as well. It then
+    starts no task and fetches nothing (`PauseEvent` in `Worker.status`), so a task that nobody else
+    may take would wait for ever: freeze it only when it has none, or when its time is up.
+    """
+
+    def __init__(self, scheduler: Scheduler, ws: WorkerState, clock: Callable[[], float]) -> None:
+        self.ws = ws
+        #: What the worker says of itself: to be restored, and not to be heard meanwhile.
+        self.reported = ws.status
+        self.is_shut = False
+        self.is_frozen = False
+        self._scheduler = scheduler
+        self._clock = clock
+
+    def shut(self) -> None:
+        if not self.is_shut:
+            self.is_shut = True
+            self._set_status(Status.closing_gracefully)
+
+    def open(self) -> None:
+        """Back to service. Harmless when it is in service."""
+        if self.is_shut:
+            self.is_shut = False
+            self._set_status(self.reported)
+        self.thaw()
+
+    def freeze(self) -> None:
+        if not self.is_frozen:
+            self.is_frozen = True
+            self._tell(Status.closing_gracefully)
+
+    def thaw(self) -> None:
+        if self.is_frozen:
+            self.is_frozen = False
+            self._tell(self.reported)
+
+    def hears(self, status: Any) -> bool:
+        """
+        Whether the worker's report of its own status may reach the scheduler.
+
+        A worker's memory monitor pauses and resumes it, and each time the worker reports its
+        status: `running` would bring it back to service.
+        """
+        if self.is_shut and status in ("running", "paused"):
+            self.reported = Status[status]
+            return False
+        return True
+
+    def bound(self) -> list[TaskState]:
+        """
+        Tasks that wait for this worker alone, because it is out of service.
+
+        Such are outputs of a P2P shuffle, and what users bind with `workers=`. `valid_workers`
+        leaves out whoever is not in `running`, so they would wait among the unrunnable for ever: no
+        other worker will have this one's address. What wants a resource waits for any worker.
+        """
+        scheduler = self._scheduler
+        with self._in_running():
+            return [
+                ts
+                for ts in scheduler.unrunnable
+                if (ts.worker_restrictions or ts.host_restrictions)
+                and self.ws in (scheduler.valid_workers(ts) or ())
+            ]
+
+    def admit(self) -> int:
+        """Give the worker, who must not be frozen, the tasks that are bound to it; how many."""
+        if not self._scheduler.unrunnable or self.reported != Status.running:
+            return 0
+        bound = self.bound()
+        if bound:
+            # As in bulk_schedule_unrunnable_after_adding_worker: processed last in, first out.
+            bound.sort(key=lambda ts: ts.priority or (), reverse=True)
+            with self._in_running():
+                self._scheduler.transitions(
+                    {ts.key: "processing" for ts in bound}, self._stimulus()
+                )
+        return len(bound)
+
+    @contextlib.contextmanager
+    def _in_running(self) -> Any:
+        # Only for calls that return at once. The status stays, so check_idle_saturated counts the
+        # worker neither as idle nor as saturated, and nothing else is offered to it.
+        running = self._scheduler.running
+        is_new = self.ws not in running
+        running.add(self.ws)
+        try:
+            yield
+        finally:
+            if is_new:
+                running.discard(self.ws)
+
+    def _set_status(self, status: Status) -> None:
+        self._scheduler.handle_worker_status_change(status, self.ws, self._stimulus())
+
+    def _tell(self, status: Status) -> None:
+        """As `Scheduler.retire_workers` tells a worker; it confirms with a status change."""
+        comm = self._scheduler.stream_comms.get(self.ws.address)
+        if comm is not None:
+            with contextlib.suppress(Exception):  # it has just gone: remove_worker comes next
+                comm.send(
+                    {
+                        "op": "worker-status-change",
+                        "status": status.name,
+                        "stimulus_id": self._stimulus(),
+                    }
+                )
+
+    def _stimulus(self) -> str:
+        return f"dask-adaptive-{self._clock()}"
+
+
+def hearing(stock: Callable[..., Any], gate_of: Callable[[str], Gate | None]) -> Callable[..., Any]:
+    """The stream handler "worker-status-change" that does not hear a worker behind a gate."""
+
+    def heard(**msg: Any) -> Any:
+        gate = gate_of(msg.get("worker", ""))
+        if gate is not None and not gate.hears(msg.get("status")):
+            return None
+        return stock(**msg)
+
+    heard.__wrapped__ = stock  # type: ignore[attr-defined]
+    return heard

@@ -1,0 +1,264 @@
+"""
+Whatever fails, at each step of a worker's leaving: afterwards nothing is stuck, nothing is left.
+
+The steps are those that the code itself declares: a new phase without a way to get there fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any
+
+import pytest
+from distributed import wait
+from distributed.active_memory_manager import RetireWorker
+from distributed.core import Status
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import departure, retirement, wire
+from dask_adaptive_agent.agent import Agent
+from dask_adaptive_agent.plugin import AdaptivePlugin
+from support.agent_work import ask, leave, slow, until
+
+TWO = [("127.0.0.1", 1)] * 2
+
+
+class Clock:
+    """Time that can leap."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return monotonic() + self.ahead_s
+
+
+class Scene:
+    """One scheduler with its agent, a worker that leaves, and another one."""
+
+    def __init__(self, c: Any, s: Any, a: Any, b: Any) -> None:
+        self.c, self.s, self.a, self.b = c, s, a, b
+        self.clock = Clock()
+        plugin = AdaptivePlugin(Agent(s, self.clock))
+        plugin.install()
+        self.agent = plugin.agent
+        self.futures: list[Any] = []
+        self.network_is_back = asyncio.Event()
+
+    async def holds_data(self) -> None:
+        where: dict[str, Any] = {"pure": False}
+        if self.s.workers[self.b.address] in self.s.running:
+            where.update(workers=[self.a.address], allow_other_workers=True)
+        results = [self.c.submit(slow, i, 0, **where) for i in range(3)]
+        await wait(results)
+        self.futures += results
+
+    async def runs_a_task(self) -> None:
+        where = {"workers": [self.a.address], "allow_other_workers": True, "pure": False}
+        self.futures.append(self.c.submit(slow, "task", 1.0, **where))
+        await until(lambda: self.a.state.executing_count)
+
+    def nobody_fetches(self) -> None:
+        """The network is slow."""
+        stock = self.a.handlers["get_data"]
+
+        async def hangs(comm: Any, **request: Any) -> Any:
+            await self.network_is_back.wait()
+            return await stock(comm, **request)
+
+        self.a.handlers["get_data"] = hangs
+
+    async def out_of_service(self) -> None:
+        self.s.handle_worker_status_change(Status.paused, self.b.address, "test")
+
+    @property
+    def departing(self) -> Any:
+        return self.agent.departures.ongoing.get(self.a.address)
+
+    @property
+    def retiring(self) -> Any:
+        return self.agent.retirements.ongoing.get(self.a.address)
+
+
+async def retires(scene: Scene, **request: Any) -> None:
+    await ask(scene.s, wire.RETIRE, names=[str(scene.a.name)], busy_ok=True, **request)
+
+
+async def retirement_waiting(scene: Scene) -> None:
+    await scene.runs_a_task()
+    await retires(scene)
+
+
+async def retirement_moving(scene: Scene) -> None:
+    await scene.holds_data()
+    scene.nobody_fetches()
+    await retires(scene)
+
+
+async def retirement_drained(scene: Scene) -> None:
+    await scene.holds_data()
+    await retires(scene)
+
+
+async def departure_staying(scene: Scene, **request: Any) -> None:
+    await scene.out_of_service()
+    await scene.holds_data()
+    await leave(scene.s, scene.a.name, **request)
+
+
+async def departure_waiting(scene: Scene, **request: Any) -> None:
+    await scene.holds_data()
+    await scene.runs_a_task()
+    await leave(scene.s, scene.a.name, **request)
+
+
+async def departure_moving(scene: Scene, **request: Any) -> None:
+    await scene.holds_data()
+    scene.nobody_fetches()
+    await leave(scene.s, scene.a.name, **request)
+
+
+async def departure_closing(scene: Scene, **request: Any) -> None:
+    await scene.holds_data()
+    await scene.runs_a_task()
+    await leave(scene.s, scene.a.name, left_ms=60_000, **request)
+    scene.clock.ahead_s += 55
+
+
+async def departure_drained(scene: Scene, **request: Any) -> None:
+    await scene.holds_data()
+    await leave(scene.s, scene.a.name, **request)
+
+
+Way = Callable[..., Awaitable[None]]
+
+RETIREMENTS: dict[retirement.Phase, Way] = {
+    retirement.Phase.WAITING: retirement_waiting,
+    retirement.Phase.MOVING: retirement_moving,
+    retirement.Phase.DRAINED: retirement_drained,
+}
+DEPARTURES: dict[departure.Phase, Way] = {
+    departure.Phase.STAYING: departure_staying,
+    departure.Phase.WAITING: departure_waiting,
+    departure.Phase.MOVING: departure_moving,
+    departure.Phase.CLOSING: departure_closing,
+    departure.Phase.DRAINED: departure_drained,
+}
+#: Only what is sure to end comes to its last minutes, and it cannot be called back.
+CERTAIN_ONLY = {departure.Phase.CLOSING}
+UNCERTAIN_ONLY = {departure.Phase.STAYING}
+
+
+def steps() -> list[Any]:
+    """Every phase and certainty there is, each with the way to it."""
+    every: list[Any] = []
+    for phase in retirement.Phase:
+        every.append(pytest.param(phase, RETIREMENTS[phase], None, id=f"retirement-{phase.name}"))
+    for step in departure.Phase:
+        for ending in (True, False):
+            if step in (UNCERTAIN_ONLY if ending else CERTAIN_ONLY):
+                continue
+            sure = "sure" if ending else "unsure"
+            every.append(
+                pytest.param(step, DEPARTURES[step], ending, id=f"departure-{step.name}-{sure}")
+            )
+    return every
+
+
+async def worker_is_killed(scene: Scene) -> None:
+    """Its connection breaks; nothing else tells the scheduler."""
+    scene.s.stream_comms[scene.a.address].comm.abort()
+    await until(lambda: scene.a.address not in scene.s.workers)
+
+
+async def it_is_cancelled(scene: Scene) -> None:
+    await ask(scene.s, wire.CANCEL, names=[scene.a.address])
+
+
+async def nobody_asks(scene: Scene) -> None:
+    await ask(scene.s, wire.CONFIGURE, lease_ms=1)
+
+
+async def everything_fails(scene: Scene) -> None:
+    """The agent is taken out while it is in the middle of it."""
+    scene.s.plugins["dask-adaptive"].uninstall()
+
+
+async def scheduler_is_closed(scene: Scene) -> None:
+    await scene.s.close()
+
+
+FAULTS = [worker_is_killed, it_is_cancelled, nobody_asks, everything_fails, scheduler_is_closed]
+
+
+def tasks_of_ours() -> list[str]:
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith(("Departure", "Retirement"))]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(("phase", "way", "ending"), steps())
+def test_nothing_is_stuck(phase: Any, way: Way, ending: bool | None, fault: Way) -> None:
+    @gen_cluster(client=True, nthreads=TWO, timeout=60)
+    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
+        scene = Scene(c, s, a, b)
+        await way(scene, **({} if ending is None else {"ending": ending}))
+        going = scene.retiring if ending is None else scene.departing
+        await until(lambda: going.phase is phase)
+
+        await fault(scene)
+
+        stays_gone = bool(ending) and fault in (it_is_cancelled, nobody_asks)
+        if stays_gone:  # its process ends whatever anybody says: and so it does
+            await asyncio.sleep(0.2)
+            assert scene.departing is going
+            await worker_is_killed(scene)
+        await until(lambda: not scene.agent.retirements.ongoing)
+        await until(lambda: not scene.agent.departures.ongoing)
+        await until(lambda: not tasks_of_ours())
+        if fault is not scheduler_is_closed:
+            await nothing_is_left(scene, is_killed=stays_gone or fault is worker_is_killed)
+        gc.collect()
+
+    run()
+
+
+async def nothing_is_left(scene: Scene, *, is_killed: bool) -> None:
+    s, workers = scene.s, [scene.b] if is_killed else [scene.a, scene.b]
+    assert {w.name: w.address for w in workers} == s.aliases
+    assert not [p for p in s.extensions["amm"].policies if isinstance(p, RetireWorker)]
+    # A worker confirms what it is told: that it had been frozen may be heard after the end.
+    here = (Status.running, Status.paused)
+    await until(lambda: all(ws.status in here for ws in s.workers.values()))
+    if not is_killed:
+        await until(lambda: scene.a.status == Status.running)
+        await until(lambda: s.workers[scene.a.address] in s.running)
+    assert not scene.agent.pins.names()
+    # And work goes on, with nothing lost that a worker in service holds.
+    scene.network_is_back.set()
+    s.handle_worker_status_change(Status.running, scene.b.address, "test")
+    assert await scene.c.submit(slow, "more", 0, pure=False)
+    await scene.c.gather(scene.futures)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+async def test_a_recipient_that_hangs_is_replaced(c: Any, s: Any, a: Any, b: Any, d: Any) -> None:
+    scene = Scene(c, s, a, b)
+    where = {"workers": [a.address], "pure": False}
+    results = [c.submit(slow, i, 0, **where) for i in range(8)]
+    await wait(results)
+    s.handle_worker_status_change(Status.paused, d.address, "test")
+    b.state.running = False  # it fetches nothing, and nobody knows
+    await leave(s, a.name)
+    assert not d.data
+
+    s.handle_worker_status_change(Status.running, d.address, "test")
+    scene.clock.ahead_s += 30
+    await until(lambda: {str(f.key) for f in results} <= {str(k) for k in d.data})
+
+    await until(lambda: scene.departing.phase is departure.Phase.DRAINED)
+    b.state.running = True

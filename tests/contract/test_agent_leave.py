@@ -1,0 +1,522 @@
+"""What the end of a worker's process does on real schedulers and workers: no work is redone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from distributed import Worker, wait
+from distributed.core import Status
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import departure, wire
+from dask_adaptive_agent.attach import install
+from support.agent_work import RUNS, ask, leave, retire, slow, until, until_left, until_state
+
+TWO = [("127.0.0.1", 1)] * 2
+PIN = {"source": wire.MANUAL, "owner": "operator", "reason": "test", "ttl_ms": 60_000}
+INFINITE = {"distributed.scheduler.worker-saturation": "inf"}
+
+
+def kept(key: Any, worker: Any) -> bool:
+    return str(key) in {str(k) for k in worker.data}
+
+
+def notes(agent: Any) -> list[tuple[str, str]]:
+    return [(row["kind"], row["message"]) for row in agent.notes.since(0)]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+async def test_a_busy_worker_leaves_and_nothing_is_redone(
+    c: Any, s: Any, a: Any, b: Any, d: Any
+) -> None:
+    agent = install(s)
+    futures = c.map(slow, range(60), delay_s=0.05)
+    await until(lambda: len(RUNS) > 12)
+
+    await until_left(s, a.name)
+    await a.close()
+    await c.gather(futures)
+
+    assert 60 == len(RUNS)
+    ((kind, message),) = notes(agent)
+    assert wire.N_WORKER_LEFT == kind
+    assert "handed over" in message
+    assert not agent.departures.ongoing
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_data_goes_first_while_tasks_still_run(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    results = c.map(slow, range(8), delay_s=0, workers=[a.address])
+    await wait(results)
+    running = c.submit(slow, "running", 1.0, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+
+    assert [wire.DRAINING] == await leave(s, a.name)
+    await until(lambda: all(kept(f.key, b) for f in results), timeout_s=0.8)
+
+    assert a.state.executing_count
+    assert Status.running == a.status  # the worker itself is not told yet
+    await until_left(s, a.name)
+    assert kept(running.key, b)  # and so does what comes later
+    await a.close()
+    await c.gather([*results, running])
+    assert 9 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=TWO, config=INFINITE)
+async def test_tasks_not_started_go_elsewhere_and_new_ones_never_come(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    futures = c.map(slow, range(20), delay_s=0.1)
+    await until(lambda: len(s.workers[a.address].processing) >= 8 and a.state.executing_count)
+
+    await leave(s, a.name)
+    await until(lambda: len(s.workers[a.address].processing) <= 1, timeout_s=2)
+    more = c.map(slow, range(20, 30), delay_s=0)
+    await c.gather([*futures, *more])
+
+    assert 30 == len(RUNS)
+    assert 3 >= a.state.executed_count
+    await until_left(s, a.name)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_long_running_task_is_waited_for(c: Any, s: Any, a: Any, b: Any) -> None:
+    from distributed import secede
+
+    def seceding() -> int:
+        secede()
+        slow("seceded", 0.4)
+        return 1
+
+    install(s)
+    future = c.submit(seceding, workers=[a.address])
+    await until(lambda: s.workers[a.address].long_running)
+
+    assert [wire.DRAINING] == await leave(s, a.name)
+    await until_left(s, a.name)
+
+    assert future.done()
+    assert ["seceded"] == RUNS
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_what_only_this_worker_may_run_runs_here_while_it_leaves(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """Such are the outputs of shuffles: without it they would be unrunnable for ever."""
+    install(s)
+    running = c.submit(slow, "running", 0.4, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name)
+
+    bound = [c.submit(slow, i, 0.01, workers=[a.address], pure=False) for i in range(5)]
+    free = c.map(slow, range(10, 15), delay_s=0.01)
+    await c.gather([*bound, *free, running])
+
+    assert 6 == a.state.executed_count
+    assert 5 == b.state.executed_count
+    await until_left(s, a.name)
+    assert not s.unrunnable
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_what_only_this_worker_may_run_runs_here_while_it_is_retired(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    running = c.submit(slow, "running", 0.4, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await retire(s, a.name, busy_ok=True)
+
+    bound = [c.submit(slow, i, 0.01, workers=[a.address], pure=False) for i in range(5)]
+    await c.gather([*bound, running])
+    await until_state(s, a.name, wire.DRAINED)
+    late = c.submit(slow, "late", 0.01, workers=[a.address])
+    await late
+
+    assert 7 == a.state.executed_count
+    await until_state(s, a.name, wire.DRAINED)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_pin_is_waited_for_and_a_drained_worker_stays_drained(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
+    assert [wire.DRAINING] == await leave(s, a.name)
+    await asyncio.sleep(0.3)
+    (row,) = (await ask(s, wire.LEAVE, names=[str(a.name)]))["outcomes"]
+    assert wire.DRAINING == row["state"]
+    assert "manual operator (test)" in row["message"]
+
+    await ask(s, wire.UNPIN, names=[str(a.name)], source=wire.MANUAL, owner="operator")
+    await until_left(s, a.name)
+    await ask(s, wire.PIN, names=[str(a.name), a.address], **PIN)
+    await asyncio.sleep(0.2)
+
+    assert [wire.DRAINED] == await leave(s, a.name)
+    assert Status.closing_gracefully == s.workers[a.address].status
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    agent = install(s)
+    await ask(s, wire.CONFIGURE, tally=True)
+    results = c.map(slow, range(8), delay_s=0, workers=[a.address])
+    await wait(results)
+    long = c.submit(slow, "long", 4, key="long", workers=[a.address], allow_other_workers=True)
+    await until(lambda: a.state.executing_count)
+
+    await leave(s, a.name, left_ms=1500)
+    await until(lambda: a.address not in s.workers, timeout_s=5)
+
+    assert 0 == s.tasks["long"].suspicious
+    assert all(kept(f.key, b) for f in results)
+    assert {s.workers[b.address]} == {s.tasks["long"].processing_on}
+    ((kind, message),) = notes(agent)
+    assert wire.N_TASKS_GIVEN_BACK == kind
+    assert "1 task given back: long" in message
+    assert "could not be moved" not in message
+    tally = (await ask(s, wire.OBSERVE))["tally"]
+    assert (0, 1) == (tally["repeated"], tally["interrupted"])
+    assert ["gone"] == await leave(s, a.name)
+    long.release()
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_a_replacement_takes_the_data_and_the_name(c: Any, s: Any, a: Any) -> None:
+    """The Deployment's next pod comes at once, and calls itself as the one before it."""
+    install(s)
+    results = c.map(slow, range(8), delay_s=0)
+    await wait(results)
+
+    assert [wire.DRAINING] == await leave(s, a.name)
+    assert a.name not in s.aliases
+    async with Worker(s.address, name=a.name, nthreads=1) as replacement:
+        assert replacement.address == s.aliases[a.name]
+        await until_left(s, a.name)  # by name: the old one, never the new one
+        assert Status.running == s.workers[replacement.address].status
+        await a.close()
+
+        await c.gather(results)
+        assert 8 == len(RUNS)
+        assert {a.name: replacement.address} == s.aliases
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_what_nobody_could_take_is_told(c: Any, s: Any, a: Any) -> None:
+    agent = install(s)
+    results = c.map(slow, range(8), delay_s=0)
+    await wait(results)
+
+    await leave(s, a.name, left_ms=800)
+    await until(lambda: a.address not in s.workers, timeout_s=5)
+
+    ((kind, message),) = notes(agent)
+    assert wire.N_TASKS_GIVEN_BACK == kind
+    assert "8 results (8 kB) could not be moved in time" in message
+    assert {} == s.aliases
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_without_work_leaves_without_a_word(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+
+    assert [wire.DRAINED] == await leave(s, a.name)
+    await until(lambda: a.status == Status.closing_gracefully)
+    await a.close()
+    await until(lambda: a.address not in s.workers)
+
+    assert [] == notes(agent)
+    assert [b.name] == list(s.aliases)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_delayed_eviction_is_forgotten_when_nobody_asks(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    agent = install(s)
+    await ask(s, wire.CONFIGURE, lease_ms=400)
+    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(results)
+    await until_left(s, a.name, ending=False, left_ms=60_000)
+    assert a.name in s.aliases  # not renamed: its pod may stay
+
+    async def lease_runs_out() -> None:
+        while agent.departures.ongoing:
+            await ask(s, wire.OBSERVE)  # an interested operator does not renew it
+            await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(lease_runs_out(), 5)
+    await until(lambda: a.status == Status.running)
+    assert s.workers[a.address] in s.running
+    assert await c.submit(slow, "again", 0, workers=[a.address])
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_the_deadline_of_a_delayed_eviction_takes_nothing_back(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    agent = install(s)
+    future = c.submit(slow, 1, 0.6, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name, ending=False, left_ms=1)
+    await asyncio.sleep(0.2)
+    (row,) = agent.departures.rows()
+    assert (0, wire.DRAINING) == (row["left_ms"], row["state"])
+
+    await leave(s, a.name, ending=True, left_ms=60_000)  # and now it is certain, with its own time
+    await leave(s, a.name, ending=False, left_ms=1)
+    (row,) = agent.departures.rows()
+
+    assert 50_000 < row["left_ms"] <= 60_000
+    await future
+    await until_left(s, a.name)
+    assert [1] == RUNS
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_that_did_not_end_when_it_should_have_serves_again(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    agent = install(s)
+    await until_left(s, a.name, left_ms=100)
+    assert f"{a.name} (leaving)" in s.aliases
+    try:
+        departure.OVERDUE_S, usual = 0.2, departure.OVERDUE_S
+        await until(lambda: not agent.departures.ongoing)
+    finally:
+        departure.OVERDUE_S = usual
+
+    assert s.workers[a.address] in s.running
+    assert (a.name, a.address) in s.aliases.items()
+    assert await c.submit(slow, "again", 0, workers=[a.address])
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_of_several_deadlines_the_earliest_counts(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    future = c.submit(slow, 1, 0.3, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+
+    for left_ms in (60_000, 30_000, 90_000):
+        await leave(s, a.name, left_ms=left_ms)
+
+    (row,) = agent.departures.rows()
+    assert 25_000 < row["left_ms"] <= 30_000
+    assert (str(a.name), a.address) == (row["name"], row["address"])
+    await future
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_retirement_is_taken_over(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    assert [(wire.DRAINED, "")] == await retire(s, a.name)
+
+    assert [wire.DRAINED] == await leave(s, a.name)
+
+    assert {} == agent.retirements.ongoing
+    assert Status.closing_gracefully == s.workers[a.address].status
+    assert [(wire.DRAINED, "")] == await retire(s, a.address)
+    answer = await ask(s, wire.CANCEL, names=[a.address])
+    assert wire.DRAINED == answer["outcomes"][0]["state"]
+    assert [a.address] == list(agent.departures.addresses)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_busy_retirement_is_taken_over_and_a_delayed_eviction_cancelled(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    agent = install(s)
+    future = c.submit(slow, 1, 0.5, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await retire(s, a.name, busy_ok=True)
+
+    assert [wire.DRAINING] == await leave(s, a.name, ending=False)
+    answer = await ask(s, wire.CANCEL, names=[str(a.name)])
+
+    assert wire.ACTIVE == answer["outcomes"][0]["state"]
+    assert ({}, {}) == (agent.retirements.ongoing, agent.departures.ongoing)
+    assert s.workers[a.address] in s.running
+    assert await c.submit(slow, 2, 0, workers=[a.address])
+    await future
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_whom_a_name_and_a_host_mean(c: Any, s: Any) -> None:
+    install(s)
+    async with (
+        Worker(s.address, name="x-0", nthreads=1) as first,
+        Worker(s.address, name="x-1", nthreads=1) as second,
+        Worker(s.address, name="x-1a", nthreads=1) as stranger,
+        Worker(s.address, name="xx-1", nthreads=1) as other,
+        Worker(s.address, name=7, nthreads=1) as seven,
+    ):
+
+        async def asked(**request: Any) -> set[tuple[str, str]]:
+            answer = await ask(s, wire.LEAVE, ending=False, **request)
+            return {(one["name"], one["state"]) for one in answer["outcomes"]}
+
+        drained = wire.DRAINED
+        assert {("nobody", "gone")} == await asked(names=["nobody"])
+        assert {("127.0.0.9", "gone")} == await asked(hosts=["127.0.0.9"])
+        for _ in range(2):  # also when one of them departs already
+            await asked(names=["x-0"])
+            both = {(first.address, drained), (second.address, drained)}
+            assert both == await asked(names=["x"])
+        assert {(seven.address, drained)} == await asked(names=["7"])
+        for worker in (stranger, other):
+            assert Status.running == s.workers[worker.address].status
+        everybody = {ws.address for ws in s.workers.values()}
+        # The last of them stays in service: nobody is sure to end, and it is of use.
+        assert everybody == {name for name, _ in await asked(hosts=["127.0.0.1"])}
+
+
+@gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.monitor-interval": "1h"})
+async def test_a_memory_monitor_cannot_bring_it_back(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0.5, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name)
+
+    a.status = Status.paused
+    await asyncio.sleep(0.05)
+    a.status = Status.running
+    await asyncio.sleep(0.05)
+
+    assert Status.closing_gracefully == s.workers[a.address].status
+    await future
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_copies_made_meanwhile_are_not_dropped_again(c: Any, s: Any, a: Any, b: Any) -> None:
+    """By `ReduceReplicas` of the active memory manager, while a task on the worker needs them."""
+    install(s)
+    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(results)
+    task = c.submit(lambda parts: slow("task", 0.6), results, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name)
+    await until(lambda: all(kept(f.key, b) for f in results))
+
+    for _ in range(5):
+        s.extensions["amm"].run_once()
+        await asyncio.sleep(0.05)
+    assert all(kept(f.key, b) for f in results)
+
+    await until_left(s, a.name)
+    for _ in range(3):
+        s.extensions["amm"].run_once()
+    await a.close()
+    await c.gather([*results, task])
+    assert 5 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+async def test_who_was_asked_for_copies_and_cannot_is_replaced_by_another(
+    c: Any, s: Any, a: Any, b: Any, d: Any
+) -> None:
+    """The recipient leaves as well, after it has been asked."""
+    install(s)
+    results = c.map(slow, range(8), delay_s=0, workers=[a.address])
+    await wait(results)
+
+    await asyncio.gather(leave(s, a.name), leave(s, b.name))
+    await asyncio.gather(until_left(s, a.name), until_left(s, b.name))
+
+    assert all(kept(f.key, d) for f in results)
+    await asyncio.gather(a.close(), b.close())
+    await c.gather(results)
+    assert 8 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_departure_is_explained(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0.3, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name, reason="spot")
+
+    (one,) = (await ask(s, wire.EXPLAIN, names=[a.address]))["workers"]
+    (row,) = (await ask(s, wire.OBSERVE))["departures"]
+
+    assert "its process is about to end (spot): waits for 1 task to finish" == one["sentence"]
+    assert "draining: waits for 1 task to finish" == one["retirement"]
+    assert ("spot", str(a.name), wire.DRAINING) == (row["reason"], row["name"], row["state"])
+    await future
+
+
+class Counter:
+    def one(self) -> int:
+        return 1
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_actors_are_waited_for(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    actor = await c.submit(Counter, actor=True, workers=[a.address])
+    assert [wire.DRAINING] == await leave(s, a.name)
+    assert 1 == await actor.one()
+
+    del actor
+    await until_left(s, a.name)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_taking_the_agent_out_brings_workers_back_by_their_names(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    before = dict(s.aliases)
+    future = c.submit(slow, 1, 0.3, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name)
+    assert before != s.aliases
+
+    s.plugins["dask-adaptive"].uninstall()
+
+    assert before == s.aliases
+    assert s.workers[a.address] in s.running
+    await future
+
+
+@pytest.mark.parametrize("shape", ["fast", "slow"])
+def test_a_shuffle_ends_before_its_participant_leaves(shape: str) -> None:
+    import dask
+
+    da = pytest.importorskip("dask.array")
+    from support.agent_work import slow_block
+
+    blocks = 20 if shape == "slow" else 4
+
+    @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, timeout=90)
+    async def run(c: Any, s: Any, a: Any, b: Any, d: Any) -> None:
+        agent = install(s)
+        await ask(s, wire.CONFIGURE, tally=True)
+        with dask.config.set({"optimization.fuse.active": False}):
+            x = da.ones((80, 80), chunks=(80 // blocks, 80)).map_blocks(slow_block, dtype=float)
+            y = x.rechunk((80, 80 // blocks), method="p2p").map_blocks(slow_block, dtype=float)
+            future = c.compute(y.sum())
+        await until(agent.shuffles.running)
+
+        await leave(s, a.name)
+        done, drained = asyncio.ensure_future(wait(future)), until_left(s, a.name, timeout_s=60)
+        await asyncio.gather(done, drained)
+        await a.close()
+
+        assert 6400 == await future
+        tally = (await ask(s, wire.OBSERVE))["tally"]
+        assert (1, 1, 0, 0) == tuple(
+            tally[k] for k in ("shuffles", "max_shuffle_run", "repeated", "interrupted")
+        )
+        assert 0 < a.state.executed_count
+
+    run()

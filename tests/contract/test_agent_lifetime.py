@@ -1,0 +1,120 @@
+"""A worker's own `--lifetime`: stock redoes what runs; here it waits, whatever the release."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from distributed import Worker, wait
+from distributed.core import Status
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install
+from support.agent_work import RUNS, ask, leave, slow, until
+
+TWO = [("127.0.0.1", 1)] * 2
+PIN = {"source": wire.MANUAL, "owner": "operator", "reason": "test", "ttl_ms": 60_000}
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(
+    c: Any, s: Any, other: Any
+) -> None:
+    """Through the worker's own request: `Worker.close_gracefully`, which asks to be retired."""
+    agent = install(s)
+    async with Worker(s.address, name="w", nthreads=1, lifetime="500 ms") as w:
+        where = {"workers": [w.address], "allow_other_workers": True, "pure": False}
+        results = [c.submit(slow, i, 0, **where) for i in range(6)]
+        await wait(results)
+        task = c.submit(slow, "task", 1.5, **where)
+
+        await until(lambda: agent.departures.ongoing)
+        await until(lambda: w.address not in s.workers)
+        await c.gather([*results, task])
+
+    assert 7 == len(RUNS)
+    assert not agent.departures.ongoing
+    assert [wire.N_WORKER_LEFT] == [row["kind"] for row in agent.notes.since(0)]
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_it_waits_for_tasks_and_pins_and_moves_data(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
+    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(results)
+    ending = asyncio.ensure_future(agent.departures.lifetime(a.address))
+    await until(lambda: {f.key for f in results} <= {str(k) for k in b.data})
+
+    (row,) = agent.departures.rows()
+    assert (-1, wire.DRAINING) == (row["left_ms"], row["state"])
+    assert "manual operator" in row["message"]
+    assert a.name in s.aliases  # nobody takes its name
+    assert not ending.done()
+    await ask(s, wire.UNPIN, names=[str(a.name)], source=wire.MANUAL, owner="operator")
+    await ending
+
+    assert wire.DRAINED == agent.departures.rows()[0]["state"]
+    assert 4 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_the_only_worker_stays_as_long_as_it_is_of_use(c: Any, s: Any, a: Any) -> None:
+    agent = install(s)
+    results = c.map(slow, range(4), delay_s=0)
+    await wait(results)
+    ending = asyncio.ensure_future(agent.departures.lifetime(a.address))
+    await until(lambda: agent.departures.ongoing)
+
+    await c.gather(c.map(slow, range(10, 14), delay_s=0))  # it goes on to work
+    assert Status.running == s.workers[a.address].status
+    assert [] == s.workers_to_close(n=1)
+    assert not ending.done()
+    async with Worker(s.address, nthreads=1) as b:
+        await ending
+        await a.close()
+        await c.gather(results)
+        assert {f.key for f in results} <= {str(k) for k in b.data}
+    assert 8 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_the_only_worker_goes_when_it_is_of_no_use(c: Any, s: Any, a: Any) -> None:
+    agent = install(s)
+
+    await asyncio.wait_for(agent.departures.lifetime(a.address), 5)
+    await agent.departures.lifetime("tcp://127.0.0.1:1")  # no such worker
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_cancelled_it_is_back_in_service(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    future = c.submit(slow, 1, 0.4, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    ending = asyncio.ensure_future(agent.departures.lifetime(a.address))
+    await until(lambda: s.workers[a.address].status == Status.closing_gracefully)
+
+    ending.cancel()
+    await asyncio.wait([ending])
+
+    assert ending.cancelled()
+    assert {} == agent.departures.ongoing
+    assert s.workers[a.address] in s.running
+    await future
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_the_end_of_its_pod_goes_before(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    future = c.submit(slow, 1, 4, workers=[a.address], allow_other_workers=True)
+    await until(lambda: a.state.executing_count)
+    ending = asyncio.ensure_future(agent.departures.lifetime(a.address))
+    await until(lambda: agent.departures.ongoing)
+
+    await leave(s, a.name, left_ms=800)
+    await asyncio.wait_for(ending, 5)
+
+    assert a.address not in s.workers
+    assert [wire.N_TASKS_GIVEN_BACK] == [row["kind"] for row in agent.notes.since(0)]
+    future.release()

@@ -1,0 +1,250 @@
+"""Pins over the wire: who may claim what, who honours it, and what ends them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import Client, Nanny, Scheduler, Worker
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install
+from support.agent_work import ask, leave, retire, until, until_left
+
+ONE = [("127.0.0.1", 1)]
+TWO = ONE * 2
+OWNER = {"source": wire.CLIENT, "owner": "notebook"}
+
+
+class Clock:
+    """The agent's, moved by hand."""
+
+    def __init__(self, agent: Any) -> None:
+        self.now = agent.clock()
+        agent.clock = agent.pins._clock = agent.notes._clock = lambda: self.now
+
+
+async def claim(s: Any, *names: Any, ttl_ms: int = 60_000, **request: Any) -> Any:
+    return await ask(
+        s, wire.PIN, **{**OWNER, "names": [str(n) for n in names], "ttl_ms": ttl_ms, **request}
+    )
+
+
+async def pins(s: Any, source: str = wire.CLIENT) -> list[Any]:
+    return [row for row in (await ask(s, wire.OBSERVE))["pins"] if row["source"] == source]
+
+
+@gen_cluster(nthreads=TWO)
+async def test_code_pins_workers_by_name_or_address(s: Any, a: Any, b: Any) -> None:
+    install(s)
+
+    answer = await claim(s, a.name, b.address, reason="looks at it")
+
+    assert [["0", 60_000], [b.address, 60_000]] == [list(one) for one in answer["pinned"]]
+    (row,) = await pins(s)
+    assert ("notebook", "looks at it", [0, 1]) == (row["owner"], row["reason"], list(row["slots"]))
+    assert 0 <= row["for_ms"] < 5_000
+    assert 55_000 < row["left_ms"] <= 60_000
+    assert 4 * 3_600_000 - 5_000 < row["latest_ms"] <= 4 * 3_600_000
+    assert [(wire.ACTIVE, wire.V_PINNED)] * 2 == await retire(s, a.name, b.name)
+    assert [] == s.workers_to_close(n=2) == s.workers_to_close()
+
+    await ask(s, wire.UNPIN, **OWNER, names=[a.address])
+    assert [a.address] == s.workers_to_close(n=2)
+    await ask(s, wire.UNPIN, **OWNER)
+    assert not await pins(s)
+
+
+@gen_cluster(nthreads=TWO)
+async def test_a_worker_that_is_not_there_cannot_be_pinned_by_code(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+
+    answer = await claim(s, a.name, "nobody")
+
+    assert wire.E_INVALID == answer["error"]
+    assert "nobody" in answer["message"]
+    assert 0 == len(agent.pins)
+
+
+@gen_cluster(nthreads=TWO)
+async def test_the_policy_limits_what_code_may_pin(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    await ask(s, wire.CONFIGURE, client_max_ms=50_000, manual_max_ms=10_000)
+
+    answer = await claim(s, a.name)
+    assert wire.E_REFUSED == answer["error"]
+    assert "60 s is longer than the 50 s" in answer["message"]
+    assert "spec.pins.client.maxDuration" in answer["message"]
+    assert 0 == len(agent.pins)
+    assert 50_000 == (await claim(s, a.name, ttl_ms=50_000))["pinned"][0][1]
+
+    await ask(s, wire.CONFIGURE, client_pins=False)
+    answer = await claim(s, b.name, ttl_ms=1_000)
+    assert wire.E_REFUSED == answer["error"]
+    assert "spec.pins.client.enabled" in answer["message"]
+    assert 1 == len(agent.pins)
+
+
+@gen_cluster(nthreads=TWO)
+async def test_renewals_end_with_the_policys_limit_and_that_is_told_once(
+    s: Any, a: Any, b: Any
+) -> None:
+    agent = install(s)
+    clock = Clock(agent)
+    await ask(s, wire.CONFIGURE, client_max_ms=100_000)
+    for _ in range(4):
+        assert "error" not in await claim(s, a.name, ttl_ms=30_000)
+        clock.now += 24
+    (row,) = await pins(s)
+    assert (96_000, 4_000) == (row["for_ms"], row["latest_ms"])
+
+    answer = await claim(s, a.name, ttl_ms=30_000)
+    assert 4_000 == answer["pinned"][0][1]
+    assert "for good" in answer["message"]
+    clock.now += 5
+    assert not await pins(s)
+    for _ in range(3):
+        answer = await claim(s, a.name, ttl_ms=30_000, reason="looks at it")
+        assert wire.E_REFUSED == answer["error"]
+        assert "100 s" in answer["message"]
+        assert "spec.pins.client.maxDuration" in answer["message"]
+        clock.now += 20
+
+    seen = await ask(s, wire.OBSERVE)
+    assert not seen["pins"]
+    assert {wire.CLIENT: 1} == seen["pins_expired"]
+    (note,) = seen["notes"]
+    assert (wire.N_CLIENT_PIN_EXPIRED, ["0"]) == (note["kind"], list(note["names"]))
+    assert "looks at it" in note["message"]
+    assert (1, 60_000) == (note["number"], note["age_ms"])
+    session = {"session": seen["session"], "heard": 1}
+    assert not (await ask(s, wire.OBSERVE, **session))["notes"]
+    assert 1 == len((await ask(s, wire.OBSERVE, session="another", heard=1))["notes"])
+    assert "error" not in await claim(s, a.name, owner="somebody else")
+
+
+@gen_cluster(nthreads=TWO)
+async def test_a_caller_that_dies_holds_its_worker_for_its_ttl(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    clock = Clock(agent)
+    await claim(s, a.name, ttl_ms=30_000)
+    clock.now += 30
+
+    seen = await ask(s, wire.OBSERVE)
+
+    assert not seen["pins"]
+    assert not seen["notes"]
+    assert {wire.CLIENT: 1} == seen["pins_expired"]
+
+
+@gen_cluster(nthreads=TWO)
+async def test_the_pins_of_a_client_that_leaves_are_cut(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    async with Client(s.address, asynchronous=True) as c:
+        await claim(s, a.name, client=c.id, ttl_ms=3_600_000)
+        await claim(s, b.name, owner="none of its", ttl_ms=3_600_000)
+        assert {3_600} == {round(row["left_ms"] / 1000) for row in await pins(s)}
+    await until(lambda: c.id not in s.clients)
+
+    left_s = {row["owner"]: round(row["left_ms"] / 1000) for row in await pins(s)}
+    assert {"notebook": 60, "none of its": 3_600} == left_s
+
+    await claim(s, a.name, client=c.id, ttl_ms=3_600_000)  # it is back
+    assert 3_600 == round(agent.pins.of(a.address)[0].until - agent.clock())
+
+
+@gen_cluster(nthreads=ONE)
+async def test_pins_end_with_their_worker(s: Any, a: Any) -> None:
+    agent = install(s)
+    async with Worker(s.address, name="w") as w:
+        await claim(s, "w")
+        for name in ("w", w.address):
+            await claim(s, name, source=wire.MANUAL, owner=f"operator, {name}")
+        assert 3 == len(agent.pins)
+    await until(lambda: w.address not in s.workers)
+
+    assert 0 == len(agent.pins)
+    async with Worker(s.address, name="w") as w:
+        assert [] == agent.pinned_by(s.workers[w.address])
+        assert w.address in s.workers_to_close(n=2)
+
+
+@gen_cluster(nthreads=ONE, Worker=Nanny, timeout=60)
+async def test_pins_end_when_their_worker_is_killed_and_comes_again_by_the_same_name(
+    s: Any, a: Any
+) -> None:
+    agent = install(s)
+    await claim(s, a.name)
+    await claim(s, a.name, source=wire.MANUAL, owner="operator")
+    before = next(iter(s.workers))
+
+    await a.kill(timeout=1)
+    await until(lambda: before not in s.workers)
+
+    assert 0 == len(agent.pins)
+    await until(lambda: s.workers, timeout_s=40)
+    assert ["0"] == [str(ws.name) for ws in s.workers.values()]
+    assert not await pins(s, wire.MANUAL)
+
+
+@gen_cluster(nthreads=TWO)
+async def test_a_replacement_by_the_same_name_does_not_take_over_pins(
+    s: Any, a: Any, b: Any
+) -> None:
+    """The pod's end is known; its replacement joins under its name while it drains."""
+    agent = install(s)
+    old = await Worker(s.address, name="w")
+    await claim(s, "w", source=wire.MANUAL, owner="operator")
+    assert [wire.DRAINING] == await leave(s, "w")
+    assert [f"{wire.MANUAL} operator for 60 s more"] == agent.pinned_by(s.workers[old.address])
+
+    new = await Worker(s.address, name="w")
+
+    assert [] == agent.pinned_by(s.workers[new.address])
+    assert 1 == len(agent.pinned_by(s.workers[old.address]))
+    assert new.address in s.workers_to_close(n=3)
+    await claim(s, "w", source=wire.MANUAL, owner="somebody else")
+    assert 1 == len(agent.pinned_by(s.workers[new.address]))
+    assert 1 == len(agent.pinned_by(s.workers[old.address]))
+
+    await ask(s, wire.UNPIN, source=wire.MANUAL, owner="operator")
+    await until_left(s, old.address)
+    await old.close()
+    await until(lambda: old.address not in s.workers)
+    assert 1 == len(agent.pinned_by(s.workers[new.address]))
+    await new.close()
+    await until(lambda: new.address not in s.workers)
+    assert 0 == len(agent.pins)
+
+
+@gen_cluster(nthreads=TWO)
+async def test_manual_pins_are_cut_to_the_cap_and_counted_when_they_end(
+    s: Any, a: Any, b: Any
+) -> None:
+    agent = install(s)
+    clock = Clock(agent)
+    await ask(s, wire.CONFIGURE, manual_max_ms=10_000)
+
+    answer = await claim(s, "not there yet", a.name, source=wire.MANUAL)
+
+    assert {10_000} == {ms for _, ms in answer["pinned"]}
+    assert "cut from 60 s to 10 s" == answer["message"]
+    (row,) = await pins(s, wire.MANUAL)
+    assert (10_000, 10_000) == (row["left_ms"], row["latest_ms"])
+    assert [agent.roster.entries[a.address].slot] == list(row["slots"])
+    clock.now += 10
+    seen = await ask(s, wire.OBSERVE)
+    assert not seen["pins"]
+    assert {wire.MANUAL: 2} == seen["pins_expired"]
+
+
+async def test_another_clients_leaving_changes_nothing() -> None:
+    """Contract: `remove_client` is told of every client, by its id."""
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s, Worker(s.address) as w:
+        agent = install(s)
+        async with Client(s.address, asynchronous=True) as stays:
+            async with Client(s.address, asynchronous=True) as leaves:
+                await claim(s, w.name, client=stays.id, ttl_ms=3_600_000)
+            await until(lambda: leaves.id not in s.clients)
+
+            assert 3_600 == round(agent.pins.of(w.address)[0].until - agent.clock())

@@ -1,0 +1,132 @@
+"""Pins from code against real processes: who is held, and what is left when somebody is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from distributed import Event
+
+from dask_adaptive_agent import pinned, wire
+from support import pin_tasks
+from support.agent_pins import pins, until_pins
+from support.agent_work import ask, retire
+from support.stage import Stage
+
+Start = Callable[..., Awaitable[Stage]]
+
+DOOMED = """
+import sys, time
+from distributed import Client
+from dask_adaptive_agent import pinned
+with Client(sys.argv[1]) as client, pinned(ttl=sys.argv[2], reason="doomed"):
+    print("pinned", flush=True)
+    time.sleep(3600)
+"""
+
+
+def doomed(address: str, ttl: str) -> subprocess.Popen[str]:
+    """A process that pins all workers until somebody ends it."""
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "operator")}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", DOOMED, address, ttl],
+        stdout=subprocess.PIPE, text=True, env=path,
+    )  # fmt: skip
+    assert process.stdout
+    assert "pinned" == process.stdout.readline().strip()
+    process.stdout.close()
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+async def two_workers(stage: Start, **options: Any) -> tuple[Stage, str]:
+    s = await stage(spec={"minReplicas": 2}, **options)
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    return s, s.rehearsal.address
+
+
+async def test_a_block_holds_idle_workers_and_no_longer(stage: Start) -> None:
+    s, address = await two_workers(stage)
+    async with pinned(reason="a block", client=s.client):
+        await s.change(minReplicas=0)
+        began = time.monotonic()
+        while time.monotonic() - began < 3:  # three times idleTimeout
+            await s.fresh_pass()
+        assert [(wire.CLIENT, "a block", sorted(s.names()))] == await pins(address)
+        assert (2, 0) == (s.status.connected, s.status.retiring)
+    await s.until(lambda: not s.names(), "both leave")
+    assert [] == await pins(address)
+
+
+async def test_a_killed_client_leaves_nothing(stage: Start) -> None:
+    s, address = await two_workers(stage)
+    process = await asyncio.to_thread(doomed, address, "3s")
+    try:
+        assert [(wire.CLIENT, "doomed", sorted(s.names()))] == await pins(address)
+        await s.change(minReplicas=0)
+    finally:
+        end(process)
+    killed_at = time.monotonic()
+    await until_pins(address, [])
+
+    assert time.monotonic() - killed_at < 3 + 1
+    await s.until(lambda: not s.names(), "both leave")
+
+
+async def test_a_killed_client_with_a_long_lease_leaves_within_a_minute(stage: Start) -> None:
+    _, address = await two_workers(stage)
+    process = await asyncio.to_thread(doomed, address, "2h")
+    end(process)
+    left_ms = [60_001]
+    while max(left_ms) > 60_000:
+        left_ms = [row["left_ms"] for row in (await ask(address, wire.OBSERVE))["pins"]]
+        await asyncio.sleep(0.05)
+    assert 1 == len(left_ms)
+
+
+async def test_a_killed_worker_takes_its_pins_along(stage: Start) -> None:
+    s, address = await two_workers(stage)
+    workers = (await s.client.scheduler.identity())["workers"]
+    victim = next(iter(workers))
+    name = str(workers[victim]["name"])
+    future = s.client.submit(
+        pin_tasks.hold_until, "never", "in a task", workers=[victim], pure=False
+    )
+    await until_pins(address, [(wire.CLIENT, "in a task", [name])])
+    s.rehearsal.platform.process_of(name).send(signal.SIGKILL)
+    await s.until(lambda: s.status.connected == 1, "it is noticed")
+
+    assert [] == await pins(address)
+    await s.until(lambda: s.status.connected == 2, "it is back, under the same name")
+    assert [] == await pins(address)
+    del future
+
+
+async def test_a_task_holds_its_worker_against_all(stage: Start) -> None:
+    s, address = await two_workers(stage)
+    future = s.client.submit(pin_tasks.hold_until, "go", "a task", pure=False)
+    while not (held := await pins(address)):
+        await asyncio.sleep(0.02)
+    ((_, _, (name,)),) = held
+    (other,) = s.names() - {name}
+
+    assert [("active", wire.V_PINNED)] == await retire(address, name, busy_ok=True)
+    offered = await s.client.scheduler.workers_to_close(n=2, attribute="name")
+    assert [other] == [str(one) for one in offered]
+    await s.change(minReplicas=0)
+    await s.until(lambda: s.names() == {name}, "only the other leaves")
+    await Event("go", client=s.client).set()
+    await future
+    del future  # its result keeps one worker
+    await s.until(lambda: not s.names(), "then it may go, too")

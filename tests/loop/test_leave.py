@@ -1,0 +1,269 @@
+"""The end of a worker's pod, with real processes: its hook, then SIGTERM. Nothing is redone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, wait
+
+from dask_adaptive_agent import whoami, wire
+from support.agent_work import ask
+from support.leave_processes import cluster, ended, long_once, processes, terminated, work
+
+
+async def addresses(client: Client, *names: str) -> list[str]:
+    info: Any = await client.scheduler.identity()
+    return [a for a, row in info["workers"].items() if str(row["name"]) in names]
+
+
+async def running_on(client: Client, *worker_addresses: str) -> None:
+    async def check() -> None:
+        processing: dict[str, Any] = {}
+        while not all(processing.get(address) for address in worker_addresses):
+            await asyncio.sleep(0.05)
+            processing = dict(await client.processing())
+
+    await asyncio.wait_for(check(), 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        pytest.param([], ["w"], id="nanny"),
+        pytest.param(["--no-nanny"], ["w"], id="no-nanny"),
+        pytest.param(["--nworkers", "2"], ["w-0", "w-1"], id="two-processes"),
+    ],
+)
+async def test_a_pod_ends_and_nothing_is_redone(
+    tmp_path: Path, options: list[str], names: list[str]
+) -> None:
+    """It holds the only copies of results, and runs tasks."""
+    async with cluster(tmp_path, "other") as (p, client):
+        process = await p.worker("w", *options)
+        await client.wait_for_workers(1 + len(names))
+        mine = await addresses(client, *names)
+        where: dict[str, Any] = {"workers": mine, "pure": False}
+        results = [client.submit(work, i, p.runs, **where) for i in range(6)]
+        await wait(results)
+        tasks = [
+            client.submit(work, f"task-{n}", p.runs, 5.0, workers=[a], pure=False)
+            for n, a in enumerate(mine)
+        ]
+        await running_on(client, *mine)
+
+        hook = await p.hook("w")
+        said = await ended(hook)
+        await terminated(process)
+        await client.gather([*results, *tasks])
+
+        assert sorted([*map(str, range(6)), *(f"task-{n}" for n in range(len(mine)))]) == p.ran()
+        assert "waits for 1 task to finish" in said
+        assert "drained: has no task and no last copies" in said
+        assert {wire.N_WORKER_LEFT} == set(await p.note_kinds())
+        assert not await addresses(client, *names)
+
+
+async def test_a_task_longer_than_the_grace_starts_again_elsewhere_uncharged(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, "w", "other") as (p, client):
+        mine = await addresses(client, "w")
+        where: dict[str, Any] = {"workers": mine, "allow_other_workers": True, "pure": False}
+        results = [client.submit(work, i, p.runs, **where) for i in range(6)]
+        await wait(results)
+        long = client.submit(long_once, "long", p.runs, 120.0, key="long", **where)
+        await running_on(client, *mine)
+
+        said = await ended(await p.hook("w", grace_s=8))
+        await client.gather([*results, long])
+
+        def suspicious(dask_scheduler: Any) -> int:
+            return int(dask_scheduler.tasks["long"].suspicious)
+
+        assert 0 == await client.run_on_scheduler(suspicious)
+        assert sorted([*map(str, range(6)), "long", "long"]) == p.ran()
+        assert "the scheduler has let this worker go" in said
+        assert [wire.N_TASKS_GIVEN_BACK] == await p.note_kinds()
+
+
+async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path: Path) -> None:
+    """A Deployment starts its next pod at once, under the same name, and nobody else is there."""
+    async with cluster(tmp_path, "w") as (p, client):
+        mine = await addresses(client, "w")
+        results = [client.submit(work, i, p.runs, pure=False) for i in range(6)]
+        await wait(results)
+        task = client.submit(work, "task", p.runs, 2.0)
+        await running_on(client, *mine)
+
+        hook = await p.hook("w")
+        await p.until(lambda: p.ran().count("task"))
+        await p.worker("w", "--no-nanny")
+        await ended(hook)
+        (new,) = await addresses(client, "w")
+        assert [new] != mine
+        os.kill((await client.run(os.getpid))[mine[0]], signal.SIGTERM)
+        await client.gather([*results, task])
+
+        assert sorted([*map(str, range(6)), "task"]) == p.ran()
+
+
+async def test_a_pod_is_known_by_its_ip(tmp_path: Path) -> None:
+    """All of its workers, whatever they are called; so the next pod of that name is never meant."""
+    (ip, *_) = [ip for ip in whoami._own_ips() if ":" not in ip] or pytest.skip("no network")
+    async with processes(tmp_path) as p:
+        await p.scheduler(host=ip)
+        async with Client(p.address, asynchronous=True) as client:
+            for name in ("known-by-ip", "sidecar"):
+                await p.worker(name, "--no-nanny", host="")
+            await client.wait_for_workers(2)
+
+            said = await ended(await p.hook("known-by-ip", shared_host=False))
+
+            rows = (await ask(p.address, wire.OBSERVE))["departures"]
+            assert {"known-by-ip", "sidecar"} == {row["name"] for row in rows}
+            assert "drained" in said
+
+
+@pytest.mark.parametrize("listens", [False, True])
+async def test_without_a_scheduler_the_pod_does_not_wait(tmp_path: Path, listens: bool) -> None:
+    """Nobody listens; or somebody does, and never answers."""
+    with socket.socket() as somebody:
+        somebody.bind(("127.0.0.1", 0))
+        if listens:
+            somebody.listen()
+        async with processes(tmp_path) as p:
+            p.address = f"tcp://127.0.0.1:{somebody.getsockname()[1]}"
+
+            said = await asyncio.wait_for(ended(await p.hook("w", grace_s=40)), 25)
+
+    assert "no scheduler at" in said
+
+
+async def test_a_scheduler_that_is_killed_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
+    async with processes(tmp_path) as p:
+        scheduler = await p.scheduler()
+        await p.worker("w", "--no-nanny")
+        async with Client(p.address, asynchronous=True) as client:
+            await client.wait_for_workers(1)
+            task = client.submit(work, "task", p.runs, 60.0)
+            await running_on(client, *(await addresses(client, "w")))
+            hook = await p.hook("w", grace_s=300)
+            await _until_departing(p.address)
+            scheduler.send_signal(signal.SIGKILL)
+
+            said = await asyncio.wait_for(ended(hook), 30)
+
+            task.release()
+        assert "no scheduler at" in said
+
+
+async def test_a_worker_that_is_killed_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
+    async with cluster(tmp_path, "other") as (p, client):
+        process = await p.worker("w", "--no-nanny")
+        await client.wait_for_workers(2)
+        mine = await addresses(client, "w")
+        task = client.submit(
+            long_once, "task", p.runs, 120.0, workers=mine, allow_other_workers=True
+        )
+        await running_on(client, *mine)
+        hook = await p.hook("w", grace_s=300)
+        await _until_departing(p.address)
+        process.send_signal(signal.SIGKILL)
+
+        said = await ended(hook)
+
+        await task
+        assert "the scheduler has let this worker go" in said
+        assert not (await ask(p.address, wire.OBSERVE))["departures"]
+
+
+async def test_without_an_agent_the_data_survives(tmp_path: Path) -> None:
+    async with processes(tmp_path) as p:
+        await p.scheduler(agent=False)
+        process = await p.worker("w", "--no-nanny")
+        await p.worker("other", "--no-nanny")
+        async with Client(p.address, asynchronous=True) as client:
+            await client.wait_for_workers(2)
+            mine = await addresses(client, "w")
+            where: dict[str, Any] = {"workers": mine, "allow_other_workers": True, "pure": False}
+            results = [client.submit(work, i, p.runs, **where) for i in range(6)]
+            await wait(results)
+
+            said = await ended(await p.hook("w"))
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+            await client.gather(results)
+
+    assert list(map(str, range(6))) == p.ran()
+    assert "has no agent" in said
+    assert "the data has been moved" in said
+
+
+async def test_a_pod_without_a_worker_ends_at_once(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (p, _):
+        assert "knows no worker of this pod" in await ended(await p.hook("nobody"))
+
+
+def test_where_the_scheduler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    file = tmp_path / "scheduler.json"
+    file.write_text('{"address": "tls://from-file:1"}')
+
+    assert "" == whoami._scheduler([], {})
+    assert "tls://from-file:1" == whoami._scheduler([], {"--scheduler-file": str(file)})
+    assert "tcp://s:8786" == whoami._scheduler(["dask", "worker", "tcp://s:8786"], {})
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://from-environment:1")
+    assert "tcp://from-environment:1" == whoami._scheduler(["dask", "worker", "tcp://s:8786"], {})
+
+
+async def test_a_scheduler_with_tls_is_reached(tmp_path: Path) -> None:
+    trustme = pytest.importorskip("trustme")
+    ca = trustme.CA()
+    certificate = ca.issue_cert("127.0.0.1", "localhost")
+    pem, authority = tmp_path / "cert.pem", tmp_path / "ca.pem"
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(pem))
+    ca.cert_pem.write_to_path(str(authority))
+    prefix = "DASK_DISTRIBUTED__COMM__"
+    async with processes(tmp_path) as p:
+        p.env = {
+            f"{prefix}TLS__CA_FILE": str(authority),
+            f"{prefix}REQUIRE_ENCRYPTION": "true",
+            f"{prefix}DEFAULT_SCHEME": "tls",
+            **{
+                f"{prefix}TLS__{role}__{what}": str(pem)
+                for role in ("SCHEDULER", "WORKER", "CLIENT")
+                for what in ("CERT", "KEY")
+            },
+        }
+        await p.scheduler()
+        assert p.address.startswith("tls://")
+
+        assert "knows no worker of this pod" in await ended(await p.hook("nobody"))
+
+
+async def test_a_worker_is_known_by_its_command_line(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (p, client):
+        await p.worker("by-command-line", "--no-nanny", "--death-timeout=60")
+        await client.wait_for_workers(1)
+
+        commands = [c for c in whoami._worker_commands() if "by-command-line" in c]
+
+        (command,) = commands
+        options = whoami._options(command)
+        assert p.address == whoami._scheduler(command, options)
+        assert ("by-command-line", "60") == (options["--name"], options["--death-timeout"])
+        assert "--host" in options  # so its address need not be an IP of this pod
+
+
+async def _until_departing(address: str) -> None:
+    async def check() -> None:
+        while not (await ask(address, wire.OBSERVE))["departures"]:
+            await asyncio.sleep(0.1)
+
+    await asyncio.wait_for(check(), 30)
