@@ -4,7 +4,8 @@ What one plan costs, against the number of workers.
     python tests/bench/bench_planner.py [--json] [--workers 100 1000 10000]
 
 Three worlds: at rest, falling (half of the workers are not needed), and rising from half the load.
-The join of platform and scheduler, and the rendering of the status, are timed beside it.
+The join of platform and scheduler, the status and the marks on pods are timed beside it, also where
+20 shuffles hold every worker; and a plan for the day on which every node goes.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from dask_adaptive.loop.join import join
+from dask_adaptive.loop.marks import Marked, marks
 from dask_adaptive.loop.report import status_of
 from dask_adaptive.model.observed import (
     ObservedCluster,
+    ObservedScheduler,
+    Pin,
     PlatformGroup,
     PlatformView,
     PlatformWorker,
@@ -36,6 +41,13 @@ def world(n: int, target: int) -> ObservedCluster:
     """Half of the workers busy, half idle for long."""
     workers = [busy(f"w{i:06}") if i % 2 else worker(f"w{i:06}") for i in range(n)]
     return cluster(workers, target=target)
+
+
+def shuffling(observed: ObservedCluster, shuffles: int) -> ObservedScheduler:
+    """Its scheduler, with so many shuffles that each hold every worker."""
+    pins = tuple(Pin("shuffle", f"s{i}", "takes part", 60.0) for i in range(shuffles))
+    workers = tuple(replace(w, pins=pins) for w in observed.scheduler.workers)
+    return replace(observed.scheduler, workers=workers)
 
 
 def milliseconds(call: Callable[[], Any]) -> dict[str, float]:
@@ -60,13 +72,30 @@ def measure(n: int) -> dict[str, dict[str, float]]:
     )
     decided = plan(falling, at_once, PAST, now=NOW)
     assert len(decided.actions) == n // 2
+    pinned = shuffling(at_rest, shuffles=20)
+    seen = join(KEY, view, pinned)
+    doomed = world(n, n)
+    going = replace(
+        doomed.groups[0],
+        workers=tuple(replace(w, node_going="cordoned") for w in doomed.groups[0].workers),
+    )
+    doomed = replace(doomed, groups=(going,))
     return {
         "plan, at rest": milliseconds(lambda: plan(at_rest, policy, PAST, now=NOW)),
         "plan, falling": milliseconds(lambda: plan(falling, policy, PAST, now=NOW)),
         "plan, all at once": milliseconds(lambda: plan(falling, at_once, PAST, now=NOW)),
         "plan, rising": milliseconds(lambda: plan(rising, policy, PAST, now=NOW)),
         "join": milliseconds(lambda: join(KEY, view, at_rest.scheduler)),
-        "status": milliseconds(lambda: status_of(falling, policy, decided, ())),
+        "status": milliseconds(lambda: status_of(falling, policy, decided, (), now=NOW)),
+        "marks": milliseconds(
+            lambda: marks(falling.groups[0].workers, Marked(), hints=True, now=NOW)
+        ),
+        "plan, all nodes go": milliseconds(lambda: plan(doomed, policy, PAST, now=NOW)),
+        "join, 20 shuffles": milliseconds(lambda: join(KEY, view, pinned)),
+        "status, 20 shuffles": milliseconds(lambda: status_of(seen, policy, decided, (), now=NOW)),
+        "marks, 20 shuffles": milliseconds(
+            lambda: marks(seen.groups[0].workers, Marked(), hints=True, now=NOW)
+        ),
         "remember": milliseconds(lambda: remember(PAST, falling, policy, decided, (), now=NOW)),
     }
 
@@ -82,7 +111,7 @@ def main() -> None:
                 print(json.dumps({"bench": "planner", "workers": n, "what": what, "ms": ms}))
             else:
                 print(
-                    f"{n:>7} workers  {what:<18}" + "".join(f"{ms[k]:>9.2f}" for k in ms) + "  ms"
+                    f"{n:>7} workers  {what:<20}" + "".join(f"{ms[k]:>9.2f}" for k in ms) + "  ms"
                 )
 
 

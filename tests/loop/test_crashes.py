@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.ports import PlatformError
-from support.stage import Stage
+from dask_adaptive.model.observed import SchedulerWorker
+from support.stage import Machines, Stage
 from support.tasks import slow
 
 Start = Callable[..., Awaitable[Stage]]
@@ -86,6 +88,73 @@ async def test_the_loop_is_killed_at_each_step(
     assert 12 == sum(await s.client.gather(results))
     tally = await s.final_tally()
     assert (18, 18, 0) == (tally.tasks, tally.runs, tally.redone)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("method", ["pin", "unpin"])
+async def test_the_loop_is_killed_at_each_step_of_a_pin(
+    stage: Start, method: str, when: str
+) -> None:
+    """Whatever the agent was told: the next operator brings it in step with the annotation."""
+    killers: list[Killer] = []
+
+    def wrap(platform: Any, link: Any) -> tuple[Any, Any]:
+        killers.append(Killer(link, method, when, 1))
+        return platform, killers[0]
+
+    s = await stage(spec={"minReplicas": 2}, wrap_ports=wrap)
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    keep = sorted(s.names())[0]
+    s.rehearsal.platform.annotations.set_pin(keep, "10m", "why not")
+    if method == "unpin":
+        await s.until(lambda: bool(s.status.held_by), "it is pinned")
+        s.rehearsal.platform.annotations.set_pin(keep, None)
+    await s.until_killed(lambda: killers[0].has_struck)
+
+    s.rehearsal.wrap_ports = lambda platform, link: (platform, link)
+    s.rehearsal.start_loop(s.leaving())
+    if method == "pin":
+        await s.until(lambda: [(keep,)] == [h.workers for h in s.status.held_by], "held again")
+        s.rehearsal.platform.annotations.set_pin(keep, None)
+    await s.until(lambda: s.status.held_by == (), "nothing is pinned for ever")
+    await s.change(minReplicas=0)
+    await s.until(lambda: not s.names(), "and all may leave")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_the_loop_is_killed_while_it_tells_of_the_end_of_a_worker(
+    stage: Start, when: str
+) -> None:
+    killers: list[Killer] = []
+    machines = Machines()
+
+    def wrap(platform: Any, link: Any) -> tuple[Any, Any]:
+        killers.append(Killer(link, "leave", when, 1))
+        return machines.wrap(platform, killers[0])
+
+    s = await stage(spec={"minReplicas": 2, "maxReplicas": 2}, wrap_ports=wrap)
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    kept = s.client.map(slow, range(12), seconds=0.1, pure=False)
+    await s.client.gather(kept)
+    victim = sorted(s.names())[0]
+    machines.ends_at[victim] = time.monotonic() + 60
+    await s.until_killed(lambda: killers[0].has_struck)
+
+    s.rehearsal.wrap_ports = machines.wrap
+    s.rehearsal.start_loop(s.leaving())
+    await s.until(lambda: bool(departing(s)) and not departing(s)[0].sole_bytes, "handed over")
+    s.rehearsal.platform.process_of(victim).send(signal.SIGKILL)
+    del machines.ends_at[victim]
+    await s.until(lambda: s.status.connected == 2 and not departing(s), "replaced")
+
+    assert 12 == sum(await s.client.gather(kept))
+    tally = await s.final_tally()
+    assert (12, 12, 0) == (tally.tasks, tally.runs, tally.redone)
+
+
+def departing(s: Stage) -> list[SchedulerWorker]:
+    assert s.last is not None
+    return [w for w in s.last.observed.scheduler.workers if w.departing]
 
 
 class Stubborn:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from dask_adaptive.model.reason import Reason
-from support.stage import Stage
+from dask_adaptive_agent import PinRefused, pinned
+from support.stage import Machines, Stage
 from support.tasks import slow
 
 Start = Callable[..., Awaitable[Stage]]
@@ -60,13 +63,11 @@ async def test_far_more_replicas_than_fit(stage: Start) -> None:
     assert not any(e.reason is Reason.ACTION_FAILED for e in s.events)
 
 
-async def test_a_shuffle_runs_once_under_a_forced_fall(stage: Start) -> None:
+def shuffled_sum(s: Stage) -> Any:
+    """Begin a P2P shuffle of 24 partitions that take 0.3 s each; a future of its outcome's sum."""
     import dask
     import dask.dataframe as dd
     import pandas as pd
-
-    s = await stage(spec={"minReplicas": 3})
-    await s.until(lambda: s.status.connected == 3, "three workers")
 
     def part(i: int) -> pd.DataFrame:
         time.sleep(0.3)
@@ -75,7 +76,29 @@ async def test_a_shuffle_runs_once_under_a_forced_fall(stage: Start) -> None:
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
         meta = pd.DataFrame({"x": pd.Series(dtype="int64"), "k": pd.Series(dtype="int64")})
         frame = dd.from_map(part, range(24), meta=meta).shuffle("k", npartitions=6)
-        total = s.client.compute(frame["x"].sum())
+        return s.client.compute(frame["x"].sum())
+
+
+async def test_a_shuffle_that_outlasts_its_limit_is_told_and_holds_nobody(stage: Start) -> None:
+    s = await stage(
+        spec={"minReplicas": 3, "idleTimeout": "60s", "pins": {"shuffle": {"timeout": "1500ms"}}}
+    )
+    await s.until(lambda: s.status.connected == 3, "three workers")
+    total = shuffled_sum(s)
+    await s.until(lambda: any(h.source == "shuffle" for h in s.status.held_by), "it is held")
+    await s.until(lambda: "ShufflePinExpired" in s.reasons(), "never silently")
+    await s.until(lambda: s.status.pins == () and s.status.held_by == (), "not any more")
+
+    assert 24 * sum(range(1000)) == await total
+    assert 1 == len([e for e in s.events if e.reason is Reason.SHUFFLE_PIN_EXPIRED])
+    assert s.last is not None
+    assert ("shuffle", 1) in s.last.observed.scheduler.pins_expired
+
+
+async def test_a_shuffle_runs_once_under_a_forced_fall(stage: Start) -> None:
+    s = await stage(spec={"minReplicas": 3})
+    await s.until(lambda: s.status.connected == 3, "three workers")
+    total = shuffled_sum(s)
     await s.until(lambda: bool(s.last and s.last.observed.scheduler.shuffles), "it runs")
     await s.change(minReplicas=0, maxReplicas=1)  # the most that a policy can push
     await s.until(lambda: ("shuffle", 3) in s.status.pins, "its workers are pinned")
@@ -159,3 +182,103 @@ async def test_without_an_agent_stock_rpc_serves_and_keeps_the_busy(stage: Start
     assert (False, Reason.INJECTION_REFUSED) == (injected.status, injected.reason)
     del keep
     await s.until(lambda: not s.names(), "scaled to zero")
+
+
+async def test_a_node_that_goes_costs_no_work(stage: Start) -> None:
+    """Busy workers with the only copies of results: replaced first, then drained and deleted."""
+    machines = Machines()
+    s = await stage(spec={"minReplicas": 2, "maxReplicas": 2}, wrap_ports=machines.wrap)
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    kept = s.client.map(slow, range(12), seconds=0.1, pure=False)
+    await s.client.gather(kept)
+    running = s.client.map(slow, range(4), seconds=3, pure=False)
+    await s.until(lambda: s.status.busy == 2, "both work")
+    old = s.names()
+    machines.going = set(old)
+
+    await s.until(lambda: not old & s.names() and s.status.connected == 2, "two others serve")
+    await s.until(lambda: s.status.replicas == 2, "settled")
+    assert s.peak > 2  # the replacements were asked for before anybody left
+    assert {"NodeGoing", "Drained"} <= s.reasons()
+    assert 12 == sum(await s.client.gather(kept))
+    assert 4 == sum(await s.client.gather(running))
+    tally = await s.final_tally()
+    assert (16, 16, 0) == (tally.tasks, tally.runs, tally.redone)
+
+
+async def test_a_pin_holds_a_worker_on_a_node_that_goes(stage: Start) -> None:
+    machines = Machines()
+    s = await stage(spec={"minReplicas": 2}, wrap_ports=machines.wrap)
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    keep, other = sorted(s.names())
+    s.rehearsal.platform.annotations.set_pin(keep, "10m", "why not")
+    await s.until(lambda: ("manual", 1) in s.status.pins, "it is pinned")
+    machines.going = {keep, other}
+
+    await s.until(lambda: other not in s.names() and s.status.connected == 2, "replaced")
+    assert keep in s.names()
+    row = next(r for r in s.status.workers if r.name == keep)
+    assert (Reason.PINNED, "node n1: cordoned; pinned by annotation (why not)") == (
+        row.reason, row.message,
+    )  # fmt: skip
+    (held,) = s.status.held_by
+    assert ("manual", "why not", (keep,)) == (held.source, held.reason, held.workers)
+
+    s.rehearsal.platform.annotations.set_pin(keep, None)
+    await s.until(lambda: keep not in s.names() and s.status.connected == 2, "then it goes")
+    await s.until(lambda: () == s.status.held_by, "and nothing is held")
+
+
+async def test_a_pin_from_code_is_shown_and_holds_until_it_is_given_up(stage: Start) -> None:
+    s = await stage(spec={"minReplicas": 3, "pins": {"client": {"maxDuration": "1h"}}})
+    await s.until(lambda: s.status.connected == 3, "three workers")
+    keep = sorted(s.names())[0]
+    async with pinned([keep], ttl="30s", reason="looking at it", client=s.client):
+        await s.change(minReplicas=0)
+        await s.until(lambda: s.names() == {keep}, "all others leave")
+        (held,) = s.status.held_by
+        assert ("client", "looking at it", (keep,), 1) == (
+            held.source, held.reason, held.workers, held.count,
+        )  # fmt: skip
+        assert 3500 < held.left_s <= 3600  # not the 30 s of a lease, which is renewed
+    await s.until(lambda: s.status.held_by == () and not s.names(), "nothing is pinned for ever")
+
+
+async def test_a_pin_that_is_not_allowed_is_refused_in_words(stage: Start) -> None:
+    s = await stage(spec={"minReplicas": 1, "pins": {"client": {"enabled": False}}})
+    await s.until(lambda: s.status.connected == 1, "one worker")
+    with pytest.raises(PinRefused, match=r"pins\.client"):
+        await pinned(sorted(s.names()), client=s.client).__aenter__()
+
+
+async def test_the_end_of_a_worker_is_told_and_costs_no_work(stage: Start) -> None:
+    """As `kubectl delete pod` of a worker without our hook: the operator sees it, and says so."""
+
+    machines = Machines()
+    s = await stage(spec={"minReplicas": 2, "maxReplicas": 2}, wrap_ports=machines.wrap)
+    await s.until(lambda: s.status.connected == 2, "two workers")
+    kept = s.client.map(slow, range(12), seconds=0.1, pure=False)
+    await s.client.gather(kept)
+    running = s.client.map(slow, range(2), seconds=2, pure=False)
+    await s.until(lambda: s.status.busy == 2, "both work")
+    victim = sorted(s.names())[0]
+    machines.ends_at[victim] = time.monotonic() + 60
+
+    def is_drained() -> bool:
+        assert s.last is not None
+        departing = [w for w in s.last.observed.scheduler.workers if w.departing]
+        return bool(departing) and not departing[0].processing and not departing[0].sole_bytes
+
+    await s.until(is_drained, "it has handed over what it had")
+    row = next(r for r in s.status.workers if r.name == victim)
+    assert ("Pending", Reason.POD_ENDING) == (row.state, row.reason)
+    s.rehearsal.platform.process_of(victim).send(signal.SIGKILL)
+    del machines.ends_at[victim]
+    await s.until(lambda: s.status.connected == 2, "its replacement has come")
+
+    assert 12 == sum(await s.client.gather(kept))
+    assert 2 == sum(await s.client.gather(running))
+    tally = await s.final_tally()
+    assert (14, 14, 0) == (tally.tasks, tally.runs, tally.redone)
+    assert 1 == len([e for e in s.events if e.reason is Reason.POD_ENDING])
+    assert 1 == len([e for e in s.events if e.reason is Reason.WORKER_LEFT])

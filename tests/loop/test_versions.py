@@ -21,7 +21,7 @@ import sys, time
 from distributed import Client, wait
 
 def slow(x):
-    time.sleep(0.3)
+    time.sleep(0.6)
     return 1
 
 with Client(sys.argv[1]) as client:

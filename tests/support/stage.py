@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,12 +16,50 @@ from typing_extensions import Self
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.observed import Tally
+from dask_adaptive.model.observed import Ending, PlatformView, PlatformWorker, Tally
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.rehearse.rehearsal import Rehearsal
 
 #: No single wait of a test may take longer; a machine under load is slow, a hang is a failure.
 PATIENCE_S = 60.0
+
+
+class Machines:
+    """
+    A platform of machines and pods that come to an end, over the processes of this machine.
+
+    `going` names workers whose machine is about to go; `ends_at` those whose pod is being deleted,
+    with the time at which it ends. Their processes are for the test to kill.
+    """
+
+    def __init__(self) -> None:
+        self.going = set[str]()
+        self.ends_at = dict[str, float]()
+        self._platform: Any = None
+
+    def wrap(self, platform: Any, link: Any) -> tuple[Any, Any]:
+        """As `Watched` takes it for `wrap_ports`."""
+        self._platform = platform
+        return self, link
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+    async def look(self) -> PlatformView:
+        view: PlatformView = await self._platform.look()
+        now = time.monotonic()
+        return replace(
+            view,
+            workers=tuple(self._seen(w) for w in view.workers),
+            ending=tuple(
+                Ending(name, f"{name}-old", (), until - now) for name, until in self.ends_at.items()
+            ),
+        )
+
+    def _seen(self, worker: PlatformWorker) -> PlatformWorker:
+        going = "node n1: cordoned" if worker.name in self.going else ""
+        waiting = "Pending: its next pod" if worker.name in self.ends_at else worker.waiting
+        return replace(worker, node_going=going, waiting=waiting)
 
 
 class Watched:

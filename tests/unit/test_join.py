@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.join import join
 from dask_adaptive.model.observed import (
+    Ending,
     Leaving,
     ObservedCluster,
     ObservedScheduler,
@@ -29,9 +31,11 @@ def process(name: str, **changes: Any) -> SchedulerWorker:
     return SchedulerWorker(name, **settings)
 
 
-def joined(*processes: SchedulerWorker, **deployment: Any) -> ObservedCluster:
+def joined(
+    *processes: SchedulerWorker, ending: tuple[Ending, ...] = (), **deployment: Any
+) -> ObservedCluster:
     worker = PlatformWorker("w", "uid", GROUP, 5.0, **deployment)
-    view = PlatformView(groups=(PlatformGroup(GROUP, 1),), workers=(worker,))
+    view = PlatformView(groups=(PlatformGroup(GROUP, 1),), workers=(worker,), ending=ending)
     return join(KEY, view, ObservedScheduler(workers=processes))
 
 
@@ -99,3 +103,97 @@ def test_a_deployment_without_a_dask_worker_is_not_connected() -> None:
     assert not worker.is_connected
     assert not worker.closable
     assert "Unschedulable: no room" == worker.waiting
+
+
+OLD, NEW = "tcp://10.0.0.1:40001", "tcp://10.0.0.2:40001"
+POD = Ending("w", "w-old", ("10.0.0.1",), 100.0)
+LEAVES = {"departing": "1 task", "departing_left_s": 98.0}
+
+
+def test_a_departing_process_is_no_worker_and_no_stranger() -> None:
+    cluster = joined(process("w", address=OLD, processing=1, **LEAVES))
+
+    worker = only(cluster)
+    assert () == worker.dask_names
+    assert 0 == worker.processing
+    assert ("1 task", "its pod is ending: 1 task") == (worker.ending, worker.waiting)
+    assert () == cluster.strangers
+
+
+def test_what_its_pod_waits_for_is_said_first() -> None:
+    worker = only(joined(process("w", address=OLD, **LEAVES), waiting="Unschedulable: no room"))
+
+    assert "Unschedulable: no room" == worker.waiting
+
+
+def test_the_replacement_is_the_worker_while_the_old_process_still_departs() -> None:
+    cluster = joined(
+        process("w", address=OLD, processing=3, **LEAVES), process("w", address=NEW), ending=(POD,)
+    )
+
+    assert ("w",) == only(cluster).dask_names
+    assert (0, "") == (only(cluster).processing, only(cluster).ending)
+    assert (OLD,) == cluster.ending[0].dask_names
+    assert 98.0 == cluster.ending[0].told_left_s
+
+
+def test_a_renamed_worker_never_matches_another_deployment() -> None:
+    cluster = joined(process("w (leaving)", address=OLD, **LEAVES))
+
+    assert () == only(cluster).dask_names
+    assert "" == only(cluster).ending
+    assert () == cluster.strangers
+
+
+def test_a_process_in_an_ending_pod_departs_before_the_scheduler_knows() -> None:
+    cluster = joined(process("w", address=OLD, processing=1), ending=(POD,))
+
+    assert () == only(cluster).dask_names
+    assert ((OLD,), math.inf) == (cluster.ending[0].dask_names, cluster.ending[0].told_left_s)
+    assert all(w.departing for w in cluster.scheduler.workers)
+
+
+def test_all_processes_of_an_ending_pod_depart_and_the_one_with_most_time_counts() -> None:
+    cluster = joined(
+        process("w-0", address="tcp://10.0.0.1:1", **LEAVES),
+        process("w-1", address="tcp://10.0.0.1:2"),
+        process("tcp://10.0.0.1:3", address="tcp://10.0.0.1:3", **LEAVES),
+        ending=(POD,),
+    )
+
+    ending = cluster.ending[0]
+    assert 3 == len(ending.dask_names)
+    assert math.inf == ending.told_left_s
+    assert () == cluster.strangers
+
+
+@pytest.mark.parametrize(
+    ("processes", "deployment", "expected"),
+    [
+        pytest.param([process("w", address=OLD)], {"pod": "w-old"}, (OLD,), id="no-other-pod"),
+        pytest.param(
+            [process("w", address=OLD)], {"pod": "w-new", "waiting": "Pending"}, (OLD,),
+            id="the-replacement-does-not-run-yet",
+        ),
+        pytest.param([process("w", address=OLD)], {"pod": "w-new"}, (), id="it-may-be-the-new-one"),
+        pytest.param(
+            [process("w", address=OLD, **LEAVES), process("w", address="tcp://10.0.0.1:40002")],
+            {"pod": "w-new"}, (OLD,), id="both",
+        ),
+        pytest.param([process("x", address=OLD)], {"pod": "w-old"}, (), id="another-pod-there"),
+    ],
+)  # fmt: skip
+def test_pods_that_share_an_address_are_told_apart_by_name(
+    processes: list[SchedulerWorker], deployment: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    shared = Ending("w", "w-old", (), 100.0)
+
+    assert expected == joined(*processes, ending=(shared,), **deployment).ending[0].dask_names
+
+
+def test_the_next_pod_of_a_worker_is_on_another_node() -> None:
+    cluster = joined(
+        process("w", address=OLD), ending=(POD,), pod="w-old", node_going="node n1: cordoned"
+    )
+
+    assert "" == only(cluster).node_going

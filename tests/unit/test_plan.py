@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import (
+    Ending,
     Leaving,
     ManualPin,
     ObservedCluster,
@@ -17,19 +18,21 @@ from dask_adaptive.model.observed import (
     ObservedScheduler,
     ObservedWorker,
     Pin,
+    SchedulerWorker,
 )
 from dask_adaptive.model.past import Past, Recommendation, Refusal
 from dask_adaptive.model.plan import (
     Action,
     Cancel,
     Delete,
+    Leave,
     Plan,
     Retire,
     SetPin,
     SetReplicas,
     Unpin,
 )
-from dask_adaptive.model.policy import Mode, Policy, Retirement
+from dask_adaptive.model.policy import Disruption, Mode, Policy, Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.plan import plan
 from support.worlds import (
@@ -51,19 +54,17 @@ DRAINED = {"leaving": Leaving.DRAINED, "in_service": False}
 
 def short(action: Action) -> str:
     """An action as a word, so that a table stays readable."""
-    match action:
-        case SetReplicas(_, replicas):
-            return f"={replicas}"
-        case Retire(name):
-            return f"retire {name}"
-        case Cancel(name):
-            return f"cancel {name}"
-        case Delete(name):
-            return f"delete {name}"
-        case SetPin(name):
-            return f"pin {name}"
-        case Unpin(name):
-            return f"unpin {name}"
+    if isinstance(action, SetReplicas):
+        return f"={action.replicas}"
+    if isinstance(action, Retire) and action.busy_ok:
+        return f"drain {action.worker}"
+    return f"{VERBS[type(action)]} {action.worker}"
+
+
+VERBS = {
+    Retire: "retire", Leave: "leave", Cancel: "cancel", Delete: "delete", SetPin: "pin",
+    Unpin: "unpin",
+}  # fmt: skip
 
 
 def decide(world: ObservedCluster, past: Past = PAST, **policy: Any) -> Plan:
@@ -151,6 +152,137 @@ A, B, C = worker("a"), worker("b"), worker("c")
 )  # fmt: skip
 def test_plan(world: ObservedCluster, policy: dict[str, Any], expected: list[str]) -> None:
     assert expected == [short(a) for a in decide(world, **policy).actions]
+
+
+GOING = {"node_going": "node n1: cordoned"}
+
+
+@pytest.mark.parametrize(
+    ("world", "policy", "expected"),
+    [
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2), {}, ["=3", "drain a"],
+                     id="replaced-first-then-drained"),
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2), {"maximum": 2},
+                     ["=3", "drain a"], id="beyond-the-maximum-while-it-drains"),
+        pytest.param(cluster([worker("a", idle_s=0.0, **GOING), busy("b")], target=1), {},
+                     ["drain a"], id="idle-for-however-short"),
+        pytest.param(cluster([busy("a", **GOING), worker("b", **DRAINING)], target=1), {},
+                     ["cancel b", "drain a"], id="one-that-was-leaving-replaces-it"),
+        pytest.param(cluster([busy(n, **GOING) for n in "abc"], target=3),
+                     {"retirement": Retirement(max_concurrent=1)},
+                     ["=6", "drain a", "drain b", "drain c"], id="all-at-once"),
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2, replicas=3), {},
+                     ["drain a"], id="the-replacement-is-on-its-way"),
+        pytest.param(cluster([busy("a", pins=(SHUFFLE,), **GOING), busy("b")], target=2), {}, [],
+                     id="a-pin-holds"),
+        pytest.param(cluster([busy("a", actors=True, **GOING), busy("b")], target=2), {}, [],
+                     id="actors-hold"),
+        pytest.param(cluster([pending("a", **GOING), busy("b")], target=2), {}, [],
+                     id="never-connected"),
+        pytest.param(cluster([worker("a", **DRAINING, **GOING), busy("b")], target=2), {}, ["=3"],
+                     id="not-called-back"),
+        pytest.param(cluster([pending("a", ending="3 tasks", **GOING), busy("b")], target=2), {},
+                     ["=3"], id="its-eviction-is-put-off-until-others-have-what-it-has"),
+        pytest.param(cluster([pending("a", ending="3 tasks"), busy("b")], target=2), {}, [],
+                     id="its-next-pod-comes-by-itself"),
+        pytest.param(cluster([worker("a", **DRAINING), busy("b")], target=2), {}, ["cancel a"],
+                     id="called-back-once-its-node-stays"),
+        pytest.param(cluster([worker("a", **DRAINED, **GOING), busy("b")], target=2), {}, ["=3"],
+                     id="drained-and-to-be-replaced"),
+        pytest.param(cluster([worker("a", **DRAINED, **GOING), busy("b"), pending("c")], target=2),
+                     {}, ["delete a"], id="drained-and-replaced"),
+        pytest.param(cluster([worker("a", **DRAINED, **GOING), busy("b")], target=1), {},
+                     ["delete a"], id="drained-and-not-needed"),
+        pytest.param(cluster([worker("a", **GOING), B, C], target=1), {},
+                     ["drain a", "retire b"], id="others-leave-too"),
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2),
+                     {"disruption": Disruption(node_signals=False)}, [], id="not-heeded"),
+        pytest.param(cluster([worker("a", **DRAINING, **GOING), busy("b")], target=2),
+                     {"disruption": Disruption(node_signals=False)}, ["cancel a"],
+                     id="not-heeded-called-back"),
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2), {"mode": Mode.PAUSED}, [],
+                     id="paused"),
+    ],
+)  # fmt: skip
+def test_workers_on_a_node_that_goes(
+    world: ObservedCluster, policy: dict[str, Any], expected: list[str]
+) -> None:
+    past = dataclasses.replace(PAST, gap=(3, 2), gap_since=NOW - 1)
+
+    assert expected == [short(a) for a in decide(world, past, **policy).actions]
+
+
+def test_who_is_held_on_a_node_that_goes_is_named() -> None:
+    world = cluster([busy("a", pins=(SHUFFLE,), **GOING), busy("b", **GOING)], target=2)
+    past = dataclasses.replace(PAST, refusals={"b": Refusal(NOW + 1, Reason.NO_RECIPIENT, "no")})
+
+    blockers = {b.worker: (b.reason, b.message) for b in decide(world, past).blockers}
+
+    assert {
+        "a": (Reason.PINNED, "node n1: cordoned; pinned by shuffle 5f3a"),
+        "b": (Reason.NO_RECIPIENT, "no"),
+    } == blockers
+
+
+def test_a_rise_that_only_replaces_says_so() -> None:
+    decided = decide(cluster([busy("a", **GOING), busy("b")], target=2))
+
+    assert Reason.NODE_GOING is decided.reason
+    assert "1 workers are on nodes that are about to go: 1 others are needed" == decided.message
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        pytest.param({}, ["leave a"], id="the-scheduler-does-not-know"),
+        pytest.param({"told_left_s": 300.0}, ["leave a"], id="it-believes-in-more-time"),
+        pytest.param({"told_left_s": 104.0}, [], id="it-knows"),
+        pytest.param({"told_left_s": 80.0}, ["leave a"], id="it-may-not-be-sure-of-the-end"),
+        pytest.param(
+            {"told_left_s": 80.0, "dask_names": ("tcp://told",)}, [], id="its-hook-wants-it-earlier"
+        ),
+        pytest.param({"dask_names": ()}, [], id="nobody-is-in-it-any-more"),
+        pytest.param({"dask_names": ("tcp://d",)}, [], id="it-has-drained"),
+    ],
+)
+def test_ends_of_pods_are_told(ending: dict[str, Any], expected: list[str], mode: Mode) -> None:
+    told = Ending("a", "a-x", ("10.0.0.1",), 100.0, ("tcp://10.0.0.1:1",))
+    world = dataclasses.replace(
+        cluster([busy("b"), worker("d", **DRAINED)], target=1),
+        ending=(dataclasses.replace(told, **ending),),
+    )
+
+    past = dataclasses.replace(PAST, told=frozenset({"tcp://told"}))
+    actions = [short(a) for a in decide(world, past, mode=mode).actions]
+    assert expected == [a for a in actions if a.startswith("leave")]
+
+
+HELD = Pin("manual", "operator", "note", 590.0)
+
+
+@pytest.mark.parametrize(
+    ("connected", "pin", "expected"),
+    [
+        pytest.param((), None, ("tcp://old", "a"), id="its-pin-is-by-name-still"),
+        pytest.param(("a",), None, ("tcp://old",), id="the-name-is-the-next-ones"),
+        pytest.param((), ManualPin(60.0, ""), None, id="still-pinned"),
+    ],
+)
+def test_a_pin_that_was_lifted_does_not_hold_up_the_end_of_its_pod(
+    connected: tuple[str, ...], pin: ManualPin | None, expected: tuple[str, ...] | None
+) -> None:
+    old = SchedulerWorker("a", "tcp://old", "closing_gracefully", 1, 0, 0.0, 0, pins=(HELD,))
+    world = cluster([worker("a", dask_names=connected), busy("b")], target=1)
+    workers = (*world.scheduler.workers, old)
+    world = dataclasses.replace(
+        world,
+        scheduler=dataclasses.replace(world.scheduler, workers=workers),
+        ending=(Ending("a", "a-x", (), 100.0, ("tcp://old",), 100.0, manual_pin=pin),),
+    )
+
+    lifted = [a.dask_names for a in decide(world).actions if isinstance(a, Unpin)]
+    assert ([expected] if expected else []) == lifted
 
 
 OTHERS = (
@@ -301,9 +433,6 @@ def test_advice_is_the_same_decision_not_carried_out() -> None:
     assert () == advising.actions
 
 
-HELD = Pin("manual", "operator", "note", 590.0)
-
-
 @pytest.mark.parametrize(
     ("pins", "asked", "expected"),
     [
@@ -351,17 +480,28 @@ workers = st.builds(
     pins=st.sampled_from([(), (SHUFFLE,), (HELD,)]),
     manual_pin=st.none() | st.builds(ManualPin, st.floats(1, 1e5), st.just("why")),
     leaving=st.sampled_from(Leaving),
+    node_going=st.sampled_from(["", "", "node n1: cordoned"]),
 ).flatmap(
     lambda w: st.sampled_from([(), (w.name,)]).map(lambda n: dataclasses.replace(w, dask_names=n))
 )
+endings = st.builds(
+    Ending,
+    worker=st.text("abcdefgh", min_size=1, max_size=2),
+    pod=st.just("pod"),
+    addresses=st.just(()),
+    left_s=st.floats(0, 600),
+    dask_names=st.sampled_from([(), ("tcp://a",)]),
+    told_left_s=st.floats(0, 600) | st.just(float("inf")),
+)
 worlds = st.builds(
-    lambda ws, target, replicas, problem: dataclasses.replace(
-        cluster(ws, target=target, replicas=replicas, problem=problem)
+    lambda ws, target, replicas, problem, ending: dataclasses.replace(
+        cluster(ws, target=target, replicas=replicas, problem=problem), ending=tuple(ending)
     ),
     st.lists(workers, max_size=12, unique_by=lambda w: w.name),
     st.integers(0, 30),
     st.integers(0, 15),
     st.sampled_from([None, None, None, Reason.SCHEDULER_UNREACHABLE]),
+    st.lists(endings, max_size=2),
 )
 policies = st.builds(
     lambda low, more, mode, idle, at_once: Policy(
@@ -393,8 +533,13 @@ def test_a_worker_leaves_only_if_idle_and_unpinned(
     for action in plan(world, policy, past, now=NOW).actions:
         if isinstance(action, Retire):
             candidate = known[action.worker]
-            assert candidate.processing == 0
             assert not candidate.is_pinned
+            assert not candidate.actors
+            if action.busy_ok:
+                assert candidate.node_going
+                assert action.reason is Reason.NODE_GOING
+                continue
+            assert candidate.processing == 0
             assert candidate.closable
             assert candidate.idle_s >= policy.idle_timeout_s
         if isinstance(action, Delete):
@@ -403,18 +548,51 @@ def test_a_worker_leaves_only_if_idle_and_unpinned(
             assert candidate.is_connected or candidate.manual_pin is None
 
 
+def _is_doomed(w: ObservedWorker) -> bool:
+    is_free = w.is_connected and w.leaving is Leaving.NO and not w.is_pinned and not w.actors
+    return is_free and bool(w.node_going)
+
+
+@given(worlds, policies, pasts)
+def test_none_is_called_back_to_a_node_that_goes(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
+    known = {w.name: w for g in world.groups for w in g.workers}
+    acting = dataclasses.replace(policy, mode=Mode.AUTO)
+
+    for action in plan(world, acting, past, now=NOW).actions:
+        if isinstance(action, Cancel):
+            assert not known[action.worker].node_going
+
+
+@given(worlds, policies, pasts)
+def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
+    actions = plan(world, policy, past, now=NOW).actions
+    drains = [i for i, a in enumerate(actions) if isinstance(a, Retire) and a.busy_ok]
+    rises = [
+        i for i, a in enumerate(actions)
+        if isinstance(a, SetReplicas) and a.replicas > world.groups[0].replicas
+    ]  # fmt: skip
+
+    assert not drains or all(i < drains[0] for i in rises)
+
+
 @given(worlds, policies, pasts)
 def test_bounds_hold(world: ObservedCluster, policy: Policy, past: Past) -> None:
     decided = plan(world, policy, past, now=NOW)
     group = world.groups[0]
     serving = [
         w for w in group.workers
-        if not w.going and (not w.is_connected or (w.leaving is Leaving.NO and w.in_service))
+        if not w.going and not _is_doomed(w)
+        and (not w.is_connected or (w.leaving is Leaving.NO and w.in_service))
     ]  # fmt: skip
     gone = {
         a.worker
         for a in decided.actions
-        if isinstance(a, Retire) or (isinstance(a, Delete) and a.reason is Reason.NEVER_CONNECTED)
+        if (isinstance(a, Retire) and not a.busy_ok)
+        or (isinstance(a, Delete) and a.reason is Reason.NEVER_CONNECTED)
     }
 
     if gone:  # never below the minimum
@@ -460,7 +638,7 @@ def test_no_more_leave_at_once_than_the_policy_allows(
     world: ObservedCluster, policy: Policy, past: Past
 ) -> None:
     decided = plan(world, policy, past, now=NOW)
-    begun = sum(isinstance(a, Retire) for a in decided.actions)
+    begun = sum(isinstance(a, Retire) and not a.busy_ok for a in decided.actions)
     under_way = sum(
         w.is_connected and not w.going and w.leaving is not Leaving.NO
         for w in world.groups[0].workers

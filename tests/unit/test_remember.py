@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedScheduler
+from dask_adaptive.model.observed import Ending, Leaving, ObservedCluster, ObservedScheduler
 from dask_adaptive.model.past import Past, Recommendation
-from dask_adaptive.model.plan import Action, Cancel, Delete, Outcome, Plan, Retire, SetReplicas
+from dask_adaptive.model.plan import (
+    Action,
+    Cancel,
+    Delete,
+    Leave,
+    Outcome,
+    Plan,
+    Retire,
+    SetReplicas,
+)
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.remember import remember
@@ -70,6 +79,23 @@ def test_a_refusal_is_kept_for_a_while() -> None:
     assert (Reason.PINNED, "why") == (past.refusals["a"].reason, past.refusals["a"].message)
     later = remember(past, cluster([worker("a")]), POLICY, HOLD, (), now=NOW + 60)
     assert {} == later.refusals
+
+
+def test_a_refusal_on_a_node_that_goes_is_asked_again_soon() -> None:
+    action = Retire("a", ("a",), Reason.NODE_GOING, "", busy_ok=True)
+    past = after(cluster([worker("a")]), Outcome(action, False, Reason.NO_RECIPIENT, "why"))
+
+    assert NOW + 5 == past.refusals["a"].until
+
+
+def test_whom_we_told_is_remembered_until_it_has_ended() -> None:
+    action = Leave("a", ("tcp://a",), 60.0, Reason.POD_ENDING, "")
+    pod = Ending("a", "a-x", (), 60.0, ("tcp://a",))
+    past = after(dataclasses.replace(cluster([]), ending=(pod,)), done(action))
+    later = after(dataclasses.replace(cluster([]), ending=(pod,)), past=past)
+
+    assert {"tcp://a"} == past.told == later.told
+    assert set() == after(cluster([]), past=later).told
 
 
 def test_a_new_session_begins_a_new_window() -> None:
@@ -201,3 +227,115 @@ def test_upstream_is_never_made_to_choose_a_victim(
                 upstream.workers[name] = "busy" if i < target else "idle"
 
     assert 0 == upstream.killed_busy
+
+
+class Nodes(Upstream):
+    """Upstream on machines that come and go: workers drain with tasks, pods are deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doomed: set[str] = set()
+        self.lost = 0
+
+    def happen(self, what: str, which: int) -> None:
+        """Something that nobody asked us about."""
+        if what == "uncordon":
+            self.doomed.clear()
+        if not self.workers:
+            return
+        name = list(self.workers)[which % len(self.workers)]
+        if what == "cordon":
+            self.doomed.add(name)
+        if what == "delete pod":  # the Deployment makes another, elsewhere; the old process departs
+            self.workers[name] = "pending"
+            self.doomed.discard(name)
+
+    def obey(self, action: Action) -> None:
+        if isinstance(action, Retire):
+            # The agent: a busy worker leaves only if that was said, and its tasks finish first.
+            self.workers[action.worker] = "draining"
+            return
+        if isinstance(action, Delete):
+            self.lost += self.workers.get(action.worker) in {"busy", "idle", "draining"}
+        super().obey(action)
+
+    def allows(self, action: Action) -> bool:
+        state = self.workers.get(getattr(action, "worker", ""), "")
+        match action:
+            case SetReplicas():
+                return True
+            case Retire(busy_ok=busy_ok):
+                return state == "idle" or (state == "busy" and busy_ok)
+            case Delete():  # asked once more: it has to have drained, or never to have connected
+                return state in {"pending", "drained"}
+        return state != ""
+
+    def work(self, target: int) -> None:
+        """A step of time: tasks go where workers serve, and those that drain get done."""
+        free = target
+        for name, state in self.workers.items():
+            if state in {"draining", "drained"}:
+                self.workers[name] = "drained"
+            else:
+                self.workers[name] = "busy" if free > 0 else "idle"
+                free -= 1
+
+    def seen(self, target: int) -> ObservedCluster:
+        leaving = {"draining": Leaving.DRAINING, "drained": Leaving.DRAINED}
+        workers = []
+        for name, state in self.workers.items():
+            going = {"node_going": "node n1: cordoned"} if name in self.doomed else {}
+            if state in leaving:
+                workers.append(worker(name, leaving=leaving[state], in_service=False, **going))
+            else:
+                make = {"pending": pending, "busy": busy, "idle": worker}[state]
+                workers.append(make(name, **going))
+        return cluster(workers, target=target, replicas=self.replicas)
+
+
+nodes_steps = st.lists(
+    st.tuples(
+        st.integers(0, 8),  # what the load asks for
+        st.booleans(),  # upstream gets round to its work
+        st.booleans(),  # our own operator dies
+        st.sampled_from(["", "", "cordon", "cordon", "uncordon", "delete pod"]),
+        st.integers(0, 7),  # to which worker
+    ),
+    min_size=5,
+    max_size=40,
+)
+CALM = [(True, False, "", 0)] * 30
+
+
+@settings(max_examples=300)
+@given(nodes_steps, st.integers(0, 8), st.integers(0, 3), st.booleans())
+def test_whatever_happens_to_nodes_and_pods_no_work_is_lost_and_all_settles(
+    history: list[tuple[int, bool, bool, str, int]], last: int, minimum: int, is_uncordoned: bool
+) -> None:
+    """Until the last step anything may happen; then nothing does, and the plan comes to rest."""
+    world, past, now = Nodes(), Past(), NOW
+    policy = dataclasses.replace(POLICY, idle_timeout_s=0.0, minimum=minimum)
+    if is_uncordoned:
+        history = [*history, (last, True, False, "uncordon", 0)]
+    decided = HOLD
+    for target, is_handled, is_killed, what, which in [*history, *((last, *c) for c in CALM)]:
+        now += 5.0
+        world.happen(what, which)
+        seen = world.seen(target)
+        decided = plan(seen, policy, past, now=now)
+        outcomes = []
+        for action in decided.actions:
+            is_done = world.allows(action)
+            if is_done:
+                world.obey(action)
+            outcomes.append(Outcome(action, is_done, action.reason, ""))
+        past = remember(past, seen, policy, decided, outcomes, now=now)
+        past = Past(leaving=past.leaving) if is_killed else past
+        if is_handled:
+            world.handle()
+        world.work(target)
+
+    assert (0, 0) == (world.killed_busy, world.lost)
+    assert () == decided.actions
+    assert max(last, minimum) == len(world.workers) == world.replicas
+    assert not world.doomed & set(world.workers)

@@ -23,6 +23,7 @@ from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import NotFound
 from dask_adaptive.kube.objects import parse_pod
 from dask_adaptive.kube.resources import EVENTS, PODS, POLICIES
+from dask_adaptive.model.reason import Reason
 
 _EVENTS_SHOWN = 5
 
@@ -83,7 +84,10 @@ def explanation(
             return _of_cluster(policy, told)
     cluster = (pod or {}).get("metadata", {}).get("labels", {}).get("dask.org/cluster-name")
     worker = parse_pod(pod).worker if pod else name
+    is_ending = pod is not None and "deletionTimestamp" in pod["metadata"]
     for policy in policies:
+        if is_ending and policy["spec"]["clusterRef"]["name"] == cluster:
+            return _of_ending_pod(policy, worker, pod or {}, told)
         for row in (policy.get("status") or {}).get("workers") or []:
             if name in (row["name"], row.get("pod")):
                 return _of_row(policy, row, pod, told)
@@ -136,9 +140,38 @@ def _of_row(policy: Json, row: Json, pod: Json | None, events: tuple[str, ...]) 
         state=row.get("state", ""),
         reason=row.get("reason", ""),
         message=row.get("message", ""),
+        facts=(*_pod_facts(pod), *_holder_facts(policy, row["name"])),
+        events=events,
+    )
+
+
+def _of_ending_pod(policy: Json, worker: str, pod: Json, events: tuple[str, ...]) -> Answer:
+    """A pod that is being deleted; the worker's row, if any, is about its process or the next."""
+    rows = (policy.get("status") or {}).get("workers") or []
+    said = next((r["message"] for r in rows if r["name"] == worker and r.get("message")), "")
+    return Answer(
+        about=f"worker {worker}",
+        policy=policy["metadata"]["name"],
+        state="Going",
+        reason=Reason.POD_ENDING.value,
+        message=said or "its pod is being deleted, and nothing of its work is waited for",
         facts=_pod_facts(pod),
         events=events,
     )
+
+
+def _holder_facts(policy: Json, worker: str) -> tuple[tuple[str, str], ...]:
+    held = (policy.get("status") or {}).get("heldBy") or []
+    return tuple(
+        (f"held by {row['source']} {row.get('owner', '')}", _until(row))
+        for row in held
+        if worker in (row.get("workers") or ())
+    )
+
+
+def _until(row: Json) -> str:
+    until = f"until {row['until']} at the latest" if row.get("until") else "until it is given up"
+    return f"{until} ({row['reason']})" if row.get("reason") else until
 
 
 def _of_quiet_worker(policy: Json, worker: str, pod: Json, events: tuple[str, ...]) -> Answer:

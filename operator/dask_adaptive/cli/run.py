@@ -43,6 +43,21 @@ def _env(name: str) -> str:
     envvar=_env("CERTIFICATES"),
     help="Folder with tls.crt and tls.key for the webhook. Default: no webhook.",
 )
+@click.option(
+    "--worker-grace",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    envvar=_env("WORKER_GRACE"),
+    help="Seconds that pods of workers have to end, where their DaskWorkerGroup sets none.",
+)
+@click.option(
+    "--hints/--no-hints",
+    default=True,
+    show_default=True,
+    envvar=_env("HINTS"),
+    help="Annotate pods of pinned and busy workers, for autoscalers of machines.",
+)
 @click.option("--identity", envvar=_env("IDENTITY"), help="Unique name of this replica.")
 @click.option(
     "--lease-namespace", default="default", show_default=True, envvar=_env("LEASE_NAMESPACE")
@@ -63,6 +78,8 @@ def command(
     http_port: int,
     webhook_port: int,
     certificates: Path | None,
+    worker_grace: int,
+    hints: bool,
     identity: str | None,
     lease_namespace: str,
     deployment: str,
@@ -90,6 +107,8 @@ def command(
         http_port=http_port,
         webhook_port=webhook_port,
         certificates=None if dev else certificates,
+        grace_s=worker_grace,
+        hints=hints,
         context=context,
     )
     try:

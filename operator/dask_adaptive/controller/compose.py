@@ -68,8 +68,16 @@ class FollowingLink:
             )
         return observed
 
-    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
-        return await (await self._same()).retire(names, policy, reason)
+    async def retire(
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
+    ) -> list[Retired]:
+        return await (await self._same()).retire(names, policy, reason, busy_ok=busy_ok)
+
+    async def leave(
+        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
+    ) -> list[Retired]:
+        link = await self._same()
+        return await link.leave(names, left_s=left_s, reason=reason, ending=ending)
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         return await (await self._same()).cancel(names)
@@ -128,9 +136,11 @@ class Composer:
         world: World,
         *,
         connect: Connect = connect,
+        hints: bool = True,
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._hints = hints
         self._api, self._world, self._connect = api, world, connect
         self._wall_clock, self._clock = wall_clock, clock
         self._consent = Consent(api, clock)
@@ -156,6 +166,7 @@ class Composer:
             world=self._world,
             events=self.events,
             wall_clock=self._wall_clock,
+            hints=self._hints,
         )
         link = FollowingLink(
             policy.key, world=self._world, consent=self._consent, connect=self._connect

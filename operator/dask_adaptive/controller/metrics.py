@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from dask_adaptive.loop.held import pins_of
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import ObservedCluster
 
 _CLUSTER = ["namespace", "cluster"]
+_SOURCES = ("shuffle", "manual", "client")
 _STATES = ("connected", "pending", "idle", "busy", "pinned", "retiring")
 
 
@@ -49,13 +52,38 @@ class Metrics:
             [*_CLUSTER, "source"],
             registry=registry,
         )
+        self._claims = Gauge(
+            "dask_adaptive_pins",
+            "Pins that hold workers, by source; one pin may hold many workers",
+            [*_CLUSTER, "source"],
+            registry=registry,
+        )
+        self._oldest = Gauge(
+            "dask_adaptive_pin_age_seconds_max",
+            "Seconds since the oldest pin that holds a worker was set, by source; 0 without pins",
+            [*_CLUSTER, "source"],
+            registry=registry,
+        )
+        self._expired = Counter(
+            "dask_adaptive_pin_expired",
+            "Pins that ended by their time limit while their owner still held them, by source",
+            [*_CLUSTER, "source"],
+            registry=registry,
+        )
+        self._expired_before: dict[ClusterKey, tuple[str, dict[str, int]]] = {}
         self.leader = Gauge(
             "dask_adaptive_leader", "1 in the replica that acts, else 0", registry=registry
         )
         self.watched = Gauge("dask_adaptive_policies", "AdaptivePolicies", registry=registry)
         self.injections = Counter(
             "dask_adaptive_injections",
-            "Scheduler pods seen by the webhook, by result",
+            "Pods of schedulers and workers seen by the webhook, by result",
+            ["result"],
+            registry=registry,
+        )
+        self.evictions = Counter(
+            "dask_adaptive_evictions",
+            "Evictions seen by the webhook, by result; all but delayed are allowed",
             ["result"],
             registry=registry,
         )
@@ -77,9 +105,27 @@ class Metrics:
         }
         for what, number in numbers.items():
             self._replicas.labels(*key, what).set(number)
-        held = {"shuffle": 0, "manual": 0, "client": 0} | dict(status.pins)
+        held = dict.fromkeys(_SOURCES, 0) | dict(status.pins)
         for source, workers in held.items():
             self._pins.labels(*key, source).set(workers)
+        self._pinned(key, result.observed)
+
+    def _pinned(self, key: ClusterKey, observed: ObservedCluster) -> None:
+        pins = pins_of(observed)
+        for source in _SOURCES:
+            ages = [held.for_s for claim, held in pins.items() if claim.source == source]
+            self._claims.labels(*key, source).set(len(ages))
+            self._oldest.labels(*key, source).set(max(ages, default=0.0))
+        scheduler = observed.scheduler
+        if not scheduler.session:
+            return
+        now = dict.fromkeys(_SOURCES, 0) | dict(scheduler.pins_expired)
+        # Of a scheduler that was there before us, what has happened so far was counted before us.
+        session, before = self._expired_before.get(key, (scheduler.session, now))
+        for source, count in now.items():
+            since = before.get(source, 0) if session == scheduler.session else 0
+            self._expired.labels(*key, source).inc(max(0, count - since))
+        self._expired_before[key] = (scheduler.session, now)
 
     def failed(self, outcome: str) -> None:
         """Count a pass that did not: `error`, `timeout` or `invalid`."""
@@ -87,8 +133,11 @@ class Metrics:
 
     def forget(self, key: ClusterKey) -> None:
         """Drop all series of a cluster that nobody scales any more."""
-        for gauge in (self._workers, self._replicas, self._pins):
-            gauge.remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))
+        labels = dict(zip(_CLUSTER, key, strict=True))
+        for gauge in (self._workers, self._replicas, self._pins, self._claims, self._oldest):
+            gauge.remove_by_labels(labels)
+        self._expired.remove_by_labels(labels)
+        self._expired_before.pop(key, None)
 
     def render(self) -> bytes:
         return bytes(generate_latest(self.registry))

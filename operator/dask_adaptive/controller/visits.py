@@ -14,6 +14,7 @@ from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.world import World
+from dask_adaptive.loop.held import aged
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import LinkError, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
@@ -29,6 +30,9 @@ LONGEST_REST_S, SHORTEST_REST_S = 5.0, 0.5
 
 #: A whole pass, calls to a hanging scheduler included.
 PASS_DEADLINE_S = 60.0
+
+#: For taking the marks off the pods of a policy that is gone; the node's autoscaler waits for it.
+UNMARK_S = 60.0
 
 #: After failures in a row, the wait doubles up to this.
 LONGEST_BACKOFF_S = 60.0
@@ -46,6 +50,7 @@ class Visitor:
         self._governed = composer.govern(policy, lambda: self._policy)
         self._key = policy.key
         self._last: PassResult | None = None
+        self._last_at = 0.0
         self._failures = 0
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
         self._is_over = False
@@ -69,7 +74,10 @@ class Visitor:
             await self._governed.link.close()
 
     async def let_go(self) -> None:
-        """The policy is gone: put workers that it was draining back to service, if that works."""
+        """
+        The policy is gone: put workers that it was draining back to service, if that works, and
+        take our marks off their pods.
+        """
         if self._last is None:
             return
         names = [
@@ -79,8 +87,13 @@ class Visitor:
             if worker.leaving is not Leaving.NO
             for name in worker.dask_names
         ]
-        if not names:
-            return
+        if names:
+            await self._put_back(names)
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with timeout(UNMARK_S):
+                await self._governed.loop.unmark()
+
+    async def _put_back(self, names: list[str]) -> None:
         try:
             async with timeout(10.0):
                 await self._governed.link.cancel(names)
@@ -128,6 +141,7 @@ class Visitor:
 
     def _note(self, result: PassResult, seconds: float) -> None:
         before, self._last = self._last, result
+        self._last_at = time.monotonic()
         self._metrics.passed(self._key, result, seconds)
         fields = {"reason": str(result.plan.reason), "desired": result.plan.desired}
         is_new = before is None or before.plan.reason is not result.plan.reason
@@ -144,6 +158,8 @@ class Visitor:
         ready = Condition(READY, False, reason, message)
         status = self._last.status if self._last else Status()
         others = tuple(c for c in status.conditions if c.type != READY)
+        seen_s = time.monotonic() - self._last_at
+        status = replace(status, held_by=aged(status.held_by, seen_s))
         try:
             await self._governed.reporter.status(_with(status, reason, message, (ready, *others)))
         except PlatformError as exc:

@@ -9,6 +9,7 @@ from dask_adaptive.model.plan import (
     Action,
     Cancel,
     Delete,
+    Leave,
     Outcome,
     Plan,
     Retire,
@@ -42,6 +43,8 @@ async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
             await ports.platform.set_replicas(group, replicas)
         case Retire():
             return await _retire(action, policy, ports)
+        case Leave():
+            return await _leave(action, ports)
         case Cancel(_, names):
             await ports.link.cancel(names)
         case Delete():
@@ -54,7 +57,9 @@ async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
 
 
 async def _retire(action: Retire, policy: Policy, ports: Ports) -> Outcome:
-    answers = await ports.link.retire(action.dask_names, policy, action.reason)
+    answers = await ports.link.retire(
+        action.dask_names, policy, action.reason, busy_ok=action.busy_ok
+    )
     refusal = _refusal(answers)
     if refusal is None:
         return Outcome(action, True, action.reason, action.message)
@@ -63,6 +68,17 @@ async def _retire(action: Retire, policy: Policy, ports: Ports) -> Outcome:
     if accepted:
         await ports.link.cancel(accepted)
     return Outcome(action, False, refusal.veto or Reason.RETIREMENT_REFUSED, refusal.message)
+
+
+async def _leave(action: Leave, ports: Ports) -> Outcome:
+    answers = await ports.link.leave(
+        action.dask_names, left_s=action.left_s, reason=action.reason, ending=True
+    )
+    refusal = _refusal(answers)
+    if refusal is not None:
+        reason = refusal.veto or Reason.RETIREMENT_REFUSED
+        return Outcome(action, False, reason, refusal.message)
+    return Outcome(action, True, action.reason, action.message)
 
 
 async def _delete(action: Delete, policy: Policy, ports: Ports) -> Outcome:

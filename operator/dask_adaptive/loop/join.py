@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from dask_adaptive.loop.endings import find_endings
+from dask_adaptive.loop.names import owner
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
+    Ending,
     Leaving,
     ObservedCluster,
     ObservedGroup,
@@ -18,9 +21,6 @@ from dask_adaptive.model.observed import (
     PlatformWorker,
     SchedulerWorker,
 )
-
-#: `dask worker --nworkers 2 --name x` makes the workers x-0 and x-1 (facts 9b).
-_PROCESS_SUFFIX = re.compile(r"-\d+$")
 
 #: Statuses of a worker that nobody is closing.
 _IN_SERVICE = frozenset({"running", "paused", "init"})
@@ -33,11 +33,25 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
     By name first; then by name less the process number; then by address (workers started without
     `--name` have their address as name). What matches nothing is a stranger: it is counted in the
     load, and never touched.
+
+    A process that is about to end is neither: its worker waits for the next one, which comes by
+    itself.
     """
-    processes, strangers = _match(view.workers, scheduler.workers)
+    ending, seen = find_endings(view, scheduler.workers)
+    processes, strangers = _match(view.workers, [p for p in seen if not p.departing])
+    departing = _departing(view.workers, ending, [p for p in seen if p.departing])
+    pods = {e.pod for e in ending}
     workers = defaultdict(list)
     for worker in view.workers:
-        workers[worker.group].append(_joined(worker, processes.get(worker.name, ())))
+        mine = processes.get(worker.name, ())
+        joined = _joined(worker, mine)
+        if worker.pod in pods:  # the next pod is on its way, and on another machine
+            joined = replace(joined, node_going="")
+        if not mine and worker.name in departing:
+            said = departing[worker.name]
+            waiting = worker.waiting or f"its pod is ending: {said}"
+            joined = replace(joined, ending=said, waiting=waiting)
+        workers[worker.group].append(joined)
     return ObservedCluster(
         key=key,
         found=view.found,
@@ -45,8 +59,9 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
         groups=tuple(
             ObservedGroup(g.name, g.replicas, tuple(workers[g.name])) for g in view.groups
         ),
-        scheduler=scheduler,
+        scheduler=replace(scheduler, workers=seen) if ending else scheduler,
         strangers=strangers,
+        ending=ending,
     )
 
 
@@ -58,7 +73,7 @@ def _match(
     matched: dict[str, list[SchedulerWorker]] = defaultdict(list)
     strangers = []
     for process in processes:
-        name = _owner(process, names, by_address)
+        name = owner(process, names, by_address)
         if name is None:
             strangers.append(process.name)
         else:
@@ -66,18 +81,22 @@ def _match(
     return matched, tuple(strangers)
 
 
-def _owner(process: SchedulerWorker, names: set[str], by_address: Mapping[str, str]) -> str | None:
-    if process.name in names:
-        return process.name
-    stem = _PROCESS_SUFFIX.sub("", process.name)
-    if stem in names:
-        return stem
-    return by_address.get(_host(process.address or process.name))
-
-
-def _host(address: str) -> str:
-    """`tcp://10.0.0.7:4321` → `10.0.0.7`."""
-    return address.rpartition("//")[2].rpartition(":")[0].strip("[]")
+def _departing(
+    workers: Iterable[PlatformWorker],
+    ending: Iterable[Ending],
+    processes: Sequence[SchedulerWorker],
+) -> Mapping[str, str]:
+    """What the processes of a worker that are about to end wait for."""
+    if not processes:
+        return {}
+    names = {w.name for w in workers}
+    in_pods = {address: e.worker for e in ending for address in e.dask_names}
+    messages: dict[str, set[str]] = defaultdict(set)
+    for process in processes:
+        name = in_pods.get(process.address) or owner(process, names, {})
+        if name is not None:
+            messages[name].add(process.departing)
+    return {name: "; ".join(sorted(said)) for name, said in messages.items()}
 
 
 def _joined(worker: PlatformWorker, processes: Sequence[SchedulerWorker]) -> ObservedWorker:
@@ -100,6 +119,8 @@ def _joined(worker: PlatformWorker, processes: Sequence[SchedulerWorker]) -> Obs
         manual_pin=worker.manual_pin,
         leaving=_leaving(processes),
         leaving_message="; ".join(sorted({p.leaving_message for p in processes} - {""})),
+        node_going=worker.node_going,
+        mark=worker.mark,
     )
 
 

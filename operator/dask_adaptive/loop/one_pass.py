@@ -7,17 +7,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dask_adaptive.loop.act import act
-from dask_adaptive.loop.join import join
-from dask_adaptive.loop.ports import Event, PlatformError, Ports
-from dask_adaptive.loop.report import (
+from dask_adaptive.loop.happened import (
     events_of_advice,
     events_of_conditions,
+    events_of_notes,
     events_of_outcomes,
-    status_of,
 )
+from dask_adaptive.loop.join import join
+from dask_adaptive.loop.marks import Marked, marks
+from dask_adaptive.loop.ports import Event, PlatformError, Ports
+from dask_adaptive.loop.report import status_of
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler, PlatformView
+from dask_adaptive.model.observed import Mark, ObservedCluster, ObservedScheduler, PlatformView
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Outcome, Plan
 from dask_adaptive.model.policy import Policy
@@ -57,6 +59,8 @@ class ClusterLoop:
         self._past = Past(leaving=frozenset(leaving))
         self._status: Status | None = None
         self._told = frozenset[Event]()
+        self._marked = Marked()
+        self._bearers = frozenset[str]()  # workers whose pods bear a mark of ours
 
     async def one_pass(self, policy: Policy) -> PassResult:
         """Bring the cluster a step closer to its policy; `PlatformError` if it cannot be seen."""
@@ -66,10 +70,20 @@ class ClusterLoop:
         decided = plan(observed, policy, self._past, now=ports.clock())
         outcomes = await act(decided, policy, ports)
         self._past = remember(self._past, observed, policy, decided, outcomes, now=ports.clock())
-        status = status_of(observed, policy, decided, outcomes)
-        await self._report(status, decided, outcomes)
+        status = status_of(
+            observed, policy, decided, outcomes, now=ports.clock(), before=self._status
+        )
+        await self._report(observed, status, decided, outcomes)
+        await self._mark(observed, policy)
         again_in_s = _next(policy, status, outcomes)
         return PassResult(observed, decided, outcomes, status, again_in_s)
+
+    async def unmark(self) -> None:
+        """Take all marks off the pods: nobody will keep them true any more."""
+        for worker in sorted(self._bearers):
+            with contextlib.suppress(PlatformError):
+                await self._ports.reporter.mark(worker, Mark())
+        self._bearers = frozenset()
 
     async def _ask_scheduler(self, view: PlatformView, policy: Policy) -> ObservedScheduler:
         # A cluster that is not there, or not ours, is not even asked.
@@ -79,19 +93,39 @@ class ClusterLoop:
             return ObservedScheduler(Reason.OWNERSHIP_CONFLICT, view.conflict)
         return await self._ports.link.observe(policy)
 
-    async def _report(self, status: Status, decided: Plan, outcomes: tuple[Outcome, ...]) -> None:
+    async def _report(
+        self,
+        observed: ObservedCluster,
+        status: Status,
+        decided: Plan,
+        outcomes: tuple[Outcome, ...],
+    ) -> None:
         """Tell people of what is new: an unchanged world causes no call."""
         happened = frozenset(events_of_outcomes(outcomes)) | frozenset(events_of_advice(decided))
-        for event in (*events_of_conditions(status, self._status), *_ordered(happened)):
-            if event not in self._told:
-                # An event that cannot be posted (a quota, a namespace that goes away) is lost; the
-                # status says the same and must not be lost with it.
-                with contextlib.suppress(PlatformError):
-                    await self._ports.reporter.event(event)
+        new = [e for e in _ordered(happened) if e not in self._told]
+        noted = events_of_notes(observed)  # each comes only once, and may well say the same again
+        for event in (*events_of_conditions(status, self._status), *new, *noted):
+            # An event that cannot be posted (a quota, a namespace that goes away) is lost; the
+            # status says the same and must not be lost with it.
+            with contextlib.suppress(PlatformError):
+                await self._ports.reporter.event(event)
         self._told = happened
         if status != self._status:
             await self._ports.reporter.status(status)
             self._status = status
+
+    async def _mark(self, observed: ObservedCluster, policy: Policy) -> None:
+        """Bring the annotations of pods in step with what is true of their workers."""
+        if not observed.scheduler.is_connected:
+            return  # nothing new is known of them
+        workers = [w for g in observed.groups for w in g.workers]
+        now = self._ports.clock()
+        changes, self._marked = marks(workers, self._marked, hints=policy.disruption.hints, now=now)
+        bearers = {w.name for w in workers if w.mark != Mark()}
+        self._bearers = frozenset(bearers | {worker for worker, _ in changes})
+        for worker, mark in changes:
+            with contextlib.suppress(PlatformError):  # a pod that goes, a right that was taken
+                await self._ports.reporter.mark(worker, mark)
 
 
 def _ordered(events: frozenset[Event]) -> list[Event]:

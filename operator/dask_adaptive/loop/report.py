@@ -1,12 +1,14 @@
-"""Say what was seen, decided and done: a `Status`, and events for what has just changed. Pure."""
+"""Say what was seen, decided and done: a `Status`. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from dask_adaptive.loop import status as st
-from dask_adaptive.loop.ports import Event, EventType
+from dask_adaptive.loop.happened import about
+from dask_adaptive.loop.held import held_by
 from dask_adaptive.loop.status import Condition, Status, WorkerRow
 from dask_adaptive.model.observed import (
     Leaving,
@@ -15,16 +17,7 @@ from dask_adaptive.model.observed import (
     ObservedScheduler,
     ObservedWorker,
 )
-from dask_adaptive.model.plan import (
-    Action,
-    Delete,
-    Outcome,
-    Plan,
-    Retire,
-    SetPin,
-    SetReplicas,
-    Unpin,
-)
+from dask_adaptive.model.plan import Delete, Outcome, Plan, Retire
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.candidates import claims
@@ -41,12 +34,20 @@ _LIMITED = frozenset({Reason.TOO_MANY_REPLICAS, Reason.TOO_FEW_REPLICAS})
 
 
 def status_of(
-    observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome]
-) -> Status:
-    """Render one pass. Two equal worlds give two equal values: no number in it counts time."""
+    observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
+    *, now: float, before: Status | None = None,
+) -> Status:  # fmt: skip
+    """
+    Render one pass. Two equal worlds give two equal values: no number in it counts time.
+
+    Args:
+        now: Seconds on the clock that stamped `before`.
+        before: What was told last; ends of pins that have not really moved stay as told.
+    """
     scheduler = observed.scheduler
     group = observed.group(observed.key.default_group) or ObservedGroup("", 0)
-    fleet = sort_fleet(group)
+    fleet = sort_fleet(group, heed_nodes=policy.disruption.node_signals)
+    serving = (*fleet.active, *fleet.doomed)
     held = Counter(pin.source for w in group.workers for pin in w.pins)
     return Status(
         replicas=group.replicas,
@@ -54,17 +55,18 @@ def status_of(
         wanted=decided.wanted,
         connected=sum(w.is_connected for w in group.workers),
         pending=len(fleet.pending),
-        idle=sum(not w.processing for w in fleet.active),
-        busy=sum(bool(w.processing) for w in fleet.active),
+        idle=sum(not w.processing for w in serving),
+        busy=sum(bool(w.processing) for w in serving),
         pinned=sum(w.is_pinned for w in group.workers),
         retiring=len(fleet.retiring),
         reason=decided.reason,
         message=decided.message,
         target=scheduler.target,
         pins=tuple(sorted(held.items())),
+        held_by=held_by(observed, policy, before.held_by if before else (), now=now),
         blockers=count_blockers(decided.blockers),
         pending_reasons=_pending_reasons(fleet),
-        workers=tuple(_rows(fleet, decided, outcomes))[:MAX_ROWS],
+        workers=tuple(islice(_rows(fleet, decided, outcomes), MAX_ROWS)),
         distributed=scheduler.distributed,
         agent=scheduler.agent,
         conditions=conditions_of(observed, policy, decided, outcomes),
@@ -79,9 +81,11 @@ def _pending_reasons(fleet: Fleet) -> tuple[tuple[str, int], ...]:
 def _rows(fleet: Fleet, decided: Plan, outcomes: Sequence[Outcome]) -> Iterator[WorkerRow]:
     # What has just been done is told at once: an operator that dies before its next pass leaves in
     # the status whose absence explains that `replicas` is too high.
-    done = {_about(o.action): o.action for o in outcomes if o.done}
+    done = {about(o.action): o.action for o in outcomes if o.done}
     blocked = {b.worker: b for b in decided.blockers if b.reason not in _USUAL}
-    for worker in (*fleet.retiring, *fleet.other, *fleet.active, *fleet.pending):
+    for worker in (
+        *fleet.retiring, *fleet.doomed, *fleet.other, *fleet.active, *fleet.pending
+    ):  # fmt: skip
         match done.get(worker.name):
             case Retire(_, _, _, message):
                 yield WorkerRow(worker.name, "Draining", Reason.RETIRING, message, worker.pod)
@@ -89,25 +93,31 @@ def _rows(fleet: Fleet, decided: Plan, outcomes: Sequence[Outcome]) -> Iterator[
             case Delete(_, _, _, reason, message):
                 yield WorkerRow(worker.name, "Going", reason, message, worker.pod)
                 continue
-        row = _row(worker)
-        if row is None and worker.name in blocked:
+        is_doomed = worker.name in fleet.on_doomed_nodes
+        row = _row(worker, is_doomed=is_doomed)
+        if worker.name in blocked and (row is None or is_doomed):
             blocker = blocked[worker.name]
             row = (blocker.reason, blocker.message)
         if row is not None:
             yield WorkerRow(worker.name, worker_state(worker), *row, pod=worker.pod)
 
 
-def _row(worker: ObservedWorker) -> tuple[Reason, str] | None:
+def _row(worker: ObservedWorker, *, is_doomed: bool) -> tuple[Reason, str] | None:
     if worker.going:
         return Reason.LEAVING_ALREADY, "is being deleted"
     if worker.leaving is not Leaving.NO:
-        return Reason.RETIRING, worker.leaving_message or worker.leaving.value
+        said = worker.leaving_message or worker.leaving.value
+        return Reason.RETIRING, f"{worker.node_going}: {said}" if is_doomed else said
     if worker.manual_pin is not None and worker.manual_pin.problem:
         return Reason.INVALID_PIN, worker.manual_pin.problem
     if worker.is_pinned:
         return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
+    if worker.ending:
+        return Reason.POD_ENDING, worker.waiting
     if not worker.is_connected:
         return Reason.NEVER_CONNECTED, worker.waiting or "starting"
+    if worker.in_service and is_doomed:
+        return Reason.NODE_GOING, worker.node_going
     return None if worker.in_service else (Reason.LEAVING_ALREADY, "is being closed by someone")
 
 
@@ -180,60 +190,3 @@ def _able(observed: ObservedCluster, outcomes: Sequence[Outcome]) -> Condition:
         problem = observed.scheduler.problem
         return Condition(st.ABLE_TO_SCALE, False, problem, observed.scheduler.message)
     return Condition(st.ABLE_TO_SCALE, True, Reason.RECONCILED, "workers can be added and retired")
-
-
-def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
-    """What was done, and what was refused or failed; each is about a worker or the policy."""
-    for outcome in outcomes:
-        worker = _about(outcome.action)
-        if isinstance(outcome.action, SetPin) and outcome.reason is Reason.INVALID_PIN:
-            yield Event(EventType.WARNING, outcome.reason, outcome.message, worker)
-        elif outcome.done:
-            yield Event(EventType.NORMAL, outcome.reason, describe(outcome.action), worker)
-        elif outcome.reason is Reason.ACTION_FAILED:
-            text = f"{describe(outcome.action)}: {outcome.message}"
-            yield Event(EventType.WARNING, outcome.reason, text, worker)
-        else:
-            text = f"stays: {outcome.message}"
-            yield Event(EventType.NORMAL, outcome.reason, text, worker)
-
-
-def events_of_advice(decided: Plan) -> Iterator[Event]:
-    """In Advise mode: what would have been done."""
-    for action in decided.advice:
-        text = describe(action)
-        yield Event(EventType.NORMAL, action.reason, text, _about(action), would=True)
-
-
-def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
-    """A condition that has become bad, or good again."""
-    old = {c.type: c for c in before.conditions} if before else {}
-    for condition in now.conditions:
-        was = old.get(condition.type)
-        if condition.type not in {st.READY, st.INJECTED}:
-            continue  # these two say it all; more events would say the same thing again
-        if was is not None and (was.status, was.reason) == (condition.status, condition.reason):
-            continue
-        if condition.status is False:
-            text = f"{condition.type}: {condition.message}"
-            yield Event(EventType.WARNING, condition.reason, text)
-        elif condition.status and was is not None and was.status is False:
-            yield Event(EventType.NORMAL, condition.reason, f"{condition.type} again")
-
-
-def describe(action: Action) -> str:
-    """One action as a sentence for people."""
-    match action:
-        case SetReplicas(group, replicas, _, message):
-            return f"set {group} to {replicas} replicas: {message}"
-        case SetPin() | Unpin():
-            return action.message
-        case _:
-            return f"{_VERBS[type(action).__name__]}: {action.message}"
-
-
-_VERBS = {"Retire": "begins to leave", "Cancel": "stays in service", "Delete": "is taken away"}
-
-
-def _about(action: Action) -> str:
-    return "" if isinstance(action, SetReplicas) else action.worker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dask_adaptive.model.reason import Reason
 
@@ -41,6 +41,24 @@ class WorkerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBy:
+    """
+    One pin, and the workers that it holds.
+
+    The end is that of the latest possible renewal, so that a lease that is renewed every few
+    seconds changes nothing here.
+    """
+
+    source: str  # "shuffle" | "manual" | "client"
+    owner: str
+    reason: str
+    workers: tuple[str, ...]  # the first ten, by name
+    count: int
+    until: float  # seconds on the loop's clock; moves only when it really has moved
+    left_s: float = field(default=0.0, compare=False)  # the same from now, for other clocks
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """
     One cluster as its policy reports it. Holds no number that changes by itself as time passes,
@@ -60,6 +78,7 @@ class Status:
     message: str = ""
     target: int = 0  # what the scheduler's adaptive_target said
     pins: tuple[tuple[str, int], ...] = ()  # workers held, by source of the pin
+    held_by: tuple[HeldBy, ...] = ()  # in all groups; at most 100
     blockers: tuple[tuple[Reason, int], ...] = ()  # workers that are not needed and stay, by reason
     pending_reasons: tuple[tuple[str, int], ...] = ()
     workers: tuple[WorkerRow, ...] = ()  # at most 100

@@ -98,9 +98,14 @@ def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
     return sorted(workers, key=lambda w: (not w.waiting, w.age_s, w.name))
 
 
-def claims(worker: ObservedWorker) -> set[str]:
-    """Who holds a worker, in words that do not change as time passes."""
-    held = {_claim(pin) for pin in worker.pins}
+def claims(worker: ObservedWorker, pins: Iterable[Pin] | None = None) -> set[str]:
+    """
+    Who holds a worker, in words that do not change as time passes.
+
+    Args:
+        pins: Which of its pins to speak of; by default all.
+    """
+    held = {_claim(pin) for pin in (worker.pins if pins is None else pins)}
     if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.pins):
         held.add(_manual(worker.manual_pin.reason))
     return held

@@ -73,7 +73,8 @@ def _divide(
     observed: ObservedCluster, fleet: Fleet, policy: Policy, past: Past, *, now: float
 ) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:
     in_service = sum(
-        w.leaving is Leaving.NO and w.status == "running" for w in observed.scheduler.workers
+        w.leaving is Leaving.NO and w.status == "running" and not w.departing
+        for w in observed.scheduler.workers
     )
     at = Context(policy, past, now, in_service)
     free, blockers = [], []

@@ -15,19 +15,23 @@ SETTLE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One group's workers, each in exactly one of `pending`, `active`, `retiring` and `other`."""
+    """
+    One group's workers, each in exactly one of `pending`, `active`, `doomed`, `retiring`, `other`.
+    """
 
     name: str
     replicas: int
     present: int  # Deployments that exist, those being deleted included: upstream counts them too
     pending: tuple[ObservedWorker, ...]  # not connected
     active: tuple[ObservedWorker, ...]  # connected and in service
+    doomed: tuple[ObservedWorker, ...]  # in service on a machine that goes, and free to leave it
     retiring: tuple[ObservedWorker, ...]  # on their way out by our doing
     other: tuple[ObservedWorker, ...]  # being deleted, or being closed by somebody else
+    on_doomed_nodes: frozenset[str]  # connected workers on such machines, held or draining ones too
 
     @property
     def serving(self) -> int:
-        """Workers that serve the load, or will once they are up."""
+        """Workers that serve the load, or will once they are up; not those that are doomed."""
         return len(self.pending) + len(self.active)
 
     @property
@@ -36,27 +40,41 @@ class Fleet:
         return self.replicas - self.present
 
 
-def sort_fleet(group: ObservedGroup, deleted: Collection[str] = ()) -> Fleet:
+def sort_fleet(
+    group: ObservedGroup, deleted: Collection[str] = (), *, heed_nodes: bool = True
+) -> Fleet:
     """
     Sort a group's workers.
 
+    A doomed worker that is pinned, or holds actors, stays `active`: it goes on serving until its
+    pin ends or its machine does.
+
     Args:
+        heed_nodes: Whether news of machines that are about to go counts.
         deleted: Workers whose deletion was sent and is not yet seen: past saving, whatever the
             platform still shows of them.
     """
     rows: dict[str, list[ObservedWorker]] = {
-        "pending": [], "active": [], "retiring": [], "other": [],
+        "pending": [], "active": [], "doomed": [], "retiring": [], "other": [],
     }  # fmt: skip
+    on_doomed_nodes = set()
     for worker in group.workers:
-        rows["other" if worker.name in deleted else _place(worker)].append(worker)
+        if heed_nodes and worker.node_going and worker.is_connected:
+            on_doomed_nodes.add(worker.name)
+        place = "other" if worker.name in deleted else _place(worker)
+        if heed_nodes and worker.node_going:
+            place = _place_on_doomed_node(worker, place)
+        rows[place].append(worker)
     return Fleet(
         name=group.name,
         replicas=group.replicas,
         present=len(group.workers),
         pending=tuple(rows["pending"]),
         active=tuple(rows["active"]),
+        doomed=tuple(rows["doomed"]),
         retiring=tuple(rows["retiring"]),
         other=tuple(rows["other"]),
+        on_doomed_nodes=frozenset(on_doomed_nodes),
     )
 
 
@@ -68,6 +86,14 @@ def _place(worker: ObservedWorker) -> str:
     if worker.leaving is not Leaving.NO:
         return "retiring"
     return "active" if worker.in_service else "other"
+
+
+def _place_on_doomed_node(worker: ObservedWorker, place: str) -> str:
+    if place == "active" and not worker.is_pinned and not worker.actors:
+        return "doomed"
+    # It has been told to leave, and waits for others to take what it has: its pod does not end
+    # before, so none comes in its place (an eviction that is put off).
+    return "other" if place == "pending" and worker.ending else place
 
 
 def explained_gap(group: ObservedGroup, past: Past) -> int:

@@ -25,13 +25,37 @@ def sync_pins(observed: ObservedCluster, policy: Policy) -> tuple[SetPin | Unpin
     """
     if not observed.scheduler.agent:
         return ()
-    return tuple(
+    staying = tuple(
         action
         for group in observed.groups
         for worker in group.workers
         if worker.dask_names and (worker.manual_pin is not None or worker.pins)
         for action in _sync(worker, policy)
     )
+    return (*staying, *_lifted(observed))
+
+
+def _lifted(observed: ObservedCluster) -> Iterator[Unpin]:
+    """
+    Pins on pods that are being deleted, whose annotation is gone: the pod waits for nothing else.
+
+    None is set there: what a person annotates now is about the next pod.
+    """
+    if not observed.ending:
+        return
+    pinned = {
+        w.address
+        for w in observed.scheduler.workers
+        if any(p.source == "manual" and p.owner == OWNER for p in w.pins)
+    }
+    connected = {w.name for g in observed.groups for w in g.workers if w.dask_names}
+    for ending in observed.ending:
+        if ending.manual_pin is None and pinned & set(ending.dask_names):
+            # By its name as well, unless that is its successor's by now.
+            by_name = () if ending.worker in connected else (ending.worker,)
+            message = f"its annotation is gone; pod {ending.pod} is being deleted"
+            names = (*ending.dask_names, *by_name)
+            yield Unpin(ending.worker, names, Reason.PIN_REMOVED, message)
 
 
 def _sync(worker: ObservedWorker, policy: Policy) -> Iterator[SetPin | Unpin]:

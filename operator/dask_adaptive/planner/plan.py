@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Action, Blocker, Delete, Plan, SetReplicas
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.doomed import drain_doomed
+from dask_adaptive.planner.endings import tell_endings
 from dask_adaptive.planner.fall import Fall, cancel_all, delete_drained, fall
 from dask_adaptive.planner.fleet import Fleet, is_creating, sort_fleet
 from dask_adaptive.planner.pins import sync_pins
@@ -33,17 +36,17 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
         return stop
     assert group is not None  # _cannot_decide answered otherwise
 
-    pins = sync_pins(observed, policy)
-    fleet = sort_fleet(group, past.deleted)
+    always = (*tell_endings(observed, past), *sync_pins(observed, policy))
+    fleet = sort_fleet(group, past.deleted, heed_nodes=policy.disruption.node_signals)
     if policy.mode is Mode.PAUSED:
         back = cancel_all(fleet, Reason.PAUSED, "the policy is paused")
-        return Plan(Reason.PAUSED, "paused: nothing is scaled", actions=(*pins, *back))
+        return Plan(Reason.PAUSED, "paused: nothing is scaled", actions=(*always, *back))
 
     decided = _scale(observed, group, fleet, policy, past, now=now)
     if policy.mode is Mode.ADVISE:
         back = cancel_all(fleet, Reason.ADVISING, "the policy only advises")
-        return _replace(decided, actions=(*pins, *back), advice=decided.actions)
-    return _replace(decided, actions=(*pins, *decided.actions))
+        return replace(decided, actions=(*always, *back), advice=decided.actions)
+    return replace(decided, actions=(*always, *decided.actions))
 
 
 def _cannot_decide(
@@ -83,21 +86,32 @@ def _scale(
     steady = stabilize(wanted, fleet.serving, past, window_s=policy.idle_timeout_s, now=now)
     desired = min(max(steady, policy.minimum), policy.maximum)
     gone = delete_drained(fleet)
+    # What must leave for its machine does so whatever is desired; replacements are asked for first.
+    doomed, held = drain_doomed(fleet, past, now=now)
 
     if desired > fleet.serving:
         is_unsettled = is_creating(fleet, group, past, now=now) or _is_deleting(group, past)
         up = rise(fleet, desired, wanted, is_unsettled=is_unsettled)
-        return Plan(up.reason, up.message, wanted, desired, actions=up.actions)
+        # Those that have drained wait: one that goes before upstream has looked for what it is to
+        # make would be made anew.
+        actions = (*up.actions, *doomed)
+        return Plan(up.reason, up.message, wanted, desired, actions, blockers=held)
     if desired < fleet.serving:
         down = fall(observed, fleet, desired, policy, past, now=now)
-        leaving = (*gone, *down.actions)
+        leaving = (*gone, *doomed, *down.actions)
         actions = (*leaving, *_settle(fleet, group, past, leaving, now=now))
-        return Plan(*_why(down, actions), wanted, desired, actions, blockers=down.blockers)
-    actions = (*gone, *_settle(fleet, group, past, gone, now=now))
+        blockers = _merged(held, down.blockers)
+        return Plan(*_why(down, actions), wanted, desired, actions, blockers=blockers)
+    actions = (*gone, *doomed, *_settle(fleet, group, past, gone, now=now))
     reason, message = _at_rest(fleet, wanted, steady, desired, policy)
     if actions:
         reason, message = actions[0].reason, actions[0].message
-    return Plan(reason, message, wanted, desired, actions)
+    return Plan(reason, message, wanted, desired, actions, blockers=held)
+
+
+def _merged(held: Sequence[Blocker], others: Sequence[Blocker]) -> tuple[Blocker, ...]:
+    named = {b.worker for b in held}
+    return (*held, *(b for b in others if b.worker not in named))
 
 
 def _settle(
@@ -139,15 +153,6 @@ def _at_rest(
         held = f"{wanted} wanted, {steady} held until the fall has lasted idleTimeout"
         return Reason.SCALE_DOWN_STABILIZED, held
     return Reason.DESIRED_WITHIN_RANGE, f"{desired} workers wanted and there"
-
-
-def _replace(
-    decided: Plan, *, actions: tuple[Action, ...], advice: tuple[Action, ...] = ()
-) -> Plan:
-    return Plan(
-        decided.reason, decided.message, decided.wanted, decided.desired, actions, advice,
-        decided.blockers,
-    )  # fmt: skip
 
 
 def count_blockers(blockers: Sequence[Blocker]) -> tuple[tuple[Reason, int], ...]:

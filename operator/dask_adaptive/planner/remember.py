@@ -7,13 +7,16 @@ from dataclasses import replace
 
 from dask_adaptive.model.observed import Leaving, ObservedCluster
 from dask_adaptive.model.past import Past, Recommendation, Refusal
-from dask_adaptive.model.plan import Delete, Outcome, Plan, Retire, SetReplicas
+from dask_adaptive.model.plan import Delete, Leave, Outcome, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.stabilize import BLIND_S
 
 #: A worker whose retirement was refused is not asked again for so long.
 REFUSED_S = 15.0
+
+#: The same where its machine is about to go: there may be no other time.
+REFUSED_DOOMED_S = 5.0
 
 
 def remember(
@@ -42,6 +45,7 @@ def remember(
         refusals=_refusals(past, outcomes, now=now),
         leaving=_leaving(past, observed, outcomes, is_settled=gap[0] == gap[1]),
         deleted=(past.deleted & {w.name for w in group.workers}) | _deleted(outcomes),
+        told=_told(past, observed, outcomes),
         gap=gap,
         gap_since=past.gap_since if gap == past.gap else now,
     )
@@ -68,8 +72,9 @@ def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[st
     kept = {name: r for name, r in past.refusals.items() if r.until > now}
     for outcome in outcomes:
         if isinstance(outcome.action, Retire) and not outcome.done:
-            refusal = Refusal(now + REFUSED_S, outcome.reason, outcome.message)
-            kept[outcome.action.worker] = refusal
+            is_doomed = outcome.action.reason is Reason.NODE_GOING
+            until = now + (REFUSED_DOOMED_S if is_doomed else REFUSED_S)
+            kept[outcome.action.worker] = Refusal(until, outcome.reason, outcome.message)
     return kept
 
 
@@ -88,6 +93,17 @@ def _leaving(
     is_set = any(isinstance(o.action, SetReplicas) and o.done for o in outcomes)
     missing = frozenset() if is_settled or is_set else past.leaving - present
     return missing | retiring | past.deleted & present | _deleted(outcomes)
+
+
+def _told(past: Past, observed: ObservedCluster, outcomes: Sequence[Outcome]) -> frozenset[str]:
+    inside = {name for ending in observed.ending for name in ending.dask_names}
+    now = {
+        name
+        for o in outcomes
+        if isinstance(o.action, Leave) and o.done
+        for name in o.action.dask_names
+    }
+    return (past.told & inside) | now
 
 
 def _deleted(outcomes: Sequence[Outcome]) -> frozenset[str]:

@@ -29,8 +29,7 @@ def rise(fleet: Fleet, desired: int, wanted: int, *, is_unsettled: bool) -> Rise
     missing = desired - fleet.serving
     back = _called_back(fleet, missing)
     missing -= len(back)
-    reason = Reason.LOAD_INCREASED if wanted >= desired else Reason.BELOW_MINIMUM
-    message = f"{wanted} wanted, {fleet.serving} there: {desired} workers"
+    reason, message = _why(fleet, desired, wanted)
     goal = fleet.present + missing
     if not missing:
         return Rise(back[0].reason, back[0].message, back)
@@ -50,9 +49,20 @@ def rise(fleet: Fleet, desired: int, wanted: int, *, is_unsettled: bool) -> Rise
     )
 
 
+def _why(fleet: Fleet, desired: int, wanted: int) -> tuple[Reason, str]:
+    leaving = len(fleet.doomed) + sum(w.name in fleet.on_doomed_nodes for w in fleet.retiring)
+    if leaving and desired <= fleet.serving + leaving:
+        going = f"{leaving} workers are on nodes that are about to go"
+        return Reason.NODE_GOING, f"{going}: {desired - fleet.serving} others are needed"
+    reason = Reason.LOAD_INCREASED if wanted >= desired else Reason.BELOW_MINIMUM
+    return reason, f"{wanted} wanted, {fleet.serving} there: {desired} workers"
+
+
 def _called_back(fleet: Fleet, missing: int) -> tuple[Cancel, ...]:
-    # Those with the most data first: they are the dearest to lose and the furthest from done.
-    order = sorted(fleet.retiring, key=lambda w: (-w.sole_bytes, w.name))
+    # Those with the most data first: they are the dearest to lose and the furthest from done. None
+    # whose machine goes: it would have to leave once more, with less time.
+    free = [w for w in fleet.retiring if w.name not in fleet.on_doomed_nodes]
+    order = sorted(free, key=lambda w: (-w.sole_bytes, w.name))
     return tuple(
         Cancel(w.name, w.dask_names, Reason.WANTED_AGAIN, "wanted again before it had left")
         for w in order[:missing]

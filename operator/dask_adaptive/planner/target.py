@@ -19,5 +19,8 @@ def wanted_workers(cluster: ObservedCluster, group: ObservedGroup) -> int:
     each = max(1, round(processes / len(mine))) if mine else 1
 
     ours = {name for w in mine for name in w.dask_names}
-    others = sum(w.name not in ours and w.leaving is Leaving.NO for w in cluster.scheduler.workers)
+    others = sum(
+        w.name not in ours and w.leaving is Leaving.NO and not w.departing
+        for w in cluster.scheduler.workers
+    )
     return math.ceil(max(0, cluster.scheduler.target - others) / each)

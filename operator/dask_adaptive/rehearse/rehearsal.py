@@ -17,6 +17,7 @@ from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.scheduler.link import Link, connect
 
@@ -44,6 +45,9 @@ class _Reporter:
     async def event(self, event: Event) -> None:
         for watcher in self._watchers:
             watcher.happened(event)
+
+    async def mark(self, worker: str, mark: Mark) -> None:
+        """Processes of this machine have nobody who would evict them."""
 
 
 class Rehearsal:

@@ -11,6 +11,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.pins import OWNER
 from dask_adaptive.scheduler.calls import SchedulerCalls
+from dask_adaptive.scheduler.notes import NoteReader
 from dask_adaptive.scheduler.snapshot import SnapshotReader
 from dask_adaptive_agent import wire
 
@@ -18,6 +19,9 @@ from dask_adaptive_agent import wire
 class AgentGone(LinkError):
     """The scheduler answers, its agent does not: it has been restarted without one."""
 
+
+#: A pod may be given any grace period; a month is as good as longer.
+LONGEST_S = 30 * 24 * 3600.0
 
 #: What the agent's vetoes are called in plans, conditions and events.
 VETOES = {
@@ -30,13 +34,24 @@ VETOES = {
 
 
 class AgentLink:
-    """Speaks the wire with one agent; `hello` is its answer to the first message."""
+    """
+    Speaks the wire with one agent.
+
+    Args:
+        hello: Its answer to the first message.
+        notes: What of its notes has been read; see `SnapshotReader`.
+    """
 
     def __init__(
-        self, calls: SchedulerCalls, hello: Mapping[str, Any], *, tally: bool = False
+        self,
+        calls: SchedulerCalls,
+        hello: Mapping[str, Any],
+        *,
+        notes: NoteReader,
+        tally: bool = False,
     ) -> None:
         self._calls, self._hello = calls, hello
-        self._reader = SnapshotReader()
+        self._reader = SnapshotReader(notes)
         self._extra = {"tally": True} if tally else {}
         self._configured: tuple[str, dict[str, Any]] | None = None
 
@@ -51,16 +66,34 @@ class AgentLink:
             answer, agent=self._hello["agent"], version=self._hello["distributed"]
         )
 
-    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
+    async def retire(
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
+    ) -> list[Retired]:
         answer = await self._ask(
             wire.RETIRE,
             names=list(names),
             reason=reason.value,
-            busy_ok=False,
+            busy_ok=busy_ok,
             deadline_ms=round(policy.retirement.grace_s * 1000),
             on_timeout=policy.retirement.on_timeout.value,
         )
         return _outcomes(answer)
+
+    async def leave(
+        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
+    ) -> list[Retired]:
+        answer = await self._calls.call(
+            wire.LEAVE,
+            protocol=wire.PROTOCOL,
+            names=list(names),
+            left_ms=max(1, round(min(left_s, LONGEST_S) * 1000)),
+            reason=reason.value,
+            ending=ending,
+        )
+        if answer is None:  # an older agent of the same protocol has no such handler
+            old = f"agent {self._hello['agent']} in the scheduler is too old to hear of it"
+            return [Retired(name, wire.ACTIVE, None, old) for name in names]
+        return _outcomes(_read(wire.LEAVE, answer))
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         return _outcomes(await self._ask(wire.CANCEL, names=list(names)))
@@ -84,6 +117,8 @@ class AgentLink:
             "shuffle_pins": policy.pins.shuffle,
             "shuffle_timeout_ms": round(policy.pins.shuffle_timeout_s * 1000),
             "manual_max_ms": round(policy.pins.manual_max_s * 1000),
+            "client_pins": policy.pins.client,
+            "client_max_ms": round(policy.pins.client_max_s * 1000),
             **self._extra,
         }
         wanted = (self._hello["session"], settings)
@@ -95,11 +130,17 @@ class AgentLink:
         answer = await self._calls.call(op, protocol=wire.PROTOCOL, **request)
         if answer is None:
             raise AgentGone("the scheduler has been restarted without its agent")
-        if not isinstance(answer, Mapping):
-            raise LinkError(f"{op} answered {type(answer).__name__}, not a message")
-        if "error" in answer:
-            raise LinkError(f"{op}: {answer['message']}")
-        return answer
+        return _read(op, answer)
+
+
+def _read(op: str, answer: Any) -> Mapping[str, Any]:
+    if not isinstance(answer, Mapping):
+        raise LinkError(f"{op} answered {type(answer).__name__}, not a message")
+    if answer.get("error") == wire.E_REFUSED:
+        raise LinkError(answer["message"])
+    if "error" in answer:
+        raise LinkError(f"{op}: {answer['message']}")
+    return answer
 
 
 def _outcomes(answer: Mapping[str, Any]) -> list[Retired]:

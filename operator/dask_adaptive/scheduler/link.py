@@ -16,6 +16,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.scheduler.agent_link import AgentGone, AgentLink
 from dask_adaptive.scheduler.attach import attach as attach_agent
 from dask_adaptive.scheduler.calls import SchedulerCalls
+from dask_adaptive.scheduler.notes import NoteReader
 from dask_adaptive.scheduler.stock_link import StockLink
 from dask_adaptive_agent import wire
 
@@ -56,6 +57,7 @@ class Link:
         self._may_attach, self._tally, self._clock = attach, tally, clock
         self._link: AgentLink | StockLink | None = None
         self._retry_at = 0.0
+        self._notes = NoteReader()
 
     async def observe(self, policy: Policy) -> ObservedScheduler:
         """Take a snapshot; a problem is part of the answer."""
@@ -73,8 +75,16 @@ class Link:
             odd = LinkError(f"{self._calls.address} does not answer like a scheduler: {exc!r}")
             return self._problem(Reason.SCHEDULER_UNREACHABLE, odd)
 
-    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
-        return await (await self._open()).retire(names, policy, reason)
+    async def retire(
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
+    ) -> list[Retired]:
+        return await (await self._open()).retire(names, policy, reason, busy_ok=busy_ok)
+
+    async def leave(
+        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
+    ) -> list[Retired]:
+        link = await self._open()
+        return await link.leave(names, left_s=left_s, reason=reason, ending=ending)
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         return await (await self._open()).cancel(names)
@@ -122,7 +132,7 @@ class Link:
             except LinkError as exc:
                 why = _Degraded(Reason.AGENT_MISSING, f"{exc}; served by stock RPC")
         if hello is not None:
-            return AgentLink(self._calls, hello, tally=self._tally)
+            return AgentLink(self._calls, hello, notes=self._notes, tally=self._tally)
         self._retry_at = self._clock() + RETRY_S
         return StockLink(self._calls, self._long_calls, degraded=why.reason, message=why.message)
 

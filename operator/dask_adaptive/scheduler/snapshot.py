@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dask_adaptive.model.observed import (
     Shuffle,
     Tally,
 )
+from dask_adaptive.scheduler.notes import NoteReader
 from dask_adaptive_agent import wire
 
 
@@ -27,17 +29,33 @@ class _Introduced:
     memory_limit: int
 
 
-class SnapshotReader:
-    """Turns `wire.Snapshot` into `ObservedScheduler`; holds one session's names by slot."""
+@dataclass(frozen=True, slots=True)
+class _Departing:
+    name: str  # as it was
+    message: str  # what it waits for; never empty
+    left_s: float
 
-    def __init__(self) -> None:
+
+class SnapshotReader:
+    """
+    Turns `wire.Snapshot` into `ObservedScheduler`; holds one session's names by slot.
+
+    What an older agent of the same protocol does not send is taken for nothing to report.
+
+    Args:
+        notes: Outlives this reader where a link is opened again, so that nothing is told twice.
+    """
+
+    def __init__(self, notes: NoteReader) -> None:
+        self._notes = notes
         self._session, self._known = "", 0
         self._introduced: dict[int, _Introduced] = {}
 
     @property
     def request(self) -> dict[str, Any]:
-        """What to send along with `observe` so that known names are not sent again."""
-        return {"session": self._session, "known": self._known}
+        """What to send along with `observe` so that what is known is not sent again."""
+        heard = self._notes.heard(self._session)
+        return {"session": self._session, "known": self._known, "heard": heard}
 
     def read(self, snapshot: Mapping[str, Any], *, agent: str, version: str) -> ObservedScheduler:
         """
@@ -49,7 +67,7 @@ class SnapshotReader:
         try:
             return self._read(snapshot, agent=agent, version=version)
         except (KeyError, TypeError, ValueError, IndexError) as exc:
-            self.__init__()  # type: ignore[misc]  # names may be half read
+            self.__init__(self._notes)  # type: ignore[misc]  # names may be half read
             raise LinkError(f"the agent's snapshot cannot be read: {exc!r}") from exc
 
     def _read(self, snapshot: Mapping[str, Any], *, agent: str, version: str) -> ObservedScheduler:
@@ -64,6 +82,8 @@ class SnapshotReader:
             shuffles=tuple(
                 Shuffle(s["id"], s["run_id"], s["workers"]) for s in snapshot["shuffles"]
             ),
+            notes=self._notes.read(snapshot["session"], snapshot.get("notes", ())),
+            pins_expired=tuple(sorted(snapshot.get("pins_expired", {}).items())),
             queued=totals["queued"] + totals["unrunnable"],
             processing=totals["processing"],
             tally=_tally(snapshot["tally"]),
@@ -85,10 +105,11 @@ class SnapshotReader:
         columns: Mapping[str, Any] = snapshot["workers"]
         closable, actors = set(snapshot["closable"]), set(snapshot["actors"])
         pins, leaving = _pins(snapshot), {r["slot"]: r for r in snapshot["retirements"]}
+        departing = {r["slot"]: _departing(r) for r in snapshot.get("departures", ())}
         rows = zip(*(columns[c] for c in wire.Columns.__annotations__), strict=True)
         return tuple(
             SchedulerWorker(
-                name=self._introduced[slot].name,
+                name=departing[slot].name if slot in departing else self._introduced[slot].name,
                 address=self._introduced[slot].address,
                 status=wire.STATUSES[status],
                 nthreads=self._introduced[slot].nthreads,
@@ -103,6 +124,8 @@ class SnapshotReader:
                 pins=pins.get(slot, ()),
                 leaving=Leaving(leaving[slot]["state"]) if slot in leaving else Leaving.NO,
                 leaving_message=leaving[slot]["message"] if slot in leaving else "",
+                departing=departing[slot].message if slot in departing else "",
+                departing_left_s=departing[slot].left_s if slot in departing else math.inf,
             )
             for slot, status, processing, occupancy_ms, idle_ms, sole_bytes, memory in rows
         )
@@ -111,10 +134,19 @@ class SnapshotReader:
 def _pins(snapshot: Mapping[str, Any]) -> dict[int, tuple[Pin, ...]]:
     by_slot: dict[int, list[Pin]] = defaultdict(list)
     for row in snapshot["pins"]:
-        pin = Pin(row["source"], row["owner"], row["reason"], row["left_ms"] / 1000)
+        left_ms = row["left_ms"]
+        latest_s, for_s = row.get("latest_ms", left_ms) / 1000, row.get("for_ms", 0) / 1000
+        pin = Pin(row["source"], row["owner"], row["reason"], left_ms / 1000, latest_s, for_s)
         for slot in row["slots"]:
             by_slot[slot].append(pin)
     return {slot: tuple(pins) for slot, pins in by_slot.items()}
+
+
+def _departing(row: Mapping[str, Any]) -> _Departing:
+    # A worker that departs has been renamed, so that its replacement finds its name free.
+    message = row["message"] or row["reason"] or "its process is about to end"
+    left_s = math.inf if row["left_ms"] < 0 else row["left_ms"] / 1000
+    return _Departing(row["name"], message, left_s)
 
 
 def _tally(row: Mapping[str, Any] | None) -> Tally | None:

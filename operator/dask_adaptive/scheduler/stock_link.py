@@ -10,6 +10,7 @@ cannot be called back.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from dask_adaptive.model.observed import Leaving, ObservedScheduler, SchedulerWo
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.scheduler.calls import SchedulerCalls
+from dask_adaptive.scheduler.stock_leave import StockDepartures
 
 #: First release whose workers_to_close leaves the participants of P2P shuffles out.
 HOOKED = (2024, 4, 2)
@@ -45,6 +47,7 @@ class StockLink:
         self._version = ""
         self._busy_at: dict[str, float] = {}
         self._moves: dict[str, asyncio.Task[bool]] = {}
+        self._departures = StockDepartures(calls, long_calls, clock)
 
     async def observe(self, policy: Policy) -> ObservedScheduler:
         """Ask what stock handlers know. Raises `LinkError`."""
@@ -58,6 +61,7 @@ class StockLink:
         )
         rows = identity["workers"].items()
         self._forget(row["name"] for _, row in rows)
+        self._departures.forget(identity["workers"])
         return ObservedScheduler(
             session=identity["id"],
             distributed=self._version,
@@ -70,12 +74,15 @@ class StockLink:
             ),
         )
 
-    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
+    async def retire(
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
+    ) -> list[Retired]:
         """
         Let workers go that `workers_to_close` offers now; their data moves in the background.
 
         One request at a time: upstream's RetireWorker counts a copy on another leaving worker as
-        safe, so two that leave one after the other may each rely on the other's copy.
+        safe, so two that leave one after the other may each rely on the other's copy. `busy_ok`
+        changes nothing: stock RPC does not know a pinned worker from a busy one.
         """
         identity = await self._calls.call("identity")
         rows = {str(row["name"]): (a, row["status"]) for a, row in identity["workers"].items()}
@@ -92,6 +99,24 @@ class StockLink:
             for name in names
         ]
 
+    async def leave(
+        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
+    ) -> list[Retired]:
+        """Move the data of workers whose processes end; what is not certain is left alone."""
+        if not ending:
+            said = "stock RPC cannot put a worker back to service, so it is not taken out of it"
+            return [Retired(name, "active", None, said) for name in names]
+        identity = await self._calls.call("identity")
+        rows = {str(row["name"]): address for address, row in identity["workers"].items()}
+        rows |= {address: address for address in identity["workers"]}
+        self._departures.begin([rows[n] for n in names if n in rows], left_s=left_s)
+        return [
+            Retired(name, "gone")
+            if name not in rows
+            else Retired(name, "drained" if self._departures.is_empty(rows[name]) else "draining")
+            for name in names
+        ]
+
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         # No stock handler puts a worker back to service: it goes on leaving, its data is safe.
         return [Retired(n, "draining", None, "cannot be called back by stock RPC") for n in names]
@@ -103,6 +128,7 @@ class StockLink:
         """See `pin`."""
 
     async def close(self) -> None:
+        await self._departures.close()
         for task in self._moves.values():
             task.cancel()
         await asyncio.gather(*self._moves.values(), return_exceptions=True)
@@ -118,8 +144,8 @@ class StockLink:
         name, now = str(row["name"]), self._clock()
         if processing:
             self._busy_at[name] = now
-        leaving = Leaving.NO
-        if row["status"] == CLOSING:
+        leaving, is_departing = Leaving.NO, address in self._departures
+        if row["status"] == CLOSING and not is_departing:
             is_done = self._is_moved(name) and not processing
             leaving = Leaving.DRAINED if is_done else Leaving.DRAINING
         return SchedulerWorker(
@@ -135,6 +161,8 @@ class StockLink:
             closable=name in closable,
             leaving=leaving,
             leaving_message="" if leaving is Leaving.NO else "being retired by stock RPC",
+            departing="its data is being moved by stock RPC" if is_departing else "",
+            departing_left_s=self._departures.left_s(address) if is_departing else math.inf,
         )
 
     async def _refusal(self, new: Sequence[str], leaving: Collection[str]) -> Retired | None:

@@ -1,0 +1,101 @@
+"""Events: what is told once, when it happens, of what was done or has become bad or good. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dask_adaptive.loop import status as st
+from dask_adaptive.loop.names import named
+from dask_adaptive.loop.ports import Event, EventType
+from dask_adaptive.loop.status import Status
+from dask_adaptive.model.observed import ObservedCluster
+from dask_adaptive.model.plan import Action, Leave, Outcome, Plan, SetPin, SetReplicas, Unpin
+from dask_adaptive.model.reason import Reason
+
+#: What has cost something, or is about to: people should look.
+_WARNED = frozenset(
+    {
+        Reason.SHUFFLE_PIN_EXPIRED,
+        Reason.CLIENT_PIN_EXPIRED,
+        Reason.PINS_OVERRIDDEN,
+        Reason.TASKS_GIVEN_BACK,
+    }
+)
+
+
+def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
+    """What was done, and what was refused or failed; each is about a worker or the policy."""
+    for outcome in outcomes:
+        worker = about(outcome.action)
+        if isinstance(outcome.action, SetPin) and outcome.reason is Reason.INVALID_PIN:
+            yield Event(EventType.WARNING, outcome.reason, outcome.message, worker)
+        elif outcome.done:
+            yield Event(EventType.NORMAL, outcome.reason, describe(outcome.action), worker)
+        elif outcome.reason is Reason.ACTION_FAILED:
+            text = f"{describe(outcome.action)}: {outcome.message}"
+            yield Event(EventType.WARNING, outcome.reason, text, worker)
+        else:
+            text = outcome.message
+            if not isinstance(outcome.action, Leave):
+                text = f"stays: {text}"
+            yield Event(EventType.NORMAL, outcome.reason, text, worker)
+
+
+def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
+    """What has happened in the scheduler; each is about one worker, or the policy."""
+    notes = observed.scheduler.notes
+    if not notes:
+        return
+    names = {w.name for g in observed.groups for w in g.workers}
+    by_dask_name = {n: w.name for g in observed.groups for w in g.workers for n in w.dask_names}
+    for note in notes:
+        workers = {by_dask_name.get(n) or named(n, names) for n in note.names}
+        worker = workers.pop() if len(workers) == 1 else None
+        kind = EventType.WARNING if note.kind in _WARNED else EventType.NORMAL
+        yield Event(kind, note.kind, note.message, worker or "")
+
+
+def events_of_advice(decided: Plan) -> Iterator[Event]:
+    """In Advise mode: what would have been done."""
+    for action in decided.advice:
+        text = describe(action)
+        yield Event(EventType.NORMAL, action.reason, text, about(action), would=True)
+
+
+def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
+    """A condition that has become bad, or good again."""
+    old = {c.type: c for c in before.conditions} if before else {}
+    for condition in now.conditions:
+        was = old.get(condition.type)
+        if condition.type not in {st.READY, st.INJECTED}:
+            continue  # these two say it all; more events would say the same thing again
+        if was is not None and (was.status, was.reason) == (condition.status, condition.reason):
+            continue
+        if condition.status is False:
+            text = f"{condition.type}: {condition.message}"
+            yield Event(EventType.WARNING, condition.reason, text)
+        elif condition.status and was is not None and was.status is False:
+            yield Event(EventType.NORMAL, condition.reason, f"{condition.type} again")
+
+
+def describe(action: Action) -> str:
+    """One action as a sentence for people."""
+    match action:
+        case SetReplicas(group, replicas, _, message):
+            return f"set {group} to {replicas} replicas: {message}"
+        case SetPin() | Unpin():
+            return action.message
+        case _:
+            return f"{_VERBS[type(action).__name__]}: {action.message}"
+
+
+_VERBS = {
+    "Retire": "begins to leave",
+    "Leave": "hands over what it has",
+    "Cancel": "stays in service",
+    "Delete": "is taken away",
+}
+
+
+def about(action: Action) -> str:
+    return "" if isinstance(action, SetReplicas) else action.worker

@@ -1,0 +1,222 @@
+"""Ends of workers and notes, as they reach the operator: with the agent, an older one, and none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, Worker, wait
+
+from dask_adaptive.loop.ports import LinkError
+from dask_adaptive.model.observed import Note, SchedulerWorker
+from dask_adaptive.model.policy import Pins, Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.scheduler.link import Link, connect
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.notes import Note as AgentNote
+
+POLICY = Policy("t", 3)
+POD_ENDING = Reason.POD_ENDING
+
+
+@pytest.fixture
+async def s() -> AsyncIterator[Any]:
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+async def workers(s: Any) -> AsyncIterator[list[Any]]:
+    async with Worker(s.address, name="a", nthreads=1) as a, Worker(s.address, name="b") as b:
+        yield [a, b]
+
+
+@pytest.fixture
+async def client(s: Any) -> AsyncIterator[Any]:
+    async with Client(s.address, asynchronous=True) as made:
+        yield made
+
+
+@pytest.fixture
+async def link(s: Any) -> AsyncIterator[Link]:
+    made = connect(s.address, timeout_s=2.0)
+    yield made
+    await made.close()
+
+
+async def seen(link: Link, address: str) -> SchedulerWorker:
+    return next(w for w in (await link.observe(POLICY)).workers if w.address == address)
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < 20, what
+        await asyncio.sleep(0.02)
+
+
+def without(row: Any, *keys: str) -> dict[str, Any]:
+    return {k: v for k, v in row.items() if k not in keys}
+
+
+def slow(x: Any, seconds: float = 0.5) -> Any:
+    time.sleep(seconds)
+    return x
+
+
+async def test_a_worker_that_leaves_is_seen_as_departing_under_its_own_name(
+    s: Any, client: Any, workers: list[Any], link: Link
+) -> None:
+    address = workers[0].address
+    task = client.submit(slow, 1, 2.0, workers=["a"])
+    await until(lambda: bool(s.workers[address].processing), "it runs")
+    before = await seen(link, address)
+
+    answers = await link.leave([address], left_s=60.0, reason=POD_ENDING)
+    after = await seen(link, address)
+
+    assert ["draining"] == [a.state for a in answers]
+    assert "" == before.departing
+    assert ("a", True) == (after.name, bool(after.departing))
+    assert 50 < after.departing_left_s <= 60
+    assert "a" not in s.aliases  # so that its replacement can have the name
+    assert 1 == await task
+
+
+async def test_workers_that_are_not_there_are_gone(s: Any, link: Link) -> None:
+    answers = await link.leave(["tcp://127.0.0.1:9"], left_s=1.0, reason=POD_ENDING)
+
+    assert ["gone"] == [a.state for a in answers]
+
+
+async def test_notes_are_read_once_however_often_the_link_is_opened(s: Any, link: Link) -> None:
+    agent = install(s)
+    agent.notes.add(wire.N_PINS_OVERRIDDEN, "retire_workers broke a pin", ["a"])
+    first = await link.observe(POLICY)
+    agent.notes.add(wire.N_WORKER_LEFT, "left", ["b"])
+    second = await link.observe(POLICY)
+    observe, s.handlers[wire.OBSERVE] = s.handlers[wire.OBSERVE], lambda **_: "nonsense"
+    lost = await link.observe(POLICY)
+    s.handlers[wire.OBSERVE] = observe
+    agent.notes.add(wire.N_WORKER_LEFT, "left too", [])
+    third = await link.observe(POLICY)
+
+    assert not lost.is_connected
+    assert [
+        (Note(1, Reason.PINS_OVERRIDDEN, "retire_workers broke a pin", ("a",)),),
+        (Note(2, Reason.WORKER_LEFT, "left", ("b",)),),
+        (Note(3, Reason.WORKER_LEFT, "left too"),),
+    ] == [first.notes, second.notes, third.notes]
+
+
+async def test_a_new_operator_does_not_repeat_what_is_old_news(s: Any, link: Link) -> None:
+    agent = install(s)
+    agent.notes._notes.append(AgentNote(1, wire.N_WORKER_LEFT, "old", [], agent.clock() - 61))
+    agent.notes._notes.append(AgentNote(2, wire.N_WORKER_LEFT, "fresh", [], agent.clock() - 1))
+    agent.notes._notes.append(AgentNote(3, "FromTheFuture", "unknown", [], agent.clock()))
+
+    assert ["fresh"] == [n.message for n in (await link.observe(POLICY)).notes]
+    assert () == (await link.observe(POLICY)).notes
+
+
+async def test_an_older_agent_of_the_same_protocol_is_served(
+    s: Any, workers: list[Any], link: Link
+) -> None:
+    install(s)
+    observe = s.handlers[wire.OBSERVE]
+
+    def older(**request: Any) -> Any:
+        answer = observe(**request)
+        pins = [without(pin, "latest_ms", "for_ms") for pin in answer["pins"]]
+        return {**without(answer, "notes", "departures", "pins_expired"), "pins": pins}
+
+    s.handlers[wire.OBSERVE] = older
+    del s.handlers[wire.LEAVE]
+    await link.pin(["a"], ttl_s=60.0, note="")
+    observed = await link.observe(POLICY)
+    (answer,) = await link.leave(["a"], left_s=60.0, reason=POD_ENDING)
+
+    assert observed.is_connected
+    (pin,) = next(w.pins for w in observed.workers if w.name == "a")
+    assert (pin.left_s, 0.0) == (pin.latest_s, pin.for_s)
+    assert "active" == answer.state
+    assert "too old" in answer.message
+    assert (await link.observe(POLICY)).agent  # it is not taken for a scheduler without an agent
+
+
+async def test_what_the_policy_says_of_pins_reaches_the_agent(s: Any, link: Link) -> None:
+    agent = install(s)
+    policy = Policy("t", 3, pins=Pins(client=False, client_max_s=90.0))
+    await link.observe(policy)
+
+    assert (False, 90_000) == (agent.settings.client_pins, agent.settings.client_max_ms)
+
+
+async def test_a_refusal_is_an_error_in_the_agents_own_words(s: Any, link: Link) -> None:
+    await link.observe(POLICY)
+    said = {"error": wire.E_REFUSED, "message": "the policy allows 4h", "protocol": wire.PROTOCOL}
+    s.handlers[wire.PIN] = lambda **_: said
+
+    with pytest.raises(LinkError, match=r"^the policy allows 4h$"):
+        await link.pin(["a"], ttl_s=1.0, note="")
+
+
+async def test_a_busy_worker_is_retired_only_if_that_is_said(
+    s: Any, client: Any, workers: list[Any], link: Link
+) -> None:
+    task = client.submit(slow, 1, 1.0, workers=["a"], allow_other_workers=True)
+    await until(lambda: bool(s.workers[workers[0].address].processing), "it runs")
+
+    refused = await link.retire(["a"], POLICY, Reason.UNDERUTILIZED)
+    begun = await link.retire(["a"], POLICY, Reason.NODE_GOING, busy_ok=True)
+
+    assert [("active", Reason.BUSY)] == [(r.state, r.veto) for r in refused]
+    assert ["draining"] == [r.state for r in begun]
+    assert 1 == await task
+
+
+async def test_by_stock_rpc_all_that_a_worker_has_is_moved_while_it_ends(
+    s: Any, client: Any, workers: list[Any]
+) -> None:
+    """Its running task too: what it leaves behind is moved once it is done."""
+    link = connect(s.address, timeout_s=5.0, attach=False)
+    a, b = (w.address for w in workers)
+    kept = client.map(slow, range(4), seconds=0, workers=["a"], pure=False)
+    await wait(kept)
+    task = client.submit(slow, "last", 1.5, workers=["a"], pure=False)
+    await until(lambda: bool(s.workers[a].processing), "it runs")
+
+    (begun,) = await link.leave([a], left_s=60.0, reason=POD_ENDING)
+    departing = await seen(link, a)
+    await wait(task)
+    await until(
+        lambda: all(any(ws.address == b for ws in s.tasks[f.key].who_has) for f in [*kept, task]),
+        "the other worker has it all",
+    )
+    while (await link.leave([a], left_s=60.0, reason=POD_ENDING))[0].state != "drained":
+        await asyncio.sleep(0.1)
+
+    assert "draining" == begun.state
+    assert departing.departing
+    assert 50 < departing.departing_left_s <= 60
+    assert ["gone"] == [r.state for r in await link.leave(["x"], left_s=1.0, reason=POD_ENDING)]
+    await workers[0].close()
+    await link.observe(POLICY)
+    assert [0, 1, 2, 3] == await client.gather(kept)
+    assert "last" == await task
+    await link.close()
+
+
+async def test_by_stock_rpc_nothing_is_done_about_an_end_that_is_not_certain(
+    s: Any, workers: list[Any]
+) -> None:
+    link = connect(s.address, timeout_s=5.0, attach=False)
+    (answer,) = await link.leave(["a"], left_s=60.0, reason=POD_ENDING, ending=False)
+    await link.close()
+
+    assert "active" == answer.state
+    assert "running" == s.workers[workers[0].address].status.name
