@@ -21,7 +21,12 @@ remove_namespace() { # only one that install.sh made, and that nobody else uses
 }
 
 remove_chart() { # RELEASE NAMESPACE
-  quiet_helm uninstall "$1" --namespace "$2" --ignore-not-found --wait --timeout 90s || die "$1 could not be removed (see above)"
+  local words=("$1" --namespace "$2" --ignore-not-found --wait --timeout 150s)
+  if ! quiet_helm uninstall "${words[@]}"; then
+    # Our chart's hook takes annotations off workers' pods, with the operator's image, which may be gone.
+    say "trying once more without hooks; annotations dask-adaptive.dev/hints may stay on pods (dask-adaptive tidy removes them)"
+    quiet_helm uninstall "${words[@]}" --no-hooks || die "$1 could not be removed (see above)"
+  fi
   remove_namespace "$2"
 }
 

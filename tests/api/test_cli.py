@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -84,3 +87,69 @@ def test_a_pod_that_can_not_start_is_explained(run: Run, kubectl: Kubectl) -> No
     kubectl.apply(POD)
 
     assert "Pending" in run("explain", "w1-h-x").output
+
+
+def worker(name: str, **annotations: str) -> dict[str, Any]:
+    meta = {"name": name, "labels": POD["metadata"]["labels"], "annotations": annotations}
+    return {**POD, "metadata": meta}
+
+
+def annotations(kubectl: Kubectl) -> dict[str, Any]:
+    """Those of each pod, but for kubectl's own."""
+    found = {}
+    for pod in kubectl.json("get", "pods")["items"]:
+        notes = pod["metadata"].get("annotations") or {}
+        found[pod["metadata"]["name"]] = {k: v for k, v in notes.items() if "kubectl" not in k}
+    return found
+
+
+def test_tidy_removes_what_is_ours_and_nothing_else(run: Run, kubectl: Kubectl) -> None:
+    users = {"mine": "1", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+    ours = {
+        "dask-adaptive.dev/hints": "karpenter.sh/do-not-disrupt",
+        "karpenter.sh/do-not-disrupt": "true",
+        "dask-adaptive.dev/pinned-by": "shuffle ab",
+    }
+    theirs = {"dask-adaptive.dev/pin": "4h", "dask-adaptive.dev/injected": "1"}
+    kubectl.apply(worker("a", **users, **ours), worker("b", **theirs), worker("c", **ours))
+    result = run("tidy")
+
+    assert 0 == result.exit_code, result.output
+    assert {"a": users, "b": theirs, "c": {}} == annotations(kubectl)
+    assert f"{kubectl.namespace}/a: dask-adaptive.dev/hints" in result.output
+    assert "annotations removed from 2 pods" in result.output
+    assert "annotations removed from 0 pods" in run("tidy").output
+
+
+def test_tidy_waits_for_the_operator_to_stop(run: Run, kubectl: Kubectl) -> None:
+    kubectl("create", "deployment", "operator", "--image=x", "--replicas=2")
+    body = worker("operator-x")
+    body["metadata"]["labels"] = {"app": "operator"}
+    kubectl.apply(body, worker("a", **{"dask-adaptive.dev/pinned-by": "x"}))
+    target = f"{kubectl.namespace}/operator"
+
+    def scaled() -> bool:
+        found = kubectl.json("get", "deployment", "operator")
+        return int(found["spec"]["replicas"]) == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, "tidy", "--stop", target)
+        while not scaled():
+            assert not running.done(), running.result().output
+            time.sleep(0.2)
+        time.sleep(1.5)
+        assert not running.done(), "it goes on while a pod of the operator is there"
+        assert annotations(kubectl)["a"], "nothing is written before"
+        kubectl("delete", "pod", "operator-x", "--grace-period=0", "--force")
+        result = running.result(timeout=20)
+
+    assert 0 == result.exit_code, result.output
+    assert f"deployment {target} stopped" in result.output
+    assert {} == annotations(kubectl)["a"]
+
+
+def test_tidy_without_an_operator(run: Run, kubectl: Kubectl) -> None:
+    result = run("tidy", "--stop", f"{kubectl.namespace}/nobody")
+
+    assert (0, True) == (result.exit_code, "is gone already" in result.output)
+    assert 2 == run("tidy", "--stop", "nobody").exit_code

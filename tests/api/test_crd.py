@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -31,6 +32,9 @@ def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
     assert Policy(cluster="etl", maximum=5) == parse_policy(stored)
     assert "60s" == stored["idleTimeout"]
     assert {"enabled": True, "timeout": "1h"} == stored["pins"]["shuffle"]
+    assert {"enabled": True, "maxDuration": "4h"} == stored["pins"]["client"]
+    assert {"enabled": False, "maxDelay": "10m"} == stored["evictionGuard"]
+    assert {"nodeSignals": "Drain", "hints": True} == stored["disruption"]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,11 @@ def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
         ({"retirement": {"gracePeriod": "1d"}}, ["spec.retirement.gracePeriod must be a duration"]),
         ({"pins": {"shuffle": {"timeout": "x"}}}, ["spec.pins.shuffle.timeout must be"]),
         ({"pins": {"manual": {"maxDuration": "x"}}}, ["spec.pins.manual.maxDuration must be"]),
+        ({"pins": {"client": {"maxDuration": "1d"}}}, ["spec.pins.client.maxDuration must be"]),
+        ({"evictionGuard": {"maxDelay": "soon"}}, ["spec.evictionGuard.maxDelay must be a dur"]),
+        ({"evictionGuard": {"enabled": "yes"}}, ["spec.evictionGuard.enabled", "boolean"]),
+        ({"disruption": {"nodeSignals": "drain"}}, ["nodeSignals", '"Drain", "Ignore"']),
+        ({"disruption": {"hint": True}}, ["unknown field", "spec.disruption.hint"]),
         ({"idelTimeout": "5s"}, ["unknown field", "spec.idelTimeout"]),
         ({"workerGroups": []}, ["unknown field", "spec.workerGroups"]),
         ({"clusterRef": {"name": ""}}, ["spec.clusterRef.name"]),
@@ -93,7 +102,24 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
     told = kubectl("explain", "adaptivepolicies.spec", "--recursive")
 
     assert "maxConcurrent" in told
-    assert "<no description>" not in kubectl("explain", "adaptivepolicies.spec.retirement")
+    for field in ("retirement", "evictionGuard", "disruption", "pins.client"):
+        assert "<no description>" not in kubectl("explain", f"adaptivepolicies.spec.{field}")
+
+
+def test_a_status_says_who_holds_which_workers(kubectl: Kubectl) -> None:
+    kubectl.apply(policy())
+    row = {
+        "source": "client",
+        "owner": "Client-1",
+        "reason": "a look",
+        "until": "2026-02-01T00:00:00Z",
+        "workers": ["a", "b"],
+        "count": 12,
+    }
+    patch = json.dumps({"status": {"heldBy": [row]}})
+    kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
+
+    assert [row] == kubectl.json("get", "dap", "p")["status"]["heldBy"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

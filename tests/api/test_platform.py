@@ -13,12 +13,12 @@ from dask_adaptive.kube.events import EventPoster
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import KubeReporter
-from dask_adaptive.kube.resources import CLUSTERS, DEPLOYMENTS, GROUPS, PODS, POLICIES
+from dask_adaptive.kube.resources import CLUSTERS, DEPLOYMENTS, GROUPS, NODES, PODS, POLICIES
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import PlatformWorker
+from dask_adaptive.model.observed import Mark, PlatformWorker
 from dask_adaptive.model.reason import Reason
 from support.kube_server import Kubectl
 
@@ -75,6 +75,17 @@ class Scene:
             "spec": spec,
         }
         await self.api.create(kind.path(self.key.namespace), body)
+
+    async def bind(self, node: str) -> None:
+        """Put the pod on a node, as the scheduler of Kubernetes does."""
+        name = f"{WORKER}-ab-cd"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self.api.create(PODS.path(self.key.namespace, name, "binding"), body)
 
     async def worker(self) -> PlatformWorker:
         await self.world.resync(self.api)
@@ -156,12 +167,12 @@ async def test_a_person_overrules_the_copy(scene: Scene) -> None:
     assert await scene.pin_left_s() is None
 
 
-def reporter_of(scene: Scene) -> KubeReporter:
+def reporter_of(scene: Scene, *, hints: bool = True) -> KubeReporter:
     policy = scene.world.get(PolicyObject, scene.key.namespace, "p")
     assert policy is not None
     events = EventPoster(scene.api, time.time)
     return KubeReporter(
-        policy, api=scene.api, world=scene.world, events=events, wall_clock=time.time
+        policy, api=scene.api, world=scene.world, events=events, wall_clock=time.time, hints=hints
     )
 
 
@@ -226,3 +237,85 @@ async def test_reporting_to_a_policy_that_is_gone_is_no_error(scene: Scene) -> N
     scene.kubectl("delete", "dap", "p")
 
     await reporter.status(Status(replicas=1))
+
+
+def notes_of(scene: Scene) -> dict[str, str]:
+    pod = scene.kubectl.json("get", "pod", f"{WORKER}-ab-cd")
+    return dict(pod["metadata"].get("annotations") or {})
+
+
+async def test_marks_go_round_and_leave_nothing(scene: Scene) -> None:
+    await scene.make()
+    await make_policy(scene)
+    reporter = reporter_of(scene)
+    scene.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "mine=1")
+    await scene.world.resync(scene.api)
+    for mark in (Mark("shuffle ab", keep=True), Mark(keep=True), Mark("a person"), Mark()):
+        await reporter.mark(WORKER, mark)
+        assert mark == (await scene.worker()).mark
+        await reporter.mark(WORKER, mark)
+
+    assert {"mine": "1"} == notes_of(scene)
+    await reporter.mark("nobody", Mark("x"))
+
+
+async def test_what_somebody_has_set_meanwhile_is_not_overwritten(scene: Scene) -> None:
+    await scene.make()
+    await make_policy(scene)
+    reporter = reporter_of(scene)
+    name = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    scene.kubectl("annotate", "pod", f"{WORKER}-ab-cd", f"{name}=true")
+    await reporter.mark(WORKER, Mark(keep=True))  # the cache is behind
+
+    other = "karpenter.sh/do-not-disrupt"
+    ours = {other: "true", "dask-adaptive.dev/hints": other}
+    assert {name: "true", **ours} == notes_of(scene)
+    await scene.world.resync(scene.api)
+    scene.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "more=1")
+    await reporter.mark(WORKER, Mark())
+    assert {name: "true", "more": "1"} == notes_of(scene)
+
+
+async def test_without_hints_pods_are_left_alone(scene: Scene) -> None:
+    await scene.make()
+    await make_policy(scene)
+    await reporter_of(scene, hints=False).mark(WORKER, Mark("x", keep=True))
+
+    assert {} == notes_of(scene)
+
+
+async def test_a_cordoned_node_is_seen_below_its_worker(scene: Scene) -> None:
+    await scene.make()
+    node = f"n-{scene.key.namespace}"
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
+    await scene.api.create(NODES.path(), body)
+    try:
+        await scene.bind(node)
+        assert "" == (await scene.worker()).node_going
+        scene.kubectl("cordon", node)
+        assert f"node {node} is cordoned" == (await scene.worker()).node_going
+        scene.kubectl("uncordon", node)
+        scene.kubectl("taint", "node", node, "karpenter.sh/disrupted:NoSchedule")
+        assert f"node {node}: karpenter.sh/disrupted" == (await scene.worker()).node_going
+    finally:
+        scene.kubectl("delete", "node", node)
+
+
+async def test_a_pod_that_is_being_deleted_is_an_ending(scene: Scene) -> None:
+    await scene.make()
+    pod, node = f"{WORKER}-ab-cd", f"n-{scene.key.namespace}"
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
+    await scene.api.create(NODES.path(), body)
+    try:
+        await scene.bind(node)
+        status = {"status": {"podIP": "10.1.2.3", "podIPs": [{"ip": "10.1.2.3"}]}}
+        await scene.api.patch(PODS.path(scene.key.namespace, pod, "status"), status)
+        # A pod on a node is only marked: its kubelet would end it, and there is none here.
+        scene.kubectl("delete", "pod", pod, "--grace-period=120", "--wait=false")
+        await scene.world.resync(scene.api)
+        (ending,) = (await scene.platform.look()).ending
+
+        assert (WORKER, pod, ("10.1.2.3",)) == (ending.worker, ending.pod, ending.addresses)
+        assert 120 == pytest.approx(ending.left_s, abs=20)
+    finally:
+        scene.kubectl("delete", "node", node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,23 +12,42 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.agent_config import AgentConfig
 from dask_adaptive.kube.agent_zip import bundle
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.errors import Forbidden, NotFound
-from dask_adaptive.kube.resources import CLUSTERS, CONFIG_MAPS, NAMESPACES, PODS
+from dask_adaptive.kube.events import EventPoster
+from dask_adaptive.kube.marks import PINNED_BY
+from dask_adaptive.kube.objects import (
+    CLUSTER_LABEL,
+    COMPONENT_LABEL,
+    PodObject,
+    parse_policy_object,
+)
+from dask_adaptive.kube.reporter import KubeReporter
+from dask_adaptive.kube.resources import CLUSTERS, CONFIG_MAPS, GROUPS, NAMESPACES, PODS
+from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import Mark
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl, rendered
 
+POD_KIND = next(kind for kind in KINDS if kind.type is PodObject)
 RBAC = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
+def is_hook(body: dict[str, Any]) -> bool:
+    """Whether it is there only while the chart is being uninstalled."""
+    return "helm.sh/hook" in (body["metadata"].get("annotations") or {})
 
 
 class Account:
     """The chart's service account, in all namespaces or in one."""
 
-    def __init__(self, kubectl: Kubectl, *, namespaced: bool) -> None:
+    def __init__(self, kubectl: Kubectl, *, namespaced: bool, hooks: bool = False) -> None:
         self.kubectl = kubectl
         where = kubectl.namespace
         words = ["--set", f"watch.namespaces={{{where}}}"] if namespaced else []
@@ -35,7 +55,7 @@ class Account:
         self.objects = [
             body
             for (kind, _), body in rendered(*words, namespace=where, release=where).items()
-            if kind in RBAC
+            if kind in RBAC and (hooks or not is_hook(body))
         ]
         self.name = next(o for o in self.objects if o["kind"] == "ServiceAccount")["metadata"][
             "name"
@@ -103,6 +123,7 @@ async def test_the_operator_may_do_all_that_it_does(
                 kubectl("annotate", "daskcluster", "annotated", "dask-adaptive.dev/max-replicas-")
                 await until(lambda: policies() == [])
         await _webhook_calls(api, where)
+        await _mark_calls(api, kubectl)
     finally:
         await api.close()
 
@@ -114,6 +135,7 @@ async def test_the_operator_may_do_all_that_it_does(
 async def _webhook_calls(api: KubeApi, namespace: str) -> None:
     cluster = await api.get(CLUSTERS.path(namespace, "annotated"))
     await api.get(NAMESPACES.path(name=namespace))
+    await api.get(GROUPS.path(namespace, "annotated-default"))
     config = AgentConfig(api, bundle())
     for _ in range(2):
         await config.ensure(namespace, "annotated", cluster["metadata"]["uid"])
@@ -122,6 +144,71 @@ async def _webhook_calls(api: KubeApi, namespace: str) -> None:
     with pytest.raises((Forbidden, NotFound)):
         await api.delete(PODS.path(namespace, "x"))
     assert ClusterKey(namespace, "annotated").default_group == "annotated-default"
+
+
+async def _mark_calls(api: KubeApi, kubectl: Kubectl) -> None:
+    labels = {COMPONENT_LABEL: "worker", CLUSTER_LABEL: "annotated"}
+    spec = {"containers": [{"name": "worker", "image": "x"}]}
+    meta = {"name": "w", "labels": labels}
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    policy = parse_policy_object(
+        {
+            "metadata": {"name": "annotated", "namespace": kubectl.namespace},
+            "spec": {"clusterRef": {"name": "annotated"}},
+        }
+    )
+    world = World()
+    await world.resync(api, [kubectl.namespace])
+    world.take(POD_KIND, "MODIFIED", _owned(kubectl.json("get", "pod", "w")))
+    events = EventPoster(api, time.time)
+    reporter = KubeReporter(policy, api=api, world=world, events=events, wall_clock=time.time)
+    await reporter.mark("w", Mark("a test", keep=True))
+    assert "a test" == kubectl.json("get", "pod", "w")["metadata"]["annotations"][PINNED_BY]
+
+
+def _owned(pod: dict[str, Any]) -> dict[str, Any]:
+    """As if a Deployment of the name `w` had made it."""
+    pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "w-"}]
+    return pod
+
+
+async def test_a_cluster_wide_operator_may_watch_nodes(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
+    everywhere = any(o["kind"] == "ClusterRoleBinding" for o in account.objects)
+    assert everywhere == account.can("watch", "nodes")
+    api = await KubeApi.connect()
+    try:
+        # Whoever is let into some namespaces only must not even ask.
+        await World().resync(api, [] if everywhere else [account.kubectl.namespace])
+    finally:
+        await api.close()
+
+
+def test_the_hook_may_tidy_up(
+    kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that `dask-adaptive tidy` does as the chart's Job, with one namespace's rights."""
+    account = Account(kubectl, namespaced=True, hooks=True)
+    try:
+        monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
+        kubectl("create", "deployment", account.name, "--image=x")
+        labels = {COMPONENT_LABEL: "worker"}
+        meta = {"name": "w", "labels": labels, "annotations": {PINNED_BY: "x"}}
+        spec = {"containers": [{"name": "worker", "image": "x"}]}
+        kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        where = kubectl.namespace
+        words = ["tidy", "--stop", f"{where}/{account.name}", "-n", where]
+        result = CliRunner().invoke(cli, words)
+
+        assert 0 == result.exit_code, result.output
+        assert "annotations removed from 1 pod\n" in result.output
+        assert 0 == kubectl.json("get", "deployment", account.name)["spec"]["replicas"]
+        assert account.can("patch", f"deployments/{account.name}", "--subresource=scale")
+        assert not account.can("patch", "deployments/other", "--subresource=scale")
+    finally:
+        account.remove()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +227,12 @@ async def _webhook_calls(api: KubeApi, namespace: str) -> None:
         ("delete", "daskclusters"),
         ("patch", "daskworkergroups"),
         ("delete", "daskautoscalers"),
-        ("list", "nodes"),
+        ("get", "nodes"),
+        ("patch", "nodes"),
+        ("get", "pods"),
+        ("update", "pods"),
+        ("create", "pods/eviction"),
+        ("patch", "deployments/scale"),
         ("patch", "namespaces"),
         ("create", "clusterroles"),
         ("escalate", "roles"),

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 import yaml
 
-from dask_adaptive.kube.agent_zip import BOOT_PATH, PRELOAD, bundle
+from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, PRELOAD, bundle
 from dask_adaptive.kube.api import KubeApi
-from support.kube_operator import free_port, running, until
+from support.kube_operator import free_port, until
 from support.kube_server import ROOT, Kubectl, rendered
+from support.kube_webhook import operator_with_webhooks
 
 LABELS = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
 
@@ -34,33 +33,43 @@ def scheduler(name: str, **metadata: Any) -> dict[str, Any]:
 @pytest.fixture
 async def webhook(api: KubeApi, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[Kubectl]:
     """An operator with its webhook, registered as the chart does, for the test's namespace only."""
-    authority = trustme.CA()
-    pair = authority.issue_cert("127.0.0.1")
-    pair.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
-    pair.private_key_pem.write_to_path(tmp_path / "tls.key")
-    port = free_port()
-    body = rendered(namespace=kubectl.namespace)[
-        "MutatingWebhookConfiguration", f"{kubectl.namespace}-r-dask-adaptive"
-    ]
-    (hook,) = body["webhooks"]
-    hook["clientConfig"] = {
-        "url": f"https://127.0.0.1:{port}/mutate",
-        "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode(),
-    }
-    hook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": kubectl.namespace}}
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
-    kubectl.apply(body)
-    try:
-        where = {"certificates": tmp_path, "webhook_port": port}
-        async with running(api, kubectl.namespace, **where):
-            yield kubectl
-    finally:
-        kubectl("delete", "mutatingwebhookconfiguration", body["metadata"]["name"])
+    async with operator_with_webhooks(api, kubectl, tmp_path):
+        yield kubectl
 
 
 def create(kubectl: Kubectl, pod: dict[str, Any], *words: str) -> dict[str, Any]:
     text = kubectl("create", "-o", "json", *words, "-f", "-", stdin=yaml.safe_dump(pod))
     return dict(json.loads(text))
+
+
+def worker(name: str, container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    labels = {
+        "dask.org/component": "worker",
+        "dask.org/cluster-name": "demo",
+        "dask.org/workergroup-name": "demo-default",
+    }
+    one = {"name": "worker", "image": "x", "args": ["dask", "worker"], **(container or {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels, **spec.pop("metadata", {})},
+        "spec": {"containers": [one], **spec},
+    }
+
+
+def group(**spec: Any) -> dict[str, Any]:
+    pod = {"containers": [{"name": "worker", "image": "x"}], **spec}
+    return {
+        "apiVersion": "kubernetes.dask.org/v1",
+        "kind": "DaskWorkerGroup",
+        "metadata": {"name": "demo-default"},
+        "spec": {"cluster": "demo", "worker": {"replicas": 0, "spec": pod}},
+    }
+
+
+def hook_of(pod: dict[str, Any]) -> Any:
+    return pod["spec"]["containers"][0].get("lifecycle", {}).get("preStop")
 
 
 def is_injected(pod: dict[str, Any]) -> bool:
@@ -151,3 +160,85 @@ async def test_a_webhook_that_is_down_stops_nobody(api: KubeApi, kubectl: Kubect
         assert not is_injected(create(kubectl, scheduler("s")))
     finally:
         kubectl("delete", "mutatingwebhookconfiguration", body["metadata"]["name"])
+
+
+async def test_a_worker_gets_the_hook_and_the_time_for_it(webhook: Kubectl) -> None:
+    await first_injected(webhook)
+    webhook.apply(group())
+    pod = await asyncio.to_thread(create, webhook, worker("w"))
+
+    assert is_injected(pod)
+    assert {"exec": {"command": ["/bin/sh", LEAVE_PATH, "--grace", "300"]}} == hook_of(pod)
+    assert 300 == pod["spec"]["terminationGracePeriodSeconds"]
+    assert "dask-adaptive.dev/injected" in pod["metadata"]["annotations"]
+    config = webhook.json("get", "configmap", bundle().name)
+    assert "leave" in config["data"]["leave.sh"]
+
+
+async def test_a_grace_period_that_the_group_sets_stays(webhook: Kubectl) -> None:
+    """Even one that is Kubernetes' own: somebody wrote it."""
+    await first_injected(webhook)
+    webhook.apply(group(terminationGracePeriodSeconds=30))
+    pod = worker("w", terminationGracePeriodSeconds=30)
+    made = await asyncio.to_thread(create, webhook, pod)
+
+    assert 30 == made["spec"]["terminationGracePeriodSeconds"]
+    assert "30" == hook_of(made)["exec"]["command"][-1]
+
+
+async def test_without_a_group_a_worker_keeps_its_own_grace_period(webhook: Kubectl) -> None:
+    await first_injected(webhook)
+    made = await asyncio.to_thread(create, webhook, worker("w"))
+
+    assert 30 == made["spec"]["terminationGracePeriodSeconds"]
+    assert "30" == hook_of(made)["exec"]["command"][-1]
+
+
+async def test_a_hook_of_the_users_own_is_kept(webhook: Kubectl) -> None:
+    await first_injected(webhook)
+    webhook.apply(group())
+    own = {"exec": {"command": ["mine"]}}
+    made = await asyncio.to_thread(create, webhook, worker("w", {"lifecycle": {"preStop": own}}))
+
+    assert own == hook_of(made)
+    assert 30 == made["spec"]["terminationGracePeriodSeconds"]
+    assert "preStop" in made["metadata"]["annotations"]["dask-adaptive.dev/injected"]
+
+
+@pytest.mark.parametrize("target", ["pod", "daskcluster", "namespace"])
+async def test_people_can_refuse_for_workers(webhook: Kubectl, target: str) -> None:
+    refused = {"annotations": {"dask-adaptive.dev/inject": "false"}}
+    if target == "namespace":  # before it is asked for the first time: answers are remembered
+        webhook("annotate", target, webhook.namespace, "dask-adaptive.dev/inject=false")
+        await asyncio.sleep(1.5)
+    else:
+        await first_injected(webhook)
+    if target == "daskcluster":
+        webhook("annotate", target, "demo", "dask-adaptive.dev/inject=false")
+        await asyncio.sleep(1.5)  # for workers, what the watch has said is asked
+    made = await asyncio.to_thread(
+        create, webhook, worker("w", metadata=refused if target == "pod" else {})
+    )
+
+    assert not is_injected(made)
+    assert hook_of(made) is None
+    assert 30 == made["spec"]["terminationGracePeriodSeconds"]
+
+
+async def test_a_burst_of_workers_all_get_the_hook(webhook: Kubectl) -> None:
+    await first_injected(webhook)
+    webhook.apply(group())
+    pods = [worker(f"w{i}") for i in range(60)]
+    text = await asyncio.to_thread(
+        webhook, "create", "-o", "json", "-f", "-", stdin=yaml.safe_dump_all(pods)
+    )
+    made, end = [], 0
+    while end < len(text.rstrip()):
+        body, end = json.JSONDecoder().raw_decode(text, end)
+        made.append(body)
+        end += len(text[end:]) - len(text[end:].lstrip())
+
+    assert 60 == len(made)
+    assert all(hook_of(pod) for pod in made)
+    fields = webhook.json("get", "configmap", bundle().name, "--show-managed-fields")["metadata"]
+    assert ["demo"] == [o["name"] for o in fields["ownerReferences"]]

@@ -22,6 +22,10 @@ def pod_spec(*words: str) -> dict[str, Any]:
     return dict(rendered(*words)["Deployment", NAME]["spec"]["template"]["spec"])
 
 
+def tidy_job(*words: str) -> dict[str, Any]:
+    return dict(rendered(*words)["Job", f"{NAME}-tidy"])
+
+
 def env(spec: dict[str, Any]) -> dict[str, Any]:
     return {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
 
@@ -71,6 +75,9 @@ def test_version_is_that_of_the_package() -> None:
         ("watch.namespaces=team", "namespaces"),
         ("watch.namespaces={Team_A}", "namespaces"),
         ("webhook.failurePolicy=Fail", "failurePolicy"),
+        ("webhook.terminationGracePeriodSeconds=0", "terminationGracePeriodSeconds"),
+        ("evictionGuard.maxDelay=1m", "maxDelay"),
+        ("hints.enabled=maybe", "enabled"),
         ("log.format=xml", "format"),
     ],
 )
@@ -104,6 +111,7 @@ def test_every_value_is_documented_and_in_the_schema() -> None:
     [
         pytest.param(lambda: pod_spec(), id="operator"),
         pytest.param(lambda: rendered()["Pod", f"{NAME}-test"]["spec"], id="test"),
+        pytest.param(lambda: tidy_job()["spec"]["template"]["spec"], id="tidy"),
     ],
 )
 def test_pods_may_do_nothing(spec: Any) -> None:
@@ -165,11 +173,106 @@ def test_each_rule_says_who_needs_it() -> None:
         assert all((ROOT / "operator/dask_adaptive" / f).exists() for f in files), comment
 
 
-def test_the_webhook_stops_nobody_and_sees_only_schedulers() -> None:
+def test_the_webhook_stops_nobody_and_sees_only_pods_of_dask() -> None:
     (hook,) = rendered()["MutatingWebhookConfiguration", f"ns-{NAME}"]["webhooks"]
 
     assert ("Ignore", "NoneOnDryRun") == (hook["failurePolicy"], hook["sideEffects"])
-    assert {"dask.org/component": "scheduler"} == hook["objectSelector"]["matchLabels"]
+    (wanted,) = hook["objectSelector"]["matchExpressions"]
+    assert ("dask.org/component", "In") == (wanted["key"], wanted["operator"])
+    assert ["scheduler", "worker"] == wanted["values"]
+
+
+def test_evictions_are_looked_at_only_where_asked_for() -> None:
+    key = ("ValidatingWebhookConfiguration", f"ns-{NAME}")
+    assert key not in rendered()
+    objects = rendered("--set", "evictionGuard.enabled=true,watch.namespaces={a}")
+    (hook,) = objects[key]["webhooks"]
+
+    assert ("Ignore", "NoneOnDryRun", 5) == (
+        hook["failurePolicy"],
+        hook["sideEffects"],
+        hook["timeoutSeconds"],
+    )
+    (rule,) = hook["rules"]
+    assert (["pods/eviction"], ["CREATE"]) == (rule["resources"], rule["operations"])
+    assert ["a"] == hook["namespaceSelector"]["matchExpressions"][0]["values"]
+    assert "/evict" == hook["clientConfig"]["service"]["path"]
+    mutating = objects["MutatingWebhookConfiguration", f"ns-{NAME}"]["webhooks"][0]
+    assert mutating["clientConfig"]["caBundle"] == hook["clientConfig"]["caBundle"]
+
+
+def test_a_guard_without_the_webhook_is_refused() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        helm_template("--set", "evictionGuard.enabled=true,webhook.enabled=false")
+
+    assert "evictionGuard.enabled needs webhook.enabled" in refused.value.stderr
+
+
+def rights(*words: str) -> set[tuple[str, str]]:
+    """(verb, resource) of what the operator may do where Dask clusters are."""
+    roles = [
+        o
+        for (kind, name), o in rendered(*words).items()
+        if kind in ("Role", "ClusterRole") and name in (NAME, f"ns-{NAME}")
+    ]
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {(verb, what) for r in rules for verb in r["verbs"] for what in r["resources"]}
+
+
+def test_nodes_are_watched_where_a_role_allows_it() -> None:
+    nodes = {("list", "nodes"), ("watch", "nodes")}
+
+    assert nodes <= rights()
+    assert not nodes & rights("--set", "watch.namespaces={a}")
+
+
+def test_without_hints_no_pod_can_be_written_and_there_is_nothing_to_tidy() -> None:
+    assert ("patch", "pods") in rights()
+    objects = rendered("--set", "hints.enabled=false")
+
+    assert ("patch", "pods") not in rights("--set", "hints.enabled=false")
+    assert not [name for _, name in objects if "tidy" in name]
+    spec = objects["Deployment", NAME]["spec"]["template"]["spec"]
+    assert "false" == env(spec)["DASK_ADAPTIVE_HINTS"]
+    assert "DASK_ADAPTIVE_HINTS" not in env(pod_spec())
+
+
+def test_the_grace_period_of_workers_is_passed_on() -> None:
+    assert "300" == env(pod_spec())["DASK_ADAPTIVE_WORKER_GRACE"]
+    words = ("--set", "webhook.terminationGracePeriodSeconds=60")
+    assert "60" == env(pod_spec(*words))["DASK_ADAPTIVE_WORKER_GRACE"]
+
+
+def test_before_it_goes_the_chart_tidies_up() -> None:
+    objects = rendered("--set", "watch.namespaces={a,b}")
+    order = {}
+    for (kind, name), body in objects.items():
+        notes = body["metadata"].get("annotations") or {}
+        if notes.get("helm.sh/hook") == "pre-delete":
+            assert f"{NAME}-tidy" == name
+            deleted = notes["helm.sh/hook-delete-policy"].split(",")
+            assert {"before-hook-creation", "hook-succeeded", "hook-failed"} == set(deleted)
+            order[kind] = int(notes["helm.sh/hook-weight"])
+    assert ["Role", "RoleBinding", "Job"] == sorted(order, key=lambda k: order[k])
+
+    job = tidy_job("--set", "watch.namespaces={a,b}")["spec"]
+    spec = job["template"]["spec"]
+    (container,) = spec["containers"]
+    assert NAME == spec["serviceAccountName"]
+    assert pod_spec()["containers"][0]["image"] == container["image"]
+    assert f"tidy --stop ns/{NAME} || true" in container["args"][0]
+    assert "a b" == env(spec)["DASK_ADAPTIVE_NAMESPACES"]
+    assert 120 >= job["activeDeadlineSeconds"]
+    selector = objects["Deployment", NAME]["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= job["template"]["metadata"]["labels"].items()
+
+
+def test_the_right_to_stop_the_operator_lasts_as_long_as_the_hook() -> None:
+    for (_, name), body in rendered().items():
+        for rule in body.get("rules") or []:
+            if "deployments/scale" in rule.get("resources", []):
+                assert f"{NAME}-tidy" == name
+                assert [NAME] == rule["resourceNames"]
 
 
 def test_the_certificate_fits_its_service() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -69,6 +70,12 @@ class LiveCluster:
     async def kubectl(self, *words: str, stdin: str | None = None) -> str:
         return await asyncio.to_thread(self._kubectl, *words, stdin=stdin)
 
+    async def kubectl_run(
+        self, *words: str, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """A command that may fail."""
+        return await asyncio.to_thread(self._kubectl.run, *words, stdin=stdin)
+
     async def apply(self, *objects: dict[str, Any]) -> None:
         await asyncio.to_thread(self._kubectl.apply, *objects)
 
@@ -105,6 +112,13 @@ class LiveCluster:
         """Names of the workers that the scheduler knows."""
         return {w.name for w in (await self.observe()).workers}
 
+    async def address_of(self, worker: str) -> str:
+        return next(w.address for w in (await self.observe()).workers if w.name == worker)
+
+    async def sole_bytes(self, worker: str) -> int:
+        """Bytes of results that only this worker holds."""
+        return sum(w.sole_bytes for w in (await self.observe()).workers if w.name == worker)
+
     async def deployments(self, group: str | None = None) -> dict[str, str]:
         """Workers that exist, by name, with their uid."""
         selector = f"{COMPONENT_LABEL}=worker,{GROUP_LABEL}={group or self.group}"
@@ -122,8 +136,14 @@ class LiveCluster:
 
     async def pod_of(self, worker: str) -> str:
         pods = await self.api.list(PODS.path(self.namespace), selector=f"{COMPONENT_LABEL}=worker")
-        names = [p["metadata"]["name"] for p in pods]
+        names = [p["metadata"]["name"] for p in pods if not p["metadata"].get("deletionTimestamp")]
         return next(n for n in names if n.startswith(f"{worker}-"))
+
+    async def annotation(self, worker: str, name: str) -> str:
+        """One of ours, on a worker's pod; empty if it has none."""
+        pod = await self.api.get(PODS.path(self.namespace, await self.pod_of(worker)))
+        notes = pod["metadata"].get("annotations") or {}
+        return str(notes.get(f"dask-adaptive.dev/{name}", ""))
 
     async def events(self, *reasons: str) -> list[Json]:
         """Our events on the policy, oldest first."""

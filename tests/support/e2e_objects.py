@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -35,7 +36,12 @@ def change_workers(
     image: str | None = None,
     requests: dict[str, str] | None = None,
     node: str | None = None,
+    args: Sequence[str] = (),
+    **fields: Any,
 ) -> None:
+    """`args` come after the example's own; further `fields` are those of the pod's spec."""
+    pod |= fields
+    pod["containers"][0]["args"] += args
     if image:
         pod["containers"][0]["image"] = image
     if requests:

@@ -19,6 +19,7 @@ class Release:
         found = admin.json("get", "deployments", *_OPERATOR, "--all-namespaces")["items"][0]
         self.namespace = found["metadata"]["namespace"]
         self.name = found["metadata"]["labels"]["app.kubernetes.io/instance"]
+        self.deployment = found["metadata"]["name"]
         self.kubectl = admin.within(self.namespace)
         self._values = self.helm("get", "values", self.name, "--output", "json")
 

@@ -7,10 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 
-def _by_value() -> tuple[Callable[..., bytes], Callable[..., str]]:
+def _by_value() -> tuple[Callable[..., Any], ...]:
     def result(_: int, seconds: float) -> bytes:
         time.sleep(seconds)
         return b"x" * 100_000
+
+    def take_time(i: int, slow_s: float, event: str) -> None:
+        time.sleep(0.2 if i < 6 else slow_s)
+        if event and i == 11:
+            from distributed import Event
+
+            Event(event).wait(120)
+
+    def block(i: int, size: int) -> bytes:
+        return bytes([i]) * size
 
     def logged(name: str, seconds: float) -> str:
         """Where no agent counts runs, the scheduler's event log does: see `Client.get_events`."""
@@ -20,25 +30,35 @@ def _by_value() -> tuple[Callable[..., bytes], Callable[..., str]]:
         time.sleep(seconds)
         return name
 
-    return result, logged
+    def suspicions(dask_scheduler: Any = None) -> int:
+        """How often tasks are charged with the death of a worker: for `Client.run_on_scheduler`."""
+        return sum(ts.suspicious for ts in dask_scheduler.tasks.values())
+
+    return result, take_time, block, logged, suspicions
 
 
-result, logged = _by_value()
+result, _take_time, block, logged, suspicions = _by_value()
 
 
-def shuffled(slow_s: float) -> Any:
+def shuffled(slow_s: float, *, event: str = "") -> Any:
     """
     A P2P shuffle of 12 parts; computes to its rows and their sum.
 
     A worker is handed two parts at once and runs both before anything else, so the first six are
     quick: the shuffle begins with them, and goes on while the other six take `slow_s` each.
+
+    Args:
+        slow_s: What the last six take.
+        event: Name of a `distributed.Event` that the last one waits for as well.
     """
     import dask
     import dask.dataframe as dd
     import pandas as pd
 
+    take_time = _take_time
+
     def part(i: int) -> pd.DataFrame:
-        time.sleep(0.2 if i < 6 else slow_s)
+        take_time(i, slow_s, event)
         x = range(i * 1000, (i + 1) * 1000)
         return pd.DataFrame({"x": x, "k": [v % 97 for v in x]})
 
@@ -50,3 +70,20 @@ def shuffled(slow_s: float) -> Any:
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
         frame = dd.from_map(part, range(12), meta=columns).shuffle("k", npartitions=3)
         return frame.map_partitions(summary, meta=found)
+
+
+def rechunked(slow_s: float, *, event: str = "") -> Any:
+    """A P2P rechunk of an array from rows to columns, as `shuffled`; computes to the sum of all."""
+    import dask.array as da
+    import numpy as np
+
+    take_time = _take_time
+
+    def slow(part: Any, block_info: Any = None) -> Any:
+        take_time(block_info[0]["chunk-location"][0], slow_s, event)
+        return part + 1
+
+    rows = da.zeros((12, 1200), chunks=(1, 1200), dtype=np.int64)
+    slowly = rows.map_blocks(slow, dtype=np.int64)
+    # With a larger limit small blocks are merged first, and the shuffle begins when all are there.
+    return slowly.rechunk((12, 100), method="p2p", block_size_limit=4096).sum()

@@ -79,6 +79,12 @@ def pod(name: str = "w1-hash-x", worker: str = "w1", **more: Any) -> dict[str, A
     return {"kind": "Pod", "metadata": full, **base, **rest}
 
 
+def node(name: str = "n1", *taints: str, **more: Any) -> dict[str, Any]:
+    metadata, spec = more.pop("metadata", {}), more.pop("spec", {})
+    spec = {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints], **spec}
+    return {"kind": "Node", "metadata": {**meta(name, **metadata), "namespace": ""}, "spec": spec}
+
+
 def service(ip: str = "10.96.0.9") -> dict[str, Any]:
     labels = {"dask.org/cluster-name": "etl", "dask.org/component": "scheduler"}
     spec = {"clusterIP": ip, "ports": [{"name": "tcp-comm", "port": 8786}]}

@@ -27,8 +27,15 @@ class QuietLink:
         agent = "1" if self.attach else ""
         return ObservedScheduler(session="s", distributed="2026.8.0", agent=agent)
 
-    async def retire(self, names: Sequence[str], policy: Policy, reason: Reason) -> list[Retired]:
+    async def retire(
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
+    ) -> list[Retired]:
         return []
+
+    async def leave(
+        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
+    ) -> list[Retired]:
+        return [Retired(name, "gone") for name in names]
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         return []

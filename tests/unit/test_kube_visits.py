@@ -46,6 +46,7 @@ class Stage:
         self.script = list(script)
         self.told: list[Status] = []
         self.cancelled: list[str] = []
+        self.is_unmarked = False
         self.loop = self.link = self.reporter = self
 
     def govern(self, *_: Any) -> Any:
@@ -63,6 +64,9 @@ class Stage:
     async def cancel(self, names: Sequence[str]) -> list[Any]:
         self.cancelled += names
         return []
+
+    async def unmark(self) -> None:
+        self.is_unmarked = True
 
     async def close(self) -> None: ...
 
@@ -115,6 +119,7 @@ async def test_workers_go_back_to_service_when_their_policy_goes() -> None:
     await visits._visit()
     await visits.let_go()
 
+    assert stage.is_unmarked
     assert ["w1-0", "w1-1"] == stage.cancelled
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import subprocess
 import sys
 import zipfile
@@ -23,6 +22,7 @@ from dask_adaptive.kube.agent_zip import (
     bundle,
 )
 from dask_adaptive.kube.inject import Injection, Skip, inject, preloads
+from support.json_patch import apply
 
 
 def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -32,26 +32,6 @@ def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     }
     one = {"name": "scheduler", "args": ["dask", "scheduler"], **(container or {})}
     return {"metadata": metadata, "spec": {"containers": [one], **spec}}
-
-
-def apply(body: dict[str, Any], patch: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """RFC 6902, as far as we use it."""
-    result = copy.deepcopy(body)
-    for op in patch:
-        *parents, last = [
-            p.replace("~1", "/").replace("~0", "~") for p in op["path"].split("/")[1:]
-        ]
-        node: Any = result
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node[part]
-        if isinstance(node, list) and last == "-":
-            node.append(op["value"])
-        elif isinstance(node, list):
-            node[int(last)] = op["value"]
-        else:
-            assert op["op"] == "replace" or last not in node, f"{op} overwrites"
-            node[last] = op["value"]
-    return result
 
 
 def injected(body: dict[str, Any]) -> dict[str, Any]:
@@ -132,6 +112,7 @@ def test_the_scheduler_is_found_among_containers() -> None:
     ("body", "words"),
     [
         (pod(metadata={"labels": {"dask.org/component": "worker"}}), "not a Dask scheduler"),
+        (pod({"volumeMounts": [{"name": "x", "mountPath": MOUNT}]}), f"mounted at {MOUNT}"),
         (pod(metadata={"annotations": {"dask-adaptive.dev/inject": "false"}}), "inject=false"),
         (pod(os={"name": "windows"}), "windows"),
         (pod(nodeSelector={"kubernetes.io/os": "windows"}), "windows"),

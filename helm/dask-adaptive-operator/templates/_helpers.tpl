@@ -37,3 +37,10 @@ runAsGroup: 1000
 fsGroup: 1000
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
+
+{{/* Annotations of what runs before the chart is uninstalled; the argument is its place in the order. */}}
+{{- define "operator.tidyHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- end -}}

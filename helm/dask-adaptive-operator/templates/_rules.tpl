@@ -13,6 +13,13 @@
 - apiGroups: [""]
   resources: [pods, services]
   verbs: [list, watch]
+{{- if not .Values.watch.namespaces }}
+# Workers leave nodes that are about to go (kube/nodes.py). Nodes are in no namespace, so an operator
+# with Roles only does without.
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list, watch]
+{{- end }}
 # Policies made from a DaskCluster's annotations (controller/annotations.py).
 - apiGroups: [dask-adaptive.dev]
   resources: [adaptivepolicies]
@@ -24,6 +31,12 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- if .Values.hints.enabled }}
+# Annotations on workers' pods: who pins them, and hints to autoscalers (kube/marks.py).
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- end }}
 # Scaling: the number of workers, and the Deployment of a worker that has left (kube/platform.py).
 - apiGroups: [kubernetes.dask.org]
   resources: [daskworkergroups/scale]
@@ -36,11 +49,12 @@
   resources: [namespaces]
   verbs: [get]
 {{- if .Values.webhook.enabled }}
-# The webhook: whose scheduler it is, and the ConfigMap with the agent (kube/agent_config.py). No
-# ConfigMap can be read, only written: RBAC can't restrict `create` to a name.
+# The webhook: whose pod it is, and whether its group sets a grace period (controller/injector.py).
 - apiGroups: [kubernetes.dask.org]
-  resources: [daskclusters]
+  resources: [daskclusters, daskworkergroups]
   verbs: [get]
+# The ConfigMap with the agent (kube/agent_config.py). No ConfigMap can be read, only written: RBAC
+# can't restrict `create` to a name.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create, patch]

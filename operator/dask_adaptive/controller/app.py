@@ -15,19 +15,21 @@ from aiohttp import web
 
 from dask_adaptive.controller.annotations import AnnotatedPolicies
 from dask_adaptive.controller.compose import Composer, Connect
+from dask_adaptive.controller.evictions import EvictionReviewer
+from dask_adaptive.controller.injector import Injector
 from dask_adaptive.controller.lease import LeaderLease
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.probes import probes_app
 from dask_adaptive.controller.settings import Settings
 from dask_adaptive.controller.visits import Visitor, Visits
 from dask_adaptive.controller.watches import kopf_settings, registry_of
-from dask_adaptive.controller.webhook import Certificate, Injector, webhook_app
+from dask_adaptive.controller.webhook import Certificate, webhook_app
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.agent_zip import bundle
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.errors import KubeError
 from dask_adaptive.kube.objects import PolicyObject
-from dask_adaptive.kube.world import KINDS, World
+from dask_adaptive.kube.world import World, kinds_within
 from dask_adaptive.scheduler.link import connect
 
 logger = logging.getLogger(__name__)
@@ -43,10 +45,11 @@ class Operator:
     """One replica. Probes, webhook and watches run always; passes only while it leads."""
 
     def __init__(self, settings: Settings, api: KubeApi, *, connect: Connect = connect) -> None:
-        self._settings, self._api = settings, api
+        self._settings, self._api, self._connect = settings, api, connect
+        self._kinds = kinds_within(settings.namespaces)
         self._metrics = Metrics()
         self._world = World()
-        self._composer = Composer(api, self._world, connect=connect)
+        self._composer = Composer(api, self._world, connect=connect, hints=settings.hints)
         self._waits_for = "starting"
         self._stop = asyncio.Event()
         self.visits = Visits(self._world, self._make_visitor, metrics=self._metrics)
@@ -92,7 +95,7 @@ class Operator:
     async def _wait_for_kinds(self) -> None:
         """Kinds that are not installed can't be watched, and kopf would not notice their coming."""
         scope = self._settings.namespaces[0] if self._settings.namespaces else None
-        for kind in KINDS:
+        for kind in self._kinds:
             while True:
                 try:
                     await self._api.list(kind.resource.path(scope), selector=kind.selector)
@@ -106,7 +109,7 @@ class Operator:
     async def _watch(self) -> None:
         # Not kopf.operator(): when that ends, it cancels every task of the loop that it finds.
         tasks = await kopf.spawn_tasks(
-            registry=registry_of(self._world, self._api),
+            registry=registry_of(self._world, self._api, self._kinds),
             settings=kopf_settings(),
             standalone=True,
             clusterwide=not self._settings.namespaces,
@@ -185,18 +188,30 @@ class Operator:
             yield
             return
         certificate = Certificate(self._settings.certificates)
-        consent = Consent(self._api, asyncio.get_running_loop().time)
-        injector = Injector(self._api, AgentConfig(self._api, bundle()), consent, self._metrics)
+        evictions = EvictionReviewer(
+            self._world, self._composer.events, self._metrics, connect=self._connect
+        )
         watching = asyncio.create_task(certificate.watch(), name="certificate")
         where = (self._settings.address, self._settings.webhook_port)
         try:
-            async with _served(webhook_app(injector), *where, certificate):
+            async with _served(webhook_app(self._injector(), evictions), *where, certificate):
                 yield
                 # Of two replicas in an upgrade this is the old one: kube-proxy may go on sending
                 # requests here, and a scheduler whose request is refused starts without the agent.
                 await asyncio.sleep(LINGER_S)
         finally:
             await _end([watching])
+            await evictions.close()
+
+    def _injector(self) -> Injector:
+        return Injector(
+            self._api,
+            self._world,
+            AgentConfig(self._api, bundle()),
+            Consent(self._api, asyncio.get_running_loop().time),
+            self._metrics,
+            grace_s=self._settings.grace_s,
+        )
 
 
 @contextlib.asynccontextmanager

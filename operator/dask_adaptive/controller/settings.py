@@ -19,5 +19,7 @@ class Settings:
     http_port: int = 8080  # probes and metrics
     webhook_port: int = 8443
     certificates: Path | None = None  # folder with tls.crt and tls.key; None: no webhook
+    grace_s: int = 300  # of workers' pods where nobody set one; the webhook writes it
+    hints: bool = True  # whether workers' pods may be annotated
     context: str | None = None  # of the kubeconfig
     resync_s: float = 300.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,12 +13,12 @@ from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.world import KINDS, Kind, World
 
 
-def registry_of(world: World, api: KubeApi) -> kopf.OperatorRegistry:
+def registry_of(world: World, api: KubeApi, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
     """Handlers that tell the world what changed, over connections like that of `api`."""
     registry = kopf.OperatorRegistry()
     login: Any = kopf.on.login(id="login", registry=registry)
     login(_login(api))
-    for kind in KINDS:
+    for kind in kinds:
         resource = kind.resource
         watch: Any = kopf.on.event(
             resource.group,

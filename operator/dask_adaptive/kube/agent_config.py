@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from dask_adaptive.kube.agent_zip import BOOT, ZIP, Bundle
+from dask_adaptive.kube.agent_zip import ZIP, Bundle
 from dask_adaptive.kube.api import STRATEGIC, Json, KubeApi
 from dask_adaptive.kube.errors import AlreadyExists, KubeError, NotFound
 from dask_adaptive.kube.inject import MANAGED_LABELS, refusal
 from dask_adaptive.kube.resources import CLUSTERS, CONFIG_MAPS, NAMESPACES
+from dask_adaptive.kube.turns import Turns
+
+#: How long a ConfigMap that we have seen to is taken to be there, for pods that start without it.
+#: Should somebody delete it, workers that start meanwhile get it when the next one brings it back.
+FRESH_S = 60.0
 
 
 class AgentConfig:
@@ -16,11 +22,15 @@ class AgentConfig:
     The agent's ConfigMap in each namespace that needs it.
 
     It is owned by all DaskClusters that use it, so Kubernetes removes it with the last of them. A
-    pod whose volume is missing would not start, so it is never deleted by us.
+    scheduler whose volume is missing would not start, so it is never deleted by us.
     """
 
-    def __init__(self, api: KubeApi, bundle: Bundle) -> None:
-        self._api, self.bundle = api, bundle
+    def __init__(
+        self, api: KubeApi, bundle: Bundle, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api, self.bundle, self._clock = api, bundle, clock
+        self._ensured: dict[tuple[str, str], float] = {}  # namespace, cluster's uid; until when
+        self._turns = Turns()
 
     async def ensure(self, namespace: str, cluster: str, cluster_uid: str) -> None:
         """Make the ConfigMap or join its owners. Raises `KubeError`: then don't rely on it."""
@@ -35,6 +45,20 @@ class AgentConfig:
                 await self._api.create(CONFIG_MAPS.path(namespace), body)
             except AlreadyExists:
                 await self._api.patch(path, body, how=STRATEGIC)
+        now = self._clock()
+        self._ensured = {at: until for at, until in self._ensured.items() if now < until}
+        self._ensured[namespace, cluster_uid] = now + FRESH_S
+
+    async def ensure_lately(self, namespace: str, cluster: str, cluster_uid: str) -> None:
+        """
+        The same for pods that start without it: one write for a burst of them.
+
+        Raises `KubeError`.
+        """
+        key = (namespace, cluster_uid)
+        async with self._turns.of(key):
+            if self._clock() >= self._ensured.get(key, 0.0):
+                await self.ensure(namespace, cluster, cluster_uid)
 
     def _body(self, namespace: str, cluster: str, cluster_uid: str) -> Json:
         owner = {
@@ -53,7 +77,7 @@ class AgentConfig:
                 "ownerReferences": [owner],
             },
             "immutable": True,
-            "data": {BOOT: self.bundle.boot},
+            "data": dict(self.bundle.texts),
             "binaryData": {ZIP: self.bundle.zip},
         }
 
@@ -64,9 +88,14 @@ class Consent:
     def __init__(self, api: KubeApi, clock: Callable[[], float], *, ttl_s: float = 30.0) -> None:
         self._api, self._clock, self._ttl_s = api, clock, ttl_s
         self._namespaces: dict[str, tuple[float, str]] = {}
+        self._turns = Turns()
 
     async def refused_by_namespace(self, namespace: str) -> str:
         """Who refuses, or an empty text; remembered for a while. Raises `KubeError`."""
+        async with self._turns.of(namespace):
+            return await self._refused_by(namespace)
+
+    async def _refused_by(self, namespace: str) -> str:
         known = self._namespaces.get(namespace)
         if known is not None and self._clock() < known[0]:
             return known[1]

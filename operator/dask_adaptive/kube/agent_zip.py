@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from dask_adaptive.kube.leave_script import LEAVE_SOURCE
+
 PACKAGE = "dask_adaptive_agent"
 MOUNT = "/opt/dask-adaptive"
 ZIP = "agent.zip"
 BOOT = "dask_adaptive_boot.py"
+LEAVE = "leave.sh"
 
 BOOT_PATH = f"{MOUNT}/{BOOT}"
+LEAVE_PATH = f"{MOUNT}/{LEAVE}"
 PRELOAD = "DASK_DISTRIBUTED__SCHEDULER__PRELOAD"
 
 #: What a scheduler preloads. By path, so that PYTHONPATH, which the image may set itself, is left
@@ -80,28 +84,41 @@ async def dask_teardown(scheduler):
 '''
 
 
+#: What `python agent.zip` runs: the hook of a worker's pod does.
+MAIN = "__main__.py"
+MAIN_SOURCE = """\
+import sys
+
+from dask_adaptive_agent.leave import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What is mounted into a scheduler."""
+    """What is mounted into a scheduler, and into a worker."""
 
     name: str  # of the ConfigMap; another content has another name
     zip: str  # base64
-    boot: str
+    texts: tuple[tuple[str, str], ...]  # other files: name, content
 
 
 @functools.lru_cache(maxsize=1)
 def bundle() -> Bundle:
     """The agent that this operator brings."""
     content = agent_zip()
-    digest = hashlib.sha256(content + BOOT_SOURCE.encode()).hexdigest()[:8]
-    return Bundle(f"dask-adaptive-agent-{digest}", base64.b64encode(content).decode(), BOOT_SOURCE)
+    texts = ((BOOT, BOOT_SOURCE), (LEAVE, LEAVE_SOURCE.format(zip=f"{MOUNT}/{ZIP}")))
+    digest = hashlib.sha256(content + str(texts).encode()).hexdigest()[:8]
+    return Bundle(f"dask-adaptive-agent-{digest}", base64.b64encode(content).decode(), texts)
 
 
 def agent_zip() -> bytes:
     """All sources of the agent; stored, not deflated, for images whose Python has no zlib."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in sorted(_sources(resources.files(PACKAGE), PACKAGE)):
+        sources = _sources(resources.files(PACKAGE), PACKAGE)
+        for name, content in sorted([(MAIN, MAIN_SOURCE.encode()), *sources]):
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
     return packed.getvalue()
 

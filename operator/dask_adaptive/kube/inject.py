@@ -1,4 +1,8 @@
-"""What to change in a scheduler's pod so that it loads the agent. Pure: pod in, JSON patch out."""
+"""
+What to change in a pod: a scheduler loads the agent, a worker says goodbye before it ends.
+
+Pure: pod in, JSON patch out. Nothing that the user set is overwritten.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.kube.agent_zip import BOOT_PATH, MOUNT, PRELOAD
+from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
 
 VOLUME = "dask-adaptive-agent"
 
-_SCHEDULER_COMMAND = re.compile(r"dask[ -]scheduler|distributed\.cli\.dask_scheduler")
+#: Values of COMPONENT_LABEL.
+SCHEDULER, WORKER = "scheduler", "worker"
+
+#: How one recognises the container that runs the program.
+_COMMANDS = {
+    SCHEDULER: re.compile(r"dask[ -]scheduler|distributed\.cli\.dask_scheduler"),
+    WORKER: re.compile(r"dask([ -]cuda)?[ -]worker|distributed\.cli\.dask_worker|dask_cuda\.cli"),
+}
+
+#: What the API server writes where nobody has asked for a grace period.
+DEFAULT_GRACE_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +37,12 @@ class Injection:
     """A JSON patch."""
 
     patch: tuple[Json, ...]
+    lacks: str = ""  # what could not be done, and why
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Nothing is changed, and why; the scheduler may still be attached live."""
+    """Nothing is changed, and why; a scheduler may still be attached live."""
 
     why: str
 
@@ -40,40 +55,87 @@ def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
 
 def inject(pod: Mapping[str, Any], config_map: str, *, version: str) -> Injection | Skip:
     """
-    Let a scheduler's pod load the agent; nothing that the user set is overwritten.
+    Let a scheduler's pod load the agent.
 
     Args:
         pod: As the API server sends it to a webhook.
         config_map: Holds the agent, in the pod's namespace.
         version: Of the agent, for the annotation that says what was done.
     """
-    why = _objection(pod)
+    why = objection(pod, SCHEDULER)
     if why:
         return Skip(why)
-    at, container = _scheduler_container(pod["spec"]["containers"])
+    at, container = _container(pod, SCHEDULER)
     path = f"/spec/containers/{at}"
     preload = _preload(container, path)
     if isinstance(preload, Skip):
         return preload
-    volume = {
-        "name": VOLUME,
-        "configMap": {"name": config_map, "optional": False, "defaultMode": 0o444},
-    }
-    mount = {"name": VOLUME, "mountPath": MOUNT, "readOnly": True}
     return Injection(
         (
-            *_append(pod["spec"], "/spec", "volumes", volume),
-            *_append(container, path, "volumeMounts", mount),
+            # Without the file that it is to preload, a scheduler would end: better that its pod
+            # waits until the ConfigMap is there.
+            *_mount(pod, at, config_map, optional=False),
             *preload,
             *_annotate(pod, INJECTED, version),
         )
     )
 
 
-def _objection(pod: Mapping[str, Any]) -> str:
+def inject_worker(
+    pod: Mapping[str, Any], config_map: str, *, version: str, grace_s: int | None
+) -> Injection | Skip:
+    """
+    Have a worker's pod hand over its work before it ends, by a `preStop` hook.
+
+    A hook of the user's own stays, and is the only one; ours is mounted, and theirs may call it.
+
+    Args:
+        grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
+    """
+    why = objection(pod, WORKER)
+    if why:
+        return Skip(why)
+    spec = pod["spec"]
+    at, container = _container(pod, WORKER)
+    # A worker starts without the agent as well: the hook is needed at its end only, and kubelet
+    # fills the volume when the ConfigMap is there. So a burst of pods waits for nobody.
+    mount = _mount(pod, at, config_map, optional=True)
+    path, lifecycle = f"/spec/containers/{at}/lifecycle", container.get("lifecycle") or {}
+    if lifecycle.get("preStop"):
+        lacks = f"container {container['name']} has a preStop hook of its own"
+        note = _annotate(pod, INJECTED, f"{version}, no preStop hook: {lacks}")
+        return Injection((*mount, *note), lacks)
+    own_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
+    command = ["/bin/sh", LEAVE_PATH, "--grace", str(own_s if grace_s is None else grace_s)]
+    if spec.get("hostNetwork"):
+        command.append("--shared-host")
+    hook = {"exec": {"command": command}}
+    return Injection(
+        (
+            *mount,
+            _set(path, {**lifecycle, "preStop": hook}, replaces="lifecycle" in container),
+            *(() if grace_s is None else (_grace(spec, grace_s),)),
+            *_annotate(pod, INJECTED, version),
+        )
+    )
+
+
+def may_be_default(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod's grace period may be Kubernetes' own, and nobody's wish."""
+    own_s = pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
+    return bool(own_s == DEFAULT_GRACE_S)
+
+
+def component(pod: Mapping[str, Any]) -> str:
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    return str(labels.get(COMPONENT_LABEL, ""))
+
+
+def objection(pod: Mapping[str, Any], role: str) -> str:
+    """Why a pod is left as it is, as far as it says itself; empty if nothing is against it."""
     meta, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    if (meta.get("labels") or {}).get(COMPONENT_LABEL) != "scheduler":
-        return "not a Dask scheduler"
+    if component(pod) != role:
+        return f"not a Dask {role}"
     refused = refusal("the pod", meta.get("annotations"))
     if refused:
         return refused
@@ -81,23 +143,47 @@ def _objection(pod: Mapping[str, Any]) -> str:
         return "it has no containers"
     if any(v.get("name") == VOLUME for v in spec.get("volumes") or []):
         return "it is injected already"
+    _, container = _container(pod, role)
+    if any(
+        m.get("mountPath", "").rstrip("/") == MOUNT for m in container.get("volumeMounts") or []
+    ):
+        return f"something else is mounted at {MOUNT}"
     system = (spec.get("os") or {}).get("name") or (spec.get("nodeSelector") or {}).get(
         "kubernetes.io/os", "linux"
     )
     return "" if system == "linux" else f"it runs on {system}, not Linux"
 
 
-def _scheduler_container(
-    containers: Sequence[Mapping[str, Any]],
-) -> tuple[int, Mapping[str, Any]]:
-    """The container that runs the scheduler: by its command, else by its name, else the first."""
+def _container(pod: Mapping[str, Any], role: str) -> tuple[int, Mapping[str, Any]]:
+    """The container that runs the program: by its command, else by its name, else the first."""
+    containers: Sequence[Mapping[str, Any]] = pod["spec"]["containers"]
     for at, container in enumerate(containers):
-        if _SCHEDULER_COMMAND.search(" ".join(_words(container))):
+        if _COMMANDS[role].search(" ".join(_words(container))):
             return at, container
     for at, container in enumerate(containers):
-        if container.get("name") == "scheduler":
+        if container.get("name") == role:
             return at, container
     return 0, containers[0]
+
+
+def _mount(pod: Mapping[str, Any], at: int, config_map: str, *, optional: bool) -> Iterator[Json]:
+    volume = {
+        "name": VOLUME,
+        "configMap": {"name": config_map, "optional": optional, "defaultMode": 0o444},
+    }
+    mount = {"name": VOLUME, "mountPath": MOUNT, "readOnly": True}
+    yield from _append(pod["spec"], "/spec", "volumes", volume)
+    container = pod["spec"]["containers"][at]
+    yield from _append(container, f"/spec/containers/{at}", "volumeMounts", mount)
+
+
+def _grace(spec: Mapping[str, Any], grace_s: int) -> Json:
+    field = "terminationGracePeriodSeconds"
+    return _set(f"/spec/{field}", grace_s, replaces=field in spec)
+
+
+def _set(path: str, value: Any, *, replaces: bool) -> Json:
+    return {"op": "replace" if replaces else "add", "path": path, "value": value}
 
 
 def _words(container: Mapping[str, Any]) -> list[str]:

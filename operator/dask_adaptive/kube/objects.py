@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from dask_adaptive import DOMAIN
+from dask_adaptive.kube import marks
 from dask_adaptive.kube.pins import PinNote, read_pin
 from dask_adaptive.kube.waiting import deployment_waiting, pod_waiting
 from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.pins import read_instant
 
 CLUSTER_LABEL = "dask.org/cluster-name"
@@ -86,6 +88,7 @@ class GroupObject:
     key: ClusterKey
     replicas: int
     pin: PinNote | None = None
+    grace_s: int | None = field(default=None, compare=False)  # as its workers' template says
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,14 @@ class PodObject:
     addresses: tuple[str, ...] = ()
     waiting: str = ""
     pin: PinNote | None = None
+    node: str = ""
+    host_network: bool = False  # its addresses are its node's
+    ends_at: float | None = None  # seconds since 1970: deleted, and killed then at the latest
+    notes: tuple[tuple[str, str], ...] = ()  # annotations that `marks` has to know
+
+    @property
+    def mark(self) -> Mark:
+        return marks.read_mark(dict(self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ class ServiceObject:
     port: int
 
 
-def _meta(body: Mapping[str, Any]) -> Meta:
+def parse_meta(body: Mapping[str, Any]) -> Meta:
     meta = body["metadata"]
     version = str(meta.get("resourceVersion", ""))
     return Meta(
@@ -152,7 +163,7 @@ def _labelled_key(body: Mapping[str, Any]) -> ClusterKey:
 
 
 def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
-    meta, spec = _meta(body), body.get("spec") or {}
+    meta, spec = parse_meta(body), body.get("spec") or {}
     owners = body["metadata"].get("ownerReferences") or [{}]
     return PolicyObject(
         meta=meta,
@@ -166,7 +177,7 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
 
 
 def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
-    meta = _meta(body)
+    meta = parse_meta(body)
     prefix = f"{DOMAIN}/"
     annotations = body["metadata"].get("annotations") or {}
     return ClusterObject(
@@ -180,25 +191,31 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
 
 
 def parse_group(body: Mapping[str, Any]) -> GroupObject:
-    meta, spec = _meta(body), body.get("spec") or {}
+    meta, spec = parse_meta(body), body.get("spec") or {}
     key = ClusterKey(meta.namespace, spec.get("cluster", ""))
     worker = spec.get("worker") or {}
     name = f"DaskWorkerGroup {meta.name}"
     # A group other than the default one is a person's own object, whatever labels it has.
     own = read_pin(body["metadata"], name, made_by_upstream=meta.name == key.default_group)
     template = read_pin(worker.get("metadata") or {}, name, made_by_upstream=False)
-    return GroupObject(meta, key, replicas=int(worker.get("replicas") or 0), pin=own or template)
+    return GroupObject(
+        meta,
+        key,
+        replicas=int(worker.get("replicas") or 0),
+        pin=own or template,
+        grace_s=(worker.get("spec") or {}).get("terminationGracePeriodSeconds"),
+    )
 
 
 def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerObject:
-    meta = _meta(body)
+    meta = parse_meta(body)
     return AutoscalerObject(
         meta, ClusterKey(meta.namespace, (body.get("spec") or {}).get("cluster", ""))
     )
 
 
 def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
-    meta = _meta(body)
+    meta = parse_meta(body)
     return DeploymentObject(
         meta=meta,
         key=_labelled_key(body),
@@ -209,8 +226,9 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
 
 
 def parse_pod(body: Mapping[str, Any]) -> PodObject:
-    meta = _meta(body)
-    status = body.get("status") or {}
+    meta = parse_meta(body)
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    annotations = body["metadata"].get("annotations") or {}
     ips = [entry.get("ip", "") for entry in status.get("podIPs") or []] or [status.get("podIP", "")]
     return PodObject(
         meta=meta,
@@ -219,6 +237,12 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         addresses=tuple(ip for ip in ips if ip),
         waiting=pod_waiting(body),
         pin=read_pin(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
+        node=spec.get("nodeName") or "",
+        host_network=bool(spec.get("hostNetwork")),
+        # Of a pod this is not when its deletion was asked for, but that plus its grace period
+        # (apiserver's BeforeDelete).
+        ends_at=read_instant(body["metadata"].get("deletionTimestamp") or ""),
+        notes=tuple(sorted((k, v) for k, v in annotations.items() if k in marks.NAMES)),
     )
 
 
@@ -235,7 +259,7 @@ def parse_service(body: Mapping[str, Any]) -> ServiceObject:
     ports = {p.get("name", ""): int(p["port"]) for p in spec.get("ports") or []}
     ip = spec.get("clusterIP") or ""
     return ServiceObject(
-        meta=_meta(body),
+        meta=parse_meta(body),
         key=_labelled_key(body),
         ip="" if ip == "None" else ip,
         port=ports.get("tcp-comm", 8786),

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import Conflict, NotFound
 from dask_adaptive.kube.events import EventPoster, News, Subject
-from dask_adaptive.kube.objects import DeploymentObject, PodObject, PolicyObject
+from dask_adaptive.kube.marks import changes
+from dask_adaptive.kube.objects import DeploymentObject, PodObject, PolicyObject, parse_pod
 from dask_adaptive.kube.pins import instant
 from dask_adaptive.kube.resources import DEPLOYMENTS, PODS, POLICIES
 from dask_adaptive.kube.status_json import status_json
+from dask_adaptive.kube.view import standing
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.status import Status
+from dask_adaptive.model.observed import Mark
+
+#: A pod's status changes often, and each change makes what the watch has told stale.
+_TRIES = 3
 
 
 class KubeReporter:
-    """Tells people what one policy does; see `loop.ports.Reporter`."""
+    """
+    Tells people what one policy does; see `loop.ports.Reporter`.
+
+    Args:
+        hints: Whether pods may be annotated; else `mark` does nothing.
+    """
 
     def __init__(
         self,
@@ -27,7 +38,9 @@ class KubeReporter:
         world: World,
         events: EventPoster,
         wall_clock: Callable[[], float],
+        hints: bool = True,
     ) -> None:
+        self._hints = hints
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
         self._written: Json | None = None
@@ -56,6 +69,34 @@ class KubeReporter:
         worker = self._subject(event.worker)
         if worker is not None:
             await self._events.post(worker, News(event.type, reason, event.message))
+
+    async def mark(self, worker: str, mark: Mark) -> None:
+        key = self._policy.key
+        pods = standing(p for p in self._world.of(PodObject, key) if p.worker == worker)
+        pod = pods[0] if pods and self._hints else None
+        for _ in range(_TRIES):
+            notes = changes(dict(pod.notes), mark) if pod and not pod.meta.going else {}
+            if pod is None or not notes:
+                return
+            try:
+                return await self._annotate(pod, notes)
+            except NotFound:
+                return
+            except Conflict:
+                pod = await self._read(pod)
+
+    async def _annotate(self, pod: PodObject, notes: Mapping[str, str | None]) -> None:
+        # Only if it is still as we know it: what somebody has set since is not overwritten.
+        meta: Json = {"uid": pod.meta.uid, "annotations": notes}
+        meta |= {"resourceVersion": str(pod.meta.version)} if pod.meta.version else {}
+        await self._api.patch(PODS.path(pod.meta.namespace, pod.meta.name), {"metadata": meta})
+
+    async def _read(self, pod: PodObject) -> PodObject | None:
+        """The same pod as it is now; by a list, which the watch has the right to anyway."""
+        path = PODS.path(pod.meta.namespace)
+        found = await self._api.list(path, field=f"metadata.name={pod.meta.name}")
+        fresh = next(map(parse_pod, found), None)
+        return fresh if fresh and fresh.meta.uid == pod.meta.uid else None
 
     def _subject(self, worker: str) -> Subject | None:
         """The worker's pod; where it has none, its Deployment."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dask_adaptive.kube.api import Json
-from dask_adaptive.loop.status import Condition, Status
+from dask_adaptive.kube.pins import instant
+from dask_adaptive.loop.held import SLACK_S
+from dask_adaptive.loop.status import Condition, HeldBy, Status
+from dask_adaptive.model.pins import read_instant
 
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition
 
@@ -35,6 +39,7 @@ def status_json(status: Status, *, generation: int, before: Mapping[str, Any], n
         "reason": str(status.reason),
         "message": _cut(status.message),
         "pins": [{"source": source, "workers": n} for source, n in status.pins],
+        "heldBy": held_json(status.held_by, before.get("heldBy") or [], now=now),
         "blockers": [{"reason": str(reason), "workers": n} for reason, n in status.blockers],
         "pendingReasons": [
             {"reason": _cut(why), "workers": n} for why, n in status.pending_reasons
@@ -54,6 +59,36 @@ def status_json(status: Status, *, generation: int, before: Mapping[str, Any], n
             status.conditions, before.get("conditions") or [], generation=generation, now=now
         ),
     }
+
+
+def held_json(
+    rows: Iterable[HeldBy], before: Iterable[Mapping[str, Any]], *, now: str
+) -> list[Json]:
+    """Who holds which workers; an end that moves by less than half a minute stays as written."""
+    old = {(r.get("source"), r.get("owner"), r.get("reason")): r.get("until") for r in before}
+    rendered = []
+    for row in rows:
+        written: Json = {
+            "source": row.source,
+            "owner": _cut(row.owner),
+            "reason": _cut(row.reason),
+            "workers": list(row.workers),
+            "count": row.count,
+        }
+        until = _until(row.left_s, now, old.get((row.source, written["owner"], written["reason"])))
+        if until:
+            written["until"] = until
+        rendered.append(written)
+    return rendered
+
+
+def _until(left_s: float, now: str, written: str | None) -> str:
+    seconds = read_instant(now)
+    if seconds is None or left_s == math.inf:
+        return ""
+    ends = seconds + left_s
+    before = read_instant(written) if written else None
+    return written if written and before and abs(ends - before) < SLACK_S else instant(ends)
 
 
 def conditions_json(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.objects import (
     AutoscalerObject,
     ClusterObject,
@@ -16,7 +17,14 @@ from dask_adaptive.kube.objects import (
 from dask_adaptive.kube.pins import PinNote
 from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ManualPin, PlatformGroup, PlatformView, PlatformWorker
+from dask_adaptive.model.observed import (
+    Ending,
+    ManualPin,
+    Mark,
+    PlatformGroup,
+    PlatformView,
+    PlatformWorker,
+)
 
 #: From the notes on a worker and the objects above it, nearest first, to the pin that holds it.
 ReadPin = Callable[[list[PinNote | None]], ManualPin | None]
@@ -28,9 +36,19 @@ def view(world: World, key: ClusterKey, *, now: float, read_pin: ReadPin) -> Pla
     if cluster is None or cluster.meta.going:
         return PlatformView(found=False)
     groups = {g.meta.name: g for g in world.of(GroupObject, key)}
+    deployments = {d.meta.name: d for d in world.of(DeploymentObject, key)}
     pods: dict[str, list[PodObject]] = {}
     for pod in world.of(PodObject, key):
         pods.setdefault(pod.worker, []).append(pod)
+
+    def above(group: str) -> list[PinNote | None]:
+        return [groups[group].pin if group in groups else None, cluster.pin]
+
+    def pin_of(pod: PodObject) -> ManualPin | None:
+        deployment = deployments.get(pod.worker)
+        on_it = deployment.pin if deployment else None
+        return read_pin([pod.pin, on_it, *above(deployment.group if deployment else "")])
+
     return PlatformView(
         found=True,
         conflict=conflict(world, key),
@@ -39,13 +57,42 @@ def view(world: World, key: ClusterKey, *, now: float, read_pin: ReadPin) -> Pla
             _worker(
                 deployment,
                 pods.get(deployment.meta.name, []),
-                above=[group.pin if (group := groups.get(deployment.group)) else None, cluster.pin],
+                above=above(deployment.group),
                 now=now,
                 read_pin=read_pin,
+                node_going=lambda pod: node_going(world, pod),
             )
-            for deployment in world.of(DeploymentObject, key)
+            for deployment in deployments.values()
         ),
+        ending=tuple(_endings(world.of(PodObject, key), now=now, pin_of=pin_of)),
     )
+
+
+def standing(pods: Iterable[PodObject]) -> list[PodObject]:
+    """Pods of one worker, first the one that stands for it: it stays, and is the youngest."""
+    return sorted(pods, key=lambda p: (p.meta.going, -p.meta.created_at, p.meta.name))
+
+
+def node_going(world: World, pod: PodObject) -> str:
+    """Who says that the machine under a pod is about to go; empty if nobody does."""
+    node = world.get(NodeObject, "", pod.node) if pod.node else None
+    return node.going if node else ""
+
+
+def _endings(
+    pods: Iterable[PodObject], *, now: float, pin_of: Callable[[PodObject], ManualPin | None]
+) -> Iterable[Ending]:
+    for pod in pods:
+        if pod.ends_at is None or not pod.addresses:
+            continue  # it stays, or it never ran
+        yield Ending(
+            worker=pod.worker,
+            pod=pod.meta.name,
+            # All pods in a host's network share its address: it says nothing about whose worker.
+            addresses=() if pod.host_network else pod.addresses,
+            left_s=max(pod.ends_at - now, 0.0),
+            manual_pin=pin_of(pod),
+        )
 
 
 def _worker(
@@ -55,9 +102,9 @@ def _worker(
     above: list[PinNote | None],
     now: float,
     read_pin: ReadPin,
+    node_going: Callable[[PodObject], str],
 ) -> PlatformWorker:
-    # The one that stays, and of those the youngest, stands for the worker; all may be connected.
-    ranked = sorted(pods, key=lambda p: (p.meta.going, -p.meta.created_at, p.meta.name))
+    ranked = standing(pods)  # all of them may be connected
     pod = ranked[0] if ranked else None
     return PlatformWorker(
         name=deployment.meta.name,
@@ -69,6 +116,8 @@ def _worker(
         addresses=tuple(a for p in ranked for a in p.addresses),
         waiting=pod.waiting if pod else deployment.waiting or "its pod is not created yet",
         manual_pin=read_pin([pod.pin if pod else None, deployment.pin, *above]),
+        node_going=node_going(pod) if pod else "",
+        mark=pod.mark if pod else Mark(),
     )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dask_adaptive.kube import objects, resources
+from dask_adaptive.kube import nodes, objects, resources
 from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.objects import COMPONENT_LABEL, Watched
+from dask_adaptive.kube.nodes import NodeObject
+from dask_adaptive.kube.objects import COMPONENT_LABEL, PodObject, Watched
 from dask_adaptive.kube.resources import Resource
 from dask_adaptive.model.keys import ClusterKey
 
@@ -23,6 +24,7 @@ class Kind:
     type: type[Any]
     parse: Callable[[Mapping[str, Any]], Watched]
     selector: str = ""  # labels; the API server sends nothing else
+    cluster_scoped: bool = False  # in no namespace, and so beyond a Role
 
 
 KINDS: tuple[Kind, ...] = (
@@ -43,7 +45,13 @@ KINDS: tuple[Kind, ...] = (
         objects.parse_service,
         f"{COMPONENT_LABEL}=scheduler",
     ),
+    Kind(resources.NODES, NodeObject, nodes.parse_node, cluster_scoped=True),
 )
+
+
+def kinds_within(namespaces: Iterable[str]) -> tuple[Kind, ...]:
+    """What can be watched: who is let into some namespaces only sees no nodes."""
+    return tuple(k for k in KINDS if not (k.cluster_scoped and tuple(namespaces)))
 
 
 class World:
@@ -84,8 +92,9 @@ class World:
 
     async def resync(self, api: KubeApi, namespaces: Iterable[str] = ()) -> None:
         """Compare with whole lists. Raises `KubeError`."""
-        scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
-        for kind in KINDS:
+        namespaces = tuple(namespaces)
+        scopes: tuple[str | None, ...] = namespaces or (None,)
+        for kind in kinds_within(namespaces):
             known = dict(self._all[kind.type])
             fresh = [
                 kind.parse(body)
@@ -113,7 +122,7 @@ class World:
         self._all[kind][where] = new
         self._by_cluster.setdefault((kind, new.key), {})[new.meta.name] = new
         if old != new:
-            self._tell(new.key)
+            self._tell(old, new)
 
     def _forget(self, kind: type[Any], where: tuple[str, str], uid: str) -> None:
         old = self._all[kind].get(where)
@@ -124,11 +133,23 @@ class World:
         del siblings[old.meta.name]
         if not siblings:
             del self._by_cluster[kind, old.key]
-        self._tell(old.key)
+        self._tell(old, None)
 
-    def _tell(self, key: ClusterKey) -> None:
-        for listener in self._listeners:
-            listener(key)
+    def _tell(self, old: Watched | None, new: Watched | None) -> None:
+        for key in self._concerned(old, new):
+            for listener in self._listeners:
+                listener(key)
+
+    def _concerned(self, old: Watched | None, new: Watched | None) -> set[ClusterKey]:
+        node = new or old
+        if not isinstance(node, NodeObject):
+            return {node.key} if node else set()
+        before = old.signals if isinstance(old, NodeObject) else ()
+        after = new.signals if isinstance(new, NodeObject) else ()
+        if before == after:  # nodes that come and go quietly: those who lose pods hear of the pods
+            return set()
+        pods: Iterable[PodObject] = self._all[PodObject].values()
+        return {pod.key for pod in pods if pod.node == node.meta.name}
 
 
 def _is_echo(new: Watched, old: Watched) -> bool:

@@ -1,0 +1,264 @@
+"""
+The validating webhook on evictions: a worker's pod is evicted once the worker has drained.
+
+Fails open: what can't be judged in time is allowed, and the pod's own hook does the rest. Nothing
+is delayed for longer than the policy's `evictionGuard.maxDelay`: this process counts from the first
+eviction that it put off, and the agent counts, too. It keeps the earliest deadline that it was
+told, and is asked for it, so another replica, or this one after a restart, does not start anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_adaptive.controller.compose import ClosableLink, Connect
+from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.deadline import timeout
+from dask_adaptive.kube.api import Json
+from dask_adaptive.kube.errors import KubeError
+from dask_adaptive.kube.events import EventPoster, News, Subject
+from dask_adaptive.kube.objects import PodObject, PolicyObject
+from dask_adaptive.kube.resources import PODS, POLICIES
+from dask_adaptive.kube.view import conflict, scheduler_address
+from dask_adaptive.kube.world import World
+from dask_adaptive.loop.ports import EventType, LinkError, Retired, SchedulerLink
+from dask_adaptive.model.duration import format_duration
+from dask_adaptive.model.policy import InvalidPolicy, Mode, Policy, parse_policy
+from dask_adaptive.model.reason import Reason
+
+logger = logging.getLogger(__name__)
+
+#: For each call to a scheduler, and for the whole answer; the API server waits 5 s.
+LINK_TIMEOUT_S, ANSWER_S = 3.0, 4.0
+
+#: For what is good to know, but not worth an eviction that does not wait.
+EXTRA_S = 1.0
+
+#: Who has not asked again for so long has given up: the agent puts a worker back to service after
+#: 300 s (wire.LeaveRequest), and the next eviction is a new one.
+FORGET_S = 600.0
+
+_SCHEDULERS = 32  # connections that are kept
+
+
+class Verdict(str, enum.Enum):
+    """What became of an eviction; the label of a metric."""
+
+    NOT_GUARDED = "not-guarded"
+    DELAYED = "delayed"
+    DRAINED = "drained"
+    EXPIRED = "expired"  # it was put off for as long as the policy allows
+    FAILED = "failed"  # allowed, because nothing could be found out
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A worker's pod whose policy wants evictions to wait."""
+
+    pod: PodObject
+    about: PolicyObject
+    policy: Policy
+
+
+@dataclass(slots=True)
+class _Delay:
+    """Of one pod's eviction, by our own clock."""
+
+    since: float
+    asked_at: float
+    is_told: bool = False  # people are
+    is_agreed: bool = False  # what the agent knows of it has been taken into account
+
+    def left_s(self, policy: Policy) -> float:
+        return policy.eviction_guard.max_delay_s - (self.asked_at - self.since)
+
+    def agree(self, policy: Policy, agents_left_s: float) -> None:
+        """The agent may have been told earlier, by another process."""
+        self.is_agreed = True
+        earlier = self.left_s(policy) - agents_left_s
+        if 0 < earlier < math.inf:
+            self.since -= earlier
+
+
+class EvictionReviewer:
+    """Answers AdmissionReviews of `pods/eviction`. Every replica does, not only the leader."""
+
+    def __init__(
+        self,
+        world: World,
+        events: EventPoster,
+        metrics: Metrics,
+        *,
+        connect: Connect,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._world, self._events, self._metrics = world, events, metrics
+        self._links, self._clock = _Links(connect), clock
+        self._delays: dict[str, _Delay] = {}  # by the pod's uid
+        self._posting: set[asyncio.Task[None]] = set()
+
+    async def review(self, review: Mapping[str, Any]) -> Json:
+        """Answer one AdmissionReview."""
+        request = review["request"]
+        verdict, message = await self._judge(request)
+        self._metrics.evictions.labels(verdict.value).inc()
+        response: Json = {"uid": request["uid"], "allowed": verdict is not Verdict.DELAYED}
+        if verdict is Verdict.DELAYED:
+            # As for a PodDisruptionBudget: kubectl drain, autoscalers and Karpenter ask again.
+            status = {"code": 429, "reason": "TooManyRequests", "message": message}
+            response["status"] = status
+        return {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
+
+    async def close(self) -> None:
+        for task in self._posting:
+            task.cancel()
+        await asyncio.gather(*self._posting, return_exceptions=True)
+        await self._links.close()
+
+    async def _judge(self, request: Mapping[str, Any]) -> tuple[Verdict, str]:
+        guarded = self._guarded(request["namespace"], request["name"])
+        if guarded is None or is_dry_run(request):  # to ask would be to begin
+            return Verdict.NOT_GUARDED, ""
+        delay = self._delay(guarded.pod.meta.uid)
+        if delay.left_s(guarded.policy) <= 0:
+            return Verdict.EXPIRED, ""
+        try:
+            async with timeout(ANSWER_S):
+                waiting = await self._ask(guarded, delay)
+        except (LinkError, asyncio.TimeoutError) as exc:
+            logger.warning("Eviction of %s not put off: %s", guarded.pod.meta.name, exc)
+            return Verdict.FAILED, ""
+        if not waiting:
+            return Verdict.DRAINED, ""
+        left_s = delay.left_s(guarded.policy)
+        if left_s <= 0:
+            return Verdict.EXPIRED, ""
+        self._tell(guarded, delay, waiting)
+        return Verdict.DELAYED, (
+            f"worker {guarded.pod.worker} is draining: {waiting}; evict again in some seconds"
+            f" (evictionGuard, at most {format_duration(left_s)} more)"
+        )
+
+    def _guarded(self, namespace: str, name: str) -> Guarded | None:
+        pod = self._world.get(PodObject, namespace, name)
+        if pod is None or pod.meta.going or conflict(self._world, pod.key):
+            return None
+        about = [p for p in self._world.of(PolicyObject, pod.key) if not p.meta.going]
+        if len(about) != 1:
+            return None
+        try:
+            policy = parse_policy(about[0].spec)
+        except InvalidPolicy:
+            return None
+        acts = policy.mode is Mode.AUTO and policy.eviction_guard.enabled
+        return Guarded(pod, about[0], policy) if acts else None
+
+    def _delay(self, uid: str) -> _Delay:
+        now = self._clock()
+        self._delays = {u: d for u, d in self._delays.items() if now - d.asked_at < FORGET_S}
+        delay = self._delays.setdefault(uid, _Delay(now, now))
+        delay.asked_at = now
+        return delay
+
+    async def _ask(self, guarded: Guarded, delay: _Delay) -> str:
+        """What the pod's workers still wait for; empty if they are drained, or not connected."""
+        pod, left_s = guarded.pod, delay.left_s(guarded.policy)
+        address = scheduler_address(self._world, pod.key)
+        link = await self._links.of(address)
+        try:
+            answers = await _leave(link, [pod.worker] if pod.worker else [], left_s)
+            if all(a.state == "gone" for a in answers) and not pod.host_network:
+                # Started without `--name`, a worker has its address as name.
+                seen = await link.observe(guarded.policy)
+                names = [w.name for w in seen.workers if _listens_in(pod, w.address or w.name)]
+                answers = await _leave(link, names, left_s) if names else []
+            draining = [a for a in answers if a.state == "draining"]
+            if draining and not delay.is_agreed:
+                await _agree(link, guarded.policy, delay, {a.name for a in draining})
+        except LinkError:
+            await self._links.drop(address)
+            raise
+        return "; ".join(dict.fromkeys(a.message or "it hands over its work" for a in draining))
+
+    def _tell(self, guarded: Guarded, delay: _Delay, waiting: str) -> None:
+        pod, about = guarded.pod, guarded.about
+        if delay.is_told:
+            return
+        delay.is_told = True
+        limit = format_duration(guarded.policy.eviction_guard.max_delay_s)
+        text = f"its eviction waits, at most {limit}, for the worker to drain: {waiting}"
+        task = asyncio.create_task(self._post(pod, about, text))  # the answer must not wait for it
+        self._posting.add(task)
+        task.add_done_callback(self._posting.discard)
+
+    async def _post(self, pod: PodObject, about: PolicyObject, text: str) -> None:
+        reason = str(Reason.EVICTION_DELAYED)
+        subjects = {
+            Subject(PODS, pod.meta.namespace, pod.meta.name, pod.meta.uid): text,
+            Subject(POLICIES, about.meta.namespace, about.meta.name, about.meta.uid): (
+                f"{pod.worker}: {text}"
+            ),
+        }
+        for subject, message in subjects.items():
+            with contextlib.suppress(KubeError):  # an event that is lost changes nothing
+                await self._events.post(subject, News(EventType.NORMAL, reason, message))
+
+
+def is_dry_run(request: Mapping[str, Any]) -> bool:
+    """`kubectl drain --dry-run=server` says so in the Eviction itself, not in the query."""
+    options = (request.get("object") or {}).get("deleteOptions") or {}
+    return bool(request.get("dryRun") or options.get("dryRun"))
+
+
+async def _leave(link: SchedulerLink, names: Sequence[str], left_s: float) -> list[Retired]:
+    return await link.leave(names, left_s=left_s, reason=Reason.EVICTION_DELAYED, ending=False)
+
+
+async def _agree(link: SchedulerLink, policy: Policy, delay: _Delay, names: set[str]) -> None:
+    try:
+        async with timeout(EXTRA_S):
+            seen = await link.observe(policy)
+    except asyncio.TimeoutError:
+        return
+    lefts = [w.departing_left_s for w in seen.workers if {w.name, w.address} & names]
+    if lefts:  # else nothing was seen; the next time, perhaps
+        delay.agree(policy, min(lefts))
+
+
+def _listens_in(pod: PodObject, address: str) -> bool:
+    return any(f"//{ip}:" in address or f"//[{ip}]:" in address for ip in pod.addresses)
+
+
+class _Links:
+    """Connections to schedulers, the least used of which are closed."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._open: OrderedDict[str, ClosableLink] = OrderedDict()
+
+    async def of(self, address: str) -> ClosableLink:
+        link = self._open.pop(address, None)
+        if link is None:
+            link = self._connect(address, timeout_s=LINK_TIMEOUT_S, attach=False)
+        self._open[address] = link
+        while len(self._open) > _SCHEDULERS:
+            await self.drop(next(iter(self._open)))
+        return link
+
+    async def drop(self, address: str) -> None:
+        link = self._open.pop(address, None)
+        if link is not None:
+            await link.close()
+
+    async def close(self) -> None:
+        for address in list(self._open):
+            await self.drop(address)

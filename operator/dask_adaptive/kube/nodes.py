@@ -1,0 +1,77 @@
+"""Nodes: which of them are about to go, and who says so. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dask_adaptive.kube.objects import Meta, parse_meta
+from dask_adaptive.model.keys import ClusterKey
+
+#: Taints with which somebody says that a node is about to go, whatever their value and effect.
+#: Not among them: DeletionCandidateOfClusterAutoscaler, which is a thought and often taken back.
+GOING_TAINTS = frozenset(
+    {
+        "ToBeDeletedByClusterAutoscaler",  # cluster-autoscaler, before it drains
+        "karpenter.sh/disrupted",  # Karpenter since 1.0
+        "karpenter.sh/disruption",  # Karpenter before
+        "cloud.google.com/impending-node-termination",  # GKE
+        "remediator.kubernetes.azure.com/unschedulable",  # AKS node auto-drain: spot, maintenance
+        "remediator.aks.microsoft.com/unschedulable",  # the same, before
+        "node.cloudprovider.kubernetes.io/shutdown",  # the cloud: it is shut down
+    }
+)
+
+#: aws-node-termination-handler has one for each event: spot-itn, scheduled-maintenance, …
+GOING_PREFIXES = ("aws-node-termination-handler/",)
+
+#: The node lifecycle controller adds it to each node with `spec.unschedulable`: the same news.
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+
+CORDONED, DELETED = "is cordoned", "is being deleted"
+
+#: A node is about no cluster in particular; the world finds those that have pods on it.
+NOWHERE = ClusterKey("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeObject:
+    """A machine. Its heartbeats are left out: two of them in a row are equal."""
+
+    meta: Meta
+    signals: tuple[str, ...] = ()  # who says that it is about to go; most telling first
+
+    KIND: ClassVar[str] = "Node"
+
+    @property
+    def key(self) -> ClusterKey:
+        return NOWHERE
+
+    @property
+    def going(self) -> str:
+        """A sentence for people; empty if the node stays."""
+        name = f"node {self.meta.name}"
+        taints = [s for s in self.signals if s not in (CORDONED, DELETED)]
+        if taints:
+            return f"{name}: {', '.join(taints)}"
+        return f"{name} {self.signals[0]}" if self.signals else ""
+
+
+def parse_node(body: Mapping[str, Any]) -> NodeObject:
+    meta, spec = parse_meta(body), body.get("spec") or {}
+    signals = dict.fromkeys(_going_taints(spec.get("taints") or []))
+    if meta.going:  # Karpenter's and others' finalizers hold a node until it is drained
+        signals[DELETED] = None
+    if spec.get("unschedulable"):
+        signals[CORDONED] = None
+    return NodeObject(meta, tuple(signals))
+
+
+def _going_taints(taints: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    keys = sorted(str(taint.get("key") or "") for taint in taints)
+    for key in keys:
+        if key in GOING_TAINTS or key.startswith(GOING_PREFIXES):
+            yield key
+    if UNSCHEDULABLE in keys:
+        yield CORDONED

@@ -1,0 +1,245 @@
+"""Evictions through a real API server, of the pod of a real worker of a real scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, Event, Scheduler, Worker
+
+from dask_adaptive.controller.evictions import EvictionReviewer
+from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.objects import PodObject
+from dask_adaptive.kube.resources import NODES, PODS
+from dask_adaptive.scheduler.link import connect
+from dask_adaptive_agent.attach import install
+from support import kube_objects as ko
+from support.kube_operator import until
+from support.kube_server import ROOT, Kubectl, binary
+from support.kube_webhook import operator_with_webhooks
+
+WORKER = "demo-default-worker-1"
+POD = f"{WORKER}-ab-cd"
+
+
+def pod(name: str, **labels: str) -> dict[str, Any]:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": f"{WORKER}-ab"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+        "spec": {"containers": [{"name": "worker", "image": "x"}]},
+    }
+
+
+def policy(**guard: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "dask-adaptive.dev/v1alpha1",
+        "kind": "AdaptivePolicy",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "clusterRef": {"name": "demo"},
+            "maxReplicas": 5,
+            "evictionGuard": {"enabled": True, **guard},
+        },
+    }
+
+
+def evict(kubectl: Kubectl, name: str, **options: Any) -> tuple[bool, str]:
+    """Whether it was allowed; what was said."""
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": kubectl.namespace},
+        "deleteOptions": {"gracePeriodSeconds": 0, **options},
+    }
+    path = f"/api/v1/namespaces/{kubectl.namespace}/pods/{name}/eviction"
+    done = kubectl.run("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+class Scene:
+    """A cluster `demo`: its worker is in this process, its pod only in the API."""
+
+    def __init__(self, kubectl: Kubectl, client: Client, worker: Worker) -> None:
+        self.kubectl, self.client, self.worker = kubectl, client, worker
+
+    async def evict(self, name: str = POD, **options: Any) -> tuple[bool, str]:
+        return await asyncio.to_thread(evict, self.kubectl, name, **options)
+
+
+@pytest.fixture
+async def scene(api: KubeApi, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[Scene]:
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
+    labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker"}
+    kubectl.apply(policy(), pod(POD, **{**labels, "pod-template-hash": "ab"}), pod("other"))
+    async with (
+        Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as s,
+        Worker(s.address, name=WORKER, nthreads=1) as worker,
+        Worker(s.address, name="demo-default-worker-2", nthreads=1),
+        Client(s.address, asynchronous=True) as client,
+    ):
+        install(s)
+
+        def to_it(address: str, **how: Any) -> Any:
+            assert "demo-scheduler" in address
+            return connect(s.address, **how)
+
+        words = ("--set", "evictionGuard.enabled=true")
+        async with operator_with_webhooks(api, kubectl, tmp_path, *words, connect=to_it) as running:
+            made = Scene(kubectl, client, worker)
+            await until(lambda: bool(running._world.all(PodObject)))
+            yield made
+
+
+def exists(kubectl: Kubectl, name: str) -> bool:
+    return kubectl.run("get", "pod", name).returncode == 0
+
+
+async def test_a_busy_worker_is_evicted_once_it_has_drained(scene: Scene) -> None:
+    gate = Event("gate", client=scene.client)
+
+    def wait() -> str:
+        Event("gate").wait()
+        return "done"
+
+    task = scene.client.submit(wait, workers=[WORKER], allow_other_workers=True)
+    await until(lambda: bool(scene.worker.state.executing))
+    await asyncio.sleep(2)  # for the API server to know the webhook
+
+    allowed, said = await scene.evict()
+    assert not allowed
+    assert "TooManyRequests" in said or "429" in said
+    assert f"worker {WORKER} is draining" in said
+    assert "evictionGuard, at most" in said
+    assert exists(scene.kubectl, POD)
+    assert not (await scene.evict())[0]
+
+    await gate.set()
+    assert "done" == await task
+
+    async def evicted() -> bool:
+        return (await scene.evict())[0]
+
+    await until(evicted)
+    assert not exists(scene.kubectl, POD)
+    assert "done" == await scene.client.gather(task), "nothing was lost"
+
+    events = scene.kubectl.json("get", "events")["items"]
+    delayed = [e for e in events if e["reason"] == "EvictionDelayed"]
+    assert {"Pod": 1, "AdaptivePolicy": 1} == {
+        e["involvedObject"]["kind"]: e["count"] for e in delayed
+    }
+
+
+async def test_what_is_nobodys_worker_is_evicted_at_once(scene: Scene) -> None:
+    await asyncio.sleep(2)
+    allowed, said = await scene.evict("other")
+
+    assert allowed, said
+    assert not exists(scene.kubectl, "other")
+
+
+async def test_a_dry_run_changes_nothing(scene: Scene) -> None:
+    await asyncio.sleep(2)
+    before = scene.worker.status
+    allowed, said = await scene.evict(dryRun=["All"])
+
+    assert allowed, said
+    assert exists(scene.kubectl, POD)
+    assert before == scene.worker.status
+
+
+async def test_kubectl_drain_waits_for_the_worker(scene: Scene, api: KubeApi) -> None:
+    gate = Event("gate", client=scene.client)
+
+    def wait() -> str:
+        Event("gate").wait()
+        return "done"
+
+    task = scene.client.submit(wait, workers=[WORKER], allow_other_workers=True)
+    await until(lambda: bool(scene.worker.state.executing))
+    node = f"n-{scene.kubectl.namespace}"
+    await api.create(NODES.path(), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    try:
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": POD}}
+        path = PODS.path(scene.kubectl.namespace, POD, "binding")
+        await api.create(path, {**binding, "target": target})
+        await asyncio.sleep(2)  # for the API server to know the webhook
+        command = ["--kubeconfig", scene.kubectl.kubeconfig, "drain", node, "--force"]
+        process = await asyncio.create_subprocess_exec(
+            binary("kubectl"), *command, "--grace-period=0", "--timeout=60s",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        assert process.stdout is not None
+        said = ""
+        while "will retry" not in said:
+            line = (await process.stdout.readline()).decode()
+            assert line, said
+            said += line
+        assert "is draining" in said
+        assert exists(scene.kubectl, POD)
+        await gate.set()
+        more, _ = await process.communicate()
+    finally:
+        scene.kubectl("delete", "node", node)
+
+    assert 0 == process.returncode, said + more.decode()
+    assert not exists(scene.kubectl, POD)
+    assert "done" == await task
+
+
+class Quiet:
+    """Nobody is told."""
+
+    async def post(self, about: Any, news: Any) -> None: ...
+
+
+async def test_another_replica_does_not_begin_anew() -> None:
+    """It knows nothing of the first delay; the agent does, and keeps the earliest deadline."""
+    body = ko.policy()
+    body["spec"]["evictionGuard"] = {"enabled": True, "maxDelay": "10m"}
+    world = ko.world_of(ko.cluster(), ko.deployment(), ko.service(), body, ko.pod())
+    async with (
+        Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as s,
+        Worker(s.address, name="w1", nthreads=1) as worker,
+        Worker(s.address, name="w2", nthreads=1),
+        Client(s.address, asynchronous=True) as client,
+    ):
+        install(s)
+
+        def to_it(address: str, **how: Any) -> Any:
+            return connect(s.address, **how)
+
+        def replica() -> EvictionReviewer:
+            quiet: Any = Quiet()
+            return EvictionReviewer(world, quiet, Metrics(), connect=to_it)
+
+        async def evicted(reviewer: EvictionReviewer) -> bool:
+            request = {"uid": "u", "namespace": "ns", "name": "w1-hash-x", "object": {}}
+            answer = await reviewer.review({"apiVersion": "v1", "request": request})
+            return bool(answer["response"]["allowed"])
+
+        def wait() -> None:
+            Event("gate").wait()
+
+        task = client.submit(wait, workers=["w1"], allow_other_workers=True)
+        await until(lambda: bool(worker.state.executing))
+        first, second = replica(), replica()
+        assert not await evicted(first)
+        await asyncio.sleep(2)
+        assert not await evicted(second)
+        (theirs,), (ours,) = first._delays.values(), second._delays.values()
+        await Event("gate", client=client).set()
+        await task
+        for reviewer in (first, second):
+            await reviewer.close()
+
+    assert theirs.since < theirs.asked_at + 1 < ours.asked_at
+    assert ours.since < ours.asked_at - 1.5, "counted from the other's first"
