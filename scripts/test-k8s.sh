@@ -51,12 +51,12 @@ else
   say "all tests run on your cluster: $(kubectl config current-context), namespaces e2e-*"
 fi
 say "installing both operators"
-"$root/scripts/install.sh"
+"$root/scripts/install.sh" --set evictionGuard.enabled=true
 
-disturbing=(tests/e2e/test_crashes.py tests/e2e/test_operations.py)
+disturbing=(tests/e2e/test_crashes.py tests/e2e/test_operations.py tests/e2e/test_nodes.py)
 part "end to end, three clusters at a time" -n 3 tests/e2e "${disturbing[@]/#/--ignore=}" "$@"
 part "end to end, the operator killed" -n 3 tests/e2e/test_crashes.py "$@"
-part "end to end, replicas, upgrade, uninstall" tests/e2e/test_operations.py "$@"
+part "end to end, nodes; replicas, upgrade, uninstall" tests/e2e/test_nodes.py tests/e2e/test_operations.py "$@"
 
 if ((${#failed[@]})); then
   printf -v list '%s; ' "${failed[@]}"

@@ -87,12 +87,49 @@ async def test_an_upgrade_keeps_the_certificate_and_disturbs_nobody(
     assert (40, 40, 0) == await c.counts()
 
 
+async def test_two_minutes_without_the_operator_cost_no_pin_and_no_result(
+    start: Start, release: Release
+) -> None:
+    c = await start(policy={"minReplicas": 3})
+    await c.until_settled(3)
+    keep, ends, _ = sorted(await c.connected())
+    pod = await c.pod_of(keep)
+    await c.kubectl("annotate", "pod", pod, "dask-adaptive.dev/pin=1h")
+    await c.until_event("PinRequested", keep)
+    results = c.client.map(result, range(30), seconds=0.2, pure=False)
+    await c.client.gather(c.client.map(len, results, pure=False))
+    deployment = f"deployment/{release.deployment}"
+    await asyncio.to_thread(release.kubectl, "scale", deployment, "--replicas=0")
+    await c.until(lambda: not release.pods(), "the operator is away")
+    running = c.client.map(result, range(9), seconds=5.0, pure=False)
+    before = await c.address_of(ends)
+    await c.kubectl("delete", "pod", await c.pod_of(ends), "--wait=false")
+
+    async def is_pinned() -> bool:
+        return any(w.pins for w in (await c.observe()).workers if w.name == keep)
+
+    await c.throughout(120.0, is_pinned, "the agent holds the pin")
+    assert before != await c.address_of(ends)  # the next pod, under the same name
+    await c.client.gather(running)
+    await asyncio.to_thread(release.kubectl, "scale", deployment, "--replicas=1")
+    await c.edit(minReplicas=0)
+    await c.until_settled(1)
+
+    assert {keep} == await c.connected()
+    await c.client.gather([*results, *running])
+    assert (69, 69, 0) == await c.counts()
+
+
 async def test_what_is_uninstalled_leaves_only_the_crd_and_can_be_installed_again(
     start: Start, release: Release
 ) -> None:
     c = await start(policy={"minReplicas": 1})
     await c.until_settled(1)
+    (worker,) = await c.connected()
+    await c.kubectl("annotate", "pod", await c.pod_of(worker), "dask-adaptive.dev/pin=1h")
+    await c.until(lambda: c.annotation(worker, "pinned-by"), "its pod says who holds it")
     await asyncio.to_thread(release.uninstall)
+    assert "" == await c.annotation(worker, "pinned-by") == await c.annotation(worker, "hints")
 
     # What belongs to DaskClusters stays with them: policies, and the agent that schedulers mount.
     agents = {f"ConfigMap {ns}/{name}" for ns, name in await _agents(c)}
