@@ -168,7 +168,8 @@ async def test_a_worker_gets_the_hook_and_the_time_for_it(webhook: Kubectl) -> N
     pod = await asyncio.to_thread(create, webhook, worker("w"))
 
     assert is_injected(pod)
-    assert {"exec": {"command": ["/bin/sh", LEAVE_PATH, "--grace", "300"]}} == hook_of(pod)
+    command = ["/bin/sh", LEAVE_PATH, "--kill-after", "30", "--grace", "300"]
+    assert {"exec": {"command": command}} == hook_of(pod)
     assert 300 == pod["spec"]["terminationGracePeriodSeconds"]
     assert "dask-adaptive.dev/injected" in pod["metadata"]["annotations"]
     config = webhook.json("get", "configmap", bundle().name)

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Workers run the image's Python, clients that of this machine.
             quiet = "ignore::distributed.versions.VersionMismatchWarning"
             item.add_marker(pytest.mark.filterwarnings(quiet))
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(420))
 
 
 @pytest.fixture(scope="session")

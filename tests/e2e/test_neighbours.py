@@ -79,5 +79,6 @@ async def test_another_worker_group_is_never_touched(start: Start) -> None:
 
     await c.until(has_shrunk, "none of the policy's group")
     assert (second, 2) == (await c.deployments("second"), await c.replicas("second"))
+    await c.until_connected(2)  # those of the pods that end are there until they have said so
     assert set(second) == await c.connected()
     assert (60, 60, 0) == await c.counts()

@@ -23,7 +23,7 @@ from support.e2e_objects import adaptive_policy
 from support.kube_server import Kubectl
 
 #: No single wait of a test may take longer: a machine under load is slow, a hang is a failure.
-PATIENCE_S = 90.0
+PATIENCE_S = 150.0
 
 _LOOK_S = 0.25
 

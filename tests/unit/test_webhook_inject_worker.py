@@ -53,7 +53,7 @@ def test_a_plain_pod_gets_volume_mount_hook_grace_and_a_note() -> None:
     (mount,) = result["spec"]["containers"][0]["volumeMounts"]
     assert ("agent-cm", True) == (volume["configMap"]["name"], volume["configMap"]["optional"])
     assert (MOUNT, True) == (mount["mountPath"], mount["readOnly"])
-    assert ["/bin/sh", LEAVE_PATH, "--grace", "300"] == hook(result)
+    assert ["/bin/sh", LEAVE_PATH, "--kill-after", "30", "--grace", "300"] == hook(result)
     assert 300 == result["spec"]["terminationGracePeriodSeconds"]
     assert {"dask-adaptive.dev/injected": "1.0"} == result["metadata"]["annotations"]
     assert "env" not in result["spec"]["containers"][0], "a worker preloads nothing"
@@ -278,6 +278,7 @@ def run_hook(
     assert f"zip={MOUNT}/agent.zip" in text
     text = text.replace(f"{MOUNT}/agent.zip", str(folder / "agent.py"))
     text = text.replace("log=/proc/1/fd/1", f"log={log}").replace("/proc/[0-9]*", "$PROC/[0-9]*")
+    text = text.replace("/proc/self", "$PROC/self")
     (folder / LEAVE).write_text(text)
     full = {"PATH": os.environ["PATH"], "PROC": str(folder / "proc"), **env}
     return subprocess.run(
@@ -352,6 +353,36 @@ def test_the_hook_never_fails(tmp_path: Path, shell: list[str], code: int) -> No
     nowhere = run_hook(tmp_path, shell, PATH=str(tmp_path))
     assert 0 == nowhere.returncode
     assert "no Python with distributed was found" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_hangs_in_this_container_is_killed_and_nothing_else(
+    tmp_path: Path, shell: list[str]
+) -> None:
+    def lives_in(container: str) -> subprocess.Popen[bytes]:
+        made = subprocess.Popen(["sleep", "60"])
+        process(tmp_path, made.pid, "sleep", "60")
+        mount = tmp_path / "proc" / str(made.pid) / "ns" / "mnt"
+        mount.parent.mkdir()
+        mount.symlink_to(container)
+        return made
+
+    ours, sidecar = lives_in("mnt:[1]"), lives_in("mnt:[2]")
+    (tmp_path / "proc/self").symlink_to(tmp_path / "proc" / str(ours.pid))
+    try:
+        run_hook(tmp_path, shell, "--grace", "300", PATH="/usr/bin:/bin")
+        assert ours.poll() is None
+        done = run_hook(
+            tmp_path, shell, "--kill-after", "0.1", "--grace", "300", PATH="/usr/bin:/bin"
+        )
+
+        assert 0 == done.returncode
+        assert -9 == ours.wait(timeout=20)
+        assert sidecar.poll() is None
+    finally:
+        for one in (ours, sidecar):
+            one.kill()
+            one.wait()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

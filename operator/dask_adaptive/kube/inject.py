@@ -106,7 +106,10 @@ def inject_worker(
         note = _annotate(pod, INJECTED, f"{version}, no preStop hook: {lacks}")
         return Injection((*mount, *note), lacks)
     own_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
-    command = ["/bin/sh", LEAVE_PATH, "--grace", str(own_s if grace_s is None else grace_s)]
+    # What hangs at SIGTERM is not to hang for longer than it would have without us.
+    kill_after = [] if grace_s is None else ["--kill-after", str(DEFAULT_GRACE_S)]
+    left = ["--grace", str(own_s if grace_s is None else grace_s)]
+    command = ["/bin/sh", LEAVE_PATH, *kill_after, *left]
     if spec.get("hostNetwork"):
         command.append("--shared-host")
     hook = {"exec": {"command": command}}

@@ -7,8 +7,14 @@ LEAVE_SOURCE = """\
 #!/bin/sh
 # This pod is about to end. Have its Dask workers hand over their work, and wait until they have.
 # The pod ends all the same, so this never fails.
+#   leave.sh [--kill-after SECONDS] [what the agent's `leave` takes]
 zip={zip}
 log=/proc/1/fd/1
+kill_after=
+if [ "${{1:-}}" = --kill-after ]; then
+  kill_after=$2
+  shift 2
+fi
 
 # Takes $1 if it is a Python that has what the agent needs.
 py=
@@ -54,6 +60,26 @@ else
   # Into the container's log: nobody sees what a hook prints.
   (echo "dask-adaptive: no Python with distributed was found: nothing is handed over" >>"$log") \\
     2>/dev/null
+fi
+
+# Now comes SIGTERM. A worker may hang then: one that still waits for its scheduler never ends
+# (Nanny.close). It used to be killed after Kubernetes' 30 s; the longer grace that we gave this pod
+# is for the above. Process 1 can't be killed from here, but a nanny ends with its worker.
+mine=$(readlink /proc/self/ns/mnt 2>/dev/null)
+if [ -n "$kill_after" ] && [ -n "$mine" ]; then
+  (
+    trap '' HUP TERM
+    self=$(exec sh -c 'echo "$PPID"')
+    sleep "$kill_after"
+    for process in /proc/[0-9]*; do
+      pid=${{process##*/}}
+      case $pid in
+      1 | "$self") continue ;;
+      esac
+      # Of this container alone: pods may share processes among containers, or with the node.
+      [ "$(readlink "$process/ns/mnt" 2>/dev/null)" = "$mine" ] && kill -9 "$pid"
+    done
+  ) </dev/null >/dev/null 2>&1 &
 fi
 exit 0
 """
