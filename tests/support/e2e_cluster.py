@@ -247,8 +247,10 @@ class LiveCluster:
         )
 
     async def _is_scheduler_ready(self) -> bool:
+        name = f"{self.name}-scheduler"
         try:
-            found = await self.api.get(DEPLOYMENTS.path(self.namespace, f"{self.name}-scheduler"))
+            found = await self.api.get(DEPLOYMENTS.path(self.namespace, name))
+            await self.api.get(SERVICES.path(self.namespace, name))  # upstream makes it last
         except NotFound:
             return False
         return bool(found.get("status", {}).get("availableReplicas"))
