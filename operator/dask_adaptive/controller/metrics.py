@@ -46,6 +46,11 @@ class Metrics:
             [*_CLUSTER, "what"],
             registry=registry,
         )
+        self._make_pins(registry)
+        self._expired_before: dict[ClusterKey, tuple[str, dict[str, int]]] = {}
+        self._make_others(registry)
+
+    def _make_pins(self, registry: CollectorRegistry) -> None:
         self._pins = Gauge(
             "dask_adaptive_pinned_workers",
             "Workers held by pins, by source",
@@ -70,7 +75,8 @@ class Metrics:
             [*_CLUSTER, "source"],
             registry=registry,
         )
-        self._expired_before: dict[ClusterKey, tuple[str, dict[str, int]]] = {}
+
+    def _make_others(self, registry: CollectorRegistry) -> None:
         self.leader = Gauge(
             "dask_adaptive_leader", "1 in the replica that acts, else 0", registry=registry
         )
