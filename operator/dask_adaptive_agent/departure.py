@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.copying import Copier
-from dask_adaptive_agent.gate import Gate, next_look_s
+from dask_adaptive_agent.gate import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.moving import Mover, arriving
 from dask_adaptive_agent.naming import rename
 from dask_adaptive_agent.words import duration, plural, size_of
@@ -170,9 +170,7 @@ class Departure:
         self.is_over = True
         self.is_drained.set()
         for task in (self._task, self._giving_back):
-            # Cancelling the task that runs this very line would end it before it is done.
-            if task is not None and task is not _current_task():
-                task.cancel()
+            cancel_other(task)
         if is_gone:
             self._say_goodbye()
         else:
@@ -351,10 +349,3 @@ def _uncharged(scheduler: Scheduler) -> dict[str, bool]:
     stock = type(scheduler).remove_worker
     name = "expected" if "expected" in inspect.signature(stock).parameters else "safe"
     return {name: True}
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, KeysView, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.departure import Departure, Notice
 from dask_adaptive_agent.gate import Gate
+from dask_adaptive_agent.naming import is_process_of
 from dask_adaptive_agent.retirements import Retirements
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
 logger = logging.getLogger(__name__)
-
-#: How `dask worker --nworkers` calls its processes after their common name.
-PROCESS = re.compile(r"-\d{1,3}")
 
 
 class Departures:
@@ -188,8 +185,7 @@ class Departures:
         return its + [ws for ws in others if self.name_of(ws) not in taken]
 
     def _is_process_of(self, ws: WorkerState, name: str) -> bool:
-        own = self.name_of(ws)
-        return own.startswith(name) and bool(PROCESS.fullmatch(own, len(name)))
+        return is_process_of(self.name_of(ws), name)
 
     def _departing(self, ws: WorkerState, reason: str) -> Departure:
         departure = self.ongoing.get(ws.address)

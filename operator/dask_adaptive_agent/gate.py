@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,16 @@ def next_look_s(scheduler: Scheduler, ws: WorkerState) -> float:
     work = len(ws.has_what) + len(ws.processing) + len(scheduler.unrunnable)
     others = (len(scheduler.workers) - len(scheduler.running)) / LOOKS
     return min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, work / 10_000, others))
+
+
+def cancel_other(task: asyncio.Future[Any] | None) -> None:
+    """Cancel a task, unless it is what runs this very line: it would end before it is done."""
+    try:
+        current = asyncio.current_task()
+    except RuntimeError:
+        current = None
+    if task is not None and task is not current:
+        task.cancel()
 
 
 class Gate:

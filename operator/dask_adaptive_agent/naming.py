@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
+
+#: How `dask worker --nworkers` calls its processes after their common name.
+PROCESS = re.compile(r"-\d{1,3}")
+
+
+def is_process_of(own: str, name: str) -> bool:
+    """Whether a worker called `own` is one of the processes that were started as `name`."""
+    return own.startswith(name) and bool(PROCESS.fullmatch(own, len(name)))
 
 
 def rename(scheduler: Scheduler, ws: WorkerState, wanted: Any) -> None:

@@ -12,12 +12,13 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.copying import Copier
-from dask_adaptive_agent.gate import Gate, next_look_s
+from dask_adaptive_agent.gate import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.moving import Mover, arriving
+from dask_adaptive_agent.words import plural
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -137,9 +138,7 @@ class Retirement:
 
     def _stop(self) -> None:
         self._is_over = True
-        # Cancelling the task that runs this very line would end it before it is done.
-        if self._task is not None and self._task is not _current_task():
-            self._task.cancel()
+        cancel_other(self._task)
 
     def _has_tasks(self) -> bool:
         if self.ws.processing or arriving(self._scheduler, self.ws):
@@ -162,8 +161,7 @@ class Retirement:
         self.gate.thaw()
         self.gate.admit()
         self._mover.ask()
-        count = len(self.ws.processing)
-        self.message = f"waits for {count} task{'s' * (count != 1)} to finish"
+        self.message = f"waits for {plural(len(self.ws.processing), 'task')} to finish"
 
     def _empty(self) -> None:
         # Before the first copy: what a task leaves here later would be left behind.
@@ -171,7 +169,7 @@ class Retirement:
         count = len(self._copier.step())
         if count:
             self.phase = Phase.MOVING
-            self.message = f"moves {count} result{'s' * (count != 1)} that no other worker holds"
+            self.message = f"moves {plural(count, 'result')} that no other worker holds"
             return
         self._copier.drop()
         self.phase = Phase.DRAINED
@@ -190,10 +188,3 @@ class Retirement:
                 # Fail closed: the worker stays, in service, and the next request starts anew.
                 logger.exception("Retirement of %s failed; back to service", self.ws.address)
                 self.end(None)
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None

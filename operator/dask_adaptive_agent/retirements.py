@@ -11,6 +11,7 @@ from dask_adaptive_agent.copying import last_copies
 from dask_adaptive_agent.gate import Gate
 from dask_adaptive_agent.moving import arriving
 from dask_adaptive_agent.retirement import Order, Retirement, Veto
+from dask_adaptive_agent.words import plural
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -123,7 +124,7 @@ class Retirements:
         tasks = len(ws.processing)
         if not tasks and not arriving(self._scheduler, ws):
             return None
-        return Veto(wire.V_BUSY, f"has {max(1, tasks)} task{'s' * (tasks > 1)}")
+        return Veto(wire.V_BUSY, f"has {plural(max(1, tasks), 'task')}")
 
     def _pinned(self, ws: WorkerState) -> Veto | None:
         # Fail closed: what can't be read counts as a pin.

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dask_adaptive_agent.naming import is_process_of
+
 #: Options of `dask worker` after which its address need not be an IP of this pod.
 ADDRESS_OPTIONS = ("--contact-address", "--listen-address", "--host", "--interface")
 
@@ -40,11 +42,10 @@ class Identity(NamedTuple):
         from distributed.comm.addressing import get_address_host
 
         here = [address for address in workers if get_address_host(address) in self.hosts]
-        processes = [re.compile(re.escape(name) + r"(-\d{1,3})?") for name in self.names]
         return here or [
             address
             for address, name in workers.items()
-            if any(process.fullmatch(name) for process in processes)
+            if any(name == own or is_process_of(name, own) for own in self.names)
         ]
 
 

@@ -30,6 +30,7 @@ from dask_adaptive.kube.objects import PodObject, PolicyObject
 from dask_adaptive.kube.resources import PODS, POLICIES
 from dask_adaptive.kube.view import conflict, scheduler_address
 from dask_adaptive.kube.world import World
+from dask_adaptive.loop.names import host
 from dask_adaptive.loop.ports import EventType, LinkError, Retired, SchedulerLink
 from dask_adaptive.model.duration import format_duration
 from dask_adaptive.model.policy import InvalidPolicy, Mode, Policy, parse_policy
@@ -179,7 +180,7 @@ class EvictionReviewer:
             if all(a.state == "gone" for a in answers) and not pod.host_network:
                 # Started without `--name`, a worker has its address as name.
                 seen = await link.observe(guarded.policy)
-                names = [w.name for w in seen.workers if _listens_in(pod, w.address or w.name)]
+                names = [w.name for w in seen.workers if host(w) in pod.addresses]
                 answers = await _leave(link, names, left_s) if names else []
             draining = [a for a in answers if a.state == "draining"]
             if draining and not delay.is_agreed:
@@ -232,10 +233,6 @@ async def _agree(link: SchedulerLink, policy: Policy, delay: _Delay, names: set[
     lefts = [w.departing_left_s for w in seen.workers if {w.name, w.address} & names]
     if lefts:  # else nothing was seen; the next time, perhaps
         delay.agree(policy, min(lefts))
-
-
-def _listens_in(pod: PodObject, address: str) -> bool:
-    return any(f"//{ip}:" in address or f"//[{ip}]:" in address for ip in pod.addresses)
 
 
 class _Links:

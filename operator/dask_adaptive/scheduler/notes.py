@@ -7,6 +7,7 @@ from typing import Any
 
 from dask_adaptive.model.observed import Note
 from dask_adaptive.model.reason import Reason
+from dask_adaptive_agent import wire
 
 #: Whoever asks for the first time does not know what was told before: older notes are history.
 FRESH_S = 60.0
@@ -37,17 +38,5 @@ class NoteReader:
         return tuple(
             Note(row["number"], Reason(row["kind"]), row["message"], tuple(row["names"]))
             for row in new
-            if row["kind"] in _KINDS and not (is_first and row["age_ms"] > FRESH_S * 1000)
+            if row["kind"] in wire.NOTES and not (is_first and row["age_ms"] > FRESH_S * 1000)
         )
-
-
-_KINDS = {
-    reason.value
-    for reason in (
-        Reason.SHUFFLE_PIN_EXPIRED,
-        Reason.CLIENT_PIN_EXPIRED,
-        Reason.PINS_OVERRIDDEN,
-        Reason.WORKER_LEFT,
-        Reason.TASKS_GIVEN_BACK,
-    )
-}
