@@ -13,23 +13,27 @@ from uuid import uuid4
 import distributed
 
 from dask_adaptive_agent import __version__, claims, wire
-from dask_adaptive_agent.activity import Activity
+from dask_adaptive_agent.answering import guarded
 from dask_adaptive_agent.choice import ShuffleChoice
 from dask_adaptive_agent.closing import HAS_HOOK, Closing
 from dask_adaptive_agent.departure import Notice
 from dask_adaptive_agent.departures import Departures
+from dask_adaptive_agent.endings import Endings
 from dask_adaptive_agent.explain import explain
 from dask_adaptive_agent.gate import Gate
+from dask_adaptive_agent.limits import Limits
+from dask_adaptive_agent.meters import Meters
 from dask_adaptive_agent.moving import stealing
 from dask_adaptive_agent.notes import Notes
 from dask_adaptive_agent.orders import Orders
 from dask_adaptive_agent.pins import PinTable
+from dask_adaptive_agent.redone import Redone
+from dask_adaptive_agent.removals import Removals
 from dask_adaptive_agent.retirement import Order
 from dask_adaptive_agent.retirements import Retirements, combined
 from dask_adaptive_agent.roster import Entry, Roster
 from dask_adaptive_agent.settings import (
     Invalid,
-    Refused,
     Request,
     Settings,
     flag,
@@ -43,6 +47,7 @@ from dask_adaptive_agent.settings import (
 from dask_adaptive_agent.shuffles import ShuffleRun, Shuffles
 from dask_adaptive_agent.snapshot import snapshot
 from dask_adaptive_agent.sole import SoleBytes
+from dask_adaptive_agent.stops import Stops
 from dask_adaptive_agent.tally import TallyPlugin
 from dask_adaptive_agent.words import duration, plural
 
@@ -66,8 +71,8 @@ class Agent:
         self.session = uuid4().hex
         self.settings = Settings()
         self.notes = Notes(clock)
-        self.activity = Activity(clock)
-        self.roster = Roster(scheduler, self.activity, clock)
+        self.roster = Roster(scheduler, clock)
+        self.limits = Limits(scheduler.workers, clock)
         self.sole = SoleBytes()
         self.shuffles = Shuffles(
             scheduler, clock, timeout_s=self._shuffle_timeout_s, expired=self._shuffle_expired
@@ -82,20 +87,45 @@ class Agent:
         self.choice = ShuffleChoice(scheduler, leaving=self.leaving, chosen=self.shuffles.look)
         self.orders = Orders(self)
         self.tally: TallyPlugin | None = None
+        self.stops = Stops(
+            scheduler,
+            self.roster.entries,
+            self.limits,
+            is_pinned=self.is_pinned,
+            is_leaving=self.is_leaving,
+            lease_s=lambda: self.settings.lease_ms / 1000,
+            tell=self.notes.add,
+            clock=clock,
+        )
+        self.meters = Meters(
+            self.roster.entries, clock, reached=self.stops.reached, failed=self.stops.failed
+        )
         self.retirements = Retirements(
             scheduler,
-            pinned_by=lambda ws: ", ".join(self.pinned_by(ws)),
+            pinned_by=lambda ws, over: ", ".join(self.pinned_by(ws, over=over)),
+            stops=self.stops,
             lease_s=lambda: self.settings.lease_ms / 1000,
             clock=clock,
         )
         self.departures = Departures(
             scheduler,
             retirements=self.retirements,
+            back=self.stops.take_back,
             pinned_by=lambda ws: ", ".join(self.pinned_by(ws)),
             lease_s=lambda: self.settings.lease_ms / 1000,
             tell=self.notes.add,
             clock=clock,
         )
+        self.endings = Endings(
+            scheduler,
+            self.limits,
+            lease_s=lambda: self.settings.lease_ms / 1000,
+            tell=self.notes.add,
+            clock=clock,
+        )
+        self.redone = Redone(scheduler, self._cause)
+        self.removals = Removals(scheduler)
+        self.removals.listeners.append(self.redone.removing)
         self._started_at = clock()
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
@@ -110,6 +140,7 @@ class Agent:
             wire.PIN: guarded(self.pin),
             wire.UNPIN: guarded(self.unpin),
             wire.LEAVE: guarded(self.leave),
+            wire.LIMIT: guarded(self.limit),
         }
 
     def hello(self, request: Request) -> wire.HelloAnswer:
@@ -129,6 +160,9 @@ class Agent:
                 **self.orders.in_place,
                 "stealing": stealing(self.scheduler) is not None,
                 "tally": self.tally is not None,
+                "counting": self.meters.is_complete,
+                "exact": self.stops.assigned.is_possible,
+                "deadlines": self.endings.assigning.is_known,
             },
         }
 
@@ -144,8 +178,15 @@ class Agent:
         known, heard = number(request, "known", 0), number(request, "heard", 0)
         target_ms = request.get("target_duration_ms")
         target_s = None if target_ms is None else millis(request, "target_duration_ms", 1) / 1000
+        meters = flag(request, "meters", False)
+        self.roster.sync()
         self.retirements.review()
-        return snapshot(self, session=session, known=known, heard=heard, target_duration_s=target_s)
+        self.stops.review()
+        self.endings.heard()
+        return snapshot(
+            self, session=session, known=known, heard=heard, target_duration_s=target_s,
+            meters=meters,
+        )  # fmt: skip
 
     def explain(self, request: Request) -> wire.ExplainAnswer:
         return explain(self, optional_names(request))
@@ -157,6 +198,7 @@ class Agent:
             reason=text(request, "reason", ""),
             deadline_s=millis(request, "deadline_ms", DEADLINE_MS) / 1000,
             by_force=one_of(request, "on_timeout", (ABORT, FORCE), ABORT) == FORCE,
+            over_pins=_over_pins(request),
         )
 
         def retire(ws: WorkerState) -> wire.RetireOutcome:
@@ -181,6 +223,16 @@ class Agent:
         outcomes = self.departures.leave(by_name, by_host, notice)
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
+    def limit(self, request: Request) -> wire.LimitAnswer:
+        session = text(request, "session")
+        if session != self.session:
+            raise Invalid(f"session {session!r:.80} has ended; observe, then send limits for that")
+        self.limits.told(request)
+        self.roster.sync()
+        stopped = self.stops.told()
+        self.endings.heard()
+        return {"protocol": wire.PROTOCOL, "stopped": stopped}
+
     def pin(self, request: Request) -> wire.PinAnswer:
         return claims.pin(self, request)
 
@@ -189,9 +241,23 @@ class Agent:
 
     def leaving(self) -> Collection[str]:
         """Addresses of workers that are on their way out because of us, or with our help."""
-        if not self.retirements.ongoing and not self.departures.addresses:
-            return ()
-        return self.retirements.ongoing.keys() | self.departures.addresses
+        some = (self.retirements.ongoing, self.departures.ongoing, self.stops.ongoing)
+        return frozenset().union(*some) if any(some) else ()
+
+    def is_leaving(self, address: str) -> bool:
+        """Whether a worker is retired or departs; being stopped is less than that."""
+        return address in self.retirements.ongoing or address in self.departures.ongoing
+
+    def is_pinned(self, ws: WorkerState) -> bool:
+        """Whether anybody claims a worker; yes when that can't be known (fail closed)."""
+        try:
+            if ws.address in self._held_by_shuffles():
+                return True
+            named = self.pins.names()
+            return bool(named) and (ws.address in named or claims.name_of(self, ws) in named)
+        except Exception:
+            logger.exception("Cannot read pins; holding worker %s", ws.address)
+            return True
 
     def offered(self, entries: dict[str, Entry]) -> list[WorkerState]:
         """Those of the roster that `workers_to_close` lets go, all memory that stays counted."""
@@ -222,13 +288,19 @@ class Agent:
     def pinning_shuffles(self) -> list[ShuffleRun]:
         return self.shuffles.pinning() if self.settings.shuffle_pins else []
 
-    def pinned_by(self, ws: WorkerState, shuffles: list[ShuffleRun] | None = None) -> list[str]:
+    def pinned_by(
+        self,
+        ws: WorkerState,
+        shuffles: list[ShuffleRun] | None = None,
+        over: Collection[str] = (),
+    ) -> list[str]:
         """
         Who claims a worker, for what and how long: in words, as of now.
 
         Args:
             ws: The worker.
             shuffles: What `pinning_shuffles()` has just said, for those who ask about many workers.
+            over: Sources of pins that do not count; shuffles always do.
         """
         now = self.clock()
         timeout_s = self.settings.shuffle_timeout_ms / 1000
@@ -241,6 +313,8 @@ class Agent:
             ]
         for name in dict.fromkeys((claims.name_of(self, ws), ws.address)):
             for lease in self.pins.of(name):
+                if lease.source in over:
+                    continue
                 reason = f" ({lease.reason})" if lease.reason else ""
                 left = duration(lease.until - now)
                 said.append(f"{lease.source} {lease.owner}{reason} for {left} more")
@@ -251,19 +325,30 @@ class Agent:
         now = self.clock()
         if entry.ws.processing:
             entry.active_at = now
-        return now - max(entry.active_at, self.activity.last.get(entry.ws.address, 0.0))
+        return now - entry.active_at
 
     def gate_of(self, address: str) -> Gate | None:
         """What holds a worker out of service, if anything of ours does."""
         retirement = self.retirements.ongoing.get(address)
-        return retirement.gate if retirement is not None else self.departures.gate_of(address)
+        if retirement is not None:
+            return retirement.gate
+        return self.departures.gate_of(address) or self.stops.gate_of(address)
 
     def close(self, *, is_closing: bool) -> None:
         """Stop what runs by itself."""
+        self.endings.close()
+        self.stops.close(is_closing=is_closing)  # first: nobody comes back to be stopped
         self.retirements.close(is_closing=is_closing)
         self.departures.close(is_closing=is_closing)
         self.shuffles.close()
         self._set_tally(False)
+
+    def _cause(self, ws: WorkerState) -> str:
+        """Why a worker that is removed now is gone."""
+        if ws.address in self.departures.ongoing:
+            return wire.ENDED
+        retirement = self.retirements.ongoing.get(ws.address)
+        return wire.FORCED if retirement is not None and retirement.forced else wire.LOST
 
     def _held_by_shuffles(self) -> Collection[str]:
         return self.shuffles.pinned() if self.settings.shuffle_pins else ()
@@ -292,33 +377,15 @@ class Agent:
 
     def _set_tally(self, wanted: bool) -> None:
         if wanted and self.tally is None:
-            self.tally = TallyPlugin(self.scheduler, self.shuffles)
+            self.tally = TallyPlugin(self.scheduler, self.shuffles, self.removals)
             self.tally.install()
         elif not wanted and self.tally is not None:
             self.tally.uninstall()
             self.tally = None
 
 
-def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) -> Callable[..., Any]:
-    """The handler as the scheduler calls it: it never raises, and it speaks one protocol."""
-
-    def answer(**request: Any) -> Any:
-        protocol = request.get("protocol", wire.PROTOCOL)
-        if protocol != wire.PROTOCOL and not any_protocol:
-            spoken = f"this agent ({__version__}) speaks protocol {wire.PROTOCOL}, not {protocol}"
-            return error(wire.E_PROTOCOL, spoken)
-        try:
-            return handler(request)
-        except Invalid as invalid:
-            return error(wire.E_INVALID, str(invalid))
-        except Refused as refused:
-            return error(wire.E_REFUSED, str(refused))
-        except Exception as unexpected:
-            logger.exception("Cannot answer")
-            return error(wire.E_INTERNAL, repr(unexpected))
-
-    return answer
-
-
-def error(code: str, message: str) -> wire.ErrorAnswer:
-    return {"error": code, "message": message, "protocol": wire.PROTOCOL}
+def _over_pins(request: Request) -> frozenset[str]:
+    sources = frozenset(optional_names(request, "over_pins") or ())
+    if not sources <= {wire.MANUAL, wire.CLIENT}:
+        raise Invalid(f"over_pins must be of {wire.MANUAL}, {wire.CLIENT}, not {sorted(sources)}")
+    return sources

@@ -70,6 +70,7 @@ class Departure:
         pinned_by: Says in words who claims it, or nothing. Raises when that can't be known.
         lease_s: How long a notice that is not certain holds.
         tell: Makes a note: kind, message, names of workers.
+        back: Takes the worker back to service, if it comes back.
         ended: Called once, when it is over.
         clock: Seconds that never go backwards.
     """
@@ -83,6 +84,7 @@ class Departure:
         pinned_by: Callable[[WorkerState], str],
         lease_s: Callable[[], float],
         tell: Callable[[str, str, Sequence[str]], None],
+        back: Callable[[Gate], None],
         ended: Callable[[Departure], None],
         clock: Callable[[], float],
     ) -> None:
@@ -105,6 +107,7 @@ class Departure:
         self._pinned_by = pinned_by
         self._lease_s = lease_s
         self._tell = tell
+        self._back = back
         self._ended = ended
         self._clock = clock
         self._mover = Mover(scheduler, self.ws, clock)
@@ -175,7 +178,7 @@ class Departure:
             self._say_goodbye()
         else:
             rename(self._scheduler, self.ws, self.name)
-            self.gate.open()
+            self._back(self.gate)
         self._ended(self)
 
     def _is_wanted(self) -> bool:

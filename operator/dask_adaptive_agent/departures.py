@@ -28,6 +28,7 @@ class Departures:
         scheduler: Scheduler,
         *,
         retirements: Retirements,
+        back: Callable[[Gate], None],
         pinned_by: Callable[[WorkerState], str],
         lease_s: Callable[[], float],
         tell: Callable[[str, str, Sequence[str]], None],
@@ -35,6 +36,7 @@ class Departures:
     ) -> None:
         self._scheduler = scheduler
         self._retirements = retirements
+        self._back = back
         self._pinned_by = pinned_by
         self._lease_s = lease_s
         self._tell = tell
@@ -198,6 +200,7 @@ class Departures:
                 pinned_by=self._pinned_by,
                 lease_s=self._lease_s,
                 tell=self._tell,
+                back=self._back,
                 ended=self._ended,
                 clock=self._clock,
             )

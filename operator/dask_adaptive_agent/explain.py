@@ -57,6 +57,8 @@ def _explanation(
         "n_sole": len(sole),
         "pins": pins,
         "retirement": f"{going.state}: {going.message}" if going else "",
+        "stopped": agent.stops.message_of(ws.address),
+        "runs": agent.roster.entries[ws.address].runs,
         "closable": is_offered,
         "sentence": sentence(agent, ws, idle_s=idle_s, is_offered=is_offered, pins=pins),
     }
@@ -66,12 +68,9 @@ def sentence(
     agent: Agent, ws: WorkerState, *, idle_s: float, is_offered: bool, pins: list[str]
 ) -> str:
     """The first thing that decides, and only that."""
-    departure = agent.departures.ongoing.get(ws.address)
-    if departure is not None:
-        return f"its process is about to end ({departure.reason}): {departure.message}"
-    retirement = agent.retirements.ongoing.get(ws.address)
-    if retirement is not None:
-        return f"is on its way out ({retirement.order.reason}): {retirement.message}"
+    going = _going(agent, ws)
+    if going:
+        return going
     if pins:
         return f"stays: pinned by {', '.join(pins)}"
     obstacle = agent.retirements.obstacle_to(ws)
@@ -87,3 +86,15 @@ def sentence(
         return f"may go: {idle}, no last copies"
     size = size_of(sum([ts.nbytes for ts in copies]))
     return f"may go: {idle}, {plural(len(copies), 'last copy', 'last copies')} ({size}) to move"
+
+
+def _going(agent: Agent, ws: WorkerState) -> str:
+    """What we do with a worker already; empty: nothing."""
+    departure = agent.departures.ongoing.get(ws.address)
+    if departure is not None:
+        return f"its process is about to end ({departure.reason}): {departure.message}"
+    retirement = agent.retirements.ongoing.get(ws.address)
+    if retirement is not None:
+        return f"is on its way out ({retirement.order.reason}): {retirement.message}"
+    stopped = agent.stops.message_of(ws.address)
+    return f"gets no more tasks: {stopped}" if stopped else ""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import __version__, claims
-from dask_adaptive_agent.activity import REPORTS
 from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.gate import hearing
+from dask_adaptive_agent.meters import REPORTS
 from dask_adaptive_agent.tally import unwrap
 from dask_adaptive_agent.worker import register, unregister
 
@@ -41,7 +42,9 @@ class AdaptivePlugin(SchedulerPlugin):
         self._handlers = self.agent.handlers()
         scheduler.handlers.update(self._handlers)
         for report in REPORTS:
-            self._wrap(scheduler.stream_handlers, report, self.agent.activity.stamping)
+            self._wrap(
+                scheduler.stream_handlers, report, partial(self.agent.meters.counting, report)
+            )
         self._wrap(
             scheduler.stream_handlers,
             "worker-status-change",
@@ -54,8 +57,10 @@ class AdaptivePlugin(SchedulerPlugin):
         scheduler.workers_to_close = closing
         self.agent.choice.install()
         self.agent.orders.install()
+        self.agent.removals.install()
         self.agent.roster.sync()
         scheduler.add_plugin(self, name=self.name)
+        self.agent.endings.start()
         register(scheduler)
 
     def uninstall(self) -> None:
@@ -75,6 +80,7 @@ class AdaptivePlugin(SchedulerPlugin):
             del scheduler.workers_to_close
         self.agent.choice.uninstall()
         self.agent.orders.uninstall()
+        self.agent.removals.uninstall()
 
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]
@@ -86,6 +92,8 @@ class AdaptivePlugin(SchedulerPlugin):
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         try:
             self.agent.roster.sync()
+            self.agent.stops.worker_joined(worker)
+            self.agent.endings.worker_joined(worker)
             claims.worker_joined(self.agent, scheduler.workers[worker])
         except Exception:
             # Fail open: the next snapshot finds the worker, and counts its idle time from then.
@@ -102,6 +110,8 @@ class AdaptivePlugin(SchedulerPlugin):
         try:
             self.agent.retirements.worker_left(worker)
             self.agent.departures.worker_left(worker)
+            self.agent.stops.worker_left(worker)
+            self.agent.endings.worker_left(worker)
             self.agent.roster.forget(worker)
         except Exception:
             # Fail open: the next snapshot finds out.

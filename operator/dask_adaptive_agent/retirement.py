@@ -21,7 +21,7 @@ from dask_adaptive_agent.moving import Mover, arriving
 from dask_adaptive_agent.words import plural
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
+    from distributed.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class Order(NamedTuple):
     reason: str
     deadline_s: float
     by_force: bool  # at the deadline: data moved, running tasks given up; else back to service
+    over_pins: frozenset[str] = frozenset()  # sources of pins that do not count
 
 
 class Retirement:
@@ -55,9 +56,10 @@ class Retirement:
 
     Args:
         scheduler: Its status of the worker is set at once.
-        ws: The worker.
+        gate: Of the worker; it may be shut already.
         order: Why, until when, and what then.
         objection: Asked at each look; a veto sends the worker back to service.
+        back: Takes the worker back to service, at the end.
         ended: Called once, with the veto that ended it, or None when it was cancelled.
         clock: Seconds that never go backwards.
     """
@@ -65,26 +67,28 @@ class Retirement:
     def __init__(
         self,
         scheduler: Scheduler,
-        ws: WorkerState,
+        gate: Gate,
         order: Order,
         *,
         objection: Callable[[Retirement], Veto | None],
+        back: Callable[[Gate], None],
         ended: Callable[[Retirement, Veto | None], None],
         clock: Callable[[], float],
     ) -> None:
-        self.ws = ws
+        self.ws = gate.ws
         self.order = order
         self.phase = Phase.WAITING
         self.forced = False
         self.message = "has just been asked to drain"
         self.since = self.renewed_at = clock()
-        self.gate = Gate(scheduler, ws, clock)
+        self.gate = gate
         self._scheduler = scheduler
         self._objection = objection
+        self._back = back
         self._ended = ended
         self._clock = clock
-        self._mover = Mover(scheduler, ws, clock)
-        self._copier = Copier(scheduler, ws, clock)
+        self._mover = Mover(scheduler, self.ws, clock)
+        self._copier = Copier(scheduler, self.ws, clock)
         self._is_over = False
         self._task: asyncio.Future[None] | None = None
 
@@ -127,7 +131,7 @@ class Retirement:
             return
         self._stop()
         if not is_gone:
-            self.gate.open()
+            self._back(self.gate)
         self._ended(self, veto)
 
     def hand_over(self) -> Gate:

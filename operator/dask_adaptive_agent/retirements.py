@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dask_adaptive_agent import wire
@@ -11,6 +11,7 @@ from dask_adaptive_agent.copying import last_copies
 from dask_adaptive_agent.gate import Gate
 from dask_adaptive_agent.moving import arriving
 from dask_adaptive_agent.retirement import Order, Retirement, Veto
+from dask_adaptive_agent.stops import Stops
 from dask_adaptive_agent.words import plural
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Says in words why a worker must stay, or None. Raises when that can't be known.
-PinnedBy = Callable[["WorkerState"], "str | None"]
+#: Says in words why a worker must stay, pins of these sources left aside, or nothing. Raises when
+#: that can't be known.
+PinnedBy = Callable[["WorkerState", Collection[str]], str]
 
 #: How long the veto that ended a retirement waits to be told to the next who asks.
 VERDICT_S = 60.0
@@ -33,11 +35,13 @@ class Retirements:
         scheduler: Scheduler,
         *,
         pinned_by: PinnedBy,
+        stops: Stops,
         lease_s: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
         self._pinned_by = pinned_by
+        self._stops = stops
         self._lease_s = lease_s
         self._clock = clock
         self.ongoing: dict[str, Retirement] = {}
@@ -51,7 +55,7 @@ class Retirements:
             ongoing.look()
             veto = None if ongoing.state != wire.ACTIVE else self._verdict(ws)
             return outcome(ws, ongoing.state, veto, ongoing.message)
-        veto = self._verdict(ws) or self._veto(ws, busy_ok=busy_ok)
+        veto = self._verdict(ws) or self._veto(ws, order, busy_ok=busy_ok)
         if veto is not None:
             return outcome(ws, wire.ACTIVE, veto)
         return self._start(ws, order)
@@ -84,17 +88,21 @@ class Retirements:
             ongoing.end(None, is_gone=is_closing)
 
     def hand_over(self, address: str) -> Gate | None:
-        """End the retirement of a worker, if any, and leave it out of service: for a departure."""
+        """
+        End the retirement or the stop of a worker, if any, and leave it out of service: for a
+        departure.
+        """
         ongoing = self.ongoing.get(address)
         self._verdicts.pop(address, None)
-        return None if ongoing is None else ongoing.hand_over()
+        return self._stops.hand_over(address) if ongoing is None else ongoing.hand_over()
 
     def _start(self, ws: WorkerState, order: Order) -> wire.RetireOutcome:
         retirement = Retirement(
             self._scheduler,
-            ws,
+            self._stops.hand_over(ws.address) or Gate(self._scheduler, ws, self._clock),
             order,
             objection=self._objection,
+            back=self._stops.take_back,
             ended=self._ended,
             clock=self._clock,
         )
@@ -112,13 +120,13 @@ class Retirements:
         """Why a worker that is not pinned could not be retired now, without waiting for tasks."""
         return self._obstacle(ws) or self._busy(ws)
 
-    def _veto(self, ws: WorkerState, *, busy_ok: bool) -> Veto | None:
+    def _veto(self, ws: WorkerState, order: Order, *, busy_ok: bool) -> Veto | None:
         """Objections to a retirement that has not begun, the weightiest first."""
-        return self._standing(ws) or (None if busy_ok else self._busy(ws))
+        return self._standing(ws, order) or (None if busy_ok else self._busy(ws))
 
-    def _standing(self, ws: WorkerState) -> Veto | None:
+    def _standing(self, ws: WorkerState, order: Order) -> Veto | None:
         """Objections that hold before and during a retirement."""
-        return self._pinned(ws) or self._obstacle(ws)
+        return self._pinned(ws, order.over_pins) or self._obstacle(ws)
 
     def _busy(self, ws: WorkerState) -> Veto | None:
         tasks = len(ws.processing)
@@ -126,10 +134,10 @@ class Retirements:
             return None
         return Veto(wire.V_BUSY, f"has {plural(max(1, tasks), 'task')}")
 
-    def _pinned(self, ws: WorkerState) -> Veto | None:
+    def _pinned(self, ws: WorkerState, over: Collection[str]) -> Veto | None:
         # Fail closed: what can't be read counts as a pin.
         try:
-            pinned_by = self._pinned_by(ws)
+            pinned_by = self._pinned_by(ws, over)
         except Exception as error:
             logger.exception("Cannot read pins; holding worker %s", ws.address)
             pinned_by = f"pins that can't be read ({error!r})"
@@ -152,7 +160,7 @@ class Retirements:
             ongoing.end(None)
             logger.info("Nobody asked about %s for %.0f s", ongoing.ws.address, silent_s)
             return None
-        return self._standing(ongoing.ws)
+        return self._standing(ongoing.ws, ongoing.order)
 
     def _ended(self, ended: Retirement, veto: Veto | None) -> None:
         self.ongoing.pop(ended.ws.address, None)

@@ -1,25 +1,34 @@
-"""Slots: the small numbers by which workers are named on the wire."""
+"""What the agent keeps of each worker; slots: the small numbers that name workers on the wire."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dask_adaptive_agent.activity import Activity
+from dask_adaptive_agent.limits import NEVER
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
+
+    from dask_adaptive_agent.failures import Record
 
 
 class Entry:
     """What the agent keeps about one worker."""
 
-    __slots__ = ("active_at", "slot", "sole_bytes", "sole_key", "ws")
+    __slots__ = (
+        "active_at", "exact_at", "record", "runs", "slot", "sole_bytes", "sole_key", "stop_at",
+        "ws",
+    )  # fmt: skip
 
     def __init__(self, slot: int, ws: WorkerState, now: float) -> None:
         self.slot = slot
         self.ws = ws
-        self.active_at = now  # when it last had a task, or joined
+        self.active_at = now  # when it last had a task, reported a run, or joined
+        self.runs = 0  # that it has reported
+        self.stop_at = NEVER  # runs at which somebody wants to know of it
+        self.exact_at = NEVER  # the same, counting what is assigned to it
+        self.record: Record | None = None  # of its failures, if there were any
         self.sole_bytes = 0
         self.sole_key: tuple[int, int] | None = None  # (nbytes, results) that sole_bytes is of
 
@@ -32,11 +41,8 @@ class Roster:
     at an old address is another worker.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, activity: Activity, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
-        self._activity = activity
         self._clock = clock
         self.entries: dict[str, Entry] = {}
         self.known = 0  # slots given so far
@@ -55,14 +61,10 @@ class Roster:
         if len(entries) > len(workers):
             for address in entries.keys() - workers.keys():
                 self.forget(address)
-        if len(self._activity.last) > len(entries):  # a late report of a worker that had left
-            for address in self._activity.last.keys() - entries.keys():
-                self._activity.forget(address)
         return entries
 
     def forget(self, address: str) -> None:
         self.entries.pop(address, None)
-        self._activity.forget(address)
 
     def by_name(self) -> dict[str, list[WorkerState]]:
         """

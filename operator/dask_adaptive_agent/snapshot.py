@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
-from dask_adaptive_agent import wire
+from dask_adaptive_agent import lifetimes, wire
 from dask_adaptive_agent.claims import name_of
 from dask_adaptive_agent.closing import Delegate
+from dask_adaptive_agent.lifespan import METRIC
+from dask_adaptive_agent.meters import GPU, gpu_bytes, managed_bytes
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -25,16 +27,23 @@ OTHER = wire.STATUSES.index("other")
 
 
 def snapshot(
-    agent: Agent, *, session: str, known: int, heard: int = 0, target_duration_s: float | None
+    agent: Agent,
+    *,
+    session: str,
+    known: int,
+    heard: int = 0,
+    target_duration_s: float | None,
+    meters: bool = False,
 ) -> wire.Snapshot:
     """
     Args:
-        agent: Whose scheduler is described.
+        agent: Whose scheduler is described. Its roster is in step.
         session, known, heard: What the caller has names for, and has been told; introductions and
             notes start there.
         target_duration_s: Passed to `Scheduler.adaptive_target`; None: as it is configured.
+        meters: Whether to say what quotas are measured by.
     """
-    entries = agent.roster.sync()
+    entries = agent.roster.entries
     agent.sole.refresh(entries.values())
     offered = agent.offered(entries)
     if session != agent.session:
@@ -55,6 +64,9 @@ def snapshot(
         "departures": _departures(agent, entries),
         "notes": agent.notes.since(heard),
         "shuffles": _shuffles(agent),
+        "stops": _stops(agent, entries),
+        "meters": _meters(agent, entries) if meters else None,
+        "redone": dict(agent.redone.counts),
         "totals": _totals(agent, processing=sum(columns["processing"])),
         "tally": agent.tally.answer() if agent.tally else None,
     }
@@ -75,11 +87,10 @@ def _introduction(entries: list[Entry]) -> wire.Introduction:
 
 def _columns(agent: Agent, entries: dict[str, Entry]) -> wire.Columns:
     now = agent.clock()
-    last = agent.activity.last
     number = STATUS_NUMBER
     running = Status.running
     status, processing, occupancy_ms, idle_ms, memory = [], [], [], [], []
-    for address, entry in entries.items():
+    for entry in entries.values():
         ws = entry.ws
         # Enum hashes in Python code: most workers run, and are told by identity.
         status.append(0 if ws.status is running else number.get(ws.status, OTHER))
@@ -91,9 +102,6 @@ def _columns(agent: Agent, entries: dict[str, Entry]) -> wire.Columns:
             occupancy_ms.append(int(ws.occupancy * 1000))
             idle_ms.append(0)
         else:
-            at = last.get(address)
-            if at is not None and at > entry.active_at:
-                entry.active_at = at
             occupancy_ms.append(0)
             idle_ms.append(int((now - entry.active_at) * 1000))
     return {
@@ -195,6 +203,41 @@ def _departures(agent: Agent, entries: dict[str, Entry]) -> list[wire.DepartureR
         if entry is not None:
             rows.append({"slot": entry.slot, **row})
     return rows
+
+
+def _stops(agent: Agent, entries: dict[str, Entry]) -> list[wire.StopRow]:
+    now = agent.clock()
+    return [
+        {
+            "slot": entries[address].slot,
+            "kind": stop.why.kind,
+            "message": stop.why.message,
+            "for_ms": int((now - stop.since) * 1000),
+        }
+        for address, stop in agent.stops.ongoing.items()
+        if address in entries
+    ]
+
+
+def _meters(agent: Agent, entries: dict[str, Entry]) -> wire.Meters:
+    deadlines = agent.endings.deadlines
+    every = entries.values()
+    failed = [e for e in every if e.record is not None]
+    gpus = [(e.slot, gpu_bytes(e.ws)) for e in every if GPU in e.ws.metrics]
+    return {
+        "runs": [e.runs for e in every],
+        "failures": [0 if e.record is None else agent.stops.n_failures(e) for e in every],
+        "managed": managed_bytes([e.ws for e in every]),
+        "mean_ms": agent.endings.durations.means_ms(entries),
+        "matched": [(e.slot, e.record.match.text) for e in failed if e.record and e.record.match],
+        "gpu": [(slot, *used) for slot, used in gpus if used is not None],
+        "lifetimes": [
+            (e.slot, _ms(lifetimes.left_s(e.ws))) for e in every if METRIC in e.ws.metrics
+        ],
+        "too_short": [entries[a].slot for a in deadlines.too_short() if a in entries],
+        "held": deadlines.held(),
+        "expected_ms": deadlines.expected_ms(),
+    }
 
 
 def _shuffles(agent: Agent) -> list[wire.ShuffleRow]:

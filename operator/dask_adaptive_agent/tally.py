@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.removals import Removals
 from dask_adaptive_agent.shuffles import Shuffles
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from distributed.scheduler import Scheduler, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,10 @@ class TallyPlugin(SchedulerPlugin):
 
     name = "dask-adaptive-tally"
 
-    def __init__(self, scheduler: Scheduler, shuffles: Shuffles) -> None:
+    def __init__(self, scheduler: Scheduler, shuffles: Shuffles, removals: Removals) -> None:
         self._scheduler: Any = scheduler
         self._shuffles = shuffles
+        self._removals = removals
         self._finished: set[Any] = set()
         self._runs_of: dict[str, set[int]] = {}
         self.tasks = self.runs = self.erred = self.repeated = self.interrupted = 0
@@ -45,20 +47,15 @@ class TallyPlugin(SchedulerPlugin):
         handlers = self._scheduler.stream_handlers
         self._wrap(handlers, "task-finished", self._counting_finished)
         self._wrap(handlers, "task-erred", self._counting_erred)
-        # An instance attribute: handle_worker and retire_workers call self.remove_worker. Its
-        # plugin hook comes too late, when the tasks of the worker have been taken from it.
-        stock_remove = self._scheduler.remove_worker
-        self._scheduler.remove_worker = self._counting_remove(stock_remove)
-        if "unregister" in self._scheduler.handlers:
-            self._wrap(self._scheduler.handlers, "unregister", self._counting_remove)
+        self._removals.listeners.append(self._removing)
         self._scheduler.add_plugin(self, name=self.name)
 
     def uninstall(self) -> None:
         handlers = self._scheduler.stream_handlers
         for name in ("task-finished", "task-erred"):
             unwrap(handlers, name, self._stock)
-        unwrap(self._scheduler.handlers, "unregister", self._stock)
-        self._scheduler.__dict__.pop("remove_worker", None)
+        if self._removing in self._removals.listeners:
+            self._removals.listeners.remove(self._removing)
         if self._scheduler.plugins.get(self.name) is self:
             self._scheduler.remove_plugin(name=self.name)
 
@@ -118,14 +115,8 @@ class TallyPlugin(SchedulerPlugin):
 
         return counted
 
-    def _counting_remove(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        async def counted(address: str, *args: Any, **kwargs: Any) -> Any:
-            ws = self._scheduler.workers.get(address)
-            if ws is not None:
-                self.interrupted += len(ws.processing)
-            return await stock(address, *args, **kwargs)
-
-        return counted
+    def _removing(self, ws: WorkerState) -> None:
+        self.interrupted += len(ws.processing)
 
     def _wrap(self, handlers: dict[str, Any], name: str, wrap: Callable[..., Any]) -> None:
         self._stock[name] = (handlers[name], wrap(handlers[name]))

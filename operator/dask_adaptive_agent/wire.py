@@ -27,8 +27,9 @@ CANCEL = "adaptive_cancel"
 PIN = "adaptive_pin"
 UNPIN = "adaptive_unpin"
 LEAVE = "adaptive_leave"
+LIMIT = "adaptive_limit"
 
-HANDLERS = (HELLO, CONFIGURE, OBSERVE, EXPLAIN, RETIRE, CANCEL, PIN, UNPIN, LEAVE)
+HANDLERS = (HELLO, CONFIGURE, OBSERVE, EXPLAIN, RETIRE, CANCEL, PIN, UNPIN, LEAVE, LIMIT)
 
 #: Worker statuses by the number that stands for them in `Columns.status`.
 #: Any `distributed.core.Status` that is not listed is sent as `other`.
@@ -43,6 +44,13 @@ SHUFFLE, MANUAL, CLIENT = "shuffle", "manual", "client"
 #: Codes of `ErrorAnswer`. `refused`: the request makes sense, and the policy does not allow it.
 E_PROTOCOL, E_INVALID, E_REFUSED, E_INTERNAL = "protocol", "invalid", "refused", "internal"
 
+#: Why a worker is stopped: it was given its last task (`LimitRequest`).
+S_TASKS, S_FAILURES, S_PATTERN = "tasks", "failures", "pattern"
+
+#: Why work had to be done again (`Snapshot.redone`): a worker was lost without a word; a retirement
+#: was forced at its deadline; a process ended before its tasks did.
+LOST, FORCED, ENDED = "lost", "forced", "ended"
+
 #: Kinds of `NoteRow`: what has happened in the scheduler that people should be told, once.
 #: A shuffle ran longer than `shuffle_timeout_ms` and pins no more; it may be broken from now on.
 N_SHUFFLE_PIN_EXPIRED = "ShufflePinExpired"
@@ -54,6 +62,10 @@ N_PINS_OVERRIDDEN = "PinsOverridden"
 N_WORKER_LEFT = "WorkerLeft"
 #: The time ran out: running tasks were given back to the scheduler, not charged to them.
 N_TASKS_GIVEN_BACK = "TasksGivenBack"
+#: No worker lives long enough for a task: it runs on the one that lives longest.
+N_TASK_TOO_LONG = "TaskTooLong"
+#: A worker has come to a limit, and gets no more tasks.
+N_QUOTA_REACHED = "QuotaReached"
 
 NOTES = (
     N_SHUFFLE_PIN_EXPIRED,
@@ -61,6 +73,8 @@ NOTES = (
     N_PINS_OVERRIDDEN,
     N_WORKER_LEFT,
     N_TASKS_GIVEN_BACK,
+    N_TASK_TOO_LONG,
+    N_QUOTA_REACHED,
 )
 
 
@@ -114,6 +128,7 @@ class ObserveRequest(TypedDict, total=False):
     session: str
     known: int
     heard: int  # notes up to this number are not sent again; valid only for `session`
+    meters: bool  # whether to answer with `Snapshot.meters`; default False
     target_duration_ms: (
         int  # passed to the scheduler's adaptive_target; absent: the scheduler's own
     )
@@ -134,6 +149,33 @@ class Columns(TypedDict):
     idle_ms: list[int]  # since it last had a task (or joined); 0 while it has one
     sole_bytes: list[int]  # bytes of results that no other worker holds
     memory: list[int]  # bytes of its process, as last reported
+
+
+class Meters(TypedDict):
+    """
+    What quotas are measured by: the first lists parallel to `Columns`, the others of those few
+    workers that have something to say.
+    """
+
+    runs: list[int]  # reports of runs since the process joined: finished, erred, rescheduled
+    failures: list[int]  # runs that raised within the worker's window, less those blamed on tasks
+    managed: list[int]  # bytes of results in its memory (not on disk), as last reported
+    mean_ms: list[int]  # mean duration of its runs; 0: none yet, or nobody asked to measure
+    matched: list[tuple[int, str]]  # (slot, text) of a failure that a pattern matched
+    gpu: list[tuple[int, int, int]]  # (slot, bytes used, bytes in all), the fullest device
+    lifetimes: list[tuple[int, int]]  # (slot, ms left) by Dask's own --lifetime
+    too_short: list[int]  # slots: kept from a task that still waits, because they end too soon
+    held: int  # tasks that wait for a worker that lives longer
+    expected_ms: int  # how long the longest of the tasks that wait or run is expected to take
+
+
+class StopRow(TypedDict):
+    """A worker that gets no more tasks because of a limit; what it has it runs to the end."""
+
+    slot: int
+    kind: str  # S_TASKS | S_FAILURES | S_PATTERN
+    message: str
+    for_ms: int
 
 
 class Introduction(TypedDict):
@@ -252,6 +294,9 @@ class Snapshot(TypedDict):
     departures: list[DepartureRow]
     notes: list[NoteRow]  # with a number above the request's `heard`
     shuffles: list[ShuffleRow]
+    stops: list[StopRow]  # not those that are retired or depart by now
+    meters: Meters | None  # None: not asked for
+    redone: dict[str, int]  # by LOST | FORCED | ENDED: tasks and results lost with workers
     totals: Totals
     tally: Tally | None
 
@@ -272,6 +317,7 @@ class RetireRequest(TypedDict, total=False):
     busy_ok: bool  # default False
     deadline_ms: int  # from the first request on; default 15 min
     on_timeout: str  # "Abort" (back to service; default) | "Force" (data moved, tasks given up)
+    over_pins: list[str]  # sources of pins that do not count: MANUAL | CLIENT; default none
 
 
 class RetireOutcome(TypedDict):
@@ -289,6 +335,49 @@ V_NO_RECIPIENT, V_TIMEOUT = "NoRecipient", "Timeout"
 class RetireAnswer(TypedDict):
     protocol: int
     outcomes: list[RetireOutcome]
+
+
+class LimitProfile(TypedDict, total=False):
+    """Rules that many workers share."""
+
+    exact: bool  # `runs` counts what is assigned, so that not one run more is made; default False
+    failures: int  # stop at so many failures within the window; 0: never (default)
+    window_ms: int  # default 10 min
+    patterns: list[str]  # regular expressions, searched in repr(exception): stop at once
+    fresh_ms: int  # how long a new worker lives; -1: no end (default)
+    floor_ms: int  # no task is expected to take less; default 0
+    deviations: float  # a task is expected to take its mean and so many deviations; default 2
+    measure: bool  # whether `Meters.mean_ms` is wanted; default False
+
+
+class LimitRequest(TypedDict, total=False):
+    """
+    How long each worker may go on. Level-based: who is not named has no limit any more (but for
+    `others`), and who was stopped and is not at a limit now is back in service.
+
+    A worker at a limit is stopped: it gets no new task (what is bound to it excepted), runs what it
+    has, and keeps its data. Never more than `stops` at once (who was stopped, and is retired,
+    departs or is lost, counts until the next request), never a pinned one, and none when nobody has
+    asked (`observe`, `limit`) for `lease_ms`. Retiring a stopped worker goes on from there. A task
+    that a worker is not expected to finish before its end is not given to it, unless no worker, a
+    new one included, would live long enough: then it runs on the longest-lived.
+    Answer: `LimitAnswer`.
+    """
+
+    protocol: int
+    session: str  # of the snapshot that the names are of; another: E_INVALID
+    names: list[str]
+    runs: list[int]  # parallel to names: stop at so many runs; 0: never
+    left_ms: list[int]  # parallel: until its end; -1: none known
+    profile: list[int]  # parallel: index into `profiles`
+    profiles: list[LimitProfile]
+    stops: int  # workers that may be stopped at once
+    others: int  # profile of workers that are not named; -1 (default): they have no limit
+
+
+class LimitAnswer(TypedDict):
+    protocol: int
+    stopped: list[str]  # names
 
 
 class CancelRequest(TypedDict, total=False):
@@ -373,6 +462,8 @@ class WorkerExplanation(TypedDict):
     n_sole: int
     pins: list[str]  # sentences
     retirement: str  # a sentence, or ""
+    stopped: str  # a sentence, or ""
+    runs: int
     closable: bool
     sentence: str  # why it may or may not go, in one sentence
 

@@ -1,5 +1,6 @@
 """
-Makes `dask_adaptive_agent.pinned` importable in workers, whatever their image holds.
+Makes `dask_adaptive_agent.pinned` importable in workers, whatever their image holds, and has them
+report their own `--lifetime`.
 
 A WorkerPlugin is put into the scheduler as bytes, which each worker gets when it registers. They
 need nothing of this package to be read, and nothing they do may fail: a plugin that can't be read
@@ -25,11 +26,12 @@ logger = logging.getLogger(__name__)
 NAME = "dask-adaptive"
 PACKAGE = "dask_adaptive_agent"
 INMEMORY = f"{PACKAGE}.inmemory"
+LIFESPAN = f"{PACKAGE}.lifespan"
 #: What workers get: what `pinned` is made of.
 LENT = (PACKAGE, *(f"{PACKAGE}.{name}" for name in ("client", "lease", "line", "wire")))
 
 #: Runs in workers: text, so that only builtins are pickled, which every Python can read.
-#: `given` is the text of `inmemory` and those of `LENT`, pickled and compressed.
+#: `given` is what `packed` gives.
 IN_WORKERS = """
 import logging, pickle, zlib
 from distributed.diagnostics.plugin import WorkerPlugin
@@ -37,15 +39,27 @@ from distributed.diagnostics.plugin import WorkerPlugin
 class Lender(WorkerPlugin):
     name = "dask-adaptive"
     lent = None
+    lifespan = {}
 
     def setup(self, worker):
+        log = logging.getLogger("dask_adaptive_agent")
         try:
-            inmemory, sources = pickle.loads(zlib.decompress(given))
+            inmemory, lifespan, sources = pickle.loads(zlib.decompress(given))
+        except Exception:
+            log.exception("Tasks can't import pinned here")
+            return
+        try:
             self.space = {"__name__": "dask_adaptive_bootstrap"}
             exec(inmemory, self.space)
             self.lent = self.space["lend"](sources)
         except Exception:
-            logging.getLogger("dask_adaptive_agent").exception("Tasks can't import pinned here")
+            log.exception("Tasks can't import pinned here")
+        try:
+            self.lifespan = {"__name__": "dask_adaptive_lifespan"}
+            exec(lifespan, self.lifespan)
+            self.lifespan["report"](worker)
+        except Exception:
+            log.exception("The scheduler is not told of this worker's lifetime")
 
     def teardown(self, worker):
         try:
@@ -54,6 +68,11 @@ class Lender(WorkerPlugin):
                 self.lent = None
         except Exception:
             logging.getLogger("dask_adaptive_agent").exception("Cannot take pinned away")
+        try:
+            if "be_silent" in self.lifespan:
+                self.lifespan["be_silent"](worker)
+        except Exception:
+            logging.getLogger("dask_adaptive_agent").exception("Cannot stop reporting a lifetime")
 
 plugin = Lender()
 """
@@ -88,9 +107,14 @@ def unregister(scheduler: Scheduler) -> None:
 
 def pickled() -> bytes:
     """The plugin: an expression that makes it, of builtins and text only."""
-    inmemory, *lent = (_text_of(name) for name in (INMEMORY, *LENT))
-    given = zlib.compress(pickle.dumps((inmemory, dict(zip(LENT, lent))), protocol=4), 9)
+    given = packed({name: _text_of(name) for name in LENT})
     return pickle.dumps(_Made(IN_WORKERS, given), protocol=4)
+
+
+def packed(lent: dict[str, str]) -> bytes:
+    """The texts of `inmemory` and `lifespan`, and those that are lent, compressed."""
+    texts = (_text_of(INMEMORY), _text_of(LIFESPAN), lent)
+    return zlib.compress(pickle.dumps(texts, protocol=4), 9)
 
 
 class _Made:

@@ -49,6 +49,7 @@ def calls(s: Any) -> dict[str, Callable[[], Any]]:
     return {
         "observe, first": observe,
         "observe, again": again,
+        "observe, again, with meters": lambda: observe(session=session, known=2**40, meters=True),
         "stock identity": s.identity,
         "stock target + workers_to_close": lambda: [s.adaptive_target(), s.workers_to_close()],
     }

@@ -21,6 +21,7 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import departure, retirement, wire
 from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.plugin import AdaptivePlugin
+from support.agent_quota import limit
 from support.agent_work import ask, leave, slow, until
 
 TWO = [("127.0.0.1", 1)] * 2
@@ -196,7 +197,7 @@ FAULTS = [worker_is_killed, it_is_cancelled, nobody_asks, everything_fails, sche
 
 def tasks_of_ours() -> list[str]:
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith(("Departure", "Retirement"))]
+    return [name for name in names if name.startswith(("Departure", "Retirement", "Stops"))]
 
 
 @pytest.mark.thorough
@@ -222,6 +223,57 @@ def test_nothing_is_stuck(phase: Any, way: Way, ending: bool | None, fault: Way)
         await until(lambda: not tasks_of_ours())
         if fault is not scheduler_is_closed:
             await nothing_is_left(scene, is_killed=stays_gone or fault is worker_is_killed)
+        gc.collect()
+
+    run()
+
+
+async def is_stopped(scene: Scene) -> None:
+    await limit(scene.s, [scene.a], 3, exact=True)
+    await scene.holds_data()
+    await until(lambda: scene.agent.stops.ongoing)
+
+
+async def is_stopped_and_retired(scene: Scene) -> None:
+    await is_stopped(scene)
+    scene.nobody_fetches()
+    await retires(scene)
+
+
+async def is_stopped_and_leaves(scene: Scene) -> None:
+    await is_stopped(scene)
+    await leave(scene.s, scene.a.name, ending=False)
+
+
+async def its_limit_is_lifted(scene: Scene) -> None:
+    await limit(scene.s, [])
+    await it_is_cancelled(scene)
+
+
+WAYS = [is_stopped, is_stopped_and_retired, is_stopped_and_leaves]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", [its_limit_is_lifted, *FAULTS], ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_of_a_stop_nothing_is_left(way: Way, fault: Way) -> None:
+    @gen_cluster(client=True, nthreads=TWO, timeout=60)
+    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
+        scene = Scene(c, s, a, b)
+        await way(scene)
+        assert s.workers[a.address] not in s.running
+
+        await fault(scene)
+
+        if fault is it_is_cancelled:  # it is at its limit still
+            await until(lambda: scene.agent.stops.ongoing)
+            assert s.workers[a.address] not in s.running
+            await its_limit_is_lifted(scene)
+        await until(lambda: not scene.agent.leaving())
+        await until(lambda: not tasks_of_ours())
+        assert not scene.agent.stops.ongoing
+        if fault is not scheduler_is_closed:
+            await nothing_is_left(scene, is_killed=fault is worker_is_killed)
         gc.collect()
 
     run()

@@ -148,13 +148,12 @@ async def test_idle_time_counts_from_the_last_task(c: Any, s: Any, a: Any, b: An
     now = 1000.0
     agent = install(s)
     clock = lambda: now  # noqa: E731
-    agent.clock = agent.activity._clock = agent.roster._clock = clock
-    s.stream_handlers["task-finished"] = agent.activity.stamping(
-        s.stream_handlers["task-finished"].__wrapped__
+    agent.clock = agent.meters._clock = agent.roster._clock = clock
+    s.stream_handlers["task-finished"] = agent.meters.counting(
+        "task-finished", s.stream_handlers["task-finished"].__wrapped__
     )
     for entry in agent.roster.entries.values():
         entry.active_at = 1000.0
-    agent.activity.last.clear()
     now = 1060.0
     await c.submit(slow, 1, 0, workers=[a.address])
     now = 1090.0

@@ -7,7 +7,6 @@ import pickle
 import pickletools
 import signal
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import __version__, inmemory, wire
 from dask_adaptive_agent.attach import install, uninstall
-from dask_adaptive_agent.worker import IN_WORKERS, INMEMORY, LENT, NAME, _Made, _text_of, pickled
+from dask_adaptive_agent.worker import IN_WORKERS, LENT, NAME, _Made, _text_of, packed, pickled
 from support import pin_tasks
 from support.agent_pins import bare_worker, pins, until_pins
 from support.agent_work import until
@@ -168,8 +167,7 @@ def test_it_is_small_and_made_of_builtins() -> None:
 def pickled_of_version(version: str) -> bytes:
     sources = {name: _text_of(name) for name in LENT}
     sources["dask_adaptive_agent"] = sources["dask_adaptive_agent"].replace(__version__, version)
-    given = zlib.compress(pickle.dumps((_text_of(INMEMORY), sources), protocol=4))
-    return _dumps(_Made(IN_WORKERS, given))
+    return _dumps(_Made(IN_WORKERS, packed(sources)))
 
 
 def _dumps(made: Any) -> bytes:

@@ -1,0 +1,197 @@
+"""
+Hears of each task that is assigned to a worker, for quotas that count them. In place only while
+there is such a quota: nobody else pays for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dask_adaptive_agent.moving import stealing
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+    from dask_adaptive_agent.roster import Entry
+
+logger = logging.getLogger(__name__)
+
+Call = Callable[..., Any]
+
+#: What `move_task_request` answers for a steal that we refuse; nobody upstream reads its answers.
+REFUSED = "dask-adaptive-refused"
+
+
+class _Wrap:
+    """A method of one instance, replaced; put back only if nobody has wrapped ours since."""
+
+    def __init__(self, owner: Any, name: str, wrap: Callable[[Call], Call]) -> None:
+        self._owner = owner
+        self._name = name
+        self._stock: Call = getattr(owner, name)
+        self._is_on = True
+        ours = wrap(self._stock)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return ours(*args, **kwargs) if self._is_on else self._stock(*args, **kwargs)
+
+        call.__wrapped__ = self._stock  # type: ignore[attr-defined]
+        self._call = call
+        self._before = owner.__dict__.get(name)
+        setattr(owner, name, call)
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a call still comes to ours, through whatever others have put over it."""
+        call: Any = getattr(self._owner, self._name)
+        while call is not None and call is not self._call:
+            call = getattr(call, "__wrapped__", None)
+        return call is not None
+
+    def undo(self) -> None:
+        self._is_on = False
+        if self._owner.__dict__.get(self._name) is not self._call:
+            return  # somebody's wrapper calls ours, which passes on from now on
+        if self._before is None:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._before)
+
+
+class Assigned:
+    """
+    Counts what is on its way to workers whose quota counts it.
+
+    `Scheduler._add_to_processing` is where every release assigns a task, whether it was waiting,
+    queued or without a worker. Steals are assigned by `WorkStealing.move_task_confirm` when their
+    victim has agreed, so they count from their request on.
+
+    Args:
+        scheduler: Whose methods are wrapped.
+        entries: The roster's, by address.
+        reached: Called with a worker that has as much as it may have. Must not raise.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        entries: Mapping[str, Entry],
+        reached: Callable[[Entry], None],
+    ) -> None:
+        self._scheduler: Any = scheduler
+        self._entries = entries
+        self._reached = reached
+        self._wraps: list[_Wrap] = []
+
+    @property
+    def is_possible(self) -> bool:
+        return hasattr(self._scheduler, "_add_to_processing")
+
+    def install(self) -> None:
+        """Harmless when it is in place; what others have taken away with theirs is put back."""
+        if self._wraps and all(wrap.is_called for wrap in self._wraps):
+            return
+        self.uninstall()
+        if not self.is_possible:
+            return
+        scheduler, extension = self._scheduler, stealing(self._scheduler)
+        self._wraps.append(_Wrap(scheduler, "_add_to_processing", self._adding))
+        if hasattr(scheduler, "stimulus_queue_slots_maybe_opened"):
+            self._wraps.append(_Wrap(scheduler, "stimulus_queue_slots_maybe_opened", self._opening))
+        if extension is not None:
+            self._wraps.append(_Wrap(extension, "move_task_request", self._moving))
+
+    def uninstall(self) -> None:
+        for wrap in reversed(self._wraps):
+            wrap.undo()
+        self._wraps = []
+
+    def near(self) -> list[Entry]:
+        """Workers that may have as much as they may have: of these `given` must be asked."""
+        arriving = len(self._in_flight)
+        return [
+            entry
+            for entry in self._entries.values()
+            if entry.runs + len(entry.ws.processing) + arriving >= entry.exact_at
+        ]
+
+    def given(self, entry: Entry) -> int:
+        """Runs that a worker has made, has, and is about to be given; exact near its limit."""
+        ws, in_flight = entry.ws, self._in_flight
+        given = entry.runs + len(ws.processing)
+        if given + len(in_flight) < entry.exact_at:
+            return given
+        return given + sum([info["thief"] is ws for info in in_flight.values()])
+
+    @property
+    def _in_flight(self) -> Any:
+        extension = stealing(self._scheduler)
+        return extension.in_flight if extension is not None else {}
+
+    def _check(self, ws: WorkerState) -> None:
+        entry = self._entries.get(ws.address)
+        if entry is not None and self.given(entry) >= entry.exact_at:
+            self._reached(entry)
+
+    def _check_arriving(self, ts: TaskState) -> None:
+        # What we have wrapped may have found another thief.
+        info = self._in_flight.get(ts)
+        if info is not None:
+            self._check(info["thief"])
+
+    def _adding(self, stock: Call) -> Call:
+        def add_to_processing(ts: TaskState, ws: WorkerState, *args: Any, **kwargs: Any) -> Any:
+            answer = stock(ts, ws, *args, **kwargs)
+            self._check(ws)
+            return answer
+
+        return add_to_processing
+
+    def _opening(self, stock: Call) -> Call:
+        """
+        As the stock method, which counts all free slots first: here a worker may leave service
+        between two tasks, and its slots with it. What is wrapped already can do that.
+        """
+        is_stock = not hasattr(stock, "__wrapped__")
+
+        def queue_slots_maybe_opened(*, stimulus_id: str) -> None:
+            scheduler = self._scheduler
+            if not is_stock:
+                stock(stimulus_id=stimulus_id)
+                return
+            while scheduler.queued and scheduler.idle_task_count:
+                ts = scheduler.queued.peek()
+                scheduler.transitions({ts.key: "processing"}, stimulus_id)
+                if ts.state == "queued":
+                    break
+
+        return queue_slots_maybe_opened
+
+    def _moving(self, stock: Call) -> Call:
+        def move_task_request(ts: TaskState, victim: WorkerState, thief: WorkerState) -> Any:
+            # `WorkStealing.balance` looks up its thieves once a round, so it may ask for one that
+            # has left service in the middle of it. Who is no worker takes nothing.
+            if thief.address in self._scheduler.workers and thief not in self._scheduler.running:
+                self._keep_stealable(ts)
+                return REFUSED
+            answer = stock(ts, victim, thief)
+            self._check_arriving(ts)
+            return answer
+
+        return move_task_request
+
+    def _keep_stealable(self, ts: TaskState) -> None:
+        """`balance` takes a task that it has asked for off its list; put it back afterwards."""
+
+        def put_back() -> None:
+            extension = stealing(self._scheduler)
+            try:
+                if extension is not None and ts.state == "processing":
+                    extension.recalculate_cost(ts)
+            except Exception:
+                # Fail open: the task runs where it is.
+                logger.exception("Cannot put %s back on the list of tasks to steal", ts.key)
+
+        self._scheduler.loop.asyncio_loop.call_soon(put_back)

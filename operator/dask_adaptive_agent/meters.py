@@ -1,0 +1,131 @@
+"""Counts what each worker reports. Runs once a task: every line is paid 1,000 times a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
+
+    from dask_adaptive_agent.roster import Entry
+
+StreamHandler = Callable[..., Any]
+
+#: Reports of a worker that a run ended, whether or not the scheduler accepts its result. A run that
+#: raised `Reschedule` is reported by the third (`worker_state_machine.RescheduleMsg`). A run whose
+#: task was cancelled meanwhile is reported by none.
+REPORTS = ("task-finished", "task-erred", "reschedule")
+FAILED = "task-erred"
+
+#: What users of RAPIDS call the metric of a worker's GPUs: a number, or a list of them, by key.
+GPU = "gpu"
+
+
+class Meters:
+    """
+    The stream handlers of `REPORTS`, which also count.
+
+    Args:
+        entries: The roster's, by address; the same dict for ever.
+        clock: Seconds that never go backwards.
+        reached: Called with a worker that has come to its number of runs, before the scheduler
+            hears of the last one. Must not raise.
+        failed: Called with a worker and its report of a failure, before the scheduler hears of it.
+            Must not raise.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        clock: Callable[[], float],
+        *,
+        reached: Callable[[Entry], None],
+        failed: Callable[[Entry, dict[str, Any]], None],
+    ) -> None:
+        self._entries = entries
+        self._clock = clock
+        self._reached = reached
+        self._failed = failed
+        self.wrapped: set[str] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        return self.wrapped == set(REPORTS)
+
+    def counting(self, report: str, stock: StreamHandler) -> StreamHandler:
+        """
+        The stream handler `stock` of such reports, which also counts.
+
+        All arguments are passed through by keyword (`Server.handle_stream` calls handlers as
+        `handler(**merge(extra, msg))`), so that fields added upstream arrive.
+        """
+        counted = self._counting(stock) if report != FAILED else self._counting_failures(stock)
+        counted.__wrapped__ = stock  # type: ignore[attr-defined]
+        self.wrapped.add(report)
+        return counted
+
+    def _counting(self, stock: StreamHandler) -> StreamHandler:
+        entry_of, clock, reached = self._entries.get, self._clock, self._reached
+
+        def counted(**msg: Any) -> Any:
+            entry = entry_of(msg.get("worker", ""))
+            if entry is not None:  # else a late report of a worker that has left
+                entry.active_at = clock()
+                entry.runs = runs = entry.runs + 1
+                if runs >= entry.stop_at:
+                    reached(entry)
+            return stock(**msg)
+
+        return counted
+
+    def _counting_failures(self, stock: StreamHandler) -> StreamHandler:
+        entry_of, clock = self._entries.get, self._clock
+        reached, failed = self._reached, self._failed
+
+        def counted(**msg: Any) -> Any:
+            entry = entry_of(msg.get("worker", ""))
+            if entry is not None:
+                entry.active_at = clock()
+                entry.runs = runs = entry.runs + 1
+                failed(entry, msg)
+                if runs >= entry.stop_at:
+                    reached(entry)
+            return stock(**msg)
+
+        return counted
+
+
+def managed_bytes(workers: Iterable[WorkerState]) -> list[int]:
+    """
+    Results in each worker's memory, not on its disk.
+
+    `WorkerState.memory` says the same, slowly. A worker may have reported nothing yet.
+    """
+    out = []
+    for ws in workers:
+        spilled = ws.metrics.get("spilled_bytes")
+        on_disk = spilled.get("memory") if spilled else 0
+        out.append(max(0, ws.nbytes - on_disk) if on_disk else ws.nbytes)
+    return out
+
+
+def gpu_bytes(ws: WorkerState) -> tuple[int, int] | None:
+    """
+    (used, in all) of the fullest GPU of a worker; None: it has none, or does not say.
+
+    Source:
+        `distributed.worker.add_gpu_metrics`: `diagnostics.nvml.real_time` at each heartbeat,
+        `one_time` at the start. Numbers; lists of them, one for each device, where a worker has
+        many (dask-cuda).
+    """
+    used = _numbers(ws.metrics.get(GPU), "memory-used")
+    total = _numbers((ws.extra or {}).get(GPU), "memory-total")
+    devices = [(u, t) for u, t in zip(used, total) if t > 0]
+    return max(devices, key=lambda device: device[0] / device[1], default=None)
+
+
+def _numbers(metric: Any, key: str) -> list[int]:
+    value = metric.get(key) if isinstance(metric, dict) else None
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [int(one) if isinstance(one, (int, float)) else 0 for one in values]

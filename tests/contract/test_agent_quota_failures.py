@@ -1,0 +1,205 @@
+"""Workers that fail too much, or in a way that counts at once; and failures that follow tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+from distributed import wait
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.agent import Agent
+from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.plugin import AdaptivePlugin
+from support.agent_quota import BEFORE, fails, fails_once, limit, metered, runs, stopped
+from support.agent_work import RUNS, ask, until, until_state
+
+TWO = [("127.0.0.1", 1)] * 2
+FOUR = [("127.0.0.1", 1)] * 4
+CUDA = {"patterns": ["CUDA error", "No space left"]}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_before() -> Iterator[None]:
+    BEFORE.clear()
+    yield
+    BEFORE.clear()
+
+
+async def tell_notes(s: Any) -> list[tuple[str, str]]:
+    return [(note["kind"], note["message"]) for note in (await ask(s, wire.OBSERVE))["notes"]]
+
+
+def suspicious(s: Any) -> set[int]:
+    return {ts.suspicious for ts in s.tasks.values()}
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_pattern_stops_a_worker_before_its_task_is_tried_again(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    await limit(s, [a, b], stops=1, **CUDA)
+    where = {"workers": [a.address, b.address]}
+    broken = [a.address]
+    hold = c.submit(runs, "hold", 0.3, workers=[b.address])  # so that a is the freer one
+    await until(lambda: b.state.executing_count)
+    future = c.submit(fails, 1, "CUDA error: no", on=broken, retries=1, **where)
+
+    assert b.address == await future
+    assert [a.address, b.address] == [address for address, i in RUNS if i == 1]
+    assert {a.address: wire.S_PATTERN} == await stopped(s)
+    assert {a.address: 1, b.address: 0} == await metered(s, "failures")
+    ((_, text),) = (await ask(s, wire.OBSERVE, meters=True))["meters"]["matched"]
+    assert "RuntimeError('CUDA error: no')" == text
+    assert {0} == suspicious(s)
+    ((kind, message),) = await tell_notes(s)
+    assert wire.N_QUOTA_REACHED == kind
+    assert f"{a.name} gets no more tasks: a failure matches 'CUDA error': {text}" == message
+    await hold
+
+
+@gen_cluster(client=True, nthreads=FOUR)
+async def test_a_broken_worker_costs_each_task_at_most_what_it_cost_before(
+    c: Any, s: Any, *workers: Any
+) -> None:
+    """The number of tries is the task's own, and nothing is lost."""
+    install(s)
+    broken = workers[0].address
+    await limit(s, workers, stops=1, **CUDA)
+    futures = c.map(fails, range(40), message="CUDA error", on=[broken], retries=1, delay_s=0.01)
+
+    await c.gather(futures)
+    await until_state(s, broken, wire.DRAINED, busy_ok=True)
+
+    tries = [i for address, i in RUNS if address == broken]
+    assert 40 + len(tries) == len(RUNS)
+    assert 2 >= len(tries)  # what it had when the first one failed
+    assert {0} == suspicious(s)
+
+
+@pytest.mark.parametrize("with_limits", [False, True], ids=["stock", "limits"])
+def test_a_task_that_fails_everywhere_is_to_blame_itself(with_limits: bool) -> None:
+    """And it fails as it does without us: after as many tries, with the same error."""
+
+    @gen_cluster(client=True, nthreads=FOUR)
+    async def run(c: Any, s: Any, *workers: Any) -> None:
+        if with_limits:
+            install(s)
+            await limit(s, workers, stops=4, **CUDA)
+        future = c.submit(fails, 1, "CUDA error", retries=3, delay_s=0.01)
+        await wait(future)
+
+        assert 4 == len(RUNS)
+        assert "error" == future.status
+        assert "RuntimeError('CUDA error')" == repr(await future.exception())
+        assert {0} == suspicious(s)
+        if with_limits:
+            assert 1 < len({address for address, _ in RUNS})
+            assert {0} == set((await metered(s, "failures")).values())
+            assert {} == await stopped(s)
+            assert not (await ask(s, wire.OBSERVE, meters=True))["meters"]["matched"]
+            assert 4 == len(s.running)
+
+    run()
+
+
+@gen_cluster(client=True, nthreads=FOUR)
+async def test_many_failures_stop_a_worker_until_they_are_long_ago(
+    c: Any, s: Any, *workers: Any
+) -> None:
+    ahead_s = 0.0
+    AdaptivePlugin(Agent(s, lambda: monotonic() + ahead_s)).install()
+    await ask(s, wire.CONFIGURE, lease_ms=3_600_000)
+    a = workers[0]
+    await limit(s, workers, failures=3, window_ms=600_000)
+    for i in range(2):
+        await wait(c.submit(fails, i, workers=[a.address]))
+    assert {} == await stopped(s)
+    await wait(c.submit(fails, 2, workers=[a.address]))
+
+    assert {a.address: wire.S_FAILURES} == await stopped(s)
+    ((_, message),) = await tell_notes(s)
+    assert f"{a.name} gets no more tasks: 3 failures within 10 min" == message
+
+    ahead_s = 601
+    await until(lambda: s.workers[a.address] in s.running)
+    assert 0 == (await metered(s, "failures"))[a.address]
+
+
+@gen_cluster(client=True, nthreads=FOUR)
+async def test_what_fails_on_most_workers_is_the_fault_of_the_code(
+    c: Any, s: Any, *workers: Any
+) -> None:
+    install(s)
+    await limit(s, workers, failures=3)
+    for w in workers[:2]:
+        await wait([c.submit(fails, (w.name, i), workers=[w.address]) for i in range(2)])
+    assert [2, 2, 0, 0] == [(await metered(s, "failures"))[w.address] for w in workers]
+    third = workers[2]
+    await wait([c.submit(fails, (third.name, i), workers=[third.address]) for i in range(9)])
+
+    assert {0} == set((await metered(s, "failures")).values())
+    assert {} == await stopped(s)
+    # Another kind of failure still counts.
+    await wait([c.submit(fails_once, i, workers=[third.address], pure=False) for i in range(3)])
+    assert {third.address: wire.S_FAILURES} == await stopped(s)
+
+
+@gen_cluster(client=True, nthreads=FOUR)
+async def test_a_pattern_counts_even_if_all_workers_fail_so(c: Any, s: Any, *workers: Any) -> None:
+    install(s)
+    await limit(s, workers, stops=3, **CUDA)
+    for w in workers:
+        await wait([c.submit(fails, w.name, "No space left on device", workers=[w.address])])
+
+    assert 3 == len(await stopped(s))  # no more are allowed
+    assert 4 == len((await ask(s, wire.OBSERVE, meters=True))["meters"]["matched"])
+    assert 1 == len(s.running)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_failing_workers_come_before_those_that_are_merely_done(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    await limit(s, [a, b], 2, stops=0, **CUDA)
+    await c.gather(c.map(runs, range(3), workers=[a.address], delay_s=0))
+    await wait(c.submit(fails, 1, "CUDA error", workers=[b.address]))
+    assert {} == await stopped(s)
+
+    assert [str(b.name)] == await limit(s, [a, b], 2, stops=1, **CUDA)
+    assert 2 == len(await limit(s, [a, b], 2, stops=2, **CUDA))
+    assert [str(b.name)] == await limit(s, [a, b], 2, stops=1, **CUDA)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_report_without_a_text_is_a_failure_like_any_other(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    await limit(s, [a, b], failures=1, **CUDA)
+    handler = s.stream_handlers["task-erred"]
+
+    more = {"stimulus_id": "x", "run_id": 1, "exception": None, "traceback": None}
+    handler(key="unknown", worker=a.address, exception_text=None, **more)
+    handler(key=("a", 0), worker=b.address, **more)
+    await asyncio.sleep(0)
+
+    assert {a.address: 1, b.address: 1} == await metered(s, "failures")
+    assert {a.address, b.address} == set(await stopped(s))
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_only_the_beginning_of_a_text_is_searched(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    await limit(s, [a, b], **CUDA)
+
+    await wait(c.submit(fails, 1, "x" * 3000 + "CUDA error", workers=[a.address]))
+
+    assert {} == await stopped(s)
+    assert {a.address: 1, b.address: 0} == await metered(s, "failures")

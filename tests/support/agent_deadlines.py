@@ -1,0 +1,41 @@
+"""What the operator says of workers' ends, and what the agent answers, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_adaptive_agent import wire
+from support.agent_work import ask
+
+
+async def limit(s: Any, left_s: dict[Any, float], **profile: Any) -> None:
+    """Say how long workers live, by name; `profile` is that of all of them."""
+    session = (await ask(s, wire.OBSERVE))["session"]
+    answer = await ask(
+        s,
+        wire.LIMIT,
+        session=session,
+        names=[str(name) for name in left_s],
+        runs=[0] * len(left_s),
+        left_ms=[int(left * 1000) for left in left_s.values()],
+        profile=[0] * len(left_s),
+        profiles=[profile],
+        stops=0,
+    )
+    assert not answer["stopped"]
+
+
+async def meters(s: Any) -> dict[str, Any]:
+    snapshot = await ask(s, wire.OBSERVE, meters=True)
+    answer: dict[str, Any] = snapshot["meters"]
+    assert set(wire.Meters.__annotations__) == set(answer)
+    introduced = snapshot["introduced"]
+    names = dict(zip(introduced["slot"], introduced["name"]))  # noqa: B905 - Python 3.9
+    answer["too_short"] = sorted(names[slot] for slot in answer["too_short"])
+    answer["lifetimes"] = {names[slot]: ms / 1000 for slot, ms in answer["lifetimes"]}
+    return answer
+
+
+async def notes(s: Any, kind: str = wire.N_TASK_TOO_LONG) -> list[str]:
+    rows = (await ask(s, wire.OBSERVE))["notes"]
+    return [row["message"] for row in rows if row["kind"] == kind]

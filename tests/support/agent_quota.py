@@ -1,0 +1,106 @@
+"""Limits as the operator sends them, what they are measured by, and work that wears workers out."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from distributed import Reschedule, get_worker
+
+from dask_adaptive_agent import wire
+from support.agent_work import RUNS, ask
+
+#: Which tasks have failed or were rescheduled once, by their argument.
+BEFORE: set[Any] = set()
+
+
+def told(delay_s: float, i: Any) -> str:
+    """Run for a while, and say where."""
+    address: str = get_worker().address
+    RUNS.append((address, i))
+    time.sleep(delay_s)
+    return address
+
+
+def runs(i: Any, delay_s: float = 0.02, *_: Any) -> str:
+    return told(delay_s, i)
+
+
+def fails_once(i: Any, delay_s: float = 0.02) -> str:
+    address = told(delay_s, i)
+    if i not in BEFORE:
+        BEFORE.add(i)
+        raise ValueError(f"the first run of {i}")
+    return address
+
+
+def is_rescheduled_once(i: Any, delay_s: float = 0.02) -> str:
+    address = told(delay_s, i)
+    if i not in BEFORE:
+        BEFORE.add(i)
+        raise Reschedule
+    return address
+
+
+def fails(i: Any, message: str = "no", *, on: Any = None, delay_s: float = 0.0) -> str:
+    """Fail, or only on one worker."""
+    address = told(delay_s, i)
+    if on is None or address in on:
+        raise RuntimeError(message)
+    return address
+
+
+def made() -> Counter[str]:
+    """Executions by address."""
+    return Counter(address for address, _ in RUNS)
+
+
+async def limit(
+    scheduler: Any,
+    workers: Iterable[Any],
+    runs: int = 0,
+    *,
+    stops: int = 99,
+    left_ms: int = -1,
+    **profile: Any,
+) -> list[str]:
+    """Say that these workers have such a limit, and no others; the names of those stopped."""
+    names = [str(getattr(w, "name", w)) for w in workers]
+    session = (await ask(scheduler, wire.HELLO))["session"]
+    answer = await ask(
+        scheduler,
+        wire.LIMIT,
+        session=session,
+        names=names,
+        runs=[runs] * len(names),
+        left_ms=[left_ms] * len(names),
+        profile=[0] * len(names),
+        profiles=[profile],
+        stops=stops,
+    )
+    assert "error" not in answer, answer
+    return list(answer["stopped"])
+
+
+async def metered(scheduler: Any, key: str = "runs") -> dict[str, int]:
+    """One of the meters, by address."""
+    seen = await ask(scheduler, wire.OBSERVE, meters=True)
+    addresses = _addresses(seen)
+    return {
+        addresses[slot]: value
+        for slot, value in zip(seen["workers"]["slot"], seen["meters"][key])  # noqa: B905
+    }
+
+
+async def stopped(scheduler: Any) -> dict[str, str]:
+    """Why each worker that is stopped is, by address."""
+    seen = await ask(scheduler, wire.OBSERVE)
+    return {_addresses(seen)[row["slot"]]: row["kind"] for row in seen["stops"]}
+
+
+def _addresses(seen: dict[str, Any]) -> dict[int, str]:
+    columns = seen["introduced"]
+    rows = zip(columns["slot"], columns["name"], columns["address"])  # noqa: B905
+    return {slot: address or name for slot, name, address in rows}
