@@ -5,7 +5,8 @@ What one plan costs, against the number of workers.
 
 Three worlds: at rest, falling (half of the workers are not needed), and rising from half the load.
 The join of platform and scheduler, the status and the marks on pods are timed beside it, also where
-20 shuffles hold every worker; and a plan for the day on which every node goes.
+20 shuffles hold every worker; a plan for the day on which every node goes; and plans with four
+quotas, of which no worker is near, and over which every worker is.
 """
 
 from __future__ import annotations
@@ -30,11 +31,26 @@ from dask_adaptive.model.observed import (
     PlatformWorker,
 )
 from dask_adaptive.model.policy import Policy, Retirement
+from dask_adaptive.model.recycle import (
+    FailureQuota,
+    LifetimeQuota,
+    MemoryQuota,
+    Recycle,
+    TaskQuota,
+    Use,
+)
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.remember import remember
 from support.worlds import GROUP, KEY, NOW, PAST, busy, cluster, worker
 
 REPEATS = 9
+
+QUOTAS = Recycle(
+    tasks=TaskQuota(10_000, jitter=0.1),
+    lifetime=LifetimeQuota(43_200.0, jitter=0.1),
+    memory=MemoryQuota(soft=0.8, hard=0.92),
+    failures=FailureQuota(20, patterns=("CUDA error",)),
+)
 
 
 def world(n: int, target: int) -> ObservedCluster:
@@ -48,6 +64,17 @@ def shuffling(observed: ObservedCluster, shuffles: int) -> ObservedScheduler:
     pins = tuple(Pin("shuffle", f"s{i}", "takes part", 60.0) for i in range(shuffles))
     workers = tuple(replace(w, pins=pins) for w in observed.scheduler.workers)
     return replace(observed.scheduler, workers=workers)
+
+
+def used(observed: ObservedCluster, runs: int) -> ObservedCluster:
+    """Its workers have made so many runs."""
+    use = Use(runs=runs, failures=3, process=0.5, unmanaged=0.2, unmanaged_bytes=10**9)
+    workers = tuple(
+        replace(w, use=use, pod_uid=f"pod-{w.name}", pod_age_s=500.0)
+        for w in observed.groups[0].workers
+    )
+    group = replace(observed.groups[0], workers=workers)
+    return replace(observed, groups=(group,), at=1_700_000_000.0)
 
 
 def milliseconds(call: Callable[[], Any]) -> dict[str, float]:
@@ -80,6 +107,9 @@ def measure(n: int) -> dict[str, dict[str, float]]:
         workers=tuple(replace(w, node_going="cordoned") for w in doomed.groups[0].workers),
     )
     doomed = replace(doomed, groups=(going,))
+    quotas = replace(policy, recycle=QUOTAS)
+    fresh, spent = used(world(n, n), 100), used(world(n, n), 20_000)
+    assert len(plan(spent, quotas, PAST, now=NOW).replacing) == n
     return {
         "plan, at rest": milliseconds(lambda: plan(at_rest, policy, PAST, now=NOW)),
         "plan, falling": milliseconds(lambda: plan(falling, policy, PAST, now=NOW)),
@@ -91,6 +121,8 @@ def measure(n: int) -> dict[str, dict[str, float]]:
             lambda: marks(falling.groups[0].workers, Marked(), hints=True, now=NOW)
         ),
         "plan, all nodes go": milliseconds(lambda: plan(doomed, policy, PAST, now=NOW)),
+        "plan, 4 quotas": milliseconds(lambda: plan(fresh, quotas, PAST, now=NOW)),
+        "plan, all over quota": milliseconds(lambda: plan(spent, quotas, PAST, now=NOW)),
         "join, 20 shuffles": milliseconds(lambda: join(KEY, view, pinned)),
         "status, 20 shuffles": milliseconds(lambda: status_of(seen, policy, decided, (), now=NOW)),
         "marks, 20 shuffles": milliseconds(

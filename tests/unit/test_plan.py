@@ -389,6 +389,42 @@ def test_replicas_follow_the_workers(
     assert expected == [short(a) for a in decide(world, past).actions]
 
 
+@pytest.mark.parametrize(
+    ("handled", "past", "replicas", "target", "expected"),
+    [
+        pytest.param(2, {}, 2, 3, ["=3"], id="more"),
+        pytest.param(3, {}, 2, 3, [], id="upstream-would-see-no-change"),
+        pytest.param(3, {}, 2, 4, ["=4"], id="it-sees-this-one"),
+        pytest.param(3, {}, 3, 3, [], id="has-handled-it-and-all-is-not-seen-yet"),
+        pytest.param(3, {"gap": (3, 2, 3), "gap_since": NOW - 2}, 3, 3, ["=2"],
+                     id="has-handled-it-so-the-truth-first"),
+        pytest.param(3, {"gap": (3, 2, 3), "gap_since": NOW - 2}, 3, 2, ["=2"],
+                     id="has-handled-it-and-fewer-are-needed"),
+        pytest.param(2, {"gap": (4, 2, 2), "gap_since": NOW - 60}, 4, 4, [],
+                     id="is-at-work-or-tries-again"),
+        pytest.param(2, {"gap": (4, 2, 2), "gap_since": NOW - 60}, 4, 2, [],
+                     id="is-at-work-the-number-is-not-flipped"),
+        pytest.param(2, {"gap": (4, 2, 2), "gap_since": NOW - 150}, 4, 2, ["=2"],
+                     id="nobody-is-at-work-for-long"),
+        pytest.param(4, {"gap": (4, 2, 2), "gap_since": NOW - 60}, 4, 4, [],
+                     id="has-just-handled-it"),
+        pytest.param(4, {"leaving": frozenset({"x", "y"})}, 4, 2, ["=2"], id="we-deleted-them"),
+        pytest.param(2, {"leaving": frozenset({"x", "y"})}, 4, 2, [],
+                     id="we-deleted-them-and-it-is-about-to-make-others"),
+    ],
+)  # fmt: skip
+def test_what_upstream_has_handled_is_heeded(
+    handled: int, past: dict[str, Any], replicas: int, target: int, expected: list[str]
+) -> None:
+    world = cluster([busy("a"), busy("b")], target=target, replicas=replicas)
+    group = dataclasses.replace(world.groups[0], handled=handled)
+    world = dataclasses.replace(world, groups=(group,))
+
+    decided = decide(world, dataclasses.replace(PAST, **past))
+
+    assert expected == [short(a) for a in decided.actions]
+
+
 def test_replicas_are_not_lowered_while_a_deletion_is_under_way() -> None:
     """Else upstream would make a worker anew for each that is gone before the number is."""
     world = cluster([busy("a"), worker("b", **DRAINED)], target=1, replicas=3)
@@ -585,7 +621,7 @@ def test_bounds_hold(world: ObservedCluster, policy: Policy, past: Past) -> None
     group = world.groups[0]
     serving = [
         w for w in group.workers
-        if not w.going and not _is_doomed(w)
+        if not w.going and not _is_doomed(w) and w.name not in past.deleted
         and (not w.is_connected or (w.leaving is Leaving.NO and w.in_service))
     ]  # fmt: skip
     gone = {

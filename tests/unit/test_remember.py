@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_adaptive.model.observed import Ending, Leaving, ObservedCluster, ObservedScheduler
+from dask_adaptive.model.observed import (
+    Ending,
+    Leaving,
+    ObservedCluster,
+    ObservedScheduler,
+    ObservedWorker,
+)
 from dask_adaptive.model.past import Past, Recommendation
 from dask_adaptive.model.plan import (
     Action,
@@ -140,7 +146,8 @@ def test_the_windows_maximum_is_never_lost(wanted: list[int]) -> None:
 class Upstream:
     """dask-kubernetes as facts 2 and 9a tell: acts on changes of `replicas`, late and rashly."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, knows_handled: bool = False) -> None:
+        self.knows_handled = knows_handled
         self.replicas = self.handled = 0
         self.workers: dict[str, str] = {}  # name -> "pending" | "idle" | "busy" | "drained"
         self.killed_busy = 0
@@ -177,7 +184,13 @@ class Upstream:
             "drained": lambda n: worker(n, leaving=Leaving.DRAINED, in_service=False),
         }
         workers = [make[state](name) for name, state in self.workers.items()]
-        return cluster(workers, target=target, replicas=self.replicas)
+        return self.cluster(workers, target)
+
+    def cluster(self, workers: list[ObservedWorker], target: int) -> ObservedCluster:
+        world = cluster(workers, target=target, replicas=self.replicas)
+        handled = self.handled if self.knows_handled else None
+        group = dataclasses.replace(world.groups[0], handled=handled)
+        return dataclasses.replace(world, groups=(group,))
 
 
 steps = st.lists(
@@ -193,12 +206,12 @@ steps = st.lists(
 
 
 @settings(max_examples=300)
-@given(steps)
+@given(steps, st.booleans())
 def test_upstream_is_never_made_to_choose_a_victim(
-    history: list[tuple[int, bool, bool, bool]],
+    history: list[tuple[int, bool, bool, bool]], knows_handled: bool
 ) -> None:
     """However the load changes, slow upstream is, often we die, or old our view is."""
-    upstream, past, now = Upstream(), Past(), NOW
+    upstream, past, now = Upstream(knows_handled=knows_handled), Past(), NOW
     policy = dataclasses.replace(POLICY, idle_timeout_s=0.0)
     old = upstream.seen(0)
     for target, is_handled, is_killed, is_stale in history:
@@ -232,8 +245,8 @@ def test_upstream_is_never_made_to_choose_a_victim(
 class Nodes(Upstream):
     """Upstream on machines that come and go: workers drain with tasks, pods are deleted."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, knows_handled: bool = False) -> None:
+        super().__init__(knows_handled=knows_handled)
         self.doomed: set[str] = set()
         self.lost = 0
 
@@ -290,7 +303,7 @@ class Nodes(Upstream):
             else:
                 make = {"pending": pending, "busy": busy, "idle": worker}[state]
                 workers.append(make(name, **going))
-        return cluster(workers, target=target, replicas=self.replicas)
+        return self.cluster(workers, target)
 
 
 nodes_steps = st.lists(
@@ -308,12 +321,16 @@ CALM = [(True, False, "", 0)] * 30
 
 
 @settings(max_examples=300)
-@given(nodes_steps, st.integers(0, 8), st.integers(0, 3), st.booleans())
+@given(nodes_steps, st.integers(0, 8), st.integers(0, 3), st.booleans(), st.booleans())
 def test_whatever_happens_to_nodes_and_pods_no_work_is_lost_and_all_settles(
-    history: list[tuple[int, bool, bool, str, int]], last: int, minimum: int, is_uncordoned: bool
+    history: list[tuple[int, bool, bool, str, int]],
+    last: int,
+    minimum: int,
+    is_uncordoned: bool,
+    knows_handled: bool,
 ) -> None:
     """Until the last step anything may happen; then nothing does, and the plan comes to rest."""
-    world, past, now = Nodes(), Past(), NOW
+    world, past, now = Nodes(knows_handled=knows_handled), Past(), NOW
     policy = dataclasses.replace(POLICY, idle_timeout_s=0.0, minimum=minimum)
     if is_uncordoned:
         history = [*history, (last, True, False, "uncordon", 0)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import UNUSED, QuotaNotes, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,13 @@ class SchedulerWorker:
     pins: tuple[Pin, ...] = ()
     leaving: Leaving = Leaving.NO
     leaving_message: str = ""
+    leaving_reason: Reason | None = None  # why we let it go; None: not leaving, or not by us
     departing: str = ""  # not empty: its process is about to end; what it waits for
     departing_left_s: float = math.inf  # until it ends, whatever is still there
+    use: Use = UNUSED
+    lifetime_left_s: float = math.inf  # by Dask's own --lifetime
+    stopped: str = ""  # not empty: gets no more tasks, and why
+    too_short: bool = False  # kept from a task that waits, because it ends too soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,9 @@ class ObservedScheduler:
     shuffles: tuple[Shuffle, ...] = ()
     notes: tuple[Note, ...] = ()  # new since the last observation
     pins_expired: tuple[tuple[str, int], ...] = ()  # by source, since the session began
+    redone: tuple[tuple[str, int], ...] = ()  # by cause, since the session began
+    held: int = 0  # tasks that wait for a worker that lives longer
+    expected_s: float = 0.0  # how long the longest of the unfinished tasks is expected to take
     queued: int = 0
     processing: int = 0
     tally: Tally | None = None
@@ -146,6 +155,13 @@ class PlatformWorker:
     manual_pin: ManualPin | None = None
     node_going: str = ""  # not empty: the machine under it is about to go; who says so
     mark: Mark = Mark()  # as its pod is annotated now, by us
+    pod_uid: str = ""
+    pod_created_at: float = 0.0  # seconds since 1970, on the platform's clock; 0: unknown
+    ends_in_s: float = math.inf  # by its pod's deadline, or an annotation
+    quota_notes: QuotaNotes | None = None
+    recycle_asked: str = ""  # not empty: somebody wants it replaced; who
+    drift: str = ""  # not empty: what differs from what its group asks for by now
+    gpus: int = 0  # whole GPUs that its pod claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +183,7 @@ class PlatformGroup:
 
     name: str
     replicas: int  # asked for: spec.worker.replicas
+    handled: int | None = None  # the number that upstream has acted on last; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +195,8 @@ class PlatformView:
     groups: tuple[PlatformGroup, ...] = ()
     workers: tuple[PlatformWorker, ...] = ()
     ending: tuple[Ending, ...] = ()
+    at: float = 0.0  # seconds since 1970, when this was seen
+    free_gpus: int | None = None  # on machines that are there; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +229,27 @@ class ObservedWorker:
     ending: str = ""  # not empty: its process is about to end, the next comes; what it waits for
     node_going: str = ""
     mark: Mark = Mark()
+    leaving_reason: Reason | None = None
+    pod_uid: str = ""
+    pod_age_s: float = 0.0
+    use: Use = UNUSED
+    ends_in_s: float = math.inf  # by its pod's deadline, an annotation, or Dask's --lifetime
+    stopped: str = ""
+    paused: bool = False  # starts nothing, and takes no data: Dask pauses workers short of memory
+    too_short: bool = False
+    quota_notes: QuotaNotes | None = None
+    recycle_asked: str = ""
+    drift: str = ""
+    gpus: int = 0
 
     @property
     def is_connected(self) -> bool:
         return bool(self.dask_names)
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether it is of use for new work."""
+        return not self.stopped and not self.paused
 
     @property
     def is_pinned(self) -> bool:
@@ -227,6 +263,7 @@ class ObservedGroup:
     name: str
     replicas: int
     workers: tuple[ObservedWorker, ...] = ()
+    handled: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +277,8 @@ class ObservedCluster:
     scheduler: ObservedScheduler = ObservedScheduler()
     strangers: tuple[str, ...] = ()  # Dask workers that belong to no Deployment of the cluster
     ending: tuple[Ending, ...] = ()
+    at: float = 0.0  # seconds since 1970
+    free_gpus: int | None = None
 
     def group(self, name: str) -> ObservedGroup | None:
         return next((g for g in self.groups if g.name == name), None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import RecyclePast
 
 
 class Recommendation(NamedTuple):
@@ -40,5 +41,12 @@ class Past:
     leaving: frozenset[str] = frozenset()  # workers we drained or deleted, until all is settled
     deleted: frozenset[str] = frozenset()  # of them: deleted, and not yet seen gone
     told: frozenset[str] = frozenset()  # addresses of Dask workers whose end we have told of
-    gap: tuple[int, int] = (0, 0)  # (replicas, Deployments) as last seen
-    gap_since: float = 0.0  # when that pair was first seen
+    gap: tuple[int, ...] = (0, 0)  # `fleet.gap_of` as last seen
+    gap_since: float = 0.0  # when it was first seen
+    desired: int | None = None  # by the last plan that had a number
+    seen: frozenset[str] = frozenset()  # workers that have been connected, as long as they exist
+    floors: Mapping[str, int] = field(default_factory=dict)  # `Plan.floors`
+    aborts: Mapping[str, int] = field(default_factory=dict)  # replacements that did not come
+    counted: Mapping[str, str] = field(default_factory=dict)  # pod whose recycle is in the totals
+    restarted: Mapping[str, str] = field(default_factory=dict)  # pod that we deleted, by worker
+    recycle: RecyclePast = field(default_factory=RecyclePast)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limits, QuotaUse, Replacing
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Retire:
     reason: Reason
     message: str
     busy_ok: bool = False  # it leaves even though it has tasks: they finish, or move
+    over_pins: bool = False  # pins of people and of code do not hold it (never those of shuffles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,18 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    """Delete a drained worker's pod; its Deployment brings the next one."""
+
+    worker: str
+    pod: str
+    pod_uid: str
+    dask_names: tuple[str, ...]  # checked once more with the agent
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetPin:
     """Tell the agent of a pin that a person set."""
 
@@ -83,7 +98,7 @@ class Unpin:
     message: str
 
 
-Action: TypeAlias = SetReplicas | Retire | Leave | Cancel | Delete | SetPin | Unpin
+Action: TypeAlias = SetReplicas | Retire | Leave | Cancel | Delete | Restart | SetPin | Unpin
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,13 @@ class Plan:
     actions: tuple[Action, ...] = ()
     advice: tuple[Action, ...] = ()
     blockers: tuple[Blocker, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    uses: tuple[QuotaUse, ...] = ()
+    replacing: tuple[Replacing, ...] = ()
+    storm: str = ""  # not empty: maxPerHour is used up; a sentence
+    floors: Mapping[str, int] = field(default_factory=dict)  # how many shall serve without it
+    waiting: frozenset[str] = frozenset()  # workers whose replacement has not connected yet
+    aborting: Mapping[str, str] = field(default_factory=dict)  # no replacement came in time: why
 
 
 @dataclass(frozen=True, slots=True)

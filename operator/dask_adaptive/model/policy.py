@@ -7,11 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_adaptive.model.duration import parse_duration
-
-
-class InvalidPolicy(ValueError):
-    """The spec makes no sense; the message names the field and the way to mend it."""
+from dask_adaptive.model.recycle import Amount, Budget, Recycle, Window
+from dask_adaptive.model.recycle_spec import (
+    read_budgets,
+    read_groups,
+    read_max_per_hour,
+    read_recycle,
+    read_restart_at,
+    read_windows,
+)
+from dask_adaptive.model.spec import InvalidPolicy as InvalidPolicy
+from dask_adaptive.model.spec import Reader
 
 
 class Mode(str, enum.Enum):
@@ -50,6 +56,9 @@ class Disruption:
 
     node_signals: bool = True  # drain workers whose node is about to go
     hints: bool = True  # annotate pods of pinned and busy workers: not to be evicted
+    budgets: tuple[Budget, ...] = (Budget(Amount(percent=25.0)),)
+    windows: tuple[Window, ...] = ()
+    max_per_hour: Amount | None = None  # recycles for quotas; None: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,12 @@ class Policy:
     retirement: Retirement = field(default_factory=Retirement)
     eviction_guard: EvictionGuard = field(default_factory=EvictionGuard)
     disruption: Disruption = field(default_factory=Disruption)
+    recycle: Recycle = field(default_factory=Recycle)
+    group_recycle: Mapping[str, Recycle] = field(default_factory=dict)  # by worker group
+    restart_at: float | None = None  # seconds since 1970: pods made before are replaced
+
+    def recycle_of(self, group: str) -> Recycle:
+        return self.group_recycle.get(group, self.recycle)
 
     def __post_init__(self) -> None:
         if not 0 <= self.minimum <= self.maximum:
@@ -99,103 +114,53 @@ def parse_policy(spec: Mapping[str, Any]) -> Policy:
     Raises:
         InvalidPolicy: The user can mend it by editing the field that the message names.
     """
-    return _Reader(spec, "spec").policy()
+    reader = Reader(spec, "spec")
+    guard, recycle = reader.object("evictionGuard"), reader.object("recycle")
+    policy = Policy(
+        cluster=reader.object("clusterRef").text("name", "the name of the DaskCluster"),
+        maximum=reader.count("maxReplicas", None),
+        minimum=reader.count("minReplicas", 0),
+        mode=Mode(reader.one_of("mode", [m.value for m in Mode], "Auto")),
+        idle_timeout_s=reader.seconds("idleTimeout", "60s"),
+        target_duration_s=reader.object("target").seconds("duration", "5s"),
+        pins=_pins(reader.object("pins")),
+        retirement=_retirement(reader.object("retirement")),
+        eviction_guard=EvictionGuard(
+            enabled=guard.flag("enabled", False), max_delay_s=guard.seconds("maxDelay", "10m")
+        ),
+        disruption=_disruption(reader.object("disruption"), recycle),
+        recycle=read_recycle(recycle),
+        group_recycle=read_groups(reader),
+        restart_at=read_restart_at(reader),
+    )
+    reader.refuse_unknown()
+    return policy
 
 
-class _Reader:
-    """Reads one JSON object and remembers its path, so that each error can name the field."""
+def _pins(spec: Reader) -> Pins:
+    shuffle, manual, client = (spec.object(k) for k in ("shuffle", "manual", "client"))
+    return Pins(
+        shuffle=shuffle.flag("enabled", True),
+        shuffle_timeout_s=shuffle.seconds("timeout", "1h"),
+        manual_max_s=manual.seconds("maxDuration", "24h"),
+        client=client.flag("enabled", True),
+        client_max_s=client.seconds("maxDuration", "4h"),
+    )
 
-    def __init__(self, node: Any, path: str) -> None:
-        if not isinstance(node, Mapping):
-            raise InvalidPolicy(f"{path} must be an object")
-        self._node, self._path, self._known = node, path, set[str]()
 
-    def policy(self) -> Policy:
-        cluster = self._object("clusterRef")
-        target, pins, leave = (self._object(k) for k in ("target", "pins", "retirement"))
-        guard, disruption = self._object("evictionGuard"), self._object("disruption")
-        name = cluster._get("name", None)
-        if not isinstance(name, str) or not name:
-            raise InvalidPolicy("spec.clusterRef.name is required: the name of the DaskCluster")
-        policy = Policy(
-            cluster=name,
-            maximum=self._count("maxReplicas", None),
-            minimum=self._count("minReplicas", 0),
-            mode=Mode(self._one_of("mode", [m.value for m in Mode], "Auto")),
-            idle_timeout_s=self._seconds("idleTimeout", "60s"),
-            target_duration_s=target._seconds("duration", "5s"),
-            pins=pins._pins(),
-            retirement=Retirement(
-                grace_s=leave._seconds("gracePeriod", "15m"),
-                on_timeout=OnTimeout(
-                    leave._one_of("onTimeout", [o.value for o in OnTimeout], "Abort")
-                ),
-                max_concurrent=leave._count("maxConcurrent", 5),
-            ),
-            eviction_guard=EvictionGuard(
-                enabled=guard._flag("enabled", False),
-                max_delay_s=guard._seconds("maxDelay", "10m"),
-            ),
-            disruption=Disruption(
-                node_signals=disruption._one_of("nodeSignals", ["Drain", "Ignore"], "Drain")
-                == "Drain",
-                hints=disruption._flag("hints", True),
-            ),
-        )
-        for reader in (self, cluster, target, leave, guard, disruption):
-            reader._refuse_unknown()
-        return policy
+def _retirement(spec: Reader) -> Retirement:
+    return Retirement(
+        grace_s=spec.seconds("gracePeriod", "15m"),
+        on_timeout=OnTimeout(spec.one_of("onTimeout", [o.value for o in OnTimeout], "Abort")),
+        max_concurrent=spec.count("maxConcurrent", 5),
+    )
 
-    def _pins(self) -> Pins:
-        shuffle, manual, client = (self._object(k) for k in ("shuffle", "manual", "client"))
-        pins = Pins(
-            shuffle=shuffle._flag("enabled", True),
-            shuffle_timeout_s=shuffle._seconds("timeout", "1h"),
-            manual_max_s=manual._seconds("maxDuration", "24h"),
-            client=client._flag("enabled", True),
-            client_max_s=client._seconds("maxDuration", "4h"),
-        )
-        for reader in (self, shuffle, manual, client):
-            reader._refuse_unknown()
-        return pins
 
-    def _get(self, key: str, default: Any) -> Any:
-        self._known.add(key)
-        return self._node.get(key, default)
-
-    def _object(self, key: str) -> _Reader:
-        return _Reader(self._get(key, {}), f"{self._path}.{key}")
-
-    def _count(self, key: str, default: int | None) -> int:
-        value = self._get(key, default)
-        if value is None:
-            raise InvalidPolicy(f"{self._path}.{key} is required: a whole number")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InvalidPolicy(f"{self._path}.{key} must be a whole number of at least 0")
-        return value
-
-    def _flag(self, key: str, default: bool) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise InvalidPolicy(f"{self._path}.{key} must be true or false")
-        return value
-
-    def _seconds(self, key: str, default: str) -> float:
-        try:
-            return parse_duration(self._get(key, default))
-        except ValueError as exc:
-            raise InvalidPolicy(f"{self._path}.{key}: {exc}") from exc
-
-    def _one_of(self, key: str, choices: list[str], default: str) -> str:
-        value = self._get(key, default)
-        if value not in choices:
-            raise InvalidPolicy(f"{self._path}.{key} must be one of {', '.join(choices)}")
-        return str(value)
-
-    def _refuse_unknown(self) -> None:
-        unknown = sorted(set(self._node) - self._known)
-        if unknown:
-            raise InvalidPolicy(
-                f"{self._path}.{unknown[0]} is not a known field;"
-                f" known here: {', '.join(sorted(self._known))}"
-            )
+def _disruption(spec: Reader, recycle: Reader) -> Disruption:
+    return Disruption(
+        node_signals=spec.one_of("nodeSignals", ["Drain", "Ignore"], "Drain") == "Drain",
+        hints=spec.flag("hints", True),
+        budgets=read_budgets(spec, Disruption().budgets),
+        windows=read_windows(spec),
+        max_per_hour=read_max_per_hour(recycle),
+    )

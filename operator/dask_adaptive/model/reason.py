@@ -27,6 +27,29 @@ class Reason(str, enum.Enum):
     TASKS_GIVEN_BACK = "TasksGivenBack"
     EVICTION_DELAYED = "EvictionDelayed"
 
+    # why a worker is replaced
+    TASK_QUOTA = "TaskQuota"
+    LIFETIME = "Lifetime"
+    MEMORY_SOFT = "MemorySoft"
+    MEMORY_HARD = "MemoryHard"
+    MEMORY_LEAK = "MemoryLeak"
+    GPU_MEMORY = "GpuMemory"
+    FAILURES = "Failures"
+    OUTLIER = "Outlier"
+    RECYCLE_REQUESTED = "RecycleRequested"
+    RESTART_REQUESTED = "RestartRequested"
+    DRIFTED = "Drifted"
+
+    # how its replacement goes
+    RECYCLING = "Recycling"
+    RECYCLE_ABORTED = "RecycleAborted"
+    RECYCLE_STORM = "RecycleStorm"
+    OUTSIDE_WINDOW = "OutsideWindow"
+    TOO_YOUNG = "TooYoung"
+    QUOTA_REACHED = "QuotaReached"
+    TASK_TOO_LONG = "TaskTooLong"
+    INVALID_QUOTA = "InvalidQuota"
+
     # why nothing leaves
     SCALE_DOWN_STABILIZED = "ScaleDownStabilized"
     NO_CANDIDATES = "NoCandidates"
@@ -69,5 +92,19 @@ class Reason(str, enum.Enum):
     CONNECTED = "Connected"
     RECONCILED = "Reconciled"
 
+    @property
+    def replaces(self) -> bool:
+        """Whether a worker that leaves for it is replaced by another."""
+        return self in _REPLACING
+
     def __str__(self) -> str:
         return self.value
+
+
+_REPLACING = frozenset(
+    {
+        Reason.TASK_QUOTA, Reason.LIFETIME, Reason.MEMORY_SOFT, Reason.MEMORY_HARD,
+        Reason.MEMORY_LEAK, Reason.GPU_MEMORY, Reason.FAILURES, Reason.OUTLIER,
+        Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED, Reason.DRIFTED,
+    }
+)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from dask_adaptive.model.duration import format_duration
@@ -84,9 +84,14 @@ def veto(worker: ObservedWorker, at: Context) -> Blocker | None:
     return None
 
 
-def ranked(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
-    """Cheapest to lose first: least data that only it holds, then idle longest, then by name."""
-    return sorted(workers, key=lambda w: (w.sole_bytes, -w.idle_s, w.name))
+def ranked(workers: Iterable[ObservedWorker], first: Collection[str] = ()) -> list[ObservedWorker]:
+    """
+    Cheapest to lose first: least data that only it holds, then idle longest, then by name.
+
+    Args:
+        first: Workers that would have to go soon anyway; they come before all others.
+    """
+    return sorted(workers, key=lambda w: (w.name not in first, w.sole_bytes, -w.idle_s, w.name))
 
 
 def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:

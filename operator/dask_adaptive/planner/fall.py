@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dask_adaptive.model.duration import format_duration
@@ -24,10 +24,14 @@ class Fall:
 
 
 def fall(
-    observed: ObservedCluster, fleet: Fleet, desired: int, policy: Policy, past: Past, *, now: float
-) -> Fall:
+    observed: ObservedCluster, fleet: Fleet, desired: int, policy: Policy, past: Past,
+    *, due: Collection[str] = (), now: float,
+) -> Fall:  # fmt: skip
     """
     Let workers go until `desired` serve, which is below their number now.
+
+    Args:
+        due: Workers whose quotas have run out: of those that may go, they go first.
 
     Returns:
         At most `surplus` deletions and retirements; never a worker that a veto objects to, never
@@ -42,14 +46,17 @@ def fall(
         return Fall(deletions[0].reason, _never_needed(deletions, desired), deletions)
 
     free, blockers = _divide(observed, fleet, policy, past, now=now)
-    budget = policy.retirement.max_concurrent - len(fleet.retiring)
-    leaving = tuple(_retire(w, desired) for w in ranked(free)[: max(0, min(surplus, budget))])
+    budget = policy.retirement.max_concurrent - fleet.leaving_unneeded
+    order = ranked(free, first=due)
+    leaving = tuple(_retire(w, desired) for w in order[: max(0, min(surplus, budget))])
     actions: tuple[Action, ...] = (*deletions, *leaving)
     if leaving:
         message = f"{fleet.serving} workers, {desired} desired: {len(leaving)} idle ones leave"
         return Fall(Reason.UNDERUTILIZED, message, actions, blockers)
     if free:
-        message = f"{len(fleet.retiring)} workers are on their way out (retirement.maxConcurrent)"
+        message = (
+            f"{fleet.leaving_unneeded} workers are on their way out (retirement.maxConcurrent)"
+        )
         return Fall(Reason.BUDGET_EXHAUSTED, message, actions, blockers)
     message = f"{surplus} of {fleet.serving} workers are not needed, none may leave now"
     return Fall(Reason.NO_CANDIDATES, message, actions, blockers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dask_adaptive.model.observed import Leaving, ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Past
@@ -12,15 +12,24 @@ from dask_adaptive.model.past import Past
 #: is at work on it. Upstream's operator makes tens of Deployments a second; this is far above.
 SETTLE_S = 30.0
 
+#: The same where the group says which number upstream has acted on last, and it is another one:
+#: kopf tries a handler that fails again every 60 s, and begins anew at each change of the number.
+UNHANDLED_S = 150.0
+
+#: The same where it is this one. The group and its Deployments are seen through two watches.
+HANDLED_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """
-    One group's workers, each in exactly one of `pending`, `active`, `doomed`, `retiring`, `other`.
+    One group's workers, each in exactly one of `pending`, `active`, `replaced`, `doomed`,
+    `restarting`, `retiring`, `other`.
     """
 
     name: str
     replicas: int
+    handled: int | None  # the number of replicas that upstream has acted on last
     present: int  # Deployments that exist, those being deleted included: upstream counts them too
     pending: tuple[ObservedWorker, ...]  # not connected
     active: tuple[ObservedWorker, ...]  # connected and in service
@@ -28,16 +37,33 @@ class Fleet:
     retiring: tuple[ObservedWorker, ...]  # on their way out by our doing
     other: tuple[ObservedWorker, ...]  # being deleted, or being closed by somebody else
     on_doomed_nodes: frozenset[str]  # connected workers on such machines, held or draining ones too
+    replaced: tuple[ObservedWorker, ...] = ()  # in service until others have taken their places
+    restarting: tuple[ObservedWorker, ...] = ()  # on their way out, and back by themselves
 
     @property
     def serving(self) -> int:
-        """Workers that serve the load, or will once they are up; not those that are doomed."""
-        return len(self.pending) + len(self.active)
+        """Workers that serve the load, or will once they are up; not those that are to leave."""
+        return len(self.pending) + len(self.active) + len(self.restarting)
+
+    @property
+    def in_service(self) -> int:
+        """Workers that are connected and serve, for however long."""
+        return len(self.active) + len(self.replaced)
+
+    @property
+    def leaving_unneeded(self) -> int:
+        """Workers on their way out because they are not needed, not to make room for others."""
+        return sum(not is_replaced(w) for w in self.retiring)
 
     @property
     def gap(self) -> int:
         """Workers that were asked for and do not exist; negative: too many exist."""
         return self.replicas - self.present
+
+
+def is_replaced(worker: ObservedWorker) -> bool:
+    """Whether a worker that is on its way out makes room for another."""
+    return worker.leaving_reason is not None and worker.leaving_reason.replaces
 
 
 def sort_fleet(
@@ -68,6 +94,7 @@ def sort_fleet(
     return Fleet(
         name=group.name,
         replicas=group.replicas,
+        handled=group.handled,
         present=len(group.workers),
         pending=tuple(rows["pending"]),
         active=tuple(rows["active"]),
@@ -75,6 +102,35 @@ def sort_fleet(
         retiring=tuple(rows["retiring"]),
         other=tuple(rows["other"]),
         on_doomed_nodes=frozenset(on_doomed_nodes),
+    )
+
+
+def set_apart(
+    fleet: Fleet,
+    *,
+    replaced: Collection[str] = (),
+    restarting: Collection[str] = (),
+    back: Collection[str] = (),
+) -> Fleet:
+    """
+    Sort a fleet once more, by what its recycles come to.
+
+    Args:
+        replaced: Of the active workers those whose places others are to take.
+        restarting: Of the retiring ones those that come back by themselves.
+        back: Of the retiring ones those that are called back now.
+    """
+    if not (replaced or restarting or back):
+        return fleet
+    active = (*fleet.active, *(w for w in fleet.retiring if w.name in back))
+    return replace(
+        fleet,
+        active=tuple(w for w in active if w.name not in replaced),
+        replaced=tuple(w for w in active if w.name in replaced),
+        restarting=tuple(w for w in fleet.retiring if w.name in restarting),
+        retiring=tuple(
+            w for w in fleet.retiring if w.name not in restarting and w.name not in back
+        ),
     )
 
 
@@ -101,14 +157,24 @@ def explained_gap(group: ObservedGroup, past: Past) -> int:
     return len(past.leaving - {w.name for w in group.workers})
 
 
+def gap_of(group: ObservedGroup) -> tuple[int, ...]:
+    """What changes when somebody acts on a group's number of workers."""
+    handled = () if group.handled is None else (group.handled,)
+    return (group.replicas, len(group.workers), *handled)
+
+
 def is_creating(fleet: Fleet, group: ObservedGroup, past: Past, *, now: float) -> bool:
     """
     Whether upstream may still be making, or removing, workers to match `replicas`.
 
     Then `replicas` must not be lowered: upstream acts on changes of the field, and a number below
-    what it is about to make would have it choose victims itself (facts 2 and 9a).
+    what it is about to make would have it choose victims itself (facts 2 and 9a). kopf notes the
+    number that upstream has acted on when its handler is through (`daskworkergroup_replica_update`
+    in its `last-handled-configuration`): where that is known, nothing is guessed from the gap.
     """
-    if fleet.gap == explained_gap(group, past):
+    rest_s = now - past.gap_since if past.gap == gap_of(group) else 0.0
+    if fleet.handled is not None and fleet.handled != fleet.replicas:
+        return rest_s < UNHANDLED_S
+    if fleet.gap == 0 or fleet.gap == explained_gap(group, past):
         return False
-    is_same = past.gap == (fleet.replicas, fleet.present)
-    return fleet.gap != 0 and not (is_same and now - past.gap_since >= SETTLE_S)
+    return rest_s < (SETTLE_S if fleet.handled is None else HANDLED_S)

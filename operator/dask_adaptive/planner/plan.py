@@ -11,14 +11,18 @@ from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Action, Blocker, Delete, Plan, SetReplicas
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.budget import left_this_hour
 from dask_adaptive.planner.doomed import drain_doomed
 from dask_adaptive.planner.endings import tell_endings
 from dask_adaptive.planner.fall import Fall, cancel_all, delete_drained, fall
-from dask_adaptive.planner.fleet import Fleet, is_creating, sort_fleet
+from dask_adaptive.planner.fleet import Fleet, is_creating, is_replaced, sort_fleet
+from dask_adaptive.planner.others import Part, as_advice, cancel_others, joined, others, part_of
 from dask_adaptive.planner.pins import sync_pins
+from dask_adaptive.planner.quotas import assess
+from dask_adaptive.planner.remember import renewed
 from dask_adaptive.planner.rise import rise
+from dask_adaptive.planner.sized import current_workers, wanted_now
 from dask_adaptive.planner.stabilize import stabilize
-from dask_adaptive.planner.target import wanted_workers
 
 
 def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -> Plan:
@@ -39,13 +43,19 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
     always = (*tell_endings(observed, past), *sync_pins(observed, policy))
     fleet = sort_fleet(group, past.deleted, heed_nodes=policy.disruption.node_signals)
     if policy.mode is Mode.PAUSED:
-        back = cancel_all(fleet, Reason.PAUSED, "the policy is paused")
+        paused = (Reason.PAUSED, "the policy is paused")
+        back = (*cancel_all(fleet, *paused), *cancel_others(observed, *paused))
         return Plan(Reason.PAUSED, "paused: nothing is scaled", actions=(*always, *back))
 
-    decided = _scale(observed, group, fleet, policy, past, now=now)
+    if past.session != observed.scheduler.session:
+        past = renewed(past)  # another scheduler's load says nothing about this one's
+    decided, part = _scale(observed, group, fleet, policy, past, now=now)
+    rest = others(observed, policy, past, left=part.turn.left, now=now)
+    decided = joined(decided, (part, *rest), observed, policy)
     if policy.mode is Mode.ADVISE:
-        back = cancel_all(fleet, Reason.ADVISING, "the policy only advises")
-        return replace(decided, actions=(*always, *back), advice=decided.actions)
+        advising = (Reason.ADVISING, "the policy only advises")
+        back = (*cancel_all(fleet, *advising), *cancel_others(observed, *advising))
+        return as_advice(decided, (*always, *back))
     return replace(decided, actions=(*always, *decided.actions))
 
 
@@ -79,34 +89,42 @@ def _below_minimum(group: ObservedGroup, policy: Policy) -> tuple[Action, ...]:
 def _scale(
     observed: ObservedCluster, group: ObservedGroup, fleet: Fleet, policy: Policy, past: Past,
     *, now: float,
-) -> Plan:  # fmt: skip
-    if past.session != observed.scheduler.session:
-        past = Past(leaving=past.leaving)  # another scheduler's load says nothing about this one's
-    wanted = wanted_workers(observed, group)
-    steady = stabilize(wanted, fleet.serving, past, window_s=policy.idle_timeout_s, now=now)
+) -> tuple[Plan, Part]:  # fmt: skip
+    assessment = assess(observed, group, policy, past.recycle, now=now)
+    wanted = wanted_now(observed, group, fleet, assessment.due, past)
+    current = current_workers(fleet, assessment.due, policy.recycle_of(group.name), past)
+    steady = stabilize(wanted, current, past, window_s=policy.idle_timeout_s, now=now)
     desired = min(max(steady, policy.minimum), policy.maximum)
+    part = part_of(
+        observed, group, fleet, assessment, policy, past, desired=desired,
+        left=left_this_hour(policy, observed, past.recycle, now), is_scaled=True, now=now,
+    )  # fmt: skip
+    fleet, turn = part.turn.fleet, part.turn
     gone = delete_drained(fleet)
     # What must leave for its machine does so whatever is desired; replacements are asked for first.
     doomed, held = drain_doomed(fleet, past, now=now)
+    held = _merged(held, turn.blockers)
+    going: tuple[Action, ...] = (*doomed, *turn.restart, *turn.retire)
 
     if desired > fleet.serving:
         is_unsettled = is_creating(fleet, group, past, now=now) or _is_deleting(group, past)
         up = rise(fleet, desired, wanted, is_unsettled=is_unsettled)
         # Those that have drained wait: one that goes before upstream has looked for what it is to
         # make would be made anew.
-        actions = (*up.actions, *doomed)
-        return Plan(up.reason, up.message, wanted, desired, actions, blockers=held)
+        actions = (*turn.back, *up.actions, *going)
+        return Plan(up.reason, up.message, wanted, desired, actions, blockers=held), part
     if desired < fleet.serving:
-        down = fall(observed, fleet, desired, policy, past, now=now)
-        leaving = (*gone, *doomed, *down.actions)
+        due = frozenset(d.worker for d in assessment.due if d.is_over)
+        down = fall(observed, fleet, desired, policy, past, due=due, now=now)
+        leaving = (*turn.back, *gone, *going, *down.actions)
         actions = (*leaving, *_settle(fleet, group, past, leaving, now=now))
         blockers = _merged(held, down.blockers)
-        return Plan(*_why(down, actions), wanted, desired, actions, blockers=blockers)
-    actions = (*gone, *doomed, *_settle(fleet, group, past, gone, now=now))
+        return Plan(*_why(down, actions), wanted, desired, actions, blockers=blockers), part
+    actions = (*turn.back, *gone, *going, *_settle(fleet, group, past, gone, now=now))
     reason, message = _at_rest(fleet, wanted, steady, desired, policy)
     if actions:
         reason, message = actions[0].reason, actions[0].message
-    return Plan(reason, message, wanted, desired, actions, blockers=held)
+    return Plan(reason, message, wanted, desired, actions, blockers=held), part
 
 
 def _merged(held: Sequence[Blocker], others: Sequence[Blocker]) -> tuple[Blocker, ...]:
@@ -147,6 +165,9 @@ def _at_rest(
         return Reason.TOO_MANY_REPLICAS, f"{steady} wanted, maxReplicas is {policy.maximum}"
     if steady < desired:
         return Reason.TOO_FEW_REPLICAS, f"{steady} wanted, minReplicas is {policy.minimum}"
+    replaced = (*fleet.replaced, *fleet.restarting, *filter(is_replaced, fleet.retiring))
+    if replaced:
+        return Reason.RECYCLING, f"{len(replaced)} workers are being replaced"
     if fleet.retiring:
         return Reason.RETIRING, f"{len(fleet.retiring)} workers are on their way out"
     if steady > wanted:

@@ -10,13 +10,17 @@ from dask_adaptive.model.past import Past, Recommendation, Refusal
 from dask_adaptive.model.plan import Delete, Leave, Outcome, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import RecyclePast
+from dask_adaptive.planner.fleet import gap_of
+from dask_adaptive.planner.recycled import remember_recycles
 from dask_adaptive.planner.stabilize import BLIND_S
 
 #: A worker whose retirement was refused is not asked again for so long.
 REFUSED_S = 15.0
 
-#: The same where its machine is about to go: there may be no other time.
-REFUSED_DOOMED_S = 5.0
+#: The same where there may be no other time, or where it is of little use meanwhile: its machine is
+#: about to go, or its quota has run out.
+REFUSED_PRESSING_S = 5.0
 
 
 def remember(
@@ -35,10 +39,11 @@ def remember(
         # not lengthen the window, and a long one ends with recommendations too old to count.
         return past
     if observed.scheduler.session != past.session or _was_blind(past, now=now):
-        past = Past(session=observed.scheduler.session, since=now, leaving=past.leaving)
+        past = replace(renewed(past), session=observed.scheduler.session, since=now)
     if decided.reason is Reason.PAUSED:
         past = replace(past, since=now, recommendations=())  # nothing was recommended meanwhile
-    gap = (group.replicas, len(group.workers))
+    gap = gap_of(group)
+    past = remember_recycles(past, observed, policy, decided, outcomes, now=now)
     return replace(
         past,
         recommendations=_recommendations(past, decided, policy, now=now),
@@ -49,6 +54,15 @@ def remember(
         gap=gap,
         gap_since=past.gap_since if gap == past.gap else now,
     )
+
+
+def renewed(past: Past) -> Past:
+    """The past as it is when a scheduler has started anew: what it was about is gone."""
+    known = past.recycle
+    kept = RecyclePast(
+        begun=known.begun, totals=known.totals, aborted=known.aborted, ready_s=known.ready_s
+    )
+    return Past(leaving=past.leaving, recycle=kept, aborts=past.aborts, counted=past.counted)
 
 
 def _was_blind(past: Past, *, now: float) -> bool:
@@ -72,8 +86,9 @@ def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[st
     kept = {name: r for name, r in past.refusals.items() if r.until > now}
     for outcome in outcomes:
         if isinstance(outcome.action, Retire) and not outcome.done:
-            is_doomed = outcome.action.reason is Reason.NODE_GOING
-            until = now + (REFUSED_DOOMED_S if is_doomed else REFUSED_S)
+            reason = outcome.action.reason
+            is_pressing = reason is Reason.NODE_GOING or reason.replaces
+            until = now + (REFUSED_PRESSING_S if is_pressing else REFUSED_S)
             kept[outcome.action.worker] = Refusal(until, outcome.reason, outcome.message)
     return kept
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dask_adaptive.model.plan import Action, Cancel, SetReplicas
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.fleet import Fleet
+from dask_adaptive.planner.fleet import Fleet, is_replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ def rise(fleet: Fleet, desired: int, wanted: int, *, is_unsettled: bool) -> Rise
     goal = fleet.present + missing
     if not missing:
         return Rise(back[0].reason, back[0].message, back)
+    if fleet.handled not in (None, fleet.replicas) and goal == fleet.handled:
+        # kopf compares with what it has handled last: if it sees the number only when it is that
+        # again, it sees no change, and no worker is made. First it has to see the one before.
+        seen = f"{goal} are needed, once {fleet.replicas} replicas are handled"
+        return Rise(Reason.SETTLING, seen, back)
     if goal > fleet.replicas:
         return Rise(reason, message, (*back, SetReplicas(fleet.name, goal, reason, message)))
     if is_unsettled:
@@ -54,14 +59,18 @@ def _why(fleet: Fleet, desired: int, wanted: int) -> tuple[Reason, str]:
     if leaving and desired <= fleet.serving + leaving:
         going = f"{leaving} workers are on nodes that are about to go"
         return Reason.NODE_GOING, f"{going}: {desired - fleet.serving} others are needed"
+    replaced = len(fleet.replaced) + len(fleet.retiring) - fleet.leaving_unneeded
+    if replaced and desired <= fleet.serving + replaced + leaving:
+        going = f"{replaced} workers are to be replaced"
+        return Reason.RECYCLING, f"{going}: {desired - fleet.serving} others are needed first"
     reason = Reason.LOAD_INCREASED if wanted >= desired else Reason.BELOW_MINIMUM
     return reason, f"{wanted} wanted, {fleet.serving} there: {desired} workers"
 
 
 def _called_back(fleet: Fleet, missing: int) -> tuple[Cancel, ...]:
     # Those with the most data first: they are the dearest to lose and the furthest from done. None
-    # whose machine goes: it would have to leave once more, with less time.
-    free = [w for w in fleet.retiring if w.name not in fleet.on_doomed_nodes]
+    # whose machine goes, or whose quota has run out: it would have to leave once more.
+    free = [w for w in fleet.retiring if w.name not in fleet.on_doomed_nodes and not is_replaced(w)]
     order = sorted(free, key=lambda w: (-w.sole_bytes, w.name))
     return tuple(
         Cancel(w.name, w.dask_names, Reason.WANTED_AGAIN, "wanted again before it had left")

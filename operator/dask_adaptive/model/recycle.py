@@ -1,0 +1,241 @@
+"""Quotas: how long a worker may go on before it is replaced, and how that is done."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dask_adaptive.model.reason import Reason
+
+
+class Quota(str, enum.Enum):
+    """What is rationed: the label of metrics, and the field of `spec.recycle`."""
+
+    TASKS = "tasks"
+    LIFETIME = "lifetime"
+    MEMORY = "memory"
+    GPU_MEMORY = "gpuMemory"
+    FAILURES = "failures"
+
+
+class Strategy(str, enum.Enum):
+    SURGE = "Surge"  # the replacement first
+    IN_PLACE = "InPlace"  # the pod is deleted once drained; its Deployment brings the next
+
+
+class Measure(str, enum.Enum):
+    """Which memory the soft line is about."""
+
+    UNMANAGED = "Unmanaged"  # of the process, less results: what leaks
+    PROCESS = "Process"
+
+
+class Trait(str, enum.Enum):
+    """By what workers of a group are compared."""
+
+    DURATION = "Duration"
+    FAILURES = "Failures"
+    UNMANAGED_MEMORY = "UnmanagedMemory"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number, or a part of a group's workers."""
+
+    number: int = 0
+    percent: float | None = None  # 0..100; then `number` does not count
+
+    def of(self, total: int) -> int:
+        """Rounded up, as Karpenter's budgets: 10 % of 4 workers is 1; 0 % is none."""
+        if self.percent is None:
+            return self.number
+        return math.ceil(total * self.percent / 100 - 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQuota:
+    maximum: int = 0  # runs; 0: no quota
+    jitter: float = 0.0  # 0..1: a worker's own quota is up to this part lower
+    exact: bool = False
+    from_walltime: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LifetimeQuota:
+    maximum_s: float = math.inf
+    jitter: float = 0.0
+    floor_s: float = 0.0  # no task is expected to take less
+    deviations: float = 2.0  # a task is expected to take its mean and so many deviations
+    margin_s: float = 10.0  # before a worker's end it is drained: data moves, nothing runs
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryQuota:
+    """Parts of the worker's memory limit, 0..1; infinite: no quota."""
+
+    soft: float = math.inf
+    for_s: float = 120.0  # so long above the soft line
+    hard: float = math.inf  # of the whole process
+    measure: Measure = Measure.UNMANAGED
+    leak_rate: float = math.inf  # bytes of unmanaged memory an hour
+    leak_window_s: float = 3600.0
+    over_pins: bool = False  # whether the hard line beats pins of people
+
+
+@dataclass(frozen=True, slots=True)
+class GpuQuota:
+    soft: float = math.inf
+    for_s: float = 120.0
+    hard: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class FailureQuota:
+    maximum: int = 0  # 0: no quota
+    window_s: float = 600.0
+    patterns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Replace outliers: above the mean of the group by so many standard deviations."""
+
+    traits: tuple[Trait, ...] = ()  # empty: off
+    deviations: float = 2.0
+    min_tasks: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Recycle:
+    """`spec.recycle`, or what one worker group has instead."""
+
+    tasks: TaskQuota = TaskQuota()
+    lifetime: LifetimeQuota = LifetimeQuota()
+    memory: MemoryQuota = MemoryQuota()
+    gpu: GpuQuota = GpuQuota()
+    failures: FailureQuota = FailureQuota()
+    selection: Selection = Selection()
+    drift: bool = True
+    min_age_s: float = 0.0
+    strategy: Strategy = Strategy.SURGE
+    max_surge: Amount = Amount(1)
+    ready_timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many workers of a group may be missing at once for such reasons."""
+
+    workers: Amount
+    reasons: frozenset[Reason] = frozenset()  # empty: all
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When workers may be replaced. No window at all: always."""
+
+    schedule: str  # cron, five fields
+    duration_s: float
+    zone: str = "UTC"  # IANA
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaNotes:
+    """What annotations on one worker say instead of its policy; None: nothing."""
+
+    tasks: int | None = None
+    lifetime_s: float | None = None
+    memory_soft: float | None = None
+    memory_hard: float | None = None
+    failures: int | None = None
+    problem: str = ""  # not empty: what can't be read, and how to mend it; the policy's counts
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a worker has used up; of several processes the highest of each."""
+
+    runs: int = 0
+    failures: int = 0
+    match: str = ""  # text of a failure that a pattern matched
+    process: float = 0.0  # memory, parts of the limit
+    unmanaged: float = 0.0
+    unmanaged_bytes: int = 0
+    gpu: float = 0.0
+    mean_s: float = 0.0  # of its runs; 0: not measured
+
+
+#: Shared by all workers of which nothing is measured.
+UNUSED = Use()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the agent is told of one Dask worker."""
+
+    runs: int = 0  # 0: no limit
+    left_s: float = math.inf
+    profile: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """See `wire.LimitProfile`."""
+
+    exact: bool = False
+    failures: int = 0
+    window_s: float = 600.0
+    patterns: tuple[str, ...] = ()
+    fresh_s: float = math.inf
+    floor_s: float = 0.0
+    deviations: float = 2.0
+    measure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the agent is to enforce by itself, between two passes: all of it, each time."""
+
+    workers: Mapping[str, Limit] = field(default_factory=dict)  # by Dask worker name
+    profiles: tuple[Profile, ...] = ()
+    stops: int = 0
+    others: int | None = None  # profile of workers that are not named; None: they have no limit
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """The highest use of one quota in a group: a metric."""
+
+    group: str
+    quota: Quota
+    ratio: float  # 1: at the quota
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replacing:
+    """One worker that is being replaced, or is to be: a row of the status."""
+
+    worker: str
+    reason: Reason
+    message: str  # the quota and how far it is used
+    state: str  # "Due" (waits its turn) | "Surging" (its replacement starts) | "Draining"
+
+
+@dataclass(frozen=True, slots=True)
+class RecyclePast:
+    """What is remembered of quotas from pass to pass; less of it only delays."""
+
+    begun: tuple[float, ...] = ()  # when recycles for quotas began, this hour; seconds of `now`
+    totals: Mapping[Reason, int] = field(default_factory=dict)  # recycles begun, by reason
+    # These four by life, see `planner.rations.life_of`.
+    #: Since when over a soft line of memory; of GPU memory: by life and ` gpu`.
+    above_since: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    growth: Mapping[str, float] = field(default_factory=dict)  # bytes an hour, told from samples
+    pace: Mapping[str, tuple[float, int, float]] = field(default_factory=dict)  # (at, runs, runs/s)
+    surging_since: Mapping[str, float] = field(default_factory=dict)  # asked for a replacement
+    aborted: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # (until, why)
+    ready_s: float = 10.0  # how long a new worker takes to connect, measured

@@ -1,0 +1,74 @@
+"""When workers may be replaced: cron schedules in time zones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from dask_adaptive.model.recycle import Window
+
+
+def is_open(windows: Sequence[Window], at: float) -> bool:
+    """
+    Whether workers may be replaced at an instant (seconds since 1970). No windows: always.
+
+    A window opens when its schedule says so, on the clocks of its zone, and stays open for its
+    duration in real time, whatever is done to the clocks meanwhile. What is scheduled for a time
+    that is skipped opens when the skip is over; what is scheduled for one that comes twice opens
+    the first time. A schedule of every hour or minute opens on every one there is.
+
+    Source:
+        Debian's cron, as `cronsim` follows it.
+    """
+    return not windows or any(_is_open(window, at) for window in windows)
+
+
+def problem_of_schedule(schedule: str) -> str:
+    """Say what is wrong with a cron schedule; empty if nothing is."""
+    example = "write five fields, such as 0 2 * * 1-5"
+    if len(schedule.split()) != 5:  # cronsim would take a sixth for seconds
+        return f"{schedule!r} is not a cron schedule; {example}"
+    try:
+        next(CronSim(schedule, datetime(2024, 1, 1, tzinfo=timezone.utc)))
+    except CronSimError as exc:
+        return f"{schedule!r} is not a cron schedule ({str(exc).lower()}); {example}"
+    except StopIteration:
+        return f"{schedule!r} never comes; {example}"
+    return ""
+
+
+def problem_of_zone(zone: object) -> str:
+    """Say what is wrong with the name of a time zone; empty if nothing is."""
+    if isinstance(zone, str):
+        try:
+            ZoneInfo(zone)
+            return ""
+        except (KeyError, ValueError, OSError):  # not there; no key; a folder
+            pass
+    return f"{zone!r} is not a time zone; write one like Europe/Berlin or UTC"
+
+
+def _is_open(window: Window, at: float) -> bool:
+    since = at - window.duration_s
+    return any(since < opening <= at for opening in _openings(window, since, at))
+
+
+def _openings(window: Window, since: float, at: float) -> Iterator[float]:
+    """Openings after `since`, up to the first after `at`; one before may be among them."""
+    start = datetime.fromtimestamp(since, _zone(window.zone))
+    for opening in CronSim(window.schedule, start):
+        # In an hour that comes twice cronsim, which forgets which of the two it started in, may
+        # name an opening of the first one: the caller skips it.
+        yield opening.timestamp()
+        if opening.timestamp() > at:
+            return
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> ZoneInfo | timezone:
+    # cronsim is quicker with this one: it takes it as having no changes.
+    return timezone.utc if name == "UTC" else ZoneInfo(name)

@@ -1,0 +1,165 @@
+"""What the agent is to enforce by itself between two passes, for all groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limit, Limits, Profile, Recycle
+from dask_adaptive.planner.budget import Headcount, Rules, allowance
+from dask_adaptive.planner.quotas import limit_of, profile_of
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """One group whose workers may have limits."""
+
+    group: ObservedGroup
+    rules: Rules
+    heads: Headcount
+    under_way: frozenset[str]  # its workers that are being replaced: no rule is asked about them
+    begun: int  # of them: retired in this pass
+
+
+def limits_for(
+    groups: Iterable[Bounded], observed: ObservedCluster, policy: Policy, *, left: int
+) -> Limits:
+    """
+    Say what may go on with how much.
+
+    A worker that must not be replaced now has no limit of runs or failures: it serves on over its
+    quota. Its end, if others have set one, is told always: no task should begin that cannot finish.
+
+    Workers that join before the next pass are watched for failures by the rules that are the same
+    for all: one on a broken machine fails a hundred tasks a second. Then whoever is not to be
+    watched is named.
+
+    Args:
+        left: Recycles that maxPerHour still allows beyond those that are under way.
+    """
+    if not observed.scheduler.agent:
+        return Limits()
+    told = _Told()
+    stops = chosen = 0
+    for bounded in groups:
+        rows = _Rows(bounded, observed, policy, left=left)
+        if bounded.group.name == observed.key.default_group and not policy.group_recycle:
+            told.newcomers(rows.newcomers)
+        for worker in bounded.group.workers:
+            if worker.dask_names:
+                told.add(worker.dask_names, rows.of(worker))
+        stops += rows.stops
+        chosen += len(bounded.under_way)
+    if observed.strangers:
+        told.add(observed.strangers, None)
+    return Limits(told.workers, tuple(told.profiles), min(stops, left + chosen), told.others)
+
+
+class _Told:
+    """Collects what is said of each Dask worker."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, Limit] = {}
+        self.profiles: dict[Profile, int] = {}
+        self.others: int | None = None
+        self._last: tuple[Profile, int] | None = None
+
+    def newcomers(self, profile: Profile | None) -> None:
+        self.others = None if profile is None else self._number(profile)
+
+    def add(self, names: Iterable[str], row: tuple[Limit, Profile] | None) -> None:
+        if row is None:
+            if self.others is None:
+                return
+            row = _NONE, _UNWATCHED
+        limit, number = row[0], self._number(row[1])
+        limit = replace(limit, profile=number) if number else limit
+        for name in names:
+            self.workers[name] = limit
+
+    def _number(self, profile: Profile) -> int:
+        if self._last is None or self._last[0] is not profile:  # most share one; slow to hash
+            self._last = profile, self.profiles.setdefault(profile, len(self.profiles))
+        return self._last[1]
+
+
+class _Rows:
+    """The limits of one group's workers."""
+
+    def __init__(
+        self, bounded: Bounded, observed: ObservedCluster, policy: Policy, *, left: int
+    ) -> None:
+        self._rules, self._heads = bounded.rules, bounded.heads
+        self._under_way, self._begun = bounded.under_way, bounded.begun
+        self._budgets = policy.disruption.budgets
+        self._recycle = bounded.rules.recycle
+        self._expected_s = observed.scheduler.expected_s
+        # Those that are under way have been counted by maxPerHour already.
+        is_open = self._rules.is_open and not self._rules.hold and (left > 0 or self._under_way)
+        self._may_runs = bool(is_open) and Reason.TASK_QUOTA not in self._rules.forbidden
+        self._may_fail = bool(is_open) and Reason.FAILURES not in self._rules.forbidden
+        full = profile_of(self._recycle, bounded.group.workers)
+        self._loose = _loosened(full)
+        self._profile = full if self._may_fail else self._loose
+        self._is_counted = self._may_runs and _counts_runs(self._recycle)
+        self._is_watched = self._may_fail and _watches(self._profile)
+
+    @property
+    def newcomers(self) -> Profile | None:
+        """By what workers are watched that nobody has seen yet."""
+        return self._profile if self._is_watched and not self._recycle.min_age_s else None
+
+    @property
+    def stops(self) -> int:
+        """How many workers may be stopped at once, those that are already included."""
+        reasons = [Reason.TASK_QUOTA] if self._is_counted else []
+        reasons += [Reason.FAILURES] if self._is_watched else []
+        if not reasons:
+            return 0
+        total = max(1, self._heads.base)
+        allowed = min(allowance(self._budgets, reason, total) for reason in reasons)
+        missing = self._heads.missing - self._heads.stopped + self._begun
+        return int(max(0, min(allowed, total) - missing))
+
+    def of(self, worker: ObservedWorker) -> tuple[Limit, Profile] | None:
+        limit = limit_of(worker, self._recycle, expected_s=self._expected_s)
+        profile = self._profile
+        if not self._may_stop(worker):
+            limit, profile = replace(limit, runs=0), self._loose
+        else:
+            if not self._may_runs and limit.runs:
+                limit = replace(limit, runs=0)
+            notes = worker.quota_notes
+            if self._may_fail and notes is not None and notes.failures is not None:
+                profile = replace(profile, failures=notes.failures)
+        self._is_counted |= bool(limit.runs)
+        self._is_watched |= profile is not self._profile and _watches(profile)
+        if limit == _NONE and not _watches(profile) and not profile.measure:
+            return None
+        return limit, profile
+
+    def _may_stop(self, worker: ObservedWorker) -> bool:
+        if worker.name in self._under_way:
+            return True
+        if worker.name in self._rules.aborted:
+            return False
+        return worker.pod_age_s >= self._recycle.min_age_s
+
+
+_NONE = Limit()
+_UNWATCHED = Profile()
+
+
+def _loosened(profile: Profile) -> Profile:
+    return replace(profile, exact=False, failures=0, patterns=())
+
+
+def _counts_runs(recycle: Recycle) -> bool:
+    return bool(recycle.tasks.maximum) or recycle.tasks.from_walltime
+
+
+def _watches(profile: Profile) -> bool:
+    return bool(profile.failures or profile.patterns)
