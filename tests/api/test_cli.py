@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_adaptive.cli.main import cli
+from dask_adaptive.model.pins import read_instant
 from support.kube_server import ROOT, Kubectl
 
 Run = Callable[..., Result]
@@ -47,6 +48,7 @@ def test_nothing_found_is_exit_code_1(run: Run) -> None:
     assert 1 == run("explain", "nobody").exit_code
     assert 1 == run("pin", "nobody").exit_code
     assert 1 == run("unpin", "nobody").exit_code
+    assert 1 == run("recycle", "nobody").exit_code
 
 
 def test_get_and_explain_before_the_operator_has_looked(run: Run, kubectl: Kubectl) -> None:
@@ -72,6 +74,46 @@ def test_pin_and_unpin(run: Run, kubectl: Kubectl) -> None:
     assert 0 == run("unpin", "w1-h-x").exit_code
     assert {} == notes(kubectl)
     assert 1 == run("unpin", "w1-h-x").exit_code
+
+
+def test_recycle_a_worker(run: Run, kubectl: Kubectl) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": "w1-h"}
+    labels = {**POD["metadata"]["labels"], "pod-template-hash": "h"}
+    meta = {**POD["metadata"], "labels": labels, "ownerReferences": [owner]}
+    kubectl.apply({**POD, "metadata": meta})
+
+    assert (2, True) == (
+        (refused := run("recycle", "w1-h-x")).exit_code,
+        "under no AdaptivePolicy" in refused.output,
+    )
+    assert {} == notes(kubectl)
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
+    assert "pod w1-h-x is to be recycled" in run("recycle", "w1-h-x").output
+    assert {"recycle": "now"} == notes(kubectl)
+    assert 0 == run("recycle", "w1-h-x", "--cancel").exit_code
+    assert {} == notes(kubectl)
+    assert 1 == run("recycle", "w1-h-x", "--cancel").exit_code
+    assert "pod w1-h-x is to be recycled" in run("recycle", "w1").output, "by its worker's name"
+    kubectl("label", "pod", "w1-h-x", "dask.org/component=scheduler", "--overwrite")
+    assert 2 == run("recycle", "w1-h-x").exit_code
+
+
+def test_recycle_a_cluster(run: Run, kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
+
+    def asked() -> Any:
+        meta = kubectl.json("get", "daskcluster", "demo")["metadata"]
+        return meta.get("annotations", {}).get("dask-adaptive.dev/recycle")
+
+    assert "all workers that run by now" in run("recycle", "demo").output
+    assert time.time() == pytest.approx(read_instant(asked()), abs=60)
+    patch = {"spec": {"mode": "Advise", "restartAt": "2026-01-31T18:00:00Z"}}
+    kubectl("patch", "dap", "demo", "--type=merge", "-p", json.dumps(patch))
+    assert "spec.mode is Advise" in run("recycle", "demo").output
+    assert "spec.restartAt" in run("recycle", "demo", "--cancel").output
+    assert asked() is None
+    assert 1 == run("recycle", "demo", "--cancel").exit_code
 
 
 def test_only_workers_can_be_pinned(run: Run, kubectl: Kubectl) -> None:

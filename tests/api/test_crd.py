@@ -10,9 +10,14 @@ import yaml
 
 from dask_adaptive.kube.annotated import wanted_spec
 from dask_adaptive.kube.objects import parse_cluster
-from dask_adaptive.model.policy import Policy, parse_policy
+from dask_adaptive.kube.status_json import recycles_of, status_json
+from dask_adaptive.loop.status import Status
+from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import GpuQuota, Recycle, Replacing
 from support.kube_server import ROOT, Kubectl
 
+REPLACING = sorted(reason.value for reason in Reason if reason.replaces)
 EXAMPLES = sorted((ROOT / "manifests/examples").glob("*.yaml"))
 
 
@@ -34,40 +39,108 @@ def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
     assert {"enabled": True, "timeout": "1h"} == stored["pins"]["shuffle"]
     assert {"enabled": True, "maxDuration": "4h"} == stored["pins"]["client"]
     assert {"enabled": False, "maxDelay": "10m"} == stored["evictionGuard"]
-    assert {"nodeSignals": "Drain", "hints": True} == stored["disruption"]
+    assert {
+        "nodeSignals": "Drain",
+        "hints": True,
+        "budgets": [{"workers": "25%"}],
+        "windows": [],
+    } == stored["disruption"]
+    assert {"type": "Surge", "maxSurge": 1, "readyTimeout": "10m"} == stored["recycle"]["strategy"]
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        (
-            {"minReplicas": 9},
-            ["spec.minReplicas (9)", "spec.maxReplicas (5)", "lower the one or raise the other"],
-        ),
-        ({"minReplicas": -1}, ["spec.minReplicas", "greater than or equal to 0"]),
-        ({"maxReplicas": "many"}, ["spec.maxReplicas", "integer"]),
-        ({"idleTimeout": "-5s"}, ["spec.idleTimeout must be a duration such as 90s"]),
-        ({"idleTimeout": "5"}, ["spec.idleTimeout must be a duration such as 90s"]),
-        ({"idleTimeout": 60}, ["spec.idleTimeout", "string"]),
-        ({"target": {"duration": "soon"}}, ["spec.target.duration must be a duration such as 5s"]),
-        ({"target": {"duration": "0s"}}, ["spec.target.duration must be longer than 0s"]),
-        ({"mode": "auto"}, ["spec.mode", '"Auto", "Advise", "Paused"']),
-        ({"retirement": {"onTimeout": "Kill"}}, ["spec.retirement.onTimeout", '"Abort", "Force"']),
-        ({"retirement": {"maxConcurrent": 0}}, ["spec.retirement.maxConcurrent"]),
-        ({"retirement": {"gracePeriod": "1d"}}, ["spec.retirement.gracePeriod must be a duration"]),
-        ({"pins": {"shuffle": {"timeout": "x"}}}, ["spec.pins.shuffle.timeout must be"]),
-        ({"pins": {"manual": {"maxDuration": "x"}}}, ["spec.pins.manual.maxDuration must be"]),
-        ({"pins": {"client": {"maxDuration": "1d"}}}, ["spec.pins.client.maxDuration must be"]),
-        ({"evictionGuard": {"maxDelay": "soon"}}, ["spec.evictionGuard.maxDelay must be a dur"]),
-        ({"evictionGuard": {"enabled": "yes"}}, ["spec.evictionGuard.enabled", "boolean"]),
-        ({"disruption": {"nodeSignals": "drain"}}, ["nodeSignals", '"Drain", "Ignore"']),
-        ({"disruption": {"hint": True}}, ["unknown field", "spec.disruption.hint"]),
-        ({"idelTimeout": "5s"}, ["unknown field", "spec.idelTimeout"]),
-        ({"workerGroups": []}, ["unknown field", "spec.workerGroups"]),
-        ({"clusterRef": {"name": ""}}, ["spec.clusterRef.name"]),
-        ({"maxReplicas": None}, ["spec.maxReplicas", "Required"]),
-    ],
-)
+def test_defaults_of_a_groups_recycle_are_those_of_the_model(kubectl: Kubectl) -> None:
+    group = {"name": "etl-gpu", "recycle": {"gpuMemory": {"hard": "90%"}}}
+    kubectl.apply(policy(workerGroups=[group]))
+    stored = parse_policy(kubectl.json("get", "dap", "p")["spec"])
+
+    assert {"etl-gpu": Recycle(gpu=GpuQuota(hard=0.9))} == stored.group_recycle
+
+
+#: What the server must refuse, and words of the sentence with which it does.
+NONSENSE: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"minReplicas": 9},
+        ["spec.minReplicas (9)", "spec.maxReplicas (5)", "lower the one or raise the other"],
+    ),
+    ({"minReplicas": -1}, ["spec.minReplicas", "greater than or equal to 0"]),
+    ({"maxReplicas": "many"}, ["spec.maxReplicas", "integer"]),
+    ({"idleTimeout": "-5s"}, ["spec.idleTimeout must be a duration such as 90s"]),
+    ({"idleTimeout": "5"}, ["spec.idleTimeout must be a duration such as 90s"]),
+    ({"idleTimeout": 60}, ["spec.idleTimeout", "string"]),
+    ({"target": {"duration": "soon"}}, ["spec.target.duration must be a duration such as 5s"]),
+    ({"target": {"duration": "0s"}}, ["spec.target.duration must be longer than 0s"]),
+    ({"mode": "auto"}, ["spec.mode", '"Auto", "Advise", "Paused"']),
+    ({"retirement": {"onTimeout": "Kill"}}, ["spec.retirement.onTimeout", '"Abort", "Force"']),
+    ({"retirement": {"maxConcurrent": 0}}, ["spec.retirement.maxConcurrent"]),
+    ({"retirement": {"gracePeriod": "1d"}}, ["spec.retirement.gracePeriod must be a duration"]),
+    ({"pins": {"shuffle": {"timeout": "x"}}}, ["spec.pins.shuffle.timeout must be"]),
+    ({"pins": {"manual": {"maxDuration": "x"}}}, ["spec.pins.manual.maxDuration must be"]),
+    ({"pins": {"client": {"maxDuration": "1d"}}}, ["spec.pins.client.maxDuration must be"]),
+    ({"evictionGuard": {"maxDelay": "soon"}}, ["spec.evictionGuard.maxDelay must be a dur"]),
+    ({"evictionGuard": {"enabled": "yes"}}, ["spec.evictionGuard.enabled", "boolean"]),
+    ({"disruption": {"nodeSignals": "drain"}}, ["nodeSignals", '"Drain", "Ignore"']),
+    ({"disruption": {"hint": True}}, ["unknown field", "spec.disruption.hint"]),
+    ({"idelTimeout": "5s"}, ["unknown field", "spec.idelTimeout"]),
+    ({"workerGroups": [{"recycle": {}}]}, ["spec.workerGroups[0].name", "Required"]),
+    (
+        {"workerGroups": [{"name": "g", "recycle": {"maxPerHour": 3}}]},
+        ["unknown field", "spec.workerGroups[0].recycle.maxPerHour"],
+    ),
+    (
+        {"workerGroups": [{"name": "g", "recycle": {"tasks": {"jitter": "much"}}}]},
+        ["spec.workerGroups[0].recycle.tasks.jitter", "must be a percentage from 0% to 100%"],
+    ),
+    ({"recycle": {"tasks": {"max": -1}}}, ["spec.recycle.tasks.max", "or equal to 0"]),
+    ({"recycle": {"lifetime": {"max": "0s"}}}, ["recycle.lifetime.max must be longer than"]),
+    ({"recycle": {"lifetime": {"jitter": "101%"}}}, ["recycle.lifetime.jitter must be a perc"]),
+    (
+        {"recycle": {"memory": {"soft": "92%", "hard": "80.5%"}}},
+        ["recycle.memory.soft must be lower than recycle.memory.hard", "raise the other"],
+    ),
+    (
+        {"recycle": {"gpuMemory": {"soft": "9%", "hard": "9%"}}},
+        ["recycle.gpuMemory.soft must be lower than recycle.gpuMemory.hard"],
+    ),
+    ({"recycle": {"memory": {"hard": "0%"}}}, ["recycle.memory.hard must be a percentage of"]),
+    ({"recycle": {"memory": {"leakRate": "lots"}}}, ["leakRate must be a quantity", "500Mi"]),
+    ({"recycle": {"memory": {"leakRate": "0.0Gi"}}}, ["leakRate must be a quantity"]),
+    ({"recycle": {"memory": {"leakWindow": "59s"}}}, ["leakWindow must be at least 1m"]),
+    ({"recycle": {"memory": {"measure": "RSS"}}}, ["measure", '"Unmanaged", "Process"']),
+    ({"recycle": {"failures": {"patterns": [""]}}}, ["spec.recycle.failures.patterns[0]"]),
+    ({"recycle": {"failures": {"patterns": ["x"] * 33}}}, ["patterns", "at most 32"]),
+    ({"recycle": {"selection": {"by": ["Age"]}}}, ["selection.by[0]", '"Duration"']),
+    ({"recycle": {"selection": {"deviations": 0}}}, ["selection.deviations", "greater than 0"]),
+    ({"recycle": {"maxPerHour": "some"}}, ["maxPerHour must be a whole number of at least 0"]),
+    ({"recycle": {"maxPerHour": -1}}, ["maxPerHour must be a whole number of at least 0"]),
+    ({"recycle": {"strategy": {"maxSurge": 0}}}, ["maxSurge must be a whole number of at le"]),
+    ({"recycle": {"strategy": {"maxSurge": "0%"}}}, ["or a percentage of more than 0%"]),
+    ({"recycle": {"strategy": {"type": "Now"}}}, ["strategy.type", '"Surge", "InPlace"']),
+    ({"recycle": {"strategy": {"readyTimeout": "0s"}}}, ["readyTimeout must be longer than"]),
+    (
+        {"disruption": {"budgets": [{"workers": "half"}]}},
+        ["spec.disruption.budgets[0].workers", "or a percentage"],
+    ),
+    ({"disruption": {"budgets": [{}]}}, ["spec.disruption.budgets[0].workers", "Required"]),
+    (
+        {"disruption": {"budgets": [{"workers": 1, "reasons": ["Idle"]}]}},
+        ["spec.disruption.budgets[0].reasons[0]", '"TaskQuota"'],
+    ),
+    (
+        {"disruption": {"windows": [{"schedule": "daily", "duration": "2h"}]}},
+        ["windows[0].schedule", "five fields of cron"],
+    ),
+    (
+        {"disruption": {"windows": [{"schedule": "0 2 * * *"}]}},
+        ["spec.disruption.windows[0].duration", "Required"],
+    ),
+    ({"restartAt": "tomorrow"}, ["spec.restartAt", "date-time"]),
+    ({"restartAt": "2026-01-31T18:00:00"}, ["spec.restartAt", "date-time"]),
+    ({"clusterRef": {"name": ""}}, ["spec.clusterRef.name"]),
+    ({"maxReplicas": None}, ["spec.maxReplicas", "Required"]),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), NONSENSE)
 def test_nonsense_is_refused_with_a_sentence(
     kubectl: Kubectl, spec: dict[str, Any], words: list[str]
 ) -> None:
@@ -80,6 +153,30 @@ def test_what_the_server_refuses_a_rehearsal_refuses_too() -> None:
     for duration in ("-5s", "5", "1d", ""):
         with pytest.raises(ValueError, match=r"spec\.idleTimeout"):
             parse_policy(policy(idleTimeout=duration)["spec"])
+    for spec, _ in NONSENSE:
+        with pytest.raises(InvalidPolicy):
+            parse_policy(policy(**spec)["spec"])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"recycle": {"maxPerHour": "2.5%", "strategy": {"maxSurge": "25%"}}},
+        {"recycle": {"maxPerHour": 0, "strategy": {"maxSurge": 3}}},
+        {"recycle": {"memory": {"soft": "80.5%", "hard": "100%", "leakRate": 1000}}},
+        {"recycle": {"memory": {"leakRate": "0.5Gi"}, "tasks": {"jitter": "100%"}}},
+        {"disruption": {"budgets": [], "windows": []}},
+        {"workerGroups": [{"name": "g"}, {"name": "h", "recycle": {}}]},
+        {"disruption": {"budgets": [{"workers": 0, "reasons": REPLACING}]}},
+        {"disruption": {"windows": [{"schedule": "*/5 0-6 1,15 * MON-FRI", "duration": "2h"}]}},
+        {"restartAt": "2026-01-31T18:00:00+01:00"},
+    ],
+)
+def test_the_server_and_the_parser_take_the_same(kubectl: Kubectl, spec: dict[str, Any]) -> None:
+    written = policy(**spec)
+    kubectl.apply(written)
+
+    assert parse_policy(written["spec"]) == parse_policy(kubectl.json("get", "dap", "p")["spec"])
 
 
 def test_the_cluster_of_a_policy_cannot_be_changed(kubectl: Kubectl) -> None:
@@ -102,7 +199,8 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
     told = kubectl("explain", "adaptivepolicies.spec", "--recursive")
 
     assert "maxConcurrent" in told
-    for field in ("retirement", "evictionGuard", "disruption", "pins.client"):
+    fields = ("retirement", "evictionGuard", "disruption.budgets", "pins.client", "restartAt")
+    for field in (*fields, "recycle.memory.soft", "workerGroups.recycle.tasks.max"):
         assert "<no description>" not in kubectl("explain", f"adaptivepolicies.spec.{field}")
 
 
@@ -120,6 +218,19 @@ def test_a_status_says_who_holds_which_workers(kubectl: Kubectl) -> None:
     kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
 
     assert [row] == kubectl.json("get", "dap", "p")["status"]["heldBy"]
+
+
+def test_a_status_says_who_is_replaced(kubectl: Kubectl) -> None:
+    kubectl.apply(policy())
+    row = Replacing("w1", Reason.TASK_QUOTA, "20 of 20 tasks run", "Due")
+    status = Status(recycled=((Reason.TASK_QUOTA, 3),), recent=(1.8e9,), replacing=(row,))
+    written = status_json(status, generation=1, before={}, now="2026-02-01T00:00:00Z")
+    patch = json.dumps({"status": written})
+    kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
+    stored = kubectl.json("get", "dap", "p")["status"]
+
+    assert written == stored
+    assert ({"TaskQuota": 3}, (1.8e9,)) == recycles_of(stored)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

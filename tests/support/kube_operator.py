@@ -15,6 +15,7 @@ from dask_adaptive.loop.ports import Retired
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limits
 
 
 class QuietLink:
@@ -23,14 +24,17 @@ class QuietLink:
     def __init__(self, address: str, *, timeout_s: float, attach: bool) -> None:
         self.address, self.attach = address, attach
 
-    async def observe(self, policy: Policy) -> ObservedScheduler:
+    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         agent = "1" if self.attach else ""
         return ObservedScheduler(session="s", distributed="2026.8.0", agent=agent)
 
     async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
-    ) -> list[Retired]:
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
+        over_pins: bool = False,
+    ) -> list[Retired]:  # fmt: skip
         return []
+
+    async def limit(self, limits: Limits) -> None: ...
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
@@ -50,7 +54,7 @@ class QuietLink:
 class HangingLink(QuietLink):
     """A scheduler that never answers."""
 
-    async def observe(self, policy: Policy) -> ObservedScheduler:
+    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         await asyncio.sleep(3600)
         raise AssertionError
 

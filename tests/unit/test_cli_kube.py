@@ -38,7 +38,11 @@ def test_version(run) -> None:
     assert {"dask-adaptive", "protocol", "kopf", "distributed"} <= set(versions)
 
 
-@pytest.mark.parametrize("words", [("get",), ("explain", "x"), ("pin", "x"), ("unpin", "x")])
+@pytest.mark.parametrize(
+    "words",
+    [("get",), ("explain", "x"), ("pin", "x"), ("unpin", "x"), ("recycle", "x"),
+     ("recycle", "x", "--cancel")],
+)  # fmt: skip
 def test_an_unreachable_api_is_a_sentence_and_exit_code_3(run, words: tuple[str, ...]) -> None:
     result = run(*words)
 
@@ -54,6 +58,7 @@ def test_an_unreachable_api_is_a_sentence_and_exit_code_3(run, words: tuple[str,
         (("pin", "x", "--until", "tomorrow"), "2026-01-31T18:00:00Z"),
         (("pin", "x", "--for", "1h", "--until", "tomorrow"), "not both"),
         (("pin",), "Missing argument"),
+        (("recycle",), "Missing argument"),
         (("get", "-o", "xml"), "'table', 'json'"),
     ],
 )

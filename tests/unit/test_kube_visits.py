@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.controller.compose import FollowingLink, leaving
+from dask_adaptive.controller.compose import FollowingLink, leaving, recycled
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.visits import Visitor
 from dask_adaptive.kube.errors import ApiUnreachable, KubeError
@@ -24,9 +24,10 @@ from dask_adaptive.model.observed import (
     ObservedScheduler,
     ObservedWorker,
 )
-from dask_adaptive.model.plan import Plan
+from dask_adaptive.model.plan import Outcome, Plan, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Quota, QuotaUse
 from support import kube_objects as ko
 
 KEY = ClusterKey("ns", "etl")
@@ -153,7 +154,7 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
     made: list[tuple[str, bool]] = []
 
     class Link(Stage):
-        async def observe(self, policy: Policy) -> ObservedScheduler:
+        async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
             return ObservedScheduler(degraded=Reason.AGENT_MISSING)
 
     def connect(address: str, *, timeout_s: float, attach: bool) -> Any:
@@ -180,6 +181,49 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
     ] == made
     assert Reason.INJECTION_REFUSED is seen.degraded
     assert "DaskCluster etl is annotated" in seen.degraded_message
+
+
+def passed(
+    metrics: Metrics, *, redone: dict[str, int], session: str = "s", ratio: float | None = None,
+    outcomes: tuple[Outcome, ...] = (),
+) -> str:  # fmt: skip
+    scheduler = ObservedScheduler(session=session, redone=tuple(redone.items()))
+    uses = () if ratio is None else (QuotaUse("etl-default", Quota.TASKS, ratio, "w"),)
+    plan = Plan(Reason.DESIRED_WITHIN_RANGE, "as it should be", uses=uses)
+    seen = PassResult(ObservedCluster(KEY, scheduler=scheduler), plan, outcomes, FINE, 5.0)
+    metrics.passed(KEY, seen, 0.1)
+    return metrics.render().decode()
+
+
+def test_metrics_of_quotas() -> None:
+    metrics = Metrics()
+    labels = 'cluster="etl",group="etl-default",namespace="ns",quota="tasks"'
+    retire = Retire("w", ("w",), Reason.TASK_QUOTA, "21 of 20 runs", busy_ok=True)
+    idle = Retire("w", ("w",), Reason.UNDERUTILIZED, "idle")
+    done = tuple(Outcome(a, True, a.reason, "") for a in (retire, idle))
+    refused = Outcome(retire, False, Reason.PINNED, "")
+
+    first = passed(metrics, redone={"lost": 7}, ratio=0.5, outcomes=(*done, refused))
+    assert f"dask_adaptive_quota_used_ratio{{{labels}}} 0.5" in first
+    counted = 'dask_adaptive_recycles_total{cluster="etl",namespace="ns",reason="TaskQuota"} 1.0'
+    assert counted in first
+    assert 1 == first.count("\ndask_adaptive_recycles_total{")  # not for a scale-down
+    redone = 'dask_adaptive_tasks_redone_total{cause="lost",cluster="etl",namespace="ns"}'
+    assert f"{redone} 0.0" in first  # before we came
+    second = passed(metrics, redone={"lost": 9})
+    assert f"{redone} 2.0" in second
+    assert "dask_adaptive_quota_used_ratio{" not in second
+    assert f"{redone} 3.0" in passed(metrics, redone={"lost": 1}, session="another")
+    metrics.forget(KEY)
+    assert 'cluster="etl"' not in metrics.render().decode()
+
+
+def test_what_was_recycled_is_remembered_by_the_status() -> None:
+    body = ko.policy()
+    body["status"] = {"recycled": {"TaskQuota": 3, "FromTheFuture": 1}}
+
+    assert {Reason.TASK_QUOTA: 3} == recycled(parse_policy_object(body))
+    assert {} == recycled(parse_policy_object(ko.policy()))
 
 
 @pytest.mark.parametrize("text", ["leader", "policies", "workers", "passes_total"])

@@ -14,8 +14,9 @@
   resources: [pods, services]
   verbs: [list, watch]
 {{- if not .Values.watch.namespaces }}
-# Workers leave nodes that are about to go (kube/nodes.py). Nodes are in no namespace, so an operator
-# with Roles only does without.
+# Workers leave nodes that are about to go (kube/nodes.py), and a free GPU is looked for before one
+# with a GPU is replaced (kube/gpus.py). Nodes are in no namespace, so an operator with Roles only
+# does without.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch]
@@ -43,6 +44,10 @@
   verbs: [patch]
 - apiGroups: [apps]
   resources: [deployments]
+  verbs: [delete]
+# Workers that are replaced in their place: the pod is deleted (kube/platform.py, restart_worker).
+- apiGroups: [""]
+  resources: [pods]
   verbs: [delete]
 # Whether the namespace refuses the agent (kube/agent_config.py).
 - apiGroups: [""]

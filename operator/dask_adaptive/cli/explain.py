@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
@@ -27,6 +27,8 @@ from dask_adaptive.model.reason import Reason
 
 _EVENTS_SHOWN = 5
 
+Facts = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -37,7 +39,7 @@ class Answer:
     state: str
     reason: str
     message: str
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: Facts = ()
     conditions: tuple[tuple[str, str, str, str], ...] = ()  # type, status, reason, message
     workers: tuple[tuple[str, str, str, str], ...] = ()  # name, state, reason, message
     events: tuple[str, ...] = ()
@@ -55,14 +57,14 @@ def command(name: str, namespace: str | None, context: str | None, output: str) 
     """
     where = namespace or default_namespace(context)
 
-    async def question(api: KubeApi) -> tuple[list[Json], Json | None, list[Json]]:
+    async def question(api: KubeApi) -> tuple[list[Json], Json | None, list[Json], Facts]:
         policies = await api.list(POLICIES.path(where))
         try:
             pod: Json | None = await api.get(PODS.path(where, name))
         except NotFound:
             pod = None
         events = await api.list(EVENTS.path(where), field=f"involvedObject.name={name}")
-        return policies, pod, events
+        return policies, pod, events, await _quotas(api, policies, pod, context)
 
     answer = explanation(name, *ask(question, context=context))
     if answer is None:
@@ -73,11 +75,38 @@ def command(name: str, namespace: str | None, context: str | None, output: str) 
         click.echo(render(answer))
 
 
+async def _quotas(
+    api: KubeApi, policies: Iterable[Json], pod: Json | None, context: str | None
+) -> Facts:
+    """How far the worker in a pod has used up its quotas; nothing for one that is ending."""
+    if pod is None or "deletionTimestamp" in pod["metadata"]:
+        return ()
+    cluster = (pod["metadata"].get("labels") or {}).get("dask.org/cluster-name")
+    policy = next((p for p in policies if p["spec"]["clusterRef"]["name"] == cluster), None)
+    if policy is None:
+        return ()
+    from dask_adaptive.cli.quota_use import quota_facts
+
+    return await quota_facts(api, policy, pod, parse_pod(pod), context=context)
+
+
 def explanation(
-    name: str, policies: Iterable[Json], pod: Json | None, events: Iterable[Json]
+    name: str, policies: Iterable[Json], pod: Json | None, events: Iterable[Json],
+    quotas: Facts = (),
+) -> Answer | None:  # fmt: skip
+    """
+    Put together what the policies' status, the pod and its events say. Pure.
+
+    Args:
+        quotas: How far the worker has used up each of its quotas.
+    """
+    answer = _explanation(name, list(policies), pod, events)
+    return answer and replace(answer, facts=(*answer.facts, *quotas))
+
+
+def _explanation(
+    name: str, policies: list[Json], pod: Json | None, events: Iterable[Json]
 ) -> Answer | None:
-    """Put together what the policies' status, the pod and its events say. Pure."""
-    policies = list(policies)
     told = tuple(_event(e) for e in sorted(events, key=_when)[-_EVENTS_SHOWN:])
     for policy in policies:
         if name in (policy["metadata"]["name"], policy["spec"]["clusterRef"]["name"]):
@@ -114,13 +143,15 @@ def _of_cluster(policy: Json, events: tuple[str, ...]) -> Answer:
     stay = [(f"stay: {b['reason']}", str(b["workers"])) for b in status.get("blockers") or []]
     pending = status.get("pendingReasons") or []
     wait = [(f"pending: {p['reason']}", str(p["workers"])) for p in pending]
+    recycled = status.get("recycled") or {}
+    worn = [(f"recycled: {reason}", str(count)) for reason, count in sorted(recycled.items())]
     return Answer(
         about=f"DaskCluster {policy['spec']['clusterRef']['name']}",
         policy=policy["metadata"]["name"],
         state=policy["spec"].get("mode", "Auto"),
         reason=status.get("reason", "Unknown"),
         message=status.get("message", "the operator has not looked at it yet; is it running?"),
-        facts=tuple(counted + held + stay + wait),
+        facts=tuple(counted + held + stay + wait + worn),
         conditions=tuple(
             (c["type"], c["status"], c.get("reason", ""), c.get("message", ""))
             for c in status.get("conditions") or []
@@ -140,7 +171,11 @@ def _of_row(policy: Json, row: Json, pod: Json | None, events: tuple[str, ...]) 
         state=row.get("state", ""),
         reason=row.get("reason", ""),
         message=row.get("message", ""),
-        facts=(*_pod_facts(pod), *_holder_facts(policy, row["name"])),
+        facts=(
+            *_pod_facts(pod),
+            *_holder_facts(policy, row["name"]),
+            *_replacing_facts(policy, row["name"]),
+        ),
         events=events,
     )
 
@@ -160,12 +195,21 @@ def _of_ending_pod(policy: Json, worker: str, pod: Json, events: tuple[str, ...]
     )
 
 
-def _holder_facts(policy: Json, worker: str) -> tuple[tuple[str, str], ...]:
+def _holder_facts(policy: Json, worker: str) -> Facts:
     held = (policy.get("status") or {}).get("heldBy") or []
     return tuple(
         (f"held by {row['source']} {row.get('owner', '')}", _until(row))
         for row in held
         if worker in (row.get("workers") or ())
+    )
+
+
+def _replacing_facts(policy: Json, worker: str) -> Facts:
+    rows = (policy.get("status") or {}).get("replacing") or []
+    return tuple(
+        ("is to be replaced", f"{row['state']}: {row['reason']}: {row.get('message', '')}")
+        for row in rows
+        if row["worker"] == worker
     )
 
 
@@ -187,7 +231,7 @@ def _of_quiet_worker(policy: Json, worker: str, pod: Json, events: tuple[str, ..
     )
 
 
-def _pod_facts(pod: Json | None) -> tuple[tuple[str, str], ...]:
+def _pod_facts(pod: Json | None) -> Facts:
     if pod is None:
         return ()
     notes = pod["metadata"].get("annotations") or {}

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from dask_adaptive.cli import explain, get, pin, pins, rehearse, run, tidy, version
+from dask_adaptive.cli import explain, get, pin, pins, recycle, rehearse, run, tidy, version
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -25,6 +25,7 @@ def cli() -> None:
 for command in (run.command, get.command, explain.command, pin.command, pin.uncommand):
     cli.add_command(command)
 cli.add_command(pins.command)
+cli.add_command(recycle.command)
 cli.add_command(rehearse.command)
 cli.add_command(tidy.command)
 cli.add_command(version.command)

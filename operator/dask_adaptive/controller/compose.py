@@ -11,10 +11,12 @@ from dask_adaptive.kube.agent_config import Consent
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.errors import KubeError
 from dask_adaptive.kube.events import EventPoster
+from dask_adaptive.kube.gpus import FreeGpus
 from dask_adaptive.kube.inject import refusal
 from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import KubeReporter
+from dask_adaptive.kube.status_json import recycles_of
 from dask_adaptive.kube.view import scheduler_address
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.one_pass import ClusterLoop
@@ -23,6 +25,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limits
 from dask_adaptive.scheduler.link import connect
 
 #: For each call to a scheduler.
@@ -56,10 +59,10 @@ class FollowingLink:
         self._link: ClosableLink | None = None
         self._made_for: tuple[str, bool] = ("", False)
 
-    async def observe(self, policy: Policy) -> ObservedScheduler:
+    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         refused = await self._refusal()
         link = await self._follow(scheduler_address(self._world, self._key), attach=not refused)
-        observed = await link.observe(policy)
+        observed = await link.observe(policy, meters=meters)
         if refused and observed.is_connected and not observed.agent:
             return replace(
                 observed,
@@ -69,9 +72,14 @@ class FollowingLink:
         return observed
 
     async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
-    ) -> list[Retired]:
-        return await (await self._same()).retire(names, policy, reason, busy_ok=busy_ok)
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
+        over_pins: bool = False,
+    ) -> list[Retired]:  # fmt: skip
+        link = await self._same()
+        return await link.retire(names, policy, reason, busy_ok=busy_ok, over_pins=over_pins)
+
+    async def limit(self, limits: Limits) -> None:
+        await (await self._same()).limit(limits)
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
@@ -144,6 +152,7 @@ class Composer:
         self._api, self._world, self._connect = api, world, connect
         self._wall_clock, self._clock = wall_clock, clock
         self._consent = Consent(api, clock)
+        self._gpus = FreeGpus(api, world, wall_clock)
         self.events = EventPoster(api, wall_clock)
 
     def govern(self, policy: PolicyObject, current: Callable[[], Policy | None]) -> Governed:
@@ -159,6 +168,7 @@ class Composer:
             world=self._world,
             wall_clock=self._wall_clock,
             manual_max_s=lambda: (current() or _DEFAULTS).pins.manual_max_s,
+            gpus=self._gpus,
         )
         reporter = KubeReporter(
             policy,
@@ -172,7 +182,11 @@ class Composer:
             policy.key, world=self._world, consent=self._consent, connect=self._connect
         )
         ports = Ports(platform=platform, link=link, reporter=reporter, clock=self._clock)
-        return Governed(ClusterLoop(policy.key, ports, leaving(policy)), link, reporter)
+        _, recent = recycles_of(policy.status)
+        loop = ClusterLoop(
+            policy.key, ports, leaving(policy), recycled=recycled(policy), recent=recent
+        )
+        return Governed(loop, link, reporter)
 
 
 _DEFAULTS = Policy(cluster="", maximum=0)
@@ -182,3 +196,10 @@ def leaving(policy: PolicyObject) -> list[str]:
     """Workers that an earlier process had on their way out, as the policy's status says."""
     rows = policy.status.get("workers") or []
     return [row["name"] for row in rows if row.get("state") in _LEAVING]
+
+
+def recycled(policy: PolicyObject) -> dict[Reason, int]:
+    """How many workers earlier processes have recycled, as the policy's status says."""
+    words = {reason.value: reason for reason in Reason}
+    totals, _ = recycles_of(policy.status)
+    return {words[word]: count for word, count in totals.items() if word in words}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dask_adaptive.loop.held import pins_of
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedCluster
+from dask_adaptive.model.plan import Outcome, Retire
+from dask_adaptive.model.recycle import Quota, QuotaUse
+from dask_adaptive_agent import wire
 
 _CLUSTER = ["namespace", "cluster"]
 _SOURCES = ("shuffle", "manual", "client")
+_CAUSES = (wire.LOST, wire.FORCED, wire.ENDED)
 _STATES = ("connected", "pending", "idle", "busy", "pinned", "retiring")
 
 
@@ -47,7 +53,7 @@ class Metrics:
             registry=registry,
         )
         self._make_pins(registry)
-        self._expired_before: dict[ClusterKey, tuple[str, dict[str, int]]] = {}
+        self._make_quotas(registry)
         self._make_others(registry)
 
     def _make_pins(self, registry: CollectorRegistry) -> None:
@@ -75,6 +81,29 @@ class Metrics:
             [*_CLUSTER, "source"],
             registry=registry,
         )
+        self._expired_before = _Before(self._expired, _SOURCES)
+
+    def _make_quotas(self, registry: CollectorRegistry) -> None:
+        self._recycles = Counter(
+            "dask_adaptive_recycles",
+            "Workers that began to leave in order to be replaced, by reason",
+            [*_CLUSTER, "reason"],
+            registry=registry,
+        )
+        self._used = Gauge(
+            "dask_adaptive_quota_used_ratio",
+            "Highest use of a quota by any worker of a group; 1: used up",
+            [*_CLUSTER, "group", "quota"],
+            registry=registry,
+        )
+        self._used_before: dict[ClusterKey, set[tuple[str, Quota]]] = {}
+        self._redone = Counter(
+            "dask_adaptive_tasks_redone",
+            "Tasks and results lost with workers, by cause",
+            [*_CLUSTER, "cause"],
+            registry=registry,
+        )
+        self._redone_before = _Before(self._redone, _CAUSES)
 
     def _make_others(self, registry: CollectorRegistry) -> None:
         self.leader = Gauge(
@@ -115,6 +144,10 @@ class Metrics:
         for source, workers in held.items():
             self._pins.labels(*key, source).set(workers)
         self._pinned(key, result.observed)
+        self._recycled(key, result.outcomes)
+        self._quotas(key, result.plan.uses)
+        scheduler = result.observed.scheduler
+        self._redone_before.count(key, scheduler.session, scheduler.redone)
 
     def _pinned(self, key: ClusterKey, observed: ObservedCluster) -> None:
         pins = pins_of(observed)
@@ -123,15 +156,21 @@ class Metrics:
             self._claims.labels(*key, source).set(len(ages))
             self._oldest.labels(*key, source).set(max(ages, default=0.0))
         scheduler = observed.scheduler
-        if not scheduler.session:
-            return
-        now = dict.fromkeys(_SOURCES, 0) | dict(scheduler.pins_expired)
-        # Of a scheduler that was there before us, what has happened so far was counted before us.
-        session, before = self._expired_before.get(key, (scheduler.session, now))
-        for source, count in now.items():
-            since = before.get(source, 0) if session == scheduler.session else 0
-            self._expired.labels(*key, source).inc(max(0, count - since))
-        self._expired_before[key] = (scheduler.session, now)
+        self._expired_before.count(key, scheduler.session, scheduler.pins_expired)
+
+    def _recycled(self, key: ClusterKey, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            action = outcome.action
+            if isinstance(action, Retire) and action.reason.replaces and outcome.done:
+                self._recycles.labels(*key, action.reason.value).inc()
+
+    def _quotas(self, key: ClusterKey, uses: Iterable[QuotaUse]) -> None:
+        now = {(use.group, use.quota): use.ratio for use in uses}
+        for group, quota in self._used_before.get(key, set()) - now.keys():
+            self._used.remove(*key, group, quota.value)
+        for (group, quota), ratio in now.items():
+            self._used.labels(*key, group, quota.value).set(ratio)
+        self._used_before[key] = set(now)
 
     def failed(self, outcome: str) -> None:
         """Count a pass that did not: `error`, `timeout` or `invalid`."""
@@ -140,10 +179,36 @@ class Metrics:
     def forget(self, key: ClusterKey) -> None:
         """Drop all series of a cluster that nobody scales any more."""
         labels = dict(zip(_CLUSTER, key, strict=True))
-        for gauge in (self._workers, self._replicas, self._pins, self._claims, self._oldest):
+        gauges = (self._workers, self._replicas, self._pins, self._claims, self._oldest, self._used)
+        for gauge in gauges:
             gauge.remove_by_labels(labels)
-        self._expired.remove_by_labels(labels)
-        self._expired_before.pop(key, None)
+        for counter in (self._expired, self._recycles, self._redone):
+            counter.remove_by_labels(labels)
+        for before in (self._expired_before, self._redone_before):
+            before.forget(key)
+        self._used_before.pop(key, None)
 
     def render(self) -> bytes:
         return bytes(generate_latest(self.registry))
+
+
+class _Before:
+    """What an agent has counted in its session so far, so that a counter grows by what is new."""
+
+    def __init__(self, counter: Counter, words: Sequence[str]) -> None:
+        self._counter, self._words = counter, words
+        self._last: dict[ClusterKey, tuple[str, dict[str, int]]] = {}
+
+    def count(self, key: ClusterKey, session: str, counted: Iterable[tuple[str, int]]) -> None:
+        if not session:
+            return
+        now = dict.fromkeys(self._words, 0) | dict(counted)
+        # Of a scheduler that was there before us, what has happened so far was counted before us.
+        last_session, before = self._last.get(key, (session, now))
+        for word, count in now.items():
+            since = before.get(word, 0) if session == last_session else 0
+            self._counter.labels(*key, word).inc(max(0, count - since))
+        self._last[key] = (session, now)
+
+    def forget(self, key: ClusterKey) -> None:
+        self._last.pop(key, None)

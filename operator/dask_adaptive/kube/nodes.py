@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dask_adaptive.kube.claims import Claims, gpus_in
 from dask_adaptive.kube.objects import Meta, parse_meta
 from dask_adaptive.model.keys import ClusterKey
 
@@ -41,12 +42,18 @@ class NodeObject:
 
     meta: Meta
     signals: tuple[str, ...] = ()  # who says that it is about to go; most telling first
+    is_ready: bool = True
+    gpus: Claims = ()  # that it has for pods
 
     KIND: ClassVar[str] = "Node"
 
     @property
     def key(self) -> ClusterKey:
         return NOWHERE
+
+    @property
+    def takes_pods(self) -> bool:
+        return self.is_ready and not self.signals
 
     @property
     def going(self) -> str:
@@ -65,7 +72,16 @@ def parse_node(body: Mapping[str, Any]) -> NodeObject:
         signals[DELETED] = None
     if spec.get("unschedulable"):
         signals[CORDONED] = None
-    return NodeObject(meta, tuple(signals))
+    status = body.get("status") or {}
+    return NodeObject(
+        meta,
+        tuple(signals),
+        is_ready=not any(
+            c.get("type") == "Ready" and c.get("status") != "True"
+            for c in status.get("conditions") or []
+        ),
+        gpus=gpus_in(status.get("allocatable")),
+    )
 
 
 def _going_taints(taints: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -7,14 +7,20 @@ marked so. Equality decides whether a cluster is visited, so be stingy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube import marks
+from dask_adaptive.kube.claims import Claims, gpus_of
+from dask_adaptive.kube.drift import Sketch, sketch
+from dask_adaptive.kube.handled import handled_replicas
 from dask_adaptive.kube.pins import PinNote, read_pin
+from dask_adaptive.kube.quotas import QuotaNote, read_quota_notes
 from dask_adaptive.kube.waiting import deployment_waiting, pod_waiting
+from dask_adaptive.kube.written import worker_spec_written_at
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.pins import read_instant
@@ -75,6 +81,7 @@ class ClusterObject:
     key: ClusterKey
     notes: tuple[tuple[str, str], ...] = ()  # its annotations of our domain, prefix cut off
     pin: PinNote | None = None
+    quotas: tuple[QuotaNote, ...] = ()
 
     def note(self, name: str) -> str | None:
         return dict(self.notes).get(name)
@@ -89,6 +96,10 @@ class GroupObject:
     replicas: int
     pin: PinNote | None = None
     grace_s: int | None = field(default=None, compare=False)  # as its workers' template says
+    handled: int | None = None  # the replicas that dask-kubernetes has acted on last
+    quotas: tuple[QuotaNote, ...] = ()
+    sketch: Sketch = ()
+    written_at: float | None = field(default=None, compare=False)  # its workers' pod spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,9 @@ class DeploymentObject:
     group: str
     waiting: str = ""  # why it has no pod
     pin: PinNote | None = None
+    quotas: tuple[QuotaNote, ...] = ()
+    sketch: Sketch = ()
+    gpus: Claims = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +138,18 @@ class PodObject:
     host_network: bool = False  # its addresses are its node's
     ends_at: float | None = None  # seconds since 1970: deleted, and killed then at the latest
     notes: tuple[tuple[str, str], ...] = ()  # annotations that `marks` has to know
+    quotas: tuple[QuotaNote, ...] = ()
+    started_at: float | None = None  # seconds since 1970: taken on by its node
+    deadline_s: float = math.inf  # seconds from then on: it is ended
+
+    @property
+    def began_at(self) -> float:
+        """When its life began; what it waited for a node does not make it old."""
+        return self.started_at or self.meta.created_at
+
+    @property
+    def deadline_at(self) -> float:
+        return math.inf if self.started_at is None else self.started_at + self.deadline_s
 
     @property
     def mark(self) -> Mark:
@@ -187,6 +213,9 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
             sorted((k[len(prefix) :], v) for k, v in annotations.items() if k.startswith(prefix))
         ),
         pin=read_pin(body["metadata"], f"DaskCluster {meta.name}", made_by_upstream=False),
+        quotas=read_quota_notes(
+            body["metadata"], f"DaskCluster {meta.name}", made_by_upstream=False
+        ),
     )
 
 
@@ -195,15 +224,21 @@ def parse_group(body: Mapping[str, Any]) -> GroupObject:
     key = ClusterKey(meta.namespace, spec.get("cluster", ""))
     worker = spec.get("worker") or {}
     name = f"DaskWorkerGroup {meta.name}"
+    template = worker.get("metadata") or {}
     # A group other than the default one is a person's own object, whatever labels it has.
-    own = read_pin(body["metadata"], name, made_by_upstream=meta.name == key.default_group)
-    template = read_pin(worker.get("metadata") or {}, name, made_by_upstream=False)
+    ours = meta.name == key.default_group
+    pin = read_pin(body["metadata"], name, made_by_upstream=ours)
+    quotas = read_quota_notes(body["metadata"], name, made_by_upstream=ours)
     return GroupObject(
         meta,
         key,
         replicas=int(worker.get("replicas") or 0),
-        pin=own or template,
+        pin=pin or read_pin(template, name, made_by_upstream=False),
         grace_s=(worker.get("spec") or {}).get("terminationGracePeriodSeconds"),
+        handled=handled_replicas(body["metadata"]),
+        quotas=(*quotas, *read_quota_notes(template, name, made_by_upstream=False)),
+        sketch=sketch(worker.get("spec")),
+        written_at=worker_spec_written_at(body["metadata"]),
     )
 
 
@@ -216,12 +251,16 @@ def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerObject:
 
 def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
     meta = parse_meta(body)
+    pod_spec = ((body.get("spec") or {}).get("template") or {}).get("spec")
     return DeploymentObject(
         meta=meta,
         key=_labelled_key(body),
         group=_labels(body).get(GROUP_LABEL, ""),
         waiting=deployment_waiting(body),
         pin=read_pin(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
+        quotas=read_quota_notes(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
+        sketch=sketch(pod_spec),
+        gpus=gpus_of(pod_spec),
     )
 
 
@@ -243,6 +282,9 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         # (apiserver's BeforeDelete).
         ends_at=read_instant(body["metadata"].get("deletionTimestamp") or ""),
         notes=tuple(sorted((k, v) for k, v in annotations.items() if k in marks.NAMES)),
+        quotas=read_quota_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
+        started_at=read_instant(status.get("startTime") or ""),
+        deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
     )
 
 

@@ -1,11 +1,9 @@
 """
 Pins that people set by annotation: what one says, whose it is, and when it ends. Pure.
 
-dask-kubernetes copies a DaskCluster's annotations to its children when it creates them, and
-nobody removes the copies. A copy must not outlive its original, so it never counts: what counts is
-the original itself, which is read anyway. A copy is told from a person's own annotation by
-`metadata.managedFields`: the manager who owns it also owns the label `dask.org/component`, which
-only dask-kubernetes sets, in the same write. Without managedFields an annotation counts.
+A copy that dask-kubernetes made (see `written`) must not outlive its original, so it never counts:
+what counts is the original itself, which is read anyway. Without managedFields an annotation
+counts.
 """
 
 from __future__ import annotations
@@ -16,14 +14,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from dask_adaptive import DOMAIN
+from dask_adaptive.kube.written import writing
 from dask_adaptive.model.observed import ManualPin
-from dask_adaptive.model.pins import lifts, pin_end, read_instant
+from dask_adaptive.model.pins import lifts, pin_end
 
 PIN = f"{DOMAIN}/pin"
 PIN_REASON = f"{DOMAIN}/pin-reason"
-
-#: Set by dask-kubernetes on all that it makes: `build_worker_deployment_spec` and its siblings.
-_CREATION_LABEL = "f:dask.org/component"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +44,15 @@ def read_pin(metadata: Mapping[str, Any], holder: str, *, made_by_upstream: bool
     annotations = metadata.get("annotations") or {}
     if PIN not in annotations:
         return None
-    owner = _owner(metadata)
-    if made_by_upstream and owner is not None and _is_creator(owner):
+    written = writing(metadata, PIN)
+    if made_by_upstream and written.at_creation:
         return None
     return PinNote(
         holder=holder,
         value=str(annotations[PIN]).strip(),
         reason=str(annotations.get(PIN_REASON, "")),
-        set_at=read_instant(owner["time"]) if owner and owner.get("time") else None,
+        set_at=written.at,
     )
-
-
-def _owner(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The last entry of managedFields that owns the annotation."""
-    owners = [
-        entry
-        for entry in metadata.get("managedFields") or []
-        if f"f:{PIN}" in _metadata_fields(entry).get("f:annotations", {})
-    ]
-    return max(owners, key=lambda entry: str(entry.get("time", "")), default=None)
-
-
-def _is_creator(entry: Mapping[str, Any]) -> bool:
-    return _CREATION_LABEL in _metadata_fields(entry).get("f:labels", {})
-
-
-def _metadata_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    fields: Mapping[str, Any] = (entry.get("fieldsV1") or {}).get("f:metadata") or {}
-    return fields
 
 
 def manual_pin(

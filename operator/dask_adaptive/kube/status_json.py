@@ -54,11 +54,32 @@ def status_json(status: Status, *, generation: int, before: Mapping[str, Any], n
             }
             for row in status.workers
         ],
+        "recycled": {str(reason): n for reason, n in status.recycled},
+        "recentRecycles": [instant(at) for at in status.recent],
+        "replacing": [
+            {
+                "worker": row.worker,
+                "reason": str(row.reason),
+                "state": row.state,
+                "message": _cut(row.message),
+            }
+            for row in status.replacing
+        ],
         "scheduler": {"distributed": status.distributed, "agent": status.agent},
         "conditions": conditions_json(
             status.conditions, before.get("conditions") or [], generation=generation, now=now
         ),
     }
+
+
+def recycles_of(status: Mapping[str, Any]) -> tuple[dict[str, int], tuple[float, ...]]:
+    """
+    What a status says of recycles, for a process that has just begun: how many there were by
+    reason, and when those of this hour began, in seconds since 1970.
+    """
+    totals = {str(reason): int(n) for reason, n in (status.get("recycled") or {}).items()}
+    instants = map(read_instant, status.get("recentRecycles") or ())
+    return totals, tuple(at for at in instants if at is not None)
 
 
 def held_json(

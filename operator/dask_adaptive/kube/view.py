@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
+from dask_adaptive.kube.claims import at_most
+from dask_adaptive.kube.drift import drifted
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.objects import (
     AutoscalerObject,
@@ -15,6 +18,7 @@ from dask_adaptive.kube.objects import (
     ServiceObject,
 )
 from dask_adaptive.kube.pins import PinNote
+from dask_adaptive.kube.quotas import Asked, Since, asked, in_order
 from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
@@ -30,42 +34,39 @@ from dask_adaptive.model.observed import (
 ReadPin = Callable[[list[PinNote | None]], ManualPin | None]
 
 
-def view(world: World, key: ClusterKey, *, now: float, read_pin: ReadPin) -> PlatformView:
-    """All that Kubernetes knows of a cluster; `now` in seconds since 1970."""
+def view(
+    world: World,
+    key: ClusterKey,
+    *,
+    now: float,
+    read_pin: ReadPin,
+    since: Since = lambda note: note.set_at,
+) -> PlatformView:
+    """
+    All that Kubernetes knows of a cluster, but for `free_gpus`; `now` in seconds since 1970.
+
+    Args:
+        since: When an annotation about quotas was set.
+    """
     cluster = world.get(ClusterObject, key.namespace, key.name)
     if cluster is None or cluster.meta.going:
         return PlatformView(found=False)
-    groups = {g.meta.name: g for g in world.of(GroupObject, key)}
-    deployments = {d.meta.name: d for d in world.of(DeploymentObject, key)}
-    pods: dict[str, list[PodObject]] = {}
-    for pod in world.of(PodObject, key):
-        pods.setdefault(pod.worker, []).append(pod)
-
-    def above(group: str) -> list[PinNote | None]:
-        return [groups[group].pin if group in groups else None, cluster.pin]
-
-    def pin_of(pod: PodObject) -> ManualPin | None:
-        deployment = deployments.get(pod.worker)
-        on_it = deployment.pin if deployment else None
-        return read_pin([pod.pin, on_it, *above(deployment.group if deployment else "")])
-
+    look = _Look(world, cluster, now, read_pin, since)
     return PlatformView(
         found=True,
         conflict=conflict(world, key),
-        groups=tuple(PlatformGroup(g.meta.name, g.replicas) for g in groups.values()),
-        workers=tuple(
-            _worker(
-                deployment,
-                pods.get(deployment.meta.name, []),
-                above=above(deployment.group),
-                now=now,
-                read_pin=read_pin,
-                node_going=lambda pod: node_going(world, pod),
-            )
-            for deployment in deployments.values()
+        groups=tuple(
+            PlatformGroup(g.meta.name, g.replicas, g.handled) for g in look.groups.values()
         ),
-        ending=tuple(_endings(world.of(PodObject, key), now=now, pin_of=pin_of)),
+        workers=tuple(map(look.worker, look.deployments.values())),
+        ending=tuple(_endings(look.pods, now=now, pin_of=look.pin_of)),
+        at=now,
     )
+
+
+def gpus_needed(world: World, key: ClusterKey) -> dict[str, int]:
+    """By resource, the most GPUs that one worker of a cluster claims."""
+    return at_most(d.gpus for d in world.of(DeploymentObject, key) if d.gpus)
 
 
 def standing(pods: Iterable[PodObject]) -> list[PodObject]:
@@ -95,30 +96,77 @@ def _endings(
         )
 
 
-def _worker(
-    deployment: DeploymentObject,
-    pods: list[PodObject],
-    *,
-    above: list[PinNote | None],
-    now: float,
-    read_pin: ReadPin,
-    node_going: Callable[[PodObject], str],
-) -> PlatformWorker:
-    ranked = standing(pods)  # all of them may be connected
-    pod = ranked[0] if ranked else None
-    return PlatformWorker(
-        name=deployment.meta.name,
-        uid=deployment.meta.uid,
-        group=deployment.group,
-        age_s=max(now - deployment.meta.created_at, 0.0),
-        going=deployment.meta.going,
-        pod=pod.meta.name if pod else "",
-        addresses=tuple(a for p in ranked for a in p.addresses),
-        waiting=pod.waiting if pod else deployment.waiting or "its pod is not created yet",
-        manual_pin=read_pin([pod.pin if pod else None, deployment.pin, *above]),
-        node_going=node_going(pod) if pod else "",
-        mark=pod.mark if pod else Mark(),
-    )
+class _Look:
+    """One cluster's objects, and what holds for each worker by way of those above it."""
+
+    def __init__(
+        self, world: World, cluster: ClusterObject, now: float, read_pin: ReadPin, since: Since
+    ) -> None:
+        key = cluster.key
+        self.groups = {g.meta.name: g for g in world.of(GroupObject, key)}
+        self.deployments = {d.meta.name: d for d in world.of(DeploymentObject, key)}
+        self.pods = world.of(PodObject, key)
+        self._world, self._cluster = world, cluster
+        self._now, self._read_pin, self._since = now, read_pin, since
+        self._pods_of: dict[str, list[PodObject]] = {}
+        for pod in self.pods:
+            self._pods_of.setdefault(pod.worker, []).append(pod)
+
+    def pin_of(self, pod: PodObject) -> ManualPin | None:
+        return self._pin(self.deployments.get(pod.worker), pod)
+
+    def worker(self, deployment: DeploymentObject) -> PlatformWorker:
+        ranked = standing(self._pods_of.get(deployment.meta.name, []))  # all may be connected
+        pod = ranked[0] if ranked else None
+        wishes = self._asked(deployment, pod)
+        ends_at = min(wishes.expires_at, pod.deadline_at if pod else math.inf)
+        return PlatformWorker(
+            name=deployment.meta.name,
+            uid=deployment.meta.uid,
+            group=deployment.group,
+            age_s=max(self._now - deployment.meta.created_at, 0.0),
+            going=deployment.meta.going,
+            pod=pod.meta.name if pod else "",
+            addresses=tuple(a for p in ranked for a in p.addresses),
+            waiting=pod.waiting if pod else deployment.waiting or "its pod is not created yet",
+            manual_pin=self._pin(deployment, pod),
+            node_going=node_going(self._world, pod) if pod else "",
+            mark=pod.mark if pod else Mark(),
+            pod_uid=pod.meta.uid if pod else "",
+            pod_created_at=pod.began_at if pod else 0.0,
+            ends_in_s=max(ends_at - self._now, 0.0),
+            quota_notes=wishes.notes,
+            recycle_asked=wishes.recycle,
+            drift=self._drift(deployment),
+            gpus=sum(number for _, number in deployment.gpus),
+        )
+
+    def _group(self, deployment: DeploymentObject | None) -> GroupObject | None:
+        return self.groups.get(deployment.group) if deployment else None
+
+    def _pin(self, deployment: DeploymentObject | None, pod: PodObject | None) -> ManualPin | None:
+        group = self._group(deployment)
+        holders = (pod, deployment, group, self._cluster)
+        return self._read_pin([holder.pin if holder else None for holder in holders])
+
+    def _asked(self, deployment: DeploymentObject, pod: PodObject | None) -> Asked:
+        group = self._group(deployment)
+        above = (*(group.quotas if group else ()), *self._cluster.quotas)
+        notes = in_order(pod.quotas if pod else (), deployment.quotas, above)
+        began_at = pod.began_at if pod else 0.0
+        return asked(notes, began_at=began_at, now=self._now, since=self._since)
+
+    def _drift(self, deployment: DeploymentObject) -> str:
+        group = self._group(deployment)
+        if group is None:
+            return ""
+        return drifted(
+            group.sketch,
+            deployment.sketch,
+            group_made_at=group.meta.created_at,
+            group_written_at=group.written_at,
+            made_at=deployment.meta.created_at,
+        )
 
 
 def conflict(world: World, key: ClusterKey) -> str:

@@ -1,0 +1,174 @@
+"""
+Drift: what a worker's Deployment was made with, against what its DaskWorkerGroup says by now. Pure.
+
+dask-kubernetes makes the Deployment of the group's pod spec (`build_worker_deployment_spec`) and
+never looks again. Compared are images, commands, environment and resources of the containers that
+the group names; the API server's defaults, and what others have added, are no drift.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+#: Set by `build_worker_deployment_spec` in each container where the user has not.
+_ADDED = frozenset({"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"})
+
+#: A group that was not written for so long since it was made has never changed:
+#: dask-kubernetes' `daskworkergroup_create` adopts it meanwhile.
+_MAKING_S = 5.0
+
+#: So long after a change dask-kubernetes may still be at work on what was before.
+_BEHIND_S = 30.0
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What is compared of one container, in one spelling."""
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    env: Pairs  # by name
+    env_from: tuple[str, ...]
+    resources: tuple[tuple[str, int], ...]  # "limits.cpu" in thousandths
+
+
+Sketch = tuple[Container, ...]
+
+
+def sketch(pod_spec: Mapping[str, Any] | None) -> Sketch:
+    """What is compared of a pod spec. Those of equal workers are one object, to save memory."""
+    try:
+        return _one_for_all(tuple(map(_container, (pod_spec or {}).get("containers") or ())))
+    except (AttributeError, TypeError, ValueError, ArithmeticError):
+        return ()  # of a shape that nobody knows: never drift
+
+
+@functools.lru_cache(maxsize=4096)
+def _one_for_all(made: Sketch) -> Sketch:
+    return made
+
+
+def drifted(
+    wanted: Sketch,
+    found: Sketch,
+    *,
+    group_made_at: float,
+    group_written_at: float | None,
+    made_at: float,
+) -> str:
+    """
+    What differs, in a sentence; empty if nothing does, or if it is not sure.
+
+    A Deployment that is younger than the last change of its group was made of that: what differs,
+    somebody else has changed (a webhook, say), and would change again in the next one.
+
+    Args:
+        wanted: Of the DaskWorkerGroup.
+        found: Of the Deployment.
+        group_made_at: When the group was made; times are seconds since 1970.
+        group_written_at: When its pod spec was last written; None: nobody knows.
+        made_at: When the Deployment was made.
+    """
+    if group_written_at is None or group_written_at <= group_made_at + _MAKING_S:
+        return ""
+    if made_at > group_written_at + _BEHIND_S or not found:
+        return ""
+    by_name = {container.name: container for container in found}
+    for container in wanted:
+        other = by_name.get(container.name)
+        said = _differs(container, other) if other else "is new in its group"
+        if said:
+            return f"container {container.name}: {said}"
+    return ""
+
+
+def _differs(wanted: Container, found: Container) -> str:
+    if wanted.image != found.image:
+        return f"image is {found.image}, its group says {wanted.image}"
+    if wanted.command != found.command:
+        return "command is not that of its group"
+    if wanted.args != found.args:
+        return "args are not those of its group"
+    name = _first_difference(wanted.env, found.env)
+    if name:
+        return f"variable {name} is not as its group says"
+    if wanted.env_from != found.env_from:
+        return "envFrom is not that of its group"
+    name = _first_difference(_with_requests(wanted.resources), _with_requests(found.resources))
+    return f"{name} is not as its group says" if name else ""
+
+
+def _first_difference(wanted: Iterable[tuple[str, Any]], found: Iterable[tuple[str, Any]]) -> str:
+    one, other = dict(wanted), dict(found)
+    return min((k for k in one.keys() | other.keys() if one.get(k) != other.get(k)), default="")
+
+
+def _with_requests(resources: tuple[tuple[str, int], ...]) -> list[tuple[str, int]]:
+    """Kubernetes requests what is limited where nothing is said."""
+    known = dict(resources)
+    limits = {k.partition(".")[2]: v for k, v in resources if k.startswith("limits.")}
+    implied = {f"requests.{name}": value for name, value in limits.items()}
+    return list({**implied, **known}.items())
+
+
+def _container(body: Mapping[str, Any]) -> Container:
+    resources = body.get("resources") or {}
+    return Container(
+        name=str(body.get("name") or ""),
+        image=str(body.get("image") or ""),
+        command=tuple(map(str, body.get("command") or ())),
+        args=tuple(map(str, body.get("args") or ())),
+        env=tuple(
+            sorted(
+                {
+                    str(e["name"]): _value(e)
+                    for e in body.get("env") or ()
+                    if e["name"] not in _ADDED
+                }.items()
+            )
+        ),
+        env_from=tuple(json.dumps(_bare(e), sort_keys=True) for e in body.get("envFrom") or ()),
+        resources=tuple(
+            sorted(
+                (f"{kind}.{name}", _thousandths(text))
+                for kind in ("limits", "requests")
+                for name, text in (resources.get(kind) or {}).items()
+            )
+        ),
+    )
+
+
+def _value(entry: Mapping[str, Any]) -> str:
+    if entry.get("valueFrom"):
+        return json.dumps(_bare(entry["valueFrom"]), sort_keys=True)
+    return json.dumps(str(entry.get("value") or ""))
+
+
+def _bare(node: Any) -> Any:
+    """Without what the API server fills in by itself."""
+    if not isinstance(node, Mapping):
+        return node
+    bare = {key: _bare(value) for key, value in node.items() if value not in (None, "", False)}
+    if bare.get("apiVersion") == "v1":  # of a fieldRef
+        del bare["apiVersion"]
+    if str(bare.get("divisor", "")) == "0":  # of a resourceFieldRef
+        del bare["divisor"]
+    return bare
+
+
+def _thousandths(quantity: Any) -> int:
+    """As `SetDefaults_ResourceList` does, rounded up to thousandths."""
+    number: Decimal = parse_quantity(quantity)  # type: ignore[no-untyped-call]
+    return math.ceil(number * 1000)

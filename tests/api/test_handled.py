@@ -1,0 +1,68 @@
+"""What kopf notes of a worker group, and when: dask-kubernetes runs on it, with these defaults."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import kopf
+
+from dask_adaptive.controller.watches import _login
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.handled import handled_replicas
+from dask_adaptive.kube.resources import GROUPS
+from support.kube_operator import until
+from support.kube_server import Kubectl
+
+
+def registry(api: KubeApi, done: asyncio.Event, seen: list[tuple[Any, Any]]) -> Any:
+    made = kopf.OperatorRegistry()
+    login: Any = kopf.on.login(id="login", registry=made)
+    login(_login(api))
+
+    @kopf.on.field(GROUPS.group, GROUPS.version, GROUPS.plural, field="spec.worker.replicas",
+                   registry=made)  # fmt: skip
+    async def replica_update(old: Any, new: Any, **_: Any) -> None:
+        seen.append((old, new))
+        await done.wait()
+
+    return made
+
+
+async def test_a_number_is_noted_when_it_was_acted_on(api: KubeApi, kubectl: Kubectl) -> None:
+    worker = {"replicas": 5, "spec": {"containers": [{"name": "worker", "image": "x"}]}}
+    path = GROUPS.path(kubectl.namespace, "g")
+    body = {"apiVersion": GROUPS.api_version, "kind": GROUPS.kind, "metadata": {"name": "g"},
+            "spec": {"cluster": "etl", "worker": worker}}  # fmt: skip
+    await api.create(GROUPS.path(kubectl.namespace), body)
+    done, stop, seen = asyncio.Event(), asyncio.Event(), list[tuple[Any, Any]]()
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    where = {"namespaces": [kubectl.namespace], "standalone": True, "stop_flag": stop}
+    upstream = asyncio.create_task(
+        kopf.operator(registry=registry(api, done, seen), settings=settings, **where)
+    )
+
+    async def handled() -> int | None:
+        return handled_replicas((await api.get(path))["metadata"])
+
+    async def is_handled() -> bool:
+        return await handled() == 5
+
+    async def scale(replicas: int) -> None:
+        await api.patch(f"{path}/scale", {"spec": {"replicas": replicas}})
+
+    await until(lambda: bool(seen))
+    assert await handled() is None, "it is being acted on"
+    done.set()
+    await until(is_handled)
+    done.clear()
+    await scale(4)
+    await until(lambda: seen[1:] == [(5, 4)])
+    await scale(5)
+    assert 5 == await handled(), "which looks as if nothing were to do"
+    done.set()
+    await until(lambda: seen[1:] == [(5, 4), (4, 5)])
+    await until(is_handled)
+    stop.set()
+    await upstream

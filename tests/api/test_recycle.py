@@ -1,0 +1,277 @@
+"""What recycling reads and does, on a real API server: its defaults, its clocks, its owners."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.gpus import FreeGpus
+from dask_adaptive.kube.platform import KubePlatform
+from dask_adaptive.kube.resources import NODES, PODS
+from dask_adaptive.kube.view import view
+from dask_adaptive.kube.world import KINDS, World
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import PlatformWorker
+from support.kube_server import Kubectl
+from support.upstream_builder import worker_deployment_builder
+
+KIND = {k.resource.kind: k for k in KINDS}
+HOUR = 3600.0
+GPU = "nvidia.com/gpu"
+RECYCLE = "dask-adaptive.dev/recycle"
+
+#: All that the comparison looks at, in words that the API server changes.
+CONTAINER: dict[str, Any] = {
+    "name": "worker",
+    "image": "ghcr.io/dask/dask:2026.7.0",
+    "args": ["dask", "worker", "--name", "$(DASK_WORKER_NAME)"],
+    "ports": [{"name": "http-dashboard", "containerPort": 8788, "protocol": "TCP"}],
+    "env": [
+        {"name": "PLAIN", "value": "1"},
+        {"name": "EMPTY", "value": ""},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        {"name": "MAY", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k",
+                                                          "optional": True}}},
+    ],
+    "envFrom": [{"configMapRef": {"name": "c"}}, {"prefix": "S_", "secretRef": {"name": "s"}}],
+    "resources": {
+        "limits": {"cpu": "1000m", "memory": "2048Mi", "ephemeral-storage": "1.5Gi"},
+        "requests": {"cpu": "0.5"},
+    },
+}  # fmt: skip
+POD_SPEC = {
+    "containers": [CONTAINER, {"name": "bare", "image": "x", "command": ["sleep", "inf"]}],
+    "initContainers": [{"name": "init", "image": "x"}],
+    "terminationGracePeriodSeconds": 90,
+    "nodeSelector": {"a": "b"},
+}
+
+
+class Scene:
+    """A worker group, and a worker that dask-kubernetes' own builder made of it."""
+
+    def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
+        self.api, self.kubectl = api, kubectl
+        self.key = ClusterKey(kubectl.namespace, "etl")
+
+    def make(self, pod_spec: dict[str, Any], **annotations: str) -> None:
+        labels = {"dask.org/cluster-name": "etl", "dask.org/component": "workergroup"}
+        worker = {"replicas": 1, "spec": pod_spec}
+        meta = {"annotations": annotations}
+        service: dict[str, Any] = {"ports": []}
+        cluster = {"worker": worker, "scheduler": {"service": service, "spec": pod_spec}}
+        group = {"worker": worker, "cluster": "etl"}
+        self._create("DaskCluster", {"name": "etl", **meta}, cluster)
+        self._create("DaskWorkerGroup", {"name": "etl-default", "labels": labels, **meta}, group)
+        self.built("w1", **annotations)
+
+    def built(self, uid: str, **annotations: str) -> None:
+        """One more worker, of the group as it is now."""
+        group = self.kubectl.json("get", "daskworkergroup", "etl-default")
+        body = worker_deployment_builder()(
+            worker_group_name="etl-default",
+            namespace=self.kubectl.namespace,
+            cluster_name="etl",
+            uuid=uid,
+            pod_spec=group["spec"]["worker"]["spec"],
+            annotations=annotations,
+            labels={"dask.org/cluster-name": "etl"},
+        )
+        self.kubectl("create", "-f", "-", "--field-manager=kr8s", stdin=json.dumps(body))
+
+    def pod(self, worker: str, **more: Any) -> str:
+        """Its pod, as the ReplicaSet controller makes it; returns the name."""
+        template = self.kubectl.json("get", "deployment", worker)["spec"]["template"]
+        name = f"{worker}-ab-{uuid.uuid4().hex[:5]}"
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": f"{worker}-ab"}
+        labels = {**template["metadata"]["labels"], "pod-template-hash": "ab"}
+        meta = {**template["metadata"], "name": name, "labels": labels, "ownerReferences": [owner]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta,
+                "spec": {**template["spec"], **more}}  # fmt: skip
+        manager = "--field-manager=kube-controller-manager"
+        self.kubectl("create", "-f", "-", manager, stdin=json.dumps(body))
+        return name
+
+    def _create(self, kind: str, meta: dict[str, Any], spec: dict[str, Any]) -> None:
+        body = {"apiVersion": "kubernetes.dask.org/v1", "kind": kind, "metadata": meta,
+                "spec": spec}  # fmt: skip
+        self.kubectl("create", "-f", "-", "--field-manager=kr8s", stdin=json.dumps(body))
+
+    async def world(self, *, group_is_old: bool = False) -> World:
+        """As the API has it; `group_is_old`: the group was made an hour before it was changed."""
+        world = World()
+        await world.resync(self.api, [self.kubectl.namespace])
+        if group_is_old:
+            body = self.kubectl.json(
+                "get", "daskworkergroup", "etl-default", "--show-managed-fields"
+            )
+            body["metadata"]["creationTimestamp"] = _hours_ago(1)
+            world.take(KIND["DaskWorkerGroup"], "MODIFIED", body)
+        return world
+
+    async def workers(self, **how: Any) -> list[PlatformWorker]:
+        world = await self.world(**how)
+        return list(view(world, self.key, now=time.time(), read_pin=lambda n: None).workers)
+
+    def platform(self, world: World) -> KubePlatform:
+        return KubePlatform(self.key, api=self.api, world=world, wall_clock=time.time,
+                            manual_max_s=lambda: HOUR)  # fmt: skip
+
+
+def _hours_ago(hours: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - hours * HOUR))
+
+
+@pytest.fixture
+def scene(api: KubeApi, kubectl: Kubectl) -> Scene:
+    return Scene(api, kubectl)
+
+
+CHANGES = [
+    ({"image": "ghcr.io/dask/dask:2026.8.0"}, "image is ghcr.io/dask/dask:2026.7.0"),
+    ({"args": ["dask", "worker"]}, "args"),
+    ({"env": CONTAINER["env"][1:]}, "variable PLAIN"),
+    ({"env": [*CONTAINER["env"], {"name": "NEW", "value": "1"}]}, "variable NEW"),
+    ({"envFrom": CONTAINER["envFrom"][:1]}, "envFrom"),
+    ({"resources": {"limits": {"cpu": "2"}}}, "limits.cpu"),
+]
+
+
+async def test_drift_is_what_a_person_has_changed_and_nothing_else(scene: Scene) -> None:
+    scene.make(POD_SPEC)
+    scene.kubectl("scale", "daskworkergroup", "etl-default", "--replicas=2")
+
+    async def drift() -> list[str]:
+        return [w.drift for w in await scene.workers(group_is_old=True)]
+
+    assert [""] == await drift(), "made by upstream of the group as it is"
+    for change, said in CHANGES:
+        patch = {"spec": {"worker": {"spec": {"containers": [{**CONTAINER, **change}]}}}}
+        scene.kubectl(
+            "patch", "daskworkergroup", "etl-default", "--type=merge", "-p", json.dumps(patch)
+        )
+        (told,) = await drift()
+        assert f"container worker: {said}" in told
+    assert [""] == [w.drift for w in await scene.workers()], "its group was made a moment ago"
+    back = {"spec": {"worker": {"spec": POD_SPEC}}}
+    scene.kubectl("patch", "daskworkergroup", "etl-default", "--type=merge", "-p", json.dumps(back))
+    assert [""] == await drift()
+
+
+async def test_a_new_worker_has_no_drift(scene: Scene) -> None:
+    scene.make(POD_SPEC)
+    change = {"spec": {"worker": {"spec": {"containers": [{"name": "worker", "image": "new"}]}}}}
+    scene.kubectl(
+        "patch", "daskworkergroup", "etl-default", "--type=merge", "-p", json.dumps(change)
+    )
+    scene.built("w2")
+    seen = {w.name: bool(w.drift) for w in await scene.workers(group_is_old=True)}
+
+    assert {"etl-default-worker-w1": True, "etl-default-worker-w2": False} == seen
+
+
+async def test_a_pod_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> None:
+    scene.make({"containers": [{"name": "worker", "image": "x"}]})
+    pod = scene.pod("etl-default-worker-w1")
+    (worker,) = await scene.workers()
+    platform = scene.platform(World())
+
+    assert (pod, "") == (worker.pod, worker.recycle_asked)
+    await platform.restart_worker(worker.name, pod, "another-uid")
+    assert [pod] == [w.pod for w in await scene.workers()]
+    await platform.restart_worker(worker.name, pod, worker.pod_uid)
+    await platform.restart_worker(worker.name, pod, worker.pod_uid)
+    (left,) = await scene.workers()
+    assert (worker.name, "", "") == (left.name, left.pod, left.pod_uid)
+
+
+async def test_now_is_said_of_those_who_are_there(scene: Scene) -> None:
+    scene.make({"containers": [{"name": "worker", "image": "x"}]}, **{RECYCLE: "now"})
+    scene.pod("etl-default-worker-w1")
+    platform = scene.platform(world := await scene.world())
+
+    async def asked() -> str:
+        await world.resync(scene.api, [scene.kubectl.namespace])
+        return (await platform.look()).workers[0].recycle_asked
+
+    assert not await asked(), "copied to a worker that is younger"
+    (worker,) = (await platform.look()).workers
+    _wait_for_the_next_second()
+    scene.kubectl("annotate", "daskcluster", "etl", "other=1")
+    assert not await asked(), "somebody wrote something else"
+    scene.kubectl("annotate", "pod", worker.pod, f"{RECYCLE}=now", "--overwrite",
+                  "--field-manager=kubectl")  # fmt: skip
+    assert not await asked(), "the same value is no write"
+    scene.kubectl("annotate", "pod", worker.pod, f"{RECYCLE}-")
+    scene.kubectl("annotate", "pod", worker.pod, f"{RECYCLE}=now")
+    assert f'annotation {RECYCLE}: "now" on pod {worker.pod}' == await asked()
+    await platform.restart_worker(worker.name, worker.pod, worker.pod_uid)
+    scene.pod(worker.name)
+    assert not await asked()
+
+
+def _wait_for_the_next_second() -> None:
+    """Times in Kubernetes are whole seconds."""
+    now = int(time.time())
+    while int(time.time()) == now:
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def node(admin: Kubectl) -> Iterator[str]:
+    name = f"n-{uuid.uuid4().hex[:8]}"
+    admin("create", "-f", "-", stdin=json.dumps(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}))  # fmt: skip
+    yield name
+    admin("delete", "node", name)
+
+
+async def test_free_gpus(scene: Scene, node: str) -> None:
+    status = {"allocatable": {GPU: "4"}, "capacity": {GPU: "4"},
+              "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
+    await scene.api.patch(NODES.path(None, node, "status"), {"status": status})
+    claim = {"name": "worker", "image": "x", "resources": {"limits": {GPU: "2"}}}
+    scene.make({"containers": [claim]})
+
+    async def free(**needs: int) -> int | None:
+        world = World()
+        await world.resync(scene.api)
+        return await FreeGpus(scene.api, world, time.time).count({GPU: 2, **needs})
+
+    assert 4 == await free()
+    scene.pod("etl-default-worker-w1", nodeName=node)
+    assert 2 == await free()
+    one = {**claim, "resources": {"limits": {GPU: "1"}}}
+    scene.pod("etl-default-worker-w1", nodeName=node, containers=[one])
+    assert 0 == await free(), "one is left, which is too few for a worker"
+    await _count_once_a_while(scene)
+    world = await scene.world()
+    assert (await scene.platform(world).look()).free_gpus is None, "no node can be seen"
+    scene.kubectl("cordon", node)
+    assert 0 == await free()
+    assert 2 == (await scene.workers())[0].gpus
+
+
+async def _count_once_a_while(scene: Scene) -> None:
+    """Pods are listed at most every 15 s, for all clusters together."""
+    world, now = World(), 0.0
+    await world.resync(scene.api)
+    gpus = FreeGpus(scene.api, world, lambda: now)
+    before = await gpus.count({GPU: 1})
+    for pod in scene.kubectl.json("get", "pods")["items"]:
+        path = PODS.path(scene.kubectl.namespace, pod["metadata"]["name"])
+        patch = {"metadata": {"labels": {"x": "y"}}}
+        await scene.api.patch(path, patch)
+    scene.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
+    now = 14.0
+    assert before == await gpus.count({GPU: 1}) == 1
+    now = 15.0
+    assert 4 == await gpus.count({GPU: 1})
