@@ -30,6 +30,9 @@ WIRE = ROOT / "operator/dask_adaptive_agent/wire.py"
 #: A sentence for each Reason.
 SENTENCES = ROOT / "docs/reasons.yaml"
 
+#: What worker groups have instead of `spec.recycle`.
+GROUPS = "spec.workerGroups[].recycle"
+
 MADE = "<!-- Made by docs/generate.py from {source}. Edit that, then run docs/generate.py. -->\n"
 
 
@@ -50,6 +53,7 @@ def policy_page() -> str:
         "| field | type | default | what |",
         "|---|---|---|---|",
         *(row(*each) for each in fields(spec, "spec") if "properties" not in each[1]),
+        "| `spec.workerGroups[].recycle.…` | | | as `spec.recycle.…`, but for `maxPerHour` |",
         "\n## What is refused\n",
         "By the API server, when you apply it, with these sentences; and by",
         "`dask-adaptive rehearse`, with sentences of its own. Wrong types and values out of range",
@@ -81,6 +85,8 @@ def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, A
     for name, child in schema.get("properties", {}).items():
         at = f"{path}.{name}"
         yield at, child, name in schema.get("required", [])
+        if at == GROUPS:
+            continue  # the same fields once more
         yield from fields(child, at)
         yield from fields(child.get("items", {}), f"{at}[]")
 
@@ -97,6 +103,10 @@ def kind(schema: dict[str, Any]) -> str:
     rules = " ".join(rule["rule"] for rule in schema.get("x-kubernetes-validations", []))
     if "(ms|s|m|h)" in rules:
         return "duration"
+    if schema.get("x-kubernetes-int-or-string"):
+        return "quantity" if "Gi" in rules else "number or percentage"
+    if "'%'" in rules:
+        return "percentage"
     low = schema.get("minimum")
     return schema.get("type", "") + ("" if low is None else f", at least {low}")
 

@@ -4,7 +4,8 @@ The operator, which kills itself (SIGKILL) right before or after one step of a w
     python fatal_operator.py POINT before|after run …
 
 POINT: retire (begin to drain), recheck (ask again before deletion), delete, settle (lower
-`replicas`), report (write the status that tells of a worker on its way out).
+`replicas`), surge (raise it), restart (delete a pod), limit (tell the agent of quotas), report
+(write the status that tells of a worker on its way out).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Watched:
 
     def __init__(self, port: Any, fatal: Fatal, leaving: set[str]) -> None:
         self._port, self._fatal, self._leaving = port, fatal, leaving
+        self._replicas = 2  # of the cluster whose workers are replaced; the others only lower it
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._port, name)
@@ -57,6 +59,9 @@ class Watched:
     def _point(self, name: str, args: tuple[Any, ...]) -> str:
         if name == "retire" and set(args[0]) <= self._leaving:
             return "recheck"
+        if name == "set_replicas":
+            is_more, self._replicas = args[1] > self._replicas, args[1]
+            return "surge" if is_more else "settle"
         if name == "status":
             told = {row.state for row in args[0].workers}
             return "report" if told & {"Draining", "Drained", "Going"} else "another report"
@@ -66,8 +71,10 @@ class Watched:
 _STEPS = {
     "observe": "observe",
     "retire": "retire",
+    "limit": "limit",
     "delete_worker": "delete",
-    "set_replicas": "settle",
+    "restart_worker": "restart",
+    "set_replicas": "another number",
     "status": "report",
 }
 

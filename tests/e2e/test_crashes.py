@@ -68,3 +68,51 @@ async def test_killed_before_and_after(start: Start, point: str, tmp_path: Path)
         assert 100_000 == len(await asyncio.wait_for(long, 60))
         assert [100_000] * 12 == [len(r) for r in await c.client.gather(results)]
         assert (16, 16, 0) == await c.counts()
+
+
+SURGE_POINTS = ["surge", "retire", "recheck", "delete", "settle", "report", "limit"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        *(("Surge", point) for point in SURGE_POINTS),
+        *(("InPlace", point) for point in ("retire", "recheck", "restart", "report")),
+    ],
+)
+async def test_killed_while_a_worker_is_replaced(
+    start: Start, kind: str, point: str, tmp_path: Path
+) -> None:
+    c = await start(policy=None, replicas=2, tally=False)
+    log = tmp_path / "operator.log"
+    strategy = {"type": kind, "readyTimeout": "2m"}
+    policy = {"minReplicas": 2, "maxReplicas": 2, "recycle": {"strategy": strategy}}
+    async with operator_here(c, log):
+        await c.govern(**policy)
+        await c.until_ready()
+    await c.count()
+    await c.until_connected(2)
+    old = min(await c.connected())
+    pod, before = await c.pod_of(old), await c.deployments()
+    kept = c.client.map(result, range(12), seconds=0.2, pure=False)
+    await c.client.gather(kept)
+    long = c.client.map(result, range(2), seconds=10.0, pure=False)
+
+    await c.kubectl("annotate", "pod", pod, "dask-adaptive.dev/recycle=now")
+    for when in ("before", "after"):
+        async with operator_here(c, log, fatal=(point, when)) as process:
+            await until_killed(c, process)
+    async with operator_here(c, log):
+
+        async def is_replaced() -> bool:
+            if kind == "InPlace":
+                return await c.pod_of(old) != pod
+            return old not in await c.deployments()
+
+        await c.until(is_replaced, "the worker is replaced")
+        await c.until_settled(2)
+        await asyncio.wait_for(c.client.gather(long), 60)
+        assert [100_000] * 12 == [len(r) for r in await c.client.gather(kept)]
+        assert (14, 14, 0) == await c.counts()
+    same = len(before.items() & (await c.deployments()).items())
+    assert (2 if kind == "InPlace" else 1) == same  # one was replaced, and only one

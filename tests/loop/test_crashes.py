@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import time
@@ -13,41 +12,11 @@ import pytest
 
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.observed import SchedulerWorker
+from support.killer import Killer
 from support.stage import Machines, Stage
 from support.tasks import slow
 
 Start = Callable[..., Awaitable[Stage]]
-
-
-class Killer:
-    """Wraps a port; ends the loop's task right before or after the n-th call of one method."""
-
-    def __init__(self, port: Any, method: str, when: str, nth: int) -> None:
-        self._port, self._method, self._when, self._left = port, method, when, nth
-        self.has_struck = False
-
-    def __getattr__(self, name: str) -> Any:
-        real = getattr(self._port, name)
-        if name != self._method:
-            return real
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self._left -= 1
-            if self._left == 0 and self._when == "before":
-                await self._strike()
-            result = await real(*args, **kwargs)
-            if self._left == 0 and self._when == "after":
-                await self._strike()
-            return result
-
-        return call
-
-    async def _strike(self) -> None:
-        self.has_struck = True
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(3600)  # never returns: the process is gone
 
 
 STEPS = [

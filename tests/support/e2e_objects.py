@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -37,11 +37,14 @@ def change_workers(
     requests: dict[str, str] | None = None,
     node: str | None = None,
     args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> None:
     """`args` come after the example's own; further `fields` are those of the pod's spec."""
     pod |= fields
     pod["containers"][0]["args"] += args
+    if env:
+        pod["containers"][0]["env"] = [{"name": name, "value": env[name]} for name in env]
     if image:
         pod["containers"][0]["image"] = image
     if requests:

@@ -129,6 +129,14 @@ class Watched:
         """What the policy's status tells a fresh operator."""
         return [r.name for r in self.status.workers if r.state in {"Draining", "Drained", "Going"}]
 
+    def recycled(self) -> dict[str, int]:
+        return {reason.value: count for reason, count in self.status.recycled}
+
+    def go_on(self) -> None:
+        """A fresh operator takes over, which knows what the policy's status says."""
+        self.rehearsal.wrap_ports = lambda platform, link: (platform, link)
+        self.rehearsal.start_loop(self.leaving(), dict(self.status.recycled), self.status.recent)
+
     async def until_killed(self, has_struck: Callable[[], bool]) -> None:
         """Wait until the loop has been ended by a test's own doing, and clear it away."""
         began = time.monotonic()

@@ -12,7 +12,7 @@ import pytest
 
 from dask_adaptive.cli.main import cli
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.kube import annotated
+from dask_adaptive.kube import annotated, quotas
 from dask_adaptive.kube.objects import INJECT, INJECTED, MANAGED_BY
 from dask_adaptive.kube.pins import PIN, PIN_REASON
 from dask_adaptive.model.reason import Reason
@@ -108,7 +108,10 @@ def test_every_command_and_option_is_documented(name: str) -> None:
             assert re.search(rf"`?{longest}[` ]", page), f"{name} {longest} is not in cli.md"
 
 
-@pytest.mark.parametrize("name", [PIN, PIN_REASON, INJECT, INJECTED, MANAGED_BY])
+@pytest.mark.parametrize(
+    "name",
+    [PIN, PIN_REASON, INJECT, INJECTED, MANAGED_BY, *(quotas.PREFIX + n for n in quotas.NAMES)],
+)
 def test_every_annotation_is_documented(name: str) -> None:
     assert name in (REFERENCE / "annotations.md").read_text()
 

@@ -20,6 +20,8 @@ from dask_adaptive.model.observed import (
     PlatformWorker,
     SchedulerWorker,
 )
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import UNUSED, QuotaNotes, Use
 from support.worlds import GROUP, KEY, SHUFFLE
 
 
@@ -197,3 +199,68 @@ def test_the_next_pod_of_a_worker_is_on_another_node() -> None:
     )
 
     assert "" == only(cluster).node_going
+
+
+def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
+    one = Use(runs=7, failures=1, process=0.2, unmanaged=0.1, unmanaged_bytes=10, gpu=0.5)
+    other = Use(runs=2, failures=3, match="CUDA", process=0.9, mean_s=0.5)
+    worker = only(
+        joined(
+            process("w-0", use=one, stopped="7 runs", lifetime_left_s=90.0),
+            process("w-1", use=other, too_short=True),
+            ends_in_s=300.0,
+        )
+    )
+
+    assert Use(7, 3, "CUDA", 0.9, 0.1, 10, 0.5, 0.5) == worker.use
+    assert ("7 runs", True, 90.0) == (worker.stopped, worker.too_short, worker.ends_in_s)
+    assert one is only(joined(process("w", use=one))).use
+    assert UNUSED is only(joined(process("w"))).use
+    assert UNUSED is only(joined()).use
+
+
+@pytest.mark.parametrize(
+    ("created_at", "expected"),
+    [
+        pytest.param(940.0, 60.0, id="by-its-pod"),
+        pytest.param(1_000.5, 0.0, id="another-clock-is-ahead"),
+        pytest.param(0.0, 5.0, id="unknown-as-old-as-its-deployment"),
+    ],
+)
+def test_the_age_of_a_pod(created_at: float, expected: float) -> None:
+    worker = PlatformWorker("w", "uid", GROUP, 5.0, pod_created_at=created_at)
+    view = PlatformView(groups=(PlatformGroup(GROUP, 1, 3),), workers=(worker,), at=1_000.0)
+    cluster = join(KEY, view, ObservedScheduler())
+
+    assert expected == only(cluster).pod_age_s
+    assert (1_000.0, 3) == (cluster.at, cluster.groups[0].handled)
+
+
+def test_what_the_platform_knows_of_quotas_is_carried_over() -> None:
+    notes = QuotaNotes(tasks=5)
+    worker = only(
+        joined(
+            process("w", leaving=Leaving.DRAINING, leaving_reason=Reason.TASK_QUOTA),
+            pod_uid="p", quota_notes=notes, recycle_asked="annotated", drift="image", gpus=2,
+        )
+    )  # fmt: skip
+
+    assert ("p", notes, "annotated", "image", 2, Reason.TASK_QUOTA) == (
+        worker.pod_uid, worker.quota_notes, worker.recycle_asked, worker.drift, worker.gpus,
+        worker.leaving_reason,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "stopped", "expected"),
+    [
+        ("running", "", True),
+        ("paused", "", True),
+        ("closing_gracefully", "20 runs", True),
+        ("closing_gracefully", "", False),
+    ],
+)
+def test_a_worker_that_the_agent_has_stopped_is_in_service(
+    status: str, stopped: str, expected: bool
+) -> None:
+    assert expected is only(joined(process("w", status=status, stopped=stopped))).in_service

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from dask_adaptive.model.observed import Tally
+from dask_adaptive.model.reason import Reason
 from dask_adaptive.rehearse.record import Recorder, Sample
 from dask_adaptive.rehearse.view import rows_of
 
@@ -34,3 +37,13 @@ def test_figures() -> None:
     assert 2 * 2.0 + 2 * 7.0 + 2 * 2.0 == figures.worker_s
     assert 4 * 12.0 == figures.fixed_worker_s
     assert ("redone because of us", "3") in rows_of(figures)
+
+
+def test_recycled_workers_are_told_by_reason() -> None:
+    recorder = Recorder(maximum=4, clock=lambda: 0.0)
+    assert "workers recycled" not in dict(rows_of(recorder.figures()))
+    for count in (1, 3):
+        recycled = ((Reason.LIFETIME, 1), (Reason.TASK_QUOTA, count))
+        recorder.add(dataclasses.replace(sample({"a": 0.0}), recycled=recycled))
+
+    assert "1 Lifetime, 3 TaskQuota" == dict(rows_of(recorder.figures()))["workers recycled"]

@@ -9,7 +9,7 @@ import pytest
 
 from dask_adaptive.loop.marks import AT_ONCE, Marked, marks, wanted_mark
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import Event, EventType, PlatformError, Ports, Retired
+from dask_adaptive.loop.ports import Event, EventType, PlatformError, Retired
 from dask_adaptive.loop.report import conditions_of, status_of
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import (
@@ -22,16 +22,13 @@ from dask_adaptive.model.observed import (
     ObservedScheduler,
     ObservedWorker,
     Pin,
-    PlatformGroup,
-    PlatformView,
-    PlatformWorker,
-    SchedulerWorker,
 )
 from dask_adaptive.model.plan import Delete, Outcome, Retire
 from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.plan import plan
-from support.worlds import GROUP, KEY, NOW, PAST, POLICY, SHUFFLE, busy, cluster, pending, worker
+from support.world import World
+from support.worlds import KEY, NOW, PAST, POLICY, SHUFFLE, busy, cluster, pending, worker
 
 
 def status(world: ObservedCluster, *outcomes: Outcome, policy: Policy = POLICY) -> Status:
@@ -123,91 +120,6 @@ def test_conditions(world: ObservedCluster, policy: Policy, expected: dict[str, 
 
     assert 6 == len(found)
     assert expected == {kind: found[kind] for kind in expected}
-
-
-class World:
-    """A platform, a scheduler and a reporter in one: a cluster that fits in a test."""
-
-    def __init__(self, workers: int, target: int) -> None:
-        self.target, self.now = target, 0.0
-        self.names = [f"w{i}" for i in range(workers)]
-        self.replicas = workers
-        self.statuses: list[Status] = []
-        self.events: list[Event] = []
-        self.left: list[tuple[tuple[str, ...], float]] = []
-        self.marks: dict[str, Mark] = {}
-        self.asked: list[tuple[str, Mark]] = []
-        self.pins: tuple[Pin, ...] = ()
-        self.busy = False
-        self.notes: list[Note] = []
-        self.ending: tuple[Ending, ...] = ()
-
-    def ports(self) -> Ports:
-        return Ports(self, self, self, lambda: self.now)
-
-    async def look(self) -> PlatformView:
-        return PlatformView(
-            groups=(PlatformGroup(GROUP, self.replicas),),
-            workers=tuple(
-                PlatformWorker(n, f"u-{n}", GROUP, 9.0, mark=self.marks.get(n, Mark()))
-                for n in self.names
-            ),
-            ending=self.ending,
-        )
-
-    async def set_replicas(self, group: str, replicas: int) -> None:
-        self.replicas = replicas
-
-    async def delete_worker(self, worker: str, uid: str) -> None:
-        self.names.remove(worker)
-
-    async def observe(self, policy: Policy) -> ObservedScheduler:
-        workers = tuple(
-            SchedulerWorker(
-                n, f"tcp://10.0.0.{i}:1", "running", 1, int(self.busy), 100.0 * (not self.busy), 0,
-                closable=not self.busy, pins=self.pins,
-            )
-            for i, n in enumerate(self.names)
-        )  # fmt: skip
-        notes, self.notes = tuple(self.notes), []
-        return ObservedScheduler(
-            session="s", agent="1", target=self.target, workers=workers, notes=notes
-        )
-
-    async def retire(
-        self, names: Any, policy: Policy, reason: Reason, *, busy_ok: bool = False
-    ) -> list[Retired]:
-        return [Retired(n, "active", Reason.BUSY, "has 1 task") for n in names]
-
-    async def leave(
-        self, names: Any, *, left_s: float, reason: Reason, ending: bool = True
-    ) -> list[Retired]:
-        self.left.append((tuple(names), left_s))
-        return [Retired(n, "draining") for n in names]
-
-    async def cancel(self, names: Any) -> list[Retired]:
-        return []
-
-    async def pin(self, names: Any, *, ttl_s: float, note: str) -> None: ...
-
-    async def unpin(self, names: Any) -> None: ...
-
-    async def status(self, status: Status) -> None:
-        self.statuses.append(status)
-
-    async def event(self, event: Event) -> None:
-        self.events.append(event)
-
-    async def mark(self, worker: str, mark: Mark) -> None:
-        self.asked.append((worker, mark))
-        self.marks[worker] = mark
-
-    async def passes(
-        self, loop: ClusterLoop, count: int, policy: Policy = POLICY, every_s: float = 5.0
-    ) -> None:
-        for _ in range(count):
-            self.now += every_s
-            await loop.one_pass(policy)
 
 
 async def test_an_unchanged_world_causes_no_report() -> None:

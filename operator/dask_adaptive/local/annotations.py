@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_adaptive.model.observed import ManualPin
-from dask_adaptive.model.pins import lifts, pin_end
+from dask_adaptive.model.pins import lifts, pin_end, read_instant
 
 #: Names the rehearsal's directory to the script that runs in it.
 ENVIRONMENT = "DASK_ADAPTIVE_REHEARSAL"
@@ -24,19 +25,39 @@ class Annotations:
 
     def manual_pin(self, worker: str, max_s: float) -> ManualPin | None:
         """What the file says of a worker now, read as an annotation of its pod would be."""
-        said = self._read().get(worker)
-        if said is None or lifts(said["pin"]):
+        said = self._read().get(worker, {}).get("pin")
+        if said is None or lifts(said["value"]):
             return None
-        until, problem = pin_end(said["pin"], since=said["at"])
+        until, problem = pin_end(said["value"], since=said["at"])
         left_s = min(until, said["at"] + max_s) - time.time()
         return ManualPin(left_s, said["reason"], problem) if left_s > 0 else None
 
+    def recycle_asked(self, worker: str, pod_created_at: float) -> str:
+        """Who wants the worker's pod replaced; empty: nobody, or it has been replaced since."""
+        said = self._read().get(worker, {}).get("recycle")
+        if said is None:
+            return ""
+        at = said["at"] if said["value"] == "now" else read_instant(said["value"])
+        is_asked = at is not None and pod_created_at < at <= time.time()
+        return "asked for by annotation" if is_asked else ""
+
+    def ends_in_s(self, worker: str) -> float:
+        """Until the end that the file says a worker has; infinite: none that can be read."""
+        said = self._read().get(worker, {}).get("expires-at")
+        at = read_instant(said["value"]) if said else None
+        return math.inf if at is None else at - time.time()
+
     def set_pin(self, worker: str, pin: str | None, reason: str = "") -> None:
         """Pin a worker (`true`, a duration or an instant), or with None take the pin away."""
-        said = dict(self._read())
-        said.pop(worker, None)
-        if pin is not None:
-            said[worker] = {"pin": pin, "reason": reason, "at": time.time()}
+        self.annotate(worker, "pin", pin, reason)
+
+    def annotate(self, worker: str, name: str, value: str | None, reason: str = "") -> None:
+        """Set `pin`, `recycle` or `expires-at` of a worker, or with None take it away."""
+        said = {key: dict(notes) for key, notes in self._read().items()}
+        notes = said.setdefault(worker, {})
+        notes.pop(name, None)
+        if value is not None:
+            notes[name] = {"value": value, "reason": reason, "at": time.time()}
         new = self._file.with_suffix(".new")
         new.write_text(json.dumps(said))
         new.replace(self._file)  # a reader sees the old file or the new one, never half of one

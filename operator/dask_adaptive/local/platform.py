@@ -9,10 +9,11 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dask_adaptive.deadline import timeout
 from dask_adaptive.local.annotations import Annotations
 from dask_adaptive.local.process import Process
 from dask_adaptive.loop.ports import PlatformError
@@ -32,6 +33,13 @@ class _Worker:
     born: float
     keeper: asyncio.Task[None] | None = None  # None: waits for room on the machine
     removed: bool = False
+    pod_uid: str = ""  # a process that crashes is started again in the same pod
+    pod_created_at: float = 0.0  # seconds since 1970
+    is_renewed: bool = False  # its process ends, so that the next one is in a new pod
+
+    def renew(self) -> None:
+        self.pod_uid, self.pod_created_at = uuid.uuid4().hex, time.time()
+        self.is_renewed = False
 
 
 @dataclass
@@ -56,6 +64,8 @@ class LocalPlatform:
         python: The interpreter of the workers.
         manual_max_s: The longest that an annotation may pin, as the policy says now.
         groups: Further worker groups, by name.
+        walltime_s: A worker is killed when it is so old, as by a batch system; another comes.
+        nanny: Whether each worker has a nanny, which starts it again when it takes too much memory.
     """
 
     def __init__(
@@ -70,11 +80,14 @@ class LocalPlatform:
         groups: tuple[str, ...] = (),
         python: str = sys.executable,
         manual_max_s: Callable[[], float] = lambda: math.inf,
+        walltime_s: float = math.inf,
+        nanny: bool = False,
     ) -> None:
         self._key, self._directory, self._address = key, directory, address
         self._capacity, self._nthreads, self._memory_limit = capacity, nthreads, memory_limit
         self._groups = {name: _Group() for name in (key.default_group, *groups)}
-        self._python, self._manual_max_s = python, manual_max_s
+        self._python, self._manual_max_s, self._walltime_s = python, manual_max_s, walltime_s
+        self._nanny = "--nanny" if nanny else "--no-nanny"
         self._numbers = itertools.count(1)
         self._ending = set[asyncio.Task[None]]()
         self.annotations = Annotations(directory)
@@ -83,6 +96,7 @@ class LocalPlatform:
         return PlatformView(
             groups=tuple(PlatformGroup(n, g.replicas) for n, g in self._groups.items()),
             workers=tuple(self._view(w) for g in self._groups.values() for w in g.workers.values()),
+            at=time.time(),
         )
 
     async def set_replicas(self, group: str, replicas: int) -> None:
@@ -102,9 +116,19 @@ class LocalPlatform:
                 self._remove(row, worker)
                 return
 
+    async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
+        row = next((g.workers[worker] for g in self._groups.values() if worker in g.workers), None)
+        if row is not None and row.pod_uid == pod_uid and not row.is_renewed:
+            row.is_renewed = True
+            self._later(row.process.end())
+
     def process_of(self, worker: str) -> Process:
         """The process of a worker, for tests that harm it."""
         return next(g.workers[worker].process for g in self._groups.values() if worker in g.workers)
+
+    def log_of(self, worker: str) -> str:
+        """What a worker has written, whether or not it still exists."""
+        return (self._directory / f"{worker}.log").read_text(errors="replace")
 
     async def close(self) -> None:
         """End every worker; returns when all processes are gone."""
@@ -123,6 +147,13 @@ class LocalPlatform:
             pod=worker.name,
             waiting="" if worker.keeper else full,
             manual_pin=self.annotations.manual_pin(worker.name, self._manual_max_s()),
+            pod_uid=worker.pod_uid,
+            pod_created_at=worker.pod_created_at,
+            ends_in_s=min(
+                self.annotations.ends_in_s(worker.name),
+                worker.pod_created_at + self._walltime_s - time.time(),
+            ),
+            recycle_asked=self.annotations.recycle_asked(worker.name, worker.pod_created_at),
         )
 
     def _create(self, group: str, row: _Group) -> None:
@@ -130,12 +161,14 @@ class LocalPlatform:
         command = [
             self._python, "-m", "distributed.cli.dask_worker", self._address,
             "--name", name, "--nthreads", str(self._nthreads), "--memory-limit", self._memory_limit,
-            "--no-nanny", "--no-dashboard", "--death-timeout", "60",
+            self._nanny, "--no-dashboard", "--death-timeout", "60",
             "--local-directory", str(self._directory),
         ]  # fmt: skip
         log = self._directory / f"{name}.log"
         process = Process(command, log=log, env={"DASK_WORKER_NAME": name})
-        row.workers[name] = _Worker(name, uuid.uuid4().hex, group, process, time.monotonic())
+        worker = _Worker(name, uuid.uuid4().hex, group, process, time.monotonic())
+        worker.renew()
+        row.workers[name] = worker
         self._fill()
 
     def _fill(self) -> None:
@@ -146,20 +179,35 @@ class LocalPlatform:
             worker.keeper = asyncio.create_task(self._keep(worker))
 
     async def _keep(self, worker: _Worker) -> None:
-        """Run the worker, and again whenever it ends by itself."""
+        """Run the worker, and again whenever its process has ended."""
         while not worker.removed:
             await worker.process.start()
-            if worker.removed:  # while it was being started
+            if worker.removed or worker.is_renewed:  # while it was being started
                 await worker.process.end()
-            await worker.process.wait()
-            if not worker.removed:
+            await self._ended(worker)
+            if worker.is_renewed:
+                worker.renew()
+            elif not worker.removed:
                 await asyncio.sleep(RESTART_S)
+
+    async def _ended(self, worker: _Worker) -> None:
+        """Wait for the end of a process, which comes with its walltime at the latest."""
+        left_s = worker.pod_created_at + self._walltime_s - time.time()
+        try:
+            async with timeout(None if left_s == math.inf else max(0.0, left_s)):
+                await worker.process.wait()
+        except asyncio.TimeoutError:
+            worker.is_renewed = True
+            worker.process.send(signal.SIGKILL)
+            await worker.process.wait()
 
     def _remove(
         self, row: _Group, name: str, signal_number: signal.Signals = signal.SIGTERM
     ) -> None:
-        worker = row.workers.pop(name)
-        task = asyncio.create_task(self._end(worker, signal_number))
+        self._later(self._end(row.workers.pop(name), signal_number))
+
+    def _later(self, ending: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(ending)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 

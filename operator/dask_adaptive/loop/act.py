@@ -12,6 +12,7 @@ from dask_adaptive.model.plan import (
     Leave,
     Outcome,
     Plan,
+    Restart,
     Retire,
     SetPin,
     SetReplicas,
@@ -47,8 +48,8 @@ async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
             return await _leave(action, ports)
         case Cancel(_, names):
             await ports.link.cancel(names)
-        case Delete():
-            return await _delete(action, policy, ports)
+        case Delete() | Restart():
+            return await _take_away(action, policy, ports)
         case SetPin(_, names, ttl_s, note):
             await ports.link.pin(names, ttl_s=ttl_s, note=note)
         case Unpin(_, names):
@@ -58,7 +59,11 @@ async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
 
 async def _retire(action: Retire, policy: Policy, ports: Ports) -> Outcome:
     answers = await ports.link.retire(
-        action.dask_names, policy, action.reason, busy_ok=action.busy_ok
+        action.dask_names,
+        policy,
+        action.reason,
+        busy_ok=action.busy_ok,
+        over_pins=action.over_pins,
     )
     refusal = _refusal(answers)
     if refusal is None:
@@ -81,7 +86,7 @@ async def _leave(action: Leave, ports: Ports) -> Outcome:
     return Outcome(action, True, action.reason, action.message)
 
 
-async def _delete(action: Delete, policy: Policy, ports: Ports) -> Outcome:
+async def _take_away(action: Delete | Restart, policy: Policy, ports: Ports) -> Outcome:
     # The snapshot is seconds old. Ask again, now: a worker that has connected since, was pinned,
     # or holds a new result must not be deleted. One that never connected is known by its own name.
     names = action.dask_names or (action.worker,)
@@ -91,7 +96,10 @@ async def _delete(action: Delete, policy: Policy, ports: Ports) -> Outcome:
         message = refusal.message if refusal else "has connected or has work since; it drains first"
         reason = (refusal and refusal.veto) or Reason.RETIRING
         return Outcome(action, False, reason, message)
-    await ports.platform.delete_worker(action.worker, action.uid)
+    if isinstance(action, Restart):
+        await ports.platform.restart_worker(action.worker, action.pod, action.pod_uid)
+    else:
+        await ports.platform.delete_worker(action.worker, action.uid)
     return Outcome(action, True, action.reason, action.message)
 
 

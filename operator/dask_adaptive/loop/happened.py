@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dask_adaptive.loop import status as st
 from dask_adaptive.loop.names import named
 from dask_adaptive.loop.ports import Event, EventType
-from dask_adaptive.loop.status import Status
+from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.model.observed import ObservedCluster
 from dask_adaptive.model.plan import Action, Leave, Outcome, Plan, SetPin, SetReplicas, Unpin
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import RecyclePast
 
 #: What has cost something, or is about to: people should look.
 _WARNED = frozenset(
@@ -19,6 +20,7 @@ _WARNED = frozenset(
         Reason.CLIENT_PIN_EXPIRED,
         Reason.PINS_OVERRIDDEN,
         Reason.TASKS_GIVEN_BACK,
+        Reason.TASK_TOO_LONG,
     }
 )
 
@@ -29,6 +31,8 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
         worker = about(outcome.action)
         if isinstance(outcome.action, SetPin) and outcome.reason is Reason.INVALID_PIN:
             yield Event(EventType.WARNING, outcome.reason, outcome.message, worker)
+        elif outcome.done and outcome.reason is Reason.RECYCLE_ABORTED:
+            continue  # `events_of_aborts` tells it, with or without such an action
         elif outcome.done:
             yield Event(EventType.NORMAL, outcome.reason, describe(outcome.action), worker)
         elif outcome.reason is Reason.ACTION_FAILED:
@@ -55,6 +59,22 @@ def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
         yield Event(kind, note.kind, note.message, worker or "")
 
 
+def events_of_quotas(observed: ObservedCluster) -> Iterator[Event]:
+    """Annotations that can't be read: told as long as they stand."""
+    for group in observed.groups:
+        for worker in group.workers:
+            notes = worker.quota_notes
+            if notes is not None and notes.problem:
+                yield Event(EventType.WARNING, Reason.INVALID_QUOTA, notes.problem, worker.name)
+
+
+def events_of_aborts(now: RecyclePast, before: RecyclePast) -> Iterator[Event]:
+    """Workers that serve on because their replacements did not come."""
+    for worker, (until, why) in sorted(now.aborted.items()):
+        if before.aborted.get(worker, (0.0, ""))[0] != until:
+            yield Event(EventType.WARNING, Reason.RECYCLE_ABORTED, why, worker)
+
+
 def events_of_advice(decided: Plan) -> Iterator[Event]:
     """In Advise mode: what would have been done."""
     for action in decided.advice:
@@ -67,7 +87,7 @@ def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
     old = {c.type: c for c in before.conditions} if before else {}
     for condition in now.conditions:
         was = old.get(condition.type)
-        if condition.type not in {st.READY, st.INJECTED}:
+        if condition.type not in {st.READY, st.INJECTED} and not _is_of_storm(condition, was):
             continue  # these two say it all; more events would say the same thing again
         if was is not None and (was.status, was.reason) == (condition.status, condition.reason):
             continue
@@ -76,6 +96,10 @@ def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
             yield Event(EventType.WARNING, condition.reason, text)
         elif condition.status and was is not None and was.status is False:
             yield Event(EventType.NORMAL, condition.reason, f"{condition.type} again")
+
+
+def _is_of_storm(*conditions: Condition | None) -> bool:
+    return any(c is not None and c.reason is Reason.RECYCLE_STORM for c in conditions)
 
 
 def describe(action: Action) -> str:
@@ -94,6 +118,7 @@ _VERBS = {
     "Leave": "hands over what it has",
     "Cancel": "stays in service",
     "Delete": "is taken away",
+    "Restart": "is started anew",
 }
 
 

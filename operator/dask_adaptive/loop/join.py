@@ -21,6 +21,7 @@ from dask_adaptive.model.observed import (
     PlatformWorker,
     SchedulerWorker,
 )
+from dask_adaptive.model.recycle import UNUSED, Use
 
 #: Statuses of a worker that nobody is closing.
 _IN_SERVICE = frozenset({"running", "paused", "init"})
@@ -44,7 +45,7 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
     workers = defaultdict(list)
     for worker in view.workers:
         mine = processes.get(worker.name, ())
-        joined = _joined(worker, mine)
+        joined = _joined(worker, mine, at=view.at)
         if worker.pod in pods:  # the next pod is on its way, and on another machine
             joined = replace(joined, node_going="")
         if not mine and worker.name in departing:
@@ -57,11 +58,14 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
         found=view.found,
         conflict=view.conflict,
         groups=tuple(
-            ObservedGroup(g.name, g.replicas, tuple(workers[g.name])) for g in view.groups
+            ObservedGroup(g.name, g.replicas, tuple(workers[g.name]), g.handled)
+            for g in view.groups
         ),
         scheduler=replace(scheduler, workers=seen) if ending else scheduler,
         strangers=strangers,
         ending=ending,
+        at=view.at,
+        free_gpus=view.free_gpus,
     )
 
 
@@ -99,7 +103,9 @@ def _departing(
     return {name: "; ".join(sorted(said)) for name, said in messages.items()}
 
 
-def _joined(worker: PlatformWorker, processes: Sequence[SchedulerWorker]) -> ObservedWorker:
+def _joined(
+    worker: PlatformWorker, processes: Sequence[SchedulerWorker], *, at: float
+) -> ObservedWorker:
     return ObservedWorker(
         name=worker.name,
         uid=worker.uid,
@@ -114,13 +120,47 @@ def _joined(worker: PlatformWorker, processes: Sequence[SchedulerWorker]) -> Obs
         sole_bytes=sum(p.sole_bytes for p in processes),
         closable=bool(processes) and all(p.closable for p in processes),
         actors=any(p.actors for p in processes),
-        in_service=all(p.status in _IN_SERVICE for p in processes),
+        # One that the agent has stopped has the status of one that is being closed.
+        in_service=all(p.status in _IN_SERVICE or p.stopped for p in processes),
         pins=_distinct(p.pins for p in processes),
         manual_pin=worker.manual_pin,
         leaving=_leaving(processes),
-        leaving_message="; ".join(sorted({p.leaving_message for p in processes} - {""})),
+        leaving_message=_said(p.leaving_message for p in processes),
         node_going=worker.node_going,
         mark=worker.mark,
+        leaving_reason=next((p.leaving_reason for p in processes if p.leaving_reason), None),
+        pod_uid=worker.pod_uid,
+        pod_age_s=max(0.0, at - worker.pod_created_at) if worker.pod_created_at else worker.age_s,
+        use=highest(p.use for p in processes),
+        ends_in_s=min((worker.ends_in_s, *(p.lifetime_left_s for p in processes))),
+        paused=bool(processes) and all(p.status == "paused" for p in processes),
+        stopped=_said(p.stopped for p in processes),
+        too_short=any(p.too_short for p in processes),
+        quota_notes=worker.quota_notes,
+        recycle_asked=worker.recycle_asked,
+        drift=worker.drift,
+        gpus=worker.gpus,
+    )
+
+
+def _said(texts: Iterable[str]) -> str:
+    return "; ".join(sorted(set(texts) - {""}))
+
+
+def highest(uses: Iterable[Use]) -> Use:
+    """Of several processes in one pod the highest of each: the pod is replaced as a whole."""
+    distinct = [use for use in uses if use is not UNUSED]
+    if len(distinct) < 2:
+        return distinct[0] if distinct else UNUSED
+    return Use(
+        runs=max(u.runs for u in distinct),
+        failures=max(u.failures for u in distinct),
+        match=_said(u.match for u in distinct),
+        process=max(u.process for u in distinct),
+        unmanaged=max(u.unmanaged for u in distinct),
+        unmanaged_bytes=max(u.unmanaged_bytes for u in distinct),
+        gpu=max(u.gpu for u in distinct),
+        mean_s=max(u.mean_s for u in distinct),
     )
 
 

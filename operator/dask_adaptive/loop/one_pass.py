@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from dask_adaptive.loop.act import act
 from dask_adaptive.loop.happened import (
+    events_of_aborts,
     events_of_advice,
     events_of_conditions,
     events_of_notes,
     events_of_outcomes,
+    events_of_quotas,
 )
 from dask_adaptive.loop.join import join
 from dask_adaptive.loop.marks import Marked, marks
-from dask_adaptive.loop.ports import Event, PlatformError, Ports
+from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
+from dask_adaptive.loop.recycles import Calendar, is_pressing, recycles, wants_meters
 from dask_adaptive.loop.report import status_of
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import ClusterKey
@@ -24,13 +28,14 @@ from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Outcome, Plan
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.remember import remember
 
 #: The longest time between two passes over a cluster.
 REST_S = 5.0
 
-#: The time between passes while workers are on their way in or out.
+#: The time between passes while workers are on their way in or out, or near a quota.
 BRISK_S = 1.0
 
 
@@ -52,11 +57,22 @@ class ClusterLoop:
     Args:
         leaving: Workers that an earlier process had on their way out, as the policy's status says.
             Once they are missing, they explain why `replicas` is too high.
+        recycled: How many it had recycled, by reason, as the status says.
+        recent: When: seconds since 1970. They count for `maxPerHour`.
     """
 
-    def __init__(self, key: ClusterKey, ports: Ports, leaving: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        key: ClusterKey,
+        ports: Ports,
+        leaving: Iterable[str] = (),
+        *,
+        recycled: Mapping[Reason, int] = MappingProxyType({}),
+        recent: Iterable[float] = (),
+    ) -> None:
         self._key, self._ports = key, ports
-        self._past = Past(leaving=frozenset(leaving))
+        self._past = Past(leaving=frozenset(leaving), recycle=RecyclePast(totals=dict(recycled)))
+        self._calendar = Calendar(recent)
         self._status: Status | None = None
         self._told = frozenset[Event]()
         self._marked = Marked()
@@ -66,16 +82,21 @@ class ClusterLoop:
         """Bring the cluster a step closer to its policy; `PlatformError` if it cannot be seen."""
         ports = self._ports
         view = await ports.platform.look()
+        self._recall(view)
         observed = join(self._key, view, await self._ask_scheduler(view, policy))
         decided = plan(observed, policy, self._past, now=ports.clock())
         outcomes = await act(decided, policy, ports)
-        self._past = remember(self._past, observed, policy, decided, outcomes, now=ports.clock())
+        unheard = await self._limit(observed, decided)
+        before, now = self._past.recycle, ports.clock()
+        self._past = remember(self._past, observed, policy, decided, outcomes, now=now)
+        told = recycles(self._past.recycle, self._calendar, observed, now=now, unheard=unheard)
         status = status_of(
-            observed, policy, decided, outcomes, now=ports.clock(), before=self._status
+            observed, policy, decided, outcomes, now=now, before=self._status, recycles=told
         )
-        await self._report(observed, status, decided, outcomes)
+        aborts = events_of_aborts(self._past.recycle, before)
+        await self._report(observed, status, decided, outcomes, aborts)
         await self._mark(observed, policy)
-        again_in_s = _next(policy, status, outcomes)
+        again_in_s = _next(policy, status, decided, outcomes)
         return PassResult(observed, decided, outcomes, status, again_in_s)
 
     async def unmark(self) -> None:
@@ -85,13 +106,36 @@ class ClusterLoop:
                 await self._ports.reporter.mark(worker, Mark())
         self._bearers = frozenset()
 
+    def _recall(self, view: PlatformView) -> None:
+        """Take over what an earlier process has begun, once there is a date to go by."""
+        begun = self._calendar.begun(view, self._ports.clock())
+        if begun:
+            old = self._past.recycle
+            both = tuple(sorted((*begun, *old.begun)))
+            self._past = replace(self._past, recycle=replace(old, begun=both))
+
+    async def _limit(self, observed: ObservedCluster, decided: Plan) -> str:
+        """
+        Tell the agent how long workers may go on: after what was done, because one that has been
+        retired needs the place of a stopped one no more. Returns what kept it from hearing; the
+        next pass tells it again.
+        """
+        if not observed.found or observed.conflict or not observed.scheduler.is_connected:
+            return ""
+        try:
+            await self._ports.link.limit(decided.limits)
+        except LinkError as exc:
+            return str(exc)
+        return ""
+
     async def _ask_scheduler(self, view: PlatformView, policy: Policy) -> ObservedScheduler:
         # A cluster that is not there, or not ours, is not even asked.
         if not view.found:
             return ObservedScheduler(Reason.CLUSTER_NOT_FOUND, "there is no cluster to ask")
         if view.conflict:
             return ObservedScheduler(Reason.OWNERSHIP_CONFLICT, view.conflict)
-        return await self._ports.link.observe(policy)
+        meters = wants_meters(view, policy)
+        return await self._ports.link.observe(policy, meters=meters)
 
     async def _report(
         self,
@@ -99,12 +143,19 @@ class ClusterLoop:
         status: Status,
         decided: Plan,
         outcomes: tuple[Outcome, ...],
+        once: Iterable[Event],
     ) -> None:
         """Tell people of what is new: an unchanged world causes no call."""
-        happened = frozenset(events_of_outcomes(outcomes)) | frozenset(events_of_advice(decided))
+        happened = frozenset(
+            (
+                *events_of_outcomes(outcomes),
+                *events_of_advice(decided),
+                *events_of_quotas(observed),
+            )
+        )
         new = [e for e in _ordered(happened) if e not in self._told]
         noted = events_of_notes(observed)  # each comes only once, and may well say the same again
-        for event in (*events_of_conditions(status, self._status), *new, *noted):
+        for event in (*events_of_conditions(status, self._status), *new, *noted, *once):
             # An event that cannot be posted (a quota, a namespace that goes away) is lost; the
             # status says the same and must not be lost with it.
             with contextlib.suppress(PlatformError):
@@ -132,8 +183,8 @@ def _ordered(events: frozenset[Event]) -> list[Event]:
     return sorted(events, key=lambda e: (e.worker, e.reason.value, e.message))
 
 
-def _next(policy: Policy, status: Status, outcomes: tuple[Outcome, ...]) -> float:
-    if outcomes or status.pending or status.retiring:
+def _next(policy: Policy, status: Status, decided: Plan, outcomes: tuple[Outcome, ...]) -> float:
+    if outcomes or status.pending or status.retiring or is_pressing(decided):
         return BRISK_S
     # A window that holds no earlier recommendation would hold nothing back.
     return max(BRISK_S, min(REST_S, policy.idle_timeout_s / 3))

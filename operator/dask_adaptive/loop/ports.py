@@ -11,6 +11,7 @@ from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import Mark, ObservedScheduler, PlatformView
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limits
 
 
 class PlatformError(Exception):
@@ -38,6 +39,12 @@ class Platform(Protocol):
     async def delete_worker(self, worker: str, uid: str) -> None:
         """Delete a worker if it still has this uid; gone already is success. `PlatformError`."""
 
+    async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
+        """
+        Delete a worker's pod if it still has this uid; the platform brings another for the same
+        worker. Gone already is success. `PlatformError`.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Retired:
@@ -52,13 +59,27 @@ class Retired:
 class SchedulerLink(Protocol):
     """The one who talks to the scheduler. A scheduler that does not answer in time: `LinkError`."""
 
-    async def observe(self, policy: Policy) -> ObservedScheduler:
-        """Take a snapshot; never raises: a problem is part of the answer."""
+    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
+        """
+        Take a snapshot; never raises: a problem is part of the answer.
+
+        Args:
+            meters: Quotas are to be judged: what they are measured by is wanted, too.
+        """
 
     async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
-    ) -> list[Retired]:
-        """Begin to drain Dask workers, or ask how far they are; idempotent."""
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
+        over_pins: bool = False,
+    ) -> list[Retired]:  # fmt: skip
+        """
+        Begin to drain Dask workers, or ask how far they are; idempotent.
+
+        Args:
+            over_pins: Pins of people and of code do not count.
+        """
+
+    async def limit(self, limits: Limits) -> None:
+        """Say what workers may go on with; nothing is sent where nothing has changed."""
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Replacing
 
 #: Condition types, in the order in which they are shown.
 READY = "Ready"
@@ -28,13 +29,14 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     """
-    A worker about which there is something to say: pinned, on its way out, pending, or held.
+    A worker about which there is something to say: pinned, on its way out, pending, held, at a
+    quota.
 
     A worker that is busy, or idle for a short time, has no row: it is only counted.
     """
 
     name: str
-    state: str  # "Pending" | "Active" | "Draining" | "Drained" | "Going"
+    state: str  # "Pending" | "Active" | "Stopped" | "Draining" | "Drained" | "Going"
     reason: Reason
     message: str
     pod: str = ""
@@ -82,6 +84,9 @@ class Status:
     blockers: tuple[tuple[Reason, int], ...] = ()  # workers that are not needed and stay, by reason
     pending_reasons: tuple[tuple[str, int], ...] = ()
     workers: tuple[WorkerRow, ...] = ()  # at most 100
+    recycled: tuple[tuple[Reason, int], ...] = ()  # recycles begun so far, by reason
+    recent: tuple[float, ...] = ()  # seconds since 1970: automatic ones of this hour, at most 200
+    replacing: tuple[Replacing, ...] = ()  # in all groups; at most 50
     distributed: str = ""
     agent: str = ""
     conditions: tuple[Condition, ...] = ()

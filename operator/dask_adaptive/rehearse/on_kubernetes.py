@@ -19,6 +19,7 @@ from rich.console import Console
 
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy, parse_policy
+from dask_adaptive.model.reason import Reason
 from dask_adaptive.rehearse import demo
 from dask_adaptive.rehearse.record import Recorder, Sample
 from dask_adaptive.rehearse.view import PlainView, table_of
@@ -73,6 +74,7 @@ class Onlooker:
             wanted=status.get("wantedReplicas", 0),
             desired=status.get("desiredReplicas", 0),
             tally=scheduler.tally,
+            recycled=tuple((Reason(w), n) for w, n in status.get("recycled", {}).items()),
         )
         self.recorder.add(sample)
 

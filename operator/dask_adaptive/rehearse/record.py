@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event
 from dask_adaptive.model.observed import Tally
+from dask_adaptive.model.reason import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Figures:
     fixed_worker_s: float  # the same for a cluster that always has maxReplicas
     to_connected_s: tuple[float, ...]  # from load to the workers it asked for, each time
     to_gone_s: tuple[float, ...]  # from a worker's last task to its end, each worker
+    recycled: tuple[tuple[Reason, int], ...] = ()  # workers replaced, by reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Sample:
     wanted: int
     desired: int
     tally: Tally | None
+    recycled: tuple[tuple[Reason, int], ...] = ()
 
 
 class Recorder:
@@ -42,6 +45,7 @@ class Recorder:
         self._maximum, self._clock = maximum, clock
         self._began = self._last = clock()
         self._tally: Tally | None = None
+        self._recycled: tuple[tuple[Reason, int], ...] = ()
         self._peak, self._worker_s, self._present = 0, 0.0, 0
         self._rising_since: float | None = None
         self._to_connected: list[float] = []
@@ -60,6 +64,7 @@ class Recorder:
                 wanted=result.plan.wanted,
                 desired=result.plan.desired,
                 tally=result.observed.scheduler.tally,
+                recycled=result.status.recycled,
             )
         )
 
@@ -70,6 +75,7 @@ class Recorder:
         self._present, self._last = sample.present, now
         self._peak = max(self._peak, len(sample.idle_s))
         self._tally = sample.tally or self._tally
+        self._recycled = sample.recycled
         self._time_rise(sample.desired, sample.wanted, len(sample.idle_s), now)
         self._time_leaving(sample.idle_s, now)
 
@@ -88,6 +94,7 @@ class Recorder:
             fixed_worker_s=self._maximum * lasted,
             to_connected_s=tuple(self._to_connected),
             to_gone_s=tuple(self._to_gone),
+            recycled=self._recycled,
         )
 
     def _time_rise(self, desired: int, wanted: int, connected: int, now: float) -> None:

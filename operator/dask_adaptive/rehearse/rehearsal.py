@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Protocol
 
 from dask_adaptive.local.platform import LocalPlatform
@@ -19,6 +20,7 @@ from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
 from dask_adaptive.scheduler.link import Link, connect
 
 #: Passes come faster than in a cluster: a rehearsal is watched by a person.
@@ -58,7 +60,7 @@ class Rehearsal:
         policy: May be replaced while it runs; the next pass obeys the new one.
         directory: For logs, annotations and worker directories; must exist.
         watchers: Told of each pass and each event.
-        capacity, nthreads, memory_limit, groups: As `LocalPlatform` takes them.
+        capacity, nthreads, memory_limit, groups, walltime_s, nanny: As `LocalPlatform` takes them.
         initial: Workers that the cluster starts with, as `spec.worker.replicas` says.
         inject: Whether the scheduler preloads the agent.
         attach: Whether the loop may attach it to a scheduler that runs without.
@@ -83,12 +85,14 @@ class Rehearsal:
         port: int = 0,
         timeout_s: float = 5.0,
         python: str = sys.executable,
+        walltime_s: float = math.inf,
+        nanny: bool = False,
     ) -> None:
         self.policy, self.key = policy, ClusterKey("local", policy.cluster)
         self._directory, self._watchers = directory, watchers
         self._local = {
             "capacity": capacity, "nthreads": nthreads, "memory_limit": memory_limit,
-            "groups": groups, "python": python,
+            "groups": groups, "python": python, "walltime_s": walltime_s, "nanny": nanny,
             "manual_max_s": lambda: self.policy.pins.manual_max_s,
         }  # fmt: skip
         self._initial = initial
@@ -122,19 +126,25 @@ class Rehearsal:
             await self.platform.close()
             await self.scheduler.process.end()
 
-    def start_loop(self, leaving: Iterable[str] = ()) -> None:
+    def start_loop(
+        self,
+        leaving: Iterable[str] = (),
+        recycled: Mapping[Reason, int] = MappingProxyType({}),
+        recent: Iterable[float] = (),
+    ) -> None:
         """
         Begin to pass over the cluster with no memory of any loop before: a fresh operator.
 
         Args:
-            leaving: What a fresh operator reads from the policy's status; see `ClusterLoop`.
+            leaving, recycled, recent: What it reads from the policy's status; see `ClusterLoop`.
         """
         self.link = connect(
             self.address, attach=self._attach, tally=True, timeout_s=self._timeout_s
         )
         platform, link = self.wrap_ports(self.platform, self.link)
         ports = Ports(platform, link, _Reporter(self._watchers), time.monotonic)
-        self._passes = asyncio.create_task(self._run(ClusterLoop(self.key, ports, leaving)))
+        loop = ClusterLoop(self.key, ports, leaving, recycled=recycled, recent=recent)
+        self._passes = asyncio.create_task(self._run(loop))
 
     async def stop_loop(self) -> None:
         """End the loop where it stands, as a killed operator would."""

@@ -21,8 +21,8 @@ from dask_adaptive.planner.candidates import claims
 from dask_adaptive.rehearse.record import Figures
 
 _COLOURS = {
-    "Pending": "yellow", "Active": "green", "Draining": "magenta", "Drained": "magenta",
-    "Going": "red",
+    "Pending": "yellow", "Active": "green", "Stopped": "yellow", "Draining": "magenta",
+    "Drained": "magenta", "Going": "red",
 }  # fmt: skip
 
 
@@ -48,6 +48,8 @@ class PlainView:
         line = f"  workers: {s.connected} connected, {s.busy} busy, {s.pinned} pinned, " + (
             f"{s.retiring} leaving, {s.pending} pending, {s.desired} desired"
         )
+        if s.recycled:
+            line += f", {sum(n for _, n in s.recycled)} recycled"
         if line != self._last:
             self._last = line
             self._line(line)
@@ -110,6 +112,8 @@ def _headline(result: PassResult) -> Text:
     text.append(f"{scheduler.processing + scheduler.queued} tasks to do   ")
     for shuffle in scheduler.shuffles:
         text.append(f"shuffle run {shuffle.run_id} on {shuffle.workers} workers   ", "yellow")
+    if s.recycled:
+        text.append(f"{sum(n for _, n in s.recycled)} recycled   ", "magenta")
     if scheduler.tally is not None:
         text.append(f"{scheduler.tally.runs} runs, {scheduler.tally.redone} redone", "bold")
     text.append(f"\n{s.reason.value}: {s.message}", style="italic")
@@ -163,6 +167,9 @@ def rows_of(figures: Figures) -> list[tuple[str, str]]:
         ("from last task to end of a worker: min · median · max", _spread(figures.to_gone_s)),
         ("lasted", f"{figures.lasted_s:.0f} s"),
     ]
+    if figures.recycled:
+        why = ", ".join(f"{count} {reason.value}" for reason, count in figures.recycled)
+        rows.append(("workers recycled", why))
     tally = figures.tally
     if tally is None:
         return [("tasks", "not counted: the agent was not there"), *rows]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask_adaptive.loop.ports import LinkError, Retired
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limits
 from dask_adaptive.planner.pins import OWNER
 from dask_adaptive.scheduler.calls import SchedulerCalls
+from dask_adaptive.scheduler.limits import Told, limit_request
 from dask_adaptive.scheduler.notes import NoteReader
 from dask_adaptive.scheduler.snapshot import SnapshotReader
 from dask_adaptive_agent import wire
+
+logger = logging.getLogger(__name__)
 
 
 class AgentGone(LinkError):
@@ -40,6 +46,7 @@ class AgentLink:
     Args:
         hello: Its answer to the first message.
         notes: What of its notes has been read; see `SnapshotReader`.
+        clock: Seconds that never go backwards; ends that were told count down on it.
     """
 
     def __init__(
@@ -49,17 +56,23 @@ class AgentLink:
         *,
         notes: NoteReader,
         tally: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._calls, self._hello = calls, hello
+        self._calls, self._hello, self._clock = calls, hello, clock
         self._reader = SnapshotReader(notes)
         self._extra = {"tally": True} if tally else {}
         self._configured: tuple[str, dict[str, Any]] | None = None
+        self._told: Told | None = None
+        self._is_deaf = False  # the agent knows nothing of limits
 
-    async def observe(self, policy: Policy) -> ObservedScheduler:
+    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         """Take a snapshot. Raises `LinkError`, `AgentGone` among them."""
         await self._configure(policy)
         target_ms = round(policy.target_duration_s * 1000)
-        answer = await self._ask(wire.OBSERVE, target_duration_ms=target_ms, **self._reader.request)
+        request = self._reader.request
+        if meters or self._reader.wants_meters:
+            request["meters"] = True
+        answer = await self._ask(wire.OBSERVE, target_duration_ms=target_ms, **request)
         if answer["session"] != self._hello["session"]:
             raise AgentGone("the scheduler has been restarted")
         return self._reader.read(
@@ -67,8 +80,13 @@ class AgentLink:
         )
 
     async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
-    ) -> list[Retired]:
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
+        over_pins: bool = False,
+    ) -> list[Retired]:  # fmt: skip
+        # A stopped worker that is retired still counts as stopped, until limits come from somebody
+        # who knows of it: the next ones are sent though they be the same.
+        self._told = None
+        beaten = {"over_pins": [wire.MANUAL, wire.CLIENT]} if over_pins else {}
         answer = await self._ask(
             wire.RETIRE,
             names=list(names),
@@ -76,8 +94,34 @@ class AgentLink:
             busy_ok=busy_ok,
             deadline_ms=round(policy.retirement.grace_s * 1000),
             on_timeout=policy.retirement.on_timeout.value,
+            **beaten,
         )
         return _outcomes(answer)
+
+    async def limit(self, limits: Limits) -> None:
+        """
+        Say what workers may go on with, where that is not what this agent was told last.
+
+        An agent too old to enforce limits is left alone: the planner still replaces workers, only
+        later, from pass to pass.
+        """
+        now = self._clock()
+        if self._is_deaf or (self._told is not None and self._told.is_still(limits, now)):
+            return
+        self._told = None  # until it is certain that the agent has heard
+        answer = await self._calls.call(
+            wire.LIMIT,
+            protocol=wire.PROTOCOL,
+            session=self._hello["session"],
+            **limit_request(limits),
+        )
+        if answer is not None:
+            _read(wire.LIMIT, answer)
+            self._told = Told(limits, now)
+        elif limits.workers:
+            self._is_deaf = True
+            text = "Agent %s in %s is too old to enforce quotas between two passes"
+            logger.warning(text, self._hello["agent"], self._calls.address)
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True

@@ -13,6 +13,7 @@ from dask_adaptive.loop.ports import LinkError, Retired
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limits
 from dask_adaptive.scheduler.agent_link import AgentGone, AgentLink
 from dask_adaptive.scheduler.attach import attach as attach_agent
 from dask_adaptive.scheduler.calls import SchedulerCalls
@@ -59,14 +60,14 @@ class Link:
         self._retry_at = 0.0
         self._notes = NoteReader()
 
-    async def observe(self, policy: Policy) -> ObservedScheduler:
+    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         """Take a snapshot; a problem is part of the answer."""
         try:
             try:
-                return await (await self._open()).observe(policy)
+                return await (await self._open()).observe(policy, meters=meters)
             except AgentGone:
                 self._link = None
-                return await (await self._open()).observe(policy)
+                return await (await self._open()).observe(policy, meters=meters)
         except ProtocolMismatch as exc:
             return self._problem(Reason.PROTOCOL_MISMATCH, exc)
         except LinkError as exc:
@@ -76,9 +77,18 @@ class Link:
             return self._problem(Reason.SCHEDULER_UNREACHABLE, odd)
 
     async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
-    ) -> list[Retired]:
-        return await (await self._open()).retire(names, policy, reason, busy_ok=busy_ok)
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
+        over_pins: bool = False,
+    ) -> list[Retired]:  # fmt: skip
+        link = await self._open()
+        return await link.retire(names, policy, reason, busy_ok=busy_ok, over_pins=over_pins)
+
+    async def limit(self, limits: Limits) -> None:
+        try:
+            await (await self._open()).limit(limits)
+        except AgentGone:
+            self._link = None  # the next observation finds out what is there now
+            raise
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
@@ -132,7 +142,9 @@ class Link:
             except LinkError as exc:
                 why = _Degraded(Reason.AGENT_MISSING, f"{exc}; served by stock RPC")
         if hello is not None:
-            return AgentLink(self._calls, hello, notes=self._notes, tally=self._tally)
+            return AgentLink(
+                self._calls, hello, notes=self._notes, tally=self._tally, clock=self._clock
+            )
         self._retry_at = self._clock() + RETRY_S
         return StockLink(self._calls, self._long_calls, degraded=why.reason, message=why.message)
 

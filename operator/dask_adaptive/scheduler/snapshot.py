@@ -17,8 +17,16 @@ from dask_adaptive.model.observed import (
     Shuffle,
     Tally,
 )
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.scheduler.meters import Metered, read_meters
 from dask_adaptive.scheduler.notes import NoteReader
 from dask_adaptive_agent import wire
+
+#: Every so many snapshots the agent is asked for meters, whoever wants them.
+PROBE = 10
+
+#: What the agent is given as the reason of a retirement is a word of ours, unless others gave it.
+_REASONS = {reason.value: reason for reason in Reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,16 @@ class SnapshotReader:
         self._notes = notes
         self._session, self._known = "", 0
         self._introduced: dict[int, _Introduced] = {}
+        self._unmetered = PROBE  # snapshots since one with meters
+        self._has_lifetimes = False
+
+    @property
+    def wants_meters(self) -> bool:
+        """
+        Whether some worker may end by Dask's own `--lifetime`, quotas or not. Workers report that
+        some time after they have joined, so it is looked at from time to time.
+        """
+        return self._has_lifetimes or self._unmetered >= PROBE
 
     @property
     def request(self) -> dict[str, Any]:
@@ -73,17 +91,24 @@ class SnapshotReader:
     def _read(self, snapshot: Mapping[str, Any], *, agent: str, version: str) -> ObservedScheduler:
         self._introduce(snapshot)
         totals = snapshot["totals"]
+        metered = read_meters(snapshot, lambda slot: self._introduced[slot].memory_limit)
+        self._unmetered += 1
+        if snapshot.get("meters") is not None:
+            self._unmetered, self._has_lifetimes = 0, bool(metered.lifetimes)
         return ObservedScheduler(
             session=snapshot["session"],
             distributed=version,
             agent=agent,
             target=snapshot["target"],
-            workers=self._workers(snapshot),
+            workers=self._workers(snapshot, metered),
             shuffles=tuple(
                 Shuffle(s["id"], s["run_id"], s["workers"]) for s in snapshot["shuffles"]
             ),
             notes=self._notes.read(snapshot["session"], snapshot.get("notes", ())),
             pins_expired=tuple(sorted(snapshot.get("pins_expired", {}).items())),
+            redone=tuple(sorted(snapshot.get("redone", {}).items())),
+            held=metered.held,
+            expected_s=metered.expected_s,
             queued=totals["queued"] + totals["unrunnable"],
             processing=totals["processing"],
             tally=_tally(snapshot["tally"]),
@@ -101,11 +126,14 @@ class SnapshotReader:
         for slot in gone:
             del self._introduced[slot]
 
-    def _workers(self, snapshot: Mapping[str, Any]) -> tuple[SchedulerWorker, ...]:
+    def _workers(
+        self, snapshot: Mapping[str, Any], metered: Metered
+    ) -> tuple[SchedulerWorker, ...]:
         columns: Mapping[str, Any] = snapshot["workers"]
         closable, actors = set(snapshot["closable"]), set(snapshot["actors"])
         pins, leaving = _pins(snapshot), {r["slot"]: r for r in snapshot["retirements"]}
         departing = {r["slot"]: _departing(r) for r in snapshot.get("departures", ())}
+        stops = {r["slot"]: r["message"] or r["kind"] for r in snapshot.get("stops", ())}
         rows = zip(*(columns[c] for c in wire.Columns.__annotations__), strict=True)
         return tuple(
             SchedulerWorker(
@@ -124,8 +152,13 @@ class SnapshotReader:
                 pins=pins.get(slot, ()),
                 leaving=Leaving(leaving[slot]["state"]) if slot in leaving else Leaving.NO,
                 leaving_message=leaving[slot]["message"] if slot in leaving else "",
+                leaving_reason=_REASONS.get(leaving[slot]["reason"]) if slot in leaving else None,
                 departing=departing[slot].message if slot in departing else "",
                 departing_left_s=departing[slot].left_s if slot in departing else math.inf,
+                use=metered.use(slot),
+                lifetime_left_s=metered.lifetimes.get(slot, math.inf),
+                stopped=stops.get(slot, ""),
+                too_short=slot in metered.too_short,
             )
             for slot, status, processing, occupancy_ms, idle_ms, sole_bytes, memory in rows
         )

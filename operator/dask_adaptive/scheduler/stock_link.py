@@ -20,6 +20,7 @@ from dask_adaptive.loop.ports import LinkError, Retired
 from dask_adaptive.model.observed import Leaving, ObservedScheduler, SchedulerWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limits
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.stock_leave import StockDepartures
 
@@ -49,8 +50,8 @@ class StockLink:
         self._moves: dict[str, asyncio.Task[bool]] = {}
         self._departures = StockDepartures(calls, long_calls, clock)
 
-    async def observe(self, policy: Policy) -> ObservedScheduler:
-        """Ask what stock handlers know. Raises `LinkError`."""
+    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
+        """Ask what stock handlers know: nothing that quotas count. Raises `LinkError`."""
         if not self._version:
             self._version = _distributed(await self._calls.call("versions"))
         identity = await self._calls.call("identity")
@@ -75,14 +76,15 @@ class StockLink:
         )
 
     async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False
-    ) -> list[Retired]:
+        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
+        over_pins: bool = False,
+    ) -> list[Retired]:  # fmt: skip
         """
         Let workers go that `workers_to_close` offers now; their data moves in the background.
 
         One request at a time: upstream's RetireWorker counts a copy on another leaving worker as
-        safe, so two that leave one after the other may each rely on the other's copy. `busy_ok`
-        changes nothing: stock RPC does not know a pinned worker from a busy one.
+        safe, so two that leave one after the other may each rely on the other's copy. `busy_ok` and
+        `over_pins` change nothing: stock RPC does not know a pinned worker from a busy one.
         """
         identity = await self._calls.call("identity")
         rows = {str(row["name"]): (a, row["status"]) for a, row in identity["workers"].items()}
@@ -120,6 +122,9 @@ class StockLink:
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         # No stock handler puts a worker back to service: it goes on leaving, its data is safe.
         return [Retired(n, "draining", None, "cannot be called back by stock RPC") for n in names]
+
+    async def limit(self, limits: Limits) -> None:
+        """Nobody to tell: no stock handler keeps tasks from a worker and lets it go on."""
 
     async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
         """Nobody to tell: our own vetoes read the annotations themselves."""

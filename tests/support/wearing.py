@@ -1,0 +1,49 @@
+"""Tasks that use workers up. Nested functions, so that they travel by value: see `tasks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def _by_value() -> tuple[Callable[..., Any], ...]:
+    def where(i: int, seconds: float) -> tuple[int, str]:
+        """The number, and the process that ran it."""
+        import time
+
+        from distributed import get_worker
+
+        time.sleep(seconds)
+        return i, get_worker().id
+
+    def leak(i: int, size: int, seconds: float) -> int:
+        """Keep memory that nobody will ever give back."""
+        import builtins
+        import time
+
+        kept: list[bytes] = builtins.__dict__.setdefault("leaked", [])
+        kept.append(b"x" * size)
+        time.sleep(seconds)
+        return i
+
+    def fragile(i: int, seconds: float) -> tuple[int, str]:
+        """In a broken process every run fails as with a broken GPU."""
+        import builtins
+        import time
+
+        from distributed import get_worker
+
+        if "broken" in builtins.__dict__:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        time.sleep(seconds)
+        return i, get_worker().id
+
+    def break_process() -> None:
+        import builtins
+
+        builtins.__dict__["broken"] = True
+
+    return where, leak, fragile, break_process
+
+
+where, leak, fragile, break_process = _by_value()
