@@ -7,7 +7,7 @@ OLDEST := 2023.5.0
 MIDDLE := 2024.8.2
 NEWEST := 2026.8.0
 BETWEEN := 2024.2.1 2025.1.0 2025.7.0
-TOOLS := pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
+TOOLS := cronsim tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-k8s bench clean

@@ -92,8 +92,8 @@ class Limits:
         profiles = _profiles(request)
         by_name = _limits(request, profiles, self._clock())
         others = number(request, "others", -1, low=-1, high=len(profiles) - 1)
-        self._others = NO_LIMIT if others < 0 else Limit(profile=profiles[others])
         self.stops = number(request, "stops", 0)
+        self._others = NO_LIMIT if others < 0 else Limit(profile=profiles[others])
         self.profiles = profiles
         self._by_name = by_name
         self.have_ends = any(math.isfinite(limit.ends_at) for limit in by_name.values())

@@ -82,6 +82,25 @@ async def test_a_broken_worker_costs_each_task_at_most_what_it_cost_before(
     assert {0} == suspicious(s)
 
 
+@gen_cluster(client=True, nthreads=FOUR)
+async def test_workers_that_nobody_has_named_may_be_watched(c: Any, s: Any, *workers: Any) -> None:
+    """A new worker on a broken machine must not wait for the operator's next pass."""
+    install(s)
+    broken, other = workers[:2]
+    session = (await ask(s, wire.HELLO))["session"]
+    named = {"names": [str(other.name)], "runs": [0], "left_ms": [-1], "profile": [0]}
+    profiles = [{}, CUDA]
+    answer = await ask(s, wire.LIMIT, session=session, profiles=profiles, stops=1, others=1, **named)
+    assert "error" not in answer, answer
+
+    on = {"workers": [broken.address], "allow_other_workers": True}
+    await wait(c.submit(fails, 1, "CUDA error", on=[broken.address], retries=1, **on))
+    assert {broken.address: wire.S_PATTERN} == await stopped(s)
+
+    answer = await ask(s, wire.LIMIT, session=session, profiles=profiles, others=2, **named)
+    assert wire.E_INVALID == answer["error"]
+
+
 @pytest.mark.parametrize("with_limits", [False, True], ids=["stock", "limits"])
 def test_a_task_that_fails_everywhere_is_to_blame_itself(with_limits: bool) -> None:
     """And it fails as it does without us: after as many tries, with the same error."""

@@ -128,7 +128,7 @@ async def test_no_task_starts_that_its_pod_does_not_outlive(
     limiting = asyncio.ensure_future(_limit_pods(stock, 45))
     await _until_pods(stock, 2)
     began = time.monotonic()
-    names = [f"s{i}" for i in range(10)]
+    names = [f"s{i}" for i in range(16)]
     given = stock.client.map(logged, names, seconds=12.0, pure=False)
     await _until_done(given, patience_s=100.0)  # some are given up, after four workers died
     stock_s = time.monotonic() - began
@@ -139,23 +139,23 @@ async def test_no_task_starts_that_its_pod_does_not_outlive(
     await stock.close()
 
     lifetime = {"minTaskDuration": "12s", "margin": "3s"}
-    policy = {"minReplicas": 2, "recycle": {"lifetime": lifetime}}
+    policy = {"minReplicas": 2, "maxReplicas": 2, "recycle": {"lifetime": lifetime}}
     c = await start("ours", policy=policy)
     limiting = asyncio.ensure_future(_limit_pods(c, 45))
     await c.until_connected(2)
     began = time.monotonic()
-    futures = c.client.map(result, range(10), seconds=12.0, pure=False)
+    futures = c.client.map(result, range(16), seconds=12.0, pure=False)
     await c.client.gather(futures)
     took_s = time.monotonic() - began
     limiting.cancel()
     with capsys.disabled():
         print(
-            f"\n10 tasks of 12 s on 2 workers of 45 s: ours {took_s:.0f} s;"
+            f"\n16 tasks of 12 s on 2 workers of 45 s: ours {took_s:.0f} s;"
             f" stock {done} done after {stock_s:.0f} s, {wasted} runs wasted"
         )
 
     assert 0 < wasted
-    assert (10, 10, 0) == await c.counts()
+    assert (16, 16, 0) == await c.counts()
     assert {"Lifetime"} == set(await _recycled(c))
 
 

@@ -132,6 +132,7 @@ R = "spec.recycle"
         ({"tasks": {"max": 9, "exact": "yes"}}, f"{R}.tasks.exact must be true or false"),
         ({"lifetime": {"max": "0s"}}, f"{R}.lifetime.max must be longer than 0s"),
         ({"lifetime": {"max": "1d"}}, f"{R}.lifetime.max: '1d' is not a duration; write one like"),
+        ({"lifetime": {"walltime": True}}, f"{R}.lifetime.walltime needs recycle.lifetime.max"),
         ({"lifetime": {"deviations": -1}}, f"{R}.lifetime.deviations must be a number from 0 to"),
         ({"lifetime": {"deviations": math.nan}}, "must be a number from 0 to 10"),
         ({"lifetime": {"deviations": True}}, "must be a number from 0 to 10"),

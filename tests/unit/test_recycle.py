@@ -48,6 +48,7 @@ from dask_adaptive.model.recycle import (
     Window,
 )
 from dask_adaptive.planner.plan import plan
+from dask_adaptive.planner.walltime import with_walltimes
 from support.farm import Farm
 from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, pending, worker
 
@@ -507,6 +508,35 @@ def test_the_hour_is_shared_by_all_groups() -> None:
 
 
 # --- what the agent is told -------------------------------------------------------------------
+
+
+def test_a_walltime_is_an_end() -> None:
+    old = [busy("a", pod_age_s=250.0), busy("b", pod_age_s=299.0), busy("c", pod_age_s=50.0)]
+    rules = Recycle(lifetime=LifetimeQuota(300.0, margin_s=10.0, is_walltime=True))
+    policy = dataclasses.replace(POLICY, recycle=rules)
+    seen = with_walltimes(cluster(old, target=3), policy)
+    decided = plan(dataclasses.replace(seen, at=AT), policy, PAST, now=NOW)
+
+    assert {"a": 40.0, "b": 0.0, "c": 240.0} == {
+        n: limit.left_s for n, limit in decided.limits.workers.items()
+    }
+    assert [290.0] == [p.fresh_s for p in decided.limits.profiles]
+    assert "retire b" in actions(decided)
+    assert with_walltimes(seen, POLICY) is seen
+
+
+def test_newcomers_are_watched_for_failures_from_the_start() -> None:
+    world = dataclasses.replace(cluster([A, B]), strangers=("x",))
+    limits = decide(world, failures=FailureQuota(5)).limits
+    assert limits.others is not None
+    assert 5 == limits.profiles[limits.others].failures
+    assert 0 == limits.profiles[limits.workers["x"].profile].failures
+
+
+@pytest.mark.parametrize("rules", [{"min_age_s": 60.0}, {"failures": FailureQuota()}])
+def test_newcomers_are_not_watched(rules: dict[str, Any]) -> None:
+    rules = {"failures": FailureQuota(5), **rules}
+    assert decide(cluster([A, B]), **rules).limits.others is None
 
 
 def test_workers_have_limits() -> None:

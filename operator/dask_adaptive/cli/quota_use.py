@@ -26,6 +26,7 @@ from dask_adaptive.model.observed import ObservedScheduler, ObservedWorker
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.recycle import Quota, RecyclePast
 from dask_adaptive.planner.quotas import QuotaLine, quota_lines
+from dask_adaptive.planner.walltime import with_walltimes
 
 #: For all of it, and of that for the scheduler's answer.
 PATIENCE_S, ANSWER_S = 10.0, 3.0
@@ -54,7 +55,7 @@ async def quota_facts(
     key = ClusterKey(parsed.meta.namespace, rules.cluster)
     seen = view(world, key, now=time.time(), read_pin=lambda _: None)
     scheduler = await _scheduler(key, context)
-    observed = join(key, seen, scheduler)
+    observed = with_walltimes(join(key, seen, scheduler), rules)
     worker = next((w for g in observed.groups for w in g.workers if w.name == parsed.worker), None)
     if worker is None:
         return ()

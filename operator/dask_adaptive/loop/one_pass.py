@@ -31,6 +31,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.remember import remember
+from dask_adaptive.planner.walltime import with_walltimes
 
 #: The longest time between two passes over a cluster.
 REST_S = 5.0
@@ -83,7 +84,8 @@ class ClusterLoop:
         ports = self._ports
         view = await ports.platform.look()
         self._recall(view)
-        observed = join(self._key, view, await self._ask_scheduler(view, policy))
+        seen = join(self._key, view, await self._ask_scheduler(view, policy))
+        observed = with_walltimes(seen, policy)
         decided = plan(observed, policy, self._past, now=ports.clock())
         outcomes = await act(decided, policy, ports)
         unheard = await self._limit(observed, decided)

@@ -69,6 +69,7 @@ class LifetimeQuota:
     floor_s: float = 0.0  # no task is expected to take less
     deviations: float = 2.0  # a task is expected to take its mean and so many deviations
     margin_s: float = 10.0  # before a worker's end it is drained: data moves, nothing runs
+    is_walltime: bool = False  # somebody else ends workers at `maximum_s`
 
 
 @dataclass(frozen=True, slots=True)

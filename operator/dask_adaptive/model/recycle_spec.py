@@ -135,7 +135,11 @@ def _tasks(spec: Reader) -> TaskQuota:
 
 
 def _lifetime(spec: Reader) -> LifetimeQuota:
+    is_walltime = spec.flag("walltime", False)
+    if is_walltime and spec.seconds("max", math.inf, positive=True) == math.inf:
+        raise spec.error("walltime", " needs recycle.lifetime.max: how long workers have")
     return LifetimeQuota(
+        is_walltime=is_walltime,
         maximum_s=spec.seconds("max", math.inf, positive=True),
         jitter=spec.percent("jitter", 0.0),
         floor_s=spec.seconds("minTaskDuration", 0.0),

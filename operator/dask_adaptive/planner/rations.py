@@ -87,7 +87,7 @@ def limit_of(worker: ObservedWorker, recycle: Recycle, *, expected_s: float = 0.
 
     `left_s` is about ends that others set: of the pod, or of Dask's --lifetime. Who lifts a limit,
     because a worker may not be replaced now, lifts `runs` only; the end comes all the same. At
-    `recycle.lifetime.max` nothing ends: such a worker finishes what it runs, however long.
+    `recycle.lifetime.max` nothing ends, unless it is a walltime: see `walltime`.
 
     Args:
         expected_s: How long the longest of the unfinished tasks is expected to take; 0: unknown.
