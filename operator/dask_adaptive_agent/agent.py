@@ -87,46 +87,51 @@ class Agent:
         self.choice = ShuffleChoice(scheduler, leaving=self.leaving, chosen=self.shuffles.look)
         self.orders = Orders(self)
         self.tally: TallyPlugin | None = None
-        self.stops = Stops(
-            scheduler,
-            self.roster.entries,
-            self.limits,
-            is_pinned=self.is_pinned,
-            is_leaving=self.is_leaving,
-            lease_s=lambda: self.settings.lease_ms / 1000,
-            tell=self.notes.add,
-            clock=clock,
-        )
-        self.meters = Meters(
-            self.roster.entries, clock, reached=self.stops.reached, failed=self.stops.failed
-        )
-        self.retirements = Retirements(
-            scheduler,
-            pinned_by=lambda ws, over: ", ".join(self.pinned_by(ws, over=over)),
-            stops=self.stops,
-            lease_s=lambda: self.settings.lease_ms / 1000,
-            clock=clock,
-        )
-        self.departures = Departures(
-            scheduler,
-            retirements=self.retirements,
-            back=self.stops.take_back,
-            pinned_by=lambda ws: ", ".join(self.pinned_by(ws)),
-            lease_s=lambda: self.settings.lease_ms / 1000,
-            tell=self.notes.add,
-            clock=clock,
-        )
-        self.endings = Endings(
-            scheduler,
-            self.limits,
-            lease_s=lambda: self.settings.lease_ms / 1000,
-            tell=self.notes.add,
-            clock=clock,
-        )
+        self._make_exits()
         self.redone = Redone(scheduler, self._cause)
         self.removals = Removals(scheduler)
         self.removals.listeners.append(self.redone.removing)
         self._started_at = clock()
+
+    def _make_exits(self) -> None:
+        """The ways out of service, which take workers over from each other."""
+        self.stops = Stops(
+            self.scheduler,
+            self.roster.entries,
+            self.limits,
+            is_pinned=self.is_pinned,
+            is_leaving=self.is_leaving,
+            lease_s=self._lease_s,
+            tell=self.notes.add,
+            clock=self.clock,
+        )
+        self.meters = Meters(
+            self.roster.entries, self.clock, reached=self.stops.reached, failed=self.stops.failed
+        )
+        self.retirements = Retirements(
+            self.scheduler,
+            pinned_by=lambda ws, over: ", ".join(self.pinned_by(ws, over=over)),
+            stops=self.stops,
+            lease_s=self._lease_s,
+            clock=self.clock,
+        )
+        self.departures = Departures(
+            self.scheduler,
+            retirements=self.retirements,
+            back=self.stops.take_back,
+            pinned_by=lambda ws: ", ".join(self.pinned_by(ws)),
+            lease_s=self._lease_s,
+            tell=self.notes.add,
+            clock=self.clock,
+        )
+        self.endings = Endings(
+            self.scheduler,
+            self.limits,
+            is_pinned=self.is_pinned,
+            lease_s=self._lease_s,
+            tell=self.notes.add,
+            clock=self.clock,
+        )
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """RPC handlers by the name of their message."""
@@ -352,6 +357,9 @@ class Agent:
 
     def _held_by_shuffles(self) -> Collection[str]:
         return self.shuffles.pinned() if self.settings.shuffle_pins else ()
+
+    def _lease_s(self) -> float:
+        return self.settings.lease_ms / 1000
 
     def _shuffle_timeout_s(self) -> float:
         return self.settings.shuffle_timeout_ms / 1000 if self.settings.shuffle_pins else math.inf

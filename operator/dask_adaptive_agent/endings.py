@@ -15,7 +15,7 @@ from dask_adaptive_agent.ends import Ends
 from dask_adaptive_agent.limits import Limits
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from distributed.scheduler import Scheduler, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class Endings:
     Args:
         scheduler: Its workers.
         limits: What the operator has said of them.
+        is_pinned: Whether a worker must stay, so that none comes in its place.
         lease_s: So long after it was last heard, the operator counts as gone.
         tell: Makes a note: kind, message, names of workers.
         clock: That of `limits`.
@@ -40,11 +41,14 @@ class Endings:
         scheduler: Scheduler,
         limits: Limits,
         *,
+        is_pinned: Callable[[WorkerState], bool],
         lease_s: Callable[[], float],
         tell: Callable[[str, str, Sequence[str]], None],
         clock: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
+        self._is_pinned = is_pinned
+        self._are_all_pinned = False
         self._lease_s = lease_s
         self._clock = clock
         self._heard_at = -math.inf
@@ -100,6 +104,8 @@ class Endings:
     def _look(self) -> None:
         self.ends.refresh()
         has_ends = bool(self.ends.by_address)
+        # A shuffle would wait for its tasks, they for a new worker, and that for the shuffle's end.
+        self._are_all_pinned = has_ends and all(map(self._is_pinned, self._scheduler.running))
         self.durations.switch(has_ends or self.ends.are_measured)
         if not has_ends:
             self.assigning.uninstall()
@@ -112,7 +118,7 @@ class Endings:
             self._scheduler.stimulus_queue_slots_maybe_opened(stimulus_id="dask-adaptive-look")
 
     def _is_attended(self) -> bool:
-        return self._clock() - self._heard_at <= self._lease_s()
+        return not self._are_all_pinned and self._clock() - self._heard_at <= self._lease_s()
 
     def _arm(self, pause_s: float) -> None:
         if self._timer is not None:

@@ -91,6 +91,7 @@ NONSENSE: list[tuple[dict[str, Any], list[str]]] = [
         ["spec.workerGroups[0].recycle.tasks.jitter", "must be a percentage from 0% to 100%"],
     ),
     ({"recycle": {"tasks": {"max": -1}}}, ["spec.recycle.tasks.max", "or equal to 0"]),
+    ({"recycle": {"lifetime": {"walltime": True}}}, ["recycle.lifetime.walltime needs recycle.li"]),
     ({"recycle": {"lifetime": {"max": "0s"}}}, ["recycle.lifetime.max must be longer than"]),
     ({"recycle": {"lifetime": {"jitter": "101%"}}}, ["recycle.lifetime.jitter must be a perc"]),
     (

@@ -158,15 +158,18 @@ def test_without_ends_all_is_as_upstream_has_it(how: str) -> None:
 
 
 @pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize("why", ["a new one lives no longer", "nobody brings a new one"])
+@pytest.mark.parametrize("why", ["a new one lives no longer", "nobody brings a new one", "pinned"])
 def test_what_would_finish_nowhere_runs_on_the_longest_lived(count: int, why: str) -> None:
     @gen_cluster(client=True, nthreads=TWO)
     async def run(c: Any, s: Any, a: Any, b: Any) -> None:
         agent = install(s)
         await known(c, s)
         fresh_ms = 80_000 if why.startswith("a new") else -1
+        if why == "pinned":  # none of them can leave, so none comes: a shuffle may wait for these
+            everybody = {"names": [a.address, b.address], "source": wire.MANUAL, "owner": "me"}
+            await ask(s, wire.PIN, reason="", ttl_ms=60_000, **everybody)
         await limit(s, {a.name: 30.0, b.name: 60.0}, fresh_ms=fresh_ms)
-        if fresh_ms < 0:
+        if why.startswith("nobody"):
             agent.endings._lease_s = lambda: -1.0  # its lease is over
 
         first, *others = c.map(slow, range(count), delay_s=0)

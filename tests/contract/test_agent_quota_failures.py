@@ -90,7 +90,9 @@ async def test_workers_that_nobody_has_named_may_be_watched(c: Any, s: Any, *wor
     session = (await ask(s, wire.HELLO))["session"]
     named = {"names": [str(other.name)], "runs": [0], "left_ms": [-1], "profile": [0]}
     profiles = [{}, CUDA]
-    answer = await ask(s, wire.LIMIT, session=session, profiles=profiles, stops=1, others=1, **named)
+    answer = await ask(
+        s, wire.LIMIT, session=session, profiles=profiles, stops=1, others=1, **named
+    )
     assert "error" not in answer, answer
 
     on = {"workers": [broken.address], "allow_other_workers": True}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,51 +12,13 @@ import pytest
 
 from dask_adaptive.kube.resources import PODS
 from support.e2e_cluster import LiveCluster
-from support.e2e_recycle_tasks import break_machine, fails_where_broken, flavour, leak, where
-from support.e2e_tasks import logged, result, suspicions
+from support.e2e_recycle_tasks import break_machine, fails_where_broken, flavour, leak
+from support.e2e_tasks import logged, result
 from support.e2e_tools import dask_adaptive
 
 Start = Callable[..., Awaitable[LiveCluster]]
 
 MEGABYTES_25 = 25_000_000
-
-
-@pytest.mark.timeout(600)
-async def test_six_hundred_tasks_with_a_quota_of_twenty(
-    start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    c = await start(policy={"minReplicas": 4, "maxReplicas": 4})
-    await c.until_connected(4)
-    stock_s = (await _timed(c, 160)) * 600 / 160
-    quota = {
-        "tasks": {"max": 20, "jitter": "50%", "exact": True},
-        "strategy": {"maxSurge": 4, "readyTimeout": "2m"},
-    }
-    await c.edit(recycle=quota, disruption={"budgets": [{"workers": 1}]})
-    await asyncio.sleep(3.0)  # so that it is known before the first task
-    watch = asyncio.ensure_future(_least_capacity(c))
-    began = time.monotonic()
-    futures = c.client.map(where, range(600), seconds=0.5, pure=False)
-    results = await c.client.gather(futures)
-    took_s = time.monotonic() - began
-    watch.cancel()
-    least = await watch
-
-    runs = Counter(address for _, address in results)
-    recycled = await _recycled(c)
-    with capsys.disabled():
-        print(
-            f"\n600 tasks: {took_s:.0f} s, without quotas {stock_s:.0f} s;"
-            f" recycled {recycled}; runs a worker {sorted(runs.values())}; least capacity {least}"
-        )
-    assert list(range(600)) == [i for i, _ in results]
-    del futures
-    assert 25 <= recycled.get("TaskQuota", 0)
-    assert 20 >= max(runs.values())
-    assert 3 <= least
-    tasks, _, redone = await c.counts()
-    assert (760, 0) == (tasks, redone)
-    assert 0 == await c.client.run_on_scheduler(suspicions)
 
 
 async def test_a_leaking_function_costs_no_worker(
@@ -92,7 +53,7 @@ async def test_a_leaking_function_costs_no_worker(
     assert 0 < found["stock"][1]
     assert 0 < found["stock"][2]
     assert (80, 0, 0) == found["ours"]
-    assert set(await _recycled(ours)) & {"MemorySoft", "MemoryHard"}
+    assert set(await ours.recycled()) & {"MemorySoft", "MemoryHard"}
 
 
 async def test_a_worker_that_fails_everything_is_replaced(start: Start) -> None:
@@ -113,7 +74,7 @@ async def test_a_worker_that_fails_everything_is_replaced(start: Start) -> None:
     await c.until_event("Failures", "CUDA error")
     await c.until_connected(3)
     assert (60, 60, 0) == await c.counts()
-    assert {"Failures": 1} == await _recycled(c)
+    assert {"Failures": 1} == await c.recycled()
 
 
 @pytest.mark.timeout(600)
@@ -156,7 +117,7 @@ async def test_no_task_starts_that_its_pod_does_not_outlive(
 
     assert 0 < wasted
     assert (16, 16, 0) == await c.counts()
-    assert {"Lifetime"} == set(await _recycled(c))
+    assert {"Lifetime"} == set(await c.recycled())
 
 
 async def test_a_replacement_that_never_comes_leaves_the_old_worker_in_service(
@@ -199,7 +160,7 @@ async def test_in_place_the_deployment_stays_and_the_pod_is_new(start: Start) ->
     assert [100_000] * 20 == [len(r) for r in await c.client.gather(kept)]
     assert before == await c.deployments()
     assert (50, 50, 0) == await c.counts()
-    assert {"RecycleRequested": 1} == await _recycled(c)
+    assert {"RecycleRequested": 1} == await c.recycled()
 
 
 async def test_a_change_of_the_group_rolls_out(start: Start) -> None:
@@ -220,7 +181,7 @@ async def test_a_change_of_the_group_rolls_out(start: Start) -> None:
 
     assert ["new"] * 3 == list(flavours.values())
     assert (60, 60, 0) == await c.counts()
-    assert {"Drifted": 3} == await _recycled(c)
+    assert {"Drifted": 3} == await c.recycled()
 
 
 async def test_all_workers_are_rolled_at_an_instant(start: Start) -> None:
@@ -235,34 +196,10 @@ async def test_all_workers_are_rolled_at_an_instant(start: Start) -> None:
 
     await c.until(has_rolled, "all workers are new")
     await c.until_settled(2)
-    recycled = await _recycled(c)
+    recycled = await c.recycled()
     await asyncio.sleep(8.0)  # and no more of them
-    assert recycled == await _recycled(c)
+    assert recycled == await c.recycled()
     assert 2 == sum(recycled.values())
-
-
-async def _timed(c: LiveCluster, count: int) -> float:
-    began = time.monotonic()
-    await c.client.gather(c.client.map(where, range(count), seconds=0.5, pure=False))
-    return time.monotonic() - began
-
-
-async def _least_capacity(c: LiveCluster) -> int:
-    """The fewest workers that served at any look, until it is cancelled."""
-    least = 1_000
-    try:
-        while True:
-            workers = (await c.observe()).workers
-            # Those that finish what they have are at work as well.
-            least = min(least, sum(w.status == "running" or w.processing > 0 for w in workers))
-            await asyncio.sleep(0.2)
-    except asyncio.CancelledError:
-        return least
-
-
-async def _recycled(c: LiveCluster) -> dict[str, int]:
-    """Recycles begun, by reason."""
-    return dict((await c.status()).get("recycled") or {})
 
 
 async def _nanny_kills(c: LiveCluster) -> int:

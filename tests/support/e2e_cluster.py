@@ -98,6 +98,10 @@ class LiveCluster:
     async def status(self) -> Json:
         return dict((await self.policy()).get("status") or {})
 
+    async def recycled(self) -> dict[str, int]:
+        """Workers whose replacement has begun, by reason."""
+        return dict((await self.status()).get("recycled") or {})
+
     async def condition(self, kind: str) -> tuple[str, str]:
         """Status and reason."""
         conditions = (await self.status()).get("conditions") or []

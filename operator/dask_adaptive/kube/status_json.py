@@ -11,6 +11,7 @@ from dask_adaptive.kube.pins import instant
 from dask_adaptive.loop.held import SLACK_S
 from dask_adaptive.loop.status import Condition, HeldBy, Status
 from dask_adaptive.model.pins import read_instant
+from dask_adaptive.model.recycle import Replacing
 
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition
 
@@ -56,19 +57,20 @@ def status_json(status: Status, *, generation: int, before: Mapping[str, Any], n
         ],
         "recycled": {str(reason): n for reason, n in status.recycled},
         "recentRecycles": [instant(at) for at in status.recent],
-        "replacing": [
-            {
-                "worker": row.worker,
-                "reason": str(row.reason),
-                "state": row.state,
-                "message": _cut(row.message),
-            }
-            for row in status.replacing
-        ],
+        "replacing": [_replacing_json(row) for row in status.replacing],
         "scheduler": {"distributed": status.distributed, "agent": status.agent},
         "conditions": conditions_json(
             status.conditions, before.get("conditions") or [], generation=generation, now=now
         ),
+    }
+
+
+def _replacing_json(row: Replacing) -> Json:
+    return {
+        "worker": row.worker,
+        "reason": str(row.reason),
+        "state": row.state,
+        "message": _cut(row.message),
     }
 
 

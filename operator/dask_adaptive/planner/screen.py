@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.recycle import Measure, Recycle, RecyclePast, TaskQuota
@@ -19,7 +20,7 @@ def suspects(workers: Sequence[ObservedWorker], scene: Scene) -> Sequence[Observ
     recycle = scene.recycle
     # The lowest numbers at which any worker of the group can be due, whatever its jitter. Workers
     # with annotations of their own, and what has no number, are looked at in any case.
-    runs = _lowest_runs(recycle.tasks, scene.past, workers)
+    runs, fast_runs, fast = _pace(recycle.tasks, scene.past, workers)
     failures = recycle.failures.maximum or math.inf
     process, unmanaged = _memory_lines(recycle)
     gpu = min(recycle.gpu.soft, recycle.gpu.hard)
@@ -42,17 +43,32 @@ def suspects(workers: Sequence[ObservedWorker], scene: Scene) -> Sequence[Observ
         or w.recycle_asked
         or w.drift
         or w.quota_notes is not None
+        or (use.runs >= fast_runs and (w.pod_uid or w.uid) in fast)
         or (grows and (w.pod_uid or w.uid) in grows)
         or (outliers and w.name in outliers)
     ]
 
 
-def _lowest_runs(quota: TaskQuota, past: RecyclePast, workers: Sequence[ObservedWorker]) -> float:
+class _Pace(NamedTuple):
+    """Runs at which a worker may be due for its quota of tasks, now or soon."""
+
+    runs: float
+    fast_runs: float = math.inf  # the same for those that are much faster than the others
+    fast: frozenset[str] = frozenset()  # their lives
+
+
+def _pace(quota: TaskQuota, past: RecyclePast, workers: Sequence[ObservedWorker]) -> _Pace:
     if not quota.maximum:
-        return math.inf
-    fastest = max((pace for _, _, pace in past.pace.values()), default=0.0)
+        return _Pace(math.inf)
     assigned = max([w.processing for w in workers], default=0) if quota.exact else 0
-    return quota.maximum * (1 - quota.jitter) - fastest * past.ready_s - assigned
+    lowest = quota.maximum * (1 - quota.jitter) - assigned
+    paces = [pace for _, _, pace in past.pace.values()]
+    if not paces:
+        return _Pace(lowest)
+    # By the fastest of thousands, all the others would be looked at for nothing.
+    usual = 2 * sum(paces) / len(paces)
+    fast = frozenset([life for life, (_, _, pace) in past.pace.items() if pace > usual])
+    return _Pace(lowest - usual * past.ready_s, lowest - max(paces) * past.ready_s, fast)
 
 
 def _memory_lines(recycle: Recycle) -> tuple[float, float]:
