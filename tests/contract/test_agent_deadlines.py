@@ -10,9 +10,10 @@ import pytest
 from distributed import Worker, wait
 from distributed.utils_test import gen_cluster as gen
 
+from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install, uninstall
 from support.agent_deadlines import limit, meters, notes
-from support.agent_work import RUNS, slow, until
+from support.agent_work import RUNS, ask, slow, until
 
 #: No wait of a test may take longer: a hang is a failure.
 gen_cluster = partial(gen, timeout=10)
