@@ -102,6 +102,9 @@ async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path: Pat
         await running_on(client, *mine)
 
         hook = await p.hook("w")
+        # Before, its name is taken: nobody here starts a worker again that was refused.
+        while not (await ask(p.address, wire.OBSERVE))["departures"]:
+            await asyncio.sleep(0.05)
         await p.until(lambda: p.ran().count("task"))
         await p.worker("w", "--no-nanny")
         await ended(hook)
