@@ -228,7 +228,7 @@ def test_a_rise_that_only_replaces_says_so() -> None:
     decided = decide(cluster([busy("a", **GOING), busy("b")], target=2))
 
     assert Reason.NODE_GOING is decided.reason
-    assert "1 workers are on nodes that are about to go: 1 others are needed" == decided.message
+    assert "1 workers are on nodes that are about to go: 1 more are needed" == decided.message
 
 
 @pytest.mark.parametrize("mode", Mode)

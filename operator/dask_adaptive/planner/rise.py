@@ -58,11 +58,11 @@ def _why(fleet: Fleet, desired: int, wanted: int) -> tuple[Reason, str]:
     leaving = len(fleet.doomed) + sum(w.name in fleet.on_doomed_nodes for w in fleet.retiring)
     if leaving and desired <= fleet.serving + leaving:
         going = f"{leaving} workers are on nodes that are about to go"
-        return Reason.NODE_GOING, f"{going}: {desired - fleet.serving} others are needed"
+        return Reason.NODE_GOING, f"{going}: {desired - fleet.serving} more are needed"
     replaced = len(fleet.replaced) + len(fleet.retiring) - fleet.leaving_unneeded
     if replaced and desired <= fleet.serving + replaced + leaving:
         going = f"{replaced} workers are to be replaced"
-        return Reason.RECYCLING, f"{going}: {desired - fleet.serving} others are needed first"
+        return Reason.RECYCLING, f"{going}: {desired - fleet.serving} more must come first"
     reason = Reason.LOAD_INCREASED if wanted >= desired else Reason.BELOW_MINIMUM
     return reason, f"{wanted} wanted, {fleet.serving} there: {desired} workers"
 
