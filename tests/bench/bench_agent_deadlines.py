@@ -19,13 +19,13 @@ import statistics
 from typing import Any
 
 import distributed
-from bench_agent_hooks import Silent, drive, spec
+from bench_agent_hooks import Silent, alternated, clear
 from distributed import Scheduler
 from distributed.scheduler import ClientState
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install, uninstall
-from support.agent_fakes import clear_workers, fake_worker
+from support.agent_fakes import fake_worker
 
 VARIANTS = ("stock", "agent", "measured", "far", "near")
 FAR_MS = 10**8
@@ -66,20 +66,10 @@ def become(s: Any, variant: str) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    times: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s:
         prepare(s, arguments.workers)
-        body = spec()
-        drive(s, arguments.tasks, -1, body)
-        for generation in range(arguments.repeat):
-            for i, variant in enumerate(VARIANTS):
-                become(s, variant)
-                times[variant].append(drive(s, arguments.tasks, generation * 10 + i, body))
-        become(s, "stock")
-        clear_workers(s)
-        s.clients.clear()
-        s.client_comms.clear()
-        s.stream_comms.clear()
+        times = alternated(s, VARIANTS, become, arguments)
+        clear(s)
     return [
         {
             "variant": variant,

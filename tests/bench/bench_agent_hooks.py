@@ -16,6 +16,7 @@ import inspect
 import json
 import statistics
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import distributed
@@ -118,22 +119,35 @@ def become(s: Any, variant: str) -> None:
             s.handlers[wire.CONFIGURE](tally=True)
 
 
+def alternated(
+    s: Any, variants: Iterable[str], become: Callable[[Any, str], None], arguments: Any
+) -> dict[str, list[float]]:
+    """Microseconds a task, by variant: in turns, so that a slow moment is slow for all of them."""
+    times: dict[str, list[float]] = {variant: [] for variant in variants}
+    body = spec()
+    drive(s, arguments.tasks, -1, body)
+    for generation in range(arguments.repeat):
+        for i, variant in enumerate(times):
+            become(s, variant)
+            times[variant].append(drive(s, arguments.tasks, generation * 10 + i, body))
+    become(s, "stock")
+    return times
+
+
+def clear(s: Any) -> None:
+    """Forget the workers and clients that are none, so that the scheduler can close."""
+    clear_workers(s)
+    s.clients.clear()
+    s.client_comms.clear()
+    s.stream_comms.clear()
+
+
 async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     variants = ("stock", "an empty plugin", "agent", "agent and tally")
-    times: dict[str, list[float]] = {variant: [] for variant in variants}
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s:
         prepare(s)
-        body = spec()
-        drive(s, arguments.tasks, -1, body)
-        for generation in range(arguments.repeat):
-            for i, variant in enumerate(variants):
-                become(s, variant)
-                times[variant].append(drive(s, arguments.tasks, generation * 10 + i, body))
-        become(s, "stock")
-        clear_workers(s)
-        s.clients.clear()
-        s.client_comms.clear()
-        s.stream_comms.clear()
+        times = alternated(s, variants, become, arguments)
+        clear(s)
     least, median = min(times["stock"]), statistics.median(times["stock"])
     return [
         {

@@ -22,13 +22,12 @@ from collections.abc import Callable
 from typing import Any
 
 import distributed
-from bench_agent_hooks import drive, prepare, spec
+from bench_agent_hooks import clear, drive, prepare, spec
 from distributed import Scheduler
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install
 from dask_adaptive_agent.meters import REPORTS
-from support.agent_fakes import clear_workers
 
 COLUMNS = ("what", "variant", "stock_us", "over_min_us", "over_median_us", "over_max_us")
 LIMIT = {
@@ -134,10 +133,7 @@ async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 values = (what, variant, *[round(one, 3) for one in figures])
                 rows.append(dict(zip(COLUMNS, values)))  # noqa: B905
         assert all(entry.runs for entry in agent.roster.entries.values())
-        clear_workers(s)
-        s.clients.clear()
-        s.client_comms.clear()
-        s.stream_comms.clear()
+        clear(s)
     return rows
 
 
