@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent.moving import stealing
+from dask_adaptive_agent.wrap import Call, Wrap
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -18,46 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Call = Callable[..., Any]
-
 #: What `move_task_request` answers for a steal that we refuse; nobody upstream reads its answers.
 REFUSED = "dask-adaptive-refused"
-
-
-class _Wrap:
-    """A method of one instance, replaced; put back only if nobody has wrapped ours since."""
-
-    def __init__(self, owner: Any, name: str, wrap: Callable[[Call], Call]) -> None:
-        self._owner = owner
-        self._name = name
-        self._stock: Call = getattr(owner, name)
-        self._is_on = True
-        ours = wrap(self._stock)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return ours(*args, **kwargs) if self._is_on else self._stock(*args, **kwargs)
-
-        call.__wrapped__ = self._stock  # type: ignore[attr-defined]
-        self._call = call
-        self._before = owner.__dict__.get(name)
-        setattr(owner, name, call)
-
-    @property
-    def is_called(self) -> bool:
-        """Whether a call still comes to ours, through whatever others have put over it."""
-        call: Any = getattr(self._owner, self._name)
-        while call is not None and call is not self._call:
-            call = getattr(call, "__wrapped__", None)
-        return call is not None
-
-    def undo(self) -> None:
-        self._is_on = False
-        if self._owner.__dict__.get(self._name) is not self._call:
-            return  # somebody's wrapper calls ours, which passes on from now on
-        if self._before is None:
-            delattr(self._owner, self._name)
-        else:
-            setattr(self._owner, self._name, self._before)
 
 
 class Assigned:
@@ -83,7 +46,7 @@ class Assigned:
         self._scheduler: Any = scheduler
         self._entries = entries
         self._reached = reached
-        self._wraps: list[_Wrap] = []
+        self._wraps: list[Wrap] = []
 
     @property
     def is_possible(self) -> bool:
@@ -97,11 +60,11 @@ class Assigned:
         if not self.is_possible:
             return
         scheduler, extension = self._scheduler, stealing(self._scheduler)
-        self._wraps.append(_Wrap(scheduler, "_add_to_processing", self._adding))
+        self._wraps.append(Wrap(scheduler, "_add_to_processing", self._adding))
         if hasattr(scheduler, "stimulus_queue_slots_maybe_opened"):
-            self._wraps.append(_Wrap(scheduler, "stimulus_queue_slots_maybe_opened", self._opening))
+            self._wraps.append(Wrap(scheduler, "stimulus_queue_slots_maybe_opened", self._opening))
         if extension is not None:
-            self._wraps.append(_Wrap(extension, "move_task_request", self._moving))
+            self._wraps.append(Wrap(extension, "move_task_request", self._moving))
 
     def uninstall(self) -> None:
         for wrap in reversed(self._wraps):

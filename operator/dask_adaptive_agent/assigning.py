@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
 from dask_adaptive_agent.deadlines import Deadlines
 from dask_adaptive_agent.moving import stealing
+from dask_adaptive_agent.wrap import Call, Wrap
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskPrefix, TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
-
-Call = Callable[..., Any]
 
 #: `{(start, finish): function}`, a class attribute; an instance's goes before.
 TABLE = "_TRANSITIONS_TABLE"
@@ -69,7 +68,8 @@ class Assigning:
         self._deadlines = deadlines
         self._clock = clock
         self._key: Any = None  # of the task that is being assigned
-        self._places: list[tuple[Any, str, Any]] = []
+        self._table: Any = None  # of transitions, ours
+        self._wraps: list[Wrap] = []
         self._asked: dict[tuple[TaskState, WorkerState], float] = {}
         self.is_in_place = False
         self.is_known = callable(getattr(scheduler, SLOTS, None)) and all(
@@ -88,28 +88,27 @@ class Assigning:
             table[pair] = self._noting(table[pair])
         if scheduler.validate:
             table["waiting", "queued"] = self._queueing(table["waiting", "queued"])
-        self._put(scheduler, TABLE, table)
+        self._table = table
+        setattr(scheduler, TABLE, table)
         for name, is_queued in DECIDERS.items():
-            self._put(scheduler, name, self._deciding(getattr(scheduler, name), is_queued))
-        self._put(scheduler, SLOTS, self._feeding(getattr(scheduler, SLOTS)))
+            deciding = partial(self._deciding, is_queued=is_queued)
+            self._wraps.append(Wrap(scheduler, name, deciding))
+        self._wraps.append(Wrap(scheduler, SLOTS, self._feeding))
         extension = stealing(scheduler)
         if extension is not None:
-            stock = extension.move_task_request
-            self._put(extension, "move_task_request", self._moving(stock))
+            self._wraps.append(Wrap(extension, "move_task_request", self._moving))
 
     def uninstall(self) -> None:
         """Put back what is still ours, and give what waits because of us to whom upstream likes."""
         if not self.is_in_place:
             return
         self.is_in_place = False
-        # What somebody else has wrapped since stays: without an end, everybody lasts.
-        stuck = []
-        for where, name, ours in self._places:
-            if where.__dict__.get(name) is ours:
-                delattr(where, name)
-            else:
-                stuck.append((where, name, ours))
-        self._places = stuck
+        for wrap in reversed(self._wraps):
+            wrap.undo()
+        self._wraps = []
+        if self._scheduler.__dict__.get(TABLE) is self._table:
+            delattr(self._scheduler, TABLE)
+        self._table = None
         self._asked.clear()
         waiting, self._deadlines.waiting = self._deadlines.waiting, {}
         if self._scheduler.status not in (Status.closing, Status.closed):
@@ -143,11 +142,6 @@ class Assigning:
                             continue  # says nothing of the others
                         break
                 those.pop(ts, None)
-
-    def _put(self, where: Any, name: str, ours: Any) -> None:
-        if not any(name == put for _, put, _ in self._places):
-            self._places.append((where, name, ours))
-            setattr(where, name, ours)
 
     def _noting(self, stock: Call) -> Call:
         @wraps(stock)
