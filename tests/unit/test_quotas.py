@@ -67,6 +67,8 @@ LONG_ABOVE = RecyclePast(above_since={"uid-a": NOW - 120, "uid-a gpu": NOW - 120
 SOON_ABOVE = RecyclePast(above_since={"uid-a": NOW - 115, "uid-a gpu": NOW - 115})
 GROWING = RecyclePast(growth={"uid-a": 2.0 * 2**30})
 FAST = RecyclePast(pace={"uid-a": (NOW, 960, 5.0)}, ready_s=10.0)
+BREATH = RecyclePast(pace={"uid-a": (NOW - 10, 960, 5.0)}, ready_s=10.0)
+RESTED = RecyclePast(pace={"uid-a": (NOW - 11, 960, 5.0)}, ready_s=10.0)
 
 OVER, SOON = True, False
 
@@ -81,6 +83,13 @@ OVER, SOON = True, False
             Reason.TASK_QUOTA, SOON, "will soon have run 1,000 tasks (recycle.tasks.max 1000)"),
             id="tasks-soon-at-its-pace"),
         pytest.param({"use": Use(runs=940)}, TASKS, FAST, None, id="not-so-soon"),
+        pytest.param({"use": Use(runs=960)}, TASKS, BREATH, (
+            Reason.TASK_QUOTA, SOON, "will soon have run 1,000 tasks (recycle.tasks.max 1000)"),
+            id="tasks-soon-after-a-breath"),
+        pytest.param({"use": Use(runs=999)}, TASKS, RESTED, None, id="nobody-knows-when-it-resumes"),
+        pytest.param({"use": Use(runs=960), "processing": 1}, TASKS, RESTED, (
+            Reason.TASK_QUOTA, SOON, "will soon have run 1,000 tasks (recycle.tasks.max 1000)"),
+            id="tasks-soon-as-it-resumes"),
         pytest.param({"use": Use(runs=998), "stopped": "has its last task"}, EXACT, READY, (
             Reason.TASK_QUOTA, OVER, "has its last task"), id="the-rest-is-assigned"),
         pytest.param({"use": Use(runs=998), "stopped": "has its last task"}, TASKS, READY, None,

@@ -23,6 +23,9 @@ from dask_adaptive.planner.rations import (
     own_tasks,
 )
 
+#: Seconds over which the pace of a worker is averaged at least.
+PACE_S = 10.0
+
 #: As much as is shown of a failure's text.
 SHOWN = 120
 
@@ -141,7 +144,7 @@ def tasks(worker: ObservedWorker, scene: Scene) -> Due | None:
     own = own_tasks(worker, quota)
     if quota.exact and worker.stopped and runs < own and _is_stopped_for_tasks(worker, scene):
         return Due(worker.name, Reason.TASK_QUOTA, worker.stopped)  # the rest is assigned
-    soon = pace_of(worker, scene.past) * scene.past.ready_s
+    soon = pace_of(worker, scene.past, now=scene.now) * scene.past.ready_s
     if quota.exact:
         soon += worker.processing
     if not own or runs + soon < own:
@@ -245,10 +248,25 @@ def urgency(due: Due) -> tuple[bool, int, float, str]:
     return not due.is_over, _rank(due), -due.ratio, due.worker
 
 
-def pace_of(worker: ObservedWorker, past: RecyclePast) -> float:
-    """Runs a second, as measured."""
-    known = past.pace.get(life_of(worker))
-    return known[2] if known is not None else 0.0
+def paced_over_s(past: RecyclePast) -> float:
+    """
+    Over how long the pace of a worker is averaged: what is so old counts for a third.
+
+    Not less than a replacement takes, or one finished run would be taken for several to come.
+    """
+    return max(PACE_S, past.ready_s)
+
+
+def pace_of(worker: ObservedWorker, past: RecyclePast, *, now: float) -> float:
+    """
+    Runs a second, as measured; none when it has rested for long.
+
+    A short rest changes nothing. Of a long one nobody knows the end, and a replacement that
+    came too early would stand beside it all the while.
+    """
+    at, _, pace = past.pace.get(life_of(worker), (now, 0, 0.0))
+    is_resting = not worker.processing and now - at > paced_over_s(past)
+    return 0.0 if is_resting else pace
 
 
 def gpu_key(worker: ObservedWorker) -> str:

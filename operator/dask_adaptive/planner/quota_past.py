@@ -8,13 +8,9 @@ from dataclasses import dataclass, field, replace
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.recycle import Recycle, RecyclePast
-from dask_adaptive.planner.due import gpu_key
+from dask_adaptive.planner.due import gpu_key, paced_over_s
 from dask_adaptive.planner.leaks import Sample, growth, with_sample
 from dask_adaptive.planner.rations import life_of, measured, own_soft
-
-#: Over how long the pace of a worker is averaged at least: what is so old counts for a third. Not
-#: less than a replacement takes, or one finished run would be taken for several to come.
-PACE_S = 10.0
 
 #: Passes that follow each other faster than this say nothing of a pace.
 SHORTEST_S = 1.0
@@ -60,7 +56,7 @@ def _keep(
 ) -> None:
     life = life_of(worker)
     known = past.pace.get(life)
-    kept.pace[life] = _pace(known, worker, over_s=max(PACE_S, past.ready_s), now=now)
+    kept.pace[life] = _pace(known, worker, over_s=paced_over_s(past), now=now)
     if known is None or worker.use.runs < known[1]:
         past = _NOTHING  # another process, though maybe in the same pod: its memory began anew
     _keep_levels(kept, worker, recycle, past, now=now)
@@ -74,15 +70,17 @@ _NOTHING = RecyclePast()
 def _pace(
     known: tuple[float, int, float] | None, worker: ObservedWorker, *, over_s: float, now: float
 ) -> tuple[float, int, float]:
-    """Runs a second while it has tasks: after a rest it goes on as before."""
+    """When it last worked, its runs by then, and runs a second while it has tasks."""
     runs = worker.use.runs
     if known is None:
         return now, runs, runs / worker.pod_age_s if worker.pod_age_s > 0 else 0.0
     at, before, pace = known
     if now - at < SHORTEST_S:
         return known
-    if runs < before or (runs == before and not worker.processing):
-        return now, runs, pace
+    if runs == before and not worker.processing:
+        return known  # it rests: `pace_of` says how long that is remembered
+    if runs < before or now - at > over_s:
+        return now, runs, pace  # another process, or a rest: what lies between was no work
     weight = 1 - math.exp((at - now) / over_s)
     pace += weight * ((runs - before) / (now - at) - pace)
     # An average that begins at nothing comes too late for a worker that is spent within seconds.
