@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections.abc import Callable, Collection
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import distributed
-
-from dask_adaptive_agent import __version__, claims, wire
+from dask_adaptive_agent import claims, wire
 from dask_adaptive_agent.answering import guarded
 from dask_adaptive_agent.choice import ShuffleChoice
-from dask_adaptive_agent.closing import HAS_HOOK, Closing
+from dask_adaptive_agent.closing import Closing
 from dask_adaptive_agent.departure import Notice
 from dask_adaptive_agent.departures import Departures
 from dask_adaptive_agent.endings import Endings
 from dask_adaptive_agent.explain import explain
 from dask_adaptive_agent.gate import Gate
+from dask_adaptive_agent.hello import hello
 from dask_adaptive_agent.limits import Limits
 from dask_adaptive_agent.meters import Meters
-from dask_adaptive_agent.moving import stealing
 from dask_adaptive_agent.notes import Notes
 from dask_adaptive_agent.orders import Orders
 from dask_adaptive_agent.pins import PinTable
 from dask_adaptive_agent.redone import Redone
+from dask_adaptive_agent.relief.choices import at_start
+from dask_adaptive_agent.relief.reliefs import Reliefs
 from dask_adaptive_agent.removals import Removals
 from dask_adaptive_agent.retirement import Order
 from dask_adaptive_agent.retirements import Retirements, combined
@@ -69,7 +68,7 @@ class Agent:
         self.scheduler = scheduler
         self.clock = clock
         self.session = uuid4().hex
-        self.settings = Settings()
+        self.settings = Settings(relief=at_start())
         self.notes = Notes(clock)
         self.roster = Roster(scheduler, clock)
         self.limits = Limits(scheduler.workers, clock)
@@ -91,7 +90,8 @@ class Agent:
         self.redone = Redone(scheduler, self._cause)
         self.removals = Removals(scheduler)
         self.removals.listeners.append(self.redone.removing)
-        self._started_at = clock()
+        self.reliefs = Reliefs(scheduler, clock, self.notes.add)
+        self.started_at = clock()
 
     def _make_exits(self) -> None:
         """The ways out of service, which take workers over from each other."""
@@ -149,32 +149,13 @@ class Agent:
         }
 
     def hello(self, request: Request) -> wire.HelloAnswer:
-        return {
-            "protocol": wire.PROTOCOL,
-            "agent": __version__,
-            "distributed": distributed.__version__,  # type: ignore[attr-defined]
-            "python": ".".join(map(str, sys.version_info[:3])),
-            "session": self.session,
-            "scheduler_id": self.scheduler.id,
-            "uptime_ms": int((self.clock() - self._started_at) * 1000),
-            "hooks": {
-                "valid_workers_downscaling": HAS_HOOK,
-                "workers_to_close": self.closing.is_in_place,
-                "shuffle": self.shuffles.is_known,
-                "shuffle_choice": self.choice.is_in_place,
-                **self.orders.in_place,
-                "stealing": stealing(self.scheduler) is not None,
-                "tally": self.tally is not None,
-                "counting": self.meters.is_complete,
-                "exact": self.stops.assigned.is_possible,
-                "deadlines": self.endings.assigning.is_known,
-            },
-        }
+        return hello(self)
 
     def configure(self, request: Request) -> Request:
         settings = self.settings.updated(request)
         self._set_tally(settings.tally)
         self.settings = settings
+        self.reliefs.configure(settings.relief)
         self.shuffles.look()
         return self.settings.answer()
 

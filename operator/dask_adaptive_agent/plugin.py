@@ -62,10 +62,12 @@ class AdaptivePlugin(SchedulerPlugin):
         scheduler.add_plugin(self, name=self.name)
         self.agent.endings.start()
         register(scheduler)
+        self.agent.reliefs.configure(self.agent.settings.relief)
 
     def uninstall(self) -> None:
         """Put everything back as it was; workers that drain go back to service."""
         scheduler: Any = self.agent.scheduler
+        self.agent.reliefs.close()
         unregister(scheduler)
         self.agent.close(is_closing=False)
         if scheduler.plugins.get(self.name) is self:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from dask_adaptive_agent import wire
@@ -32,6 +33,8 @@ class Settings:
     client_max_ms: int = 4 * 3_600_000
     lease_ms: int = 300_000
     tally: bool = False
+    relief: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     def updated(self, request: Request) -> Settings:
         """These settings with what `request` names; what it does not name stays."""
@@ -44,6 +47,8 @@ class Settings:
             client_max_ms=millis(request, "client_max_ms", self.client_max_ms),
             lease_ms=millis(request, "lease_ms", self.lease_ms),
             tally=flag(request, "tally", self.tally),
+            relief=mapping(request, "relief", self.relief, of=str),
+            config=mapping(request, "config", self.config),
         )
 
     def answer(self) -> Request:
@@ -56,6 +61,8 @@ class Settings:
             "client_max_ms": self.client_max_ms,
             "lease_ms": self.lease_ms,
             "tally": self.tally,
+            "relief": dict(self.relief),
+            "config": dict(self.config),
         }
 
 
@@ -76,6 +83,18 @@ def number(request: Request, key: str, default: int, *, low: int = 0, high: int 
 def millis(request: Request, key: str, default: int) -> int:
     """A duration of at least 1 ms."""
     return number(request, key, default, low=1, high=LONGEST_MS)
+
+
+def mapping(
+    request: Request, key: str, default: Mapping[str, Any], *, of: type = object
+) -> Mapping[str, Any]:
+    """Values of one type by text."""
+    value = request.get(key, default)
+    if not isinstance(value, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, of) for k, v in value.items()
+    ):
+        raise Invalid(f"{key} must be values by text, not {value!r:.80}")
+    return value
 
 
 def text(request: Request, key: str, default: str | None = None) -> str:

@@ -69,6 +69,9 @@ def snapshot(
         "redone": dict(agent.redone.counts),
         "totals": _totals(agent, processing=sum(columns["processing"])),
         "tally": agent.tally.answer() if agent.tally else None,
+        "relief": agent.reliefs.rows(),
+        "config": [],
+        "serialized": None,
     }
 
 

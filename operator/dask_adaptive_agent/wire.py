@@ -67,6 +67,11 @@ N_TASK_TOO_LONG = "TaskTooLong"
 #: A worker has come to a limit, and gets no more tasks.
 N_QUOTA_REACHED = "QuotaReached"
 
+#: Serializing takes much of the scheduler's time; says which function, and what helps.
+N_SERIALIZATION_HEAVY = "SerializationHeavy"
+#: A relief could not be applied, or found at work that it can't go on: stock code serves.
+N_RELIEF_FAILED = "ReliefFailed"
+
 NOTES = (
     N_SHUFFLE_PIN_EXPIRED,
     N_CLIENT_PIN_EXPIRED,
@@ -75,7 +80,28 @@ NOTES = (
     N_TASKS_GIVEN_BACK,
     N_TASK_TOO_LONG,
     N_QUOTA_REACHED,
+    N_SERIALIZATION_HEAVY,
+    N_RELIEF_FAILED,
 )
+
+
+#: What can be taken off a scheduler, and what people may say of each (`spec.scheduler.relief`).
+AUTO, SHARED, DISABLED = "Auto", "Shared", "Disabled"
+RELIEFS = {
+    "prefixes": (AUTO, DISABLED),
+    "idle": (AUTO, DISABLED),
+    "pickling": (AUTO, SHARED, DISABLED),
+    "host": (AUTO, DISABLED),
+    "identity": (AUTO, DISABLED),
+    "clientInfo": (AUTO, DISABLED),
+}
+
+#: What a relief, or a setting, is at; `NotNeeded`: this release of distributed has no such load.
+R_ACTIVE, R_NOT_NEEDED, R_DISABLED, R_FAILED = "Active", "NotNeeded", "Disabled", "Failed"
+
+#: What is wrong with a key of Dask's configuration: this release does not know it; its value is of
+#: another kind than its schema says; the scheduler runs with another value, until it is restarted.
+K_UNKNOWN, K_INVALID, K_PENDING = "Unknown", "Invalid", "PendingRestart"
 
 
 class ErrorAnswer(TypedDict):
@@ -99,6 +125,7 @@ class HelloAnswer(TypedDict):
     hooks: dict[
         str, bool
     ]  # what is in place: "valid_workers_downscaling", "shuffle", "stealing", …
+    relief: list[ReliefRow]  # one for each of `RELIEFS`
 
 
 class ConfigureRequest(TypedDict, total=False):
@@ -114,6 +141,8 @@ class ConfigureRequest(TypedDict, total=False):
     client_max_ms: int  # the longest that one client's pin lasts, renewals included; default 4 h
     lease_ms: int  # a retirement nobody has asked about for so long is cancelled; default 300 s
     tally: bool  # count runs and repeated runs by key (rehearsals and tests); default False
+    relief: dict[str, str]  # by name of `RELIEFS`; the whole of it: who is not named is AUTO
+    config: dict[str, object]  # by dotted key: Dask's configuration that people want; the whole
 
 
 class ObserveRequest(TypedDict, total=False):
@@ -248,6 +277,43 @@ class ShuffleRow(TypedDict):
     for_ms: int  # since the agent first saw this run
 
 
+class ReliefRow(TypedDict):
+    """One load that is taken off the scheduler, or not, and why."""
+
+    name: str  # of `RELIEFS`
+    state: str  # R_*
+    message: str  # a sentence
+    counts: dict[str, int]  # what it has done so far
+
+
+class ConfigRow(TypedDict):
+    """A key of `ConfigureRequest.config` with which something is wrong."""
+
+    key: str
+    state: str  # K_*
+    message: str
+
+
+class SerializedRow(TypedDict):
+    """One function (or class) whose tasks the scheduler has serialized for workers."""
+
+    function: str  # module and qualified name, at most 80 characters
+    calls: int
+    us: int  # time spent
+    bytes: int  # sent
+    size: int  # bytes of the largest one
+
+
+class Serialized(TypedDict):
+    """What serializing tasks has cost since the agent started."""
+
+    calls: int
+    us: int
+    bytes: int
+    share: int  # percent of the process' CPU time, over the last minute
+    top: list[SerializedRow]  # at most 10, the dearest first
+
+
 class Totals(TypedDict):
     workers: int
     running: int  # of them, with status running
@@ -299,6 +365,9 @@ class Snapshot(TypedDict):
     redone: dict[str, int]  # by LOST | FORCED | ENDED: tasks and results lost with workers
     totals: Totals
     tally: Tally | None
+    relief: list[ReliefRow]  # one for each of `RELIEFS`
+    config: list[ConfigRow]
+    serialized: Serialized | None  # None: not measured, because `pickling` is not Active
 
 
 class RetireRequest(TypedDict, total=False):

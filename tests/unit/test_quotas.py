@@ -86,7 +86,7 @@ OVER, SOON = True, False
         pytest.param({"use": Use(runs=960)}, TASKS, BREATH, (
             Reason.TASK_QUOTA, SOON, "will soon have run 1,000 tasks (recycle.tasks.max 1000)"),
             id="tasks-soon-after-a-breath"),
-        pytest.param({"use": Use(runs=999)}, TASKS, RESTED, None, id="nobody-knows-when-it-resumes"),
+        pytest.param({"use": Use(runs=999)}, TASKS, RESTED, None, id="rested-for-long"),
         pytest.param({"use": Use(runs=960), "processing": 1}, TASKS, RESTED, (
             Reason.TASK_QUOTA, SOON, "will soon have run 1,000 tasks (recycle.tasks.max 1000)"),
             id="tasks-soon-as-it-resumes"),
