@@ -114,6 +114,8 @@ async def test_configure_keeps_what_is_not_named(s: Any, a: Any, b: Any) -> None
         "client_max_ms": 14_400_000,
         "lease_ms": 7,
         "tally": False,
+        "relief": {},
+        "config": {},
     } == answer
 
 
