@@ -106,7 +106,7 @@ async def test_killed_while_a_worker_is_replaced(
 
         async def is_replaced() -> bool:
             if kind == "InPlace":
-                return await c.pod_of(old) != pod
+                return not {pod} >= set(await c.pods_of(old))  # between the two there is none
             return old not in await c.deployments()
 
         await c.until(is_replaced, "the worker is replaced")

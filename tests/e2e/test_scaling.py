@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from distributed import Event
+
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.resources import Resource
 from support.e2e_cluster import LiveCluster, workers_in
-from support.e2e_tasks import result, shuffled
+from support.e2e_tasks import held, result, shuffled
 
 Start = Callable[..., Awaitable[LiveCluster]]
 
@@ -19,7 +21,7 @@ async def test_workers_come_and_go_with_tasks_running_and_nothing_is_redone(star
     c = await start(policy={"maxReplicas": 4})
     results = c.client.map(result, range(24), seconds=0.5, pure=False)
     await c.until_connected(4)
-    long = c.client.map(result, range(2), seconds=15.0, pure=False)
+    long = c.client.map(held, range(2), event="go", pure=False)
     await c.client.gather(results)
     before = await c.connected()
     busy = {w.name for w in (await c.observe()).workers if w.processing}
@@ -28,7 +30,8 @@ async def test_workers_come_and_go_with_tasks_running_and_nothing_is_redone(star
     assert not any(future.done() for future in long)
     assert busy == await c.connected()
     assert [100_000] * 24 == [len(r) for r in await c.client.gather(results)]
-    assert [100_000] * 2 == [len(r) for r in await c.client.gather(long)]
+    await Event("go", c.client).set()
+    assert [b"\x00", b"\x01"] == await c.client.gather(long)
     await c.until_settled(1)  # the last copies of all results are there
     assert await c.connected() <= before
     assert [100_000] * 24 == [len(r) for r in await c.client.gather(results)]

@@ -138,10 +138,15 @@ class LiveCluster:
         pods = await self.api.list(PODS.path(self.namespace), selector=selector)
         return next(p for p in pods if not p["metadata"].get("deletionTimestamp"))
 
-    async def pod_of(self, worker: str) -> str:
+    async def pods_of(self, worker: str) -> list[str]:
+        """Those that are not being deleted: one, and for a moment none."""
         pods = await self.api.list(PODS.path(self.namespace), selector=f"{COMPONENT_LABEL}=worker")
         names = [p["metadata"]["name"] for p in pods if not p["metadata"].get("deletionTimestamp")]
-        return next(n for n in names if n.startswith(f"{worker}-"))
+        return [name for name in names if name.startswith(f"{worker}-")]
+
+    async def pod_of(self, worker: str) -> str:
+        [pod] = await self.pods_of(worker)
+        return pod
 
     async def annotation(self, worker: str, name: str) -> str:
         """One of ours, on a worker's pod; empty if it has none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -37,7 +37,23 @@ def _by_value() -> tuple[Callable[..., Any], ...]:
     return result, take_time, block, logged, suspicions
 
 
+def _with_arguments() -> tuple[Callable[..., Any], ...]:
+    def held(i: int, event: str) -> bytes:
+        """Runs for as long as a test wants."""
+        from distributed import Event
+
+        assert Event(event).wait(240)
+        return bytes([i])
+
+    def ranked(paths: Sequence[Any], rank: int) -> str:
+        """One of many paths, all of which every task gets."""
+        return str(paths[rank])
+
+    return held, ranked
+
+
 result, _take_time, block, logged, suspicions = _by_value()
+held, ranked = _with_arguments()
 
 
 def shuffled(slow_s: float, *, event: str = "") -> Any:
