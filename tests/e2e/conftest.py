@@ -6,7 +6,6 @@ The machine that runs these tests must reach Service IPs, as the local node's ow
 
 from __future__ import annotations
 
-import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -89,8 +88,8 @@ async def start(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Start]:
             if annotations:
                 made["metadata"]["annotations"] = annotations
             objects = [made] if policy is None else [made, adaptive_policy(name, **policy)]
-            await asyncio.to_thread(kubectl.apply, *objects)
             live = LiveCluster(api, kubectl, name)
+            await live.create(*objects)
             stack.push_async_callback(live.close)
             await live.open(tally=tally)
             if policy is not None:

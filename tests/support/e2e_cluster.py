@@ -25,6 +25,9 @@ from support.kube_server import Kubectl
 #: No single wait of a test may take longer: a machine under load is slow, a hang is a failure.
 PATIENCE_S = 150.0
 
+#: Upstream tries again after 60 s what has failed.
+COMPLETE_S = 90.0
+
 _LOOK_S = 0.25
 
 
@@ -38,6 +41,21 @@ class LiveCluster:
         self.client: Any = None
         self.more_to_tell: list[Callable[[], str]] = []  # of whoever knows more about a failure
         self._link: Link | None = None
+
+    async def create(self, *objects: dict[str, Any]) -> None:
+        """
+        Apply them, among them the DaskCluster, and wait until upstream has made its parts.
+
+        A handler of dask-kubernetes fails when kr8s reloads its credentials meanwhile (ReadError),
+        and now and then is not tried again: then it is given the same once more.
+        """
+        await self.apply(*objects)
+        try:
+            await self.until(self._is_complete, "upstream makes all parts", patience_s=COMPLETE_S)
+        except AssertionError:
+            await self.kubectl("delete", "daskcluster", self.name)
+            await self.apply(*objects)
+            await self.until(self._is_complete, "upstream makes all parts, at the second try")
 
     async def open(self, *, tally: bool = True) -> None:
         """Connect a client once the scheduler answers; `tally`: have its agent count runs."""
@@ -254,6 +272,13 @@ class LiveCluster:
                 *(more() for more in self.more_to_tell),
             ]
         )
+
+    async def _is_complete(self) -> bool:
+        try:
+            await self.api.get(GROUPS.path(self.namespace, self.group))  # it is made last
+        except NotFound:
+            return False
+        return True
 
     async def _is_scheduler_ready(self) -> bool:
         name = f"{self.name}-scheduler"
