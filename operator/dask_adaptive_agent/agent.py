@@ -321,7 +321,8 @@ class Agent:
         return self.departures.gate_of(address) or self.stops.gate_of(address)
 
     def close(self, *, is_closing: bool) -> None:
-        """Stop what runs by itself."""
+        """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
+        self.reliefs.close()
         self.endings.close()
         self.stops.close(is_closing=is_closing)  # first: nobody comes back to be stopped
         self.retirements.close(is_closing=is_closing)

@@ -20,15 +20,13 @@ from distributed.core import Status
 
 from dask_adaptive_agent.deadlines import Deadlines
 from dask_adaptive_agent.moving import stealing
+from dask_adaptive_agent.transitions import Replaced
 from dask_adaptive_agent.wrap import Call, Wrap
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskPrefix, TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
-
-#: `{(start, finish): function}`, a class attribute; an instance's goes before.
-TABLE = "_TRANSITIONS_TABLE"
 
 #: Where the scheduler decides: methods, and whether the task goes to a free slot only.
 DECIDERS = {
@@ -68,7 +66,7 @@ class Assigning:
         self._deadlines = deadlines
         self._clock = clock
         self._key: Any = None  # of the task that is being assigned
-        self._table: Any = None  # of transitions, ours
+        self._transitions: Replaced | None = None
         self._wraps: list[Wrap] = []
         self._asked: dict[tuple[TaskState, WorkerState], float] = {}
         self.is_in_place = False
@@ -80,16 +78,19 @@ class Assigning:
         """Harmless when it is in place; where this release is not as we know it, nothing."""
         if self.is_in_place or not self.is_known:
             return
-        self.is_in_place = True
         scheduler = self._scheduler
-        table = dict(getattr(scheduler, TABLE))
+        try:
+            self._transitions = transitions = Replaced(scheduler)
+        except LookupError as error:
+            self.is_known = False
+            logger.warning("Tasks are given to workers that end before they do: %s", error)
+            return
+        self.is_in_place = True
         # decide_worker_rootish_queuing_enabled is not told which task it decides about.
         for pair in (("waiting", "processing"), ("queued", "processing")):
-            table[pair] = self._noting(table[pair])
+            transitions.replace(pair, self._noting)
         if scheduler.validate:
-            table["waiting", "queued"] = self._queueing(table["waiting", "queued"])
-        self._table = table
-        setattr(scheduler, TABLE, table)
+            transitions.replace(("waiting", "queued"), self._queueing)
         for name, is_queued in DECIDERS.items():
             deciding = partial(self._deciding, is_queued=is_queued)
             self._wraps.append(Wrap(scheduler, name, deciding))
@@ -106,9 +107,9 @@ class Assigning:
         for wrap in reversed(self._wraps):
             wrap.undo()
         self._wraps = []
-        if self._scheduler.__dict__.get(TABLE) is self._table:
-            delattr(self._scheduler, TABLE)
-        self._table = None
+        if self._transitions is not None:
+            self._transitions.undo()
+            self._transitions = None
         self._asked.clear()
         waiting, self._deadlines.waiting = self._deadlines.waiting, {}
         if self._scheduler.status not in (Status.closing, Status.closed):

@@ -67,7 +67,6 @@ class AdaptivePlugin(SchedulerPlugin):
     def uninstall(self) -> None:
         """Put everything back as it was; workers that drain go back to service."""
         scheduler: Any = self.agent.scheduler
-        self.agent.reliefs.close()
         unregister(scheduler)
         self.agent.close(is_closing=False)
         if scheduler.plugins.get(self.name) is self:

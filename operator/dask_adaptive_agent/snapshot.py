@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
-from dask_adaptive_agent import lifetimes, wire
+from dask_adaptive_agent import dask_settings, lifetimes, wire
 from dask_adaptive_agent.claims import name_of
 from dask_adaptive_agent.closing import Delegate
 from dask_adaptive_agent.lifespan import METRIC
@@ -70,8 +70,8 @@ def snapshot(
         "totals": _totals(agent, processing=sum(columns["processing"])),
         "tally": agent.tally.answer() if agent.tally else None,
         "relief": agent.reliefs.rows(),
-        "config": [],
-        "serialized": None,
+        "config": dask_settings.rows(agent.settings.config),
+        "serialized": _serialized(agent),
     }
 
 
@@ -254,6 +254,12 @@ def _shuffles(agent: Agent) -> list[wire.ShuffleRow]:
         }
         for run in agent.shuffles.running()
     ]
+
+
+def _serialized(agent: Agent) -> wire.Serialized | None:
+    # Not an import: only the relief knows whether it measures.
+    meter = getattr(agent.reliefs.get("pickling"), "meter", None)
+    return None if meter is None else meter.answer()
 
 
 def _totals(agent: Agent, *, processing: int) -> wire.Totals:

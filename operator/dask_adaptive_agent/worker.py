@@ -107,20 +107,20 @@ def unregister(scheduler: Scheduler) -> None:
 
 def pickled() -> bytes:
     """The plugin: an expression that makes it, of builtins and text only."""
-    given = packed({name: _text_of(name) for name in LENT})
-    return pickle.dumps(_Made(IN_WORKERS, given), protocol=4)
+    given = packed({name: text_of(name) for name in LENT})
+    return pickle.dumps(Made(IN_WORKERS, given), protocol=4)
 
 
 def packed(lent: dict[str, str]) -> bytes:
     """The texts of `inmemory` and `lifespan`, and those that are lent, compressed."""
-    texts = (_text_of(INMEMORY), _text_of(LIFESPAN), lent)
+    texts = (text_of(INMEMORY), text_of(LIFESPAN), lent)
     return zlib.compress(pickle.dumps(texts, protocol=4), 9)
 
 
-class _Made:
-    """Unpickles as what `text` calls `plugin`."""
+class Made:
+    """Unpickles as what `text` calls `plugin`; the text may use `given`."""
 
-    def __init__(self, text: str, given: bytes) -> None:
+    def __init__(self, text: str, given: bytes = b"") -> None:
         self._space = {"given": given, "__name__": "dask_adaptive_bootstrap"}
         self._text = text
 
@@ -129,7 +129,7 @@ class _Made:
         return eval, (expression, {"text": self._text, "space": self._space})
 
 
-def _text_of(module: str) -> str:
+def text_of(module: str) -> str:
     """From disk, out of a zip, or from `inmemory.SourcesFinder`: each of them knows its texts."""
     spec = importlib.util.find_spec(module)
     loader: Any = spec and spec.loader

@@ -253,3 +253,17 @@ async def test_it_is_in_place_and_is_put_back(s: Any) -> None:
 
     assert stock == s.handlers["workers_to_close"]
     assert "workers_to_close" not in s.__dict__
+
+
+async def test_workers_that_come_and_go_between_questions_are_known(s: Any) -> None:
+    """Their order is kept from one question to the next."""
+    install(s)
+    fill(s, random.Random(4))
+    for i in (300, 7, 301, 300, 12, 7, 302):
+        known = [ws for ws in s.workers.values() if ws.name.endswith(f"{i:010x}")]
+        for ws in known:
+            s.running.discard(s.workers.pop(ws.address))
+        if not known:
+            fake_worker(s, i)
+        for request in ({}, {"n": 2}, {"n": 45}, {"target": 3}):
+            assert type(s).workers_to_close(s, **request) == s.workers_to_close(**request)

@@ -158,6 +158,38 @@ def test_without_ends_all_is_as_upstream_has_it(how: str) -> None:
     run()
 
 
+@pytest.mark.parametrize("first", ["idle", "ends"])
+@pytest.mark.parametrize("gone", ["idle", "ends"])
+def test_ends_and_the_relief_idle_share_the_table_of_transitions(first: str, gone: str) -> None:
+    @gen_cluster(client=True, nthreads=ONE)
+    async def run(c: Any, s: Any, a: Any) -> None:
+        agent = install(s)
+
+        async def relieve(choice: str) -> None:
+            await ask(s, wire.CONFIGURE, relief={"idle": choice})
+
+        if first == "ends":
+            await relieve(wire.DISABLED)
+        await known(c, s)
+        await limit(s, {a.name: LEFT_S})
+        await relieve(wire.AUTO)
+        assert agent.endings.assigning.is_in_place
+        (row,) = (row for row in agent.reliefs.rows() if row["name"] == "idle")
+        assert row["state"] in (wire.R_ACTIVE, wire.R_NOT_NEEDED)
+
+        await (relieve(wire.DISABLED) if gone == "idle" else limit(s, {}))
+        assert (gone == "idle") is agent.endings.assigning.is_in_place
+        futures = c.map(slow, range(4), delay_s=0)
+        await until(lambda: not getattr(s, "is_idle", False))
+        await limit(s, {})
+        await wait(futures)
+        assert getattr(s, "is_idle", True)
+        uninstall(s)
+        assert "_TRANSITIONS_TABLE" not in s.__dict__
+
+    run()
+
+
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("why", ["a new one lives no longer", "nobody brings a new one", "pinned"])
 def test_what_would_finish_nowhere_runs_on_the_longest_lived(count: int, why: str) -> None:

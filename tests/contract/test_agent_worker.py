@@ -18,7 +18,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import __version__, inmemory, wire
 from dask_adaptive_agent.attach import install, uninstall
-from dask_adaptive_agent.worker import IN_WORKERS, LENT, NAME, _Made, _text_of, packed, pickled
+from dask_adaptive_agent.worker import IN_WORKERS, LENT, NAME, Made, packed, pickled, text_of
 from support import pin_tasks
 from support.agent_pins import bare_worker, pins, until_pins
 from support.agent_work import until
@@ -126,7 +126,7 @@ async def test_an_installed_copy_comes_first(c: Any, s: Any) -> None:
 def test_what_can_not_be_read_keeps_no_worker_out(given: bytes) -> None:
     @gen_cluster(client=True, nthreads=[])
     async def run(c: Any, s: Any) -> None:
-        s.worker_plugins[NAME] = _dumps(_Made(IN_WORKERS, given))
+        s.worker_plugins[NAME] = _dumps(Made(IN_WORKERS, given))
         async with Worker(s.address, nthreads=1) as worker:
             assert Status.running == worker.status
             assert 2 == await c.submit(lambda: 2)
@@ -165,9 +165,9 @@ def test_it_is_small_and_made_of_builtins() -> None:
 
 
 def pickled_of_version(version: str) -> bytes:
-    sources = {name: _text_of(name) for name in LENT}
+    sources = {name: text_of(name) for name in LENT}
     sources["dask_adaptive_agent"] = sources["dask_adaptive_agent"].replace(__version__, version)
-    return _dumps(_Made(IN_WORKERS, packed(sources)))
+    return _dumps(Made(IN_WORKERS, packed(sources)))
 
 
 def _dumps(made: Any) -> bytes:

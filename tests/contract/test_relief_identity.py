@@ -1,0 +1,293 @@
+"""Answers to `identity` from kept frames: what upstream says, and not late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, Status, Worker
+from distributed.core import rpc
+from distributed.protocol import dumps, loads
+from distributed.protocol.serialize import Serialized
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.relief.base import Place
+from dask_adaptive_agent.relief.client_info import has_slim_polls
+from dask_adaptive_agent.relief.identity import MAX_AGE_S, POPULAR, Identity
+from support.agent_fakes import clear_workers, fake_worker
+from support.agent_work import until
+
+NO_WORKERS = [("127.0.0.1", 1)] * 0
+SLIM = pytest.mark.skipif(not has_slim_polls(), reason="all identities are whole here")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Applied:
+    """The relief at work in `s`, on a clock that stands still."""
+
+    def __init__(self, s: Any) -> None:
+        self.clock = Clock()
+        self.gave_up: list[str] = []
+        self.relief = Identity(Place(s, self.clock, lambda *_: None, self._give_up))
+        self.relief.install()
+        self.relief.check()
+
+    def _give_up(self, sentence: str) -> None:
+        self.gave_up.append(sentence)
+        self.relief.uninstall()
+
+    def __getitem__(self, name: str) -> int:
+        return self.relief.counts()[name]
+
+
+def fresh(s: Any) -> str:
+    """What upstream would answer, as a client reads it; tells 1 from 1.0 and () from []."""
+    return repr(loads(dumps(s.identity())))
+
+
+def still(*workers: Worker) -> None:
+    for worker in workers:
+        worker.periodic_callbacks["heartbeat"].stop()
+
+
+@gen_cluster(nthreads=NO_WORKERS)
+async def test_it_is_applied_on_every_release_and_leaves_nothing(s: Any) -> None:
+    before = {name: s.handlers[name] for name in ("identity", "set_resources")}
+    agent = install(s)
+    states = {row["name"]: row["state"] for row in agent.reliefs.rows()}
+
+    assert wire.R_ACTIVE == states["identity"]
+    assert s.handlers["identity"] != before["identity"]
+
+    uninstall(s)
+    assert before == {name: s.handlers[name] for name in before}
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)] * 2)
+async def test_answers_are_equal_in_values_types_and_order(s: Any, a: Any, b: Any) -> None:
+    still(a, b)
+    for i in range(50):
+        fake_worker(s, i).metrics = {"memory": i, "nested": {"a": (1, 2.5, None, "é", b"\0", True)}}
+    applied = Applied(s)
+    try:
+        async with rpc(s.address) as link:
+            for _ in range(3):
+                for _ in range(POPULAR + 1):  # the frames of the next round are compressed
+                    assert fresh(s) == repr(await link.identity())
+                applied.clock.now += MAX_AGE_S
+        assert (3, 3 * (POPULAR + 1), 0) == (applied["made"], applied["asked"], applied["stock"])
+        assert applied["saved_bytes"] > 0
+    finally:
+        for address in [address for address in s.workers if address.startswith("tcp://10.")]:
+            s.running.discard(s.workers.pop(address))
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_who_joins_leaves_or_changes_is_in_the_next_answer(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    applied = Applied(s)  # its clock stands still: nothing is old
+    async with rpc(s.address) as link:
+
+        async def workers() -> dict[str, Any]:
+            return dict((await link.identity())["workers"])
+
+        assert {a.address, b.address} == set(await workers())
+
+        async with Worker(s.address, name="new") as new:
+            seen = await workers()
+            assert (3, "new") == (len(seen), seen[new.address]["name"])
+            await asyncio.wait_for(c.wait_for_workers(3), 5)
+
+            await s.remove_worker(new.address, stimulus_id="test")
+            assert new.address not in await workers()
+
+        s.handle_worker_status_change("paused", a.address, stimulus_id="test")
+        assert "paused" == (await workers())[a.address]["status"]
+        s.workers[a.address].status = Status.closing_gracefully  # by whatever way it changes
+        assert "closing_gracefully" == (await workers())[a.address]["status"]
+        s.handle_worker_status_change("running", a.address, stimulus_id="test")
+        assert "running" == (await workers())[a.address]["status"]
+
+        await b.set_resources(GPU=2)
+        assert {"GPU": 2} == (await workers())[b.address]["resources"]
+
+    assert 0 == applied["stock"]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_a_wait_for_workers_sees_them_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
+    applied = Applied(s)
+    await c._wait_for_workers(2)
+
+    waiting = asyncio.create_task(c._wait_for_workers(3))
+    await until(lambda: applied["asked"] > 2)
+    async with Worker(s.address, name="new"):
+        await asyncio.wait_for(waiting, 5)
+        assert 3 == len(c.scheduler_info()["workers"])
+
+    assert applied["made"] <= 4
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_a_worker_that_returns_at_its_address_is_a_new_one(s: Any, a: Any) -> None:
+    Applied(s)
+    fake_worker(s, 1).metrics = {"life": 1}
+    async with rpc(s.address) as link:
+        first = await link.identity()
+        s.running.discard(s.workers.pop("tcp://10.0.0.1:40001"))
+        fake_worker(s, 1).metrics = {"life": 2}
+        second = await link.identity()
+    s.running.discard(s.workers.pop("tcp://10.0.0.1:40001"))
+
+    lives = [info["workers"]["tcp://10.0.0.1:40001"]["metrics"]["life"] for info in (first, second)]
+    assert [1, 2] == lives
+
+
+@gen_cluster(nthreads=NO_WORKERS)
+async def test_metrics_get_no_older_than_promised(s: Any) -> None:
+    applied = Applied(s)
+    ws = fake_worker(s, 1)
+    async with rpc(s.address) as link:
+
+        async def memory() -> Any:
+            return (await link.identity())["workers"][ws.address]["metrics"]["memory"]
+
+        await memory()
+        ws.metrics = {"memory": 7}
+        kept = await memory()
+        applied.clock.now += MAX_AGE_S
+        assert (200_000_001, 7) == (kept, await memory())
+    clear_workers(s)
+
+
+@gen_cluster(nthreads=NO_WORKERS)
+async def test_concurrent_polls_share_one_answer(s: Any) -> None:
+    applied = Applied(s)
+    for i in range(100):
+        fake_worker(s, i)
+
+    async def poll() -> Any:
+        async with rpc(s.address) as link:
+            return repr(await link.identity())
+
+    answers = await asyncio.gather(*[poll() for _ in range(20)])
+
+    assert {fresh(s)} == set(answers)
+    assert (1, 20) == (applied["made"], applied["asked"])
+    clear_workers(s)
+
+
+@gen_cluster(nthreads=NO_WORKERS)
+async def test_peers_that_need_it_get_what_upstream_sends(s: Any) -> None:
+    applied = Applied(s)
+    async with rpc(s.address, deserializers=["dask", "pickle"]) as link:
+        assert fresh(s) == repr(await link.identity())
+    assert (0, 1) == (applied["asked"], applied["stock"])
+
+    async with rpc(s.address, deserialize=False) as link:
+        passed_on = await link.identity()
+    assert isinstance(passed_on, Serialized)
+    assert fresh(s) == repr(loads(dumps(passed_on)))
+    assert isinstance(s.identity(), dict)
+
+
+async def test_clients_in_the_process_get_objects_as_they_are() -> None:
+    async with Scheduler(protocol="inproc://", dashboard=False) as s:
+        applied = Applied(s)
+        async with Worker(s.address), Client(s.address, asynchronous=True) as c:
+            await c._wait_for_workers(1)
+            assert 1 == len(c.scheduler_info()["workers"])
+            assert type(c.scheduler_info()["workers"]) is dict
+
+        assert 0 == applied["asked"] < applied["stock"]
+
+
+async def test_over_websockets_too() -> None:
+    async with Scheduler(protocol="ws://", port=0, dashboard=False, host="127.0.0.1") as s:
+        applied = Applied(s)
+        async with rpc(s.address) as link:
+            assert fresh(s) == repr(await link.identity())
+        assert (1, 0) == (applied["asked"], applied["stock"])
+
+
+@SLIM
+@gen_cluster(nthreads=[("127.0.0.1", 1)] * 2)
+async def test_slim_polls_are_upstreams(s: Any, a: Any, b: Any) -> None:
+    applied = Applied(s)
+    async with rpc(s.address) as link:
+        for n in (0, 1, 5):
+            assert min(n, 2) == len((await link.identity(n_workers=n))["workers"])
+        assert (0, 3) == (applied["asked"], applied["stock"])
+
+        assert 2 == len((await link.identity(n_workers=-1))["workers"])
+        assert 2 == len((await link.identity())["workers"])
+        assert (2, 3) == (applied["asked"], applied["stock"])
+
+
+@gen_cluster(nthreads=NO_WORKERS)
+async def test_arguments_that_upstream_refuses_are_refused_as_before(s: Any) -> None:
+    async def asked() -> str:
+        async with rpc(s.address) as link:
+            with pytest.raises(TypeError) as refused:
+                await link.identity(colour="red")
+        return str(refused.value)
+
+    before = await asked()
+    Applied(s)
+
+    assert before == await asked()
+
+
+@gen_cluster(nthreads=NO_WORKERS)
+async def test_what_cannot_be_kept_is_left_to_upstream(s: Any) -> None:
+    applied = Applied(s)
+    fake_worker(s, 1).metrics = {"memory": 1, "seen": {"a", "b"}}  # upstream knows to send sets
+    async with rpc(s.address) as link:
+        for _ in range(2):
+            info = await link.identity()
+            assert {"a", "b"} == info["workers"]["tcp://10.0.0.1:40001"]["metrics"]["seen"]
+
+    assert 1 == len(applied.gave_up)
+    assert s.handlers["identity"] == s.identity
+    clear_workers(s)
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_somebody_elses_handler_over_ours_stays(s: Any, a: Any) -> None:
+    still(a)
+    applied = Applied(s)
+    ours = s.handlers["identity"]
+
+    def theirs(comm: Any, **kwargs: Any) -> Any:
+        return ours(comm, **kwargs)
+
+    s.handlers["identity"] = theirs
+    applied.relief.uninstall()
+    async with rpc(s.address) as link:
+        assert fresh(s) == repr(await link.identity())
+
+    assert s.handlers["identity"] is theirs
+    assert (0, 1) == (applied["asked"], applied["stock"])
+
+
+@gen_cluster(nthreads=NO_WORKERS)
+async def test_somebody_elses_handler_below_is_left_alone(s: Any) -> None:
+    def theirs() -> dict[str, str]:
+        return {"type": "Ours"}
+
+    s.handlers["identity"] = theirs
+    agent = install(s)
+
+    assert s.handlers["identity"] is theirs
+    assert wire.R_FAILED == {r["name"]: r["state"] for r in agent.reliefs.rows()}["identity"]

@@ -1,0 +1,601 @@
+"""What is pickled once means the same to whoever reads it, and costs once."""
+
+from __future__ import annotations
+
+import copyreg
+import datetime
+import decimal
+import functools
+import gc
+import operator
+import pathlib
+import pickle
+import threading
+import time
+import types
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import distributed
+import pytest
+from distributed import LocalCluster, Nanny
+from distributed.protocol import pickle as distributed_pickle
+from distributed.utils_test import gen_cluster
+from packaging.version import Version
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.relief import kinds
+from dask_adaptive_agent.relief.base import Place
+from dask_adaptive_agent.relief.callables import nested_in
+from dask_adaptive_agent.relief.light import MOST_ALSO, MOST_BUFFER_BYTES, Light
+from dask_adaptive_agent.relief.memo import WORTH_IT, Memo
+from dask_adaptive_agent.relief.pickle_hook import HOOK
+from dask_adaptive_agent.relief.pickling import Pickling
+from support.relief_pickling import (
+    Told,
+    as_on_scheduler,
+    frames,
+    hooked,
+    in_main,
+    received,
+    run,
+    sent,
+    spec,
+)
+
+# distributed 2023.8.1 is the first that pickles the callable with each task.
+IS_NEEDED = Version(distributed.__version__) >= Version("2023.8.1")
+
+SCRIPT = in_main(
+    """
+import dataclasses, enum, pathlib, re
+
+PATTERN = re.compile(r"part-([0-9]+)")
+COUNT = 0
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    root: pathlib.Path = pathlib.Path("/data")
+    factor: int = 3
+    def scaled(self, x):
+        return x * self.factor + helper(self)
+    def count(self):
+        return COUNT
+
+class Colour(enum.Enum):
+    RED = 1
+
+class main:  # a scheduler's __main__ has a function of that name
+    pass
+
+def helper(config):
+    return len(str(config.root))
+
+def task(config, x):
+    return config.scaled(x), PATTERN.search(f"part-{x}").group(1)
+
+def of_config(config, x=0):
+    return type(config).__name__, config.scaled(x)
+
+def counts(config):
+    global COUNT
+    COUNT = 7
+    return config.count()
+
+def factorial(n):
+    return 1 if n < 2 else n * factorial(n - 1)
+
+def name_of(one):
+    return type(one).__name__
+
+def is_red(colour):
+    return colour is Colour.RED
+"""
+)
+
+
+def client_main(name: str) -> Any:
+    return as_on_scheduler(SCRIPT[name])
+
+
+def adder(n: int) -> Callable[[int], int]:
+    def inner(x: int) -> int:
+        return x + n
+
+    return inner
+
+
+def counter() -> tuple[Callable[[], None], Callable[[], int]]:
+    n = 0
+
+    def more() -> None:
+        nonlocal n
+        n += 1
+
+    return more, lambda: n
+
+
+@pytest.fixture(autouse=True)
+def _where_it_is_needed(request: pytest.FixtureRequest) -> None:
+    if not IS_NEEDED and request.function is not test_it_knows_where_it_is_needed:
+        pytest.skip("this release keeps functions' bytes")
+
+
+def test_it_knows_where_it_is_needed() -> None:
+    assert IS_NEEDED is (Pickling.needless() == "")
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    before, reducers = distributed_pickle.dumps, dict(copyreg.dispatch_table)
+    with hooked() as told:
+        yield told
+    assert distributed_pickle.dumps is before
+    assert reducers == copyreg.dispatch_table
+    assert 0 == len(HOOK.memo)
+
+
+def as_stock(task: Any) -> Any:
+    """What it gives where stock code pickles it: without a taker of buffers it is none of ours."""
+    return run(pickle.loads(distributed_pickle.dumps(task)))
+
+
+def script_tasks() -> list[tuple[str, Any, tuple[Any, ...], Any]]:
+    together = as_on_scheduler(
+        {name: SCRIPT[name] for name in ("task", "of_config", "counts", "Config", "Colour", "main")}
+    )
+    config = together["Config"](pathlib.Path("/ab"), 2)
+    return [
+        ("function", client_main("helper"), (types.SimpleNamespace(root="abc"),), 3),
+        ("partial", functools.partial(together["task"], config), (5,), (13, "5")),
+        ("instance argument", together["of_config"], (config, 1), ("Config", 5)),
+        ("bound method", config.scaled, (1,), 5),
+        ("class called", together["Config"], (pathlib.Path("/ab"), 2), config),
+        ("globals in common", together["counts"], (config,), None),
+        ("recursive", client_main("factorial"), (5,), 120),
+        ("class of a known name", client_main("name_of"), (together["main"](),), "main"),
+        ("enum by value", as_on_scheduler(SCRIPT["is_red"]), (together["Colour"].RED,), True),
+        ("named function", operator.add, (1, 2), 3),
+        ("named function, instance", functools.partial, (together["of_config"], config), None),
+    ]
+
+
+@pytest.mark.parametrize("number", range(11), ids=[row[0] for row in script_tasks()])
+def test_what_a_script_defines_gives_the_same(told: Told, number: int) -> None:
+    _, function, args, expected = script_tasks()[number]
+    if expected is None:
+        expected = as_stock(spec(function, *args))
+
+    results = sent(spec(function, *args), times=5)
+
+    if isinstance(expected, functools.partial):
+        expected, results = expected(), [result() for result in results]
+    assert [expected] * 5 == results
+
+
+@pytest.mark.parametrize(
+    ("name", "n_reused"),
+    [("partial", 3), ("instance argument", 4), ("bound method", 5), ("recursive", 4)],
+)
+def test_the_same_callable_is_pickled_once(told: Told, name: str, n_reused: int) -> None:
+    _, function, args, _ = next(row for row in script_tasks() if row[0] == name)
+    before = HOOK.light.hits
+
+    sent(spec(function, *args), times=5)
+
+    # What surely goes by value is kept when it comes again; the rest at once.
+    assert n_reused <= HOOK.light.hits - before
+    assert 0 == len([row for row in told.rows if row[2] == 0])
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        pathlib.Path("/a/b"),
+        pathlib.PurePosixPath("c"),
+        datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc),
+        datetime.timedelta(3),
+        decimal.Decimal("1.5"),
+        uuid.UUID(int=7),
+        b"__main__",
+        "__main__",
+        {"a": [1, {2}]},
+        memoryview(b"abc"),
+        float("inf"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_arguments_come_as_they_went(told: Told, argument: Any) -> None:
+    expected = [bytes(argument)] * 3 if isinstance(argument, memoryview) else [argument] * 3
+
+    assert expected == sent(spec(lambda x: x, argument))
+    assert [[argument, 1]] * 3 == sent(spec(lambda x, *, y: [x, y], argument, y=1)) or (
+        isinstance(argument, memoryview)
+    )
+
+
+def test_a_callable_and_an_argument_may_be_one(told: Told) -> None:
+    both: list[int] = []
+    partial = functools.partial(lambda one, other: one is other, both)
+    more, n = as_on_scheduler(counter())
+
+    assert [True] * 4 == sent(spec(partial, both), times=4)
+    assert [False] * 4 == sent(spec(partial, []), times=4)
+    for task in (
+        spec(lambda more, n: (more(), n())[1], more, n),
+        spec(functools.partial(lambda more, n: (more(), n())[1], more), n),
+        spec(lambda more, n: n.__globals__ is more.__globals__, more, n),
+        spec(functools.partial(lambda more, n: n.__globals__ is more.__globals__, more), n),
+    ):
+        assert [as_stock(task)] * 4 == sent(task, times=4)
+
+
+def test_a_callable_that_changes_itself_begins_anew_with_each_task(told: Told) -> None:
+    def append(to: list[int], x: int) -> int:
+        to.append(x)
+        return len(to)
+
+    assert [1] * 4 == sent(spec(functools.partial(append, []), 1), times=4)
+
+
+def test_workers_never_see_a_class_go_back(told: Told) -> None:
+    together = as_on_scheduler({name: SCRIPT[name] for name in ("task", "Config")})
+    first = spec(functools.partial(together["task"], together["Config"]()), 1)
+    sent(first)
+    kept = HOOK.light.hits
+
+    # A client sets an attribute and submits again: cloudpickle sets it on the class that is here.
+    together["Config"].colour = "a colour"
+    try:
+        assert b"a colour" not in written(first)  # as when it was sent first
+        sent(spec(as_on_scheduler(SCRIPT["is_red"]), 1), times=1)
+        sent(spec(functools.partial(together["task"], together["Config"]()), 1))
+        assert b"a colour" in written(first)
+    finally:
+        del together["Config"].colour
+    assert kept < HOOK.light.hits
+
+
+def written(task: Any) -> bytes:
+    return b"".join(map(bytes, frames(task)))
+
+
+def test_what_is_large_stays_out_of_band(told: Told) -> None:
+    np = pytest.importorskip("numpy")
+    array = np.arange(MOST_BUFFER_BYTES)  # 8 bytes each
+
+    for task in (spec(adder(1), array), spec(functools.partial(lambda a, b: a, array), 1)):
+        for _ in range(3):
+            assert array.nbytes in {memoryview(frame).nbytes for frame in frames(task)}
+        assert all((run(received(task)) >= array).all() for _ in range(2))
+    small = spec(functools.partial(lambda a, b: a + b, np.arange(5)), np.float64(1.5))
+    assert all((one == np.arange(5) + 1.5).all() for one in sent(small))
+
+
+def test_ten_megabytes_cross(told: Told) -> None:
+    large = bytes(10_000_000)
+
+    assert [10_000_001] * 3 == sent(spec(functools.partial(lambda a, b: len(a) + b, large), 1))
+    assert [10_000_000] * 3 == sent(spec(lambda a: len(a), large))
+
+
+def test_what_cannot_be_pickled_gives_the_stock_error(told: Told) -> None:
+    lock = threading.Lock()
+    for task in (
+        spec(functools.partial(lambda a: a, lock)),
+        spec(lambda a: a, lock),
+        spec(functools.partial(operator.add, lock), 1),
+    ):
+        with pytest.raises(TypeError) as stock:
+            cloudpickle.dumps(task)
+        for _ in range(3):
+            with pytest.raises(type(stock.value), match="cannot pickle"):
+                frames(task)
+
+
+def test_named_functions_and_small_partials_are_not_kept(told: Told) -> None:
+    sent(spec(operator.add, 1, 2))
+    sent(spec(functools.partial(operator.add, 1), 2))
+
+    assert 0 == len(HOOK.memo)
+
+
+def test_a_large_partial_of_a_named_function_is_kept(told: Told) -> None:
+    large = functools.partial(max, *range(WORTH_IT))
+    before = HOOK.light.hits
+
+    assert [WORTH_IT - 1] * 3 == sent(spec(large, 7))
+    assert 2 == HOOK.light.hits - before
+
+
+def test_arguments_with_functions_of_their_own_are_left_to_stock_in_the_end(told: Told) -> None:
+    def call(fn: Callable[[int], int]) -> int:
+        return fn(1)
+
+    for n in range(2 * MOST_ALSO):
+        assert [n + 1] == sent(spec(call, adder(n)), times=1)
+
+    assert MOST_ALSO + 3 >= len(HOOK.memo)
+
+
+def test_modules_registered_by_value_are_left_to_stock(told: Told) -> None:
+    before, function = HOOK.light.hits, adder(1)
+    cloudpickle.register_pickle_by_value(pathlib)
+    try:
+        assert [2] * 3 == sent(spec(function, 1))
+    finally:
+        cloudpickle.unregister_pickle_by_value(pathlib)
+
+    assert before == HOOK.light.hits
+
+
+def test_fused_tasks_reuse_all_that_they_call(told: Told) -> None:
+    if isinstance(spec(len), tuple):
+        task = (distributed.worker.execute_task, ((add_one(), (times_two(), 3)),), {})
+    else:
+        from dask._task_spec import Task, TaskRef
+
+        inner = [Task("a", times_two(), 3), Task("b", add_one(), TaskRef("a"))]
+        task = Task.fuse(*inner)
+    before = HOOK.light.hits
+
+    assert [7] * 3 == sent(task)
+    assert 2 <= HOOK.light.hits - before
+
+
+def test_a_nest_of_data_is_not_searched(told: Told) -> None:
+    if not hasattr(distributed.worker, "execute_task"):
+        pytest.skip("tasks of this release hold no tasks as tuples")
+    task = (distributed.worker.execute_task, ((adder(1), (sum, list(range(1000)))),), {})
+
+    assert () == nested_in(task)
+    assert [499_501] * 3 == sent(task)
+
+
+def add_one() -> Callable[[int], int]:
+    return adder(1)
+
+
+def times_two() -> Callable[[int], int]:
+    return lambda x: 2 * x
+
+
+def test_fresh_callables_leave_nothing_behind() -> None:
+    memo = Memo(entries=50, nbytes=200_000)
+    light = Light(memo)
+    refs = []
+    for n in range(2000):
+        closure = adder(n)
+        refs.append(weakref.ref(closure))
+        for _ in range(n % 4):
+            assert light.dumps(spec(closure, 1), [])
+        assert 50 >= len(memo)
+        assert 200_000 >= memo.nbytes
+    del closure
+    gc.collect()
+
+    assert 50 >= sum(ref() is not None for ref in refs)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_million_fresh_closures_stay_bounded() -> None:
+    memo = Memo()
+    light = Light(memo)
+    for n in range(1_000_000):
+        task = spec(adder(n), 1)
+        light.dumps(task, [])
+        if n % 10 == 0:  # comes again, and is kept
+            light.dumps(task, [])
+            light.dumps(task, [])
+
+    assert 100_000 == memo.pickled
+    assert 2000 >= len(memo)
+    assert 64 * 2**20 >= memo.nbytes
+
+
+def test_what_nobody_asks_for_is_dropped(told: Told) -> None:
+    used, unused = adder(1), adder(2)
+    for _ in range(2):
+        sent(spec(used, 1))
+        sent(spec(unused, 1))
+
+    HOOK.memo.age()
+    sent(spec(used, 1))
+    HOOK.memo.age()
+
+    assert HOOK.memo.peek(used)
+    assert HOOK.memo.peek(unused) is None
+
+
+def test_threads_may_share_the_memo(told: Told) -> None:
+    functions = [adder(n) for n in range(20)]
+    wrong: list[Any] = []
+
+    def work() -> None:
+        for _ in range(20):
+            wrong.extend(n for n, fn in enumerate(functions) if sent(spec(fn, 1), 1) != [n + 1])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [] == wrong
+
+
+def test_whoever_replaces_ours_stays(told: Told) -> None:
+    ours = distributed_pickle.dumps
+    calls = []
+
+    def theirs(x: Any, **kwargs: Any) -> Any:
+        calls.append(x)
+        return ours(x, **kwargs)
+
+    distributed_pickle.dumps = theirs
+    with hooked():
+        assert [2] == sent(spec(adder(1), 1), times=1)
+    assert distributed_pickle.dumps is theirs
+    assert [2] == sent(spec(adder(1), 1), times=1)
+    assert 2 == len(calls)
+    distributed_pickle.dumps = ours
+
+
+def test_others_who_pickle_are_none_of_our_business(told: Told) -> None:
+    task = spec(adder(1), 1)
+    for _ in range(3):
+        distributed_pickle.dumps(task)
+        distributed_pickle.dumps(task, protocol=4)
+        distributed_pickle.dumps(task, buffer_callback=[].append)
+
+    assert 0 == len(told.rows)
+    assert 0 == len(HOOK.memo)
+
+
+def test_a_task_is_reduced_as_dask_does_it() -> None:
+    task = spec(len, (1,), [1])
+    expected = task.__reduce_ex__(5)[:3]
+    with hooked():
+        reducer = copyreg.dispatch_table.get(type(task))
+
+        if hasattr(type(task), "get_all_slots"):
+            assert expected == reducer(task)
+        else:
+            assert reducer is None
+
+
+def test_it_is_plain_pickle(told: Told) -> None:
+    function = adder(1)
+    sent(spec(function, 1))
+
+    data = Light(HOOK.memo).dumps(spec(function, 1), [])
+
+    assert data is not None
+    assert 2 == run(pickle.loads(data))
+    assert 2 == run(pickle._loads(data))  # type: ignore[attr-defined]
+
+
+# With real schedulers, and workers in processes of their own.
+
+NANNIES = {"client": True, "nthreads": [("127.0.0.1", 1)], "Worker": Nanny}
+
+
+def relief(s: Any) -> Pickling:
+    assert Pickling in kinds.KINDS
+    agent = install(s)
+    found = agent.reliefs.get("pickling")
+    assert isinstance(found, Pickling)
+    return found
+
+
+def reused(s: Any) -> int:
+    return HOOK.light.hits
+
+
+async def works(c: Any) -> None:
+    """All kinds of callables through a real worker, several tasks of each."""
+    for _, function, args, value in script_tasks()[1:8]:
+        if value is None:
+            continue
+        expected = repr(value)
+        futures = [
+            c.submit(lambda fn, args: repr(fn(*args)), function, args, pure=False) for _ in range(2)
+        ]
+        futures += c.map(
+            functools.partial(lambda fn, args, _: repr(fn(*args)), function, args),
+            range(3),
+            pure=False,
+        )
+        assert [expected] * 5 == await c.gather(futures)
+    assert [n + 1 for n in range(20)] == await c.gather(c.map(adder(1), range(20)))
+    nested = c.submit(lambda a, b: a + b, c.submit(adder(1), 1), c.submit(adder(2), 1))
+    assert 5 == await nested
+
+
+@gen_cluster(**NANNIES)
+async def test_a_worker_of_another_process_gets_what_was_sent(c: Any, s: Any, a: Any) -> None:
+    found = relief(s)
+    before = reused(s)
+
+    await works(c)
+
+    assert 30 <= reused(s) - before
+    assert found.counts()["reused"] == reused(s)
+    uninstall(s)
+
+
+@pytest.mark.thorough
+async def test_over_tls() -> None:
+    pytest.importorskip("cryptography")
+    async with LocalCluster(
+        n_workers=1,
+        asynchronous=True,
+        dashboard_address=":0",
+        protocol="tls",
+        security=distributed.Security.temporary(),
+    ) as cluster:
+        relief(cluster.scheduler)
+        before = reused(cluster.scheduler)
+        async with distributed.Client(cluster, asynchronous=True) as c:
+            await works(c)
+
+        assert cluster.scheduler.address.startswith("tls")
+        assert 30 <= reused(cluster.scheduler) - before
+        uninstall(cluster.scheduler)
+
+
+@pytest.mark.thorough
+@gen_cluster(**NANNIES, config={"distributed.comm.compression": "zlib"})
+async def test_with_compression(c: Any, s: Any, a: Any) -> None:
+    relief(s)
+    large = functools.partial(lambda a, b: len(a) + b, bytes(200_000))
+
+    assert [200_000 + n for n in range(4)] == await c.gather(c.map(large, range(4)))
+
+    uninstall(s)
+
+
+async def test_nothing_is_pickled_in_process() -> None:
+    async with LocalCluster(
+        n_workers=1, processes=False, asynchronous=True, dashboard_address=":0"
+    ) as cluster:
+        found = relief(cluster.scheduler)
+        before = found.counts()
+        async with distributed.Client(cluster, asynchronous=True) as c:
+            await works(c)
+
+        assert cluster.scheduler.address.startswith("inproc")
+        assert before == found.counts()
+        uninstall(cluster.scheduler)
+
+
+@gen_cluster(**NANNIES)
+async def test_it_comes_and_goes_while_tasks_are_sent(c: Any, s: Any, a: Any) -> None:
+    stock = distributed_pickle.dumps
+    place = Place(s, time.monotonic, lambda *_: None, lambda _: None)
+    futures = c.map(lambda x: x + 1, range(300))
+    for n in range(5):
+        found = Pickling(place)
+        found.install()
+        found.check()
+        assert n + 1 == await c.submit(adder(1), n, pure=False)
+        found.uninstall()
+        assert distributed_pickle.dumps is stock
+
+    assert list(range(1, 301)) == await c.gather(futures)
+
+
+@gen_cluster(nthreads=[])
+async def test_it_reports_itself(s: Any) -> None:
+    agent = install(s)
+
+    row = next(row for row in agent.reliefs.rows() if row["name"] == "pickling")
+
+    assert (wire.R_ACTIVE, "") == (row["state"], row["message"])
+    assert {"reused", "left_to_stock", "pickled", "kept", "kept_bytes"} == set(row["counts"])
+    uninstall(s)

@@ -1,0 +1,427 @@
+"""Callables that cross to each worker once, on streams of real bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import distributed
+import pytest
+from distributed import Client, LocalCluster, Nanny, Scheduler, Worker
+from distributed.protocol.serialize import ToPickle
+from distributed.security import Security
+from distributed.utils_test import gen_cluster
+from packaging.version import Version
+
+from dask_adaptive_agent.relief.base import Place
+from dask_adaptive_agent.relief.memo import Memo
+from dask_adaptive_agent.relief.shared_books import Held
+from dask_adaptive_agent.relief.shared_plugin import NAME, workers_half
+from dask_adaptive_agent.relief.sharing import EVENT, MOST_LACKS, Sharing
+from support.agent_work import until
+
+# distributed 2023.8.1 is the first that pickles the callable with each task.
+pytestmark = pytest.mark.skipif(
+    Version(distributed.__version__) < Version("2023.8.1"),
+    reason="workers of this release keep functions by themselves",
+)
+
+ONE = [("127.0.0.1", 1)]
+LARGE = 200_000
+
+
+@contextlib.asynccontextmanager
+async def shared(scheduler: Any) -> AsyncIterator[Sharing]:
+    sharing = installed(scheduler)
+    try:
+        await until_ready(scheduler, sharing)
+        yield sharing
+    finally:
+        sharing.uninstall()
+
+
+def installed(scheduler: Any) -> Sharing:
+    place = Place(scheduler, time.monotonic, lambda *_: None, lambda _: None)
+    sharing = Sharing(place, Memo())
+    sharing.install()
+    sharing.check()
+    return sharing
+
+
+async def until_ready(scheduler: Any, sharing: Sharing) -> None:
+    await until(lambda: len(scheduler.workers) == sharing.counts()["shared_workers"])
+
+
+def large(n: int = LARGE) -> Callable[[Any], Any]:
+    """A callable by value, and of some size."""
+    data = os.urandom(n)
+    return functools.partial(lambda data, x: (len(data), x), data)
+
+
+def held_by(worker: Any) -> dict[int, Any]:
+    """What a worker of this process holds."""
+    found: dict[int, Any] = workers_half()._holds[worker.plugins[NAME].token].callables
+    return found
+
+
+def bytes_sent(scheduler: Any) -> int:
+    return sum(stream.byte_count for stream in scheduler.stream_comms.values())
+
+
+async def mapped(client: Any, fn: Any, *args: Any) -> list[Any]:
+    results: list[Any] = await client.gather(client.map(fn, *args, pure=False))
+    return results
+
+
+@gen_cluster(client=True)
+async def test_bytes_cross_to_each_worker_once(c: Any, s: Any, a: Any, b: Any) -> None:
+    async with shared(s) as sharing:
+        before = bytes_sent(s)
+        fn = large()
+
+        assert [(LARGE, i) for i in range(100)] == await mapped(c, fn, range(100))
+        assert [(LARGE, i) for i in range(100)] == await mapped(c, fn, range(100))
+        # The client sends it twice, and the scheduler knows it by its content.
+        assert 2 * LARGE < bytes_sent(s) - before < 3 * LARGE
+        counts = sharing.counts()
+        assert 2 == counts["shared_definitions"]
+        assert 200 == counts["shared_uses"]
+        assert [1, 1] == [len(held_by(a)), len(held_by(b))]
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_a_callable_that_changes_itself_is_shared(c: Any, s: Any, a: Any) -> None:
+    def append_and_len(seen: list[Any], x: Any) -> int:
+        seen.append(x)
+        return len(seen)
+
+    async def lengths() -> list[int]:
+        return sorted(await mapped(c, functools.partial(append_and_len, []), range(5)))
+
+    assert [1, 1, 1, 1, 1] == await lengths()
+    async with shared(s):
+        assert [1, 2, 3, 4, 5] == await lengths()
+    assert [1, 1, 1, 1, 1] == await lengths()
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_callables_deep_inside_and_one_by_one(c: Any, s: Any, a: Any) -> None:
+    async with shared(s) as sharing:
+        fn = large()
+
+        deep = await mapped(c, lambda some, i: some["deep"][0](i), [{"deep": [fn]}] * 20, range(20))
+        assert [(LARGE, i) for i in range(20)] == deep
+        assert 2 == sharing.counts()["shared_definitions"]
+        # Each brings an object of its own. The first of them might be the last one as well.
+        single = [await c.submit(functools.partial(max, os.sep), str(i)) for i in range(20)]
+        assert [max(os.sep, str(i)) for i in range(20)] == single
+        assert 3 == sharing.counts()["shared_definitions"]
+        assert 2 * 20 + 20 - 1 <= sharing.counts()["shared_uses"]
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_what_was_not_used_for_longest_is_given_up(c: Any, s: Any, a: Any) -> None:
+    async with shared(s) as sharing:
+        (line,) = sharing._lines.values()
+        line.link.held = Held(int(2.5 * LARGE))
+        one, two, three = [large() for _ in range(3)]
+        for fn in (one, two, one, three, one, two):
+            assert [(LARGE, i) for i in range(20)] == await mapped(c, fn, range(20))
+            assert len(held_by(a)) <= 2
+        assert 4 == sharing.counts()["shared_definitions"]  # `two` once more
+        assert 0 == sharing.counts()["shared_lacks"]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
+async def test_a_worker_that_lacks_one_asks_once(c: Any, s: Any, a: Any) -> None:
+    async with shared(s) as sharing:
+        fn = large()
+        await mapped(c, fn, range(20))
+        held_by(a).clear()
+
+        assert [(LARGE, i) for i in range(50)] == await mapped(c, fn, range(50))
+        assert 1 == sharing.counts()["shared_lacks"]
+        assert 2 == sharing.counts()["shared_definitions"]
+        # Also where the callable is not what the task calls, and is not called at all.
+        held_by(a).clear()
+        assert [1] * 20 == await mapped(c, len, [[fn]] * 20)
+        assert 2 == sharing.counts()["shared_lacks"]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
+async def test_a_worker_that_keeps_lacking_is_sent_everything(c: Any, s: Any, a: Any) -> None:
+    async with shared(s) as sharing:
+        for _ in range(MOST_LACKS + 1):
+            await mapped(c, fn := large(), range(20))
+            held_by(a).clear()
+            assert [(LARGE, i) for i in range(20)] == await mapped(c, fn, range(20))
+        assert {"shared_workers": 0, "shared_lacks": MOST_LACKS + 1}.items() <= (
+            sharing.counts().items()
+        )
+        assert [(LARGE, 1)] == await mapped(c, fn, [1])
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 2, timeout=60)
+async def test_it_goes_in_the_middle_of_work_and_comes_back(c: Any, s: Any, a: Any, b: Any) -> None:
+    def wait_and(data: bytes, x: Any) -> Any:
+        time.sleep(0.002)
+        return len(data), x
+
+    fn = functools.partial(wait_and, os.urandom(LARGE))
+    stock = dict(s.stream_handlers)
+    futures = c.map(fn, range(300), pure=False)
+    for _ in range(3):
+        async with shared(s) as sharing:
+            await until(lambda: sharing.counts()["shared_uses"] > 20)
+        assert stock == s.stream_handlers
+        assert all("send" not in vars(stream) for stream in s.stream_comms.values())
+        assert NAME not in s.worker_plugins
+    assert [(LARGE, i) for i in range(300)] == await c.gather(futures)
+    await until(lambda: NAME not in a.plugins and NAME not in b.plugins)
+    assert not workers_half()._holds
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_workers_join_leave_and_come_back(c: Any, s: Any) -> None:
+    sharing = installed(s)
+    fn = large()
+    async with Worker(s.address, nthreads=1) as a:
+        await until_ready(s, sharing)
+        address = a.address
+        assert [(LARGE, 1)] * 20 == await mapped(c, fn, [1] * 20)
+    await until(lambda: not s.workers)
+    assert 0 == len(workers_half()._holds)
+    async with Worker(s.address, nthreads=1, port=int(address.rpartition(":")[2])) as a:
+        await until_ready(s, sharing)
+        assert address == a.address
+        assert [(LARGE, 1)] * 20 == await mapped(c, fn, [1] * 20)
+        assert {"shared_definitions": 2, "shared_lacks": 0}.items() <= sharing.counts().items()
+        # Somebody takes the plugin away: what is on its way still arrives.
+        futures = c.map(fn, range(50), pure=False)
+        await a.plugin_remove(name=NAME)
+        await until(lambda: sharing.counts()["shared_workers"] == 0)
+        assert [(LARGE, i) for i in range(50)] == await c.gather(futures)
+    sharing.uninstall()
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_who_does_not_say_the_right_thing_is_sent_everything(c: Any, s: Any, a: Any) -> None:
+    async with shared(s) as sharing:
+        half = workers_half()
+        right = {"what": half.READY, "id": a.id, "token": 7, "module": half.__name__}
+        right["python"] = list(__import__("sys").version_info[:2])
+        wrong = [{"id": "another"}, {"module": "older"}, {"python": [2, 7]}, {"what": None}]
+        for one in (*wrong, {}):
+            s.stream_handlers[EVENT](worker=a.address, topic=half.TOPIC, msg={**right, **one})
+            assert (0 if one else 1) == sharing.counts()["shared_workers"]
+        a.log_event("mine", "said")
+        await until(lambda: s.get_events("mine"))
+        assert "said" == s.get_events("mine")[0][1]
+        assert not s.get_events(half.TOPIC)
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_what_can_not_be_pickled_is_left_to_stock_code(c: Any, s: Any, a: Any) -> None:
+    class Once:
+        def __reduce__(self) -> Any:
+            raise ValueError("not again")
+
+    async with shared(s) as sharing:
+        (line,) = sharing._lines.values()
+        fn = large()
+        spec = ToPickle((fn, (Once(), [fn] * 20), {}))
+        message = {"op": "compute-task", "run_spec": spec}
+        line._replace(message)
+        assert spec is message["run_spec"]
+        # Nothing counts as sent.
+        assert 0 == len(line.link.held)
+        assert [(LARGE, 1)] * 20 == await mapped(c, fn, [1] * 20)
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_actors_are_made_as_ever(c: Any, s: Any, a: Any) -> None:
+    class Counter:
+        def __init__(self, start: int) -> None:
+            self.n = start
+
+        def add(self) -> int:
+            self.n += 1
+            return self.n
+
+    async with shared(s):
+        actors = [await c.submit(Counter, 5, actor=True, pure=False) for _ in range(3)]
+        assert [6, 6, 6] == [await actor.add() for actor in actors]
+
+
+def test_workers_in_the_scheduler_s_process_get_objects() -> None:
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        assert cluster.scheduler_address.startswith("inproc://")
+
+        async def install() -> Sharing:
+            return installed(cluster.scheduler)
+
+        sharing = client.sync(install)
+        fn = large()
+        assert [(LARGE, i) for i in range(20)] == client.gather(client.map(fn, range(20)))
+        assert 0 == sharing.counts()["shared_workers"]
+
+        async def uninstall() -> None:
+            sharing.uninstall()
+
+        client.sync(uninstall)
+
+
+def workload(client: Any) -> list[Any]:
+    """Callables of many kinds, in many places; all results are the same wherever they run."""
+    base = 7
+
+    class Scale:
+        def __init__(self, by: int) -> None:
+            self.by = by
+
+        def times(self, x: int, *, plus: int = 0) -> int:
+            return self.by * x + plus
+
+    def closure(x: int) -> int:
+        return x + base
+
+    def factorial(x: int) -> int:
+        return 1 if x < 2 else x * factorial(x - 1)
+
+    def call(fn: Any, x: int) -> Any:
+        return fn(x)
+
+    async def later(x: int) -> int:
+        return x + base
+
+    fns = [
+        closure,
+        factorial,
+        later,
+        lambda x: (x, "lambda"),
+        Scale(3).times,
+        functools.partial(Scale(3).times, plus=1),
+        functools.partial(call, closure),
+        functools.partial(max, 4),
+        abs,
+        str,
+    ]
+    futures = [f for fn in fns for f in client.map(fn, range(12), pure=False)]
+    futures += client.map(call, [closure, abs, Scale(2).times] * 5, range(15), pure=False)
+    futures += [client.submit(call, lambda x, i=i: x + i, x=i, pure=False) for i in range(12)]
+    chained = client.map(closure, client.map(closure, range(12), pure=False), pure=False)
+    failing = client.map(lambda x: 1 // x, range(2), pure=False)
+    return [*futures, *chained, *failing]
+
+
+async def results(client: Any) -> list[Any]:
+    futures = workload(client)
+    await distributed.wait(futures)
+    return [await f if f.status == "finished" else repr(await f.exception()) for f in futures]
+
+
+async def same_with_and_without(c: Any, s: Any) -> None:
+    expected = await results(c)
+    async with shared(s) as sharing:
+        assert expected == await results(c)
+        assert expected == await results(c)
+        counts = sharing.counts()
+        assert len(s.workers) == counts["shared_workers"]
+        assert counts["shared_uses"] > 5 * counts["shared_definitions"] > 0
+        assert 0 == counts["shared_lacks"]
+    assert expected == await results(c)
+
+
+@gen_cluster(client=True)
+async def test_results_are_equal(c: Any, s: Any, a: Any, b: Any) -> None:
+    await same_with_and_without(c, s)
+
+
+@pytest.mark.thorough
+def test_results_are_equal_with_tls() -> None:
+    pytest.importorskip("cryptography")
+
+    async def run() -> None:
+        security = Security.temporary()
+        options = {"protocol": "tls", "security": security, "dashboard_address": ":0"}
+        async with (
+            Scheduler(**options) as s,
+            Worker(s.address, nthreads=2, security=security),
+            Client(s.address, security=security, asynchronous=True) as c,
+        ):
+            assert s.address.startswith("tls://")
+            await same_with_and_without(c, s)
+
+    asyncio.run(run())
+
+
+@pytest.mark.thorough
+@gen_cluster(client=True, config={"distributed.comm.compression": "zlib"})
+async def test_results_are_equal_with_compression(c: Any, s: Any, a: Any, b: Any) -> None:
+    await same_with_and_without(c, s)
+
+
+@pytest.mark.thorough
+@gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
+async def test_results_are_equal_in_other_processes(c: Any, s: Any, a: Any, b: Any) -> None:
+    await same_with_and_without(c, s)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:Sending large graph:UserWarning")
+@gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
+async def test_ten_megabytes_cross_to_each_process_once(c: Any, s: Any, a: Any, b: Any) -> None:
+    async with shared(s) as sharing:
+        n = 10_000_000
+        fn, before = large(n), bytes_sent(s)
+
+        assert [(n, i) for i in range(40)] == await mapped(c, fn, range(40))
+        assert 2 * n < bytes_sent(s) - before < 2.1 * n
+        assert 2 == sharing.counts()["shared_definitions"]
+
+
+@pytest.mark.thorough
+@gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
+async def test_processes_that_die_or_restart_start_anew(c: Any, s: Any, a: Any, b: Any) -> None:
+    async with shared(s) as sharing:
+        fn = large()
+        assert [(LARGE, i) for i in range(40)] == await mapped(c, fn, range(40))
+        before = set(s.workers)
+        pid = await c.submit(os.getpid)
+        os.kill(pid, signal.SIGKILL)
+        assert [(LARGE, i) for i in range(40)] == await mapped(c, fn, range(40))
+        await until(lambda: len(s.workers) == 2 and before != set(s.workers), 60)
+        await until_ready(s, sharing)
+        assert [(LARGE, i) for i in range(40)] == await mapped(c, fn, range(40))
+        await c.restart()
+        await until(lambda: len(s.workers) == 2, 60)
+        await until_ready(s, sharing)
+        assert [(LARGE, i) for i in range(40)] == await mapped(c, fn, range(40))
+        assert 0 == sharing.counts()["shared_lacks"]
+        assert 5 == sharing.counts()["shared_definitions"]
+
+
+@pytest.mark.thorough
+@gen_cluster(client=True, nthreads=ONE * 3, timeout=120)
+async def test_tasks_that_are_stolen_bring_what_they_need(c: Any, s: Any, *workers: Any) -> None:
+    def slow(data: bytes, x: Any) -> Any:
+        time.sleep(0.01)
+        return len(data), x
+
+    async with shared(s) as sharing:
+        fn = functools.partial(slow, os.urandom(LARGE))
+        futures = c.map(
+            fn, range(150), pure=False, workers=[workers[0].address], allow_other_workers=True
+        )
+        assert [(LARGE, i) for i in range(150)] == await c.gather(futures)
+        assert len(held_by(workers[1])) + len(held_by(workers[2])) >= 1
+        assert 0 == sharing.counts()["shared_lacks"]
