@@ -52,7 +52,7 @@ def policy_page() -> str:
         "## spec\n",
         "| field | type | default | what |",
         "|---|---|---|---|",
-        *(row(*each) for each in fields(spec, "spec") if "properties" not in each[1]),
+        *(row(*each) for each in fields(spec, "spec") if is_leaf(each[1])),
         "| `spec.workerGroups[].recycle.…` | | | as `spec.recycle.…`, but for `maxPerHour` |",
         "\n## What is refused\n",
         "By the API server, when you apply it, with these sentences; and by",
@@ -85,10 +85,19 @@ def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, A
     for name, child in schema.get("properties", {}).items():
         at = f"{path}.{name}"
         yield at, child, name in schema.get("required", [])
-        if at == GROUPS:
-            continue  # the same fields once more
+        if at == GROUPS or is_open(child):
+            continue  # the same fields once more; or whatever people write
         yield from fields(child, at)
         yield from fields(child.get("items", {}), f"{at}[]")
+
+
+def is_open(schema: dict[str, Any]) -> bool:
+    """Whether anything may be in it; what the schema names there is only for its rules."""
+    return bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+
+
+def is_leaf(schema: dict[str, Any]) -> bool:
+    return is_open(schema) or "properties" not in schema
 
 
 def row(path: str, schema: dict[str, Any], required: bool) -> str:

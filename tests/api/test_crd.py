@@ -12,10 +12,24 @@ from dask_adaptive.kube.annotated import wanted_spec
 from dask_adaptive.kube.objects import parse_cluster
 from dask_adaptive.kube.status_json import recycles_of, status_json
 from dask_adaptive.loop.status import Status
+from dask_adaptive.model.observed import ConfigProblem, ReliefState
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import GpuQuota, Recycle, Replacing
+from dask_adaptive.model.scheduler_spec import RELIEFS
 from support.kube_server import ROOT, Kubectl
+
+#: Of every kind of value, and with keys that are no names of fields.
+CONFIG = {
+    "distributed": {
+        "scheduler": {"worker-ttl": "10m", "allowed-failures": 5, "worker-saturation": 1.5},
+        "logging": {"distributed.scheduler": "debug"},
+        "comm": {"compression": "None", "require-encryption": False},
+        "nanny": {"environ": {"OMP_NUM_THREADS": "2"}},
+    },
+    "distributed.scheduler.blocked-handlers": ["a", {"b": [1]}],
+    "jobqueue": {},
+}
 
 REPLACING = sorted(reason.value for reason in Reason if reason.replaces)
 EXAMPLES = sorted((ROOT / "manifests/examples").glob("*.yaml"))
@@ -46,6 +60,7 @@ def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
         "windows": [],
     } == stored["disruption"]
     assert {"type": "Surge", "maxSurge": 1, "readyTimeout": "10m"} == stored["recycle"]["strategy"]
+    assert {"relief": dict.fromkeys(RELIEFS, "Auto")} == stored["scheduler"]
 
 
 def test_defaults_of_a_groups_recycle_are_those_of_the_model(kubectl: Kubectl) -> None:
@@ -134,6 +149,22 @@ NONSENSE: list[tuple[dict[str, Any], list[str]]] = [
         {"disruption": {"windows": [{"schedule": "0 2 * * *"}]}},
         ["spec.disruption.windows[0].duration", "Required"],
     ),
+    (
+        {"scheduler": {"relief": {"pickling": "Off"}}},
+        ["spec.scheduler.relief.pickling", '"Auto", "Shared", "Disabled"'],
+    ),
+    ({"scheduler": {"relief": {"host": "Shared"}}}, ["relief.host", '"Auto", "Disabled"']),
+    ({"scheduler": {"relief": {"pickle": "Auto"}}}, ["unknown field", "relief.pickle"]),
+    ({"scheduler": {"config": "worker-ttl"}}, ["spec.scheduler.config", "object"]),
+    ({"scheduler": {"config": {"distributed": 1}}}, ["config.distributed", "object"]),
+    (
+        {"scheduler": {"config": {"distributed": {"scheduler": {"preload": ["x"]}}}}},
+        ["must not have distributed.scheduler.preload", "in the DaskCluster instead"],
+    ),
+    (
+        {"scheduler": {"config": {f"k{i}": {"a": 1} for i in range(201)}}},
+        ["spec.scheduler.config", "at most 64"],
+    ),
     ({"restartAt": "tomorrow"}, ["spec.restartAt", "date-time"]),
     ({"restartAt": "2026-01-31T18:00:00"}, ["spec.restartAt", "date-time"]),
     ({"clusterRef": {"name": ""}}, ["spec.clusterRef.name"]),
@@ -171,6 +202,8 @@ def test_what_the_server_refuses_a_rehearsal_refuses_too() -> None:
         {"disruption": {"budgets": [{"workers": 0, "reasons": REPLACING}]}},
         {"disruption": {"windows": [{"schedule": "*/5 0-6 1,15 * MON-FRI", "duration": "2h"}]}},
         {"restartAt": "2026-01-31T18:00:00+01:00"},
+        {"scheduler": {"relief": dict.fromkeys(RELIEFS, "Disabled")}},
+        {"scheduler": {"config": CONFIG}},
     ],
 )
 def test_the_server_and_the_parser_take_the_same(kubectl: Kubectl, spec: dict[str, Any]) -> None:
@@ -178,6 +211,33 @@ def test_the_server_and_the_parser_take_the_same(kubectl: Kubectl, spec: dict[st
     kubectl.apply(written)
 
     assert parse_policy(written["spec"]) == parse_policy(kubectl.json("get", "dap", "p")["spec"])
+
+
+@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client", "server"])
+def test_none_is_a_null_that_kubectl_does_not_leave_out(
+    kubectl: Kubectl, how: tuple[str, ...]
+) -> None:
+    """For Dask it is a value: no time limit, no compression."""
+    for value, expected in (("10m", "10m"), ("None", None)):
+        wanted = policy(scheduler={"config": {"distributed": {"scheduler": {"worker-ttl": value}}}})
+        kubectl("apply", *how, "-f", "-", stdin=yaml.safe_dump(wanted))
+        spec = kubectl.json("get", "dap", "p")["spec"]
+
+        (setting,) = parse_policy(spec).scheduler.config
+        assert expected == setting.value
+
+
+def test_a_status_says_what_a_scheduler_is_relieved_of(kubectl: Kubectl) -> None:
+    kubectl.apply(policy())
+    status = Status(
+        relief=(ReliefState("idle", "Active"), ReliefState("host", "Failed", "why")),
+        config=(ConfigProblem("a.b", "Unknown", "a typo"),),
+    )
+    written = status_json(status, generation=1, before={}, now="2026-02-01T00:00:00Z")
+    patch = json.dumps({"status": written})
+    kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
+
+    assert written == kubectl.json("get", "dap", "p")["status"]
 
 
 def test_the_cluster_of_a_policy_cannot_be_changed(kubectl: Kubectl) -> None:
@@ -201,6 +261,7 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
 
     assert "maxConcurrent" in told
     fields = ("retirement", "evictionGuard", "disruption.budgets", "pins.client", "restartAt")
+    fields += ("scheduler.relief.pickling", "scheduler.config")
     for field in (*fields, "recycle.memory.soft", "workerGroups.recycle.tasks.max"):
         assert "<no description>" not in kubectl("explain", f"adaptivepolicies.spec.{field}")
 
@@ -251,10 +312,16 @@ def test_the_full_example_names_every_field(kubectl: Kubectl) -> None:
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     full = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())["spec"]
 
+    def is_closed(node: dict[str, Any]) -> bool:
+        return "properties" in node and not node.get("x-kubernetes-preserve-unknown-fields")
+
     def fields(node: dict[str, Any]) -> Any:
-        return {k: fields(v) if "properties" in v else None for k, v in node["properties"].items()}
+        return {k: fields(v) if is_closed(v) else None for k, v in node["properties"].items()}
 
     def keys(node: Any) -> Any:
         return {k: keys(v) for k, v in node.items()} if isinstance(node, dict) else None
+
+    assert full["scheduler"].pop("config"), "of which nobody can write every field"
+    del schema["properties"]["scheduler"]["properties"]["config"]
 
     assert fields(schema) == keys(full)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import dask.config
 import pytest
 import yaml
 
@@ -101,6 +102,46 @@ async def test_a_scheduler_gets_the_agent(webhook: Kubectl) -> None:
     assert bundle().zip == config["binaryData"]["agent.zip"]
     assert config["immutable"]
     assert ["demo"] == [o["name"] for o in config["metadata"]["ownerReferences"]]
+
+
+def policy(**scheduler: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "dask-adaptive.dev/v1alpha1",
+        "kind": "AdaptivePolicy",
+        "metadata": {"name": "p"},
+        "spec": {"clusterRef": {"name": "demo"}, "maxReplicas": 1, "scheduler": scheduler},
+    }
+
+
+def variables(pod: dict[str, Any]) -> dict[str, str]:
+    found = pod["spec"]["containers"][0].get("env", [])
+    return {e["name"]: e["value"] for e in found if e["name"] != PRELOAD}
+
+
+async def test_pods_start_with_what_the_policy_says(webhook: Kubectl) -> None:
+    """Also one that comes in the same breath as the policy, before the watch tells of it."""
+    await first_injected(webhook)
+    config = {"distributed": {"scheduler": {"worker-ttl": "10m"}, "logging": {"a.b": "info"}}}
+    webhook.apply(policy(relief={"clientInfo": "Disabled"}, config=config))
+    found = variables(await asyncio.to_thread(create, webhook, scheduler("s")))
+
+    assert "clientInfo=Disabled" == found["DASK_ADAPTIVE_RELIEF"]
+    assert "10m" == found["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"]
+    inherited: Any = dask.config.deserialize(found["DASK_INTERNAL_INHERIT_CONFIG"])
+    assert {"distributed": {"logging": {"a.b": "info"}}} == inherited
+    await asyncio.sleep(1.5)  # for workers, what the watch has said is asked
+    assert {} == variables(await asyncio.to_thread(create, webhook, worker("w")))
+
+
+async def test_without_a_policy_clients_in_workers_ask_seldom(webhook: Kubectl) -> None:
+    await first_injected(webhook)
+    polling = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
+    plain = await asyncio.to_thread(create, webhook, worker("w1"))
+    own = {"env": [{"name": polling, "value": "7s"}]}
+    made = await asyncio.to_thread(create, webhook, worker("w2", own))
+
+    assert {polling: "600s"} == variables(plain)
+    assert {polling: "7s"} == variables(made)
 
 
 async def test_clusters_share_the_config_map(webhook: Kubectl) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dask_adaptive.cli.explain import explanation, render
-from dask_adaptive.cli.quota_use import _scheduler, facts_of
+from dask_adaptive.cli.explain import Asked, explanation, render
+from dask_adaptive.cli.from_here import look_from_here
+from dask_adaptive.cli.quota_use import facts_of
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.recycle import LifetimeQuota, QuotaNotes, Recycle, TaskQuota, Use
 from support import kube_objects as ko
@@ -55,7 +56,7 @@ def test_explain_puts_it_together() -> None:
         ],
         "recycled": {"TaskQuota": 3},
     }
-    answer = explanation("w", [policy], None, [], (("quota tasks", "20 of 20"),))
+    answer = explanation("w", [policy], None, [], Asked((("quota tasks", "20 of 20"),)))
     cluster = explanation(policy["metadata"]["name"], [policy], None, [])
 
     assert answer is not None
@@ -88,4 +89,4 @@ async def test_a_scheduler_that_cannot_be_asked_is_a_sentence(
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    assert expected in (await _scheduler(ClusterKey("ns", "etl"), None)).message
+    assert expected in (await look_from_here(ClusterKey("ns", "etl"), None)).message

@@ -22,7 +22,17 @@ from dask_adaptive.kube.agent_zip import (
     bundle,
 )
 from dask_adaptive.kube.inject import Injection, Skip, inject, preloads
+from dask_adaptive.model.environment import INHERIT
+from dask_adaptive.model.scheduler_spec import SchedulerSettings, scheduler_settings
 from support.json_patch import apply
+
+WORKER_TTL = "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"
+SETTINGS = scheduler_settings(
+    {"scheduler": {
+        "relief": {"pickling": "Shared"},
+        "config": {"distributed": {"scheduler": {"worker-ttl": "10m"}}},
+    }}
+)  # fmt: skip
 
 
 def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -34,8 +44,11 @@ def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": [one], **spec}}
 
 
-def injected(body: dict[str, Any]) -> dict[str, Any]:
-    outcome = inject(body, "agent-cm", version="1.0")
+def injected(
+    body: dict[str, Any],
+    settings: SchedulerSettings = SchedulerSettings(),  # noqa: B008
+) -> dict[str, Any]:
+    outcome = inject(body, "agent-cm", version="1.0", settings=settings)
     assert isinstance(outcome, Injection), outcome
     return apply(body, outcome.patch)
 
@@ -125,6 +138,58 @@ def test_what_is_left_as_it_is(body: dict[str, Any], words: str) -> None:
 
     assert isinstance(outcome, Skip)
     assert words in outcome.why
+
+
+@pytest.mark.parametrize(
+    ("container", "others"),
+    [
+        pytest.param({}, {PRELOAD}, id="plain"),
+        pytest.param({"env": [{"name": "A", "value": "b"}]}, {PRELOAD, "A"}, id="with-variables"),
+        pytest.param({"args": ["dask", "scheduler", "--preload", "x"]}, set(), id="no-list-at-all"),
+    ],
+)
+def test_what_the_policy_says_goes_into_the_environment(
+    container: dict[str, Any], others: set[str]
+) -> None:
+    found = env(injected(pod(container), SETTINGS))
+
+    assert {"DASK_ADAPTIVE_RELIEF", WORKER_TTL} | others == found.keys()
+    assert ("pickling=Shared", "10m") == (found["DASK_ADAPTIVE_RELIEF"], found[WORKER_TTL])
+
+
+def test_what_the_pods_own_environment_says_counts() -> None:
+    own = [
+        {"name": "DASK_ADAPTIVE_RELIEF", "value": "host=Disabled"},
+        {"name": WORKER_TTL, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ]
+    after = injected(pod({"env": own}), SETTINGS)["spec"]["containers"][0]["env"]
+
+    assert own == after[:2]
+    assert [PRELOAD] == [entry["name"] for entry in after[2:]]
+
+
+def test_variables_out_of_a_config_map_are_not_overwritten() -> None:
+    found = env(injected(pod({"envFrom": [{"configMapRef": {"name": "theirs"}}]}), SETTINGS))
+
+    assert {PRELOAD, "DASK_ADAPTIVE_RELIEF", INHERIT} == found.keys()
+
+
+def test_a_dollar_is_not_expanded() -> None:
+    spec = {"scheduler": {"config": {"temporary-directory": "/tmp/$(HOME)"}}}
+
+    assert "/tmp/$$(HOME)" == env(injected(pod(), scheduler_settings(spec)))[
+        "DASK_TEMPORARY_DIRECTORY"
+    ]  # fmt: skip
+
+
+def test_what_finds_no_way_in_is_said() -> None:
+    spec = {"scheduler": {"config": {"distributed": {"nanny": {"environ": {"A": "b"}}}}}}
+    body = pod({"env": [{"name": INHERIT, "value": "e30="}]})
+    outcome = inject(body, "agent-cm", version="1.0", settings=scheduler_settings(spec))
+
+    assert isinstance(outcome, Injection)
+    assert "left out: distributed.nanny.environ.A" in outcome.lacks
+    assert "e30=" == env(apply(body, outcome.patch))[INHERIT]
 
 
 def test_a_second_injection_does_nothing() -> None:

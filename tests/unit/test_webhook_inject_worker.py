@@ -22,6 +22,8 @@ from dask_adaptive.kube.inject import Injection, Skip, inject_worker
 from support import kube_objects as ko
 from support.json_patch import apply
 
+POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
+
 LABELS = {
     "dask.org/component": "worker",
     "dask.org/cluster-name": "etl",
@@ -56,7 +58,8 @@ def test_a_plain_pod_gets_volume_mount_hook_grace_and_a_note() -> None:
     assert ["/bin/sh", LEAVE_PATH, "--kill-after", "30", "--grace", "300"] == hook(result)
     assert 300 == result["spec"]["terminationGracePeriodSeconds"]
     assert {"dask-adaptive.dev/injected": "1.0"} == result["metadata"]["annotations"]
-    assert "env" not in result["spec"]["containers"][0], "a worker preloads nothing"
+    variables = [{"name": POLLING, "value": "600s"}]
+    assert variables == result["spec"]["containers"][0]["env"], "a worker preloads nothing"
 
 
 def test_a_grace_period_of_the_users_own_stays() -> None:
@@ -151,6 +154,10 @@ class Api:
     async def patch(self, path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         return self._take("PATCH", path)
 
+    async def list(self, path: str, **_: Any) -> list[dict[str, Any]]:
+        self._take("LIST", path)
+        return [o for o in self.objects.values() if o.get("kind") == "AdaptivePolicy"]
+
     def _take(self, verb: str, path: str) -> dict[str, Any]:
         self.calls.append((verb, path.rpartition("/")[2]))
         if self.broken:
@@ -237,6 +244,82 @@ async def test_a_write_that_failed_is_tried_again_by_the_next_pod() -> None:
     assert {} == scene.injector._config._turns._locks
 
 
+def scheduler_pod() -> dict[str, Any]:
+    labels = {**LABELS, "dask.org/component": "scheduler"}
+    return copy.deepcopy(pod({"args": ["dask", "scheduler"]}, metadata={"labels": labels}))
+
+
+def policy_with(name: str = "p", *, relief: str = "Disabled", **metadata: Any) -> dict[str, Any]:
+    made = ko.policy(name, **metadata)
+    made["spec"]["scheduler"] = {"relief": {"clientInfo": relief}}
+    return made
+
+
+async def variables(scene: Scene, body: dict[str, Any]) -> dict[str, str]:
+    outcome = await scene.injector._decide({"object": body, "namespace": "ns"})
+    assert isinstance(outcome, Injection), outcome
+    entries = apply(body, outcome.patch)["spec"]["containers"][0].get("env", [])
+    return {entry["name"]: entry["value"] for entry in entries if "PRELOAD" not in entry["name"]}
+
+
+OFF = {"DASK_ADAPTIVE_RELIEF": "clientInfo=Disabled"}
+MANAGED = {"dask-adaptive.dev/managed-by": "annotations"}
+
+
+@pytest.fixture
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_adaptive.kube.policies.SECOND_LOOK_S", 0.0)
+
+
+@pytest.mark.usefixtures("_no_wait")
+@pytest.mark.parametrize(
+    ("watched", "listed", "expected"),
+    [
+        pytest.param([policy_with()], [], OFF, id="watched"),
+        pytest.param([], [policy_with()], OFF, id="younger-than-the-watch"),
+        pytest.param([], [], {}, id="none"),
+        pytest.param([], [ko.policy("p", for_="other")], {}, id="another-clusters"),
+        pytest.param([policy_with(deletionTimestamp="x")], [], {}, id="going"),
+        pytest.param([policy_with(relief="Sometimes")], [], {}, id="makes-no-sense"),
+        pytest.param([policy_with("a"), policy_with("b")], [], {}, id="two-contradict"),
+        pytest.param(
+            [policy_with(), ko.policy("m", labels=MANAGED)], [], OFF, id="one-of-annotations-goes"
+        ),
+    ],
+)
+async def test_a_scheduler_starts_with_what_its_policy_says(
+    watched: list[dict[str, Any]], listed: list[dict[str, Any]], expected: dict[str, str]
+) -> None:
+    objects = {p["metadata"]["name"]: p for p in listed}
+    api = Api({"ns": NAMESPACE, "etl": ko.cluster(), **objects})
+    scene = Scene(api, ko.cluster(), *watched)
+
+    assert expected == await variables(scene, scheduler_pod())
+    assert bool(watched) == (("LIST", "adaptivepolicies") not in api.calls)
+
+
+async def test_a_worker_starts_with_what_the_watch_has_said() -> None:
+    api = Api({"ns": NAMESPACE})
+
+    assert {POLLING: "600s"} == await variables(Scene(api, ko.cluster()), pod())
+    assert {} == await variables(Scene(api, ko.cluster(), policy_with()), pod())
+    assert not [verb for verb, _ in api.calls if verb == "LIST"]
+
+
+async def test_policies_that_cannot_be_listed_keep_no_agent_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = Api({"ns": NAMESPACE, "etl": ko.cluster()})
+
+    async def refuse(path: str, **_: Any) -> list[dict[str, Any]]:
+        raise ApiUnreachable("no answer")
+
+    monkeypatch.setattr(api, "list", refuse)
+
+    assert {} == await variables(Scene(api, ko.cluster()), scheduler_pod())
+
+
+@pytest.mark.usefixtures("_no_wait")
 async def test_a_scheduler_is_sure_of_its_config_map_each_time() -> None:
     api = Api({"ns": NAMESPACE, "etl": ko.cluster()})
     scene = Scene(api, ko.cluster())

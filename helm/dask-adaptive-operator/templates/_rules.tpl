@@ -1,6 +1,7 @@
 {{/* What the operator may do where Dask clusters are. Each rule says who needs it. */}}
 {{- define "operator.rules" -}}
-# The watches (kube/world.py), and the lists that check them.
+# The watches (kube/world.py), and the lists that check them. The webhook lists policies, too: one
+# may be younger than what the watch has told when its scheduler's pod is made (kube/policies.py).
 - apiGroups: [dask-adaptive.dev]
   resources: [adaptivepolicies]
   verbs: [list, watch]

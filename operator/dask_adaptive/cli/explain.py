@@ -19,10 +19,13 @@ from dask_adaptive.cli.access import (
     output_option,
 )
 from dask_adaptive.cli.get import table
+from dask_adaptive.cli.scheduler_cost import costs_of, facts_of_live, facts_of_status, merged
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import NotFound
 from dask_adaptive.kube.objects import parse_pod
 from dask_adaptive.kube.resources import EVENTS, PODS, POLICIES
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.reason import Reason
 
 _EVENTS_SHOWN = 5
@@ -42,7 +45,19 @@ class Answer:
     facts: Facts = ()
     conditions: tuple[tuple[str, str, str, str], ...] = ()  # type, status, reason, message
     workers: tuple[tuple[str, str, str, str], ...] = ()  # name, state, reason, message
+    serialized: tuple[tuple[str, ...], ...] = ()  # function, tasks, seconds, bytes, largest
     events: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What only a scheduler itself can say."""
+
+    quotas: Facts = ()  # how far a worker has used up each of its quotas
+    live: ObservedScheduler | None = None  # of a cluster: its scheduler
+
+
+NOBODY = Asked()
 
 
 @click.command("explain")
@@ -57,14 +72,17 @@ def command(name: str, namespace: str | None, context: str | None, output: str) 
     """
     where = namespace or default_namespace(context)
 
-    async def question(api: KubeApi) -> tuple[list[Json], Json | None, list[Json], Facts]:
+    async def question(api: KubeApi) -> tuple[list[Json], Json | None, list[Json], Asked]:
         policies = await api.list(POLICIES.path(where))
         try:
             pod: Json | None = await api.get(PODS.path(where, name))
         except NotFound:
             pod = None
         events = await api.list(EVENTS.path(where), field=f"involvedObject.name={name}")
-        return policies, pod, events, await _quotas(api, policies, pod, context)
+        asked = Asked(await _quotas(api, policies, pod, context))
+        if pod is None:
+            asked = Asked(live=await _live(policies, name, where, context))
+        return policies, pod, events, asked
 
     answer = explanation(name, *ask(question, context=context))
     if answer is None:
@@ -73,6 +91,23 @@ def command(name: str, namespace: str | None, context: str | None, output: str) 
         click.echo(json.dumps(asdict(answer), indent=2))
     else:
         click.echo(render(answer))
+
+
+async def _live(
+    policies: Iterable[Json], name: str, namespace: str, context: str | None
+) -> ObservedScheduler | None:
+    """What the scheduler of a cluster says; None if the name is not a cluster's or a policy's."""
+    policy = next((p for p in policies if name in _names(p)), None)
+    if policy is None:
+        return None
+    from dask_adaptive.cli.from_here import look_from_here
+
+    return await look_from_here(ClusterKey(namespace, _names(policy)[1]), context)
+
+
+def _names(policy: Json) -> tuple[str, str]:
+    """A policy's own name, and its cluster's."""
+    return policy["metadata"]["name"], policy["spec"]["clusterRef"]["name"]
 
 
 async def _quotas(
@@ -92,16 +127,16 @@ async def _quotas(
 
 def explanation(
     name: str, policies: Iterable[Json], pod: Json | None, events: Iterable[Json],
-    quotas: Facts = (),
+    asked: Asked = NOBODY,
 ) -> Answer | None:  # fmt: skip
-    """
-    Put together what the policies' status, the pod and its events say. Pure.
-
-    Args:
-        quotas: How far the worker has used up each of its quotas.
-    """
+    """Put together what the policies' status, the pod and its events say. Pure."""
     answer = _explanation(name, list(policies), pod, events)
-    return answer and replace(answer, facts=(*answer.facts, *quotas))
+    if answer is None:
+        return None
+    if asked.live is None:
+        return replace(answer, facts=(*answer.facts, *asked.quotas))
+    facts = merged(answer.facts, facts_of_live(asked.live))
+    return replace(answer, facts=facts, serialized=costs_of(asked.live))
 
 
 def _explanation(
@@ -151,7 +186,7 @@ def _of_cluster(policy: Json, events: tuple[str, ...]) -> Answer:
         state=policy["spec"].get("mode", "Auto"),
         reason=status.get("reason", "Unknown"),
         message=status.get("message", "the operator has not looked at it yet; is it running?"),
-        facts=tuple(counted + held + stay + wait + worn),
+        facts=(*counted, *held, *stay, *wait, *worn, *facts_of_status(status)),
         conditions=tuple(
             (c["type"], c["status"], c.get("reason", ""), c.get("message", ""))
             for c in status.get("conditions") or []
@@ -260,6 +295,9 @@ def render(answer: Answer) -> str:
     if answer.conditions:
         rows = [list(c) for c in answer.conditions]
         lines += ["", table(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows)]
+    if answer.serialized:
+        heads = ("FUNCTION", "TASKS", "SECONDS", "BYTES", "LARGEST")
+        lines += ["", table(heads, [list(row) for row in answer.serialized])]
     if answer.workers:
         rows = [list(w) for w in answer.workers]
         lines += ["", table(("WORKER", "STATE", "REASON", "MESSAGE"), rows)]

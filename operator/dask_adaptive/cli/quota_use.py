@@ -2,18 +2,13 @@
 How far one worker has used up its quotas, asked of its scheduler.
 
 The status does not say it: a number that changes with every task would be written with every task.
-A scheduler is reached from a laptop as kubectl reaches it, through the API server.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import re
 import time
-from collections.abc import AsyncIterator
 
-from dask_adaptive.deadline import timeout
+from dask_adaptive.cli.from_here import look_from_here
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import KubeError
 from dask_adaptive.kube.objects import PodObject
@@ -22,17 +17,11 @@ from dask_adaptive.kube.view import view
 from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.loop.join import join
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ObservedScheduler, ObservedWorker
+from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.recycle import Quota, RecyclePast
 from dask_adaptive.planner.quotas import QuotaLine, quota_lines
 from dask_adaptive.planner.walltime import with_walltimes
-
-#: For all of it, and of that for the scheduler's answer.
-PATIENCE_S, ANSWER_S = 10.0, 3.0
-
-#: What kubectl says when it forwards: `Forwarding from 127.0.0.1:40123 -> 8786`.
-_FORWARDING = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -54,7 +43,7 @@ async def quota_facts(
         return (("quotas", f"not known: {exc}"),)
     key = ClusterKey(parsed.meta.namespace, rules.cluster)
     seen = view(world, key, now=time.time(), read_pin=lambda _: None)
-    scheduler = await _scheduler(key, context)
+    scheduler = await look_from_here(key, context)
     observed = with_walltimes(join(key, seen, scheduler), rules)
     worker = next((w for g in observed.groups for w in g.workers if w.name == parsed.worker), None)
     if worker is None:
@@ -104,40 +93,3 @@ async def _world(api: KubeApi, policy: Policy, pod: Json, parsed: PodObject) -> 
         if kind.resource.kind in found:
             world.take(kind, "ADDED", found[kind.resource.kind])
     return world
-
-
-async def _scheduler(key: ClusterKey, context: str | None) -> ObservedScheduler:
-    from dask_adaptive.scheduler.look import look
-
-    try:
-        async with timeout(PATIENCE_S), _forwarded(key, context) as port:
-            return await look(f"tcp://127.0.0.1:{port}", timeout_s=ANSWER_S)
-    except FileNotFoundError:
-        return ObservedScheduler(message="kubectl is not on the PATH")
-    except asyncio.TimeoutError:
-        return ObservedScheduler(message=f"no answer within {PATIENCE_S:g} s")
-    except ConnectionError as exc:
-        return ObservedScheduler(message=str(exc))
-
-
-@contextlib.asynccontextmanager
-async def _forwarded(key: ClusterKey, context: str | None) -> AsyncIterator[int]:
-    """A port of this machine that leads to the scheduler's."""
-    chosen = ["--context", context] if context else []
-    process = await asyncio.create_subprocess_exec(
-        "kubectl", "--namespace", key.namespace, *chosen,
-        "port-forward", f"service/{key.name}-scheduler", ":8786",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        said = _FORWARDING.search(await process.stdout.readline())
-        if said is None:
-            why = (await process.stderr.read()).decode(errors="replace").strip()
-            raise ConnectionError(why or "kubectl port-forward ended without a word")
-        yield int(said[1])
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()

@@ -33,8 +33,10 @@ from dask_adaptive.kube.objects import (
     parse_cluster,
     parse_group,
 )
+from dask_adaptive.kube.policies import PolicyFinder
 from dask_adaptive.kube.resources import CLUSTERS, GROUPS
 from dask_adaptive.kube.world import World
+from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive_agent import __version__
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Injector:
     ) -> None:
         self._api, self._world, self._metrics = api, world, metrics
         self._config, self._consent, self._grace_s = config, consent, grace_s
+        self._policies = PolicyFinder(api, world)
 
     async def review(self, review: Mapping[str, Any]) -> Json:
         """Answer one AdmissionReview; always allows the pod."""
@@ -89,7 +92,8 @@ class Injector:
             cluster = await self._cluster(namespace, name, fresh=role == SCHEDULER)
             refused = refusal(f"DaskCluster {name}", {INJECT: cluster.note(_INJECT) or ""})
             refused = refused or await self._consent.refused_by_namespace(namespace)
-            outcome = Skip(refused) if refused else await self._patch(pod, namespace, role)
+            key = ClusterKey(namespace, name)
+            outcome = Skip(refused) if refused else await self._patch(pod, key, role)
             if isinstance(outcome, Injection) and not request.get("dryRun"):
                 ensure = self._config.ensure if role == SCHEDULER else self._config.ensure_lately
                 await ensure(namespace, name, cluster.meta.uid)
@@ -97,12 +101,13 @@ class Injector:
             return Skip(f"its ConfigMap can't be made sure of: {exc}")
         return outcome
 
-    async def _patch(self, pod: Json, namespace: str, role: str) -> Injection | Skip:
+    async def _patch(self, pod: Json, key: ClusterKey, role: str) -> Injection | Skip:
         name = self._config.bundle.name
+        settings = await self._policies.settings(key, fresh=role == SCHEDULER)
         if role == SCHEDULER:
-            return inject(pod, name, version=__version__)
-        grace_s = await self._grace(pod, namespace)
-        return inject_worker(pod, name, version=__version__, grace_s=grace_s)
+            return inject(pod, name, version=__version__, settings=settings)
+        grace_s = await self._grace(pod, key.namespace)
+        return inject_worker(pod, name, version=__version__, grace_s=grace_s, settings=settings)
 
     async def _cluster(self, namespace: str, name: str, *, fresh: bool) -> ClusterObject:
         """For workers, which come in bursts, what the watch said last is good enough."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from dask_adaptive.controller.scheduler_load import SchedulerLoad
 from dask_adaptive.loop.held import pins_of
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.model.keys import ClusterKey
@@ -55,6 +56,8 @@ class Metrics:
         self._make_pins(registry)
         self._make_quotas(registry)
         self._make_others(registry)
+        self._schedulers = SchedulerLoad()
+        registry.register(self._schedulers)
 
     def _make_pins(self, registry: CollectorRegistry) -> None:
         self._pins = Gauge(
@@ -148,6 +151,7 @@ class Metrics:
         self._quotas(key, result.plan.uses)
         scheduler = result.observed.scheduler
         self._redone_before.count(key, scheduler.session, scheduler.redone)
+        self._schedulers.saw(key, scheduler)
 
     def _pinned(self, key: ClusterKey, observed: ObservedCluster) -> None:
         pins = pins_of(observed)
@@ -187,6 +191,7 @@ class Metrics:
         for before in (self._expired_before, self._redone_before):
             before.forget(key)
         self._used_before.pop(key, None)
+        self._schedulers.forget(key)
 
     def render(self) -> bytes:
         return bytes(generate_latest(self.registry))

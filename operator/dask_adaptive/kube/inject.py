@@ -10,12 +10,14 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
+from dask_adaptive.model.environment import INHERIT, Environment, of_scheduler, of_worker
+from dask_adaptive.model.scheduler_spec import SchedulerSettings
 
 VOLUME = "dask-adaptive-agent"
 
@@ -30,6 +32,15 @@ _COMMANDS = {
 
 #: What the API server writes where nobody has asked for a grace period.
 DEFAULT_GRACE_S = 30
+
+
+#: Of a cluster without a policy.
+DEFAULTS = SchedulerSettings()
+
+
+class _Seen(TypedDict):
+    taken: frozenset[str]
+    has_unseen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +64,18 @@ def refusal(holder: str, annotations: Mapping[str, str] | None) -> str:
     return f"{holder} is annotated {INJECT}={word}" if word in ("false", "no", "off") else ""
 
 
-def inject(pod: Mapping[str, Any], config_map: str, *, version: str) -> Injection | Skip:
+def inject(
+    pod: Mapping[str, Any], config_map: str, *, version: str,
+    settings: SchedulerSettings = DEFAULTS,
+) -> Injection | Skip:  # fmt: skip
     """
-    Let a scheduler's pod load the agent.
+    Let a scheduler's pod load the agent, and start with the configuration that people want.
 
     Args:
         pod: As the API server sends it to a webhook.
         config_map: Holds the agent, in the pod's namespace.
         version: Of the agent, for the annotation that says what was done.
+        settings: What the cluster's policy says of its scheduler.
     """
     why = objection(pod, SCHEDULER)
     if why:
@@ -70,20 +85,26 @@ def inject(pod: Mapping[str, Any], config_map: str, *, version: str) -> Injectio
     preload = _preload(container, path)
     if isinstance(preload, Skip):
         return preload
+    env = of_scheduler(settings, **_seen(container))
+    # What `preload` adds to no list of variables makes one.
+    has_list = bool(container.get("env")) or any(p["path"] == f"{path}/env" for p in preload)
     return Injection(
         (
             # Without the file that it is to preload, a scheduler would end: better that its pod
             # waits until the ConfigMap is there.
             *_mount(pod, at, config_map, optional=False),
             *preload,
+            *_set_variables(path, env.variables, has_list=has_list),
             *_annotate(pod, INJECTED, version),
-        )
+        ),
+        _left_out(env),
     )
 
 
 def inject_worker(
-    pod: Mapping[str, Any], config_map: str, *, version: str, grace_s: int | None
-) -> Injection | Skip:
+    pod: Mapping[str, Any], config_map: str, *, version: str, grace_s: int | None,
+    settings: SchedulerSettings = DEFAULTS,
+) -> Injection | Skip:  # fmt: skip
     """
     Have a worker's pod hand over its work before it ends, by a `preStop` hook.
 
@@ -91,6 +112,7 @@ def inject_worker(
 
     Args:
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
+        settings: What the cluster's policy says of its scheduler, which this worker's code asks.
     """
     why = objection(pod, WORKER)
     if why:
@@ -99,7 +121,11 @@ def inject_worker(
     at, container = _container(pod, WORKER)
     # A worker starts without the agent as well: the hook is needed at its end only, and kubelet
     # fills the volume when the ConfigMap is there. So a burst of pods waits for nobody.
-    mount = _mount(pod, at, config_map, optional=True)
+    env = of_worker(settings, **_seen(container)).variables
+    mount = (
+        *_mount(pod, at, config_map, optional=True),
+        *_set_variables(f"/spec/containers/{at}", env, has_list=bool(container.get("env"))),
+    )
     path, lifecycle = f"/spec/containers/{at}/lifecycle", container.get("lifecycle") or {}
     if lifecycle.get("preStop"):
         lacks = f"container {container['name']} has a preStop hook of its own"
@@ -178,6 +204,28 @@ def _mount(pod: Mapping[str, Any], at: int, config_map: str, *, optional: bool) 
     yield from _append(pod["spec"], "/spec", "volumes", volume)
     container = pod["spec"]["containers"][at]
     yield from _append(container, f"/spec/containers/{at}", "volumeMounts", mount)
+
+
+def _seen(container: Mapping[str, Any]) -> _Seen:
+    """Variables of a container: one of `env` beats one of `envFrom`, whose names we don't read."""
+    names = frozenset(str(e.get("name", "")) for e in container.get("env") or [])
+    return {"taken": names, "has_unseen": bool(container.get("envFrom"))}
+
+
+def _set_variables(path: str, variables: Mapping[str, str], *, has_list: bool) -> Iterator[Json]:
+    # kubelet expands $(NAME); $$ stands for one $ (third_party/forked/golang/expansion).
+    entries = [{"name": k, "value": v.replace("$", "$$")} for k, v in variables.items()]
+    if has_list:
+        for entry in entries:
+            yield {"op": "add", "path": f"{path}/env/-", "value": entry}
+    elif entries:
+        yield {"op": "add", "path": f"{path}/env", "value": entries}
+
+
+def _left_out(env: Environment) -> str:
+    if not env.left_out:
+        return ""
+    return f"{INHERIT} is set in the pod already; left out: {', '.join(env.left_out)}"
 
 
 def _grace(spec: Mapping[str, Any], grace_s: int) -> Json:

@@ -58,10 +58,25 @@ def status_json(status: Status, *, generation: int, before: Mapping[str, Any], n
         "recycled": {str(reason): n for reason, n in status.recycled},
         "recentRecycles": [instant(at) for at in status.recent],
         "replacing": [_replacing_json(row) for row in status.replacing],
-        "scheduler": {"distributed": status.distributed, "agent": status.agent},
+        "scheduler": _scheduler_json(status),
         "conditions": conditions_json(
             status.conditions, before.get("conditions") or [], generation=generation, now=now
         ),
+    }
+
+
+def _scheduler_json(status: Status) -> Json:
+    return {
+        "distributed": status.distributed,
+        "agent": status.agent,
+        "relief": [
+            {"name": row.name, "state": row.state, "message": _cut(row.message)}
+            for row in status.relief
+        ],
+        "config": [
+            {"key": _cut(row.key), "state": row.state, "message": _cut(row.message)}
+            for row in status.config
+        ],
     }
 
 

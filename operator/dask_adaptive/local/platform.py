@@ -9,9 +9,10 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from dask_adaptive.deadline import timeout
 from dask_adaptive.local.annotations import Annotations
@@ -66,6 +67,7 @@ class LocalPlatform:
         groups: Further worker groups, by name.
         walltime_s: A worker is killed when it is so old, as by a batch system; another comes.
         nanny: Whether each worker has a nanny, which starts it again when it takes too much memory.
+        env: Further variables of the workers.
     """
 
     def __init__(
@@ -82,12 +84,14 @@ class LocalPlatform:
         manual_max_s: Callable[[], float] = lambda: math.inf,
         walltime_s: float = math.inf,
         nanny: bool = False,
+        env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._key, self._directory, self._address = key, directory, address
         self._capacity, self._nthreads, self._memory_limit = capacity, nthreads, memory_limit
         self._groups = {name: _Group() for name in (key.default_group, *groups)}
         self._python, self._manual_max_s, self._walltime_s = python, manual_max_s, walltime_s
         self._nanny = "--nanny" if nanny else "--no-nanny"
+        self._env = dict(env)
         self._numbers = itertools.count(1)
         self._ending = set[asyncio.Task[None]]()
         self.annotations = Annotations(directory)
@@ -165,7 +169,7 @@ class LocalPlatform:
             "--local-directory", str(self._directory),
         ]  # fmt: skip
         log = self._directory / f"{name}.log"
-        process = Process(command, log=log, env={"DASK_WORKER_NAME": name})
+        process = Process(command, log=log, env={**self._env, "DASK_WORKER_NAME": name})
         worker = _Worker(name, uuid.uuid4().hex, group, process, time.monotonic())
         worker.renew()
         row.workers[name] = worker

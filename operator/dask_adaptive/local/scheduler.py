@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dask_adaptive.local.process import Process
@@ -23,13 +25,20 @@ class LocalScheduler:
         port: 0 takes a free one; a fixed one lets workers find a scheduler that is started again.
         inject: Preload the agent, as the webhook does in a cluster.
         python: The interpreter, and with it the release of distributed.
+        env: Further variables, as the webhook sets them.
     """
 
     def __init__(
-        self, directory: Path, *, port: int = 0, inject: bool = True, python: str = sys.executable
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        inject: bool = True,
+        python: str = sys.executable,
+        env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._file = directory / "scheduler.json"
-        env = {"DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_adaptive_agent.preload"}
+        preload = {"DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_adaptive_agent.preload"}
         self.process = Process(
             [
                 python, "-m", "distributed.cli.dask_scheduler",
@@ -37,7 +46,7 @@ class LocalScheduler:
                 "--scheduler-file", str(self._file),
             ],
             log=directory / "scheduler.log",
-            env=env if inject else {},
+            env={**preload, **env} if inject else env,
         )  # fmt: skip
         self.address = ""
         self.dashboard = ""

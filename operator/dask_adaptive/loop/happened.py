@@ -21,8 +21,13 @@ _WARNED = frozenset(
         Reason.PINS_OVERRIDDEN,
         Reason.TASKS_GIVEN_BACK,
         Reason.TASK_TOO_LONG,
+        Reason.RELIEF_FAILED,
+        Reason.SERIALIZATION_HEAVY,
     }
 )
+
+#: Conditions that are told when they become bad, or good again.
+_TOLD = frozenset({st.READY, st.INJECTED, st.SCHEDULER_CONFIGURED})
 
 
 def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
@@ -87,8 +92,8 @@ def events_of_conditions(now: Status, before: Status | None) -> Iterator[Event]:
     old = {c.type: c for c in before.conditions} if before else {}
     for condition in now.conditions:
         was = old.get(condition.type)
-        if condition.type not in {st.READY, st.INJECTED} and not _is_of_storm(condition, was):
-            continue  # these two say it all; more events would say the same thing again
+        if condition.type not in _TOLD and not _is_of_storm(condition, was):
+            continue  # these say it all; more events would say the same thing again
         if was is not None and (was.status, was.reason) == (condition.status, condition.reason):
             continue
         if condition.status is False:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from dask_adaptive.loop import status as st
+from dask_adaptive.loop.configured import configured, injected
 from dask_adaptive.loop.happened import about
 from dask_adaptive.loop.held import held_by
 from dask_adaptive.loop.recycles import NO_RECYCLES, Recycles
@@ -31,6 +32,9 @@ MAX_ROWS = 100
 
 #: Workers of which one status says that they are, or are to be, replaced.
 MAX_REPLACING = 50
+
+#: Keys of Dask's configuration of which one status says what is wrong with them.
+MAX_KEYS = 50
 
 #: Vetoes that are the normal life of a worker: counted, but worth no row.
 _USUAL = frozenset({Reason.BUSY, Reason.IDLE_GRACE})
@@ -78,6 +82,8 @@ def status_of(
         replacing=decided.replacing[:MAX_REPLACING],
         distributed=scheduler.distributed,
         agent=scheduler.agent,
+        relief=scheduler.relief,
+        config=(scheduler.config or ())[:MAX_KEYS],
         conditions=conditions_of(observed, policy, decided, outcomes, unheard=recycles.unheard),
     )
 
@@ -188,7 +194,7 @@ def conditions_of(
     *, unheard: str = "",
 ) -> tuple[Condition, ...]:  # fmt: skip
     """
-    All six conditions, always, in the order in which they are shown.
+    All seven conditions, always, in the order in which they are shown.
 
     Args:
         unheard: Why the agent could not be told of limits; empty: it was.
@@ -197,7 +203,8 @@ def conditions_of(
     return (
         _ready(observed, decided),
         _connected(observed.scheduler),
-        _injected(observed.scheduler),
+        injected(observed.scheduler),
+        configured(observed.scheduler, policy),
         _able(observed, decided, outcomes, unheard),
         _limited(decided),
         Condition(st.PAUSED, policy.mode is Mode.PAUSED, _mode_reason(policy), mode),
@@ -230,15 +237,6 @@ def _connected(scheduler: ObservedScheduler) -> Condition:
         return Condition(st.SCHEDULER_CONNECTED, True, Reason.CONNECTED, "the scheduler answers")
     status = None if scheduler.problem is Reason.CLUSTER_NOT_FOUND else False
     return Condition(st.SCHEDULER_CONNECTED, status, scheduler.problem, scheduler.message)
-
-
-def _injected(scheduler: ObservedScheduler) -> Condition:
-    if scheduler.agent:
-        return Condition(st.INJECTED, True, Reason.CONNECTED, f"agent {scheduler.agent}")
-    if scheduler.degraded is None:
-        message = "not known while the scheduler does not answer"
-        return Condition(st.INJECTED, None, Reason.SCHEDULER_UNREACHABLE, message)
-    return Condition(st.INJECTED, False, scheduler.degraded, scheduler.degraded_message)
 
 
 def _able(

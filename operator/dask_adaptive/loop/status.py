@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dask_adaptive.model.observed import ConfigProblem, ReliefState
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
 
@@ -11,6 +12,7 @@ from dask_adaptive.model.recycle import Replacing
 READY = "Ready"
 SCHEDULER_CONNECTED = "SchedulerConnected"
 INJECTED = "Injected"
+SCHEDULER_CONFIGURED = "SchedulerConfigured"
 ABLE_TO_SCALE = "AbleToScale"
 SCALING_LIMITED = "ScalingLimited"
 PAUSED = "Paused"
@@ -89,4 +91,6 @@ class Status:
     replacing: tuple[Replacing, ...] = ()  # in all groups; at most 50
     distributed: str = ""
     agent: str = ""
+    relief: tuple[ReliefState, ...] = ()
+    config: tuple[ConfigProblem, ...] = ()  # at most 50
     conditions: tuple[Condition, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
@@ -113,6 +113,47 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class ReliefState:
+    """One load that is taken off the scheduler, or not, and why."""
+
+    name: str
+    state: str  # "Active" | "NotNeeded" | "Disabled" | "Failed"
+    message: str = ""
+    counts: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # what it has done
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """A key of Dask's configuration that is not in the scheduler as people want it."""
+
+    key: str
+    state: str  # "Unknown" | "Invalid" | "PendingRestart"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedFunction:
+    """What the tasks of one function have cost so far to serialize."""
+
+    function: str
+    calls: int
+    seconds: float
+    sent_bytes: int
+    largest_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serialized:
+    """What serializing tasks has cost since the agent started."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    sent_bytes: int = 0
+    share: float = 0.0  # of the scheduler's CPU time, over the last minute
+    top: tuple[SerializedFunction, ...] = ()  # at most 10, the dearest first
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedScheduler:
     """The scheduler's answer. `problem` not None: it gave none, and `message` says why."""
 
@@ -134,6 +175,9 @@ class ObservedScheduler:
     queued: int = 0
     processing: int = 0
     tally: Tally | None = None
+    relief: tuple[ReliefState, ...] = ()
+    config: tuple[ConfigProblem, ...] | None = None  # None: nobody there compares
+    serialized: Serialized | None = None  # None: not measured
 
     @property
     def is_connected(self) -> bool:

@@ -16,6 +16,7 @@ from dask_adaptive.model.recycle_spec import (
     read_restart_at,
     read_windows,
 )
+from dask_adaptive.model.scheduler_spec import SchedulerSettings, read_scheduler
 from dask_adaptive.model.spec import InvalidPolicy as InvalidPolicy
 from dask_adaptive.model.spec import Reader
 
@@ -87,6 +88,7 @@ class Policy:
     recycle: Recycle = field(default_factory=Recycle)
     group_recycle: Mapping[str, Recycle] = field(default_factory=dict)  # by worker group
     restart_at: float | None = None  # seconds since 1970: pods made before are replaced
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
 
     def recycle_of(self, group: str) -> Recycle:
         return self.group_recycle.get(group, self.recycle)
@@ -132,6 +134,7 @@ def parse_policy(spec: Mapping[str, Any]) -> Policy:
         recycle=read_recycle(recycle),
         group_recycle=read_groups(reader),
         restart_at=read_restart_at(reader),
+        scheduler=read_scheduler(reader.object("scheduler")),
     )
     reader.refuse_unknown()
     return policy

@@ -77,6 +77,13 @@ class Reason(str, enum.Enum):
     INJECTION_REFUSED = "InjectionRefused"
     INVALID_POLICY = "InvalidPolicy"
 
+    # the scheduler's load and its configuration
+    RELIEF_FAILED = "ReliefFailed"
+    SERIALIZATION_HEAVY = "SerializationHeavy"
+    CONFIG_UNKNOWN = "ConfigUnknown"
+    CONFIG_INVALID = "ConfigInvalid"
+    PENDING_RESTART = "PendingRestart"
+
     # pins
     PIN_REQUESTED = "PinRequested"
     PIN_REMOVED = "PinRemoved"

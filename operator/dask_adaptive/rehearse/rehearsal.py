@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,7 @@ from dask_adaptive.local.scheduler import LocalScheduler
 from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
+from dask_adaptive.model.environment import of_scheduler, of_worker
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.policy import Policy
@@ -57,7 +59,8 @@ class Rehearsal:
     One cluster on this machine under one policy; an async context manager.
 
     Args:
-        policy: May be replaced while it runs; the next pass obeys the new one.
+        policy: May be replaced while it runs; the next pass obeys the new one. Its
+            `scheduler.config` is what the scheduler starts with.
         directory: For logs, annotations and worker directories; must exist.
         watchers: Told of each pass and each event.
         capacity, nthreads, memory_limit, groups, walltime_s, nanny: As `LocalPlatform` takes them.
@@ -93,11 +96,16 @@ class Rehearsal:
         self._local = {
             "capacity": capacity, "nthreads": nthreads, "memory_limit": memory_limit,
             "groups": groups, "python": python, "walltime_s": walltime_s, "nanny": nanny,
+            "env": of_worker(policy.scheduler, os.environ).variables if inject else {},
             "manual_max_s": lambda: self.policy.pins.manual_max_s,
         }  # fmt: skip
         self._initial = initial
         self._attach, self._timeout_s = attach, timeout_s
-        self.scheduler = LocalScheduler(directory, port=port, inject=inject, python=python)
+        # As the webhook does: what the shell says already counts, and without injection nothing.
+        variables = of_scheduler(policy.scheduler, os.environ).variables if inject else {}
+        self.scheduler = LocalScheduler(
+            directory, port=port, inject=inject, python=python, env=variables
+        )
         self.platform: LocalPlatform
         self.link: Link
         self.wrap_ports: Callable[[Platform, SchedulerLink], tuple[Platform, SchedulerLink]] = (

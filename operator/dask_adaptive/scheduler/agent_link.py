@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask_adaptive.loop.ports import LinkError, Retired
+from dask_adaptive.model.dask_config import flat
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -157,12 +158,14 @@ class AgentLink:
         return list((await self._ask(wire.EXPLAIN, **request))["workers"])
 
     async def _configure(self, policy: Policy) -> None:
-        settings = {
+        settings: dict[str, Any] = {
             "shuffle_pins": policy.pins.shuffle,
             "shuffle_timeout_ms": round(policy.pins.shuffle_timeout_s * 1000),
             "manual_max_ms": round(policy.pins.manual_max_s * 1000),
             "client_pins": policy.pins.client,
             "client_max_ms": round(policy.pins.client_max_s * 1000),
+            "relief": dict(policy.scheduler.relief),
+            "config": flat(policy.scheduler.config),
             **self._extra,
         }
         wanted = (self._hello["session"], settings)

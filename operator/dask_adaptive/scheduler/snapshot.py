@@ -20,6 +20,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.scheduler.meters import Metered, read_meters
 from dask_adaptive.scheduler.notes import NoteReader
+from dask_adaptive.scheduler.reliefs import read_config, read_reliefs, read_serialized
 from dask_adaptive_agent import wire
 
 #: Every so many snapshots the agent is asked for meters, whoever wants them.
@@ -112,6 +113,9 @@ class SnapshotReader:
             queued=totals["queued"] + totals["unrunnable"],
             processing=totals["processing"],
             tally=_tally(snapshot["tally"]),
+            relief=read_reliefs(snapshot),
+            config=read_config(snapshot),
+            serialized=read_serialized(snapshot),
         )
 
     def _introduce(self, snapshot: Mapping[str, Any]) -> None:

@@ -1,0 +1,200 @@
+"""`spec.scheduler`: read, refused with a sentence, and turned into variables."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from dask_adaptive.model.dask_config import MAX_SETTINGS, flat, nested, read_settings
+from dask_adaptive.model.environment import INHERIT, RELIEF, Environment, of_scheduler, of_worker
+from dask_adaptive.model.policy import InvalidPolicy, parse_policy
+from dask_adaptive.model.scheduler_spec import RELIEFS, SchedulerSettings, scheduler_settings
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.relief import choices
+
+LEAST = {"clusterRef": {"name": "etl"}, "maxReplicas": 3}
+POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
+WORKER_TTL = "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"
+
+
+def settings(config: Any = None, **relief: str) -> SchedulerSettings:
+    return scheduler_settings({"scheduler": {"relief": relief, "config": config or {}}})
+
+
+def ttl(value: Any = "10m") -> dict[str, Any]:
+    return {"distributed": {"scheduler": {"worker-ttl": value}}}
+
+
+def test_the_core_knows_the_reliefs_of_the_wire() -> None:
+    assert wire.RELIEFS == RELIEFS
+    assert choices.VARIABLE == RELIEF
+
+
+def test_nothing_is_said_by_default() -> None:
+    every = {"relief": dict.fromkeys(RELIEFS, "Auto"), "config": {}}
+
+    assert SchedulerSettings() == parse_policy(LEAST).scheduler
+    assert SchedulerSettings() == parse_policy({**LEAST, "scheduler": every}).scheduler
+
+
+def test_only_what_is_not_auto_is_kept() -> None:
+    made = settings(pickling="Shared", host="Disabled", idle="Auto")
+
+    assert (("pickling", "Shared"), ("host", "Disabled")) == made.relief
+    assert ("Shared", "Auto") == (made.choice("pickling"), made.choice("idle"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(ttl(), id="nested"),
+        pytest.param({"distributed.scheduler.worker-ttl": "10m"}, id="dotted"),
+        pytest.param({"distributed.scheduler": {"worker-ttl": "10m"}}, id="both"),
+    ],
+)
+def test_a_dotted_key_at_the_top_is_a_path(config: Any) -> None:
+    made = settings(config)
+
+    assert {"distributed.scheduler.worker-ttl": "10m"} == flat(made.config)
+    assert ttl() == nested(made.config)
+    assert made.configures(("distributed", "scheduler", "worker_ttl"))
+    assert not made.configures(("distributed", "scheduler"))
+
+
+def test_a_dot_below_the_top_is_part_of_a_name() -> None:
+    levels = {"distributed.scheduler": "debug", "bokeh": "error"}
+    made = settings({"distributed": {"logging": levels}})
+
+    assert {
+        "distributed.logging": {"distributed.scheduler": "debug"},
+        "distributed.logging.bokeh": "error",
+    } == flat(made.config)
+    assert {"distributed": {"logging": levels}} == nested(made.config)
+
+
+def test_values_are_frozen_and_come_out_as_they_were() -> None:
+    value = [1, 2.5, None, True, "x", {"a": ["b"]}]
+    (one,) = read_settings({"k": value}, "config")
+
+    assert isinstance(one.value, tuple)
+    with pytest.raises(TypeError):
+        one.value[5]["a"] = 1
+    assert {"k": value} == flat((one,))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [
+        ({"relief": {"pickling": "Off"}}, "spec.scheduler.relief.pickling must be one of Auto, Sh"),
+        ({"relief": {"pickling": False}}, "spec.scheduler.relief.pickling must be one of Auto"),
+        ({"relief": {"host": "Shared"}}, "relief.host must be one of Auto, Disabled"),
+        ({"relief": {"pickle": "Auto"}}, "relief.pickle is not a known field; known here: cli"),
+        ({"conf": {}}, "spec.scheduler.conf is not a known field; known here: config, relief"),
+        ({"config": ["a"]}, "spec.scheduler.config must be an object with Dask's configuration"),
+        ({"config": {"distributed": {1: 2}}}, "config.distributed: the key 1 must be a text"),
+        ({"config": {"a..b": 2}}, "the key 'a..b' has a part without a name"),
+        ({"config": {"a": {"": 2}}}, "spec.scheduler.config.a: the key '' has a part without"),
+        ({"config": {"a": datetime.date(2026, 1, 1)}}, "spec.scheduler.config.a: 2026-01-01 can't"),
+        ({"config": {"a": [float("nan")]}}, "spec.scheduler.config.a: nan can't be sent"),
+        ({"config": {"a": 2**64}}, "can't be sent to a scheduler; write a text (in quotes)"),
+        ({"config": {"a.b": 1, "a": {"b": 2}}}, "says a.b twice; keep one of the two"),
+        ({"config": {"a": {"b-c": 1, "b_c": 2}}}, "says a.b_c twice"),
+        ({"config": {"a.b": 1, "a": {"b": {"c": 2}}}}, "gives a.b a value, and a.b.c below it"),
+        ({"config": {"distributed": 1}}, "config: distributed is a section; name a setting in it"),
+        ({"config": {"distributed": {"comm": None}}}, "distributed.comm is a section"),
+        ({"config": {"distributed.scheduler.preload": []}}, "is how the agent comes in; set DASK_"),
+        ({"config": {"a": dict.fromkeys(map(str, range(MAX_SETTINGS + 1)), 0)}}, "into the image"),
+        ({"config": {"a": "x" * 40_000}}, "holds 1 settings of 40001 characters"),
+    ],
+)  # fmt: skip
+def test_nonsense_gets_a_sentence(scheduler: Any, message: str) -> None:
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy({**LEAST, "scheduler": scheduler})
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("10m", "10m"),
+        ("/a/b c", "/a/b c"),
+        ("10", "'10'"),
+        ("None", "None"),
+        ("none", "'none'"),
+        ("true", "'true'"),
+        ("[1]", "'[1]'"),
+        ("", ""),
+        (10, "10"),
+        (1.5, "1.5"),
+        (True, "True"),
+        (None, "None"),
+        (["a", 1], "['a', 1]"),
+    ],
+)
+def test_a_value_is_written_as_dask_reads_it(value: Any, text: str) -> None:
+    assert {WORKER_TTL: text} == of_scheduler(settings(ttl(value)), ()).variables
+
+
+def test_reliefs_travel_in_one_variable_and_come_out_as_they_were() -> None:
+    made = settings(pickling="Shared", clientInfo="Disabled")
+    variables = of_scheduler(made, ()).variables
+
+    assert {RELIEF: "pickling=Shared,clientInfo=Disabled"} == variables
+    assert dict(made.relief) == choices.at_start(variables)
+    assert {} == of_scheduler(made, [RELIEF]).variables
+    assert {} == of_scheduler(SchedulerSettings(), ()).variables
+
+
+@pytest.mark.parametrize(
+    ("config", "taken", "expected"),
+    [
+        pytest.param(ttl(), (), {WORKER_TTL}, id="plain"),
+        pytest.param(ttl(), (WORKER_TTL,), set(), id="the-users-own"),
+        pytest.param(ttl(), (WORKER_TTL.lower().replace("dask", "DASK"),), set(), id="in-any-case"),
+        pytest.param(ttl(), ("DASK_DISTRIBUTED__SCHEDULER",), {INHERIT}, id="users-section"),
+        pytest.param({"a": {"B": 1}}, (), {INHERIT}, id="capitals"),
+        pytest.param({"a": {"b_c-d": 1}}, (), {INHERIT}, id="hyphen-and-underscore"),
+        pytest.param({"a": {"b__c": 1}}, (), {INHERIT}, id="two-underscores"),
+        pytest.param({"a": {"b.c": 1}}, (), {INHERIT}, id="dots"),
+        pytest.param({"config": 1}, (), {INHERIT}, id="no-setting-but-a-folder"),
+        pytest.param({**ttl(), "A": 1}, (), {WORKER_TTL, INHERIT}, id="some-of-each"),
+    ],
+)
+def test_which_variables_are_set(config: Any, taken: tuple[str, ...], expected: set[str]) -> None:
+    made = of_scheduler(settings(config), taken)
+
+    assert (expected, ()) == (set(made.variables), made.left_out)
+
+
+def test_what_cannot_be_seen_is_not_overwritten() -> None:
+    assert {INHERIT} == of_scheduler(settings(ttl()), (), has_unseen=True).variables.keys()
+
+
+def test_an_inherited_configuration_of_the_users_own_stays() -> None:
+    made = of_scheduler(settings({**ttl(), "A": {"b": 1}}), [INHERIT])
+
+    assert Environment({WORKER_TTL: "10m"}, ("A.b",)) == made
+
+
+@pytest.mark.parametrize(
+    ("made", "taken", "expected"),
+    [
+        pytest.param(SchedulerSettings(), (), {POLLING: "600s"}, id="as-a-rule"),
+        pytest.param(settings(clientInfo="Disabled"), (), {}, id="switched-off"),
+        pytest.param(SchedulerSettings(), (POLLING,), {}, id="the-users-own"),
+        pytest.param(
+            settings({"distributed.client.scheduler_info_interval": "3s"}), (), {}, id="configured"
+        ),
+    ],
+)
+def test_clients_in_workers_ask_seldom(
+    made: SchedulerSettings, taken: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    assert expected == of_worker(made, taken).variables
+
+
+def test_a_worker_whose_variables_cannot_all_be_seen_gets_none() -> None:
+    assert {} == of_worker(SchedulerSettings(), (), has_unseen=True).variables
