@@ -7,10 +7,11 @@ OLDEST := 2023.5.0
 MIDDLE := 2024.8.2
 NEWEST := 2026.8.0
 BETWEEN := 2024.2.1 2025.1.0 2025.7.0
+RELEASES ?= $(OLDEST) 2024.2.1 $(MIDDLE) 2025.1.0 2025.7.0 $(NEWEST)
 TOOLS := cronsim tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-k8s bench clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-k8s bench bench-relief upstream-tests clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -58,6 +59,12 @@ test-k8s: $(VENV)/.dev ## tests on a real API server and node (boots them, or us
 bench: $(VENV)/.dev ## what our code costs a scheduler, beside stock, in one run
 	scripts/bench.sh
 
+bench-relief: $(RELEASES:%=$(VENV)-bench-%/.ready) $(VENV)-bench/.ready ## each load that we take off a scheduler, beside stock: docs/benchmarks/ (RELEASES, CASES, REPEATS)
+	RELEASES="$(RELEASES)" scripts/bench-relief.sh
+
+upstream-tests: ## distributed's own tests, without the agent and with it (DISTRIBUTED_SRC, RELEASE)
+	scripts/upstream-tests.sh
+
 clean: ## remove the virtual environments and caches of this folder
 	rm -rf $(VENV) $(VENV)-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -75,4 +82,18 @@ OLD_PANDAS := pandas<3
 $(VENV)-$(OLDEST)/.test: OLD_PANDAS := pandas<2.1
 $(VENV)-%/.test: pyproject.toml
 	scripts/venv.sh $(VENV)-$* "$(TOOLS)" "dask[array,dataframe]==$* distributed==$* $(OLD_PANDAS) numpy<2 pyarrow<20"
+	@touch $@
+
+# For measurements: the agent's releases, each with a bokeh of its time for the dashboard.
+BOKEH_2023.5.0 := bokeh==3.1.1 pandas<2.1
+BOKEH_2024.2.1 := bokeh==3.3.4
+BOKEH_2024.8.2 := bokeh==3.5.2
+BOKEH_2025.1.0 := bokeh==3.6.3
+BOKEH_2025.7.0 := bokeh==3.7.3
+$(VENV)-bench-%/.ready:
+	scripts/venv.sh $(VENV)-bench-$* "dask==$* distributed==$* $(or $(BOKEH_$*),bokeh>=3.1) numpy<2 pandas<3"
+	@touch $@
+
+$(VENV)-bench/.ready: pyproject.toml
+	scripts/venv.sh $(VENV)-bench "-e .[bench]"
 	@touch $@
