@@ -46,9 +46,18 @@ def row(s: Any, state: str, request: dict[str, Any], repeat: int) -> dict[str, A
         stock.append(timed(lambda: type(s).workers_to_close(stand_in, **request)))
         ours.append(timed(lambda: s.workers_to_close(**request)))
     asked = ", ".join(f"{k}={v}" for k, v in request.items()) or "default"
-    figures = [min(stock), statistics.median(stock), min(ours), statistics.median(ours)]
-    figures.append(statistics.median(stock) / statistics.median(ours))
-    return dict(zip(COLUMNS, (state, asked, *(round(x, 2) for x in figures))))  # noqa: B905
+    return {"state": state, "asked": asked, "stock": stock, "ours": ours}
+
+
+def agreed(one: dict[str, Any]) -> dict[str, Any]:
+    """As `make bench-relief` reads it."""
+    both = [[round(ms, 3) for ms in one[side]] for side in ("stock", "ours")]
+    return {
+        "distributed": distributed.__version__,
+        "case": f"workers_to_close, {one['state']}, {one['asked']}",
+        "unit": "ms", "stock": statistics.median(both[0]), "ours": statistics.median(both[1]),
+        "spread": both,
+    }  # fmt: skip
 
 
 def begin_shuffles(s: Any, agent: Any, count: int, addresses: list[str]) -> float:
@@ -91,12 +100,15 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = asyncio.run(run(arguments))
     if arguments.json:
-        print(json.dumps({"distributed": distributed.__version__, "rows": rows}))
+        print("\n".join(json.dumps(agreed(one)) for one in rows))
         return
     print(f"distributed {distributed.__version__}, {arguments.workers} workers, ms")
     print("{:<16}{:<28}{:>11}{:>14}{:>10}{:>13}{:>8}".format(*COLUMNS))
     for one in rows:
-        figures = [one[column] for column in COLUMNS]
+        stock, ours = one["stock"], one["ours"]
+        medians = statistics.median(stock), statistics.median(ours)
+        figures = [one["state"], one["asked"], min(stock), medians[0], min(ours), medians[1]]
+        figures.append(medians[0] / medians[1])
         print("{:<16}{:<28}{:>11.2f}{:>14.2f}{:>10.2f}{:>13.2f}{:>8.1f}".format(*figures))
     print(f"first look at all shuffles: {rows[-1]['first_look_ms']} ms")
 

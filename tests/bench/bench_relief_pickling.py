@@ -28,7 +28,6 @@ from dask_adaptive_agent.relief import quick_reduce
 from dask_adaptive_agent.relief.pickle_hook import HOOK, _code_of_taker
 from support.relief_pickling import as_on_scheduler, hooked, in_main, spec
 
-COLUMNS = ("case", "stock_us", "ours_us", "ours_less_stock_us", "spread_us")
 ARGUMENT = pathlib.Path("/data/in/part-000123/file.parquet")
 
 SCRIPT = in_main(
@@ -108,8 +107,8 @@ def microseconds(dumps: Callable[..., Any], tasks: list[Any], take: Any) -> floa
     return (time.thread_time() - start) / len(tasks) * 1e6
 
 
-def compared(make: Callable[[], list[Any]], stock: Any, repeat: int) -> tuple[float, ...]:
-    """Stock and ours at their best, and by how much ours was dearer, pair by pair."""
+def compared(make: Callable[[], list[Any]], stock: Any, repeat: int) -> list[tuple[float, float]]:
+    """Stock and ours, pair by pair."""
     take, ours = taker(), distributed_pickle.dumps
     rows = []
     for _ in range(repeat + 1):
@@ -119,15 +118,7 @@ def compared(make: Callable[[], list[Any]], stock: Any, repeat: int) -> tuple[fl
         tasks = make()
         quick_reduce.begin()
         rows.append((theirs, microseconds(ours, tasks, take)))
-    del rows[0]  # warms up
-    more = [mine - theirs for theirs, mine in rows]
-    spread = statistics.quantiles(more, n=4)
-    return (
-        min(row[0] for row in rows),
-        min(row[1] for row in rows),
-        statistics.median(more),
-        spread[2] - spread[0],
-    )
+    return rows[1:]  # the first one warms up
 
 
 def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -142,10 +133,17 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
             for kind, make in (("again", lambda again=again: again), ("fresh", fresh)):
                 if (name, kind) not in (("big-partial", "fresh"), ("named", "fresh")):
-                    values = compared(make, stock, arguments.repeat)
-                    figures = [f"{name} {kind}", *[round(one, 2) for one in values]]
-                    yield dict(zip(COLUMNS, figures))  # noqa: B905
+                    yield row(f"{name} {kind}", compared(make, stock, arguments.repeat))
                     HOOK.memo.clear()
+
+
+def row(case: str, pairs: list[tuple[float, float]]) -> dict[str, Any]:
+    both = [[round(pair[side], 2) for pair in pairs] for side in (0, 1)]
+    stock, ours = map(statistics.median, both)
+    return {
+        "case": f"pickling a task, {case}", "unit": "us", "stock": stock, "ours": ours,
+        "spread": both,
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -157,12 +155,14 @@ def main() -> None:
 
     if not arguments.json:
         print(f"distributed {distributed.__version__}: microseconds a task")
-        print("  ".join(f"{name:>20}" for name in COLUMNS))
-    for row in measured(arguments):
+        print(f"{'median of each, and of ours less stock':>55}")
+    for one in measured(arguments):
         if arguments.json:
-            print(json.dumps({"distributed": distributed.__version__, **row}))
+            print(json.dumps({"distributed": distributed.__version__, **one}))
         else:
-            print("  ".join(f"{value!s:>20}" for value in row.values()))
+            more = statistics.median(b - a for a, b in zip(*one["spread"]))  # noqa: B905
+            figures = (one["stock"], one["ours"], more)
+            print(f"{one['case']:<35}" + "".join(f"{figure:>10.2f}" for figure in figures))
 
 
 if __name__ == "__main__":

@@ -95,37 +95,13 @@ def is_row(row: Any) -> bool:
     )
 
 
-def agreed(row: Any) -> list[dict[str, Any]]:
-    """The figures of a line; those of closing and pickling have shapes of their own."""
-    if is_row(row):
-        return [row]
-    if not isinstance(row, dict):
-        return []
-    if "stock_us" in row:
-        stock, ours, wide = row["stock_us"], row["ours_us"], row["spread_us"]
-        spread = [[stock, stock + wide], [ours, ours + wide]]
-        case = f"pickling a task, {row['case']}"
-        return [{"case": case, "unit": "us", "stock": stock, "ours": ours, "spread": spread}]
-    return [
-        {
-            "case": f"workers_to_close, {one['state']}, {one['asked']}",
-            "unit": "ms",
-            "stock": one["stock_median"],
-            "ours": one["ours_median"],
-            "spread": [[one[f"{side}_min"], one[f"{side}_median"]] for side in ("stock", "ours")],
-        }
-        for one in row.get("rows", ())
-        if "stock_median" in one
-    ]
-
-
 def add(lines: Path, release: str, source: str) -> None:
     stamp = {"date": datetime.date.today().isoformat(), "machine": machine()}
     new = [
         {"release": release, "source": source, **row, **stamp}
         for line in lines.read_text().splitlines()
         if line.startswith("{")
-        for row in agreed(json.loads(line))
+        if is_row(row := json.loads(line))
     ]
     if not new:
         print(f"no figures from {source} on {release}")
