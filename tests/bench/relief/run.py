@@ -28,8 +28,8 @@ MAPPED = {
     "map-main": 1000,
     "map-script": 800,
     "map-lambda": 1000,
-    "map-bigpartial": 150,
-    "map-bigpartial-shared": 150,
+    "map-bigpartial": 400,
+    "map-bigpartial-shared": 400,
     "submit-main": 800,
 }
 GROUPS = 50_000
