@@ -112,7 +112,7 @@ def test_each_step_of_any_life_gives_upstreams_answer(
             for n, (deed, i) in enumerate(deeds):
                 if n == comes_at:
                     relief = installed(driven.s)
-                    relief._table._room = room
+                    driven.s._TRANSITIONS_TABLE.begun._room = room
                 await do(driven, deed, i)
                 compared.compare()
             if relief is not None:
