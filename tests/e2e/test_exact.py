@@ -23,7 +23,7 @@ Start = Callable[..., Awaitable[LiveCluster]]
 
 
 #: In which four workers are connected where tasks of 0.5 s can be kept up with.
-USUAL_S = 10.0
+USUAL_S = 4.0
 
 
 @pytest.mark.timeout(900)
