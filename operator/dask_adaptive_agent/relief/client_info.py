@@ -30,6 +30,7 @@ later releases heed it for 5 s, until the answer to the first heartbeat overwrit
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from typing import Any, ClassVar
 
@@ -41,6 +42,7 @@ from distributed.worker import Worker
 from dask_adaptive_agent.relief.base import Mismatch, Relief
 from dask_adaptive_agent.relief.errand import Errand
 from dask_adaptive_agent.tally import unwrap
+from dask_adaptive_agent.worker import Made
 
 #: For the environment of pods of workers: their clients poll no more. Works by itself before
 #: 2025.4.0; later schedulers overwrite it at the first heartbeat unless this relief is active.
@@ -128,7 +130,7 @@ class ClientInfo(Relief):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._scheduler: Any = self.place.scheduler
-        self._errand = Errand(self._scheduler, NAME, IN_WORKERS)
+        self._errand = Errand(self._scheduler, NAME, pickle.dumps(Made(IN_WORKERS), protocol=4))
         self._wrapped: dict[str, tuple[Any, Any]] = {}  # name -> (stock, ours)
         self._told: dict[str, float] = {}  # seconds, by id; 0: what upstream has said
         self._people, self._count_until = 0, -math.inf

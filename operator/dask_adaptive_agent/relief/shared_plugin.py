@@ -1,5 +1,5 @@
 """
-Gives workers the text of `shared_worker`, and takes it back.
+What brings the text of `shared_worker` to workers, by an `Errand`.
 
 As a WorkerPlugin in bytes, which each worker gets when it registers; of builtins and text only, so
 that every Python can read it. Nothing it does may fail: a plugin that can't be read would keep the
@@ -8,21 +8,12 @@ worker from registering (`Worker.plugin_add` unpickles it unguarded).
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import pickle
 import zlib
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-from distributed.core import Status
+from typing import Any
 
 from dask_adaptive_agent.worker import Made, text_of
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
-
-logger = logging.getLogger(__name__)
 
 NAME = "dask-adaptive-shared"
 WORKERS_HALF = "dask_adaptive_agent.relief.shared_worker"
@@ -64,10 +55,6 @@ class Shared(WorkerPlugin):
 plugin = Shared()
 """
 
-#: Messages to workers that are still on their way: asyncio keeps no task by itself, and one must
-#: not overtake another, also not that of an earlier `Lent`.
-_under_way: set[asyncio.Task[None]] = set()
-
 
 def workers_half() -> ModuleType:
     """The module that pickles name, as workers have it: made here as it is made there."""
@@ -81,49 +68,3 @@ def pickled() -> bytes:
     """The plugin: an expression that makes it, of builtins and text only."""
     given = zlib.compress(text_of(WORKERS_HALF).encode(), 9)
     return pickle.dumps(Made(IN_WORKERS, given), protocol=4)
-
-
-class Lent:
-    """The plugin in one scheduler's workers."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._pickled = pickled()
-
-    def lend(self) -> None:
-        """To all workers, those to come included."""
-        books: Any = self._scheduler.worker_plugins
-        books[NAME] = self._pickled
-        self._tell(op="plugin-add", plugin=self._pickled, name=NAME)
-
-    def take_back(self) -> None:
-        """From all workers, unless somebody else has lent it since."""
-        books: Any = self._scheduler.worker_plugins
-        if books.get(NAME) is self._pickled:
-            del books[NAME]
-            self._tell(op="plugin-remove", name=NAME)
-
-    def _tell(self, **message: Any) -> None:
-        workers = list(self._scheduler.workers)
-        over = (Status.closing, Status.closed, Status.failed)
-        if workers and self._scheduler.status not in over:
-            before = set(_under_way)
-            task = asyncio.ensure_future(self._broadcast(workers, message, before))
-            _under_way.add(task)
-            task.add_done_callback(_under_way.discard)
-
-    async def _broadcast(
-        self, workers: list[str], message: dict[str, Any], before: set[asyncio.Task[None]]
-    ) -> None:
-        scheduler = self._scheduler
-        if before:
-            await asyncio.wait(before)
-        if (NAME in scheduler.worker_plugins) != (message["op"] == "plugin-add"):
-            return  # the other message follows; plugin-add replaces what is there
-        try:
-            still = [address for address in workers if address in scheduler.workers]
-            # Scheduler.broadcast: a worker that does not answer is logged, the others are told.
-            await scheduler.broadcast(msg=message, workers=still, on_error="ignore")
-        except Exception:
-            # Fail open: workers that don't say they are ready get stock messages.
-            logger.exception("Cannot give workers the plugin %s", NAME)

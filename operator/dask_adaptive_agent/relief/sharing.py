@@ -20,12 +20,13 @@ from distributed.protocol.serialize import ToPickle
 
 from dask_adaptive_agent.relief import shared_check
 from dask_adaptive_agent.relief.base import Place
+from dask_adaptive_agent.relief.errand import Errand
 from dask_adaptive_agent.relief.memo import Memo
 from dask_adaptive_agent.relief.serialization import SerializationMeter
 from dask_adaptive_agent.relief.shared_books import MOST_HELD_BYTES, Held
 from dask_adaptive_agent.relief.shared_known import Known
 from dask_adaptive_agent.relief.shared_pickle import Link, dropping
-from dask_adaptive_agent.relief.shared_plugin import Lent, workers_half
+from dask_adaptive_agent.relief.shared_plugin import NAME, pickled, workers_half
 from dask_adaptive_agent.wrap import Wrap
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Sharing:
         self._lines: dict[str, _Line] = {}  # by the worker's address
         self._n_lacks = 0
         self._half = workers_half()
-        self._lent = Lent(place.scheduler)
+        self._errand = Errand(place.scheduler, NAME, pickled())
         self._stock: Callable[..., Any] | None = None
         self._hearing: Callable[..., Any] | None = None
 
@@ -63,7 +64,7 @@ class Sharing:
         handlers = self._scheduler.stream_handlers
         self._stock = handlers[EVENT]
         self._hearing = handlers[EVENT] = functools.partial(self._heard, self._stock)
-        self._lent.lend()
+        self._errand.give()
 
     def check(self) -> None:
         """Prove on a few tasks that they arrive as they were. Raises `Mismatch`."""
@@ -77,7 +78,7 @@ class Sharing:
         self._hearing = None
         for address in list(self._lines):
             self._end(address)
-        self._lent.take_back()
+        self._errand.take()
 
     def counts(self) -> dict[str, int]:
         self._forget_the_gone()
