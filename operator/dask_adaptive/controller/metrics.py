@@ -1,4 +1,8 @@
-"""What Prometheus is told. Names start with `dask_adaptive_`; labels are few and bounded."""
+"""
+What Prometheus is told. Names start with `dask_adaptive_`; labels are few and bounded.
+
+Each help text begins with the metric's stability, as those of Kubernetes do.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dask_adaptive.controller.scheduler_load import SchedulerLoad
+from dask_adaptive.controller.stability import stable
 from dask_adaptive.loop.held import pins_of
 from dask_adaptive.loop.one_pass import PassResult
+from dask_adaptive.loop.status import Condition
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedCluster
-from dask_adaptive.model.plan import Outcome, Retire
+from dask_adaptive.model.plan import GroupPlan, Outcome, Retire
 from dask_adaptive.model.recycle import Quota, QuotaUse
 from dask_adaptive_agent import wire
 
@@ -25,105 +31,105 @@ class Metrics:
     """All metrics of one operator."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._passes = Counter(
-            "dask_adaptive_passes",
-            "Passes over clusters, by outcome",
-            ["outcome"],
-            registry=registry,
+        self.registry = CollectorRegistry()
+        self._passes = self._counter(
+            "dask_adaptive_passes", "Passes over clusters, by outcome", ["outcome"]
         )
         self._seconds = Histogram(
             "dask_adaptive_pass_seconds",
-            "Duration of a pass over one cluster",
+            stable("dask_adaptive_pass_seconds", "Duration of a pass over one cluster"),
+            registry=self.registry,
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
-            registry=registry,
         )
-        self._actions = Counter(
+        self._actions = self._counter(
             "dask_adaptive_actions",
             "Actions on clusters, by kind and reason; done says whether it was carried out",
             ["action", "reason", "done"],
-            registry=registry,
         )
-        self._workers = Gauge(
-            "dask_adaptive_workers", "Workers, by state", [*_CLUSTER, "state"], registry=registry
+        self._workers = self._gauge(
+            "dask_adaptive_workers", "Workers, by state", [*_CLUSTER, "state"]
         )
-        self._replicas = Gauge(
+        self._replicas = self._gauge(
             "dask_adaptive_replicas",
             "Workers asked for (requested), decided (desired), called for by the load (wanted)",
             [*_CLUSTER, "what"],
-            registry=registry,
         )
-        self._make_pins(registry)
-        self._make_quotas(registry)
-        self._make_others(registry)
+        self._make_groups()
+        self._make_pins()
+        self._make_quotas()
+        self._make_others()
         self._schedulers = SchedulerLoad()
-        registry.register(self._schedulers)
+        self.registry.register(self._schedulers)
 
-    def _make_pins(self, registry: CollectorRegistry) -> None:
-        self._pins = Gauge(
-            "dask_adaptive_pinned_workers",
-            "Workers held by pins, by source",
-            [*_CLUSTER, "source"],
-            registry=registry,
+    def _make_groups(self) -> None:
+        self._groups = self._gauge(
+            "dask_adaptive_group_replicas",
+            "Workers of one group: there (serving), decided (desired), called for (wanted)",
+            [*_CLUSTER, "group", "what"],
         )
-        self._claims = Gauge(
+        self._arrival = self._gauge(
+            "dask_adaptive_worker_arrival_seconds",
+            "How long a worker of a group takes from being asked for to being connected",
+            [*_CLUSTER, "group"],
+        )
+        self._conditions = self._gauge(
+            "dask_adaptive_condition",
+            "1 for the status (true, false, unknown) and reason of each condition of a policy",
+            [*_CLUSTER, "type", "status", "reason"],
+        )
+
+    def _make_pins(self) -> None:
+        self._pins = self._gauge(
+            "dask_adaptive_pinned_workers", "Workers held by pins, by source", [*_CLUSTER, "source"]
+        )
+        self._claims = self._gauge(
             "dask_adaptive_pins",
             "Pins that hold workers, by source; one pin may hold many workers",
             [*_CLUSTER, "source"],
-            registry=registry,
         )
-        self._oldest = Gauge(
+        self._oldest = self._gauge(
             "dask_adaptive_pin_age_seconds_max",
-            "Seconds since the oldest pin that holds a worker was set, by source; 0 without pins",
+            "Seconds since the oldest pin that holds a worker was set; 0 without pins",
             [*_CLUSTER, "source"],
-            registry=registry,
         )
-        self._expired = Counter(
+        self._expired = self._counter(
             "dask_adaptive_pin_expired",
             "Pins that ended by their time limit while their owner still held them, by source",
             [*_CLUSTER, "source"],
-            registry=registry,
         )
         self._expired_before = _Before(self._expired, _SOURCES)
 
-    def _make_quotas(self, registry: CollectorRegistry) -> None:
-        self._recycles = Counter(
+    def _make_quotas(self) -> None:
+        self._recycles = self._counter(
             "dask_adaptive_recycles",
             "Workers that began to leave in order to be replaced, by reason",
             [*_CLUSTER, "reason"],
-            registry=registry,
         )
-        self._used = Gauge(
+        self._used = self._gauge(
             "dask_adaptive_quota_used_ratio",
             "Highest use of a quota by any worker of a group; 1: used up",
             [*_CLUSTER, "group", "quota"],
-            registry=registry,
         )
         self._used_before: dict[ClusterKey, set[tuple[str, Quota]]] = {}
-        self._redone = Counter(
+        self._redone = self._counter(
             "dask_adaptive_tasks_redone",
             "Tasks and results lost with workers, by cause",
             [*_CLUSTER, "cause"],
-            registry=registry,
         )
         self._redone_before = _Before(self._redone, _CAUSES)
 
-    def _make_others(self, registry: CollectorRegistry) -> None:
-        self.leader = Gauge(
-            "dask_adaptive_leader", "1 in the replica that acts, else 0", registry=registry
-        )
-        self.watched = Gauge("dask_adaptive_policies", "AdaptivePolicies", registry=registry)
-        self.injections = Counter(
+    def _make_others(self) -> None:
+        self.leader = self._gauge("dask_adaptive_leader", "1 in the replica that acts, else 0")
+        self.watched = self._gauge("dask_adaptive_policies", "AdaptivePolicies")
+        self.injections = self._counter(
             "dask_adaptive_injections",
             "Pods of schedulers and workers seen by the webhook, by result",
             ["result"],
-            registry=registry,
         )
-        self.evictions = Counter(
+        self.evictions = self._counter(
             "dask_adaptive_evictions",
             "Evictions seen by the webhook, by result; all but delayed are allowed",
             ["result"],
-            registry=registry,
         )
 
     def passed(self, key: ClusterKey, result: PassResult, seconds: float) -> None:
@@ -146,12 +152,29 @@ class Metrics:
         held = dict.fromkeys(_SOURCES, 0) | dict(status.pins)
         for source, workers in held.items():
             self._pins.labels(*key, source).set(workers)
+        self._grouped(key, result.plan.groups)
+        self._conditioned(key, status.conditions)
         self._pinned(key, result.observed)
         self._recycled(key, result.outcomes)
         self._quotas(key, result.plan.uses)
         scheduler = result.observed.scheduler
         self._redone_before.count(key, scheduler.session, scheduler.redone)
         self._schedulers.saw(key, scheduler)
+
+    def _grouped(self, key: ClusterKey, plans: Iterable[GroupPlan]) -> None:
+        for gauge in (self._groups, self._arrival):
+            gauge.remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))  # a group may have gone
+        for plan in plans:
+            for what in ("serving", "desired", "wanted"):
+                self._groups.labels(*key, plan.group, what).set(getattr(plan, what))
+            if "arrival_s" in plan.inputs:
+                self._arrival.labels(*key, plan.group).set(plan.inputs["arrival_s"])
+
+    def _conditioned(self, key: ClusterKey, conditions: Iterable[Condition]) -> None:
+        self._conditions.remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))
+        for condition in conditions:
+            word = "unknown" if condition.status is None else str(condition.status).lower()
+            self._conditions.labels(*key, condition.type, word, condition.reason.value).set(1)
 
     def _pinned(self, key: ClusterKey, observed: ObservedCluster) -> None:
         pins = pins_of(observed)
@@ -183,8 +206,10 @@ class Metrics:
     def forget(self, key: ClusterKey) -> None:
         """Drop all series of a cluster that nobody scales any more."""
         labels = dict(zip(_CLUSTER, key, strict=True))
-        gauges = (self._workers, self._replicas, self._pins, self._claims, self._oldest, self._used)
-        for gauge in gauges:
+        for gauge in (
+            self._workers, self._replicas, self._pins, self._claims, self._oldest, self._used,
+            self._groups, self._arrival, self._conditions,
+        ):  # fmt: skip
             gauge.remove_by_labels(labels)
         for counter in (self._expired, self._recycles, self._redone):
             counter.remove_by_labels(labels)
@@ -192,6 +217,12 @@ class Metrics:
             before.forget(key)
         self._used_before.pop(key, None)
         self._schedulers.forget(key)
+
+    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(name, stable(name, text), labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(name, stable(name, text), labels, registry=self.registry)
 
     def render(self) -> bytes:
         return bytes(generate_latest(self.registry))

@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from dask_adaptive.controller.stability import stable
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler, ReliefState, Serialized
 
@@ -40,7 +41,10 @@ class SchedulerLoad(Collector):
     def _reliefs(self, rows: Iterable[tuple[ClusterKey, tuple[ReliefState, ...]]]) -> Metric:
         family = GaugeMetricFamily(
             "dask_adaptive_relief_state",
-            "1 for the state that each relief of a scheduler is in",
+            stable(
+                "dask_adaptive_relief_state",
+                "1 for the state that each relief of a scheduler is in",
+            ),
             labels=[*_CLUSTER, "relief", "state"],
         )
         for key, reliefs in rows:
@@ -51,18 +55,27 @@ class SchedulerLoad(Collector):
     def _serialized(self, rows: list[tuple[ClusterKey, Serialized]]) -> Iterator[Metric]:
         share = GaugeMetricFamily(
             "dask_adaptive_serialize_share",
-            "Part of a scheduler's CPU time that went into serializing tasks in the last minute",
+            stable(
+                "dask_adaptive_serialize_share",
+                "Part of a scheduler's CPU time spent serializing tasks in the last minute",
+            ),
             labels=_CLUSTER,
         )
         labels = [*_CLUSTER, "function"]
         seconds = CounterMetricFamily(
             "dask_adaptive_serialize_seconds",
-            "Seconds spent serializing tasks, by function; the ten dearest",
+            stable(
+                "dask_adaptive_serialize_seconds",
+                "Seconds spent serializing tasks, by function; the ten dearest",
+            ),
             labels=labels,
         )
         sent = CounterMetricFamily(
             "dask_adaptive_serialize_bytes",
-            "Bytes of serialized tasks, by function; the ten dearest",
+            stable(
+                "dask_adaptive_serialize_bytes",
+                "Bytes of serialized tasks, by function; the ten dearest",
+            ),
             labels=labels,
         )
         for key, cost in rows:

@@ -1,0 +1,18 @@
+#!/bin/bash
+# Prints the path of promtool, which checks alerts: the one on PATH, or the one of Debian's package, unpacked into the cache.
+# The package is not installed: it would start a Prometheus.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../localnode/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../localnode/lib.sh"
+if command -v promtool; then exit; fi
+if [ ! -x "$bin/promtool" ]; then
+  command -v apt-get >/dev/null || die "promtool is missing, and this is not Debian: install Prometheus' promtool"
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  chmod 755 "$folder"
+  (cd "$folder" && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; }) >&2
+  mkdir -p "$bin"
+  dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb | tar -x -C "$folder" ./usr/bin/promtool
+  mv "$folder/usr/bin/promtool" "$bin/promtool"
+fi
+echo "$bin/promtool"

@@ -1,0 +1,137 @@
+"""Monitors, alerts and the dashboard: rendered, and checked by Prometheus' own promtool."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dask_adaptive.controller.metrics import Metrics
+from support.kube_server import CHART, ROOT, rendered
+
+NAME = "r-dask-adaptive"
+ALERTS = CHART / "files/alerts.yaml"
+DASHBOARD = CHART / "files/dashboard.json"
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    done = subprocess.run(
+        [str(ROOT / "scripts/promtool.sh")], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[-1]
+        if os.environ.get("DASK_ADAPTIVE_REQUIRE_K8S") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_alerts_fire_when_they_should_and_only_then(promtool: str) -> None:
+    assert "SUCCESS" in run(promtool, "check", "rules", str(ALERTS))
+    run(promtool, "test", "rules", str(ROOT / "tests/chart/alerts_test.yaml"))
+
+
+def test_each_alert_is_tested_and_says_what_to_do() -> None:
+    tested = (ROOT / "tests/chart/alerts_test.yaml").read_text()
+    for rule in _rules():
+        fires = re.findall(rule["alert"], tested)
+        assert len(fires) >= 2, f"{rule['alert']} is to be seen both silent and firing"
+        assert {"summary", "description"} == set(rule["annotations"])
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+
+
+def test_alerts_and_dashboard_speak_of_metrics_that_there_are() -> None:
+    there = set()
+    for family in Metrics().registry.collect():
+        there |= {family.name, f"{family.name}_total", f"{family.name}_bucket"}
+
+    for text in (*(r["expr"] for r in _rules()), *_expressions()):
+        asked = set(re.findall(r"dask_adaptive_\w+", text))
+        assert asked, text
+        assert asked <= there, f"{asked - there} in {text}"
+
+
+def test_expressions_of_the_dashboard_are_promql(promtool: str, tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{i}", "expr": re.sub(r"\$__rate_interval", "5m", text)}
+        for i, text in enumerate(_expressions())
+    ]
+    file = tmp_path / "panels.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in run(promtool, "check", "rules", str(file))
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in _panels():
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        taken |= cells
+
+
+def test_nothing_of_it_is_there_unless_asked_for() -> None:
+    kinds = {kind for kind, _ in rendered()}
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    assert ("ConfigMap", f"{NAME}-dashboard") not in rendered()
+
+
+def test_all_of_it_on_demand() -> None:
+    on = "monitoring.{0}.enabled=true"
+    sets = ",".join(on.format(w) for w in ("serviceMonitor", "alerts", "dashboard"))
+    made = rendered("--set", f"{sets},monitoring.labels.release=prom")
+
+    monitor = made["ServiceMonitor", NAME]
+    selector = monitor["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= made["Service", f"{NAME}-metrics"]["metadata"]["labels"].items()
+    assert "prom" == monitor["metadata"]["labels"]["release"]
+    assert [True] == [e["honorLabels"] for e in monitor["spec"]["endpoints"]]  # `namespace` is ours
+    assert yaml.safe_load(ALERTS.read_text()) == made["PrometheusRule", NAME]["spec"]
+    dashboard = made["ConfigMap", f"{NAME}-dashboard"]
+    assert "1" == dashboard["metadata"]["labels"]["grafana_dashboard"]
+    assert json.loads(DASHBOARD.read_text()) == json.loads(dashboard["data"]["dask-adaptive.json"])
+
+
+def test_a_pod_monitor_instead_and_never_both() -> None:
+    made = rendered("--set", "monitoring.podMonitor.enabled=true")
+    labels = made["Deployment", NAME]["spec"]["template"]["metadata"]["labels"]
+    selector = made["PodMonitor", NAME]["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= labels.items()
+
+    both = "monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true"
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        rendered("--set", both)
+    assert "enable one" in caught.value.stderr
+
+
+def _rules() -> list[dict[str, Any]]:
+    [group] = yaml.safe_load(ALERTS.read_text())["groups"]
+    return list(group["rules"])
+
+
+def _panels() -> list[dict[str, Any]]:
+    return list(json.loads(DASHBOARD.read_text())["panels"])
+
+
+def _expressions() -> Iterator[str]:
+    for panel in _panels():
+        yield from (target["expr"] for target in panel["targets"])
