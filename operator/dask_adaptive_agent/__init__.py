@@ -1,5 +1,5 @@
 """
-Code that runs inside Dask schedulers and workers, and `pinned` for code that runs on them.
+Code that runs inside Dask schedulers and workers, and for code that runs on them: `pinned`, `want`.
 
 Imports the standard library and `distributed` only, in Python 3.9 syntax, so that it runs in any
 image that runs Dask. Importing this package must never fail and never have side effects.
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from dask_adaptive_agent.lease import Pin as Pin
     from dask_adaptive_agent.line import PinRefused as PinRefused
     from dask_adaptive_agent.line import PinUnavailable as PinUnavailable
+    from dask_adaptive_agent.wish import want as want
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # Late, because `client` imports `distributed`, which takes a second.
-    if name in ("pinned", "Pin", "PinRefused", "PinUnavailable"):
+    if name in ("pinned", "want", "Pin", "PinRefused", "PinUnavailable"):
         from dask_adaptive_agent import client
 
         return getattr(client, name)

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dask_adaptive_agent import claims, wire
+from dask_adaptive_agent.announced import Announced
 from dask_adaptive_agent.answering import guarded
+from dask_adaptive_agent.barriers import Barriers
 from dask_adaptive_agent.choice import ShuffleChoice
 from dask_adaptive_agent.closing import Closing
+from dask_adaptive_agent.demand import DemandView
 from dask_adaptive_agent.departure import Notice
 from dask_adaptive_agent.departures import Departures
 from dask_adaptive_agent.endings import Endings
@@ -23,6 +26,7 @@ from dask_adaptive_agent.limits import Limits
 from dask_adaptive_agent.meters import Meters
 from dask_adaptive_agent.notes import Notes
 from dask_adaptive_agent.orders import Orders
+from dask_adaptive_agent.page.page import Page
 from dask_adaptive_agent.pins import PinTable
 from dask_adaptive_agent.redone import Redone
 from dask_adaptive_agent.relief.choices import at_start
@@ -43,6 +47,7 @@ from dask_adaptive_agent.settings import (
     optional_names,
     text,
 )
+from dask_adaptive_agent.shuffle_wait import ShuffleWait
 from dask_adaptive_agent.shuffles import ShuffleRun, Shuffles
 from dask_adaptive_agent.snapshot import snapshot
 from dask_adaptive_agent.sole import SoleBytes
@@ -77,6 +82,8 @@ class Agent:
             scheduler, clock, timeout_s=self._shuffle_timeout_s, expired=self._shuffle_expired
         )
         self.pins = PinTable(clock)
+        self.announced = Announced(clock, self._lease_s)
+        self.barriers = Barriers(scheduler, clock, has_begun=self.shuffles.has_begun)
         self.closing = Closing(
             scheduler,
             self.free,
@@ -87,10 +94,14 @@ class Agent:
         self.orders = Orders(self)
         self.tally: TallyPlugin | None = None
         self._make_exits()
+        self.shuffle_wait = ShuffleWait(self)
+        self.endings.durations.startstops = self.shuffle_wait.held.startstops
         self.redone = Redone(scheduler, self._cause)
         self.removals = Removals(scheduler)
         self.removals.listeners.append(self.redone.removing)
         self.reliefs = Reliefs(scheduler, clock, self.notes.add)
+        self.page = Page(self)
+        self.demand = DemandView(self)
         self.started_at = clock()
 
     def _make_exits(self) -> None:
@@ -146,6 +157,8 @@ class Agent:
             wire.UNPIN: guarded(self.unpin),
             wire.LEAVE: guarded(self.leave),
             wire.LIMIT: guarded(self.limit),
+            wire.ANNOUNCE: guarded(self.announce),
+            wire.WANT: guarded(self.demand.handler),
         }
 
     def hello(self, request: Request) -> wire.HelloAnswer:
@@ -164,14 +177,14 @@ class Agent:
         known, heard = number(request, "known", 0), number(request, "heard", 0)
         target_ms = request.get("target_duration_ms")
         target_s = None if target_ms is None else millis(request, "target_duration_ms", 1) / 1000
-        meters = flag(request, "meters", False)
         self.roster.sync()
         self.retirements.review()
         self.stops.review()
         self.endings.heard()
+        self.announced.heard()
         return snapshot(
             self, session=session, known=known, heard=heard, target_duration_s=target_s,
-            meters=meters,
+            meters=flag(request, "meters", False), demand=flag(request, "demand", False),
         )  # fmt: skip
 
     def explain(self, request: Request) -> wire.ExplainAnswer:
@@ -218,6 +231,10 @@ class Agent:
         stopped = self.stops.told()
         self.endings.heard()
         return {"protocol": wire.PROTOCOL, "stopped": stopped}
+
+    def announce(self, request: Request) -> Request:
+        self.announced.told(request)
+        return {"protocol": wire.PROTOCOL}
 
     def pin(self, request: Request) -> wire.PinAnswer:
         return claims.pin(self, request)
@@ -322,6 +339,8 @@ class Agent:
 
     def close(self, *, is_closing: bool) -> None:
         """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
+        self.page.uninstall()
+        self.shuffle_wait.close()
         self.reliefs.close()
         self.endings.close()
         self.stops.close(is_closing=is_closing)  # first: nobody comes back to be stopped

@@ -57,6 +57,7 @@ def name_of(agent: Agent, ws: WorkerState) -> str:
 
 def client_left(agent: Agent, client: str) -> None:
     agent.pins.cut(client, CLIENT_AWAY_S)
+    agent.demand.client_left(client)
 
 
 def worker_joined(agent: Agent, ws: WorkerState) -> None:

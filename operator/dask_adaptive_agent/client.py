@@ -10,8 +10,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import math
-import re
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,15 +17,12 @@ from typing import Any, Callable
 
 from dask_adaptive_agent.lease import Lease, Pin
 from dask_adaptive_agent.line import Line, PinRefused, PinUnavailable
+from dask_adaptive_agent.span import seconds
+from dask_adaptive_agent.wish import want
 
-__all__ = ["Pin", "PinRefused", "PinUnavailable", "pinned"]
+__all__ = ["Pin", "PinRefused", "PinUnavailable", "pinned", "want"]
 
 logger = logging.getLogger(__name__)
-
-SHORTEST_S = 1.0
-_UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[dhms]))+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 
 
 class pinned:
@@ -66,7 +61,7 @@ class pinned:
         required: bool = True,
     ) -> None:
         self._workers = [workers] if isinstance(workers, str) else workers
-        self._ttl_s = _seconds(ttl)
+        self._ttl_s = seconds(ttl)
         self._reason = reason
         self._client = client
         self._required = required
@@ -138,25 +133,6 @@ class pinned:
         if not pins:
             del self._entered[caller]
         return pin
-
-
-def _seconds(ttl: Any) -> float:
-    """Reads the length of a lease; ValueError says how to write one."""
-    if isinstance(ttl, timedelta):
-        ttl = ttl.total_seconds()
-    if isinstance(ttl, str):
-        text = ttl.replace(" ", "")
-        if not _DURATION.fullmatch(text):
-            raise ValueError(f"ttl={ttl!r} is no duration; write one like '90s', '30m' or '1h30m'")
-        ttl = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
-    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not math.isfinite(ttl):
-        raise ValueError(f"ttl={ttl!r} is no duration; write one like '90s', '30m' or '1h30m'")
-    if ttl < SHORTEST_S:
-        raise ValueError(
-            f"ttl={ttl:g} s is too short to be renewed in time; ask for {SHORTEST_S:g} s or more: "
-            "the pin ends with the block anyway"
-        )
-    return float(ttl)
 
 
 def _caller() -> Any:

@@ -60,6 +60,8 @@ class Durations:
         self._by_worker: dict[str, tuple[float, int]] = {}  # seconds and runs, by address
         self._stock: Callable[..., Any] | None = None
         self._ours: Callable[..., Any] | None = None
+        #: Of a report: how long its run took, less what it only waited.
+        self.startstops: Callable[[dict[str, Any]], Any] = lambda msg: msg.get("startstops")
         self.is_on = False
         self._longest: tuple[float, TaskPrefix | None] = (0.0, None)
         self._look_at = 0.0
@@ -152,7 +154,7 @@ class Durations:
             if self.is_on:
                 try:
                     # Before the stock handler: it gives the worker its next task.
-                    self.finished(msg["key"], msg["worker"], msg.get("startstops") or ())
+                    self.finished(msg["key"], msg["worker"], self.startstops(msg) or ())
                 except Exception:
                     # Fail open: the scheduler's own averages remain.
                     logger.exception("Cannot measure a run")

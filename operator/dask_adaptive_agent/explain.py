@@ -68,6 +68,21 @@ def sentence(
     agent: Agent, ws: WorkerState, *, idle_s: float, is_offered: bool, pins: list[str]
 ) -> str:
     """The first thing that decides, and only that."""
+    held = objection(agent, ws, idle_s=idle_s, is_offered=is_offered, pins=pins)
+    if held:
+        return held
+    idle = f"idle for {duration(idle_s)}"
+    copies = last_copies(ws)
+    if not copies:
+        return f"may go: {idle}, no last copies"
+    size = size_of(sum([ts.nbytes for ts in copies]))
+    return f"may go: {idle}, {plural(len(copies), 'last copy', 'last copies')} ({size}) to move"
+
+
+def objection(
+    agent: Agent, ws: WorkerState, *, idle_s: float, is_offered: bool, pins: list[str]
+) -> str:
+    """Why a worker stays, or that it is leaving already; empty: it may go."""
     going = _going(agent, ws)
     if going:
         return going
@@ -78,14 +93,10 @@ def sentence(
         return f"stays: {obstacle.message}"
     if ws.status.name not in ("running", "paused"):
         return f"is leaving, but not because of us: its status is {ws.status.name}"
-    idle = f"idle for {duration(idle_s)}"
     if not is_offered:
+        idle = f"idle for {duration(idle_s)}"
         return f"stays: {idle}, but without it results would fill over half of the memory"
-    copies = last_copies(ws)
-    if not copies:
-        return f"may go: {idle}, no last copies"
-    size = size_of(sum([ts.nbytes for ts in copies]))
-    return f"may go: {idle}, {plural(len(copies), 'last copy', 'last copies')} ({size}) to move"
+    return ""
 
 
 def _going(agent: Agent, ws: WorkerState) -> str:

@@ -36,6 +36,7 @@ def hello(agent: Agent) -> wire.HelloAnswer:
             "counting": agent.meters.is_complete,
             "exact": agent.stops.assigned.is_possible,
             "deadlines": agent.endings.assigning.is_known,
+            "page": agent.page.is_in_place,
         },
         "relief": agent.reliefs.rows(),
     }

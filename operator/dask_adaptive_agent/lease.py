@@ -48,6 +48,9 @@ class Pin:
 class Lease(Pin):
     """One claim, with an owner of its own. Its state changes on the loop of its line only."""
 
+    #: What users have called to get here.
+    called = "pinned"
+
     def __init__(
         self, line: Line, workers: Sequence[str] | None, *, ttl_s: float, reason: str
     ) -> None:
@@ -139,11 +142,14 @@ class Lease(Pin):
             return
         async with self._turn:
             self._until = -math.inf
-            request = {"source": wire.CLIENT, "owner": self._owner, "protocol": wire.PROTOCOL}
             try:
-                await self.line.ask(wire.UNPIN, **request)
+                await self._farewell()
             except PinUnavailable as problem:
                 logger.debug("Pin %s ends by itself: %r", self._owner, problem)
+
+    async def _farewell(self) -> None:
+        request = {"source": wire.CLIENT, "owner": self._owner, "protocol": wire.PROTOCOL}
+        await self.line.ask(wire.UNPIN, **request)
 
     async def _first(self) -> None:
         self._names = await self._whom()
@@ -194,7 +200,8 @@ class Lease(Pin):
         if not isinstance(answer, dict):  # None: Scheduler.handle_comm has no such handler
             raise PinUnavailable(
                 "no dask-adaptive agent in this scheduler: install the operator and write an "
-                "AdaptivePolicy for this cluster, or go on without by pinned(required=False)"
+                "AdaptivePolicy for this cluster, or go on without by "
+                f"{self.called}(required=False)"
             )
         code = answer.get("error")
         if code == wire.E_REFUSED:

@@ -44,7 +44,7 @@ class Line(NamedTuple):
             except ValueError:
                 raise PinUnavailable(
                     "no Dask client here, and this is no task: make a distributed.Client first, or "
-                    "hand one over as pinned(client=...)"
+                    "hand one over as client=..."
                 ) from None
         return cls(client, client.id, None)
 
@@ -63,12 +63,12 @@ class Line(NamedTuple):
         status = self.node.status  # text in a client, an enum in a worker
         return str(getattr(status, "name", status)) == "closed"
 
-    def refuse_own_thread(self) -> None:
+    def refuse_own_thread(self, called: str = "pinned") -> None:
         """Raises RuntimeError where a thread would wait for itself."""
-        if _running_loop() is self.loop:
+        if is_on(self.loop):
             raise RuntimeError(
-                "`with pinned(...)` would stop the event loop that it needs; in async code write "
-                "`async with pinned(...)`"
+                f"`with {called}(...)` would stop the event loop that it needs; in async code "
+                f"write `async with {called}(...)`"
             )
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -83,7 +83,7 @@ class Line(NamedTuple):
 
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Do work on the loop, and wait here. Who is cancelled stops waiting, not working."""
-        if _running_loop() is self.loop:
+        if is_on(self.loop):
             return await asyncio.shield(asyncio.ensure_future(work))
         return await asyncio.shield(asyncio.wrap_future(self.start(work)))
 
@@ -96,6 +96,11 @@ class Line(NamedTuple):
             return await getattr(scheduler, op)(**request)
         except OSError as error:  # distributed's CommClosedError is one
             raise Unreachable(f"the scheduler can't be reached: {error}") from error
+
+
+def is_on(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this code runs on an event loop."""
+    return _running_loop() is loop
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -11,7 +11,9 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_adaptive_agent import __version__, claims
 from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.gate import hearing
-from dask_adaptive_agent.meters import REPORTS
+from dask_adaptive_agent.held_transfers import FINISHED
+from dask_adaptive_agent.meters import REPORTS, Meters
+from dask_adaptive_agent.shuffle_wait import HANDLER
 from dask_adaptive_agent.tally import unwrap
 from dask_adaptive_agent.worker import register, unregister
 
@@ -41,10 +43,14 @@ class AdaptivePlugin(SchedulerPlugin):
         scheduler: Any = self.agent.scheduler
         self._handlers = self.agent.handlers()
         scheduler.handlers.update(self._handlers)
+        measuring = self.agent.shuffle_wait.held.measuring
         for report in REPORTS:
             self._wrap(
-                scheduler.stream_handlers, report, partial(self.agent.meters.counting, report)
+                scheduler.stream_handlers,
+                report,
+                partial(_counting, self.agent.meters, report, measuring),
             )
+        self._wrap(scheduler.handlers, HANDLER, self.agent.shuffle_wait.creating)
         self._wrap(
             scheduler.stream_handlers,
             "worker-status-change",
@@ -59,10 +65,12 @@ class AdaptivePlugin(SchedulerPlugin):
         self.agent.orders.install()
         self.agent.removals.install()
         self.agent.roster.sync()
+        self.agent.barriers.start()
         scheduler.add_plugin(self, name=self.name)
         self.agent.endings.start()
         register(scheduler)
         self.agent.reliefs.configure(self.agent.settings.relief)
+        self.agent.page.install()
 
     def uninstall(self) -> None:
         """Put everything back as it was; workers that drain go back to service."""
@@ -95,6 +103,7 @@ class AdaptivePlugin(SchedulerPlugin):
             self.agent.roster.sync()
             self.agent.stops.worker_joined(worker)
             self.agent.endings.worker_joined(worker)
+            self.agent.announced.worker_joined()
             claims.worker_joined(self.agent, scheduler.workers[worker])
         except Exception:
             # Fail open: the next snapshot finds the worker, and counts its idle time from then.
@@ -118,6 +127,10 @@ class AdaptivePlugin(SchedulerPlugin):
             # Fail open: the next snapshot finds out.
             logger.exception("Cannot note that worker %s has left", worker)
 
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        # Cannot fail on what any release passes; Scheduler._transition guards it all the same.
+        self.agent.barriers.transition(key, start, finish)
+
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         try:
             claims.client_left(self.agent, client)
@@ -138,3 +151,7 @@ class AdaptivePlugin(SchedulerPlugin):
             return
         handlers[name] = wrap(stock)
         self._wrapped[name] = (stock, handlers[name])
+
+
+def _counting(meters: Meters, report: str, measuring: Any, stock: Any) -> Any:
+    return meters.counting(report, measuring(stock) if report == FINISHED else stock)

@@ -32,6 +32,7 @@ class Settings:
     client_pins: bool = True
     client_max_ms: int = 4 * 3_600_000
     lease_ms: int = 300_000
+    shuffle_wait_ms: int = 60_000
     tally: bool = False
     relief: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -46,6 +47,9 @@ class Settings:
             client_pins=flag(request, "client_pins", self.client_pins),
             client_max_ms=millis(request, "client_max_ms", self.client_max_ms),
             lease_ms=millis(request, "lease_ms", self.lease_ms),
+            shuffle_wait_ms=number(
+                request, "shuffle_wait_ms", self.shuffle_wait_ms, high=LONGEST_MS
+            ),
             tally=flag(request, "tally", self.tally),
             relief=mapping(request, "relief", self.relief, of=str),
             config=mapping(request, "config", self.config),
@@ -60,6 +64,7 @@ class Settings:
             "client_pins": self.client_pins,
             "client_max_ms": self.client_max_ms,
             "lease_ms": self.lease_ms,
+            "shuffle_wait_ms": self.shuffle_wait_ms,
             "tally": self.tally,
             "relief": dict(self.relief),
             "config": dict(self.config),

@@ -18,6 +18,11 @@ logger = logging.getLogger(__name__)
 BARRIER = "shuffle-barrier-"
 
 
+def shuffle_of(key: Any) -> str:
+    """The id of the shuffle whose barrier has this key; empty: it is no barrier's."""
+    return key[len(BARRIER) :] if type(key) is str and key.startswith(BARRIER) else ""
+
+
 class ShuffleRun(NamedTuple):
     """One attempt at one shuffle."""
 
@@ -80,6 +85,11 @@ class Shuffles:
     def is_known(self) -> bool:
         """Whether this release of distributed keeps its shuffles where we look."""
         return self._states() is not None
+
+    def has_begun(self, id: str) -> bool:
+        """Whether its outputs have been given to workers; yes where that can't be known."""
+        states = self._states()
+        return states is None or id in states
 
     def pinned(self) -> KeysView[str]:
         """

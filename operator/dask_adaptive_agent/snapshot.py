@@ -34,6 +34,7 @@ def snapshot(
     heard: int = 0,
     target_duration_s: float | None,
     meters: bool = False,
+    demand: bool = False,
 ) -> wire.Snapshot:
     """
     Args:
@@ -42,6 +43,7 @@ def snapshot(
             notes start there.
         target_duration_s: Passed to `Scheduler.adaptive_target`; None: as it is configured.
         meters: Whether to say what quotas are measured by.
+        demand: Whether to say what asks for workers.
     """
     entries = agent.roster.entries
     agent.sole.refresh(entries.values())
@@ -49,6 +51,7 @@ def snapshot(
     if session != agent.session:
         known = heard = 0
     columns = _columns(agent, entries)
+    processing = sum(columns["processing"])
     return {
         "protocol": wire.PROTOCOL,
         "session": agent.session,
@@ -67,10 +70,13 @@ def snapshot(
         "stops": _stops(agent, entries),
         "meters": _meters(agent, entries) if meters else None,
         "redone": dict(agent.redone.counts),
-        "totals": _totals(agent, processing=sum(columns["processing"])),
+        "totals": _totals(agent, processing=processing),
         "tally": agent.tally.answer() if agent.tally else None,
         "relief": agent.reliefs.rows(),
         "config": dask_settings.rows(agent.settings.config),
+        "demand": agent.demand.answer() if demand else None,
+        "wants": agent.demand.wants.rows(),
+        "quiet": agent.demand.quiet.answer(processing=processing),
         "serialized": _serialized(agent),
     }
 

@@ -28,8 +28,12 @@ PIN = "adaptive_pin"
 UNPIN = "adaptive_unpin"
 LEAVE = "adaptive_leave"
 LIMIT = "adaptive_limit"
+WANT = "adaptive_want"
+ANNOUNCE = "adaptive_announce"
 
-HANDLERS = (HELLO, CONFIGURE, OBSERVE, EXPLAIN, RETIRE, CANCEL, PIN, UNPIN, LEAVE, LIMIT)
+HANDLERS = (
+    HELLO, CONFIGURE, OBSERVE, EXPLAIN, RETIRE, CANCEL, PIN, UNPIN, LEAVE, LIMIT, WANT, ANNOUNCE,
+)  # fmt: skip
 
 #: Worker statuses by the number that stands for them in `Columns.status`.
 #: Any `distributed.core.Status` that is not listed is sent as `other`.
@@ -72,7 +76,11 @@ N_SERIALIZATION_HEAVY = "SerializationHeavy"
 #: A relief could not be applied, or found at work that it can't go on: stock code serves.
 N_RELIEF_FAILED = "ReliefFailed"
 
+#: A shuffle that was about to begin has waited for workers, and why it waits no more.
+N_SHUFFLE_WAITED = "ShuffleWaited"
+
 NOTES = (
+    N_SHUFFLE_WAITED,
     N_SHUFFLE_PIN_EXPIRED,
     N_CLIENT_PIN_EXPIRED,
     N_PINS_OVERRIDDEN,
@@ -142,6 +150,7 @@ class ConfigureRequest(TypedDict, total=False):
     lease_ms: int  # a retirement nobody has asked about for so long is cancelled; default 300 s
     tally: bool  # count runs and repeated runs by key (rehearsals and tests); default False
     relief: dict[str, str]  # by name of `RELIEFS`; the whole of it: who is not named is AUTO
+    shuffle_wait_ms: int  # the longest that a shuffle's creation waits for workers; 0: never
     config: dict[str, object]  # by dotted key: Dask's configuration that people want; the whole
 
 
@@ -158,6 +167,7 @@ class ObserveRequest(TypedDict, total=False):
     known: int
     heard: int  # notes up to this number are not sent again; valid only for `session`
     meters: bool  # whether to answer with `Snapshot.meters`; default False
+    demand: bool  # whether to answer with `Snapshot.demand`; default False
     target_duration_ms: (
         int  # passed to the scheduler's adaptive_target; absent: the scheduler's own
     )
@@ -367,7 +377,116 @@ class Snapshot(TypedDict):
     tally: Tally | None
     relief: list[ReliefRow]  # one for each of `RELIEFS`
     config: list[ConfigRow]
+    demand: Demand | None  # None: not asked for
+    wants: list[WantRow]
+    quiet: Quiet
     serialized: Serialized | None  # None: not measured, because `pickling` is not Active
+
+
+class PrefixWork(TypedDict):
+    """
+    Unfinished tasks by prefix: parallel lists, at most 200 long, those with most work first. What
+    is beyond is added up in one row named "…".
+    """
+
+    name: list[str]
+    mean_ms: list[float]  # of the latest runs; -1: none has finished yet
+    running: list[int]  # assigned to workers
+    ready: list[int]  # queued, or without a worker that may run them
+    waiting: list[int]  # for other tasks
+    longest_ms: list[int]  # so long has one of its running tasks been at it, as last reported
+    done: list[int]  # runs that have finished since the scheduler started
+    width: list[int]  # of its tasks so many can run at once, told from a sample of those that wait
+    level: list[int]  # so many kinds of tasks, one after the other, come first; 0: none
+    fan_in: list[float]  # unfinished tasks of other kinds that one waits for, on average
+    bound: list[int]  # of all: only some workers may run them (`NeedRow`)
+
+
+class NeedRow(TypedDict):
+    """Tasks that only some workers may run, of one kind."""
+
+    tasks: int  # assigned, or without a worker
+    stuck: int  # of them: no connected worker may run them
+    ms: int  # expected, of all of them
+    resources: dict[str, float]
+    workers: list[str]  # names (or addresses, where no worker is there), at most 50
+    hosts: list[str]  # at most 50
+    loose: bool
+    waiting: int  # such tasks that wait for others, beyond `tasks`; told from a sample
+    able: list[str]  # names of connected workers that may run them, at most 50
+
+
+class UpcomingShuffle(TypedDict):
+    """A P2P shuffle that has not begun: its outputs are yet to be given to workers."""
+
+    id: str
+    inputs: int  # that have not finished
+    outputs: int
+    waiting: bool  # its creation waits for workers
+    for_ms: int  # so long
+
+
+class Demand(TypedDict):
+    """All the work that there is, whether it can run now or not."""
+
+    prefixes: PrefixWork
+    needs: list[NeedRow]  # at most 50
+    shuffles: list[UpcomingShuffle]  # at most 50
+    unknown_ms: int  # how long a task of an unknown prefix is taken to run
+    incoming_ms: int  # of work a second, where it has come again and again of late; 0: all at once
+    every_ms: int  # from one time to the next
+
+
+class WantRow(TypedDict):
+    """A floor that a client has asked for."""
+
+    workers: int
+    left_ms: int
+    owner: str
+    group: str  # "": the default worker group
+
+
+class Quiet(TypedDict):
+    """For how long nobody has used the scheduler. 0: it is in use."""
+
+    no_task_ms: int  # since a task last waited, ran or was queued (or the agent started)
+    no_client_ms: int  # since a client was last connected
+
+
+class WantRequest(TypedDict, total=False):
+    """
+    Ask for at least so many workers, for a time. The same `owner` and `group` again: replaced;
+    0 workers: given up. With a `client` it ends soon after that client has left. Never more than
+    the policy's maximum comes of it. Answer: `WantAnswer`.
+    """
+
+    protocol: int
+    workers: int
+    ttl_ms: int
+    owner: str
+    client: str
+    group: str
+
+
+class WantAnswer(TypedDict):
+    protocol: int
+    wants: list[WantRow]  # all that hold now
+
+
+class AnnounceRequest(TypedDict, total=False):
+    """
+    What the operator has on its way, and what it has decided: the whole, each time. Forgotten when
+    nobody has asked (`observe`) for `lease_ms`. Answer: `{"protocol": …}`.
+    """
+
+    protocol: int
+    arriving: list[tuple[int, int]]  # (workers, ms until they are expected), soonest first
+    can_grow: int  # workers beyond those that may still be asked for, all groups together
+    grow_ms: int  # how long one of them would take to come; absent: unknown
+    policy: str
+    message: str
+    workers: list[tuple[str, str]]  # (name, sentence)
+    decisions: list[tuple[int, str, str, str]]  # (epoch ms, group, reason, message)
 
 
 class RetireRequest(TypedDict, total=False):

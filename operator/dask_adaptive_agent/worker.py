@@ -27,8 +27,8 @@ NAME = "dask-adaptive"
 PACKAGE = "dask_adaptive_agent"
 INMEMORY = f"{PACKAGE}.inmemory"
 LIFESPAN = f"{PACKAGE}.lifespan"
-#: What workers get: what `pinned` is made of.
-LENT = (PACKAGE, *(f"{PACKAGE}.{name}" for name in ("client", "lease", "line", "wire")))
+#: What workers get: what `pinned` and `want` are made of.
+LENT = (PACKAGE, *(f"{PACKAGE}.{n}" for n in ("client", "lease", "line", "span", "wire", "wish")))
 
 #: Runs in workers: text, so that only builtins are pickled, which every Python can read.
 #: `given` is what `packed` gives.
