@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from dask_adaptive.loop.ports import LinkError, PlatformError, Ports, Retired
 from dask_adaptive.model.plan import (
     Action,
     Cancel,
     Delete,
+    DeleteCluster,
     Leave,
     Outcome,
     Plan,
@@ -21,14 +22,38 @@ from dask_adaptive.model.plan import (
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 
+#: Looks once more, and says whether the cluster is still to be deleted.
+StillUnused = Callable[[DeleteCluster], Awaitable[bool]]
 
-async def act(decided: Plan, policy: Policy, ports: Ports) -> tuple[Outcome, ...]:
+
+async def act(
+    decided: Plan, policy: Policy, ports: Ports, still_unused: StillUnused | None = None
+) -> tuple[Outcome, ...]:
     """
     Do what was planned, in order. An action that fails does not keep the others from being tried.
 
     Raises nothing of its own: a failure is an outcome with reason `ActionFailed`.
+
+    Args:
+        still_unused: Without it no cluster is deleted.
     """
-    return tuple([await _one(action, policy, ports) for action in decided.actions])
+    outcomes = []
+    for action in decided.actions:
+        if isinstance(action, DeleteCluster):
+            outcomes.append(await _end(action, ports, still_unused))
+        else:
+            outcomes.append(await _one(action, policy, ports))
+    return tuple(outcomes)
+
+
+async def _end(action: DeleteCluster, ports: Ports, still_unused: StillUnused | None) -> Outcome:
+    try:
+        if still_unused is None or not await still_unused(action):
+            return Outcome(action, False, Reason.BUSY, "the cluster is in use again")
+        await ports.platform.delete_cluster(action.uid)
+    except (PlatformError, LinkError) as exc:
+        return Outcome(action, False, Reason.ACTION_FAILED, str(exc))
+    return Outcome(action, True, action.reason, action.message)
 
 
 async def _one(action: Action, policy: Policy, ports: Ports) -> Outcome:

@@ -9,7 +9,16 @@ from dask_adaptive.loop.names import named
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.model.observed import ObservedCluster
-from dask_adaptive.model.plan import Action, Leave, Outcome, Plan, SetPin, SetReplicas, Unpin
+from dask_adaptive.model.plan import (
+    Action,
+    DeleteCluster,
+    Leave,
+    Outcome,
+    Plan,
+    SetPin,
+    SetReplicas,
+    Unpin,
+)
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 
@@ -124,8 +133,9 @@ _VERBS = {
     "Cancel": "stays in service",
     "Delete": "is taken away",
     "Restart": "is started anew",
+    "DeleteCluster": "the cluster is deleted",
 }
 
 
 def about(action: Action) -> str:
-    return "" if isinstance(action, SetReplicas) else action.worker
+    return "" if isinstance(action, SetReplicas | DeleteCluster) else action.worker

@@ -58,7 +58,15 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
         found=view.found,
         conflict=view.conflict,
         groups=tuple(
-            ObservedGroup(g.name, g.replicas, tuple(workers[g.name]), g.handled)
+            ObservedGroup(
+                g.name,
+                g.replicas,
+                tuple(workers[g.name]),
+                g.handled,
+                g.room,
+                g.threads,
+                g.resources,
+            )
             for g in view.groups
         ),
         scheduler=replace(scheduler, workers=seen) if ending else scheduler,
@@ -66,6 +74,8 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
         ending=ending,
         at=view.at,
         free_gpus=view.free_gpus,
+        pause=view.pause,
+        uid=view.uid,
     )
 
 
@@ -106,40 +116,77 @@ def _departing(
 def _joined(
     worker: PlatformWorker, processes: Sequence[SchedulerWorker], *, at: float
 ) -> ObservedWorker:
+    # All workers go through here in each pass, nearly all with one process: it must be quick.
+    alone = len(processes) == 1
+    one = processes[0] if alone else _as_one(processes)
     return ObservedWorker(
         name=worker.name,
         uid=worker.uid,
         group=worker.group,
         age_s=worker.age_s,
-        dask_names=tuple(sorted(p.name for p in processes)),
+        dask_names=(one.name,) if alone else tuple(sorted(p.name for p in processes)),
         going=worker.going,
         pod=worker.pod,
         waiting=worker.waiting,
-        processing=sum(p.processing for p in processes),
-        idle_s=min((p.idle_s for p in processes), default=0.0),
-        sole_bytes=sum(p.sole_bytes for p in processes),
-        closable=bool(processes) and all(p.closable for p in processes),
-        actors=any(p.actors for p in processes),
+        processing=one.processing,
+        idle_s=one.idle_s,
+        sole_bytes=one.sole_bytes,
+        closable=one.closable,
+        actors=one.actors,
         # One that the agent has stopped has the status of one that is being closed.
-        in_service=all(p.status in _IN_SERVICE or p.stopped for p in processes),
-        pins=_distinct(p.pins for p in processes),
+        in_service=one.status in _IN_SERVICE or (alone and bool(one.stopped)),
+        pins=_distinct((one.pins,)) if len(one.pins) > 1 else one.pins,
         manual_pin=worker.manual_pin,
-        leaving=_leaving(processes),
-        leaving_message=_said(p.leaving_message for p in processes),
+        leaving=one.leaving,
+        leaving_message=one.leaving_message,
         node_going=worker.node_going,
         mark=worker.mark,
-        leaving_reason=next((p.leaving_reason for p in processes if p.leaving_reason), None),
+        leaving_reason=one.leaving_reason,
         pod_uid=worker.pod_uid,
         pod_age_s=max(0.0, at - worker.pod_created_at) if worker.pod_created_at else worker.age_s,
-        use=highest(p.use for p in processes),
-        ends_in_s=min((worker.ends_in_s, *(p.lifetime_left_s for p in processes))),
-        paused=bool(processes) and all(p.status == "paused" for p in processes),
-        stopped=_said(p.stopped for p in processes),
-        too_short=any(p.too_short for p in processes),
+        use=one.use,
+        ends_in_s=min(worker.ends_in_s, one.lifetime_left_s),
+        paused=one.status == "paused",
+        stopped=one.stopped,
+        too_short=one.too_short,
         quota_notes=worker.quota_notes,
         recycle_asked=worker.recycle_asked,
         drift=worker.drift,
         gpus=worker.gpus,
+        nthreads=one.nthreads,
+        unschedulable_s=worker.unschedulable_s,
+        refused=worker.refused,
+    )
+
+
+#: What is known of the processes of a worker that has none.
+_NOBODY = SchedulerWorker("", "", "init", nthreads=0, processing=0, idle_s=0.0, sole_bytes=0)
+
+
+def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
+    """Several processes of one worker, which come and go together."""
+    if not processes:
+        return _NOBODY
+    serves = all(p.status in _IN_SERVICE or p.stopped for p in processes)
+    status = "paused" if all(p.status == "paused" for p in processes) else "running"
+    return SchedulerWorker(
+        name=processes[0].name,
+        address=processes[0].address,
+        status=status if serves else "other",
+        nthreads=sum(p.nthreads for p in processes),
+        processing=sum(p.processing for p in processes),
+        idle_s=min(p.idle_s for p in processes),
+        sole_bytes=sum(p.sole_bytes for p in processes),
+        closable=all(p.closable for p in processes),
+        actors=any(p.actors for p in processes),
+        pins=_distinct(p.pins for p in processes),
+        leaving=_leaving(processes),
+        leaving_message=_said(p.leaving_message for p in processes),
+        leaving_reason=next((p.leaving_reason for p in processes if p.leaving_reason), None),
+        use=highest(p.use for p in processes),
+        lifetime_left_s=min(p.lifetime_left_s for p in processes),
+        stopped=_said(p.stopped for p in processes),
+        too_short=any(p.too_short for p in processes),
     )
 
 

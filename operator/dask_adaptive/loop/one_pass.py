@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dask_adaptive.loop.act import act
+from dask_adaptive.loop.act import StillUnused, act
+from dask_adaptive.loop.chronicle import Chronicle
 from dask_adaptive.loop.happened import (
     events_of_aborts,
     events_of_advice,
@@ -22,13 +23,22 @@ from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
 from dask_adaptive.loop.recycles import Calendar, is_pressing, recycles, wants_meters
 from dask_adaptive.loop.report import status_of
 from dask_adaptive.loop.status import Status
+from dask_adaptive.loop.told import told
+from dask_adaptive.model.history import Decision
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark, ObservedCluster, ObservedScheduler, PlatformView
+from dask_adaptive.model.observed import (
+    Mark,
+    Note,
+    ObservedCluster,
+    ObservedScheduler,
+    PlatformView,
+)
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Outcome, Plan
+from dask_adaptive.model.plan import DeleteCluster, Outcome, Plan
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
+from dask_adaptive.planner.idle import deletion
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.remember import remember
 from dask_adaptive.planner.walltime import with_walltimes
@@ -60,6 +70,8 @@ class ClusterLoop:
             Once they are missing, they explain why `replicas` is too high.
         recycled: How many it had recycled, by reason, as the status says.
         recent: When: seconds since 1970. They count for `maxPerHour`.
+        name: Of the policy, for people; empty: the cluster's.
+        last: Its last decision, as the status says.
     """
 
     def __init__(
@@ -70,14 +82,19 @@ class ClusterLoop:
         *,
         recycled: Mapping[Reason, int] = MappingProxyType({}),
         recent: Iterable[float] = (),
+        name: str = "",
+        last: Decision | None = None,
     ) -> None:
-        self._key, self._ports = key, ports
+        self._key, self._ports, self._name = key, ports, name or key.name
         self._past = Past(leaving=frozenset(leaving), recycle=RecyclePast(totals=dict(recycled)))
         self._calendar = Calendar(recent)
         self._status: Status | None = None
         self._told = frozenset[Event]()
         self._marked = Marked()
         self._bearers = frozenset[str]()  # workers whose pods bear a mark of ours
+        self._unanswered = 0  # questions in a row that the scheduler did not answer
+        self._late: tuple[Note, ...] = ()  # heard while looking once more
+        self._chronicle = Chronicle(last)
 
     async def one_pass(self, policy: Policy) -> PassResult:
         """Bring the cluster a step closer to its policy; `PlatformError` if it cannot be seen."""
@@ -85,21 +102,32 @@ class ClusterLoop:
         view = await ports.platform.look()
         self._recall(view)
         seen = join(self._key, view, await self._ask_scheduler(view, policy))
-        observed = with_walltimes(seen, policy)
+        observed = self._with_late(with_walltimes(seen, policy))
         decided = plan(observed, policy, self._past, now=ports.clock())
-        outcomes = await act(decided, policy, ports)
+        outcomes = await act(decided, policy, ports, self._still_unused(policy))
         unheard = await self._limit(observed, decided)
         before, now = self._past.recycle, ports.clock()
         self._past = remember(self._past, observed, policy, decided, outcomes, now=now)
-        told = recycles(self._past.recycle, self._calendar, observed, now=now, unheard=unheard)
+        self._chronicle.note(observed, policy, decided, outcomes)
+        await self._announce(observed, policy, decided)
+        recycled = recycles(self._past.recycle, self._calendar, observed, now=now, unheard=unheard)
         status = status_of(
-            observed, policy, decided, outcomes, now=now, before=self._status, recycles=told
-        )
+            observed, policy, decided, outcomes, now=now, before=self._status, recycles=recycled,
+            last=self._chronicle.last,
+        )  # fmt: skip
         aborts = events_of_aborts(self._past.recycle, before)
         await self._report(observed, status, decided, outcomes, aborts)
+        await self._chronicle.write(ports.reporter, now=now)
         await self._mark(observed, policy)
-        again_in_s = _next(policy, status, decided, outcomes)
+        again_in_s = _next(observed, policy, status, decided, outcomes)
         return PassResult(observed, decided, outcomes, status, again_in_s)
+
+    def _with_late(self, observed: ObservedCluster) -> ObservedCluster:
+        """What was heard while looking once more is told with what is heard now."""
+        if not self._late:
+            return observed
+        notes, self._late = (*self._late, *observed.scheduler.notes), ()
+        return replace(observed, scheduler=replace(observed.scheduler, notes=notes))
 
     async def unmark(self) -> None:
         """Take all marks off the pods: nobody will keep them true any more."""
@@ -136,8 +164,30 @@ class ClusterLoop:
             return ObservedScheduler(Reason.CLUSTER_NOT_FOUND, "there is no cluster to ask")
         if view.conflict:
             return ObservedScheduler(Reason.OWNERSHIP_CONFLICT, view.conflict)
-        meters = wants_meters(view, policy)
-        return await self._ports.link.observe(policy, meters=meters)
+        answer = await self._ports.link.observe(policy, meters=wants_meters(view, policy))
+        is_silent = answer.problem is Reason.SCHEDULER_UNREACHABLE
+        self._unanswered = self._unanswered + 1 if is_silent else 0
+        return replace(answer, unanswered=self._unanswered) if is_silent else answer
+
+    def _still_unused(self, policy: Policy) -> StillUnused:
+        async def look_again(action: DeleteCluster) -> bool:
+            view = await self._ports.platform.look()
+            observed = join(self._key, view, await self._ask_scheduler(view, policy))
+            self._late = (*self._late, *observed.scheduler.notes)  # each is heard only once
+            again = deletion(observed, policy)
+            return again is not None and again.uid == action.uid
+
+        return look_again
+
+    async def _announce(self, observed: ObservedCluster, policy: Policy, decided: Plan) -> None:
+        """For shuffles that are about to begin, and the page: nothing depends on it here."""
+        if not observed.found or observed.conflict or not observed.scheduler.is_connected:
+            return
+        said = told(
+            self._name, observed, policy, decided, self._past, self._chronicle.recent
+        )  # fmt: skip
+        with contextlib.suppress(LinkError):
+            await self._ports.link.announce(decided.arriving, said)
 
     async def _report(
         self,
@@ -185,8 +235,27 @@ def _ordered(events: frozenset[Event]) -> list[Event]:
     return sorted(events, key=lambda e: (e.worker, e.reason.value, e.message))
 
 
-def _next(policy: Policy, status: Status, decided: Plan, outcomes: tuple[Outcome, ...]) -> float:
-    if outcomes or status.pending or status.retiring or is_pressing(decided):
+def _next(
+    observed: ObservedCluster, policy: Policy, status: Status, decided: Plan,
+    outcomes: tuple[Outcome, ...],
+) -> float:  # fmt: skip
+    if outcomes or status.retiring or is_pressing(decided) or _is_awaited(observed, policy):
+        return BRISK_S
+    if any(group.desired > group.serving for group in decided.groups):
         return BRISK_S
     # A window that holds no earlier recommendation would hold nothing back.
-    return max(BRISK_S, min(REST_S, policy.idle_timeout_s / 3))
+    bounds = policy.bounds(observed.key.default_group)
+    shortest_s = min(policy.idle_timeout_of(b) for b in bounds)
+    return max(BRISK_S, min(REST_S, shortest_s / 3))
+
+
+def _is_awaited(observed: ObservedCluster, policy: Policy) -> bool:
+    """Whether workers are on their way in; those that no machine takes are not waited for."""
+    scaled = {b.name for b in policy.bounds(observed.key.default_group)}
+    limit_s = policy.scaling.caps.unschedulable_timeout_s
+    return any(
+        not w.is_connected and not w.going and not w.refused and w.unschedulable_s <= limit_s
+        for g in observed.groups
+        if g.name in scaled
+        for w in g.workers
+    )

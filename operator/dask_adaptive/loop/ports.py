@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dask_adaptive.loop.status import Status
+from dask_adaptive.model.history import Decision
 from dask_adaptive.model.observed import Mark, ObservedScheduler, PlatformView
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
@@ -39,6 +41,10 @@ class Platform(Protocol):
     async def delete_worker(self, worker: str, uid: str) -> None:
         """Delete a worker if it still has this uid; gone already is success. `PlatformError`."""
 
+    async def delete_cluster(self, uid: str) -> None:
+        """Delete the DaskCluster if it still has this uid; gone already is success.
+        `PlatformError`."""
+
     async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
         """
         Delete a worker's pod if it still has this uid; the platform brings another for the same
@@ -54,6 +60,18 @@ class Retired:
     state: str  # "draining" | "drained" | "active" | "gone"
     veto: Reason | None = None
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the dashboard's page shows of the operator's decisions."""
+
+    policy: str = ""  # its name; empty: nothing is told
+    message: str = ""  # of the last plan
+    workers: tuple[tuple[str, str], ...] = ()  # Dask name, sentence: planned to leave, or held
+    decisions: tuple[tuple[float, str, str, str], ...] = ()  # at (epoch), group, reason, message
+    can_grow: int = 0  # workers beyond those on their way that may still be asked for
+    grow_s: float | None = None  # how long one of those would take to come; None: unknown
 
 
 class SchedulerLink(Protocol):
@@ -80,6 +98,12 @@ class SchedulerLink(Protocol):
 
     async def limit(self, limits: Limits) -> None:
         """Say what workers may go on with; nothing is sent where nothing has changed."""
+
+    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
+        """
+        Say what is on its way and what was decided, for shuffles that are about to begin and for
+        the page in the dashboard; nothing is sent where nothing has changed.
+        """
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
@@ -125,6 +149,9 @@ class Reporter(Protocol):
     async def status(self, status: Status) -> None: ...
 
     async def event(self, event: Event) -> None: ...
+
+    async def history(self, decisions: Sequence[Decision]) -> None:
+        """Keep these decisions, oldest first; those kept before stay, `history.KEPT` in all."""
 
     async def mark(self, worker: str, mark: Mark) -> None:
         """Annotate a worker's pod so; what people set themselves stays. `PlatformError`."""

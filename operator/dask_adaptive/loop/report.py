@@ -6,26 +6,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from dask_adaptive.loop import status as st
-from dask_adaptive.loop.configured import configured, injected
+from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.happened import about
 from dask_adaptive.loop.held import held_by
+from dask_adaptive.loop.pause import pause_row
 from dask_adaptive.loop.recycles import NO_RECYCLES, Recycles
-from dask_adaptive.loop.status import Condition, Status, WorkerRow
-from dask_adaptive.model.observed import (
-    Leaving,
-    ObservedCluster,
-    ObservedGroup,
-    ObservedScheduler,
-    ObservedWorker,
-)
+from dask_adaptive.loop.status import GroupRow, Status, WorkerRow
+from dask_adaptive.model.history import Decision
+from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedWorker
 from dask_adaptive.model.plan import Blocker, Delete, Outcome, Plan, Restart, Retire
-from dask_adaptive.model.policy import Mode, Policy
+from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
 from dask_adaptive.planner.candidates import claims
 from dask_adaptive.planner.fleet import Fleet, sort_fleet
 from dask_adaptive.planner.plan import count_blockers
+from dask_adaptive.planner.stages import scaled_groups
 
 #: Rows of workers in one status; an object of the API server should stay small.
 MAX_ROWS = 100
@@ -39,12 +35,14 @@ MAX_KEYS = 50
 #: Vetoes that are the normal life of a worker: counted, but worth no row.
 _USUAL = frozenset({Reason.BUSY, Reason.IDLE_GRACE})
 
-_LIMITED = frozenset({Reason.TOO_MANY_REPLICAS, Reason.TOO_FEW_REPLICAS})
+#: Groups in one status.
+MAX_GROUPS = 50
 
 
 def status_of(
     observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
     *, now: float, before: Status | None = None, recycles: Recycles = NO_RECYCLES,
+    last: Decision | None = None,
 ) -> Status:  # fmt: skip
     """
     Render one pass. Two equal worlds give two equal values: no number in it counts time.
@@ -53,30 +51,36 @@ def status_of(
         now: Seconds on the clock that stamped `before`.
         before: What was told last; ends of pins that have not really moved stay as told.
         recycles: What has been recycled so far.
+        last: The last decision.
     """
     scheduler = observed.scheduler
-    group = observed.group(observed.key.default_group) or ObservedGroup("", 0)
-    fleet = sort_fleet(group, heed_nodes=policy.disruption.node_signals)
-    serving = (*fleet.active, *fleet.doomed)
-    held = Counter(pin.source for w in group.workers for pin in w.pins)
+    scaled = [group for group, _ in scaled_groups(observed, policy)]
+    workers = [w for group in scaled for w in group.workers]
+    fleets = [sort_fleet(g, heed_nodes=policy.disruption.node_signals) for g in scaled]
+    serving = [w for fleet in fleets for w in (*fleet.active, *fleet.doomed)]
+    held = Counter(pin.source for w in workers for pin in w.pins)
+    pause = pause_row(observed, before.pause if before else None)
     return Status(
-        replicas=group.replicas,
+        replicas=sum(group.replicas for group in scaled),
         desired=decided.desired,
         wanted=decided.wanted,
-        connected=sum(w.is_connected for w in group.workers),
-        pending=len(fleet.pending),
+        connected=sum(w.is_connected for w in workers),
+        pending=sum(len(fleet.pending) for fleet in fleets),
         idle=sum(not w.processing for w in serving),
         busy=sum(bool(w.processing) for w in serving),
-        pinned=sum(w.is_pinned for w in group.workers),
-        retiring=len(fleet.retiring),
+        pinned=sum(w.is_pinned for w in workers),
+        retiring=sum(len(fleet.retiring) for fleet in fleets),
         reason=decided.reason,
         message=decided.message,
         target=scheduler.target,
         pins=tuple(sorted(held.items())),
         held_by=held_by(observed, policy, before.held_by if before else (), now=now),
         blockers=count_blockers(decided.blockers),
-        pending_reasons=_pending_reasons(fleet),
-        workers=tuple(islice(_rows(observed, fleet, decided, outcomes), MAX_ROWS)),
+        pending_reasons=_pending_reasons(fleets),
+        workers=tuple(islice(_rows(observed, fleets, decided, outcomes), MAX_ROWS)),
+        groups=tuple(group_rows(fleets, decided))[:MAX_GROUPS],
+        last_decision=last,
+        pause=pause,
         recycled=recycles.totals,
         recent=recycles.recent,
         replacing=decided.replacing[:MAX_REPLACING],
@@ -84,24 +88,44 @@ def status_of(
         agent=scheduler.agent,
         relief=scheduler.relief,
         config=(scheduler.config or ())[:MAX_KEYS],
-        conditions=conditions_of(observed, policy, decided, outcomes, unheard=recycles.unheard),
+        conditions=conditions_of(
+            observed, policy, decided, outcomes, unheard=recycles.unheard, pause=pause
+        ),
     )
 
 
-def _pending_reasons(fleet: Fleet) -> tuple[tuple[str, int], ...]:
-    counts = Counter((w.waiting or "Starting").partition(":")[0] for w in fleet.pending)
+def _pending_reasons(fleets: Sequence[Fleet]) -> tuple[tuple[str, int], ...]:
+    pending = [w for fleet in fleets for w in fleet.pending]
+    counts = Counter((w.waiting or "Starting").partition(":")[0] for w in pending)
     return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
+def group_rows(fleets: Sequence[Fleet], decided: Plan) -> Iterator[GroupRow]:
+    plans = {plan.group: plan for plan in decided.groups}
+    for fleet in fleets:
+        plan = plans.get(fleet.name)
+        yield GroupRow(
+            name=fleet.name,
+            replicas=fleet.replicas,
+            desired=plan.desired if plan else fleet.serving,
+            wanted=plan.wanted if plan else 0,
+            connected=fleet.connected,
+            pending=len(fleet.pending),
+            reason=plan.reason if plan else decided.reason,
+            message=plan.message if plan else decided.message,
+        )
+
+
 def _rows(
-    observed: ObservedCluster, fleet: Fleet, decided: Plan, outcomes: Sequence[Outcome]
+    observed: ObservedCluster, fleets: Sequence[Fleet], decided: Plan, outcomes: Sequence[Outcome]
 ) -> Iterator[WorkerRow]:
     # What has just been done is told at once: an operator that dies before its next pass leaves in
     # the status whose absence explains that `replicas` is too high.
     done = {about(o.action): o.action for o in outcomes if o.done}
     blocked = {b.worker: b for b in decided.blockers if b.reason not in _USUAL}
     due = {r.worker: r for r in decided.replacing}
-    for worker in (*_in_order(fleet), *_of_other_groups(observed, due)):
+    on_doomed_nodes = frozenset().union(*(fleet.on_doomed_nodes for fleet in fleets))
+    for worker in (*_in_order(fleets), *_of_other_groups(observed, fleets, due)):
         match done.get(worker.name):
             case Retire(_, _, reason, message):
                 word = reason if reason.replaces else Reason.RETIRING
@@ -110,7 +134,7 @@ def _rows(
             case Delete(_, _, _, reason, message) | Restart(_, _, _, _, reason, message):
                 yield WorkerRow(worker.name, "Going", reason, message, worker.pod)
                 continue
-        is_doomed = worker.name in fleet.on_doomed_nodes
+        is_doomed = worker.name in on_doomed_nodes
         row = _row(worker, is_doomed=is_doomed)
         blocker = blocked.get(worker.name)
         if blocker is not None and (row is None or is_doomed):
@@ -121,17 +145,20 @@ def _rows(
             yield WorkerRow(worker.name, worker_state(worker), *row, pod=worker.pod)
 
 
-def _in_order(fleet: Fleet) -> tuple[ObservedWorker, ...]:
+def _in_order(fleets: Sequence[Fleet]) -> Iterator[ObservedWorker]:
     """Those of whom there is most to say first: a status has room for so many."""
-    return (*fleet.retiring, *fleet.doomed, *fleet.other, *fleet.active, *fleet.pending)
+    for row in ("retiring", "doomed", "other", "active", "pending"):
+        for fleet in fleets:
+            yield from getattr(fleet, row)
 
 
 def _of_other_groups(
-    observed: ObservedCluster, due: Mapping[str, Replacing]
+    observed: ObservedCluster, fleets: Sequence[Fleet], due: Mapping[str, Replacing]
 ) -> Iterator[ObservedWorker]:
     """Nobody scales the other groups; their workers are replaced like any."""
+    scaled = {fleet.name for fleet in fleets}
     for group in observed.groups:
-        if group.name != observed.key.default_group:
+        if group.name not in scaled:
             yield from (w for w in group.workers if w.name in due or w.stopped)
 
 
@@ -187,70 +214,3 @@ def worker_state(worker: ObservedWorker) -> str:
     if worker.stopped and worker.leaving is Leaving.NO:
         return "Stopped"
     return worker.leaving.value.capitalize()
-
-
-def conditions_of(
-    observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
-    *, unheard: str = "",
-) -> tuple[Condition, ...]:  # fmt: skip
-    """
-    All seven conditions, always, in the order in which they are shown.
-
-    Args:
-        unheard: Why the agent could not be told of limits; empty: it was.
-    """
-    mode = f"mode is {policy.mode.value}"
-    return (
-        _ready(observed, decided),
-        _connected(observed.scheduler),
-        injected(observed.scheduler),
-        configured(observed.scheduler, policy),
-        _able(observed, decided, outcomes, unheard),
-        _limited(decided),
-        Condition(st.PAUSED, policy.mode is Mode.PAUSED, _mode_reason(policy), mode),
-    )
-
-
-def _limited(decided: Plan) -> Condition:
-    if decided.reason in _LIMITED:
-        return Condition(st.SCALING_LIMITED, True, decided.reason, decided.message)
-    within = "the load asks for a number within the bounds"
-    return Condition(st.SCALING_LIMITED, False, Reason.DESIRED_WITHIN_RANGE, within)
-
-
-def _mode_reason(policy: Policy) -> Reason:
-    modes = {Mode.PAUSED: Reason.PAUSED, Mode.ADVISE: Reason.ADVISING}
-    return modes.get(policy.mode, Reason.RECONCILED)
-
-
-def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
-    is_stopped = (
-        not observed.found or observed.conflict or decided.reason is Reason.CLUSTER_NOT_FOUND
-    )
-    if is_stopped or not observed.scheduler.is_connected:
-        return Condition(st.READY, False, decided.reason, decided.message)
-    return Condition(st.READY, True, Reason.RECONCILED, "the cluster is served")
-
-
-def _connected(scheduler: ObservedScheduler) -> Condition:
-    if scheduler.problem is None:
-        return Condition(st.SCHEDULER_CONNECTED, True, Reason.CONNECTED, "the scheduler answers")
-    status = None if scheduler.problem is Reason.CLUSTER_NOT_FOUND else False
-    return Condition(st.SCHEDULER_CONNECTED, status, scheduler.problem, scheduler.message)
-
-
-def _able(
-    observed: ObservedCluster, decided: Plan, outcomes: Sequence[Outcome], unheard: str
-) -> Condition:
-    failed = next((o for o in outcomes if o.reason is Reason.ACTION_FAILED), None)
-    if failed is not None:
-        return Condition(st.ABLE_TO_SCALE, False, Reason.ACTION_FAILED, failed.message)
-    if observed.scheduler.problem is not None:
-        problem = observed.scheduler.problem
-        return Condition(st.ABLE_TO_SCALE, False, problem, observed.scheduler.message)
-    if unheard:
-        message = f"the agent could not be told of quotas: {unheard}"
-        return Condition(st.ABLE_TO_SCALE, False, Reason.ACTION_FAILED, message)
-    if decided.storm:
-        return Condition(st.ABLE_TO_SCALE, False, Reason.RECYCLE_STORM, decided.storm)
-    return Condition(st.ABLE_TO_SCALE, True, Reason.RECONCILED, "workers can be added and retired")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dask_adaptive.model.history import Decision
 from dask_adaptive.model.observed import ConfigProblem, ReliefState
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
@@ -63,13 +64,35 @@ class HeldBy:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One worker group that is scaled."""
+
+    name: str
+    replicas: int  # asked for: spec.worker.replicas
+    desired: int
+    wanted: int
+    connected: int
+    pending: int
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRow:
+    """What people hold by annotation."""
+
+    message: str
+    until: float | None = None  # seconds since 1970; moves only when it really has moved
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """
     One cluster as its policy reports it. Holds no number that changes by itself as time passes,
     so that two equal worlds give two equal values.
     """
 
-    replicas: int = 0  # asked for: spec.worker.replicas of the group
+    replicas: int = 0  # asked for; as all that follow, of all groups that are scaled
     desired: int = 0
     wanted: int = 0
     connected: int = 0
@@ -86,6 +109,9 @@ class Status:
     blockers: tuple[tuple[Reason, int], ...] = ()  # workers that are not needed and stay, by reason
     pending_reasons: tuple[tuple[str, int], ...] = ()
     workers: tuple[WorkerRow, ...] = ()  # at most 100
+    groups: tuple[GroupRow, ...] = ()  # that are scaled, the default one first; at most 50
+    last_decision: Decision | None = None
+    pause: PauseRow | None = None
     recycled: tuple[tuple[Reason, int], ...] = ()  # recycles begun so far, by reason
     recent: tuple[float, ...] = ()  # seconds since 1970: automatic ones of this hour, at most 200
     replacing: tuple[Replacing, ...] = ()  # in all groups; at most 50

@@ -6,9 +6,11 @@ import enum
 import math
 from dataclasses import dataclass, field
 
+from dask_adaptive.model.demand import Demand, Quiet, Want
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import UNUSED, QuotaNotes, Use
+from dask_adaptive.model.scaling import NO_PAUSE, Pause, Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,11 @@ class ObservedScheduler:
     relief: tuple[ReliefState, ...] = ()
     config: tuple[ConfigProblem, ...] | None = None  # None: nobody there compares
     serialized: Serialized | None = None  # None: not measured
+    demand: Demand | None = None  # None: nobody there can say, or was asked
+    wants: tuple[Want, ...] = ()
+    quiet: Quiet = field(default_factory=Quiet)
+    results: int = 0  # bytes of results in memory of workers, each counted once a copy
+    unanswered: int = 0  # questions in a row, this one included, that it did not answer
 
     @property
     def is_connected(self) -> bool:
@@ -206,6 +213,8 @@ class PlatformWorker:
     recycle_asked: str = ""  # not empty: somebody wants it replaced; who
     drift: str = ""  # not empty: what differs from what its group asks for by now
     gpus: int = 0  # whole GPUs that its pod claims
+    unschedulable_s: float = 0.0  # so long no node has had room for its pod; 0: it has one
+    refused: str = ""  # not empty: its pod can't even be made (quota, admission); who says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +237,9 @@ class PlatformGroup:
     name: str
     replicas: int  # asked for: spec.worker.replicas
     handled: int | None = None  # the number that upstream has acted on last; None: unknown
+    room: Room | None = None  # what the namespace's quotas leave for more workers; None: no quota
+    threads: int = 0  # of one worker, by its command line or CPU limit; 0: unknown
+    resources: tuple[tuple[str, float], ...] = ()  # Dask's, that one worker offers, as started
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +253,8 @@ class PlatformView:
     ending: tuple[Ending, ...] = ()
     at: float = 0.0  # seconds since 1970, when this was seen
     free_gpus: int | None = None  # on machines that are there; None: unknown
+    pause: Pause = NO_PAUSE
+    uid: str = ""  # of the cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +299,9 @@ class ObservedWorker:
     recycle_asked: str = ""
     drift: str = ""
     gpus: int = 0
+    nthreads: int = 0  # of its Dask workers together; 0 while it is not connected
+    unschedulable_s: float = 0.0
+    refused: str = ""
 
     @property
     def is_connected(self) -> bool:
@@ -308,6 +325,9 @@ class ObservedGroup:
     replicas: int
     workers: tuple[ObservedWorker, ...] = ()
     handled: int | None = None
+    room: Room | None = None
+    threads: int = 0
+    resources: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +343,8 @@ class ObservedCluster:
     ending: tuple[Ending, ...] = ()
     at: float = 0.0  # seconds since 1970
     free_gpus: int | None = None
+    pause: Pause = NO_PAUSE
+    uid: str = ""
 
     def group(self, name: str) -> ObservedGroup | None:
         return next((g for g in self.groups if g.name == name), None)

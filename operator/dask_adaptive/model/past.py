@@ -25,6 +25,40 @@ class Refusal(NamedTuple):
     message: str
 
 
+class Change(NamedTuple):
+    """A number of workers was asked for (or workers were let go), and when."""
+
+    at: float
+    workers: int  # more than before; negative: fewer
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """More workers are not asked for, until then: they would not come."""
+
+    until: float
+    reason: Reason
+    message: str
+    times: int = 1  # in a row; the wait doubles
+    workers: frozenset[str] = frozenset()  # that were waited for: one that comes ends it
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPast:
+    """What is remembered of one worker group that is scaled."""
+
+    recommendations: tuple[Recommendation, ...] = ()
+    changes: tuple[Change, ...] = ()  # as far back as any rate policy looks
+    gap: tuple[int, ...] = (0, 0)  # `fleet.gap_of` as last seen
+    gap_since: float = 0.0  # when it was first seen
+    desired: int | None = None  # by the last plan that had a number
+    asked: int | None = None  # most that was asked for, and got, since workers were last let go
+    up_at: float | None = None  # when more workers were last asked for
+    arrival_s: float | None = None  # how long its workers take to come, measured; None: none has
+    blocked: Blocked | None = None
+    since: float | None = None  # scaled, and seen without a gap, since then; None: just now
+
+
 @dataclass(frozen=True, slots=True)
 class Past:
     """
@@ -36,17 +70,21 @@ class Past:
 
     session: str = ""  # of the scheduler that the rest is about
     since: float | None = None  # first observation of that session
-    recommendations: tuple[Recommendation, ...] = ()
+    groups: Mapping[str, GroupPast] = field(default_factory=dict)  # those that are scaled
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()  # workers we drained or deleted, until all is settled
+    homes: Mapping[str, str] = field(default_factory=dict)  # the groups of those that are leaving
     deleted: frozenset[str] = frozenset()  # of them: deleted, and not yet seen gone
     told: frozenset[str] = frozenset()  # addresses of Dask workers whose end we have told of
-    gap: tuple[int, ...] = (0, 0)  # `fleet.gap_of` as last seen
-    gap_since: float = 0.0  # when it was first seen
-    desired: int | None = None  # by the last plan that had a number
     seen: frozenset[str] = frozenset()  # workers that have been connected, as long as they exist
     floors: Mapping[str, int] = field(default_factory=dict)  # `Plan.floors`
     aborts: Mapping[str, int] = field(default_factory=dict)  # replacements that did not come
     counted: Mapping[str, str] = field(default_factory=dict)  # pod whose recycle is in the totals
     restarted: Mapping[str, str] = field(default_factory=dict)  # pod that we deleted, by worker
     recycle: RecyclePast = field(default_factory=RecyclePast)
+
+    def of(self, group: str) -> GroupPast:
+        return self.groups.get(group, NO_PAST)
+
+
+NO_PAST = GroupPast()

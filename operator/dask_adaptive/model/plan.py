@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from dask_adaptive.model.history import Step
+from dask_adaptive.model.past import Blocked
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, QuotaUse, Replacing
 
@@ -98,7 +100,18 @@ class Unpin:
     message: str
 
 
-Action: TypeAlias = SetReplicas | Retire | Leave | Cancel | Delete | Restart | SetPin | Unpin
+@dataclass(frozen=True, slots=True)
+class DeleteCluster:
+    """Delete the DaskCluster: nobody has used it for as long as its policy allows."""
+
+    uid: str
+    reason: Reason
+    message: str
+
+
+Action: TypeAlias = (
+    SetReplicas | Retire | Leave | Cancel | Delete | Restart | SetPin | Unpin | DeleteCluster
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,33 @@ class Blocker:
     worker: str
     reason: Reason
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """How many workers one group shall have, and how that number came about."""
+
+    group: str
+    serving: int  # there now, those that are to leave not counted
+    wanted: int  # what the load asks for
+    desired: int  # after all stages
+    reason: Reason
+    message: str
+    steps: tuple[Step, ...] = ()  # each stage that changed the number, in order
+    inputs: Mapping[str, float] = field(default_factory=dict)  # figures that it was made from
+    limited: Step | None = None  # what kept it from what the load asks for, if anything did
+    asked_by: str = "load"  # as `history.Decision.asked_by`
+    current: int = 0  # what the stages started from: `serving`, and those asked for and not made
+    blocked: Blocked | None = None  # for the next pass: more would not come
+    is_frozen: bool = False  # nothing was recommended: paused, or too much is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """Workers that were asked for and are not connected yet, and when they are expected."""
+
+    workers: int
+    in_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +172,8 @@ class Plan:
     floors: Mapping[str, int] = field(default_factory=dict)  # how many shall serve without it
     waiting: frozenset[str] = frozenset()  # workers whose replacement has not connected yet
     aborting: Mapping[str, str] = field(default_factory=dict)  # no replacement came in time: why
+    groups: tuple[GroupPlan, ...] = ()  # each that is scaled, the default one first
+    arriving: tuple[Arriving, ...] = ()  # for shuffles that are about to begin, soonest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from dask_adaptive.model.recycle_spec import (
     read_restart_at,
     read_windows,
 )
+from dask_adaptive.model.scaling import GroupBounds, Scaling
+from dask_adaptive.model.scaling_spec import read_scaling
 from dask_adaptive.model.scheduler_spec import SchedulerSettings, read_scheduler
 from dask_adaptive.model.spec import InvalidPolicy as InvalidPolicy
 from dask_adaptive.model.spec import Reader
@@ -73,7 +75,10 @@ class Retirement:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One AdaptivePolicy. Bounds are Deployments of the default worker group."""
+    """
+    One AdaptivePolicy. Bounds are Deployments of the default worker group, unless it has bounds of
+    its own; then `maximum` is that of all groups together.
+    """
 
     cluster: str
     maximum: int
@@ -89,6 +94,17 @@ class Policy:
     group_recycle: Mapping[str, Recycle] = field(default_factory=dict)  # by worker group
     restart_at: float | None = None  # seconds since 1970: pods made before are replaced
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    scaling: Scaling = field(default_factory=Scaling)
+
+    def bounds(self, default_group: str) -> tuple[GroupBounds, ...]:
+        """Of each worker group that is scaled, the default one first."""
+        own = {g.name: g for g in self.scaling.groups}
+        default = own.pop(default_group, GroupBounds(default_group, self.maximum, self.minimum))
+        return (default, *own.values())
+
+    def idle_timeout_of(self, bounds: GroupBounds) -> float:
+        """Seconds without a task after which a worker of the group may leave."""
+        return self.idle_timeout_s if bounds.idle_timeout_s is None else bounds.idle_timeout_s
 
     def recycle_of(self, group: str) -> Recycle:
         return self.group_recycle.get(group, self.recycle)
@@ -135,6 +151,7 @@ def parse_policy(spec: Mapping[str, Any]) -> Policy:
         group_recycle=read_groups(reader),
         restart_at=read_restart_at(reader),
         scheduler=read_scheduler(reader.object("scheduler")),
+        scaling=read_scaling(reader),
     )
     reader.refuse_unknown()
     return policy

@@ -92,6 +92,38 @@ class Reason(str, enum.Enum):
     CLIENT_PIN_EXPIRED = "ClientPinExpired"
     PINS_OVERRIDDEN = "PinsOverridden"
 
+    # what makes or bounds a number of replicas
+    SCHEDULED_MINIMUM = "ScheduledMinimum"
+    CLIENT_WANTS = "ClientWants"
+    SHUFFLE_AHEAD = "ShuffleAhead"
+    NEEDED_RESOURCES = "NeededResources"
+    WITHIN_TOLERANCE = "WithinTolerance"
+    SCALE_UP_STABILIZED = "ScaleUpStabilized"
+    SCALE_UP_LIMITED = "ScaleUpLimited"
+    SCALE_DOWN_LIMITED = "ScaleDownLimited"
+    DELAY_AFTER_SCALE_UP = "DelayAfterScaleUp"
+    MAX_PENDING = "MaxPending"
+    CLUSTER_LIMIT = "ClusterLimit"
+    UNSCHEDULABLE = "Unschedulable"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    ADMISSION_REFUSED = "AdmissionRefused"
+    CLUSTER_IDLE = "ClusterIdle"
+
+    # who holds it
+    SCALE_IN_PAUSED = "ScaleInPaused"
+    SCALE_OUT_PAUSED = "ScaleOutPaused"
+    REPLICAS_HELD = "ReplicasHeld"
+    INVALID_PAUSE = "InvalidPause"
+    FALLBACK = "Fallback"
+    TOO_MANY_UNREADY = "TooManyUnready"
+
+    # adoption of a DaskAutoscaler, and shuffles that waited
+    ADOPTED = "Adopted"
+    RELEASED = "Released"
+    INVALID_ADOPTION = "InvalidAdoption"
+    SHUFFLE_WAITED = "ShuffleWaited"
+    HISTORY_LOST = "HistoryLost"
+
     # outcomes
     RETIREMENT_REFUSED = "RetirementRefused"
     RETIREMENT_TIMED_OUT = "RetirementTimedOut"

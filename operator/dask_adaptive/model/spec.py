@@ -23,7 +23,7 @@ class Reader:
         if not isinstance(node, Mapping):
             raise InvalidPolicy(f"{path} must be an object")
         self._node, self.path, self._known = node, path, set[str]()
-        self._inner: list[Reader] = []
+        self._inner: dict[str, list[Reader]] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value as it stands, from now on known."""
@@ -34,11 +34,21 @@ class Reader:
         return InvalidPolicy(f"{self.path}.{key}{problem}")
 
     def object(self, key: str) -> Reader:
-        return self._add(self.get(key, {}), f"{self.path}.{key}")
+        """The same reader each time, so that two may read an object between them."""
+        if key not in self._inner:
+            self._inner[key] = [Reader(self.get(key, {}), f"{self.path}.{key}")]
+        return self._inner[key][0]
 
-    def objects(self, key: str) -> list[Reader]:
-        nodes = enumerate(self._list(key))
-        return [self._add(node, f"{self.path}.{key}[{i}]") for i, node in nodes]
+    def objects(self, key: str, *, most: int | None = None) -> list[Reader]:
+        """The same readers each time; see `object`."""
+        nodes = self._list(key)
+        if most is not None and len(nodes) > most:
+            raise self.error(key, f" has {len(nodes)} entries; {most} are allowed")
+        if key not in self._inner:
+            self._inner[key] = [
+                Reader(node, f"{self.path}.{key}[{i}]") for i, node in enumerate(nodes)
+            ]
+        return list(self._inner[key])
 
     def texts(self, key: str) -> list[str]:
         """A list of texts, none twice."""
@@ -57,6 +67,13 @@ class Reader:
             raise self.error(key, " is required: a whole number")
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(key, f" must be a whole number of at least {least}")
+        return value
+
+    def whole(self, key: str, default: int, *, least: int, most: int) -> int:
+        """A whole number, which may be negative."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.error(key, f" must be a whole number from {least} to {most}")
         return value
 
     def number(self, key: str, default: float, *, most: int = 10) -> float:
@@ -119,12 +136,9 @@ class Reader:
         if unknown:
             known = f"known here: {', '.join(sorted(self._known))}"
             raise self.error(unknown[0], f" is not a known field; {known}")
-        for inner in self._inner:
-            inner.refuse_unknown()
-
-    def _add(self, node: Any, path: str) -> Reader:
-        self._inner.append(Reader(node, path))
-        return self._inner[-1]
+        for inner in self._inner.values():
+            for reader in inner:
+                reader.refuse_unknown()
 
     def _list(self, key: str) -> list[Any]:
         value = self.get(key, [])

@@ -9,7 +9,6 @@ from dask_adaptive.model.duration import format_duration
 from dask_adaptive.model.observed import ObservedWorker, Pin
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Blocker
-from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 
 
@@ -17,10 +16,10 @@ from dask_adaptive.model.reason import Reason
 class Context:
     """What a rule may look at besides the worker."""
 
-    policy: Policy
     past: Past
     now: float
     in_service: int  # Dask workers of the whole cluster that take tasks and data
+    idle_s: float  # so long a worker of its group has to be without a task
 
 
 #: Says why a worker must stay, or None when this rule has no objection.
@@ -42,9 +41,9 @@ def holds_actors(worker: ObservedWorker, _: Context) -> tuple[Reason, str] | Non
 
 
 def in_grace(worker: ObservedWorker, at: Context) -> tuple[Reason, str] | None:
-    if worker.idle_s >= at.policy.idle_timeout_s:
+    if worker.idle_s >= at.idle_s:
         return None
-    limit = format_duration(at.policy.idle_timeout_s)
+    limit = format_duration(at.idle_s)
     return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
 
 

@@ -25,38 +25,41 @@ class Fall:
 
 def fall(
     observed: ObservedCluster, fleet: Fleet, desired: int, policy: Policy, past: Past,
-    *, due: Collection[str] = (), now: float,
+    *, due: Collection[str] = (), idle_s: float, leaving: int, now: float,
 ) -> Fall:  # fmt: skip
     """
     Let workers go until `desired` serve, which is below their number now.
 
     Args:
         due: Workers whose quotas have run out: of those that may go, they go first.
+        idle_s: So long a worker has to be without a task.
+        leaving: Workers of the whole cluster that are on their way out because nobody needs them.
 
     Returns:
         At most `surplus` deletions and retirements; never a worker that a veto objects to, never
         more on their way out at once than `retirement.maxConcurrent` (deletions of workers that
-        never connected cost nothing and are not counted).
+        never connected cost nothing and are not counted), never so many that fewer than desired
+        are connected: one that is pending may never come.
     """
     surplus = fleet.serving - desired
     pending = [w for w in ranked_pending(fleet.pending) if w.manual_pin is None][:surplus]
     deletions = tuple(_never_connected(w) for w in pending)
-    surplus -= len(deletions)
-    if not surplus:
+    surplus = min(surplus - len(deletions), fleet.serving - len(fleet.pending) - desired)
+    if surplus <= 0:
+        if not deletions:
+            return Fall(Reason.NO_CANDIDATES, "workers that never connected are pinned")
         return Fall(deletions[0].reason, _never_needed(deletions, desired), deletions)
 
-    free, blockers = _divide(observed, fleet, policy, past, now=now)
-    budget = policy.retirement.max_concurrent - fleet.leaving_unneeded
+    free, blockers = _divide(observed, fleet, policy, past, idle_s=idle_s, now=now)
+    budget = policy.retirement.max_concurrent - leaving
     order = ranked(free, first=due)
-    leaving = tuple(_retire(w, desired) for w in order[: max(0, min(surplus, budget))])
-    actions: tuple[Action, ...] = (*deletions, *leaving)
-    if leaving:
-        message = f"{fleet.serving} workers, {desired} desired: {len(leaving)} idle ones leave"
+    going = tuple(_retire(w, desired) for w in order[: max(0, min(surplus, budget))])
+    actions: tuple[Action, ...] = (*deletions, *going)
+    if going:
+        message = f"{fleet.serving} workers, {desired} desired: {len(going)} idle ones leave"
         return Fall(Reason.UNDERUTILIZED, message, actions, blockers)
     if free:
-        message = (
-            f"{fleet.leaving_unneeded} workers are on their way out (retirement.maxConcurrent)"
-        )
+        message = f"{leaving} workers are on their way out (retirement.maxConcurrent)"
         return Fall(Reason.BUDGET_EXHAUSTED, message, actions, blockers)
     message = f"{surplus} of {fleet.serving} workers are not needed, none may leave now"
     return Fall(Reason.NO_CANDIDATES, message, actions, blockers)
@@ -77,13 +80,14 @@ def cancel_all(fleet: Fleet, reason: Reason, message: str) -> tuple[Cancel, ...]
 
 
 def _divide(
-    observed: ObservedCluster, fleet: Fleet, policy: Policy, past: Past, *, now: float
-) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:
+    observed: ObservedCluster, fleet: Fleet, policy: Policy, past: Past,
+    *, idle_s: float, now: float,
+) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:  # fmt: skip
     in_service = sum(
         w.leaving is Leaving.NO and w.status == "running" and not w.departing
         for w in observed.scheduler.workers
     )
-    at = Context(policy, past, now, in_service)
+    at = Context(past, now, in_service, idle_s)
     free, blockers = [], []
     for worker in fleet.active:
         if (blocker := veto(worker, at)) is None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from dask_adaptive.model.observed import Leaving, ObservedGroup, ObservedWorker
+from dask_adaptive.model.observed import (
+    Leaving,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
+)
 from dask_adaptive.model.past import Past
 
 #: How long `replicas` and the Deployments must disagree, unchanged, before we take it that nobody
@@ -51,9 +56,28 @@ class Fleet:
         return len(self.active) + len(self.replaced)
 
     @property
+    def workers(self) -> Iterator[ObservedWorker]:
+        yield from self.pending
+        yield from self.active
+        yield from self.replaced
+        yield from self.doomed
+        yield from self.restarting
+        yield from self.retiring
+        yield from self.other
+
+    @property
+    def connected(self) -> int:
+        return sum(w.is_connected for w in self.workers)
+
+    @property
     def leaving_unneeded(self) -> int:
         """Workers on their way out because they are not needed, not to make room for others."""
         return sum(not is_replaced(w) for w in self.retiring)
+
+    @property
+    def recallable(self) -> int:
+        """Workers on their way out that can come back to service, and stay."""
+        return sum(w.name not in self.on_doomed_nodes and not is_replaced(w) for w in self.retiring)
 
     @property
     def gap(self) -> int:
@@ -152,9 +176,30 @@ def _place_on_doomed_node(worker: ObservedWorker, place: str) -> str:
     return "other" if place == "pending" and worker.ending else place
 
 
+def homed(past: Past, observed: ObservedCluster) -> Past:
+    """
+    The past with a group for each worker that is leaving.
+
+    Of one that is gone by the time a new operator first looks, only the name is known: upstream
+    names workers after their group (`build_worker_deployment_spec`), and groups after nothing.
+    """
+    if not past.leaving:
+        return past
+    present = {w.name: g.name for g in observed.groups for w in g.workers}
+    names = sorted((g.name for g in observed.groups), key=len, reverse=True)
+
+    def home(worker: str) -> str:
+        known = present.get(worker) or past.homes.get(worker)
+        alike = (n for n in names if worker.startswith(f"{n}-"))
+        return known or next(alike, observed.key.default_group)
+
+    return replace(past, homes={name: home(name) for name in past.leaving})
+
+
 def explained_gap(group: ObservedGroup, past: Past) -> int:
     """How many of the missing workers are missing because we took them away."""
-    return len(past.leaving - {w.name for w in group.workers})
+    missing = past.leaving - {w.name for w in group.workers}
+    return sum(past.homes.get(name, group.name) == group.name for name in missing)
 
 
 def gap_of(group: ObservedGroup) -> tuple[int, ...]:
@@ -172,9 +217,22 @@ def is_creating(fleet: Fleet, group: ObservedGroup, past: Past, *, now: float) -
     number that upstream has acted on when its handler is through (`daskworkergroup_replica_update`
     in its `last-handled-configuration`): where that is known, nothing is guessed from the gap.
     """
-    rest_s = now - past.gap_since if past.gap == gap_of(group) else 0.0
+    mine = past.of(group.name)
+    rest_s = now - mine.gap_since if mine.gap == gap_of(group) else 0.0
     if fleet.handled is not None and fleet.handled != fleet.replicas:
         return rest_s < UNHANDLED_S
     if fleet.gap == 0 or fleet.gap == explained_gap(group, past):
         return False
     return rest_s < (SETTLE_S if fleet.handled is None else HANDLED_S)
+
+
+def on_the_way(fleet: Fleet, group: ObservedGroup, past: Past, *, now: float) -> int:
+    """How many workers upstream has been asked for and is about to make."""
+    if not is_creating(fleet, group, past, now=now):
+        return 0
+    return max(0, fleet.gap - explained_gap(group, past))
+
+
+def is_deleting(group: ObservedGroup, past: Past) -> bool:
+    """Whether a worker whose deletion was sent is still to be seen."""
+    return bool(past.deleted and past.deleted & {w.name for w in group.workers})

@@ -1,23 +1,18 @@
-"""
-The groups that we do not scale: their workers are replaced in place, their numbers are the user's.
-
-And what the recycles of all groups add up to in one plan.
-"""
+"""The groups that we do not scale: workers are replaced in place, the numbers are the user's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Action, Cancel, Plan
+from dask_adaptive.model.plan import Cancel
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Limits
 from dask_adaptive.planner.budget import Rules, rules_for
 from dask_adaptive.planner.fleet import Fleet, is_replaced, sort_fleet
-from dask_adaptive.planner.limits import Bounded, limits_for
+from dask_adaptive.planner.limits import Bounded
 from dask_adaptive.planner.quotas import Assessment, assess
 from dask_adaptive.planner.recycle import Turn, take_turns
 from dask_adaptive.planner.turns import Scene
@@ -49,17 +44,19 @@ def part_of(
 
 
 def others(
-    observed: ObservedCluster, policy: Policy, past: Past, *, left: int, now: float
-) -> tuple[Part, ...]:
+    observed: ObservedCluster, policy: Policy, past: Past,
+    *, scaled: Collection[str], left: int, now: float,
+) -> tuple[Part, ...]:  # fmt: skip
     """
-    The recycles of all groups but the one that we scale.
+    The recycles of all groups but those that we scale.
 
     Args:
+        scaled: Their names.
         left: Recycles that maxPerHour still allows.
     """
     parts = []
     for group in observed.groups:
-        if group.name == observed.key.default_group:
+        if group.name in scaled:
             continue
         # News of machines that go is heeded only where replacements are ours to ask for.
         fleet = sort_fleet(group, past.deleted, heed_nodes=False)
@@ -73,52 +70,14 @@ def others(
     return tuple(parts)
 
 
-def cancel_others(observed: ObservedCluster, reason: Reason, message: str) -> tuple[Cancel, ...]:
+def cancel_others(
+    observed: ObservedCluster, scaled: Collection[str], reason: Reason, message: str
+) -> tuple[Cancel, ...]:
     """Put workers of those groups that we let go back to service."""
     return tuple(
         Cancel(w.name, w.dask_names, reason, message)
         for group in observed.groups
-        if group.name != observed.key.default_group
+        if group.name not in scaled
         for w in group.workers
         if w.is_connected and not w.going and is_replaced(w)
-    )
-
-
-def joined(decided: Plan, parts: Sequence[Part], observed: ObservedCluster, policy: Policy) -> Plan:
-    """
-    A plan for the cluster, from one for the group that we scale.
-
-    Args:
-        decided: For the default group, its actions and blockers included.
-        parts: Of all groups, the default one first.
-    """
-    turns = [part.turn for part in parts]
-    rest: list[Action] = []
-    for turn in turns[1:]:
-        rest += (*turn.back, *turn.restart, *turn.retire)
-    return replace(
-        decided,
-        actions=(*decided.actions, *rest),
-        blockers=(*decided.blockers, *(b for turn in turns[1:] for b in turn.blockers)),
-        replacing=tuple(row for turn in turns for row in turn.rows),
-        uses=tuple(use for part in parts for use in part.assessment.uses),
-        storm=next((turn.storm for turn in turns if turn.storm), ""),
-        limits=limits_for([p.bounded for p in parts], observed, policy, left=turns[-1].left),
-        floors={n: f for turn in turns for n, f in turn.floors.items()},
-        waiting=frozenset().union(*(turn.waiting for turn in turns)),
-        aborting={n: why for turn in turns for n, why in turn.aborting.items()},
-    )
-
-
-def as_advice(decided: Plan, actions: tuple[Action, ...]) -> Plan:
-    """The same decision, not carried out: nothing is enforced, nobody waits for anything."""
-    return replace(
-        decided,
-        actions=actions,
-        advice=decided.actions,
-        limits=Limits(),
-        replacing=tuple(replace(row, state="Due") for row in decided.replacing),
-        floors={},
-        waiting=frozenset(),
-        aborting={},
     )

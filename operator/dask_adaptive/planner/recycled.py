@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedWorker
@@ -11,6 +11,7 @@ from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.arrivals import arrival_s
 from dask_adaptive.planner.budget import HOUR_S
 from dask_adaptive.planner.quotas import remember_quotas
 
@@ -19,14 +20,6 @@ _ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED, Reason.D
 
 #: A replacement that did not come is not asked for again for longer than this.
 LONGEST_S = 3600.0
-
-#: So much of `ready_s` is what the newest worker took: asked for too late, a replacement costs
-#: capacity or lets quotas be overrun; asked for early it only costs its own idle seconds.
-SLOWER, FASTER = 0.6, 0.15
-
-#: What passes before the Deployment is made, and after its worker has connected: a pass of ours,
-#: upstream's turn, another pass.
-OVERHEAD_S = 3.0
 
 
 def remember_recycles(
@@ -48,7 +41,6 @@ def remember_recycles(
         aborted, aborts = {}, {}
     return replace(
         past,
-        desired=None if decided.reason is Reason.PAUSED else decided.desired,
         seen=frozenset(n for n, w in workers.items() if w.is_connected or n in past.seen),
         floors=dict(decided.floors),
         aborts=aborts,
@@ -64,7 +56,7 @@ def remember_recycles(
                 if n not in decided.aborting
             },
             aborted=aborted,
-            ready_s=_ready_s(past, workers.values()),
+            ready_s=arrival_s(past.recycle.ready_s, past, workers.values()),
         ),
     )
 
@@ -126,15 +118,3 @@ def _restarted(
         if o.done and isinstance(o.action, Restart)
     }
     return kept | done
-
-
-def _ready_s(past: Past, workers: Iterable[ObservedWorker]) -> float:
-    """How long until a worker that is asked for serves; only first pods that were waited for."""
-    ready_s = past.recycle.ready_s
-    if not past.seen:
-        return ready_s
-    for worker in workers:
-        if worker.is_connected and worker.name not in past.seen and worker.age_s < LONGEST_S:
-            took_s = worker.age_s + OVERHEAD_S
-            ready_s += (SLOWER if took_s > ready_s else FASTER) * (took_s - ready_s)
-    return ready_s

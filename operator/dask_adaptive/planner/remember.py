@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_adaptive.model.observed import Leaving, ObservedCluster
-from dask_adaptive.model.past import Past, Recommendation, Refusal
+from dask_adaptive.model.past import Past, Refusal
 from dask_adaptive.model.plan import Delete, Leave, Outcome, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
-from dask_adaptive.planner.fleet import gap_of
+from dask_adaptive.planner.behavior import BLIND_S
+from dask_adaptive.planner.fleet import homed
+from dask_adaptive.planner.group_past import remembered_group, renewed_group
 from dask_adaptive.planner.recycled import remember_recycles
-from dask_adaptive.planner.stabilize import BLIND_S
 
 #: A worker whose retirement was refused is not asked again for so long.
 REFUSED_S = 15.0
@@ -33,26 +34,32 @@ def remember(
     now: float,
 ) -> Past:
     """The past as the next pass should see it. A scheduler that started anew has none."""
-    group = observed.group(observed.key.default_group)
-    if group is None or not observed.scheduler.is_connected:
+    if observed.group(observed.key.default_group) is None or not observed.scheduler.is_connected:
         # Without an answer nothing new is known; what was is kept, so that a short outage does
         # not lengthen the window, and a long one ends with recommendations too old to count.
         return past
+    past = homed(past, observed)
     if observed.scheduler.session != past.session or _was_blind(past, now=now):
         past = replace(renewed(past), session=observed.scheduler.session, since=now)
     if decided.reason is Reason.PAUSED:
-        past = replace(past, since=now, recommendations=())  # nothing was recommended meanwhile
-    gap = gap_of(group)
+        past = replace(past, since=now)  # nothing was recommended meanwhile
+    groups = {
+        plan.group: remembered_group(past, plan, observed, policy, outcomes, now=now)
+        for plan in decided.groups
+    }
     past = remember_recycles(past, observed, policy, decided, outcomes, now=now)
-    return replace(
-        past,
-        recommendations=_recommendations(past, decided, policy, now=now),
-        refusals=_refusals(past, outcomes, now=now),
-        leaving=_leaving(past, observed, outcomes, is_settled=gap[0] == gap[1]),
-        deleted=(past.deleted & {w.name for w in group.workers}) | _deleted(outcomes),
-        told=_told(past, observed, outcomes),
-        gap=gap,
-        gap_since=past.gap_since if gap == past.gap else now,
+    present = {w.name for g in observed.groups for w in g.workers}
+    leaving = _leaving(past, observed, outcomes)
+    return homed(
+        replace(
+            past,
+            groups=groups,
+            refusals=_refusals(past, outcomes, now=now),
+            leaving=leaving,
+            deleted=(past.deleted & present) | _deleted(outcomes),
+            told=_told(past, observed, outcomes),
+        ),
+        observed,
     )
 
 
@@ -62,24 +69,21 @@ def renewed(past: Past) -> Past:
     kept = RecyclePast(
         begun=known.begun, totals=known.totals, aborted=known.aborted, ready_s=known.ready_s
     )
-    return Past(leaving=past.leaving, recycle=kept, aborts=past.aborts, counted=past.counted)
+    return Past(
+        groups={name: renewed_group(group) for name, group in past.groups.items()},
+        leaving=past.leaving,
+        homes=past.homes,
+        recycle=kept,
+        seen=past.seen,
+        aborts=past.aborts,
+        counted=past.counted,
+    )
 
 
 def _was_blind(past: Past, *, now: float) -> bool:
-    last = past.recommendations[-1].at if past.recommendations else past.since
+    last = max((r.at for g in past.groups.values() for r in g.recommendations[-1:]), default=None)
+    last = past.since if last is None else last
     return last is None or now - last >= BLIND_S
-
-
-def _recommendations(
-    past: Past, decided: Plan, policy: Policy, *, now: float
-) -> tuple[Recommendation, ...]:
-    if decided.reason is Reason.PAUSED:
-        return ()
-    recent = [r for r in past.recommendations if now - r.at < policy.idle_timeout_s]
-    # A recommendation that an equal or higher later one covers can never be the window's maximum.
-    while recent and recent[-1].replicas <= decided.wanted:
-        recent.pop()
-    return (*recent, Recommendation(now, decided.wanted))
 
 
 def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[str, Refusal]:
@@ -93,9 +97,7 @@ def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[st
     return kept
 
 
-def _leaving(
-    past: Past, observed: ObservedCluster, outcomes: Sequence[Outcome], *, is_settled: bool
-) -> frozenset[str]:
+def _leaving(past: Past, observed: ObservedCluster, outcomes: Sequence[Outcome]) -> frozenset[str]:
     """
     Names that, once they are missing, explain that `replicas` is too high.
 
@@ -105,9 +107,10 @@ def _leaving(
     workers = [w for g in observed.groups for w in g.workers]
     present = {w.name for w in workers}
     retiring = {w.name for w in workers if w.leaving is not Leaving.NO or w.going}
-    is_set = any(isinstance(o.action, SetReplicas) and o.done for o in outcomes)
-    missing = frozenset() if is_settled or is_set else past.leaving - present
-    return missing | retiring | past.deleted & present | _deleted(outcomes)
+    settled = {g.name for g in observed.groups if g.replicas == len(g.workers)}
+    settled |= {o.action.group for o in outcomes if isinstance(o.action, SetReplicas) and o.done}
+    missing = {n for n in past.leaving - present if past.homes.get(n) not in settled}
+    return frozenset(missing | retiring | past.deleted & present | _deleted(outcomes))
 
 
 def _told(past: Past, observed: ObservedCluster, outcomes: Sequence[Outcome]) -> frozenset[str]:

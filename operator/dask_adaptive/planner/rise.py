@@ -16,20 +16,20 @@ class Rise:
     actions: tuple[Action, ...] = ()
 
 
-def rise(fleet: Fleet, desired: int, wanted: int, *, is_unsettled: bool) -> Rise:
+def rise(fleet: Fleet, desired: int, cause: tuple[Reason, str], *, is_unsettled: bool) -> Rise:
     """
     Bring the workers that serve up to `desired`, which is above their number now.
 
     Args:
         desired: Workers that shall serve.
-        wanted: What the load asks for; below `desired` if a minimum is what asks.
+        cause: What asks for them, in the first place.
         is_unsettled: Upstream may still be at work on an earlier change of `replicas`, or a worker
             that we deleted is still to be seen.
     """
     missing = desired - fleet.serving
     back = _called_back(fleet, missing)
     missing -= len(back)
-    reason, message = _why(fleet, desired, wanted)
+    reason, message = _why(fleet, desired, cause)
     goal = fleet.present + missing
     if not missing:
         return Rise(back[0].reason, back[0].message, back)
@@ -54,7 +54,7 @@ def rise(fleet: Fleet, desired: int, wanted: int, *, is_unsettled: bool) -> Rise
     )
 
 
-def _why(fleet: Fleet, desired: int, wanted: int) -> tuple[Reason, str]:
+def _why(fleet: Fleet, desired: int, cause: tuple[Reason, str]) -> tuple[Reason, str]:
     leaving = len(fleet.doomed) + sum(w.name in fleet.on_doomed_nodes for w in fleet.retiring)
     if leaving and desired <= fleet.serving + leaving:
         going = f"{leaving} workers are on nodes that are about to go"
@@ -63,8 +63,7 @@ def _why(fleet: Fleet, desired: int, wanted: int) -> tuple[Reason, str]:
     if replaced and desired <= fleet.serving + replaced + leaving:
         going = f"{replaced} workers are to be replaced"
         return Reason.RECYCLING, f"{going}: {desired - fleet.serving} more must come first"
-    reason = Reason.LOAD_INCREASED if wanted >= desired else Reason.BELOW_MINIMUM
-    return reason, f"{wanted} wanted, {fleet.serving} there: {desired} workers"
+    return cause
 
 
 def _called_back(fleet: Fleet, missing: int) -> tuple[Cancel, ...]:

@@ -4,45 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
+from dask_adaptive.model.observed import ObservedGroup
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.recycle import Recycle, Strategy
-from dask_adaptive.planner.fleet import Fleet, is_replaced
+from dask_adaptive.planner.fleet import Fleet, is_replaced, on_the_way
 from dask_adaptive.planner.quotas import Due
 from dask_adaptive.planner.recycle import is_under_way
-from dask_adaptive.planner.target import wanted_workers
 
 
-def wanted_now(
-    observed: ObservedCluster, group: ObservedGroup, fleet: Fleet, dues: Collection[Due], past: Past
-) -> int:
+def wanted_now(wanted: int, fleet: Fleet, dues: Collection[Due], past: Past) -> int:
     """
     How many workers the load asks for, less those that are there only until others have left.
 
     `Scheduler.adaptive_target` never asks for fewer than have tasks: a replacement that works next
     to the worker that it replaces would be taken for demand, and each recycle would leave the
     cluster one worker larger.
+
+    Args:
+        wanted: What the load seems to ask for.
     """
-    wanted = wanted_workers(observed, group)
-    if past.desired is None or not is_under_way(fleet, dues):
+    desired = past.of(fleet.name).desired
+    if desired is None or not is_under_way(fleet, dues):
         return wanted
-    extra = min(fleet.in_service - past.desired, len(past.floors))
-    if extra > 0 and past.desired < wanted <= fleet.in_service:
-        return max(past.desired, wanted - extra)
+    floors = sum(w.name in past.floors for w in fleet.workers)
+    extra = min(fleet.in_service - desired, floors)
+    if extra > 0 and desired < wanted <= fleet.in_service:
+        return max(desired, wanted - extra)
     return wanted
 
 
-def current_workers(fleet: Fleet, dues: Collection[Due], recycle: Recycle, past: Past) -> int:
+def current_workers(
+    fleet: Fleet, group: ObservedGroup, dues: Collection[Due], recycle: Recycle, past: Past,
+    *, now: float,
+) -> int:  # fmt: skip
     """
-    How many workers there are to stabilize from, as if none were being replaced.
+    How many workers there are to move from, as if none were being replaced; those that were asked
+    for and are about to be made are among them.
 
     While some are, what was desired last says it best: neither one more, because a replacement has
     come, nor one fewer, because a worker is about to go. Without a past it is guessed.
     """
     if not is_under_way(fleet, dues):
-        return fleet.serving
-    if past.desired is not None:
-        return past.desired
+        return fleet.serving + on_the_way(fleet, group, past, now=now)
+    desired = past.of(fleet.name).desired
+    if desired is not None:
+        return desired
     if recycle.strategy is Strategy.IN_PLACE:
         return fleet.serving + sum(is_replaced(w) for w in fleet.retiring)
     surged = min(len(dues), max(1, recycle.max_surge.of(fleet.in_service)))
