@@ -12,7 +12,7 @@
   resources: [deployments]
   verbs: [list, watch]
 - apiGroups: [""]
-  resources: [pods, services]
+  resources: [pods, services, resourcequotas]
   verbs: [list, watch]
 {{- if not .Values.watch.namespaces }}
 # Workers leave nodes that are about to go (kube/nodes.py), and a free GPU is looked for before one
@@ -22,16 +22,26 @@
   resources: [nodes]
   verbs: [list, watch]
 {{- end }}
-# Policies made from a DaskCluster's annotations (controller/annotations.py).
+# Policies made from a DaskCluster's annotations or from a DaskAutoscaler that is taken over, whose
+# annotation puts upstream's autoscaler to rest, and wakes it (controller/annotations.py).
 - apiGroups: [dask-adaptive.dev]
   resources: [adaptivepolicies]
   verbs: [create, patch, delete]
+- apiGroups: [kubernetes.dask.org]
+  resources: [daskautoscalers]
+  verbs: [patch]
 # What is reported (kube/reporter.py).
 - apiGroups: [dask-adaptive.dev]
   resources: [adaptivepolicies/status]
   verbs: [patch]
 - apiGroups: [""]
   resources: [events]
+  verbs: [create, patch]
+# The history of a policy's decisions (kube/decision_log.py), and the agent (kube/agent_config.py).
+# RBAC can't restrict `create` to a name. There is no right to read ConfigMaps: what has to be read is
+# the answer to a patch.
+- apiGroups: [""]
+  resources: [configmaps]
   verbs: [create, patch]
 {{- if .Values.hints.enabled }}
 # Annotations on workers' pods: who pins them, and hints to autoscalers (kube/marks.py).
@@ -46,6 +56,12 @@
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [delete]
+{{- if .Values.allowDeleteCluster }}
+# Clusters that nobody uses, where a policy says so (kube/platform.py, delete_cluster).
+- apiGroups: [kubernetes.dask.org]
+  resources: [daskclusters]
+  verbs: [delete]
+{{- end }}
 # Workers that are replaced in their place: the pod is deleted (kube/platform.py, restart_worker).
 - apiGroups: [""]
   resources: [pods]
@@ -59,10 +75,5 @@
 - apiGroups: [kubernetes.dask.org]
   resources: [daskclusters, daskworkergroups]
   verbs: [get]
-# The ConfigMap with the agent (kube/agent_config.py). No ConfigMap can be read, only written: RBAC
-# can't restrict `create` to a name.
-- apiGroups: [""]
-  resources: [configmaps]
-  verbs: [create, patch]
 {{- end }}
 {{- end -}}

@@ -1,17 +1,47 @@
-"""Keeps policies in step with the annotations of DaskClusters; `kube.annotated` decides."""
+"""
+Keeps policies in step with the annotations of DaskClusters, and with DaskAutoscalers that are
+taken over; `kube.annotated` decides.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
+from collections.abc import Callable
 
-from dask_adaptive.kube.annotated import Complain, Make, Mend, Remove, Step, steps
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from dask_adaptive.deadline import timeout
+from dask_adaptive.kube.adoption import Adopt, rest_notes, woken_notes
+from dask_adaptive.kube.annotated import (
+    Complain,
+    Make,
+    Mend,
+    Remove,
+    Rest,
+    Step,
+    Tell,
+    Wake,
+    steps,
+)
+from dask_adaptive.kube.api import Json, KubeApi
+from dask_adaptive.kube.errors import (
+    AlreadyExists,
+    ApiUnreachable,
+    Conflict,
+    Invalid,
+    KubeError,
+    NotFound,
+)
 from dask_adaptive.kube.events import EventPoster, News, Subject
-from dask_adaptive.kube.objects import ClusterObject, PolicyObject
-from dask_adaptive.kube.resources import CLUSTERS, POLICIES
-from dask_adaptive.kube.world import World
+from dask_adaptive.kube.objects import (
+    MANAGED_BY,
+    AutoscalerObject,
+    ClusterObject,
+    PolicyObject,
+)
+from dask_adaptive.kube.resources import AUTOSCALERS, CLUSTERS, POLICIES
+from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
@@ -21,15 +51,29 @@ logger = logging.getLogger(__name__)
 #: After an error, a cluster is looked at again so much later.
 RETRY_S = 10.0
 
+#: How often it is looked whether upstream's rest has to be made longer.
+LOOK_S = 20.0
+
+_KIND = {kind.type: kind for kind in KINDS}
+
 
 class AnnotatedPolicies:
-    """Runs while this process leads."""
+    """Runs while this process leads. `wall_clock` in seconds since 1970."""
 
-    def __init__(self, world: World, api: KubeApi, events: EventPoster) -> None:
+    def __init__(
+        self,
+        world: World,
+        api: KubeApi,
+        events: EventPoster,
+        *,
+        adopt: Adopt = Adopt.ANNOTATED,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._world, self._api, self._events = world, api, events
+        self._adopt, self._wall_clock = adopt, wall_clock
         self._dirty: set[ClusterKey] = set()
         self._changed = asyncio.Event()
-        self._complaints: dict[ClusterKey, str] = {}
+        self._complaints: dict[ClusterKey, frozenset[Complain]] = {}
 
     def on_change(self, key: ClusterKey) -> None:
         self._dirty.add(key)
@@ -37,60 +81,130 @@ class AnnotatedPolicies:
 
     async def run(self) -> None:
         self._dirty.update(c.key for c in self._world.all(ClusterObject))
+        looked_at = time.monotonic()
         while True:
             self._changed.clear()
-            failed = False
-            while self._dirty:
-                key = self._dirty.pop()
-                try:
-                    await self._settle(key)
-                except KubeError as exc:
-                    logger.warning("Policy of %s can't be kept in step: %s", key, exc)
-                    self._dirty.add(key)
-                    failed = True
-                    break
-            if failed:
+            if not await self._settle_all():
                 await asyncio.sleep(RETRY_S)
-            else:
-                await self._changed.wait()
+            left_s = looked_at + LOOK_S - time.monotonic()
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(max(left_s, 0.0)):
+                    if not self._dirty:
+                        await self._changed.wait()
+            if left_s <= 0:  # nothing changes when a rest is about to end
+                looked_at = time.monotonic()
+                self._dirty.update(a.key for a in self._world.all(AutoscalerObject))
+
+    async def _settle_all(self) -> bool:
+        """Whether all went well; what did not is dirty again."""
+        failed: set[ClusterKey] = set()
+        while self._dirty:
+            key = self._dirty.pop()
+            try:
+                await self._settle(key)
+            except KubeError as exc:
+                logger.warning("Policy of %s can't be kept in step: %s", key, exc)
+                failed.add(key)
+                if isinstance(exc, ApiUnreachable):
+                    break  # the others would wait as long, each of them
+        self._dirty |= failed
+        return not failed
 
     async def _settle(self, key: ClusterKey) -> None:
         cluster = self._world.get(ClusterObject, *key)
         if cluster is None or cluster.meta.going:
             self._complaints.pop(key, None)
             return  # its policy goes with it
-        todo = steps(cluster, self._world.of(PolicyObject, key))
-        if not any(isinstance(step, Complain) for step in todo):
-            self._complaints.pop(key, None)
-        for step in todo:
-            await self._take(cluster, step)
+        todo = steps(
+            cluster,
+            self._world.of(PolicyObject, key),
+            self._world.of(AutoscalerObject, key),
+            adopt=self._adopt,
+            now=self._wall_clock(),
+        )
+        complaints = [step for step in todo if isinstance(step, Complain)]
+        try:
+            for step in todo:
+                if not isinstance(step, Complain):
+                    await self._take(cluster, step)
+        except AlreadyExists:
+            taken = f"AdaptivePolicy {cluster.meta.name} exists already, for another cluster"
+            complaints.append(Complain(f"{taken}; rename it, or write a policy of your own"))
+        except Invalid as exc:  # our own checks are those of the CRD, but it may be another release
+            complaints.append(Complain(f"the API server refuses the policy: {exc}"))
+        except (NotFound, Conflict):
+            pass  # done already, or changed: what changed it brings us back here
+        await self._complain(cluster, frozenset(complaints))
 
     async def _take(self, cluster: ClusterObject, step: Step) -> None:
         namespace = cluster.meta.namespace
-        try:
-            match step:
-                case Make(body):
-                    await self._api.create(POLICIES.path(namespace), body)
-                    logger.info("AdaptivePolicy for DaskCluster %s made", cluster.key)
-                case Mend(name, spec):
-                    await self._api.patch(POLICIES.path(namespace, name), {"spec": spec})
-                    logger.info("AdaptivePolicy for DaskCluster %s kept in step", cluster.key)
-                case Remove(name, uid):
-                    await self._api.delete(POLICIES.path(namespace, name), uid=uid)
-                    logger.info("AdaptivePolicy for DaskCluster %s removed", cluster.key)
-                case Complain(message):
-                    await self._complain(cluster, message)
-        except AlreadyExists:
-            taken = f"AdaptivePolicy {cluster.meta.name} exists already, for another cluster"
-            await self._complain(cluster, f"{taken}; rename it, or write a policy of your own")
-        except (NotFound, Conflict):
-            return  # done already, or changed: what changed it brings us back here
+        match step:
+            case Make(body):
+                self._heard(PolicyObject, await self._api.create(POLICIES.path(namespace), body))
+                logger.info("AdaptivePolicy for DaskCluster %s made", cluster.key)
+            case Mend(name, spec, by):
+                change = {"metadata": {"labels": {MANAGED_BY: by}}, "spec": spec}
+                await self._api.patch(POLICIES.path(namespace, name), change)
+                logger.info("AdaptivePolicy for DaskCluster %s kept in step", cluster.key)
+            case Remove(name, uid):
+                await self._remove(POLICIES.path(namespace, name), uid)
+                logger.info("AdaptivePolicy for DaskCluster %s removed", cluster.key)
+            case Rest(autoscaler, until, since, told):
+                await self._annotate(autoscaler, rest_notes(until, since))
+                if told:
+                    await self._tell(cluster, autoscaler, Reason.ADOPTED, told)
+            case Wake(autoscaler):
+                await self._annotate(autoscaler, woken_notes())
+                name = autoscaler.meta.name
+                given_back = f"DaskAutoscaler {name} was given back: upstream's autoscaler goes on"
+                await self._tell(cluster, autoscaler, Reason.RELEASED, given_back)
+            case Tell(reason, message):
+                await self._tell(cluster, None, reason, message)
 
-    async def _complain(self, cluster: ClusterObject, message: str) -> None:
-        if self._complaints.get(cluster.key) == message:
-            return
-        logger.warning("DaskCluster %s: %s", cluster.key, message)
-        about = Subject(CLUSTERS, cluster.meta.namespace, cluster.meta.name, cluster.meta.uid)
-        news = News(EventType.WARNING, str(Reason.INVALID_POLICY), message)
-        await self._events.post(about, news)
-        self._complaints[cluster.key] = message
+    async def _remove(self, path: str, uid: str) -> None:
+        # Gone already, or another one has its name: upstream may be woken all the same.
+        with contextlib.suppress(NotFound, Conflict):
+            await self._api.delete(path, uid=uid)
+
+    async def _annotate(self, autoscaler: AutoscalerObject, notes: dict[str, str | None]) -> None:
+        meta = autoscaler.meta
+        path = AUTOSCALERS.path(meta.namespace, meta.name)
+        body = {"metadata": {"uid": meta.uid, "annotations": notes}}
+        answer = await self._api.patch(path, body)
+        if self._world.get(AutoscalerObject, meta.namespace, meta.name) is not None:
+            self._heard(AutoscalerObject, answer)
+
+    def _heard(self, kind: type[PolicyObject] | type[AutoscalerObject], body: Json) -> None:
+        """Know at once what the watch will tell: else the same would be done twice meanwhile."""
+        self._world.take(_KIND[kind], "MODIFIED", body)
+
+    async def _tell(
+        self,
+        cluster: ClusterObject,
+        autoscaler: AutoscalerObject | None,
+        reason: Reason,
+        message: str,
+    ) -> None:
+        """By events on the cluster, and on the autoscaler as long as there is one."""
+        logger.info("DaskCluster %s: %s", cluster.key, message)
+        news = News(EventType.NORMAL, str(reason), message)
+        await self._events.post(_about(cluster), news)
+        if autoscaler is not None:
+            meta = autoscaler.meta
+            about = Subject(AUTOSCALERS, meta.namespace, meta.name, meta.uid)
+            await self._events.post(about, news)
+
+    async def _complain(self, cluster: ClusterObject, complaints: frozenset[Complain]) -> None:
+        new = complaints - self._complaints.get(cluster.key, frozenset())
+        for complaint in sorted(new, key=lambda c: c.message):
+            logger.warning("DaskCluster %s: %s", cluster.key, complaint.message)
+            news = News(EventType.WARNING, str(complaint.reason), complaint.message)
+            await self._events.post(_about(cluster), news)
+        if complaints:
+            self._complaints[cluster.key] = complaints
+        else:
+            self._complaints.pop(cluster.key, None)
+
+
+def _about(cluster: ClusterObject) -> Subject:
+    return Subject(CLUSTERS, cluster.meta.namespace, cluster.meta.name, cluster.meta.uid)

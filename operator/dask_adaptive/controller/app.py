@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
+import math
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -37,6 +40,9 @@ logger = logging.getLogger(__name__)
 #: How long to wait before the API server is asked again for something that was not there.
 RETRY_S = 5.0
 
+#: Who leads reads all lists when it begins to: the first time that is enough, if it is soon.
+HEAD_START_S = 3.0
+
 #: How long the webhook is served after the end of everything else; the pod's grace is 30 s.
 LINGER_S = 3.0
 
@@ -52,8 +58,13 @@ class Operator:
         self._composer = Composer(api, self._world, connect=connect, hints=settings.hints)
         self._waits_for = "starting"
         self._stop = asyncio.Event()
+        self._listing, self._listed_at = asyncio.Lock(), -math.inf
+        #: Set once all that is watched has been read.
+        self.has_seen = asyncio.Event()
         self.visits = Visits(self._world, self._make_visitor, metrics=self._metrics)
-        self._annotated = AnnotatedPolicies(self._world, api, self._composer.events)
+        self._annotated = AnnotatedPolicies(
+            self._world, api, self._composer.events, adopt=settings.adopt
+        )
         self._world.listen(self.visits.on_change)
         self._world.listen(self._annotated.on_change)
 
@@ -98,7 +109,8 @@ class Operator:
         for kind in self._kinds:
             while True:
                 try:
-                    await self._api.list(kind.resource.path(scope), selector=kind.selector)
+                    # One object is enough to know: all of them, whole, may not fit into memory.
+                    await self._api.get(kind.resource.path(scope), {"limit": "1"})
                     break
                 except KubeError as exc:
                     self._waits_for = f"{kind.resource.plural}.{kind.resource.group}: {exc}"
@@ -130,14 +142,23 @@ class Operator:
             asyncio.get_running_loop().add_signal_handler(signum, self.stop)
 
     async def _resync_forever(self) -> None:
+        await asyncio.sleep(HEAD_START_S)
         while True:
-            try:
-                await self._world.resync(self._api, self._settings.namespaces)
-                self._waits_for = ""
-            except KubeError as exc:
-                logger.warning("Lists can't be read: %s", exc)
-            rest_s = RETRY_S if self._waits_for else self._settings.resync_s
-            await asyncio.sleep(rest_s)
+            rest_s = self._listed_at + self._settings.resync_s - time.monotonic()
+            if rest_s <= 0:
+                try:
+                    await self._resync()
+                except KubeError as exc:
+                    logger.warning("Lists can't be read: %s", exc)
+                    rest_s = RETRY_S if self._waits_for else self._settings.resync_s
+            await asyncio.sleep(max(0.0, rest_s))
+
+    async def _resync(self) -> None:
+        """Read all lists, which are long: never two at a time. Raises `KubeError`."""
+        async with self._listing:
+            await self._world.resync(self._api, self._settings.namespaces)
+            self._listed_at, self._waits_for = time.monotonic(), ""
+            self.has_seen.set()
 
     async def _lead_when_possible(self) -> None:
         if not self._settings.lease:
@@ -154,7 +175,7 @@ class Operator:
         # Never act on half a picture, nor on one that another leader has changed meanwhile.
         while True:
             try:
-                await self._world.resync(self._api, self._settings.namespaces)
+                await self._resync()
                 break
             except KubeError as exc:
                 logger.warning("Nothing is done before all lists are read: %s", exc)
@@ -235,12 +256,24 @@ async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def serve(settings: Settings) -> None:
+async def serve(
+    settings: Settings, *, api: KubeApi | None = None, connect: Connect = connect
+) -> None:
     """Run one operator until SIGTERM or SIGINT. Raises `KubeError` if it can't even begin."""
-    api = await KubeApi.connect(context=settings.context)
-    operator = Operator(settings, api)
+    api = api or await KubeApi.connect(context=settings.context)
+    operator = Operator(settings, api, connect=connect)
     operator.take_signals()
+    sparing = asyncio.create_task(_spare_the_collector(operator.has_seen))
     try:
         await operator.run()
     finally:
+        await _end([sparing])
         await api.close()
+
+
+async def _spare_the_collector(has_seen: asyncio.Event) -> None:
+    """What is watched is there to stay, a million objects where there are 50,000 workers. Walking
+    them again and again for cycles, which they have none of, stops everything for a second."""
+    await has_seen.wait()
+    gc.collect()
+    gc.freeze()

@@ -16,13 +16,14 @@ from dask_adaptive.kube.inject import refusal
 from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import KubeReporter
-from dask_adaptive.kube.status_json import recycles_of
+from dask_adaptive.kube.status_json import last_decision_of, recycles_of
 from dask_adaptive.kube.view import scheduler_address
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import Ports, Reporter, Retired, SchedulerLink
+from dask_adaptive.loop.ports import Ports, Reporter, Retired, SchedulerLink, Told
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
@@ -80,6 +81,9 @@ class FollowingLink:
 
     async def limit(self, limits: Limits) -> None:
         await (await self._same()).limit(limits)
+
+    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
+        await (await self._same()).announce(arriving, told)
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
@@ -184,8 +188,9 @@ class Composer:
         ports = Ports(platform=platform, link=link, reporter=reporter, clock=self._clock)
         _, recent = recycles_of(policy.status)
         loop = ClusterLoop(
-            policy.key, ports, leaving(policy), recycled=recycled(policy), recent=recent
-        )
+            policy.key, ports, leaving(policy), recycled=recycled(policy), recent=recent,
+            name=policy.meta.name, last=last_decision_of(policy.status),
+        )  # fmt: skip
         return Governed(loop, link, reporter)
 
 

@@ -27,8 +27,9 @@ from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.errors import KubeError
 from dask_adaptive.kube.events import EventPoster, News, Subject
 from dask_adaptive.kube.objects import PodObject, PolicyObject
+from dask_adaptive.kube.owners import conflict
 from dask_adaptive.kube.resources import PODS, POLICIES
-from dask_adaptive.kube.view import conflict, scheduler_address
+from dask_adaptive.kube.view import scheduler_address
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.names import host
 from dask_adaptive.loop.ports import EventType, LinkError, Retired, SchedulerLink
@@ -151,7 +152,7 @@ class EvictionReviewer:
 
     def _guarded(self, namespace: str, name: str) -> Guarded | None:
         pod = self._world.get(PodObject, namespace, name)
-        if pod is None or pod.meta.going or conflict(self._world, pod.key):
+        if pod is None or pod.meta.going or conflict(self._world, pod.key, now=time.time()):
             return None
         about = [p for p in self._world.of(PolicyObject, pod.key) if not p.meta.going]
         if len(about) != 1:

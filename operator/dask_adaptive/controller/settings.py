@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dask_adaptive.kube.adoption import Adopt
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -21,5 +23,6 @@ class Settings:
     certificates: Path | None = None  # folder with tls.crt and tls.key; None: no webhook
     grace_s: int = 300  # of workers' pods where nobody set one; the webhook writes it
     hints: bool = True  # whether workers' pods may be annotated
+    adopt: Adopt = Adopt.ANNOTATED  # which DaskAutoscalers are taken over
     context: str | None = None  # of the kubeconfig
     resync_s: float = 300.0

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from dask_adaptive.controller.compose import Composer
 from dask_adaptive.controller.metrics import Metrics
@@ -28,6 +30,10 @@ logger = logging.getLogger(__name__)
 #: A cluster is visited at least so often, and at most so often however much happens.
 LONGEST_REST_S, SHORTEST_REST_S = 5.0, 0.5
 
+#: Between two first visits. A thousand that begin at once, and then come again at once every 5 s,
+#: hold up the event loop until the lease is lost.
+START_EVERY_S = 0.02
+
 #: A whole pass, calls to a hanging scheduler included.
 PASS_DEADLINE_S = 60.0
 
@@ -47,6 +53,7 @@ class Visitor:
         self._name = (policy.meta.namespace, policy.meta.name)
         self._world, self._metrics = world, metrics
         self._policy: Policy | None = None
+        self._parsed: tuple[Mapping[str, Any], Policy] | None = None  # the last spec, and its sense
         self._governed = composer.govern(policy, lambda: self._policy)
         self._key = policy.key
         self._last: PassResult | None = None
@@ -127,7 +134,9 @@ class Visitor:
         policy = self._world.get(PolicyObject, *self._name)
         if policy is None:
             raise InvalidPolicy("the AdaptivePolicy is gone")
-        return parse_policy(policy.spec)
+        if self._parsed is None or self._parsed[0] != policy.spec:
+            self._parsed = (policy.spec, parse_policy(policy.spec))
+        return self._parsed[1]
 
     async def _recovered(self, result: PassResult) -> None:
         if not self._failures:
@@ -191,15 +200,15 @@ class Visits:
     ) -> None:
         self._world, self._make, self._metrics = world, make, metrics
         self._running: dict[str, tuple[PolicyObject, Visitor, asyncio.Task[None]]] = {}
+        self._of: dict[ClusterKey, dict[str, Visitor]] = defaultdict(dict)  # the same by cluster
         self._changed = asyncio.Event()
         self._farewells: set[asyncio.Task[None]] = set()
 
     def on_change(self, key: ClusterKey) -> None:
         """Something about a cluster changed."""
         self._changed.set()
-        for policy, visitor, _ in self._running.values():
-            if policy.key == key:
-                visitor.wake.set()
+        for visitor in self._of.get(key, {}).values():
+            visitor.wake.set()
 
     async def run(self) -> None:
         """Start and end visitors as policies come and go, until cancelled."""
@@ -212,6 +221,7 @@ class Visits:
         finally:
             ended = list(self._running.values())
             self._running.clear()
+            self._of.clear()
             await asyncio.gather(*(_ended(visitor, task) for _, visitor, task in ended))
 
     async def _settle(self) -> None:
@@ -219,6 +229,7 @@ class Visits:
         there = {p.meta.uid: p for p in self._world.all(PolicyObject) if not p.meta.going}
         for uid in set(self._running) - set(there):
             policy, visitor, task = self._running.pop(uid)
+            self._of[policy.key].pop(uid)
             await _ended(visitor, task)
             farewell = asyncio.create_task(visitor.let_go())  # may hang; others must not wait
             self._farewells.add(farewell)
@@ -229,4 +240,6 @@ class Visits:
                 visitor = self._make(policy)
                 task = asyncio.create_task(visitor.run(), name=f"visits of {policy.key}")
                 self._running[uid] = (policy, visitor, task)
+                self._of[policy.key][uid] = visitor
+                await asyncio.sleep(START_EVERY_S)
         self._metrics.watched.set(len(self._running))

@@ -57,6 +57,19 @@ def _handler(world: World, kind: Kind) -> Callable[..., Any]:
     return take
 
 
+class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
+    """
+    Spares kopf half of its work: for each event it would copy the object and compare it with what
+    was handled last (`_detect_causes`), for handlers of a sort that we have none of.
+    """
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        return None
+
+
 def kopf_settings() -> kopf.OperatorSettings:
     """
     Settings under which kopf only watches.
@@ -70,7 +83,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.persistence.finalizer = f"{DOMAIN}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=DOMAIN)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=DOMAIN)
+    settings.persistence.diffbase_storage = _NoDiffs(prefix=DOMAIN)
     # A connection can die without a word; see kopf#204 and kopf#698.
     settings.watching.server_timeout = 240
     settings.watching.client_timeout = 300

@@ -1,16 +1,28 @@
-"""Policies made from a DaskCluster's annotations: what should be there, against what is. Pure."""
+"""
+Policies that we make: from a DaskCluster's annotations, or from a DaskAutoscaler that is taken
+over. What should be there, against what is. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive import DOMAIN
+from dask_adaptive.kube.adoption import Adopt, adopted_spec, chosen, rest_of
 from dask_adaptive.kube.api import Json
-from dask_adaptive.kube.objects import MANAGED_BY, ClusterObject, PolicyObject
+from dask_adaptive.kube.objects import (
+    BY_ADOPTION,
+    BY_ANNOTATIONS,
+    MANAGED_BY,
+    AutoscalerObject,
+    ClusterObject,
+    PolicyObject,
+)
 from dask_adaptive.kube.resources import CLUSTERS, POLICIES
-from dask_adaptive.model.policy import InvalidPolicy, parse_policy
+from dask_adaptive.model.policy import InvalidPolicy, Mode, parse_policy
+from dask_adaptive.model.reason import Reason
 
 MAXIMUM, MINIMUM, IDLE = "max-replicas", "min-replicas", "idle-timeout"
 _FIELDS = {"maxReplicas": MAXIMUM, "minReplicas": MINIMUM, "idleTimeout": IDLE}
@@ -25,10 +37,11 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """Bring the policy's spec in step."""
+    """Bring the policy's spec, and from what it is made, in step."""
 
     name: str
     spec: Json
+    by: str = BY_ANNOTATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +54,159 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Complain:
-    """Change nothing; tell who wrote the annotations how to mend them."""
+    """Change nothing; tell who wrote it how to mend it."""
 
+    message: str
+    reason: Reason = Reason.INVALID_POLICY
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Put upstream's autoscaler to rest, or let it rest longer. Times in seconds since 1970."""
+
+    autoscaler: AutoscalerObject
+    until: float
+    since: float
+    told: str = ""  # not empty: it is taken over with this, and people are told
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Let upstream's autoscaler go on."""
+
+    autoscaler: AutoscalerObject
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Something has happened to the cluster."""
+
+    reason: Reason
     message: str
 
 
-Step = Make | Mend | Remove | Complain
+Step = Make | Mend | Remove | Complain | Rest | Wake | Tell
 
 
-def steps(cluster: ClusterObject, policies: list[PolicyObject]) -> list[Step]:
+def steps(
+    cluster: ClusterObject,
+    policies: Sequence[PolicyObject],
+    autoscalers: Sequence[AutoscalerObject] = (),
+    *,
+    adopt: Adopt = Adopt.ANNOTATED,
+    now: float = 0.0,
+) -> list[Step]:
     """
-    What to do about a cluster's annotations.
+    What to do about a cluster's annotations and its DaskAutoscaler, in this order.
+
+    A policy is made before upstream is put to rest, and removed before it is woken: in between,
+    the policy waits (`kube.owners`), so that there are never two who scale.
 
     Args:
         cluster: The DaskCluster, not being deleted (its policy goes with it, as its child).
         policies: All policies for it, of people and of ours.
+        autoscalers: All DaskAutoscalers for it.
+        now: Seconds since 1970.
     """
-    ours = [p for p in policies if p.managed and not p.meta.going]
-    written = [p for p in policies if not p.managed and not p.meta.going]
-    if cluster.note(MAXIMUM) is None or written:
-        return [Remove(p.meta.name, p.meta.uid) for p in ours]
+    seen = _Seen(
+        cluster,
+        standing=[a for a in autoscalers if not a.meta.going],
+        ours=[p for p in policies if p.managed and not p.meta.going],
+        written=[p for p in policies if not p.managed and not p.meta.going],
+    )
     try:
-        spec = wanted_spec(cluster)
+        taken, problems = chosen(cluster, seen.standing, adopt), []
     except InvalidPolicy as exc:
-        return [Complain(str(exc))]
+        # As it was until somebody mends it: what rests goes on resting.
+        taken = next((a for a in seen.standing if a.adopted_at is not None), None)
+        problems = [Complain(str(exc), Reason.INVALID_ADOPTION)]
+    changes = list(_policy_steps(seen, taken))
+    if not _is_served(seen, changes):
+        taken = None  # upstream must not rest for nobody
+    return [*problems, *changes, *_rests(seen, taken, now=now), *_farewells(seen, changes)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One cluster, and all that stays of what is about it."""
+
+    cluster: ClusterObject
+    standing: Sequence[AutoscalerObject]
+    ours: Sequence[PolicyObject]
+    written: Sequence[PolicyObject]
+
+    @property
+    def is_annotated(self) -> bool:
+        return self.cluster.note(MAXIMUM) is not None
+
+
+def _policy_steps(seen: _Seen, taken: AutoscalerObject | None) -> Iterator[Step]:
+    cluster, ours = seen.cluster, seen.ours
+    # An annotation is a person's word on this very cluster, so it goes before `adapt()`.
+    by = BY_ANNOTATIONS if seen.is_annotated else BY_ADOPTION
+    if seen.written or not (seen.is_annotated or taken):
+        yield from (Remove(p.meta.name, p.meta.uid) for p in ours)
+        return
+    try:
+        if taken is None or seen.is_annotated:
+            spec = wanted_spec(cluster)
+        else:
+            spec = adopted_spec(cluster, taken, cluster.note(IDLE))
+    except InvalidPolicy as exc:
+        invalid = Reason.INVALID_POLICY if by == BY_ANNOTATIONS else Reason.INVALID_ADOPTION
+        yield Complain(str(exc), invalid)
+        return
     if not ours:
-        return [Make(policy_body(cluster, spec))]
+        yield Make(policy_body(cluster, spec, by))
+        return
     policy = next((p for p in ours if p.meta.name == cluster.meta.name), ours[0])
-    spare: list[Step] = [Remove(p.meta.name, p.meta.uid) for p in ours if p is not policy]
     if policy.owner_uid != cluster.meta.uid:  # left by a cluster of the same name; it is going
-        return [Remove(policy.meta.name, policy.meta.uid), *spare]
-    if all(policy.spec.get(field) == value for field, value in spec.items()):
-        return spare
-    return [Mend(policy.meta.name, spec), *spare]
+        yield Remove(policy.meta.name, policy.meta.uid)
+    elif policy.managed_by != by or any(policy.spec.get(k) != v for k, v in spec.items()):
+        yield Mend(policy.meta.name, spec, by)
+    yield from (Remove(p.meta.name, p.meta.uid) for p in ours if p is not policy)
+
+
+def _is_served(seen: _Seen, changes: Sequence[Step]) -> bool:
+    """Whether a policy scales the cluster once the changes are made."""
+    if seen.written:
+        return len(seen.written) == 1 and seen.written[0].spec.get("mode") != Mode.ADVISE.value
+    removed = sum(isinstance(step, Remove) for step in changes)
+    return any(isinstance(step, Make) for step in changes) or len(seen.ours) > removed
+
+
+def _rests(seen: _Seen, taken: AutoscalerObject | None, *, now: float) -> Iterator[Step]:
+    for autoscaler in seen.standing:
+        if autoscaler is not taken:
+            if autoscaler.adopted_at is not None:
+                yield Wake(autoscaler)
+            continue
+        times = rest_of(autoscaler, now)
+        if times is not None:
+            is_new = autoscaler.adopted_at is None
+            yield Rest(autoscaler, *times, _told(seen, autoscaler) if is_new else "")
+
+
+def _told(seen: _Seen, autoscaler: AutoscalerObject) -> str:
+    head = f"DaskAutoscaler {autoscaler.meta.name} was taken over: upstream's autoscaler rests"
+    if seen.written:
+        name = seen.written[0].meta.name
+        return f"{head}, and AdaptivePolicy {name} says how many workers there are"
+    if seen.is_annotated:
+        return f"{head}, and the annotations of DaskCluster {seen.cluster.meta.name} say the bounds"
+    return f"{head}, and AdaptivePolicy {seen.cluster.meta.name} has its bounds"
+
+
+def _farewells(seen: _Seen, changes: Sequence[Step]) -> Iterator[Step]:
+    """An autoscaler that is gone can't say any more that it was released."""
+    removed = {step.uid for step in changes if isinstance(step, Remove)}
+    adopted = [p for p in seen.ours if p.managed_by == BY_ADOPTION and p.meta.uid in removed]
+    if adopted and not seen.standing and not seen.written:
+        message = (
+            f"the DaskAutoscaler of DaskCluster {seen.cluster.meta.name} was deleted, and so is"
+            " the policy made from it; nobody scales the cluster now"
+        )
+        yield Tell(Reason.RELEASED, message)
 
 
 def wanted_spec(cluster: ClusterObject) -> Json:
@@ -110,14 +243,14 @@ def _count(notes: Mapping[str, str], name: str, default: str) -> int:
     return int(text)
 
 
-def policy_body(cluster: ClusterObject, spec: Mapping[str, Any]) -> Json:
+def policy_body(cluster: ClusterObject, spec: Mapping[str, Any], by: str = BY_ANNOTATIONS) -> Json:
     return {
         "apiVersion": POLICIES.api_version,
         "kind": POLICIES.kind,
         "metadata": {
             "name": cluster.meta.name,
             "namespace": cluster.meta.namespace,
-            "labels": {MANAGED_BY: "annotations"},
+            "labels": {MANAGED_BY: by},
             "ownerReferences": [
                 {
                     "apiVersion": CLUSTERS.api_version,

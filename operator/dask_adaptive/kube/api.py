@@ -111,6 +111,40 @@ class KubeApi:
                 return
             query["continue"] = more
 
+    async def text(self, path: str, query: Mapping[str, str] | None = None) -> str:
+        """What is not JSON: a pod's log, or what it answers through the API server."""
+        request = f"GET {path}"
+        status, text = await self._answer(request, "GET", path, query, None, "application/json")
+        if status >= 400:
+            raise error_of(status, text, request)
+        return text
+
+    async def watch(
+        self, path: str, *, version: str, field: str = "", seconds: int = 300
+    ) -> AsyncIterator[tuple[str, Json]]:
+        """
+        Events of a collection from a version on, as pairs of type and object, until the API server
+        ends the watch: at the latest after so many seconds.
+
+        Raises:
+            KubeError: Among them with status 410: the version is too old, list again.
+        """
+        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(seconds)}
+        query |= {"fieldSelector": field} if field else {}
+        request = f"watch of {path}"
+        try:
+            answer = await self._opened("GET", path, query, None, "application/json", None)
+            if answer.status >= 400:
+                raise error_of(answer.status, (await answer.read()).decode(), request)
+            async for line in _lines(answer.response.content.iter_any()):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    code = int(event["object"].get("code") or 500)
+                    raise error_of(code, json.dumps(event["object"]), request)
+                yield event["type"], event["object"]
+        except (aiohttp.ClientError, OSError) as exc:
+            raise ApiUnreachable(f"the {request} broke off: {exc}") from exc
+
     async def create(self, path: str, body: Json) -> Json:
         return await self._call("POST", path, {"fieldManager": FIELD_MANAGER}, body)
 
@@ -138,17 +172,23 @@ class KubeApi:
         content_type: str = "application/json",
     ) -> Json:
         request = f"{method} {path}"
-        try:
-            async with timeout(self._timeout_s):
-                status, text = await self._send(method, path, query, body, content_type)
-        except (asyncio.TimeoutError, TimeoutError) as exc:
-            raise ApiUnreachable(f"no answer to {request} within {self._timeout_s:g} s") from exc
-        except (aiohttp.ClientError, OSError) as exc:
-            raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
+        status, text = await self._answer(request, method, path, query, body, content_type)
         if status >= 400:
             raise error_of(status, text, request)
         answer = json.loads(text) if text else {}
         return answer if isinstance(answer, dict) else {}
+
+    async def _answer(
+        self, request: str, method: str, path: str, query: Mapping[str, str] | None,
+        body: Json | None, content_type: str,
+    ) -> tuple[int, str]:  # fmt: skip
+        try:
+            async with timeout(self._timeout_s):
+                return await self._send(method, path, query, body, content_type)
+        except (asyncio.TimeoutError, TimeoutError) as exc:
+            raise ApiUnreachable(f"no answer to {request} within {self._timeout_s:g} s") from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
 
     async def _send(
         self,
@@ -158,6 +198,20 @@ class KubeApi:
         body: Json | None,
         content_type: str,
     ) -> tuple[int, str]:
+        answer = await self._opened(method, path, query, body, content_type, self._timeout_s)
+        content: bytes = await answer.read()
+        return answer.status, content.decode()
+
+    async def _opened(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Json | None,
+        content_type: str,
+        timeout_s: float | None,
+    ) -> Any:
+        """An answer of which only the head has been read."""
         verb, url, headers, payload, _ = await self._client.param_serialize(
             method,
             path,
@@ -166,8 +220,16 @@ class KubeApi:
             body=body,
             auth_settings=["BearerToken"],
         )
-        answer = await self._client.call_api(
-            verb, url, headers, payload, _request_timeout=aiohttp.ClientTimeout(self._timeout_s)
+        return await self._client.call_api(
+            verb, url, headers, payload, _request_timeout=aiohttp.ClientTimeout(timeout_s)
         )
-        content: bytes = await answer.read()  # type: ignore[no-untyped-call]
-        return answer.status, content.decode()
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Whole lines; aiohttp reads none longer than 64 KiB, which an object may be."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
-from kubernetes.utils.quantity import parse_quantity
+from dask_adaptive.kube.costs import thousandths
 
 #: Set by `build_worker_deployment_spec` in each container where the user has not.
 _ADDED = frozenset({"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"})
@@ -142,7 +140,7 @@ def _container(body: Mapping[str, Any]) -> Container:
         env_from=tuple(json.dumps(_bare(e), sort_keys=True) for e in body.get("envFrom") or ()),
         resources=tuple(
             sorted(
-                (f"{kind}.{name}", _thousandths(text))
+                (f"{kind}.{name}", thousandths(text))
                 for kind in ("limits", "requests")
                 for name, text in (resources.get(kind) or {}).items()
             )
@@ -166,9 +164,3 @@ def _bare(node: Any) -> Any:
     if str(bare.get("divisor", "")) == "0":  # of a resourceFieldRef
         del bare["divisor"]
     return bare
-
-
-def _thousandths(quantity: Any) -> int:
-    """As `SetDefaults_ResourceList` does, rounded up to thousandths."""
-    number: Decimal = parse_quantity(quantity)  # type: ignore[no-untyped-call]
-    return math.ceil(number * 1000)

@@ -7,7 +7,9 @@ marked so. Equality decides whether a cluster is visited, so be stingy.
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -15,11 +17,19 @@ from typing import Any, ClassVar, Protocol
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube import marks
 from dask_adaptive.kube.claims import Claims, gpus_of
+from dask_adaptive.kube.costs import NO_SHAPE, Shape, shape_of
 from dask_adaptive.kube.drift import Sketch, sketch
 from dask_adaptive.kube.handled import handled_replicas
+from dask_adaptive.kube.pauses import PauseNote, read_pause_notes
 from dask_adaptive.kube.pins import PinNote, read_pin
 from dask_adaptive.kube.quotas import QuotaNote, read_quota_notes
-from dask_adaptive.kube.waiting import deployment_waiting, pod_waiting
+from dask_adaptive.kube.started import Resources, resources_of, threads_of
+from dask_adaptive.kube.waiting import (
+    deployment_refused,
+    deployment_waiting,
+    pod_waiting,
+    unscheduled_since,
+)
 from dask_adaptive.kube.written import worker_spec_written_at
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
@@ -29,8 +39,18 @@ CLUSTER_LABEL = "dask.org/cluster-name"
 COMPONENT_LABEL = "dask.org/component"
 GROUP_LABEL = "dask.org/workergroup-name"
 
-#: On policies that we make from a DaskCluster's annotations.
+#: On policies that we make: from what we make them, one of the next two.
 MANAGED_BY = f"{DOMAIN}/managed-by"
+BY_ANNOTATIONS, BY_ADOPTION = "annotations", "adoption"
+
+#: On a DaskAutoscaler or its DaskCluster, by people: whether it is to be taken over.
+ADOPT = f"{DOMAIN}/adopt"
+#: On a DaskAutoscaler, by us: since when upstream's autoscaler has rested without a break.
+ADOPTED = f"{DOMAIN}/adopted"
+#: On a DaskAutoscaler: upstream's own, seconds since 1970. Until then its timer does nothing
+#: (dask-kubernetes' daskautoscaler_adapt).
+COOLDOWN = "kubernetes.dask.org/cooldown-until"
+
 INJECT = f"{DOMAIN}/inject"
 INJECTED = f"{DOMAIN}/injected"
 
@@ -66,11 +86,17 @@ class PolicyObject:
     key: ClusterKey
     spec: Mapping[str, Any]
     generation: int = field(default=0, compare=False)  # the spec says it already
-    managed: bool = False  # made from the DaskCluster's annotations
+    managed_by: str = ""  # what we made it from; empty: a person's
     owner_uid: str = ""
     status: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    pauses: tuple[PauseNote, ...] = ()
 
     KIND: ClassVar[str] = "AdaptivePolicy"
+
+    @property
+    def managed(self) -> bool:
+        """Whether we made it, and keep it in step with what we made it from."""
+        return bool(self.managed_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +108,7 @@ class ClusterObject:
     notes: tuple[tuple[str, str], ...] = ()  # its annotations of our domain, prefix cut off
     pin: PinNote | None = None
     quotas: tuple[QuotaNote, ...] = ()
+    pauses: tuple[PauseNote, ...] = ()
 
     def note(self, name: str) -> str | None:
         return dict(self.notes).get(name)
@@ -100,6 +127,9 @@ class GroupObject:
     quotas: tuple[QuotaNote, ...] = ()
     sketch: Sketch = ()
     written_at: float | None = field(default=None, compare=False)  # its workers' pod spec
+    shape: Shape = NO_SHAPE  # of its workers' pods, as their template says
+    threads: int = 0
+    resources: Resources = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +138,11 @@ class AutoscalerObject:
 
     meta: Meta
     key: ClusterKey
+    minimum: int = 0
+    maximum: int = 0
+    adopt: str | None = None  # `ADOPT` as people wrote it
+    adopted_at: float | None = None  # seconds since 1970: `ADOPTED`; None: not by us
+    rests_until: float = 0.0  # seconds since 1970: `COOLDOWN`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +153,7 @@ class DeploymentObject:
     key: ClusterKey
     group: str
     waiting: str = ""  # why it has no pod
+    refused: str = ""  # who refuses to let its pod be made, and why
     pin: PinNote | None = None
     quotas: tuple[QuotaNote, ...] = ()
     sketch: Sketch = ()
@@ -141,6 +177,8 @@ class PodObject:
     quotas: tuple[QuotaNote, ...] = ()
     started_at: float | None = None  # seconds since 1970: taken on by its node
     deadline_s: float = math.inf  # seconds from then on: it is ended
+    unscheduled_at: float | None = None  # since then no node has had room for it
+    shape: Shape = NO_SHAPE
 
     @property
     def began_at(self) -> float:
@@ -170,7 +208,7 @@ def parse_meta(body: Mapping[str, Any]) -> Meta:
     meta = body["metadata"]
     version = str(meta.get("resourceVersion", ""))
     return Meta(
-        namespace=meta.get("namespace", ""),
+        namespace=sys.intern(meta.get("namespace", "")),
         name=meta["name"],
         uid=meta.get("uid", ""),
         created_at=read_instant(meta.get("creationTimestamp") or "") or 0.0,
@@ -185,7 +223,13 @@ def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _labelled_key(body: Mapping[str, Any]) -> ClusterKey:
-    return ClusterKey(body["metadata"].get("namespace", ""), _labels(body).get(CLUSTER_LABEL, ""))
+    return _key(body["metadata"].get("namespace", ""), _labels(body).get(CLUSTER_LABEL, ""))
+
+
+@functools.lru_cache(maxsize=4096)
+def _key(namespace: str, name: str) -> ClusterKey:
+    """One object for all that is of a cluster, to save memory."""
+    return ClusterKey(namespace, name)
 
 
 def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
@@ -196,9 +240,10 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
         key=ClusterKey(meta.namespace, (spec.get("clusterRef") or {}).get("name", "")),
         spec=spec,
         generation=body["metadata"].get("generation", 0),
-        managed=_labels(body).get(MANAGED_BY) == "annotations",
+        managed_by=_labels(body).get(MANAGED_BY, ""),
         owner_uid=owners[0].get("uid", ""),
         status=body.get("status") or {},
+        pauses=read_pause_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
 
 
@@ -216,6 +261,7 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
         quotas=read_quota_notes(
             body["metadata"], f"DaskCluster {meta.name}", made_by_upstream=False
         ),
+        pauses=read_pause_notes(body["metadata"], f"DaskCluster {meta.name}"),
     )
 
 
@@ -239,14 +285,33 @@ def parse_group(body: Mapping[str, Any]) -> GroupObject:
         quotas=(*quotas, *read_quota_notes(template, name, made_by_upstream=False)),
         sketch=sketch(worker.get("spec")),
         written_at=worker_spec_written_at(body["metadata"]),
+        shape=shape_of(worker.get("spec")),
+        threads=threads_of(worker.get("spec")),
+        resources=resources_of(worker.get("spec")),
     )
 
 
 def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerObject:
-    meta = parse_meta(body)
+    meta, spec = parse_meta(body), body.get("spec") or {}
+    notes = body["metadata"].get("annotations") or {}
     return AutoscalerObject(
-        meta, ClusterKey(meta.namespace, (body.get("spec") or {}).get("cluster", ""))
+        meta,
+        ClusterKey(meta.namespace, spec.get("cluster", "")),
+        minimum=int(spec.get("minimum") or 0),
+        maximum=int(spec.get("maximum") or 0),
+        adopt=notes.get(ADOPT),
+        # What can't be read is ours all the same: it was never at rest, and is written anew.
+        adopted_at=(read_instant(notes[ADOPTED]) or 0.0) if ADOPTED in notes else None,
+        rests_until=_seconds(notes.get(COOLDOWN)),
     )
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        seconds = float(text or 0.0)
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
@@ -255,8 +320,9 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
     return DeploymentObject(
         meta=meta,
         key=_labelled_key(body),
-        group=_labels(body).get(GROUP_LABEL, ""),
+        group=sys.intern(_labels(body).get(GROUP_LABEL, "")),
         waiting=deployment_waiting(body),
+        refused=deployment_refused(body),
         pin=read_pin(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
         quotas=read_quota_notes(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
         sketch=sketch(pod_spec),
@@ -276,7 +342,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         addresses=tuple(ip for ip in ips if ip),
         waiting=pod_waiting(body),
         pin=read_pin(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
-        node=spec.get("nodeName") or "",
+        node=sys.intern(spec.get("nodeName") or ""),
         host_network=bool(spec.get("hostNetwork")),
         # Of a pod this is not when its deletion was asked for, but that plus its grace period
         # (apiserver's BeforeDelete).
@@ -285,6 +351,8 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         quotas=read_quota_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
         started_at=read_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
+        unscheduled_at=read_instant(unscheduled_since(body)),
+        shape=shape_of(spec),
     )
 
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from dask_adaptive.kube.api import Json, KubeApi
+from dask_adaptive.kube.decision_log import DecisionLog
 from dask_adaptive.kube.errors import Conflict, NotFound
 from dask_adaptive.kube.events import EventPoster, News, Subject
 from dask_adaptive.kube.marks import changes
-from dask_adaptive.kube.objects import DeploymentObject, PodObject, PolicyObject, parse_pod
+from dask_adaptive.kube.objects import (
+    BY_ADOPTION,
+    DeploymentObject,
+    PodObject,
+    PolicyObject,
+    parse_pod,
+)
+from dask_adaptive.kube.owners import adopted
 from dask_adaptive.kube.pins import instant
 from dask_adaptive.kube.resources import DEPLOYMENTS, PODS, POLICIES
 from dask_adaptive.kube.status_json import status_json
 from dask_adaptive.kube.view import standing
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import Event
-from dask_adaptive.loop.status import Status
+from dask_adaptive.loop.status import Condition, Status
+from dask_adaptive.model.history import Decision
 from dask_adaptive.model.observed import Mark
+from dask_adaptive.model.reason import Reason
+
+#: The condition that a DaskAutoscaler was taken over; there only while it is so.
+ADOPTED = "Adopted"
 
 #: A pod's status changes often, and each change makes what the watch has told stale.
 _TRIES = 3
@@ -44,11 +58,13 @@ class KubeReporter:
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
         self._written: Json | None = None
+        self._log = DecisionLog(policy, api, events)
 
     async def status(self, status: Status) -> None:
         meta = self._policy.meta
         policy = self._world.get(PolicyObject, meta.namespace, meta.name) or self._policy
         before = self._written if self._written is not None else dict(policy.status)
+        status = self._with_adoption(status, policy)
         now = instant(self._wall_clock())
         new = status_json(status, generation=policy.generation, before=before, now=now)
         if new == before:
@@ -60,6 +76,16 @@ class KubeReporter:
             return  # deleted or made anew a moment ago: nobody is left to be told
         self._written = new
 
+    def _with_adoption(self, status: Status, policy: PolicyObject) -> Status:
+        found = adopted(self._world, policy.key, now=self._wall_clock())
+        if found is None:
+            return status
+        has = "has its bounds" if policy.managed_by == BY_ADOPTION else "has bounds of its own"
+        name = found.meta.name
+        message = f"DaskAutoscaler {name} was taken over and rests; this policy {has}"
+        condition = Condition(ADOPTED, True, Reason.ADOPTED, message)
+        return replace(status, conditions=(*status.conditions, condition))
+
     async def event(self, event: Event) -> None:
         reason = f"Would{event.reason}" if event.would else str(event.reason)
         meta = self._policy.meta
@@ -69,6 +95,9 @@ class KubeReporter:
         worker = self._subject(event.worker)
         if worker is not None:
             await self._events.post(worker, News(event.type, reason, event.message))
+
+    async def history(self, decisions: Sequence[Decision]) -> None:
+        await self._log.add(decisions)
 
     async def mark(self, worker: str, mark: Mark) -> None:
         key = self._policy.key

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dask_adaptive.kube.api import Json
+from dask_adaptive.kube.history import decision_json, decision_of
 from dask_adaptive.kube.pins import instant
 from dask_adaptive.loop.held import SLACK_S
-from dask_adaptive.loop.status import Condition, HeldBy, Status
+from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, PauseRow, Status
+from dask_adaptive.model.history import Decision
 from dask_adaptive.model.pins import read_instant
 from dask_adaptive.model.recycle import Replacing
 
@@ -55,6 +57,9 @@ def status_json(status: Status, *, generation: int, before: Mapping[str, Any], n
             }
             for row in status.workers
         ],
+        "groups": [_group_json(row) for row in status.groups],
+        **_optional("lastDecision", _decision_json(status.last_decision, before), before),
+        **_optional("pause", _pause_json(status.pause, before), before),
         "recycled": {str(reason): n for reason, n in status.recycled},
         "recentRecycles": [instant(at) for at in status.recent],
         "replacing": [_replacing_json(row) for row in status.replacing],
@@ -78,6 +83,49 @@ def _scheduler_json(status: Status) -> Json:
             for row in status.config
         ],
     }
+
+
+def _group_json(row: GroupRow) -> Json:
+    return {
+        "name": row.name,
+        "replicas": row.replicas,
+        "desiredReplicas": row.desired,
+        "wantedReplicas": row.wanted,
+        "connected": row.connected,
+        "pending": row.pending,
+        "reason": str(row.reason),
+        "message": _cut(row.message),
+    }
+
+
+def _optional(key: str, value: Any, before: Mapping[str, Any]) -> Json:
+    """In a merge patch null takes away what was there; what was not there is left out."""
+    return {} if value is None and before.get(key) is None else {key: value}
+
+
+def _pause_json(row: PauseRow | None, before: Mapping[str, Any]) -> Json | None:
+    if row is None:
+        return None
+    until = None if row.until is None else instant(row.until)
+    return {"message": _cut(row.message), **_optional("until", until, before.get("pause") or {})}
+
+
+def _decision_json(decision: Decision | None, before: Mapping[str, Any]) -> Json | None:
+    """A merge patch adds to objects: figures of the last decision that this one lacks are null."""
+    if decision is None:
+        return None
+    written = decision_json(decision)
+    old = (before.get("lastDecision") or {}).get("inputs") or {}
+    return {**written, "inputs": {**dict.fromkeys(old), **written["inputs"]}}
+
+
+def last_decision_of(status: Mapping[str, Any]) -> Decision | None:
+    """What a status says was decided last, for a process that has just begun."""
+    written = status.get("lastDecision")
+    if not isinstance(written, Mapping):
+        return None
+    figures = {k: v for k, v in (written.get("inputs") or {}).items() if v is not None}
+    return decision_of({**written, "inputs": figures})
 
 
 def _replacing_json(row: Replacing) -> Json:

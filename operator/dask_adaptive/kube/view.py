@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable
 
 from dask_adaptive.kube.claims import at_most
+from dask_adaptive.kube.costs import Shape, at_least
 from dask_adaptive.kube.drift import drifted
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.objects import (
-    AutoscalerObject,
     ClusterObject,
     DeploymentObject,
     GroupObject,
@@ -17,8 +17,11 @@ from dask_adaptive.kube.objects import (
     PolicyObject,
     ServiceObject,
 )
+from dask_adaptive.kube.owners import conflict
+from dask_adaptive.kube.pauses import PauseNote, pause_of
 from dask_adaptive.kube.pins import PinNote
 from dask_adaptive.kube.quotas import Asked, Since, asked, in_order
+from dask_adaptive.kube.room import QuotaObject, room
 from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
@@ -29,9 +32,13 @@ from dask_adaptive.model.observed import (
     PlatformView,
     PlatformWorker,
 )
+from dask_adaptive.model.scaling import Pause, Room
 
 #: From the notes on a worker and the objects above it, nearest first, to the pin that holds it.
 ReadPin = Callable[[list[PinNote | None]], ManualPin | None]
+
+#: When an annotation that pauses was set, in seconds since 1970; None: nobody knows.
+PausedSince = Callable[[PauseNote], float | None]
 
 
 def view(
@@ -41,12 +48,14 @@ def view(
     now: float,
     read_pin: ReadPin,
     since: Since = lambda note: note.set_at,
+    paused_since: PausedSince = lambda note: note.set_at,
 ) -> PlatformView:
     """
     All that Kubernetes knows of a cluster, but for `free_gpus`; `now` in seconds since 1970.
 
     Args:
         since: When an annotation about quotas was set.
+        paused_since: When one that pauses was.
     """
     cluster = world.get(ClusterObject, key.namespace, key.name)
     if cluster is None or cluster.meta.going:
@@ -54,14 +63,24 @@ def view(
     look = _Look(world, cluster, now, read_pin, since)
     return PlatformView(
         found=True,
-        conflict=conflict(world, key),
-        groups=tuple(
-            PlatformGroup(g.meta.name, g.replicas, g.handled) for g in look.groups.values()
-        ),
+        conflict=conflict(world, key, now=now),
+        groups=tuple(map(look.group, look.groups.values())),
         workers=tuple(map(look.worker, look.deployments.values())),
         ending=tuple(_endings(look.pods, now=now, pin_of=look.pin_of)),
         at=now,
+        pause=_pause(world, cluster, now, paused_since),
+        uid=cluster.meta.uid,
     )
+
+
+def _pause(world: World, cluster: ClusterObject, now: float, since: PausedSince) -> Pause:
+    def set_at(note: PauseNote) -> float:
+        known = since(note)
+        return now if known is None else known
+
+    policies = [p for p in world.of(PolicyObject, cluster.key) if not p.meta.going]
+    notes = [note for policy in policies for note in policy.pauses]
+    return pause_of(notes, cluster.pauses, now=now, since=set_at)
 
 
 def gpus_needed(world: World, key: ClusterKey) -> dict[str, int]:
@@ -96,6 +115,15 @@ def _endings(
         )
 
 
+def _unschedulable_s(pod: PodObject | None, now: float) -> float:
+    if pod is None or pod.unscheduled_at is None or pod.meta.going:
+        return 0.0
+    return max(now - pod.unscheduled_at, 0.0)
+
+
+_NOTHING_ASKED = Asked()
+
+
 class _Look:
     """One cluster's objects, and what holds for each worker by way of those above it."""
 
@@ -111,6 +139,39 @@ class _Look:
         self._pods_of: dict[str, list[PodObject]] = {}
         for pod in self.pods:
             self._pods_of.setdefault(pod.worker, []).append(pod)
+        self._quotas = world.of(QuotaObject, ClusterKey(key.namespace, ""))
+        self._shapes = self._shaped() if self._quotas else {}
+
+    def group(self, group: GroupObject) -> PlatformGroup:
+        return PlatformGroup(
+            group.meta.name,
+            group.replicas,
+            group.handled,
+            room=self._room(group),
+            threads=group.threads,
+            resources=group.resources,
+        )
+
+    def _room(self, group: GroupObject) -> Room | None:
+        if not self._quotas:
+            return None
+        unmade = [
+            self._shapes[d.group]
+            for d in self.deployments.values()
+            if d.group in self._shapes and not d.meta.going and d.meta.name not in self._pods_of
+        ]
+        return room(self._quotas, self._shapes[group.meta.name], unmade)
+
+    def _shaped(self) -> dict[str, Shape]:
+        """By group, the shape of the pod of one more worker."""
+        youngest: dict[str, PodObject] = {}
+        for pod in sorted(self.pods, key=lambda p: p.meta.created_at):
+            if pod.worker in self.deployments:
+                youngest[self.deployments[pod.worker].group] = pod
+        return {
+            name: at_least(g.shape, youngest[name].shape) if name in youngest else g.shape
+            for name, g in self.groups.items()
+        }
 
     def pin_of(self, pod: PodObject) -> ManualPin | None:
         return self._pin(self.deployments.get(pod.worker), pod)
@@ -139,6 +200,8 @@ class _Look:
             recycle_asked=wishes.recycle,
             drift=self._drift(deployment),
             gpus=sum(number for _, number in deployment.gpus),
+            unschedulable_s=_unschedulable_s(pod, self._now),
+            refused="" if pod and not pod.meta.going else deployment.refused,
         )
 
     def _group(self, deployment: DeploymentObject | None) -> GroupObject | None:
@@ -146,12 +209,15 @@ class _Look:
 
     def _pin(self, deployment: DeploymentObject | None, pod: PodObject | None) -> ManualPin | None:
         group = self._group(deployment)
-        holders = (pod, deployment, group, self._cluster)
-        return self._read_pin([holder.pin if holder else None for holder in holders])
+        notes = [holder.pin if holder else None for holder in (pod, deployment, group)]
+        notes.append(self._cluster.pin)
+        return self._read_pin(notes) if any(notes) else None
 
     def _asked(self, deployment: DeploymentObject, pod: PodObject | None) -> Asked:
         group = self._group(deployment)
         above = (*(group.quotas if group else ()), *self._cluster.quotas)
+        if not (above or deployment.quotas or (pod and pod.quotas)):
+            return _NOTHING_ASKED
         notes = in_order(pod.quotas if pod else (), deployment.quotas, above)
         began_at = pod.began_at if pod else 0.0
         return asked(notes, began_at=began_at, now=self._now, since=self._since)
@@ -167,23 +233,6 @@ class _Look:
             group_written_at=group.written_at,
             made_at=deployment.meta.created_at,
         )
-
-
-def conflict(world: World, key: ClusterKey) -> str:
-    """Who else scales the cluster, and how to mend it; empty if nobody does."""
-    policies = [p.meta.name for p in world.of(PolicyObject, key) if not p.meta.going]
-    if len(policies) > 1:
-        return (
-            f"AdaptivePolicies {', '.join(policies)} are all for DaskCluster {key.name};"
-            " nothing is touched until all but one are deleted"
-        )
-    autoscalers = [a.meta.name for a in world.of(AutoscalerObject, key) if not a.meta.going]
-    if autoscalers:
-        return (
-            f"DaskAutoscaler {autoscalers[0]} scales DaskCluster {key.name} as well; nothing is"
-            f" touched until it is deleted: kubectl delete daskautoscaler {autoscalers[0]}"
-        )
-    return ""
 
 
 def scheduler_address(world: World, key: ClusterKey) -> str:

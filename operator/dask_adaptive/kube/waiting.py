@@ -26,6 +26,16 @@ def pod_waiting(pod: Mapping[str, Any]) -> str:
     return _unscheduled(status.get("conditions") or []) or "Pending"
 
 
+def unscheduled_since(pod: Mapping[str, Any]) -> str:
+    """The instant since which the scheduler finds no node for a pod; empty if it has one."""
+    for condition in (pod.get("status") or {}).get("conditions") or []:
+        # Not SchedulingGated: there nobody has looked for a node yet.
+        said = (condition.get("type"), condition.get("status"), condition.get("reason"))
+        if said == ("PodScheduled", "False", "Unschedulable"):
+            return str(condition.get("lastTransitionTime") or "")
+    return ""
+
+
 def _unscheduled(conditions: Iterable[Mapping[str, Any]]) -> str:
     for condition in conditions:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -53,6 +63,15 @@ def deployment_waiting(deployment: Mapping[str, Any]) -> str:
     """Why a Deployment has no pod: refused by a quota or a webhook, or none asked for."""
     if (deployment.get("spec") or {}).get("replicas") == 0:
         return "ScaledToZero: spec.replicas of the worker's Deployment is 0"
+    return deployment_refused(deployment)
+
+
+def deployment_refused(deployment: Mapping[str, Any]) -> str:
+    """
+    Who refuses to let a Deployment's pod be made, and why; empty if nobody does.
+
+    The ReplicaSet controller goes on trying, less and less often.
+    """
     for condition in (deployment.get("status") or {}).get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return _said(condition.get("reason") or "ReplicaFailure", condition.get("message"))

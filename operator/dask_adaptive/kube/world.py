@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dask_adaptive.kube import nodes, objects, resources
+from dask_adaptive.kube import nodes, objects, resources, room
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.nodes import NodeObject
-from dask_adaptive.kube.objects import COMPONENT_LABEL, PodObject, Watched
+from dask_adaptive.kube.objects import COMPONENT_LABEL, PodObject, PolicyObject, Watched
 from dask_adaptive.kube.resources import Resource
+from dask_adaptive.kube.room import QuotaObject
 from dask_adaptive.model.keys import ClusterKey
 
 W = TypeVar("W", bound=Watched)
@@ -45,6 +46,7 @@ KINDS: tuple[Kind, ...] = (
         objects.parse_service,
         f"{COMPONENT_LABEL}=scheduler",
     ),
+    Kind(resources.QUOTAS, QuotaObject, room.parse_quota),
     Kind(resources.NODES, NodeObject, nodes.parse_node, cluster_scoped=True),
 )
 
@@ -96,18 +98,16 @@ class World:
         scopes: tuple[str | None, ...] = namespaces or (None,)
         for kind in kinds_within(namespaces):
             known = dict(self._all[kind.type])
-            fresh = [
-                kind.parse(body)
-                for scope in scopes
-                async for body in api.each(kind.resource.path(scope), selector=kind.selector)
-            ]
-            for value in fresh:
-                # What did not change while we listed is as the list says, whatever its version:
-                # versions go back when etcd is restored.
-                where = (value.meta.namespace, value.meta.name)
-                untouched = self._all[kind.type].get(where) is known.get(where)
-                self._remember(kind.type, value, even_if_older=untouched)
-            listed = {(v.meta.namespace, v.meta.name) for v in fresh}
+            listed = set()
+            for scope in scopes:
+                async for body in api.each(kind.resource.path(scope), selector=kind.selector):
+                    value = kind.parse(body)
+                    where = (value.meta.namespace, value.meta.name)
+                    listed.add(where)
+                    # What did not change while we listed is as the list says, whatever its
+                    # version: versions go back when etcd is restored.
+                    untouched = self._all[kind.type].get(where) is known.get(where)
+                    self._remember(kind.type, value, even_if_older=untouched)
             # What was added while we listed is not in `known`, so it stays.
             for where in set(known) - listed:
                 self._forget(kind.type, where, known[where].meta.uid)
@@ -117,6 +117,8 @@ class World:
         old = self._all[kind].get(where)
         if old is not None and not even_if_older and _is_echo(new, old):
             return
+        if old == new and old.meta.version == new.meta.version:
+            return  # said before
         if old is not None and old.key != new.key:
             self._forget(kind, where, old.meta.uid)
         self._all[kind][where] = new
@@ -141,9 +143,25 @@ class World:
                 listener(key)
 
     def _concerned(self, old: Watched | None, new: Watched | None) -> set[ClusterKey]:
-        node = new or old
-        if not isinstance(node, NodeObject):
-            return {node.key} if node else set()
+        one = new or old
+        if isinstance(one, NodeObject):
+            return self._on_node(one, old, new)
+        if isinstance(one, QuotaObject):
+            return self._in_namespace(one, old, new)
+        return {one.key} if one else set()
+
+    def _in_namespace(
+        self, quota: QuotaObject, old: Watched | None, new: Watched | None
+    ) -> set[ClusterKey]:
+        """Who is concerned by what a quota allows. What is used changes with each pod: nobody."""
+        if isinstance(old, QuotaObject) and isinstance(new, QuotaObject) and old.hard == new.hard:
+            return set()
+        policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
+        return {p.key for p in policies if p.meta.namespace == quota.meta.namespace}
+
+    def _on_node(
+        self, node: NodeObject, old: Watched | None, new: Watched | None
+    ) -> set[ClusterKey]:
         before = old.signals if isinstance(old, NodeObject) else ()
         after = new.signals if isinstance(new, NodeObject) else ()
         if before == after:  # nodes that come and go quietly: those who lose pods hear of the pods

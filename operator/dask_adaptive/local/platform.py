@@ -94,17 +94,25 @@ class LocalPlatform:
         self._env = dict(env)
         self._numbers = itertools.count(1)
         self._ending = set[asyncio.Task[None]]()
+        self._uid = uuid.uuid4().hex
+        self._is_deleted = False
         self.annotations = Annotations(directory)
 
     async def look(self) -> PlatformView:
+        if self._is_deleted:
+            return PlatformView(found=False)
         return PlatformView(
-            groups=tuple(PlatformGroup(n, g.replicas) for n, g in self._groups.items()),
+            groups=tuple(
+                PlatformGroup(n, g.replicas, threads=self._nthreads)
+                for n, g in self._groups.items()
+            ),
             workers=tuple(self._view(w) for g in self._groups.values() for w in g.workers.values()),
             at=time.time(),
+            uid=self._uid,
         )
 
     async def set_replicas(self, group: str, replicas: int) -> None:
-        if group not in self._groups:
+        if self._is_deleted or group not in self._groups:
             raise PlatformError(f"there is no worker group {group}")
         row = self._groups[group]
         if len(row.workers) > replicas:
@@ -119,6 +127,14 @@ class LocalPlatform:
             if worker in row.workers and row.workers[worker].uid == uid:
                 self._remove(row, worker)
                 return
+
+    async def delete_cluster(self, uid: str) -> None:
+        """The workers end; the scheduler is who started it to end."""
+        if uid == self._uid:
+            self._is_deleted = True
+            for row in self._groups.values():
+                for name in list(row.workers):
+                    self._remove(row, name)
 
     async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
         row = next((g.workers[worker] for g in self._groups.values() if worker in g.workers), None)

@@ -1,0 +1,157 @@
+"""ResourceQuotas: for how many more workers a namespace has room. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dask_adaptive.kube.costs import Costs, Shape, thousandths
+from dask_adaptive.kube.objects import Meta, parse_meta
+from dask_adaptive.model.amounts import format_bytes
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.scaling import Room
+
+_ONE = 1000  # thousandths
+
+#: What a worker is besides its pod. It is counted as soon as its Deployment is made.
+_OBJECTS = frozenset({"count/deployments.apps", "count/replicasets.apps"})
+
+_PODS = frozenset({"pods", "count/pods"})
+
+#: Short for requests.
+_BARE = frozenset({"cpu", "memory", "ephemeral-storage"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which pods a quota is about; of several all must hold."""
+
+    name: str
+    operator: str = "Exists"
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaObject:
+    """A ResourceQuota, as its status says: that is what the API server refuses by."""
+
+    meta: Meta
+    hard: Costs = ()  # by name of the resource, in thousandths
+    used: Costs = ()
+    scopes: tuple[Scope, ...] = ()
+
+    KIND: ClassVar[str] = "ResourceQuota"
+
+    @property
+    def key(self) -> ClusterKey:
+        """About no cluster in particular, but all in its namespace."""
+        return ClusterKey(self.meta.namespace, "")
+
+    def counts(self, shape: Shape) -> bool:
+        return all(_holds(scope, shape) for scope in self.scopes)
+
+
+def parse_quota(body: Mapping[str, Any]) -> QuotaObject:
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    plain = [Scope(str(name)) for name in spec.get("scopes") or ()]
+    selected = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return QuotaObject(
+        parse_meta(body),
+        hard=_amounts(status.get("hard")),
+        used=_amounts(status.get("used")),
+        scopes=(
+            *plain,
+            *(
+                Scope(
+                    str(e.get("scopeName") or ""),
+                    str(e.get("operator") or ""),
+                    tuple(map(str, e.get("values") or ())),
+                )
+                for e in selected
+            ),
+        ),
+    )
+
+
+def room(quotas: Iterable[QuotaObject], shape: Shape, unmade: Sequence[Shape] = ()) -> Room | None:
+    """
+    For how many more workers there is room; None: no quota says anything about them.
+
+    Args:
+        quotas: Of the namespace.
+        shape: Of the pod of one more worker.
+        unmade: Of workers that are there, and whose pods are not made yet.
+    """
+    found = [
+        _room(quota, name, hard, shape, unmade)
+        for quota in quotas
+        if quota.counts(shape)
+        for name, hard in quota.hard
+    ]
+    return min(filter(None, found), key=lambda r: (r.workers, r.message), default=None)
+
+
+def _room(
+    quota: QuotaObject, name: str, hard: int, shape: Shape, unmade: Sequence[Shape]
+) -> Room | None:
+    each, used = _cost(name, shape), dict(quota.used).get(name)
+    if not each or used is None:  # nobody has counted yet: the API server refuses all for a moment
+        return None
+    claims = [] if name in _OBJECTS else [_cost(name, s) for s in unmade if quota.counts(s)]
+    claims = [claim for claim in claims if claim]
+    workers = max(hard - used - sum(claims), 0) // each
+    has = f"has room for {workers} more" if workers else "has no room for one more"
+    message = (
+        f"ResourceQuota {quota.meta.name} {has} ({name}: {_said(name, used)} of"
+        f" {_said(name, hard)} used, one takes {_said(name, each)}"
+    )
+    waiting = f", {len(claims)} still without a pod" if claims else ""
+    return Room(workers, f"{message}{waiting})")
+
+
+def _cost(name: str, shape: Shape) -> int:
+    if name in _OBJECTS or name in _PODS:
+        return _ONE
+    if name in _BARE or name.startswith("hugepages-"):
+        name = f"requests.{name}"
+    return dict(shape.costs).get(name, 0)
+
+
+def _holds(scope: Scope, shape: Shape) -> bool:
+    """
+    Whether a scope is about a pod.
+
+    One that we do not know is about none: then the API server may refuse a worker, which is seen.
+
+    Source:
+        `podMatchesScopeFunc` of Kubernetes' quota evaluator for pods.
+    """
+    if scope.name == "PriorityClass":
+        return _holds_priority(scope, shape.priority_class)
+    return {
+        "Terminating": shape.ends,
+        "NotTerminating": not shape.ends,
+        "BestEffort": shape.best_effort,
+        "NotBestEffort": not shape.best_effort,
+    }.get(scope.name, False)
+
+
+def _holds_priority(scope: Scope, name: str) -> bool:
+    return {
+        "In": name in scope.values,
+        "NotIn": name not in scope.values,
+        "Exists": bool(name),
+        "DoesNotExist": not name,
+    }.get(scope.operator, False)
+
+
+def _amounts(found: Mapping[str, Any] | None) -> Costs:
+    return tuple(sorted((str(name), thousandths(text)) for name, text in (found or {}).items()))
+
+
+def _said(name: str, amount: int) -> str:
+    words = name.split(".")
+    if words[-1].startswith(("memory", "ephemeral-storage", "hugepages-")):
+        return format_bytes(amount / _ONE)
+    return f"{amount / _ONE:g}"
