@@ -1,4 +1,4 @@
-"""One look at a scheduler from a laptop, as kubectl reaches it: through the API server."""
+"""Reaches a scheduler from a laptop as kubectl does: through the API server."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from dask_adaptive.deadline import timeout
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
+
+if TYPE_CHECKING:
+    from dask_adaptive.scheduler.look import Lookout
 
 #: For all of it, and of that for the scheduler's answer.
 PATIENCE_S, ANSWER_S = 10.0, 3.0
@@ -31,6 +35,29 @@ async def look_from_here(key: ClusterKey, context: str | None) -> ObservedSchedu
         return ObservedScheduler(message=f"no answer within {PATIENCE_S:g} s")
     except ConnectionError as exc:
         return ObservedScheduler(message=str(exc))
+
+
+@contextlib.asynccontextmanager
+async def lookout(key: ClusterKey, context: str | None) -> AsyncIterator[Lookout]:
+    """
+    A scheduler that can be asked again and again.
+
+    Raises:
+        ConnectionError: There is no way to it from here; the message says why.
+    """
+    from dask_adaptive.scheduler.look import Lookout
+
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            async with timeout(PATIENCE_S):
+                port = await stack.enter_async_context(_forwarded(key, context))
+            there = Lookout(f"tcp://127.0.0.1:{port}", timeout_s=ANSWER_S)
+            stack.push_async_callback(there.close)
+            yield there
+    except FileNotFoundError as exc:
+        raise ConnectionError("kubectl is not on the PATH") from exc
+    except asyncio.TimeoutError as exc:
+        raise ConnectionError(f"no answer within {PATIENCE_S:g} s") from exc
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,24 @@ import sys
 
 import click
 
-from dask_adaptive.cli import explain, get, pin, pins, recycle, rehearse, run, tidy, version
+from dask_adaptive.cli import (
+    check,
+    explain,
+    get,
+    history,
+    pin,
+    pins,
+    record,
+    recycle,
+    rehearse,
+    report,
+    run,
+    simulate,
+    status,
+    tidy,
+    version,
+    why_not_down,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -19,16 +36,20 @@ def cli() -> None:
                 1  nothing found, or the answer is no
                 2  wrong usage or wrong input
                 3  Kubernetes can't be reached, or refuses
+                5  rehearse, simulate: work was redone
     """
 
 
-for command in (run.command, get.command, explain.command, pin.command, pin.uncommand):
+#: In the order of a day's work: look, ask why, hold, try out, mend, run.
+COMMANDS: tuple[click.Command, ...] = (
+    status.command, get.command, explain.command, why_not_down.command, history.command,
+    pins.command, pin.command, pin.uncommand, recycle.command,
+    rehearse.command, record.command, simulate.command,
+    check.command, report.command, tidy.command, run.command, version.command,
+)  # fmt: skip
+
+for command in COMMANDS:
     cli.add_command(command)
-cli.add_command(pins.command)
-cli.add_command(recycle.command)
-cli.add_command(rehearse.command)
-cli.add_command(tidy.command)
-cli.add_command(version.command)
 
 
 def main() -> None:

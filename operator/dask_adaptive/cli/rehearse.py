@@ -28,9 +28,13 @@ REDONE = 5
 @click.option("--nthreads", default=1, show_default=True, help="Threads of each worker.")
 @click.option("--memory-limit", default="1GiB", show_default=True, help="Memory of each worker.")
 @click.option("--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep logs here.")
+@click.option(
+    "--trace", type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write what was to do here, for `simulate`.",
+)  # fmt: skip
 def command(
     policy: Path, script: str | None, arguments: Sequence[str], plain: bool, capacity: int,
-    nthreads: int, memory_limit: str, logs: Path | None,
+    nthreads: int, memory_limit: str, logs: Path | None, trace: Path | None,
 ) -> None:  # fmt: skip
     """
     Run SCRIPT under POLICY with a real scheduler and real workers on this machine.
@@ -54,6 +58,7 @@ def command(
             machine,
             title=f"rehearsal of {policy}",
             plain=plain,
+            trace=trace,
         )
     redone = figures.tally.redone if figures.tally else 0
     sys.exit(code or (REDONE if redone else 0))

@@ -58,6 +58,14 @@ def _env(name: str) -> str:
     envvar=_env("HINTS"),
     help="Annotate pods of pinned and busy workers, for autoscalers of machines.",
 )
+@click.option(
+    "--adopt",
+    type=click.Choice(["Never", "Annotated", "Always"]),
+    default="Annotated",
+    show_default=True,
+    envvar=_env("ADOPT"),
+    help="Which DaskAutoscalers are taken over: none, those annotated so, or all.",
+)
 @click.option("--identity", envvar=_env("IDENTITY"), help="Unique name of this replica.")
 @click.option(
     "--lease-namespace", default="default", show_default=True, envvar=_env("LEASE_NAMESPACE")
@@ -80,6 +88,7 @@ def command(
     certificates: Path | None,
     worker_grace: int,
     hints: bool,
+    adopt: str,
     identity: str | None,
     lease_namespace: str,
     deployment: str,
@@ -94,6 +103,7 @@ def command(
     """
     from dask_adaptive.controller.app import serve
     from dask_adaptive.controller.settings import Settings
+    from dask_adaptive.kube.adoption import Adopt
     from dask_adaptive.kube.errors import KubeError
 
     set_up_logging(log_format, verbose=verbose)
@@ -109,6 +119,7 @@ def command(
         certificates=None if dev else certificates,
         grace_s=worker_grace,
         hints=hints,
+        adopt=Adopt(adopt),
         context=context,
     )
     try:

@@ -8,7 +8,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Protocol
@@ -19,6 +20,7 @@ from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.environment import of_scheduler, of_worker
+from dask_adaptive.model.history import KEPT, Decision
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.policy import Policy
@@ -42,6 +44,7 @@ class _Reporter:
 
     def __init__(self, watchers: tuple[Watcher, ...]) -> None:
         self._watchers = watchers
+        self.decisions: deque[Decision] = deque(maxlen=KEPT)
 
     async def status(self, status: Status) -> None:
         """Part of `PassResult`."""
@@ -49,6 +52,9 @@ class _Reporter:
     async def event(self, event: Event) -> None:
         for watcher in self._watchers:
             watcher.happened(event)
+
+    async def history(self, decisions: Sequence[Decision]) -> None:
+        self.decisions.extend(decisions)
 
     async def mark(self, worker: str, mark: Mark) -> None:
         """Processes of this machine have nobody who would evict them."""
@@ -112,6 +118,12 @@ class Rehearsal:
             lambda platform, link: (platform, link)
         )
         self._passes: asyncio.Task[None] | None = None
+        self._reporter = _Reporter(watchers)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What the loops of this rehearsal have decided, oldest first; the last ones only."""
+        return tuple(self._reporter.decisions)
 
     @property
     def address(self) -> str:
@@ -150,7 +162,7 @@ class Rehearsal:
             self.address, attach=self._attach, tally=True, timeout_s=self._timeout_s
         )
         platform, link = self.wrap_ports(self.platform, self.link)
-        ports = Ports(platform, link, _Reporter(self._watchers), time.monotonic)
+        ports = Ports(platform, link, self._reporter, time.monotonic)
         loop = ClusterLoop(self.key, ports, leaving, recycled=recycled, recent=recent)
         self._passes = asyncio.create_task(self._run(loop))
 

@@ -7,15 +7,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dask_adaptive.loop.ports import LinkError, Retired
+from dask_adaptive.loop.ports import LinkError, Retired, Told
 from dask_adaptive.model.dask_config import flat
 from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
+from dask_adaptive.model.scaling import ShuffleWait
 from dask_adaptive.planner.pins import OWNER
+from dask_adaptive.scheduler.announce import NOTHING, Announcement, announce_request
 from dask_adaptive.scheduler.calls import SchedulerCalls
-from dask_adaptive.scheduler.limits import Told, limit_request
+from dask_adaptive.scheduler.demand import asks_demand
+from dask_adaptive.scheduler.limits import Told as ToldLimits
+from dask_adaptive.scheduler.limits import limit_request
 from dask_adaptive.scheduler.notes import NoteReader
 from dask_adaptive.scheduler.snapshot import SnapshotReader
 from dask_adaptive_agent import wire
@@ -63,8 +68,10 @@ class AgentLink:
         self._reader = SnapshotReader(notes)
         self._extra = {"tally": True} if tally else {}
         self._configured: tuple[str, dict[str, Any]] | None = None
-        self._told: Told | None = None
+        self._told: ToldLimits | None = None
         self._is_deaf = False  # the agent knows nothing of limits
+        self._announced = NOTHING
+        self._takes_announcements = True
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         """Take a snapshot. Raises `LinkError`, `AgentGone` among them."""
@@ -73,6 +80,8 @@ class AgentLink:
         request = self._reader.request
         if meters or self._reader.wants_meters:
             request["meters"] = True
+        if asks_demand(policy):
+            request["demand"] = True
         answer = await self._ask(wire.OBSERVE, target_duration_ms=target_ms, **request)
         if answer["session"] != self._hello["session"]:
             raise AgentGone("the scheduler has been restarted")
@@ -118,11 +127,24 @@ class AgentLink:
         )
         if answer is not None:
             _read(wire.LIMIT, answer)
-            self._told = Told(limits, now)
+            self._told = ToldLimits(limits, now)
         elif limits.workers:
             self._is_deaf = True
             text = "Agent %s in %s is too old to enforce quotas between two passes"
             logger.warning(text, self._hello["agent"], self._calls.address)
+
+    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
+        """Say what is on its way and what was decided; an agent too old for it is left alone."""
+        now = self._clock()
+        if not self._takes_announcements or self._announced.is_still(arriving, told, now):
+            return
+        request = announce_request(arriving, told)
+        answer = await self._calls.call(wire.ANNOUNCE, protocol=wire.PROTOCOL, **request)
+        if answer is None:
+            self._takes_announcements = False
+            return
+        _read(wire.ANNOUNCE, answer)
+        self._announced = Announcement(tuple(arriving), told, now)
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
@@ -164,6 +186,7 @@ class AgentLink:
             "manual_max_ms": round(policy.pins.manual_max_s * 1000),
             "client_pins": policy.pins.client,
             "client_max_ms": round(policy.pins.client_max_s * 1000),
+            "shuffle_wait_ms": _shuffle_wait_ms(policy.scaling.shuffle_wait),
             "relief": dict(policy.scheduler.relief),
             "config": flat(policy.scheduler.config),
             **self._extra,
@@ -178,6 +201,10 @@ class AgentLink:
         if answer is None:
             raise AgentGone("the scheduler has been restarted without its agent")
         return _read(op, answer)
+
+
+def _shuffle_wait_ms(wait: ShuffleWait) -> int:
+    return round(max(0.0, min(wait.most_s, LONGEST_S)) * 1000) if wait.enabled else 0
 
 
 def _read(op: str, answer: Any) -> Mapping[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from distributed.security import Security
 
-from dask_adaptive.loop.ports import LinkError, Retired
+from dask_adaptive.loop.ports import LinkError, Retired, Told
 from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
@@ -89,6 +90,9 @@ class Link:
         except AgentGone:
             self._link = None  # the next observation finds out what is there now
             raise
+
+    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
+        await (await self._open()).announce(arriving, told)
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True

@@ -18,6 +18,7 @@ from dask_adaptive.model.observed import (
     Tally,
 )
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.scheduler.demand import read_demand, read_quiet, read_wants
 from dask_adaptive.scheduler.meters import Metered, read_meters
 from dask_adaptive.scheduler.notes import NoteReader
 from dask_adaptive.scheduler.reliefs import read_config, read_reliefs, read_serialized
@@ -116,6 +117,10 @@ class SnapshotReader:
             relief=read_reliefs(snapshot),
             config=read_config(snapshot),
             serialized=read_serialized(snapshot),
+            demand=read_demand(snapshot),
+            wants=read_wants(snapshot),
+            quiet=read_quiet(snapshot),
+            results=totals.get("memory", 0),
         )
 
     def _introduce(self, snapshot: Mapping[str, Any]) -> None:

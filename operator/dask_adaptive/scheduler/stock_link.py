@@ -16,8 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dask_adaptive.loop.ports import LinkError, Retired
+from dask_adaptive.loop.ports import LinkError, Retired, Told
 from dask_adaptive.model.observed import Leaving, ObservedScheduler, SchedulerWorker
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
@@ -125,6 +126,9 @@ class StockLink:
 
     async def limit(self, limits: Limits) -> None:
         """Nobody to tell: no stock handler keeps tasks from a worker and lets it go on."""
+
+    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
+        """Nobody to tell: no shuffle waits there, and no page shows it."""
 
     async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
         """Nobody to tell: our own vetoes read the annotations themselves."""
