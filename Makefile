@@ -11,7 +11,7 @@ RELEASES ?= $(OLDEST) 2024.2.1 $(MIDDLE) 2025.1.0 2025.7.0 $(NEWEST)
 TOOLS := cronsim tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-k8s bench bench-relief upstream-tests clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -44,11 +44,12 @@ check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests: u
 	scripts/sync_chart.py --check
 	$(BIN)/python -m pytest -q -n 4 -m "not thorough" tests/unit tests/contract
 
-test: check $(VENV)-$(OLDEST)/.test $(VENV)-$(MIDDLE)/.test ## all tests that need no Kubernetes
+test: check docs $(VENV)-$(OLDEST)/.test $(VENV)-$(MIDDLE)/.test ## all tests that need no Kubernetes
 	$(BIN)/python -m pytest -q -n 4 -m thorough tests/contract
 	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 4 tests/contract
 	$(VENV)-$(MIDDLE)/bin/python -m pytest -q -n 4 tests/contract
 	$(BIN)/python -m pytest -q -n 4 tests/loop
+	$(BIN)/python -m pytest -q tests/page
 
 test-matrix: test $(BETWEEN:%=$(VENV)-%/.test) ## the tests of `make test`, and the agent's contract on more releases of distributed
 	for v in $(BETWEEN); do echo "contract on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 tests/contract || exit 1; done
@@ -62,11 +63,23 @@ bench: $(VENV)/.dev ## what our code costs a scheduler, beside stock, in one run
 bench-relief: $(RELEASES:%=$(VENV)-bench-%/.ready) $(VENV)-bench/.ready ## each load that we take off a scheduler, beside stock: docs/benchmarks/ (RELEASES, CASES, REPEATS)
 	RELEASES="$(RELEASES)" scripts/bench-relief.sh
 
+bench-upstream: $(VENV)/.dev $(VENV)-bench/.ready ## upstream's autoscaler and ours under the same load, on a node with both operators: docs/benchmarks/ (WORKLOADS, REPEATS)
+	scripts/bench-upstream.sh
+
+mutation: $(VENV)-mutation/.ready ## change the planner in one place at a time, and see whether a unit test notices: docs/benchmarks/
+	scripts/mutation.sh
+
+bench-scale: $(VENV)/.dev $(VENV)-bench/.ready ## one operator under 1,000 clusters, and under one of 10,000 workers: docs/benchmarks/ (SIZES)
+	scripts/bench-scale.sh
+
+docs: $(VENV)-docs/.ready ## the documentation as a site, in site/, with warnings as errors
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict
+
 upstream-tests: ## distributed's own tests, without the agent and with it (DISTRIBUTED_SRC, RELEASE)
 	scripts/upstream-tests.sh
 
 clean: ## remove the virtual environments and caches of this folder
-	rm -rf $(VENV) $(VENV)-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf site $(VENV) $(VENV)-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/.demo: pyproject.toml
 	scripts/venv.sh $(VENV) "-e .[demo]" "dask[dataframe]==$(NEWEST) distributed==$(NEWEST)"
@@ -94,6 +107,14 @@ $(VENV)-bench-%/.ready:
 	scripts/venv.sh $(VENV)-bench-$* "dask==$* distributed==$* $(or $(BOKEH_$*),bokeh>=3.1) numpy<2 pandas<3"
 	@touch $@
 
+$(VENV)-docs/.ready: pyproject.toml
+	scripts/venv.sh $(VENV)-docs "mkdocs>=1.6 mkdocs-material>=9.5"
+	@touch $@
+
+$(VENV)-mutation/.ready: pyproject.toml
+	scripts/venv.sh $(VENV)-mutation "-e .[demo,dev]" "mutmut>=3.8" "dask[dataframe]==$(NEWEST) distributed==$(NEWEST)"
+	@touch $@
+
 $(VENV)-bench/.ready: pyproject.toml
-	scripts/venv.sh $(VENV)-bench "-e .[bench]"
+	scripts/venv.sh $(VENV)-bench "-e .[plot]"
 	@touch $@

@@ -48,7 +48,8 @@ def kubectl(admin: Kubectl) -> Iterator[Kubectl]:
     yield admin.within(name)
     # Where no controller empties a namespace, its content would be left to later tests.
     mine = admin.within(name)
-    mine("delete", "dap,daskclusters,daskworkergroups,daskautoscalers", "--all", "--wait=false")
+    dask = "daskclusters,daskworkergroups,daskautoscalers,daskjobs"
+    mine("delete", f"dap,{dask}", "--all", "--wait=false")
     kinds = "deployments,pods,services,configmaps,leases.coordination.k8s.io"
     mine("delete", kinds, "--all", "--wait=false", "--grace-period=0", "--force")
     admin("delete", "namespace", name, "--wait=false")

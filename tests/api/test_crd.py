@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,13 +13,15 @@ import yaml
 from dask_adaptive.kube.annotated import wanted_spec
 from dask_adaptive.kube.objects import parse_cluster
 from dask_adaptive.kube.status_json import recycles_of, status_json
-from dask_adaptive.loop.status import Status
+from dask_adaptive.loop.status import GroupRow, PauseRow, Status
+from dask_adaptive.model.history import Decision, Step
 from dask_adaptive.model.observed import ConfigProblem, ReliefState
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import GpuQuota, Recycle, Replacing
 from dask_adaptive.model.scheduler_spec import RELIEFS
 from support.kube_server import ROOT, Kubectl
+from support.policies import SCALING_MISTAKES, SCALING_NONSENSE, SCALING_TAKEN
 
 #: Of every kind of value, and with keys that are no names of fields.
 CONFIG = {
@@ -44,6 +48,15 @@ def policy(name: str = "p", **spec: Any) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def server(admin: Kubectl) -> Iterator[Kubectl]:
+    """One namespace for all objects that are refused: nothing of them stays."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin("create", "namespace", name)
+    yield admin.within(name)
+    admin("delete", "namespace", name, "--wait=false")
+
+
 def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
     kubectl.apply(policy())
     stored = kubectl.json("get", "dap", "p")["spec"]
@@ -61,6 +74,15 @@ def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
     } == stored["disruption"]
     assert {"type": "Surge", "maxSurge": 1, "readyTimeout": "10m"} == stored["recycle"]["strategy"]
     assert {"relief": dict.fromkeys(RELIEFS, "Auto")} == stored["scheduler"]
+    assert {"source": "StartupAware", "duration": "5s"} == stored["target"]
+    rise = {"stabilizationWindow": "0s", "selectPolicy": "Max", "policies": [], "tolerance": "0%"}
+    assert rise == stored["behavior"]["scaleUp"]
+    fall = {k: v for k, v in rise.items() if k != "stabilizationWindow"}
+    assert {**fall, "delayAfterScaleUp": "0s"} == stored["behavior"]["scaleDown"]
+    assert [{"action": "Nothing"}, []] == [stored["idle"], stored["schedules"]]
+    assert {"failureThreshold": 3, "behavior": "Hold"} == stored["fallback"]
+    assert ["5m", "45%"] == [stored["unschedulableTimeout"], stored["maxUnready"]]
+    assert {"waitForWorkers": "Auto", "maxWait": "60s"} == stored["shuffle"]
 
 
 def test_defaults_of_a_groups_recycle_are_those_of_the_model(kubectl: Kubectl) -> None:
@@ -172,13 +194,24 @@ NONSENSE: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "words"), NONSENSE)
+@pytest.mark.parametrize(("spec", "words"), [*NONSENSE, *SCALING_MISTAKES])
 def test_nonsense_is_refused_with_a_sentence(
-    kubectl: Kubectl, spec: dict[str, Any], words: list[str]
+    server: Kubectl, spec: dict[str, Any], words: list[str]
 ) -> None:
-    said = kubectl.refusal(policy(**spec))
+    said = server.refusal(policy(**spec))
 
     assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(("spec", "field", "sentence"), SCALING_NONSENSE)
+def test_nonsense_about_the_number_is_refused_in_the_parsers_words(
+    server: Kubectl, spec: dict[str, Any], field: str, sentence: str
+) -> None:
+    """`test_policy_scaling.py` asserts the same of the parser."""
+    said = server.refusal(policy(**spec))
+
+    assert f"{field}:" in said, said
+    assert sentence in said
 
 
 def test_what_the_server_refuses_a_rehearsal_refuses_too() -> None:
@@ -204,6 +237,7 @@ def test_what_the_server_refuses_a_rehearsal_refuses_too() -> None:
         {"restartAt": "2026-01-31T18:00:00+01:00"},
         {"scheduler": {"relief": dict.fromkeys(RELIEFS, "Disabled")}},
         {"scheduler": {"config": CONFIG}},
+        *SCALING_TAKEN,
     ],
 )
 def test_the_server_and_the_parser_take_the_same(kubectl: Kubectl, spec: dict[str, Any]) -> None:
@@ -254,6 +288,25 @@ def test_columns(kubectl: Kubectl) -> None:
     assert head[1:8] == "CLUSTER MODE REPLICAS DESIRED PENDING IDLE PINNED".split()  # noqa: SIM905
     assert head[8:] == ["RETIRING", "READY", "REASON", "AGE"]
     assert "p " in kubectl("get", "dask")
+    wide = kubectl("get", "dap", "-o", "wide").splitlines()[0].split()
+    assert [*head, "WANTED", "MESSAGE", "DISTRIBUTED"] == wide
+
+
+def test_a_status_says_what_was_decided_for_each_group(kubectl: Kubectl) -> None:
+    kubectl.apply(policy())
+    step = Step("cap", 2, Reason.MAX_PENDING, "2 workers are on their way")
+    row = GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.NEEDED_RESOURCES, "6 tasks need GPU=1")
+    decision = Decision(
+        1.8e9, "etl-gpu", 1, 3, 2, Reason.MAX_PENDING, "3 wanted", "Done",
+        inputs={"queued": 6.0, "arrival_s": 12.5}, steps=(step,),
+    )  # fmt: skip
+    pause = PauseRow("scale-in is paused", until=1.8e9)
+    status = Status(groups=(row,), last_decision=decision, pause=pause)
+    written = status_json(status, generation=1, before={}, now="2026-02-01T00:00:00Z")
+    patch = json.dumps({"status": written})
+    kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
+
+    assert written == kubectl.json("get", "dap", "p")["status"]
 
 
 def test_explain_describes_every_field(kubectl: Kubectl) -> None:
@@ -262,6 +315,8 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
     assert "maxConcurrent" in told
     fields = ("retirement", "evictionGuard", "disruption.budgets", "pins.client", "restartAt")
     fields += ("scheduler.relief.pickling", "scheduler.config")
+    fields += ("behavior.scaleUp.maxPending", "behavior.scaleDown.policies.period", "idle.after")
+    fields += ("schedules.workerGroup", "fallback.replicas", "maxUnready", "workerGroups.priority")
     for field in (*fields, "recycle.memory.soft", "workerGroups.recycle.tasks.max"):
         assert "<no description>" not in kubectl("explain", f"adaptivepolicies.spec.{field}")
 

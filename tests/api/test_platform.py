@@ -7,15 +7,24 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.kube.adoption import rest_notes, woken_notes
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.errors import NotFound
 from dask_adaptive.kube.events import EventPoster
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import KubeReporter
-from dask_adaptive.kube.resources import CLUSTERS, DEPLOYMENTS, GROUPS, NODES, PODS, POLICIES
+from dask_adaptive.kube.resources import (
+    AUTOSCALERS,
+    CLUSTERS,
+    DEPLOYMENTS,
+    GROUPS,
+    NODES,
+    PODS,
+    POLICIES,
+)
 from dask_adaptive.kube.world import World
-from dask_adaptive.loop.ports import Event, EventType
+from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark, PlatformWorker
@@ -103,6 +112,46 @@ _SCHEDULER = {"service": {"ports": []}, "spec": CONTAINERS}
 @pytest.fixture
 def scene(api: KubeApi, kubectl: Kubectl) -> Scene:
     return Scene(api, kubectl)
+
+
+async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> None:
+    await scene.make()
+    await scene.platform.delete_cluster("another-uid")
+    (cluster,) = scene.kubectl.json("get", "daskclusters")["items"]
+    assert "deletionTimestamp" not in cluster["metadata"]
+    await scene.platform.delete_cluster(cluster["metadata"]["uid"])
+    await scene.platform.delete_cluster(cluster["metadata"]["uid"])
+
+    assert [] == scene.kubectl.json("get", "daskclusters")["items"]
+
+
+async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Scene) -> None:
+    """`cluster.scale(3)` deletes it, and the cache may be behind."""
+    await scene.make()
+    notes = rest_notes(time.time() + 400, time.time() - 60)
+    body = {
+        "apiVersion": AUTOSCALERS.api_version,
+        "kind": AUTOSCALERS.kind,
+        "metadata": {"name": "etl", "annotations": notes},
+        "spec": {"cluster": "etl", "minimum": 0, "maximum": 3},
+    }
+    path = AUTOSCALERS.path(scene.key.namespace)
+    await scene.api.create(path, body)
+    await scene.world.resync(scene.api)
+    await scene.platform.set_replicas("etl-default", 3)
+    woken = {"metadata": {"annotations": woken_notes()}}
+    await scene.api.patch(f"{path}/etl", woken)
+    with pytest.raises(PlatformError, match="gone or awake"):
+        await scene.platform.set_replicas("etl-default", 4)
+    scene.kubectl("delete", "daskautoscaler", "etl")
+    with pytest.raises(PlatformError, match="gone or awake"):
+        await scene.platform.set_replicas("etl-default", 4)
+    await scene.api.create(path, {**body, "metadata": {"name": "etl"}})
+    await scene.world.resync(scene.api)
+    with pytest.raises(PlatformError, match="as well"):
+        await scene.platform.set_replicas("etl-default", 4)
+    found = scene.kubectl.json("get", "daskworkergroup", "etl-default")
+    assert 3 == found["spec"]["worker"]["replicas"]
 
 
 async def test_look(scene: Scene) -> None:

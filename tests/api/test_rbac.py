@@ -18,21 +18,37 @@ from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.agent_config import AgentConfig
 from dask_adaptive.kube.agent_zip import bundle
 from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.decision_log import DecisionLog
 from dask_adaptive.kube.errors import Forbidden
 from dask_adaptive.kube.events import EventPoster
+from dask_adaptive.kube.history import history_name, history_of
 from dask_adaptive.kube.marks import PINNED_BY
 from dask_adaptive.kube.objects import (
+    ADOPT,
+    ADOPTED,
     CLUSTER_LABEL,
     COMPONENT_LABEL,
+    COOLDOWN,
+    MANAGED_BY,
     PodObject,
     parse_policy_object,
 )
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import KubeReporter
-from dask_adaptive.kube.resources import CLUSTERS, CONFIG_MAPS, GROUPS, NAMESPACES
+from dask_adaptive.kube.resources import (
+    AUTOSCALERS,
+    CLUSTERS,
+    CONFIG_MAPS,
+    GROUPS,
+    NAMESPACES,
+    POLICIES,
+)
 from dask_adaptive.kube.world import KINDS, World
+from dask_adaptive.loop.ports import PlatformError
+from dask_adaptive.model.history import Decision
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
+from dask_adaptive.model.reason import Reason
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl, rendered
 
@@ -48,10 +64,17 @@ def is_hook(body: dict[str, Any]) -> bool:
 class Account:
     """The chart's service account, in all namespaces or in one."""
 
-    def __init__(self, kubectl: Kubectl, *, namespaced: bool, hooks: bool = False) -> None:
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        *,
+        namespaced: bool,
+        hooks: bool = False,
+        words: tuple[str, ...] = (),
+    ) -> None:
         self.kubectl = kubectl
         where = kubectl.namespace
-        words = ["--set", f"watch.namespaces={{{where}}}"] if namespaced else []
+        words = (*words, "--set", f"watch.namespaces={{{where}}}") if namespaced else words
         # A release name of its own: cluster roles of tests must not meet.
         self.objects = [
             body
@@ -123,14 +146,59 @@ async def test_the_operator_may_do_all_that_it_does(
                 await until(lambda: bool(policies()[0].get("status")))
                 kubectl("annotate", "daskcluster", "annotated", "dask-adaptive.dev/max-replicas-")
                 await until(lambda: policies() == [])
+                await _adopted_and_released(kubectl)
+        await _history_calls(api, kubectl)
         await _webhook_calls(api, where)
         await _mark_calls(api, kubectl)
+        await _delete_cluster(api, kubectl)
     finally:
         await api.close()
 
     refused = [r.getMessage() for r in caplog.records if "forbidden" in r.getMessage().lower()]
     assert [] == refused
     assert "annotated" in kubectl("get", "configmap", bundle().name, "-o", "yaml")
+
+
+async def _adopted_and_released(kubectl: Kubectl) -> None:
+    autoscaler = {
+        "apiVersion": "kubernetes.dask.org/v1",
+        "kind": "DaskAutoscaler",
+        "metadata": {"name": "annotated", "annotations": {ADOPT: "true"}},
+        "spec": {"cluster": "annotated", "minimum": 0, "maximum": 3},
+    }
+    kubectl.apply(autoscaler)
+    await until(lambda: COOLDOWN in kubectl("get", "daskautoscaler", "annotated", "-o", "yaml"))
+    kubectl("annotate", "daskautoscaler", "annotated", f"{ADOPT}-")
+    await until(lambda: COOLDOWN not in kubectl("get", "daskautoscaler", "annotated", "-o", "yaml"))
+    kubectl("delete", "daskautoscaler", "annotated")
+
+
+async def _history_calls(api: KubeApi, kubectl: Kubectl) -> None:
+    spec = {"clusterRef": {"name": "annotated"}, "maxReplicas": 3}
+    kubectl.apply(
+        {
+            "apiVersion": POLICIES.api_version,
+            "kind": POLICIES.kind,
+            "metadata": {"name": "p"},
+            "spec": spec,
+        }
+    )
+    policy = parse_policy_object(kubectl.json("get", "dap", "p"))
+    for at in (1.0, 2.0):  # each reads what the one before has written
+        log = DecisionLog(policy, api, EventPoster(api, time.time))
+        await log.add([Decision(at, "g", 0, 1, 1, Reason.RECONCILED, "m")])
+    stored = kubectl.json("get", "configmap", history_name("p"))
+    assert [1.0, 2.0] == [d.at for d in history_of(stored)]
+
+
+async def _delete_cluster(api: KubeApi, kubectl: Kubectl) -> None:
+    key = ClusterKey(kubectl.namespace, "annotated")
+    platform = KubePlatform(
+        key, api=api, world=World(), wall_clock=time.time, manual_max_s=lambda: 0.0
+    )
+    uid = kubectl.json("get", "daskcluster", "annotated")["metadata"]["uid"]
+    await platform.delete_cluster(uid)
+    assert [] == kubectl.json("get", "daskclusters")["items"]
 
 
 async def _webhook_calls(api: KubeApi, namespace: str) -> None:
@@ -191,6 +259,25 @@ async def test_a_cluster_wide_operator_may_watch_nodes(
         await api.close()
 
 
+def _adopted() -> dict[str, Any]:
+    notes = {ADOPTED: "2026-01-01T00:00:00Z", COOLDOWN: "4000000000"}
+    return {
+        "apiVersion": AUTOSCALERS.api_version,
+        "kind": AUTOSCALERS.kind,
+        "metadata": {"name": "etl", "annotations": notes},
+        "spec": {"cluster": "etl", "minimum": 0, "maximum": 3},
+    }
+
+
+def _made() -> dict[str, Any]:
+    return {
+        "apiVersion": POLICIES.api_version,
+        "kind": POLICIES.kind,
+        "metadata": {"name": "etl", "labels": {MANAGED_BY: "adoption"}},
+        "spec": {"clusterRef": {"name": "etl"}, "maxReplicas": 3},
+    }
+
+
 def test_the_hook_may_tidy_up(
     kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,12 +290,16 @@ def test_the_hook_may_tidy_up(
         meta = {"name": "w", "labels": labels, "annotations": {PINNED_BY: "x"}}
         spec = {"containers": [{"name": "worker", "image": "x"}]}
         kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        kubectl.apply(_adopted(), _made())
         where = kubectl.namespace
         words = ["tidy", "--stop", f"{where}/{account.name}", "-n", where]
         result = CliRunner().invoke(cli, words)
 
         assert 0 == result.exit_code, result.output
         assert "annotations removed from 1 pod\n" in result.output
+        left = kubectl.json("get", "daskautoscaler", "etl")["metadata"]["annotations"]
+        assert not {COOLDOWN, ADOPTED} & set(left)
+        assert [] == kubectl.json("get", "dap")["items"]
         assert 0 == kubectl.json("get", "deployment", account.name)["spec"]["replicas"]
         assert account.can("patch", f"deployments/{account.name}", "--subresource=scale")
         assert not account.can("patch", "deployments/other", "--subresource=scale")
@@ -229,7 +320,10 @@ def test_the_hook_may_tidy_up(
         ("patch", "deployments"),
         ("create", "deployments"),
         ("patch", "daskclusters"),
-        ("delete", "daskclusters"),
+        ("list", "configmaps"),
+        ("create", "daskautoscalers"),
+        ("create", "resourcequotas"),
+        ("patch", "resourcequotas"),
         ("patch", "daskworkergroups"),
         ("delete", "daskautoscalers"),
         ("get", "nodes"),
@@ -265,6 +359,23 @@ def test_a_namespaced_operator_sees_one_namespace(kubectl: Kubectl) -> None:
         assert account.can("list", "pods")
         assert not account.can("list", "pods", "--namespace=default")
         assert not account.can("get", "namespaces/default", "--namespace=default")
+    finally:
+        account.remove()
+
+
+async def test_clusters_are_not_deleted_where_the_chart_says_so(
+    kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Account(kubectl, namespaced=True, words=("--set", "allowDeleteCluster=false"))
+    try:
+        monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
+        kubectl("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
+        api = await KubeApi.connect()
+        try:
+            with pytest.raises(PlatformError, match="allowDeleteCluster"):
+                await _delete_cluster(api, kubectl)
+        finally:
+            await api.close()
     finally:
         account.remove()
 

@@ -78,6 +78,8 @@ def test_version_is_that_of_the_package() -> None:
         ("webhook.terminationGracePeriodSeconds=0", "terminationGracePeriodSeconds"),
         ("evictionGuard.maxDelay=1m", "maxDelay"),
         ("hints.enabled=maybe", "enabled"),
+        ("adopt=Sometimes", "adopt"),
+        ("allowDeleteCluster=maybe", "allowDeleteCluster"),
         ("log.format=xml", "format"),
     ],
 )
@@ -226,12 +228,12 @@ def test_nodes_are_watched_where_a_role_allows_it() -> None:
     assert not nodes & rights("--set", "watch.namespaces={a}")
 
 
-def test_without_hints_no_pod_can_be_written_and_there_is_nothing_to_tidy() -> None:
+def test_without_hints_no_pod_can_be_written() -> None:
     assert ("patch", "pods") in rights()
     objects = rendered("--set", "hints.enabled=false")
 
     assert ("patch", "pods") not in rights("--set", "hints.enabled=false")
-    assert not [name for _, name in objects if "tidy" in name]
+    assert ("Job", f"{NAME}-tidy") in objects  # DaskAutoscalers are to be given back
     spec = objects["Deployment", NAME]["spec"]["template"]["spec"]
     assert "false" == env(spec)["DASK_ADAPTIVE_HINTS"]
     assert "DASK_ADAPTIVE_HINTS" not in env(pod_spec())
@@ -297,8 +299,21 @@ def test_without_the_webhook_there_is_nothing_of_it() -> None:
     assert not [kind for kind, _ in objects if kind in ("Secret", "MutatingWebhookConfiguration")]
     spec = objects["Deployment", NAME]["spec"]["template"]["spec"]
     assert "DASK_ADAPTIVE_CERTIFICATES" not in env(spec)
-    rules = objects["ClusterRole", f"ns-{NAME}"]["rules"]
-    assert not [r for r in rules if "configmaps" in r["resources"]]
+    assert not {("get", "daskclusters"), ("get", "daskworkergroups")} & rights(
+        "--set", "webhook.enabled=false"
+    )
+
+
+def test_which_autoscalers_are_taken_over_is_passed_on() -> None:
+    assert "Annotated" == env(pod_spec())["DASK_ADAPTIVE_ADOPT"]
+    assert "Never" == env(pod_spec("--set", "adopt=Never"))["DASK_ADAPTIVE_ADOPT"]
+
+
+def test_the_right_to_delete_clusters_can_be_withheld() -> None:
+    delete = ("delete", "daskclusters")
+
+    assert delete in rights()
+    assert delete not in rights("--set", "allowDeleteCluster=false")
 
 
 @pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1)])

@@ -61,6 +61,9 @@ MALFORMED = [
     (wire.PIN, {"names": ["a"], "source": "manual", "ttl_ms": 5}),
     (wire.UNPIN, {"names": 3, "source": "manual", "owner": "o"}),
     (wire.CONFIGURE, {"lease_ms": 0}),
+    (wire.CONFIGURE, {"shuffle_wait_ms": -1}),
+    (wire.ANNOUNCE, {"can_grow": -1}),
+    (wire.ANNOUNCE, {"grow_ms": "1 s"}),
     (wire.CONFIGURE, {"tally": 1}),
     (wire.OBSERVE, {"known": -1}),
     (wire.OBSERVE, {"known": True}),
@@ -113,6 +116,7 @@ async def test_configure_keeps_what_is_not_named(s: Any, a: Any, b: Any) -> None
         "client_pins": True,
         "client_max_ms": 14_400_000,
         "lease_ms": 7,
+        "shuffle_wait_ms": 60_000,
         "tally": False,
         "relief": {},
         "config": {},
@@ -310,7 +314,8 @@ async def test_an_agent_of_another_version_is_replaced(s: Any, a: Any, b: Any) -
     new = install(s)
 
     assert old.session != new.session == (await ask(s, wire.HELLO))["session"]
-    assert stock is s.stream_handlers["task-finished"].__wrapped__
+    # Two of ours, one over the other, and neither of the old agent.
+    assert stock is s.stream_handlers["task-finished"].__wrapped__.__wrapped__
 
 
 @pytest.mark.parametrize("message", wire.HANDLERS)

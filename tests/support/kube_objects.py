@@ -52,8 +52,11 @@ def group(name: str = "etl-default", replicas: int = 1, **metadata: Any) -> dict
     return {"kind": "DaskWorkerGroup", "metadata": meta(name, **metadata), "spec": spec}
 
 
-def autoscaler(name: str = "etl") -> dict[str, Any]:
-    return {"kind": "DaskAutoscaler", "metadata": meta(name), "spec": {"cluster": "etl"}}
+def autoscaler(
+    name: str = "etl", *, minimum: int = 0, maximum: int = 3, **metadata: Any
+) -> dict[str, Any]:
+    spec = {"cluster": "etl", "minimum": minimum, "maximum": maximum}
+    return {"kind": "DaskAutoscaler", "metadata": meta(name, **metadata), "spec": spec}
 
 
 def deployment(name: str = "w1", **more: Any) -> dict[str, Any]:
@@ -89,6 +92,33 @@ def service(ip: str = "10.96.0.9") -> dict[str, Any]:
     labels = {"dask.org/cluster-name": "etl", "dask.org/component": "scheduler"}
     spec = {"clusterIP": ip, "ports": [{"name": "tcp-comm", "port": 8786}]}
     return {"kind": "Service", "metadata": meta("etl-scheduler", labels=labels), "spec": spec}
+
+
+def worker_group(name: str = "etl-default", replicas: int = 1, **container: Any) -> dict[str, Any]:
+    """A group whose workers have one container."""
+    made = group(name, replicas)
+    made["spec"]["worker"]["spec"] = {"containers": [{"name": "worker", "image": "x", **container}]}
+    return made
+
+
+def quota(name: str = "team", hard: Any = (), used: Any = (), **spec: Any) -> dict[str, Any]:
+    """A ResourceQuota whose controller has counted: what is not in `used` is 0."""
+    most = dict(hard)
+    status = {"hard": most, "used": {**dict.fromkeys(most, "0"), **dict(used)}}
+    return {
+        "kind": "ResourceQuota",
+        "metadata": meta(name),
+        "spec": {"hard": most, **spec},
+        "status": status,
+    }
+
+
+def noted(by: str = "kubectl-annotate", at: str = CREATED, **notes: str) -> dict[str, Any]:
+    """Metadata with annotations of ours: `paused_until` stands for `paused-until`."""
+    named = {f"dask-adaptive.dev/{k.replace('_', '-')}": v for k, v in notes.items()}
+    fields = {"f:metadata": {"f:annotations": {f"f:{name}": {} for name in named}}}
+    entry = {"manager": by, "time": at, "fieldsV1": fields}
+    return {"annotations": named, "managedFields": [entry]}
 
 
 def world_of(*bodies: dict[str, Any]) -> World:

@@ -11,8 +11,9 @@ from typing import Any
 from dask_adaptive.controller.app import Operator
 from dask_adaptive.controller.settings import Settings
 from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.loop.ports import Retired
+from dask_adaptive.loop.ports import Retired, Told
 from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
@@ -35,6 +36,8 @@ class QuietLink:
         return []
 
     async def limit(self, limits: Limits) -> None: ...
+
+    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None: ...
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True

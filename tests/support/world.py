@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import Event, LinkError, Ports, Retired
+from dask_adaptive.loop.ports import Event, LinkError, Ports, Retired, Told
 from dask_adaptive.loop.status import Status
+from dask_adaptive.model.demand import Quiet
+from dask_adaptive.model.history import Decision
 from dask_adaptive.model.observed import (
     Ending,
     Mark,
@@ -18,9 +21,11 @@ from dask_adaptive.model.observed import (
     PlatformWorker,
     SchedulerWorker,
 )
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, QuotaNotes
+from dask_adaptive.model.scaling import NO_PAUSE
 from support.worlds import GROUP, POLICY
 
 #: When the clock of a `World` was at 0.
@@ -45,6 +50,13 @@ class World:
         self.ending: tuple[Ending, ...] = ()
         self.asked_meters: list[bool] = []
         self.limits: list[Limits] = []
+        self.announced: list[tuple[tuple[Arriving, ...], Told]] = []
+        self.told_decisions: list[tuple[Decision, ...]] = []
+        self.problem: Reason | None = None
+        self.quiet = Quiet()
+        self.pause = NO_PAUSE
+        self.deleted_clusters: list[str] = []
+        self.calls: list[str] = []  # that write to an API, in order
         self.refusal = ""
         self.restarted: list[tuple[str, str, str]] = []
         self.drained = False
@@ -69,16 +81,26 @@ class World:
             ),
             at=EPOCH + self.now,
             ending=self.ending,
+            pause=self.pause,
+            uid="u-cluster",
         )
 
     async def set_replicas(self, group: str, replicas: int) -> None:
+        self.calls.append("set_replicas")
         self.replicas = replicas
 
     async def delete_worker(self, worker: str, uid: str) -> None:
+        self.calls.append("delete_worker")
         self.names.remove(worker)
+
+    async def delete_cluster(self, uid: str) -> None:
+        self.calls.append("delete_cluster")
+        self.deleted_clusters.append(uid)
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         self.asked_meters.append(meters)
+        if self.problem is not None:
+            return ObservedScheduler(self.problem, "it does not answer")
         workers = tuple(
             SchedulerWorker(
                 n, f"tcp://10.0.0.{i}:1", "running", 1, int(self.busy), 100.0 * (not self.busy), 0,
@@ -88,8 +110,9 @@ class World:
         )  # fmt: skip
         notes, self.notes = tuple(self.notes), []
         return ObservedScheduler(
-            session="s", agent="1", target=self.target, workers=workers, notes=notes
-        )
+            session="s", agent="1", target=self.target, workers=workers, notes=notes,
+            quiet=self.quiet,
+        )  # fmt: skip
 
     async def retire(
         self, names: Any, policy: Policy, reason: Reason, *, busy_ok: bool = False,
@@ -103,6 +126,9 @@ class World:
         if self.refusal:
             raise LinkError(self.refusal)
         self.limits.append(limits)
+
+    async def announce(self, arriving: Any, told: Told) -> None:
+        self.announced.append((tuple(arriving), told))
 
     async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
         self.restarted.append((worker, pod, pod_uid))
@@ -121,10 +147,16 @@ class World:
     async def unpin(self, names: Any) -> None: ...
 
     async def status(self, status: Status) -> None:
+        self.calls.append("status")
         self.statuses.append(status)
 
     async def event(self, event: Event) -> None:
+        self.calls.append("event")
         self.events.append(event)
+
+    async def history(self, decisions: Sequence[Decision]) -> None:
+        self.calls.append("history")
+        self.told_decisions.append(tuple(decisions))
 
     async def mark(self, worker: str, mark: Mark) -> None:
         self.asked.append((worker, mark))

@@ -15,7 +15,7 @@ from dask_adaptive.model.observed import (
     Pin,
     SchedulerWorker,
 )
-from dask_adaptive.model.past import Past, Recommendation
+from dask_adaptive.model.past import GroupPast, Past, Recommendation
 from dask_adaptive.model.policy import Policy
 
 NOW = 1_000.0
@@ -27,7 +27,20 @@ SHUFFLE = Pin("shuffle", "5f3a", "", 60.0)
 POLICY = Policy(cluster="etl", maximum=10, idle_timeout_s=30.0)
 
 #: A scheduler that has been watched for long, and always wanted nothing.
-PAST = Past(session="s", since=0.0, recommendations=(Recommendation(NOW - 5, 0),))
+PAST = Past(
+    session="s",
+    since=0.0,
+    groups={GROUP: GroupPast(recommendations=(Recommendation(NOW - 5, 0),), since=0.0)},
+)
+
+
+def past_of(past: Past = PAST, *, group: str = GROUP, **changes: Any) -> Past:
+    """The same past, with these changes: those about a group in that of the group."""
+    names = {f.name for f in dataclasses.fields(GroupPast)} - {"since"}
+    own = {name: value for name, value in changes.items() if name in names}
+    rest = {name: value for name, value in changes.items() if name not in names}
+    groups = {**past.groups, group: dataclasses.replace(past.of(group), **own)}
+    return dataclasses.replace(past, groups=groups, **rest)
 
 
 def worker(name: str, **changes: Any) -> ObservedWorker:

@@ -41,7 +41,8 @@ def test_version(run) -> None:
 @pytest.mark.parametrize(
     "words",
     [("get",), ("explain", "x"), ("pin", "x"), ("unpin", "x"), ("recycle", "x"),
-     ("recycle", "x", "--cancel")],
+     ("recycle", "x", "--cancel"), ("status",), ("status", "-w"), ("why-not-down", "x"),
+     ("history", "x"), ("check",), ("report", "-o", "/dev/null")],
 )  # fmt: skip
 def test_an_unreachable_api_is_a_sentence_and_exit_code_3(run, words: tuple[str, ...]) -> None:
     result = run(*words)
@@ -60,6 +61,10 @@ def test_an_unreachable_api_is_a_sentence_and_exit_code_3(run, words: tuple[str,
         (("pin",), "Missing argument"),
         (("recycle",), "Missing argument"),
         (("get", "-o", "xml"), "'table', 'json'"),
+        (("history", "x", "--since", "soon"), "90s, 15m or 1h30m"),
+        (("check", "--wait", "soon"), "90s, 15m or 1h30m"),
+        (("record", "x", "-o", "t", "--every", "0s"), "longer than 0s"),
+        (("record", "x"), "Missing option"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(run, words: tuple[str, ...], said: str) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from dask_adaptive.cli.main import cli
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.kube import annotated, quotas
-from dask_adaptive.kube.objects import INJECT, INJECTED, MANAGED_BY
+from dask_adaptive.controller.stability import STABILITY
+from dask_adaptive.kube import annotated, pauses, quotas
+from dask_adaptive.kube.history import HISTORY_LABEL
+from dask_adaptive.kube.objects import ADOPT, ADOPTED, COOLDOWN, INJECT, INJECTED, MANAGED_BY
 from dask_adaptive.kube.pins import PIN, PIN_REASON
 from dask_adaptive.model.reason import Reason
 
@@ -94,7 +96,8 @@ def test_every_metric_is_documented() -> None:
 
     for family in Metrics().registry.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        assert f"`{name}`" in page
+        assert f"| `{name}` | {family.type} | {STABILITY[family.name]} |" in page
+        assert family.documentation.startswith(f"[{STABILITY[family.name]}] ")
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))
@@ -110,7 +113,18 @@ def test_every_command_and_option_is_documented(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [PIN, PIN_REASON, INJECT, INJECTED, MANAGED_BY, *(quotas.PREFIX + n for n in quotas.NAMES)],
+    [
+        PIN,
+        PIN_REASON,
+        INJECT,
+        INJECTED,
+        MANAGED_BY,
+        ADOPT,
+        ADOPTED,
+        COOLDOWN,
+        HISTORY_LABEL,
+        *(quotas.PREFIX + n for n in (*quotas.NAMES, *pauses.NAMES)),
+    ],
 )
 def test_every_annotation_is_documented(name: str) -> None:
     assert name in (REFERENCE / "annotations.md").read_text()

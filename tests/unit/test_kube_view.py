@@ -64,6 +64,41 @@ def test_a_worker_without_a_pod_says_so() -> None:
     ]
 
 
+def unplaced(reason: str = "Unschedulable", at: str = ko.CREATED) -> dict[str, Any]:
+    """The status of a pod that has no node."""
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": reason}
+    return {"phase": "Pending", "conditions": [{**scheduled, "lastTransitionTime": at}]}
+
+
+@pytest.mark.parametrize(
+    ("pod", "seconds"),
+    [
+        pytest.param(ko.pod(status=unplaced()), 60.0, id="no-node"),
+        pytest.param(ko.pod(status=unplaced("SchedulingGated")), 0.0, id="not-looked-for-yet"),
+        pytest.param(ko.pod(status=unplaced(at="2026-02-01T00:05:00Z")), 0.0, id="clocks-differ"),
+        pytest.param(ko.pod(), 0.0, id="runs"),
+        pytest.param(
+            ko.pod(status=unplaced(), metadata={"deletionTimestamp": ko.CREATED}), 0.0, id="going"
+        ),
+    ],
+)
+def test_how_long_a_worker_has_found_no_node(pod: dict[str, Any], seconds: float) -> None:
+    (worker,) = look(ko.cluster(), ko.deployment(), pod).workers
+
+    assert seconds == worker.unschedulable_s
+
+
+def test_a_worker_whose_pod_is_there_is_not_refused_any_more() -> None:
+    failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+    said = {**failed, "message": 'admission webhook "w" denied the request: no'}
+    refused = ko.deployment(status={"conditions": [said]})
+
+    (without,) = look(ko.cluster(), refused).workers
+    assert 'FailedCreate: admission webhook "w" denied the request: no' == without.refused
+    (made,) = look(ko.cluster(), refused, ko.pod()).workers
+    assert "" == made.refused
+
+
 @pytest.mark.parametrize(
     ("bodies", "words"),
     [

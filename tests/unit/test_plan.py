@@ -20,7 +20,7 @@ from dask_adaptive.model.observed import (
     Pin,
     SchedulerWorker,
 )
-from dask_adaptive.model.past import Past, Recommendation, Refusal
+from dask_adaptive.model.past import GroupPast, Past, Recommendation, Refusal
 from dask_adaptive.model.plan import (
     Action,
     Cancel,
@@ -44,6 +44,7 @@ from support.worlds import (
     SHUFFLE,
     busy,
     cluster,
+    past_of,
     pending,
     worker,
 )
@@ -207,7 +208,7 @@ GOING = {"node_going": "node n1: cordoned"}
 def test_workers_on_a_node_that_goes(
     world: ObservedCluster, policy: dict[str, Any], expected: list[str]
 ) -> None:
-    past = dataclasses.replace(PAST, gap=(3, 2), gap_since=NOW - 1)
+    past = past_of(gap=(3, 2), gap_since=NOW - 1)
 
     assert expected == [short(a) for a in decide(world, past, **policy).actions]
 
@@ -321,18 +322,18 @@ def test_a_deployment_of_two_processes_counts_as_two_dask_workers() -> None:
         ),
         pytest.param(dataclasses.replace(PAST, since=NOW - 29), ["hold"], id="watched-too-short"),
         pytest.param(
-            dataclasses.replace(PAST, recommendations=(Recommendation(NOW - 25, 0),)), ["hold"],
+            past_of(recommendations=(Recommendation(NOW - 25, 0),)), ["hold"],
             id="blind-until-now",
         ),
         pytest.param(
-            dataclasses.replace(
-                PAST, recommendations=(Recommendation(NOW - 29, 2), Recommendation(NOW - 1, 0))
+            past_of(
+                recommendations=(Recommendation(NOW - 29, 2), Recommendation(NOW - 1, 0))
             ),
             ["hold"], id="a-dip-in-the-window",
         ),
         pytest.param(
-            dataclasses.replace(
-                PAST, recommendations=(Recommendation(NOW - 30, 2), Recommendation(NOW - 1, 0))
+            past_of(
+                recommendations=(Recommendation(NOW - 30, 2), Recommendation(NOW - 1, 0))
             ),
             ["retire a", "retire b"], id="a-dip-that-outlives-it",
         ),
@@ -349,7 +350,7 @@ def test_memory_only_ever_delays(past: Past, expected: list[str]) -> None:
 
 
 def remembering(gap: tuple[int, int], since: float = NOW - 1, **changes: Any) -> Past:
-    return dataclasses.replace(PAST, gap=gap, gap_since=since, **changes)
+    return past_of(gap=gap, gap_since=since, **changes)
 
 
 @pytest.mark.parametrize(
@@ -420,7 +421,7 @@ def test_what_upstream_has_handled_is_heeded(
     group = dataclasses.replace(world.groups[0], handled=handled)
     world = dataclasses.replace(world, groups=(group,))
 
-    decided = decide(world, dataclasses.replace(PAST, **past))
+    decided = decide(world, past_of(**past))
 
     assert expected == [short(a) for a in decided.actions]
 
@@ -546,17 +547,22 @@ policies = st.builds(
     st.integers(0, 6), st.integers(0, 10), st.sampled_from(Mode), st.sampled_from([0.0, 5.0, 60.0]),
     st.integers(1, 5),
 )  # fmt: skip
-pasts = st.builds(
-    Past,
-    session=st.sampled_from(["s", "s", "other"]),
+group_pasts = st.builds(
+    GroupPast,
     since=st.none() | st.floats(0, NOW),
     recommendations=st.lists(
         st.builds(Recommendation, st.floats(NOW - 90, NOW), st.integers(0, 15)), max_size=4
     ).map(lambda rs: tuple(sorted(rs))),
-    leaving=st.frozensets(st.text("abcdefgh", min_size=1, max_size=2), max_size=4),
-    deleted=st.frozensets(st.text("abcdefgh", min_size=1, max_size=2), max_size=2),
     gap=st.tuples(st.integers(0, 15), st.integers(0, 12)),
     gap_since=st.floats(0, NOW),
+)
+pasts = st.builds(
+    Past,
+    session=st.sampled_from(["s", "s", "other"]),
+    since=st.none() | st.floats(0, NOW),
+    groups=st.dictionaries(st.just(GROUP), group_pasts),
+    leaving=st.frozensets(st.text("abcdefgh", min_size=1, max_size=2), max_size=4),
+    deleted=st.frozensets(st.text("abcdefgh", min_size=1, max_size=2), max_size=2),
 )
 
 

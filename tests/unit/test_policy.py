@@ -60,7 +60,7 @@ def test_every_field_is_read() -> None:
         ({"pins": {"manual": {"max": "1h"}}}, "spec.pins.manual.max is not a known field"),
         ({"retirement": {"maxConcurrent": 0}}, "spec.retirement.maxConcurrent must be at least 1"),
         ({"retirement": {"onTimeout": "Kill"}}, "must be one of Abort, Force"),
-        ({"replicas": 4}, "spec.replicas is not a known field; known here: clusterRef"),
+        ({"replicas": 4}, "spec.replicas is not a known field; known here: behavior, clusterRef"),
     ],
 )
 def test_nonsense_gets_a_sentence(change: dict[str, Any], message: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from dask_adaptive.model.observed import Leaving, ObservedCluster
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Action, Outcome, Plan, Restart, Retire
+from dask_adaptive.model.plan import Action, GroupPlan, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, RecyclePast
 from dask_adaptive.planner.remember import remember
-from support.worlds import NOW, PAST, POLICY, busy, cluster, pending, worker
+from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, pending, worker
 
 PLAN = Plan(Reason.RECYCLING, "", wanted=2, desired=3)
 TASKS = Retire("a", ("a",), Reason.TASK_QUOTA, "", busy_ok=True)
@@ -27,7 +27,11 @@ def after(
 ) -> Past:  # fmt: skip
     policy = dataclasses.replace(POLICY, recycle=Recycle(ready_timeout_s=timeout_s))
     outcomes = [Outcome(a, done, a.reason, "") for a in actions]
-    return remember(past, world, policy, dataclasses.replace(PLAN, **plan), outcomes, now=now)
+    decided = dataclasses.replace(PLAN, **plan)
+    is_frozen = decided.reason is Reason.PAUSED
+    group = GroupPlan(GROUP, 2, 2, 3, decided.reason, "", is_frozen=is_frozen)
+    decided = dataclasses.replace(decided, groups=(group,))
+    return remember(past, world, policy, decided, outcomes, now=now)
 
 
 @pytest.mark.parametrize(
@@ -142,5 +146,5 @@ def test_how_long_new_workers_take_is_measured(seen: set[str], new: Any, expecte
 
 
 def test_what_was_desired_is_forgotten_in_a_pause() -> None:
-    assert 3 == after(AB).desired
-    assert after(AB, reason=Reason.PAUSED).desired is None
+    assert 3 == after(AB).of(GROUP).desired
+    assert after(AB, reason=Reason.PAUSED).of(GROUP).desired is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive.loop.act import act
+from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.happened import (
     events_of_aborts,
     events_of_conditions,
@@ -17,7 +18,7 @@ from dask_adaptive.loop.happened import (
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.loop.recycles import Calendar, is_pressing, recycles, wants_meters
-from dask_adaptive.loop.report import conditions_of, status_of
+from dask_adaptive.loop.report import status_of
 from dask_adaptive.loop.status import ABLE_TO_SCALE, Status, WorkerRow
 from dask_adaptive.model.observed import (
     Leaving,

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import pytest
 
 from dask_adaptive.model.observed import Tally
+from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.rehearse.record import Recorder, Sample
+from dask_adaptive.rehearse.runner import missing_here
 from dask_adaptive.rehearse.view import rows_of
 
 TALLY = Tally(10, 12, 1, 2, 1, 1, 1)
@@ -47,3 +52,12 @@ def test_recycled_workers_are_told_by_reason() -> None:
         recorder.add(dataclasses.replace(sample({"a": 0.0}), recycled=recycled))
 
     assert "1 Lifetime, 3 TaskQuota" == dict(rows_of(recorder.figures()))["workers recycled"]
+
+
+@pytest.mark.parametrize("default", [[], [{"name": "etl-default", "maxReplicas": 3}]])
+def test_groups_that_a_rehearsal_does_not_have_are_named(default: list[dict[str, Any]]) -> None:
+    groups = [*default, {"name": "etl-gpu", "maxReplicas": 2}, {"name": "etl-fixed"}]
+    spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 5, "workerGroups": groups}
+
+    (line,) = missing_here(parse_policy(spec))
+    assert line.startswith("worker group etl-gpu is not here: a rehearsal has only the default one")

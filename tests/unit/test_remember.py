@@ -21,6 +21,7 @@ from dask_adaptive.model.plan import (
     Action,
     Cancel,
     Delete,
+    GroupPlan,
     Leave,
     Outcome,
     Plan,
@@ -30,9 +31,15 @@ from dask_adaptive.model.plan import (
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.remember import remember
-from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, pending, worker
+from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, past_of, pending, worker
 
 HOLD = Plan(Reason.DESIRED_WITHIN_RANGE, "", wanted=2)
+
+
+def held(wanted: int = 2, reason: Reason = Reason.DESIRED_WITHIN_RANGE) -> tuple[GroupPlan, ...]:
+    """What there is to remember of the default group, that has one worker."""
+    is_frozen = reason is Reason.PAUSED
+    return (GroupPlan(GROUP, 1, wanted, 1, reason, "", current=1, is_frozen=is_frozen),)
 
 
 def done(action: Action) -> Outcome:
@@ -40,7 +47,8 @@ def done(action: Action) -> Outcome:
 
 
 def after(world: ObservedCluster, *outcomes: Outcome, past: Past = PAST, **plan: Any) -> Past:
-    decided = dataclasses.replace(HOLD, **plan)
+    reason = plan.get("reason", HOLD.reason)
+    decided = dataclasses.replace(HOLD, groups=held(reason=reason), **plan)
     return remember(past, world, POLICY, decided, outcomes, now=NOW)
 
 
@@ -108,7 +116,7 @@ def test_a_new_session_begins_a_new_window() -> None:
     past = after(cluster([busy("a")], session="new"))
 
     assert ("new", NOW) == (past.session, past.since)
-    assert (Recommendation(NOW, 2),) == past.recommendations
+    assert (Recommendation(NOW, 2),) == past.of(GROUP).recommendations
 
 
 def test_silence_is_no_news() -> None:
@@ -120,7 +128,7 @@ def test_silence_is_no_news() -> None:
 
 
 def test_after_blindness_the_window_begins_anew() -> None:
-    blind = dataclasses.replace(PAST, recommendations=(Recommendation(NOW - 60, 0),))
+    blind = past_of(recommendations=(Recommendation(NOW - 60, 0),))
 
     assert NOW == after(cluster([busy("a")]), past=blind).since
 
@@ -128,7 +136,7 @@ def test_after_blindness_the_window_begins_anew() -> None:
 def test_a_pause_begins_the_window_anew() -> None:
     past = after(cluster([busy("a")]), reason=Reason.PAUSED)
 
-    assert (NOW, ()) == (past.since, past.recommendations)
+    assert (NOW, ()) == (past.since, past.of(GROUP).recommendations)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
@@ -136,11 +144,11 @@ def test_the_windows_maximum_is_never_lost(wanted: list[int]) -> None:
     past, now = Past(), NOW
     for n in wanted:
         now += 1
-        decided = dataclasses.replace(HOLD, wanted=n)
+        decided = dataclasses.replace(HOLD, wanted=n, groups=held(n))
         past = remember(past, cluster([busy("a")]), POLICY, decided, (), now=now)
 
     recent = wanted[-int(POLICY.idle_timeout_s) :]
-    assert max(recent) == max(r.replicas for r in past.recommendations if now - r.at < 30)
+    assert max(recent) == max(r.replicas for r in past.of(GROUP).recommendations if now - r.at < 30)
 
 
 class Upstream:

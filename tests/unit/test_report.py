@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.marks import AT_ONCE, Marked, marks, wanted_mark
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.loop.ports import Event, EventType, PlatformError, Retired
-from dask_adaptive.loop.report import conditions_of, status_of
+from dask_adaptive.loop.report import status_of
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import (
     Ending,

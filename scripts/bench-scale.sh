@@ -1,0 +1,31 @@
+#!/bin/bash
+# One operator under many clusters, and under a large one, on an API server of its own with simulated schedulers.
+# Writes docs/benchmarks/scale.jsonl, and scale.md, scale.svg and scale.png from it.
+#
+#   make bench-scale                                    1,000 clusters of 50 workers and one of 10,000: 15 minutes on 2 cores
+#   make bench-scale SIZES="100x10 1x1000"              others: CLUSTERSxWORKERS
+#   BENCH_OPTIONS="--rest 20" scripts/bench-scale.sh    more: tests/bench/scale/run.py --help
+#
+# What is measured replaces what the .jsonl has of that size.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Not the API server of the tests: it would be crowded for long after.
+cache=${DASK_ADAPTIVE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dask-adaptive}
+export LOCALNODE_API_STATE=${LOCALNODE_API_STATE:-$cache/bench-scale}
+export LOCALNODE_API_PORT=${LOCALNODE_API_PORT:-17443}
+export LOCALNODE_API_ETCD_PORT=${LOCALNODE_API_ETCD_PORT:-13379}
+export ETCD=http://127.0.0.1:$LOCALNODE_API_ETCD_PORT
+export PYTHONPATH=operator:tests
+lines=$(mktemp)
+wipe() { localnode/down.sh --api-only --wipe; }
+trap 'rm -f "$lines"; wipe' EXIT
+for size in ${SIZES:-1000x50 1x10000}; do
+  wipe
+  unset KUBECONFIG
+  eval "$(localnode/up.sh --api-only)"
+  .venv/bin/python -m bench.scale.crds
+  # shellcheck disable=SC2086 # options are words
+  .venv/bin/python -m bench.scale.run --clusters "${size%x*}" --workers "${size#*x}" ${BENCH_OPTIONS:-} >"$lines"
+  .venv/bin/python -m bench.scale.report --add "$lines"
+done
+.venv-bench/bin/python -m bench.scale.report

@@ -1,0 +1,241 @@
+"""The commands that only look, against a real API server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dask_adaptive.cli.main import cli
+from dask_adaptive.kube.history import history_body
+from dask_adaptive.kube.objects import parse_policy_object
+from dask_adaptive.model.history import Decision, Step
+from dask_adaptive.model.reason import Reason
+from support.kube_server import ROOT, Kubectl
+
+Run = Callable[..., Result]
+SECRET = "hunter2-planted"
+
+STATUS = {
+    "replicas": 3, "desiredReplicas": 1, "wantedReplicas": 1, "connected": 3, "pending": 0,
+    "idle": 2, "busy": 1, "pinned": 1, "retiring": 0, "reason": "NoCandidates",
+    "message": "2 of 3 workers are not needed, none may leave now",
+    "groups": [{"name": "demo-default", "replicas": 3, "desiredReplicas": 1, "wantedReplicas": 1,
+                "connected": 3, "pending": 0, "reason": "NoCandidates", "message": "so"}],
+    "lastDecision": {"at": "2026-02-01T10:00:00Z", "group": "demo-default", "before": 3,
+                     "wanted": 1, "desired": 1, "reason": "NoCandidates", "message": "so",
+                     "outcome": "Held", "askedBy": "load", "inputs": {"queued": 0},
+                     "steps": [{"stage": "load", "replicas": 1, "reason": "NoCandidates",
+                                "message": "so"}]},
+    "blockers": [{"reason": "Pinned", "workers": 1}, {"reason": "Busy", "workers": 1}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
+
+    def invoke(*words: str) -> Result:
+        return CliRunner().invoke(cli, [*words, "-n", kubectl.namespace])
+
+    return invoke
+
+
+@pytest.fixture
+def demo(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
+    say(kubectl, **STATUS)
+
+
+def say(kubectl: Kubectl, **status: Any) -> None:
+    """What the operator would write."""
+    patch = json.dumps({"status": status})
+    kubectl("patch", "dap", "demo", "--subresource=status", "--type=merge", "-p", patch)
+
+
+def keep(kubectl: Kubectl, *decisions: Decision) -> None:
+    policy = parse_policy_object(kubectl.json("get", "dap", "demo"))
+    kubectl.apply(history_body(policy, decisions))
+
+
+def decision(at: float, message: str) -> Decision:
+    step = Step("load", 4, Reason.LOAD_INCREASED, "12 s of work")
+    return Decision(at, "demo-default", 1, 4, 4, Reason.LOAD_INCREASED, message, "Done",
+                    inputs={"queued": 12.0}, steps=(step,))  # fmt: skip
+
+
+def test_nothing_found_is_exit_code_1(run: Run) -> None:
+    for command in ("status", "why-not-down", "history"):
+        assert 1 == run(command, "nobody").exit_code
+    assert 1 == run("status").exit_code
+    assert 1 == run("status", "-o", "json").exit_code
+
+
+@pytest.mark.usefixtures("demo")
+def test_status(run: Run, kubectl: Kubectl) -> None:
+    told = run("status", "demo")
+
+    assert 0 == told.exit_code, told.output
+    assert "NoCandidates: 2 of 3 workers are not needed" in told.output
+    assert "demo-default" in told.output
+    assert "last decision 2026-02-01T10:00:00Z" in told.output
+    assert "\x1b[" not in told.output
+    (item,) = json.loads(run("status", "-o", "json").output)["items"]
+    assert ("demo", 3) == (item["cluster"], item["status"]["replicas"])
+
+
+@contextlib.contextmanager
+def watching(kubectl: Kubectl, *words: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "dask_adaptive.cli.main", "status", "-w", *words]
+    env = {**os.environ, "KUBECONFIG": kubectl.kubeconfig, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*command, "-n", kubectl.namespace], env=env, text=True, stdout=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+@pytest.mark.usefixtures("demo")
+def test_status_that_watches_adds_a_line_for_each_change(kubectl: Kubectl) -> None:
+    with watching(kubectl) as process:
+        assert process.stdout is not None
+        assert "3 replicas" in process.stdout.readline()
+        say(kubectl, replicas=4)
+        assert "4 replicas" in process.stdout.readline()
+        kubectl("annotate", "dap", "demo", "x=y")  # nothing that is shown: no line
+        say(kubectl, replicas=5, message="x" * 70_000)
+        assert "5 replicas" in (line := process.stdout.readline())
+        assert len(line) > 70_000, "longer than a line that aiohttp reads by itself"
+
+
+@pytest.mark.usefixtures("demo")
+def test_why_not_down_without_a_scheduler_says_so(run: Run) -> None:
+    told = run("why-not-down", "demo")
+
+    assert 0 == told.exit_code, told.output
+    assert told.output.startswith("2 of 3 workers are not needed, and stay.")
+    assert "The scheduler itself was not asked" in told.output
+    answer = json.loads(run("why-not-down", "demo", "-o", "json").output)
+    assert {"Pinned", "Busy"} == {s["reason"] for s in answer["stays"]}
+
+
+@pytest.mark.usefixtures("demo")
+def test_history(run: Run, kubectl: Kubectl) -> None:
+    assert "No decisions." in run("history", "demo").output
+    now = time.time()
+    keep(kubectl, decision(now - 7200, "long ago"), decision(now - 60, "just now"))
+
+    assert ["long ago", "just now"] == [
+        d["message"] for d in json.loads(run("history", "demo", "-o", "json").output)["items"]
+    ]
+    for narrowed in (("--since", "1h"), ("--limit", "1")):
+        shown = run("history", "demo", *narrowed).output
+        assert ("just now" in shown, "long ago" in shown) == (True, False)
+    assert "12 s of work" in run("history", "demo", "--steps").output
+    assert 2 == run("history", "demo", "--since", "tomorrow").exit_code
+
+
+@pytest.mark.usefixtures("demo")
+def test_check(run: Run, kubectl: Kubectl) -> None:
+    told = run("check", "-o", "json")
+    found = {(f["what"], f["level"]) for f in json.loads(told.output)["items"]}
+
+    assert 1 == told.exit_code, "there is no operator"
+    assert ("CRD adaptivepolicies.dask-adaptive.dev", "ok") in found
+    assert ("CRD daskworkergroups.kubernetes.dask.org", "ok") in found
+    assert ("your rights", "ok") in found
+    assert ("operator", "error") in found
+    kubectl("annotate", "daskcluster", "demo", "dask-adaptive.dev/pin=soon")
+    text = run("check").output
+    assert "pin of DaskCluster demo" in text
+    assert "mend: kubectl annotate --overwrite daskcluster demo" in text
+
+
+@pytest.mark.usefixtures("demo")
+def test_check_waits_no_longer_than_asked(run: Run) -> None:
+    began = time.monotonic()
+
+    assert 1 == run("check", "--wait", "3s").exit_code
+    assert time.monotonic() - began > 3
+    assert 2 == run("check", "--wait", "soon").exit_code
+
+
+def strew(kubectl: Kubectl) -> None:
+    """Secrets wherever people put them."""
+    labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker"}
+    container = {
+        "name": "worker", "image": "x", "args": ["dask-worker", "--password", SECRET],
+        "command": ["sh", "-c", f"login {SECRET}"],
+        "env": [{"name": "API_TOKEN", "value": SECRET}, {"name": "HOME", "value": SECRET}],
+    }  # fmt: skip
+    spec = {"containers": [container], "imagePullSecrets": [{"name": SECRET}],
+            "volumes": [{"name": "v", "secret": {"secretName": SECRET}}]}  # fmt: skip
+    meta = {"name": "w1", "labels": {**labels, "team": SECRET}, "annotations": {"mine": SECRET}}
+    notes = {**meta, "annotations": {
+        "mine": SECRET, "dask-adaptive.dev/pin-reason": f"password={SECRET}"}}  # fmt: skip
+    template = {"metadata": {"labels": {**labels, "app": "w1"}}, "spec": spec}
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": notes, "spec": spec},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"},
+         "stringData": {"k": SECRET}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "demo-other"},
+         "data": {"k": SECRET}},
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta,
+         "spec": {"selector": {"matchLabels": {"app": "w1"}}, "template": template}},
+        {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "reason": "Failed",
+         "involvedObject": {"kind": "Pod", "name": "w1", "namespace": kubectl.namespace},
+         "message": f"can't pull https://me:{SECRET}@registry/x"},
+        {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e2"}, "reason": "Other",
+         "involvedObject": {"kind": "Secret", "name": "s", "namespace": kubectl.namespace},
+         "message": SECRET},
+    )  # fmt: skip
+    config = {"spec": {"scheduler": {"config": {"s3": {"key": SECRET}}}}}
+    kubectl("patch", "dap", "demo", "--type=merge", "-p", json.dumps(config))
+    worker = {"spec": {"worker": {"spec": {"containers": [container]}}}}
+    kubectl("patch", "daskcluster", "demo", "--type=merge", "-p", json.dumps(worker))
+    say(kubectl, message=f"the proxy wants authorization: Bearer {SECRET}")
+    keep(kubectl, decision(time.time(), f"token={SECRET}"))
+
+
+@pytest.mark.usefixtures("demo")
+def test_no_planted_secret_is_in_a_report(run: Run, kubectl: Kubectl, tmp_path: Path) -> None:
+    strew(kubectl)
+    told = run("report", "-o", str(tmp_path / "r.zip"))
+
+    assert 0 == told.exit_code, told.output
+    assert "look into it before you send it" in told.output
+    with zipfile.ZipFile(tmp_path / "r.zip") as archive:
+        files = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert not [name for name, text in files.items() if SECRET in text]
+    objects = {n.removesuffix(".json"): json.loads(t) for n, t in files.items() if "/" not in n}
+    assert ["w1"] == [pod["metadata"]["name"] for pod in objects["pods"]]
+    assert ["w1"] == [d["metadata"]["name"] for d in objects["deployments"]]
+    assert ["demo"] == [p["metadata"]["name"] for p in objects["policies"]]
+    assert ["Failed"] == [e["reason"] for e in objects["events"]], "about our kinds alone"
+    assert 1 == len(objects["history"])
+    assert objects["manifest"]["never in"]
+
+
+@pytest.mark.usefixtures("demo")
+def test_what_needs_a_scheduler_says_that_there_is_none(run: Run, tmp_path: Path) -> None:
+    policy = str(ROOT / "manifests/examples/policy.yaml")
+
+    assert 1 == run("simulate", policy, "--cluster", "nobody").exit_code
+    assert 1 == (result := run("simulate", policy, "--cluster", "demo")).exit_code
+    assert "can't be reached" in result.output
+    none = run("record", "demo", "-o", str(tmp_path / "t.jsonl"), "--for", "2s")
+    assert (1, True) == (none.exit_code, "nothing was recorded" in none.output)

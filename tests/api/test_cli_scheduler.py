@@ -1,0 +1,177 @@
+"""
+The commands that ask a scheduler: a real one, with the agent, beside a real API server.
+
+Only `kubectl port-forward` is stood in for: there is no node here that has a scheduler's pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from distributed import Client, Worker
+
+from dask_adaptive.cli.main import cli
+from dask_adaptive.local.scheduler import LocalScheduler
+from dask_adaptive.model.trace import read_trace
+from support.kube_server import ROOT, Kubectl
+from support.tasks import slow
+
+Run = Callable[..., Awaitable[Result]]
+
+FORWARDER = """\
+#!/bin/sh
+echo "Forwarding from 127.0.0.1:{port} -> 8786"
+exec sleep 600
+"""
+
+
+@pytest.fixture
+async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+    """Of a scheduler that `kubectl port-forward` leads to."""
+    scheduler = LocalScheduler(tmp_path)
+    await scheduler.start()
+    program = tmp_path / "bin/kubectl"
+    program.parent.mkdir()
+    program.write_text(FORWARDER.format(port=scheduler.address.rpartition(":")[2]))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    try:
+        async with Client(scheduler.address, asynchronous=True) as made:
+            yield made
+    finally:
+        await scheduler.process.end()
+
+
+@pytest.fixture
+def run(kubectl: Kubectl, client: Client, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
+    make_worker(kubectl)
+
+    async def invoke(*words: str) -> Result:
+        told = [*words, "-n", kubectl.namespace]
+        return await asyncio.to_thread(CliRunner().invoke, cli, told)
+
+    return invoke
+
+
+async def unfinished(client: Client) -> int:
+    def count(dask_scheduler: Any) -> int:  # sent as it is: the scheduler can't import this file
+        return sum(ts.state != "memory" for ts in dask_scheduler.tasks.values())
+
+    return int(await client.run_on_scheduler(count))
+
+
+def make_worker(kubectl: Kubectl) -> None:
+    """What upstream's operator would make: the group, and the Deployment of worker w1."""
+    labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker",
+              "dask.org/workergroup-name": "demo-default"}  # fmt: skip
+    spec = {"containers": [{"name": "worker", "image": "x"}]}
+    kubectl.apply(
+        {"apiVersion": "kubernetes.dask.org/v1", "kind": "DaskWorkerGroup",
+         "metadata": {"name": "demo-default", "labels": labels},
+         "spec": {"cluster": "demo", "worker": {"replicas": 1, "spec": spec}}},
+        {"apiVersion": "apps/v1", "kind": "Deployment",
+         "metadata": {"name": "w1", "labels": labels},
+         "spec": {"selector": {"matchLabels": {"app": "w1"}},
+                  "template": {"metadata": {"labels": {**labels, "app": "w1"}}, "spec": spec}}},
+    )  # fmt: skip
+
+
+async def recorded(path: Path, kubectl: Kubectl, *, samples: int, redact: bool = False) -> None:
+    """Record in a process of its own until so many samples are there; then Ctrl-C."""
+    command = [sys.executable, "-m", "dask_adaptive.cli.main", "record", "demo", "-o", str(path),
+               "--every", "200ms", "-n", kubectl.namespace]  # fmt: skip
+    process = subprocess.Popen(
+        command + ["--redact"] * redact, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    for _ in range(300):
+        if path.exists() and path.read_text().count("\n") > samples:
+            break
+        assert process.poll() is None, process.communicate()[1]
+        await asyncio.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = await asyncio.to_thread(process.communicate, timeout=20)
+    assert process.returncode == 0, said
+    assert "samples in" in said
+
+
+async def test_record_until_ctrl_c_go_on_and_simulate(
+    run: Run, client: Client, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    await recorded(path, kubectl, samples=2)
+    async with Worker(client.scheduler.address, name="w1", nthreads=2):
+        futures = client.map(slow, range(30), seconds=1, pure=False)
+        before = path.read_text().count("\n")
+        await recorded(path, kubectl, samples=before + 6)
+        assert await unfinished(client), "recorded while there was work"
+    trace = read_trace(path.read_text().splitlines())
+
+    assert (0, 1) == (trace.samples[0].session, trace.samples[-1].session)
+    assert {0, 1} >= {s.groups[0].connected for s in trace.samples}
+    assert max(s.unfinished for s in trace.samples) > 0
+    policy = str(ROOT / "manifests/examples/policy.yaml")
+    told = await run("simulate", policy, "--trace", str(path), "-o", "json")
+    figures = json.loads(told.output)["runs"][1]["figures"]
+    assert (0, 0, len(futures)) == (figures["redone"], figures["unfinished"], 30)
+
+
+async def test_simulate_what_there_is_to_do_now(run: Run, client: Client) -> None:
+    policy = str(ROOT / "manifests/examples/policy.yaml")
+    futures = client.map(slow, range(40), seconds=30, pure=False)
+    while await unfinished(client) < len(futures):
+        await asyncio.sleep(0.1)
+    told = await run("simulate", policy, "--cluster", "demo", "--startup", "5s")
+
+    assert 0 == told.exit_code, told.output
+    assert "as recorded" not in told.output, "nothing was"
+    assert "workers at most" in told.output
+
+
+async def test_why_not_down_names_each_worker(run: Run, client: Client, kubectl: Kubectl) -> None:
+    status = {"status": {"connected": 1, "desiredReplicas": 0, "reason": "NoCandidates"}}
+    kubectl("patch", "dap", "demo", "--subresource=status", "--type=merge", "-p",
+            json.dumps(status))  # fmt: skip
+    async with Worker(client.scheduler.address, name="w1", nthreads=1):
+        future = client.submit(slow, 1, seconds=20, pure=False)
+        answer: dict[str, Any] = {}
+        for _ in range(50):
+            told = await run("why-not-down", "demo", "-o", "json")
+            answer = json.loads(told.output)
+            if any(s["reason"] == "Busy" for s in answer["stays"]):
+                break
+        (stay,) = answer["stays"]
+        assert ("w1", "Busy", "when its tasks are done") == (
+            stay["worker"], stay["reason"], stay["ends"],
+        )  # fmt: skip
+        assert future.key in stay["message"]
+        assert not answer["unknown"]
+        await future.cancel()
+
+
+async def test_check_and_report_ask_the_agent(run: Run, client: Client, tmp_path: Path) -> None:
+    async with Worker(client.scheduler.address, name="w1"), Worker(client.scheduler.address):
+        found = json.loads((await run("check", "-o", "json")).output)["items"]
+        (scheduler,) = [f for f in found if f["what"] == "scheduler of demo"]
+        assert "ok" == scheduler["level"], scheduler
+        await run("report", "-o", str(tmp_path / "r.zip"))
+    with zipfile.ZipFile(tmp_path / "r.zip") as archive:
+        text = archive.read("agents/demo.json").decode()
+
+    workers = json.loads(text)["workers"]
+    assert "w1" in {w["name"] for w in workers}
+    assert (2, False) == (len(workers), "127.0.0.1" in text)

@@ -1,0 +1,192 @@
+"""The history of decisions in its ConfigMap, against a real API server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.api import Json, KubeApi
+from dask_adaptive.kube.decision_log import DecisionLog
+from dask_adaptive.kube.errors import Conflict
+from dask_adaptive.kube.events import EventPoster
+from dask_adaptive.kube.history import KEY, history_of
+from dask_adaptive.kube.objects import PolicyObject, parse_policy_object
+from dask_adaptive.kube.resources import CONFIG_MAPS, POLICIES
+from dask_adaptive.model.history import KEPT, Decision
+from dask_adaptive.model.reason import Reason
+from support.kube_server import Kubectl
+
+NAME = "etl-adaptive-history"
+
+
+def decision(at: float) -> Decision:
+    return Decision(at, "etl-default", 1, 2, 2, Reason.RECONCILED, f"number {at:g}")
+
+
+class CountingApi(KubeApi):
+    """The real connection; `writes` are those that changed something, or tried to."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._inner, self.calls = api, [""]
+
+    async def create(self, path: str, body: Json) -> Json:
+        self.calls.append(f"create {path}")
+        return await self._inner.create(path, body)
+
+    async def patch(self, path: str, body: Json, **how: Any) -> Json:
+        self.calls.append(f"patch {path}" if body else f"look {path}")
+        return await self._inner.patch(path, body, **how)
+
+    def taken(self) -> list[str]:
+        """What was called since the last time, without events."""
+        words = [call.split()[0] for call in self.calls if "configmaps" in call]
+        self.calls.clear()
+        return words
+
+
+class Scene:
+    """A policy, and its history as it is stored."""
+
+    def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
+        self.api, self.kubectl = CountingApi(api), kubectl
+
+    async def policy(self) -> PolicyObject:
+        spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 5}
+        body = {"apiVersion": POLICIES.api_version, "kind": POLICIES.kind, "spec": spec}
+        path = POLICIES.path(self.kubectl.namespace)
+        return parse_policy_object(
+            await self.api._inner.create(path, {**body, "metadata": {"name": "etl"}})
+        )
+
+    def log(self, policy: PolicyObject) -> DecisionLog:
+        """As a process that has just begun."""
+        return DecisionLog(policy, self.api, EventPoster(self.api._inner, time.time))
+
+    def stored(self) -> list[float]:
+        return [d.at for d in history_of(self.kubectl.json("get", "configmap", NAME))]
+
+    def told(self) -> list[str]:
+        found = self.kubectl.json("get", "events")["items"]
+        return [e["message"] for e in found if e["reason"] == "HistoryLost"]
+
+    async def write(self, data: dict[str, str], **more: Any) -> None:
+        path = CONFIG_MAPS.path(self.kubectl.namespace, NAME)
+        await self.api._inner.patch(path, {"data": data, **more})
+
+
+@pytest.fixture
+def scene(api: KubeApi, kubectl: Kubectl) -> Scene:
+    return Scene(api, kubectl)
+
+
+async def test_it_survives_a_restart_with_one_write_for_each_pass(scene: Scene) -> None:
+    policy = await scene.policy()
+    log = scene.log(policy)
+    await log.add([])
+    assert [] == scene.api.taken()
+    await log.add([decision(1), decision(2)])
+    assert ["look", "create"] == scene.api.taken()
+    await log.add([decision(3)])
+    await log.add([])
+    assert ["patch"] == scene.api.taken()
+    again = scene.log(policy)
+    await again.add([decision(4)])
+    assert ["look", "patch"] == scene.api.taken()
+    assert [1, 2, 3, 4] == scene.stored()
+    owner = scene.kubectl.json("get", "configmap", NAME)["metadata"]["ownerReferences"]
+    assert [policy.meta.uid] == [o["uid"] for o in owner]
+    assert [] == scene.told()
+
+
+async def test_it_is_bounded(scene: Scene) -> None:
+    policy = await scene.policy()
+    await scene.log(policy).add([decision(n) for n in range(KEPT)])
+    await scene.log(policy).add([decision(n) for n in range(KEPT, KEPT + 10)])
+
+    assert list(range(10, KEPT + 10)) == scene.stored()
+
+
+async def test_one_that_somebody_deleted_is_made_anew(scene: Scene) -> None:
+    log = scene.log(await scene.policy())
+    await log.add([decision(1)])
+    scene.kubectl("delete", "configmap", NAME)
+    await log.add([decision(2)])
+
+    assert [1, 2] == scene.stored()
+
+
+async def test_what_somebody_else_wrote_meanwhile_is_kept_a_pass_later(scene: Scene) -> None:
+    policy = await scene.policy()
+    log, other = scene.log(policy), scene.log(policy)
+    await log.add([decision(1)])
+    await other.add([decision(2)])
+    with pytest.raises(Conflict):
+        await log.add([decision(3)])
+    assert [1, 2] == scene.stored()
+    await log.add([decision(3)])  # the next pass
+
+    assert [1, 2, 3] == scene.stored()
+    assert [] == scene.told()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_rubbish_is_replaced(scene: Scene, restarted: bool) -> None:
+    policy = await scene.policy()
+    log = scene.log(policy)
+    await log.add([decision(1)])
+    await scene.write({KEY: "rubbish", "more": "rubbish"}, binaryData={"b": "AAAA"})
+    if restarted:
+        log = scene.log(policy)
+    else:
+        with pytest.raises(Conflict):
+            await log.add([decision(2)])
+    await log.add([decision(2)])
+
+    assert ([2] if restarted else [1, 2]) == scene.stored()
+    found = scene.kubectl.json("get", "configmap", NAME)
+    assert ({KEY}, None) == (set(found["data"]), found.get("binaryData"))
+    (told,) = scene.told()
+    assert told.endswith("are dropped: 1")
+
+
+async def test_a_config_map_of_somebody_else_stays(scene: Scene) -> None:
+    scene.kubectl("create", "configmap", NAME, "--from-literal=mine=1")
+    log = scene.log(await scene.policy())
+    await log.add([decision(1)])
+    await log.add([decision(2)])
+    assert {"mine": "1"} == scene.kubectl.json("get", "configmap", NAME)["data"]
+    assert ["is somebody else's" in told for told in scene.told()] == [True]
+    scene.kubectl("delete", "configmap", NAME)
+    await log.add([decision(3)])
+
+    assert [1, 2, 3] == scene.stored()
+
+
+async def test_one_that_nobody_may_write_stops_nothing(scene: Scene) -> None:
+    log = scene.log(await scene.policy())
+    await log.add([decision(1)])
+    await scene.write({}, immutable=True)
+    with pytest.raises(Conflict):
+        await log.add([decision(2)])
+    await log.add([decision(2), decision(3)])
+    assert ["is immutable" in told for told in scene.told()] == [True]
+    scene.api.taken()
+    await log.add([])
+    assert [] == scene.api.taken()  # not again and again
+    scene.kubectl("delete", "configmap", NAME)
+    await log.add([decision(4)])
+
+    assert [1, 2, 3, 4] == scene.stored()
+
+
+async def test_a_policy_made_anew_begins_anew(scene: Scene) -> None:
+    await scene.log(await scene.policy()).add([decision(1)])
+    scene.kubectl("delete", "dap", "etl")
+    policy = await scene.policy()
+    await scene.log(policy).add([decision(2)])
+
+    assert [2] == scene.stored()
+    owner = scene.kubectl.json("get", "configmap", NAME)["metadata"]["ownerReferences"]
+    assert [policy.meta.uid] == [o["uid"] for o in owner]

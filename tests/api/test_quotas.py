@@ -1,0 +1,282 @@
+"""
+ResourceQuotas of a real API server, whose admission plugin counts: our sums are its sums.
+
+No controller runs here, so the tests say in the quota's status what is hard, as the controller
+would; from then on the admission plugin itself keeps `status.used`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.costs import pod_costs, shape_of
+from dask_adaptive.kube.platform import KubePlatform
+from dask_adaptive.kube.room import QuotaObject, room
+from dask_adaptive.kube.world import World
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import PlatformView
+from support.kube_server import Kubectl
+
+
+def container(name: str = "worker", **resources: Any) -> dict[str, Any]:
+    return {"name": name, "image": "x", "resources": resources}
+
+
+def sidecar(name: str, **resources: Any) -> dict[str, Any]:
+    return {**container(name, **resources), "restartPolicy": "Always"}
+
+
+PLAIN = {
+    "containers": [
+        container(requests={"cpu": "500m", "memory": "1Gi"}, limits={"cpu": "1", "memory": "1.5Gi"})
+    ]
+}
+
+
+def pod(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def set_quota(kubectl: Kubectl, hard: dict[str, Any], **spec: Any) -> None:
+    """A quota that is counted from now on."""
+    meta = {"name": "team"}
+    full = {"hard": hard, **spec}
+    kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": full})
+    status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
+    patch = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
+    kubectl("patch", "resourcequota", "team", *patch)
+
+
+async def quotas_of(api: KubeApi, namespace: str) -> list[QuotaObject]:
+    world = World()
+    await world.resync(api, [namespace])
+    return world.of(QuotaObject, ClusterKey(namespace, ""))
+
+
+RESOURCES = ("cpu", "memory", "ephemeral-storage", "nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(PLAIN, id="requests-and-limits"),
+        pytest.param({"containers": [container(limits={"cpu": "250m"})]}, id="limits-only"),
+        pytest.param(
+            {"containers": [container(limits={"nvidia.com/gpu": 2, "cpu": 3})]}, id="gpus"
+        ),
+        pytest.param(
+            {
+                "containers": [container(requests={"cpu": 1}), container("b", requests={"cpu": 2})],
+                "initContainers": [
+                    container("c", requests={"cpu": 2}),
+                    container("d", requests={"cpu": 4}),
+                ],
+            },
+            id="the-greediest-init-container",
+        ),
+        pytest.param(
+            {
+                "containers": [container(requests={"cpu": 1})],
+                "initContainers": [
+                    container("c", requests={"cpu": 3}),
+                    sidecar("d", requests={"cpu": 2, "ephemeral-storage": "1G"}),
+                    container("e", requests={"cpu": "1500m"}),
+                    sidecar("f", requests={"cpu": "100m"}),
+                ],
+            },
+            id="init-containers-that-stay",
+        ),
+    ],
+)
+async def test_a_pod_costs_what_the_server_counts(
+    api: KubeApi, kubectl: Kubectl, spec: dict[str, Any]
+) -> None:
+    names = [f"requests.{name}" for name in RESOURCES] + ["limits.cpu", "limits.memory"]
+    costs = dict(pod_costs(spec))
+    set_quota(kubectl, {name: "1000G" for name in names if name in costs})
+    kubectl.apply(pod("a", spec))
+
+    (quota,) = await quotas_of(api, kubectl.namespace)
+    assert costs
+    assert {name: costs[name] for name in costs if name in names} == dict(quota.used)
+
+
+@pytest.mark.parametrize(
+    ("hard", "more"),
+    [
+        pytest.param({"requests.cpu": "1600m"}, {}, id="requests-of-cpu"),
+        pytest.param({"cpu": "1", "limits.cpu": "3"}, {}, id="cpu"),
+        pytest.param({"limits.memory": "4Gi"}, {}, id="limits-of-memory"),
+        pytest.param({"memory": "2100Mi"}, {}, id="memory"),
+        pytest.param({"pods": "2", "count/pods": "3"}, {}, id="pods"),
+        pytest.param({"pods": "1"}, {"scopes": ["NotTerminating"]}, id="scope-that-is-met"),
+        pytest.param({"pods": "1"}, {"scopes": ["Terminating"]}, id="scope-of-others"),
+        pytest.param({"pods": "0"}, {"scopes": ["BestEffort"]}, id="scope-of-best-effort"),
+        pytest.param({"pods": "0"}, {"scopes": ["NotBestEffort"]}, id="not-best-effort"),
+        pytest.param(
+            {"pods": "1"},
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]
+                }
+            },
+            id="scope-of-priorities",
+        ),
+    ],
+)
+async def test_as_many_pods_are_let_in_as_there_is_room_for(
+    api: KubeApi, kubectl: Kubectl, hard: dict[str, str], more: dict[str, Any]
+) -> None:
+    """Pods are made until one is refused; with no word from any quota, five are."""
+    set_quota(kubectl, hard, **more)
+    before = room(await quotas_of(api, kubectl.namespace), shape_of(PLAIN))
+    let_in = 0
+    while let_in < 5 and not _refused(kubectl, f"p{let_in}"):
+        let_in += 1
+
+    assert let_in == (5 if before is None else before.workers)
+    after = room(await quotas_of(api, kubectl.namespace), shape_of(PLAIN))
+    assert (None if before is None else 0) == (None if after is None else after.workers)
+
+
+def _refused(kubectl: Kubectl, name: str) -> bool:
+    done = kubectl.run("create", "-f", "-", stdin=json.dumps(pod(name, PLAIN)))
+    assert done.returncode == 0 or "exceeded quota: team" in done.stderr
+    return done.returncode != 0
+
+
+async def look(api: KubeApi, namespace: str) -> PlatformView:
+    world = World()
+    await world.resync(api, [namespace])
+    platform = KubePlatform(
+        ClusterKey(namespace, "etl"), api=api, world=world, wall_clock=lambda: 2e9,
+        manual_max_s=lambda: 0.0,
+    )  # fmt: skip
+    return await platform.look()
+
+
+def cluster(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """A DaskCluster with a group, and one worker of it."""
+    api = "kubernetes.dask.org/v1"
+    worker = {"replicas": 1, "spec": spec}
+    group = {"cluster": "etl", "worker": worker}
+    service: dict[str, Any] = {"ports": [{"port": 8786}]}
+    scheduler = {"spec": PLAIN, "service": service}
+    labels = {
+        "dask.org/cluster-name": "etl",
+        "dask.org/component": "worker",
+        "dask.org/workergroup-name": "etl-default",
+    }
+    template = {"metadata": {"labels": {"app": "w1", **labels}}, "spec": spec}
+    deployment = {"replicas": 1, "selector": {"matchLabels": {"app": "w1"}}, "template": template}
+    return [
+        {
+            "apiVersion": api,
+            "kind": "DaskCluster",
+            "metadata": {"name": "etl"},
+            "spec": {"worker": worker, "scheduler": scheduler},
+        },
+        {
+            "apiVersion": api,
+            "kind": "DaskWorkerGroup",
+            "metadata": {"name": "etl-default"},
+            "spec": group,
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "w1", "labels": labels},
+            "spec": deployment,
+        },
+    ]
+
+
+def worker_pod(spec: dict[str, Any]) -> dict[str, Any]:
+    """As the ReplicaSet of `w1` makes it."""
+    labels = {
+        "dask.org/cluster-name": "etl",
+        "dask.org/component": "worker",
+        "pod-template-hash": "hash",
+    }
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "w1-hash", "uid": "u"}
+    meta = {"name": "w1-hash-x", "labels": labels, "ownerReferences": [owner]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
+    api: KubeApi, kubectl: Kubectl
+) -> None:
+    bare = {"containers": [{"name": "worker", "image": "x"}]}
+    limits = [{"type": "Container", "defaultRequest": {"cpu": "1"}, "default": {"cpu": "2"}}]
+    ranges = {"kind": "LimitRange", "metadata": {"name": "r"}, "spec": {"limits": limits}}
+    kubectl.apply({"apiVersion": "v1", **ranges}, *cluster(bare))
+    set_quota(kubectl, {"requests.cpu": "3"})
+    (group,) = (await look(api, kubectl.namespace)).groups
+    assert group.room is None, "its template says nothing of CPUs"
+
+    kubectl.apply(worker_pod(bare))
+    (group,) = (await look(api, kubectl.namespace)).groups
+    assert group.room is not None
+    assert 2 == group.room.workers
+    assert "requests.cpu: 1 of 3 used, one takes 1" in group.room.message
+
+
+async def test_a_worker_that_is_refused_says_by_whom(api: KubeApi, kubectl: Kubectl) -> None:
+    kubectl.apply(*cluster(PLAIN))
+    set_quota(kubectl, {"pods": "0"})
+    said = kubectl.run("create", "-f", "-", stdin=json.dumps(pod("w1-hash-x", PLAIN))).stderr
+    words = said.split(": ", 1)[1].strip()  # what the ReplicaSet controller is told
+    _set_status(
+        kubectl, "deployment", "w1", type="ReplicaFailure", status="True", reason="FailedCreate",
+        message=words,
+    )  # fmt: skip
+    seen = await look(api, kubectl.namespace)
+
+    (worker,) = seen.workers
+    assert "exceeded quota: team" in worker.refused
+    assert worker.waiting == worker.refused
+    assert seen.groups[0].room is not None
+    assert 0 == seen.groups[0].room.workers
+    assert "1 still without a pod" in seen.groups[0].room.message
+
+
+async def test_a_pod_that_finds_no_node_is_told_in_the_schedulers_words(
+    api: KubeApi, kubectl: Kubectl
+) -> None:
+    kubectl.apply(*cluster(PLAIN), worker_pod(PLAIN))
+    (worker,) = (await look(api, kubectl.namespace)).workers
+    assert 0.0 == worker.unschedulable_s
+
+    message = "0/3 nodes are available: 3 Insufficient cpu."
+    _set_status(
+        kubectl, "pod", "w1-hash-x", type="PodScheduled", status="False", reason="Unschedulable",
+        message=message, lastTransitionTime="2033-05-18T03:32:20Z",
+    )  # fmt: skip
+    (worker,) = (await look(api, kubectl.namespace)).workers
+    assert (60.0, f"Unschedulable: {message}", "") == (
+        worker.unschedulable_s,
+        worker.waiting,
+        worker.refused,
+    )
+
+
+def _set_status(kubectl: Kubectl, kind: str, name: str, **condition: str) -> None:
+    patch = json.dumps({"status": {"conditions": [condition]}})
+    kubectl("patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+async def test_a_pause_by_annotation_is_seen_with_its_time(api: KubeApi, kubectl: Kubectl) -> None:
+    spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 5}
+    meta = {"name": "p"}
+    policy = {"apiVersion": "dask-adaptive.dev/v1alpha1", "kind": "AdaptivePolicy", "spec": spec}
+    kubectl.apply(*cluster(PLAIN), {**policy, "metadata": meta})
+    kubectl("annotate", "dap", "p", "dask-adaptive.dev/paused-until=2033-05-18T03:34:20Z")
+    kubectl("annotate", "daskcluster", "etl", "dask-adaptive.dev/paused-scale-in=1ms")
+    pause = (await look(api, kubectl.namespace)).pause
+
+    assert (True, False, 60.0, "") == (pause.all, pause.scale_in, pause.left_s, pause.problem)
+    assert 'paused-until: "2033-05-18T03:34:20Z" on AdaptivePolicy p' in pause.message

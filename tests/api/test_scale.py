@@ -1,0 +1,138 @@
+"""The bench of scale in small: that it runs, and what it has to show of five clusters already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from bench.scale.bodies import Cluster
+from bench.scale.runner import CountingApi
+from bench.scale.schedulers import Farm
+from bench.scale.seed import seed_clusters
+from bench.scale.simulated import SimulatedScheduler
+from bench.scale.upstream import Upstream
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.scheduler.link import connect
+from dask_adaptive_agent import wire
+from support.kube_operator import running, until
+from support.kube_server import Kubectl
+
+CLUSTERS, WORKERS = 5, 3
+#: After the last pass, for what may still be told, and then for what must not.
+CALM_S, REST_S = 4.0, 10.0
+
+
+class Scene:
+    """Clusters without workers, their schedulers, and one who plays upstream."""
+
+    def __init__(self, api: KubeApi, namespace: str) -> None:
+        self.clusters = [Cluster(f"c{i}", namespace, 0) for i in range(CLUSTERS)]
+        self.farm = Farm([c.name for c in self.clusters])
+        self.upstream = Upstream(api, self.clusters, join=self._join, leave=self._leave)
+
+    async def _join(self, cluster: str, workers: Any) -> None:
+        await self.farm.join({cluster: workers})
+
+    async def _leave(self, cluster: str, names: Any) -> None:
+        await self.farm.leave({cluster: names})
+
+    def connect(self, address: str, **how: Any) -> Any:
+        stand_ins = {c.address: self.farm.addresses[c.name] for c in self.clusters}
+        return connect(stand_ins[address], **how)
+
+    def busy(self) -> Mapping[str, int]:
+        schedulers = self.farm.schedulers.items()
+        return {name: sum(w.busy for w in s.workers.values()) for name, s in schedulers}
+
+
+@pytest.fixture
+async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
+    made = Scene(api, kubectl.namespace)
+    await made.farm.start()
+    policy = {"maxReplicas": 2 * WORKERS, "idleTimeout": "15s"}
+    await seed_clusters(api, made.clusters, policy=policy)
+    playing = asyncio.create_task(made.upstream.run(kubectl.namespace))
+    yield made
+    playing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await playing
+    await made.farm.close()
+
+
+@pytest.fixture
+async def counting(api: KubeApi, kubeconfig: str) -> AsyncIterator[CountingApi]:
+    connection = await CountingApi.connect()
+    yield connection
+    await connection.close()
+
+
+async def test_all_clusters_reach_their_number_and_then_nothing_is_written(
+    scene: Scene, counting: CountingApi, kubectl: Kubectl
+) -> None:
+    async with running(counting, kubectl.namespace, connect=scene.connect):
+        await scene.farm.load({c.name: WORKERS for c in scene.clusters})
+        await until(lambda: set(scene.busy().values()) == {WORKERS}, timeout_s=30)
+        await asyncio.sleep(CALM_S)
+        before = counting.writes()
+        await asyncio.sleep(REST_S)
+        assert {} == counting.writes() - before
+
+    # Of each decision: one that acts, one event, one entry in the history.
+    status, marks = before.pop("PATCH adaptivepolicies/status"), before.pop("PATCH pods")
+    assert 3 * CLUSTERS >= before.total(), before
+    assert CLUSTERS == before["PATCH daskworkergroups/scale"]
+    # Decided, on their way, there: workers that come one by one may be told of one by one.
+    assert (2 + WORKERS) * CLUSTERS >= status
+    assert WORKERS * CLUSTERS == marks, "each pod with a task is kept from eviction"
+
+    assert CLUSTERS == len(scene.upstream.changes), "each in one step"
+    assert [] == scene.upstream.problems
+
+
+async def test_a_dead_and_a_hanging_scheduler_delay_nobody(
+    scene: Scene, api: KubeApi, kubectl: Kubectl
+) -> None:
+    dead, hanging, *others = [c.name for c in scene.clusters]
+    async with running(api, kubectl.namespace, connect=scene.connect):
+        await until(lambda: all(s.observed for s in scene.farm.schedulers.values()))
+        await scene.farm.die([dead])
+        await scene.farm.fall_silent([hanging])
+        await asyncio.sleep(1.0)
+        began = time.monotonic()
+        await scene.farm.load(dict.fromkeys(others, WORKERS))
+
+        def have_risen() -> bool:
+            return {name for name, *_ in scene.upstream.changes} >= set(others)
+
+        await until(have_risen, timeout_s=30)
+
+    seen_s = [at - began for *_, at in scene.upstream.changes]
+    assert max(seen_s) < 15, "each at its own next pass, not after the timeouts of others"
+
+
+def fields(of: Any) -> set[str]:
+    return set(of.__annotations__)
+
+
+def test_simulated_schedulers_say_what_agents_say() -> None:
+    scheduler = SimulatedScheduler()
+    scheduler.join([("a", "tcp://10.0.0.1:1"), ("b", "tcp://10.0.0.2:1")])
+    scheduler.load(1)
+    scheduler._retire({"names": ["b"], "reason": "Underutilized"})
+    snapshot = scheduler._observe({"meters": True, "demand": True})
+
+    assert fields(wire.Snapshot) == set(snapshot)
+    assert fields(wire.Columns) == set(snapshot["workers"])
+    assert fields(wire.Introduction) == set(snapshot["introduced"])
+    assert fields(wire.Totals) == set(snapshot["totals"])
+    assert fields(wire.Quiet) == set(snapshot["quiet"])
+    assert fields(wire.Meters) == set(snapshot["meters"] or {})
+    assert fields(wire.Demand) == set(snapshot["demand"] or {})
+    assert fields(wire.PrefixWork) == set((snapshot["demand"] or {})["prefixes"])
+    assert fields(wire.RetirementRow) == set(snapshot["retirements"][0])
+    assert fields(wire.HelloAnswer) == set(scheduler._hello({}))

@@ -1,0 +1,169 @@
+"""Objects of the API as dask-kubernetes and Kubernetes' own controllers make them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+DASK = "kubernetes.dask.org/v1"
+HASH = "5c9f7d8b64"
+
+#: kopf's note of what dask-kubernetes has handled last.
+HANDLED = "kopf.zalando.org/last-handled-configuration"
+
+WORKER = {
+    "containers": [
+        {
+            "name": "worker",
+            "image": "ghcr.io/dask/dask:2026.8.0-py3.11",
+            "imagePullPolicy": "IfNotPresent",
+            "args": ["dask-worker", "--name", "$(DASK_WORKER_NAME)", "--nthreads", "1"],
+            "resources": {"requests": {"cpu": "1", "memory": "8Gi"}, "limits": {"memory": "8Gi"}},
+            "ports": [{"name": "http-dashboard", "containerPort": 8788, "protocol": "TCP"}],
+        }
+    ]
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster of the bench; its number gives its workers their addresses."""
+
+    name: str
+    namespace: str
+    workers: int
+
+    @property
+    def group(self) -> str:
+        return f"{self.name}-default"
+
+    @property
+    def address(self) -> str:
+        """Where the operator looks for its scheduler, there being no Service."""
+        return f"tcp://{self.name}-scheduler.{self.namespace}.svc:8786"
+
+    def worker(self, number: int) -> str:
+        return f"{self.group}-worker-{number:010x}"
+
+
+def cluster_objects(cluster: Cluster, *, policy: Json) -> list[tuple[str, Json]]:
+    """The three objects that people and dask-kubernetes make, with their collection's path."""
+    dask = f"/apis/{DASK}/namespaces/{cluster.namespace}"
+    ours = f"/apis/dask-adaptive.dev/v1alpha1/namespaces/{cluster.namespace}"
+    scheduler = {"spec": {"containers": WORKER["containers"]}, "service": {"ports": []}}
+    return [
+        (
+            f"{dask}/daskclusters",
+            {
+                "apiVersion": DASK,
+                "kind": "DaskCluster",
+                "metadata": {"name": cluster.name},
+                "spec": {
+                    "worker": {"replicas": cluster.workers, "spec": WORKER},
+                    "scheduler": scheduler,
+                },
+            },
+        ),
+        (
+            f"{dask}/daskworkergroups",
+            {
+                "apiVersion": DASK,
+                "kind": "DaskWorkerGroup",
+                "metadata": {
+                    "name": cluster.group,
+                    "labels": {"dask.org/cluster-name": cluster.name},
+                    "annotations": handled(cluster.workers),
+                },
+                "spec": {
+                    "cluster": cluster.name,
+                    "worker": {"replicas": cluster.workers, "spec": WORKER},
+                },
+            },
+        ),
+        (
+            f"{ours}/adaptivepolicies",
+            {
+                "apiVersion": "dask-adaptive.dev/v1alpha1",
+                "kind": "AdaptivePolicy",
+                "metadata": {"name": cluster.name},
+                "spec": {"clusterRef": {"name": cluster.name}, **policy},
+            },
+        ),
+    ]
+
+
+def handled(replicas: int) -> dict[str, str]:
+    return {HANDLED: json.dumps({"spec": {"worker": {"replicas": replicas}}})}
+
+
+def labels(cluster: Cluster) -> dict[str, str]:
+    return {
+        "dask.org/cluster-name": cluster.name,
+        "dask.org/workergroup-name": cluster.group,
+        "dask.org/component": "worker",
+        "sidecar.istio.io/inject": "false",
+    }
+
+
+def deployment(cluster: Cluster, name: str) -> Json:
+    """As dask-kubernetes' `build_worker_deployment_spec`."""
+    metadata = {"name": name, "labels": labels(cluster), "annotations": {}}
+    owner = {"apiVersion": DASK, "kind": "DaskWorkerGroup", "name": cluster.group, "uid": "u"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {**metadata, "ownerReferences": [owner]},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels(cluster)},
+            "template": {"metadata": metadata, "spec": worker_spec(cluster, name)},
+        },
+    }
+
+
+def worker_spec(cluster: Cluster, name: str) -> Json:
+    spec: Json = copy.deepcopy(WORKER)
+    spec["containers"][0]["env"] = [
+        {"name": "DASK_WORKER_NAME", "value": name},
+        {"name": "DASK_SCHEDULER_ADDRESS", "value": f"{cluster.address}"},
+    ]
+    return spec
+
+
+def pod(cluster: Cluster, name: str) -> Json:
+    """As the ReplicaSet of that Deployment would make it, on a node."""
+    owner = {
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{name}-{HASH}", "uid": "u",
+        "controller": True,
+    }  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-{HASH}-x",
+            "labels": {**labels(cluster), "pod-template-hash": HASH},
+            "ownerReferences": [owner],
+        },
+        "spec": {**worker_spec(cluster, name), "nodeName": "node-1"},
+    }
+
+
+def running(ip: str, at: str) -> Json:
+    """The status that a kubelet gives a pod whose worker runs."""
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": at}
+        for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+    ]
+    container = {
+        "name": "worker", "ready": True, "started": True, "restartCount": 0,
+        "image": WORKER["containers"][0]["image"], "imageID": "sha256:0",
+        "containerID": "containerd://0", "state": {"running": {"startedAt": at}},
+    }  # fmt: skip
+    return {
+        "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "hostIP": "10.255.0.1",
+        "startTime": at, "conditions": conditions, "containerStatuses": [container],
+    }  # fmt: skip

@@ -1,0 +1,164 @@
+"""
+Tables and a plot of what `run.py` has measured.
+
+    python -m bench.scale.report --add LINES     take over new figures; those of their size go
+    python -m bench.scale.report                 write docs/benchmarks/scale.md, .svg and .png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
+LINES = FOLDER / "scale.jsonl"
+
+#: design.md: for one operator.
+TARGETS = "Targets: half a core, 300 MB, a reaction within 5 s, no write at rest."
+
+Row = dict[str, Any]
+
+HEAD = """# Scale: one operator, many clusters
+
+`make bench-scale` writes this page. {targets}
+
+What is real: the operator (`controller.app`, in a process of its own), the API server and its
+etcd, the connections and messages between operator and schedulers. What is played: schedulers
+(they answer by the agent's own wire, with made-up workers and tasks), dask-kubernetes,
+Kubernetes' controllers and the kubelet (the bench makes Deployments and pods, and sets the pods'
+status itself; there is no kwok). Workers that are there from the start were written straight into
+etcd, as copies of what the API server had stored.
+
+- **reaction up**: from the moment a scheduler has more tasks until a watch shows `replicas`
+  raised. A cluster is visited every 5 s, so 2.5 s is what chance gives.
+- **reaction down**: from the end of the idle timeout until the scheduler is asked to retire the
+  first worker.
+- **CPU**: of the operator's process, in shares of one core. **RSS**: its median; **peak**: its
+  highest ever.
+- **late**: how late the operator's event loop is in one of a hundred seconds.
+- **writes**: requests that change something, but for the lease. **decisions**: as the history of
+  decisions counts.
+- **load**: the machine's load average when the figure was taken. On a crowded machine times and
+  CPU are too high.
+"""
+
+
+def quantile(values: Sequence[float | None], q: float) -> float | None:
+    found = sorted(v for v in values if v is not None)
+    return found[min(len(found) - 1, int(q * len(found)))] if found else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--add", type=Path)
+    options = parser.parse_args()
+    rows = read(LINES)
+    if options.add:
+        new = read(options.add)
+        sizes = {size(row) for row in new}
+        rows = [row for row in rows if size(row) not in sizes] + new
+        LINES.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return
+    (FOLDER / "scale.md").write_text(page(rows))
+    draw(rows)
+
+
+def read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def size(row: Row) -> tuple[int, int]:
+    return row["clusters"], row["workers"]
+
+
+def page(rows: Sequence[Row]) -> str:
+    parts = [HEAD.format(targets=TARGETS), "![reactions](scale.svg)\n"]
+    for one in dict.fromkeys(map(size, rows)):
+        clusters = f"{one[0]:,} cluster{'s' if one[0] > 1 else ''} of {one[1]:,} workers"
+        mine = [row for row in rows if size(row) == one]
+        parts.append(f"## {clusters}\n\n{usage(mine)}\n\n{reactions(mine)}\n")
+        parts += [f"{writes(row)}\n" for row in mine if row.get("decisions")]
+    return "\n".join(parts)
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    every = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in every)
+
+
+def usage(rows: Sequence[Row]) -> str:
+    lines = []
+    for row in rows:
+        if row["phase"] == "start":
+            took = f"{row['visited_s']:.0f} s to visit all, {row['cpu_s']:.0f} s of CPU"
+            lines.append([took, "", f"{row['rss']:.0f} MiB", f"{row['peak']:.0f} MiB", "", "", ""])
+            continue
+        passes = f"{row['passes'] / row['seconds']:.0f}" if "passes" in row else ""
+        lines.append([
+            row["phase"], f"{row['cpu']:.2f}", f"{row['rss']:.0f} MiB", f"{row['peak']:.0f} MiB",
+            f"{1000 * row['late_p99_s']:.0f} ms", passes, f"{row['load']:.1f}",
+        ])  # fmt: skip
+    return table(["phase", "CPU", "RSS", "peak", "late", "visits a second", "load"], lines)
+
+
+def reactions(rows: Sequence[Row]) -> str:
+    lines = []
+    for row in rows:
+        for what, key in (("up", "rises_s"), ("down", "falls_s")):
+            found = row.get(key)
+            if not found:
+                continue
+            missing = sum(v is None for v in found)
+            p50, p99 = quantile(found, 0.5), quantile(found, 0.99)
+            lines.append([
+                row["phase"], what, str(len(found)), seconds(p50), seconds(p99), str(missing),
+            ])  # fmt: skip
+    return table(["phase", "reaction", "changes", "p50", "p99", "none seen"], lines)
+
+
+def seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s"
+
+
+def writes(row: Row) -> str:
+    total, made = sum(row["writes"].values()), row["decisions"]
+    kinds = ", ".join(f"{k} {n}" for k, n in sorted(row["writes"].items(), key=lambda i: -i[1]))
+    text = f"Writes in '{row['phase']}': {total} for {row['changes']} changes of load"
+    return f"{text} and {made} decisions, {total / made:.1f} a decision: {kinds}."
+
+
+def draw(rows: Sequence[Row]) -> None:
+    """Each reaction of each phase, sorted: the share of changes that was answered within a time."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "scale"  # the same figures give the same file
+    import matplotlib.pyplot as plt
+
+    sizes = list(dict.fromkeys(map(size, rows)))
+    canvas, axes = plt.subplots(
+        1, len(sizes), figsize=(1 + 4.5 * len(sizes), 3.6), squeeze=False, layout="constrained",
+        sharey=True,
+    )  # fmt: skip
+    for axis, one in zip(axes[0], sizes, strict=True):
+        for row in (r for r in rows if size(r) == one):
+            for key, style in (("rises_s", "-"), ("falls_s", "--")):
+                found = sorted(v for v in row.get(key, ()) if v is not None)
+                if found:
+                    shares = [100 * (i + 1) / len(found) for i in range(len(found))]
+                    name = f"{'up' if style == '-' else 'down'}, {row['phase']}"
+                    axis.step(found, shares, style, where="post", label=name)
+        axis.axvline(5.0, color="grey", lw=0.8, ls=":")
+        axis.set_title(f"{one[0]:,} x {one[1]:,} workers")
+        axis.set_xlabel("seconds")
+        axis.legend(frameon=False, fontsize=8)
+    axes[0, 0].set_ylabel("% of changes answered")
+    for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 110})):
+        canvas.savefig(FOLDER / f"scale.{ending}", **options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""
+Many clusters, or a large one, under one operator: reaction, CPU, memory, API writes.
+
+    python -m bench.scale.run --clusters 1000 --workers 50 >>scale.jsonl
+
+Needs KUBECONFIG of an API server that nobody else uses (its Deployments and pods are watched), and
+ETCD, the address of its etcd; `scripts/bench-scale.sh` boots both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.scale.bodies import Cluster
+from bench.scale.processes import Farms, MeasuredOperator, writes
+from bench.scale.seed import seed_clusters, seed_workers
+from bench.scale.upstream import Upstream
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.history import HISTORY_LABEL, history_of
+from dask_adaptive.kube.resources import CONFIG_MAPS
+
+#: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
+IDLE_S = 15.0
+
+#: After the last change, for its consequences.
+CONSEQUENCES_S = 30.0
+
+#: A scheduler so slow that each answer comes just before the operator gives up (5 s).
+SLOW_S = 4.9
+
+
+class Bench:
+    """One size of the world, with everything that runs in it."""
+
+    def __init__(self, options: argparse.Namespace, api: KubeApi) -> None:
+        self.options, self.api = options, api
+        self.clusters = clusters_of(options)
+        self.farms = Farms()
+        self.upstream = Upstream(api, self.clusters, join=self.farms.join, leave=self.farms.leave)
+        self.logs = Path(tempfile.mkdtemp(prefix="bench-scale-"))
+        self.dice = random.Random(7)
+        self.retires: list[tuple[str, str, float]] = []
+        self._fresh = list(self.clusters)
+        self.dice.shuffle(self._fresh)
+
+    async def set_up(self, stack: contextlib.AsyncExitStack) -> None:
+        say(f"logs are in {self.logs}")
+        names = [c.name for c in self.clusters]
+        stack.push_async_callback(self.farms.close)
+        await self.farms.start(
+            names, processes=self.options.processes, log=self.logs / "schedulers.log"
+        )
+        most = 2 * self.options.workers
+        policy = {
+            "maxReplicas": most, "idleTimeout": f"{IDLE_S:g}s", "target": self.options.target,
+        }  # fmt: skip
+        began = time.monotonic()
+        await seed_clusters(self.api, self.clusters, policy=policy)
+        workers = await seed_workers(self.api, os.environ["ETCD"], self.clusters)
+        self.upstream.seeded({c: [name for name, _ in rows] for c, rows in workers.items()})
+        for cluster, rows in workers.items():
+            await self.farms.join(cluster, rows)
+            await self.farms.load(cluster, len(rows))
+        say(f"seeded in {time.monotonic() - began:.0f} s")
+        stack.push_async_callback(_end, asyncio.create_task(self.upstream.run()))
+
+    async def start_operator(self, stack: contextlib.AsyncExitStack) -> float:
+        """Returns how long it takes until every cluster has been visited and nothing is new."""
+        stand_ins = {c.address: self.farms.addresses[c.name] for c in self.clusters}
+        began = time.monotonic()
+        self.operator = await MeasuredOperator.start(
+            stand_ins, http_port=free_port(), log=self.logs / "operator.log"
+        )
+        stack.push_async_callback(self.operator.close)
+        say(f"operator: pid {self.operator.pid}")
+        while min((await self.farms.observed()).values()) == 0:
+            await asyncio.sleep(0.5)
+        visited_s = time.monotonic() - began
+        say(f"every cluster was visited after {visited_s:.0f} s")
+        await self.operator.settled(quiet_s=15.0, timeout_s=300.0)
+        return visited_s
+
+    async def rest(self) -> dict[str, Any]:
+        began, before = time.monotonic(), await self.farms.observed()
+        await asyncio.sleep(self.options.rest)
+        found = self.operator.within(began, time.monotonic())
+        after = await self.farms.observed()
+        passes = sum(after.values()) - sum(before.values())
+        return {**found, "passes": passes, "writes": writes(found["calls"])}
+
+    async def churn(self, but: Sequence[Cluster] = ()) -> dict[str, Any]:
+        """A share of the clusters changes each minute, half up and half down."""
+        began, began_at = time.monotonic(), time.time()
+        every_s = 60.0 / (self.options.churn * len(self.clusters))
+        changed: list[tuple[Cluster, int, float]] = []
+        while time.monotonic() - began < self.options.churn_for:
+            cluster = self._next(but)
+            by = self.options.by if len(changed) % 2 == 0 else -self.options.by
+            at = await self.farms.load(cluster.name, self.upstream.replicas[cluster.name] + by)
+            changed.append((cluster, by, at))
+            await asyncio.sleep(self.dice.uniform(0.5, 1.5) * every_s)
+            self.retires += await self.farms.retires()
+        await asyncio.sleep(IDLE_S + CONSEQUENCES_S)
+        self.retires += await self.farms.retires()
+        found = self.operator.within(began, time.monotonic())
+        made = await self._decisions(began_at)
+        return {
+            **found,
+            "changes": len(changed),
+            "rises_s": [self._risen(c, at) for c, by, at in changed if by > 0],
+            "falls_s": [self._fallen(c, at) for c, by, at in changed if by < 0],
+            "decisions": made,
+            "writes": writes(found["calls"]),
+            "problems": self.upstream.problems,
+        }
+
+    def _next(self, but: Sequence[Cluster]) -> Cluster:
+        while True:
+            if not self._fresh:
+                self._fresh = list(self.clusters)
+                self.dice.shuffle(self._fresh)
+            cluster = self._fresh.pop()
+            if cluster not in but:
+                return cluster
+
+    def _risen(self, cluster: Cluster, since: float) -> float | None:
+        """How long until `replicas` was seen raised; None: it was not."""
+        return next(
+            (
+                at - since
+                for name, before, now, at in self.upstream.changes
+                if name == cluster.name and at >= since and now > before
+            ),
+            None,
+        )
+
+    def _fallen(self, cluster: Cluster, since: float) -> float | None:
+        """How long, after the idle timeout, until a worker was asked to leave; None: none was."""
+        return next(
+            (
+                at - since - IDLE_S
+                for name, _, at in self.retires
+                if name == cluster.name and at >= since
+            ),
+            None,
+        )
+
+    async def _decisions(self, since: float) -> int:
+        found = 0
+        async for body in self.api.each(CONFIG_MAPS.path(), selector=HISTORY_LABEL):
+            found += sum(d.at >= since for d in history_of(body))
+        return found
+
+    async def spoil(self) -> list[Cluster]:
+        """Of every hundred clusters one is slow, one dead and one a black hole; at least one."""
+        each = max(1, len(self.clusters) // 100)
+        spoilt = self.dice.sample(self.clusters, 3 * each)
+        names = [c.name for c in spoilt]
+        await self.farms.delay(names[:each], SLOW_S)
+        await self.farms.die(names[each : 2 * each])
+        await self.farms.fall_silent(names[2 * each :])
+        return spoilt
+
+
+def clusters_of(options: argparse.Namespace) -> list[Cluster]:
+    return [
+        Cluster(f"c{i:04}", f"team-{i % options.namespaces:02}", options.workers)
+        for i in range(options.clusters)
+    ]
+
+
+async def bench(options: argparse.Namespace) -> None:
+    api = await KubeApi.connect(timeout_s=60.0)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(api.close)
+        world = Bench(options, api)
+        await world.set_up(stack)
+        started_s = await world.start_operator(stack)
+        tell(options, "start", {"visited_s": started_s, **world.operator.samples[-1]})
+        if options.hold:
+            say("holding; end with Ctrl-C")
+            await asyncio.sleep(options.hold)
+        tell(options, "rest", await world.rest())
+        tell(options, "churn", await world.churn())
+        if len(world.clusters) >= 4:
+            spoilt = await world.spoil()
+            await asyncio.sleep(20)
+            tell(options, "churn among bad ones", await world.churn(but=spoilt))
+
+
+def tell(options: argparse.Namespace, phase: str, found: dict[str, Any]) -> None:
+    row = {
+        "clusters": options.clusters,
+        "workers": options.workers,
+        "phase": phase,
+        "load": os.getloadavg()[0],
+        **found,
+    }
+    print(json.dumps(row), flush=True)
+    say(json.dumps({k: v for k, v in row.items() if not k.endswith("s_s")})[:1500])
+
+
+def say(text: str) -> None:
+    print(f"bench-scale: {text}", file=sys.stderr, flush=True)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--clusters", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=50)
+    parser.add_argument("--namespaces", type=int, default=50)
+    parser.add_argument("--processes", type=int, default=2, help="of simulated schedulers")
+    parser.add_argument("--rest", type=float, default=60.0, help="seconds of nothing new")
+    parser.add_argument("--churn", type=float, default=0.05, help="share changing each minute")
+    parser.add_argument("--churn-for", type=float, default=120.0, help="seconds of changes")
+    parser.add_argument("--by", type=int, default=5, help="workers that a change is about")
+    parser.add_argument("--target", type=json.loads, default={}, help="spec.target, as JSON")
+    parser.add_argument("--hold", type=float, default=0.0, help="seconds for a look inside")
+    asyncio.run(bench(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""
+The same workloads under upstream's autoscaler and under ours, on a real node, side by side.
+
+    make bench-upstream                                  all, three times each
+    make bench-upstream WORKLOADS="shuffle slow-step" REPEATS=1
+
+Writes a line of JSON a run to docs/benchmarks/upstream.jsonl; `report.py` makes the table. Needs a
+cluster with both operators (`make node-up install`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+from distributed import Client
+from upstream import watch
+from upstream.watch import Counter, Seen, Watch
+from upstream.workloads import WORKLOADS, Workload
+
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.resources import DEPLOYMENTS, GROUPS, SERVICES, Resource
+from support.e2e_objects import adaptive_policy, autoscaler, dask_cluster, worker_group
+from support.kube_server import Kubectl
+
+cloudpickle.register_pickle_by_value(watch)  # schedulers have no such module
+
+SIDES = ("upstream", "ours")
+NODES = Resource("", "v1", "nodes", "Node")
+
+#: Upstream waits 15 s between two changes; ours lets a worker rest as long before it may leave.
+IDLE = "15s"
+
+
+async def one_run(api: KubeApi, admin: Kubectl, name: str, side: str) -> Seen:
+    workload = WORKLOADS[name]
+    namespace = f"bench-{uuid.uuid4().hex[:8]}"
+    admin("create", "namespace", namespace)
+    try:
+        return await _in(api, admin.within(namespace), name, workload, side)
+    finally:
+        admin("delete", "namespace", namespace, "--wait=true", "--timeout=120s")
+
+
+async def _in(api: KubeApi, kubectl: Kubectl, name: str, workload: Workload, side: str) -> Seen:
+    requests = await _share(api, workload.node_room)
+    cluster = dask_cluster("c", replicas=1, requests=requests)
+    if side == "upstream":  # nothing of ours may be in its scheduler
+        cluster["metadata"]["annotations"] = {"dask-adaptive.dev/inject": "false"}
+    kubectl.apply(cluster)
+    client = await _client(api, kubectl.namespace)
+    try:
+        await client.register_plugin(Counter())
+        if workload.second_group:
+            kubectl.apply(worker_group("c", "second", replicas=workload.second_group))
+        await _until_connected(client, 1 + workload.second_group)
+        kubectl.apply(_scaler(side, workload))
+        await asyncio.sleep(8)  # either has had its first look
+        return await _watched(api, kubectl, client, Seen(name, side), workload)
+    finally:
+        await client.close()
+
+
+async def _watched(
+    api: KubeApi, kubectl: Kubectl, client: Client, seen: Seen, workload: Workload
+) -> Seen:
+    watch = Watch(seen, api=api, namespace=kubectl.namespace, group="c-default", client=client)
+    try:
+        await asyncio.wait_for(workload.run(client), workload.patience_s)
+    except asyncio.TimeoutError:
+        seen.note = f"not done within {workload.patience_s:.0f} s"
+    seen.makespan_s = watch.elapsed_s
+    await watch.stop()
+    return seen
+
+
+def _scaler(side: str, workload: Workload) -> dict[str, Any]:
+    if side == "upstream":
+        return autoscaler("c", minimum=1, maximum=workload.maximum)
+    spec = {"minReplicas": 1, "maxReplicas": workload.maximum, "idleTimeout": IDLE}
+    policy = adaptive_policy("c", **spec, **workload.policy)
+    del policy["spec"]["target"]  # the default
+    return policy
+
+
+async def _share(api: KubeApi, room: int) -> dict[str, str]:
+    if not room:
+        return {}
+    nodes = await api.list(NODES.path())
+    kibibytes = max(int(n["status"]["allocatable"]["memory"].removesuffix("Ki")) for n in nodes)
+    return {"memory": f"{math.floor(kibibytes * 0.9 / room)}Ki"}
+
+
+async def _client(api: KubeApi, namespace: str) -> Client:
+    for _ in range(240):
+        await asyncio.sleep(0.5)
+        try:
+            found = await api.get(DEPLOYMENTS.path(namespace, "c-scheduler"))
+            service = await api.get(SERVICES.path(namespace, "c-scheduler"))
+            await api.get(GROUPS.path(namespace, "c-default"))
+        except Exception:  # not there yet
+            continue
+        if found.get("status", {}).get("availableReplicas"):
+            make: Any = Client
+            address = f"tcp://{service['spec']['clusterIP']}:8786"
+            return await make(address, asynchronous=True, timeout="30s")
+    raise SystemExit("upstream's operator has not made the cluster within 120 s")
+
+
+async def _until_connected(client: Client, workers: int) -> None:
+    await asyncio.wait_for(client.wait_for_workers(workers), 120)
+
+
+def _line(seen: Seen, run: int) -> dict[str, Any]:
+    return {
+        "workload": seen.workload,
+        "side": seen.side,
+        "run": run,
+        "makespan_s": round(seen.makespan_s, 1),
+        "worker_seconds": round(seen.worker_seconds()),
+        "redone": seen.redone,
+        "killed": seen.counts.get("killed", 0),
+        "wrong_group": seen.wrong_group(),
+        "direction_changes": seen.direction_changes(),
+        "all_there_s": seen.reached_s(min(6, WORKLOADS[seen.workload].maximum)),
+        "peak": max((row[1] for row in seen.samples), default=0),
+        "tasks": seen.counts.get("tasks", 0),
+        "note": seen.note,
+        "samples": [[round(t, 1), made, on - others] for t, made, on, others in seen.samples],
+    }
+
+
+async def _both(api: KubeApi, admin: Kubectl, name: str, run: int) -> list[dict[str, Any]]:
+    """At the same time, so that the machine is as busy for the one as for the other."""
+    sides = SIDES if run % 2 == 0 else SIDES[::-1]
+    runs = [one_run(api, admin, name, side) for side in sides]
+    if WORKLOADS[name].node_room:  # the one must not take the other's room
+        seen = [await each for each in runs]
+    else:
+        seen = list(await asyncio.gather(*runs))
+    return [_line(each, run) for each in seen]
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/upstream.jsonl"))
+    options = parser.parse_args()
+    unknown = set(options.workloads) - set(WORKLOADS)
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    admin = Kubectl(os.environ["KUBECONFIG"])
+    api = await KubeApi.connect()
+    with options.out.open("a") as out:
+        for run in range(options.repeats):
+            for name in options.workloads:
+                for line in await _both(api, admin, name, run):
+                    out.write(json.dumps(line) + "\n")
+                    out.flush()
+                    told = {k: v for k, v in line.items() if k != "samples"}
+                    print(json.dumps(told), flush=True)
+    await api.close()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,366 @@
+"""What an agent says of the work that waits, against real schedulers of each release."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import distributed
+from distributed import Client, Event, Scheduler, Worker
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.quiet import NOBODY
+from support.agent_work import ask, until
+
+ONE = [("127.0.0.1", 1)]
+
+Columns = dict[str, list[Any]]
+
+
+def hold(_: Any, event: str) -> int:
+    Event(event).wait()
+    return 1
+
+
+def add(*values: Any) -> int:
+    return 1
+
+
+async def demand(scheduler: Any) -> dict[str, Any]:
+    found: dict[str, Any] = (await ask(scheduler, wire.OBSERVE, demand=True))["demand"]
+    return found
+
+
+def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is said of each prefix, by its name."""
+    columns: Columns = found["prefixes"]
+    assert set(wire.PrefixWork.__annotations__) == set(columns)
+    assert 1 == len({len(column) for column in columns.values()})
+    return {
+        name: {key: column[i] for key, column in columns.items()}
+        for i, name in enumerate(columns["name"])
+    }
+
+
+async def until_running(scheduler: Any, tasks: int) -> None:
+    await until(lambda: sum(len(w.processing) for w in scheduler.workers.values()) >= tasks)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_it_is_said_only_to_those_who_ask(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+
+    seen = await ask(s, wire.OBSERVE)
+
+    assert seen["demand"] is None
+    assert not seen["wants"]
+    assert not (await demand(s))["prefixes"]["name"]
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_tasks_are_counted_by_prefix_and_state(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    event = Event("go", client=c)
+    source = c.map(hold, range(10), event="go", key=[f"source-{i}" for i in range(10)])
+    step = [c.submit(add, f, key=f"step-{i}") for i, f in enumerate(source)]
+    await until_running(s, 1)
+    await until(lambda: len(s.tasks) == 20)
+
+    found = rows(await demand(s))
+
+    said = found["source"]
+    assert 10 == said["running"] + said["ready"]
+    assert 0 == said["waiting"]
+    assert -1 == said["mean_ms"]
+    assert (10, 0, 0) == (said["width"], said["level"], said["done"])
+    said = found["step"]
+    assert (0, 0, 10) == (said["running"], said["ready"], said["waiting"])
+    # Each waits for one: all ten can run side by side, one after its own source.
+    assert (10, 1, 1.0) == (said["width"], said["level"], said["fan_in"])
+
+    await event.set()
+    await c.gather(step)
+    assert {} == rows(await demand(s))
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_a_chain_is_as_wide_as_one_task(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    event = Event("go", client=c)
+    last = c.submit(hold, 0, event="go", key="link-0")
+    links = [last]
+    for i in range(1, 100):
+        last = c.submit(add, last, key=f"link-{i}")
+        links.append(last)
+    await until(lambda: len(s.tasks) >= 100)
+    await until_running(s, 1)
+
+    said = rows(await demand(s))["link"]
+
+    assert (1, 0, 99) == (said["running"], said["ready"], said["waiting"])
+    assert (1, 0) == (said["width"], said["level"])
+    await event.set()
+    await c.gather(links)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_two_kinds_by_turns_are_a_chain_too(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    event = Event("go", client=c)
+    last = c.submit(hold, 0, event="go", key="even-0")
+    links = [last]
+    for i in range(1, 60):
+        last = c.submit(add, last, key=f"{'odd' if i % 2 else 'even'}-{i}")
+        links.append(last)
+    await until(lambda: len(s.tasks) >= 60)
+    await until_running(s, 1)
+
+    found = rows(await demand(s))
+
+    assert found["even"]["width"] + found["odd"]["width"] <= 2
+    await event.set()
+    await c.gather(links)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_a_tree_begins_as_wide_as_its_leaves(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    event = Event("go", client=c)
+    leaves = c.map(hold, range(32), event="go", key=[f"leaf-{i}" for i in range(32)])
+    row, level, every = leaves, 0, list(leaves)
+    while len(row) > 1:
+        level += 1
+        pairs = list(zip(row[::2], row[1::2]))  # noqa: B905
+        row = [c.submit(add, *pair, key=f"sum-{level}-{i}") for i, pair in enumerate(pairs)]
+        every += row
+    await until(lambda: len(s.tasks) >= 63)
+    await until_running(s, 1)
+
+    said = rows(await demand(s))["sum"]
+
+    assert 31 == said["waiting"]
+    assert (16, 1, 2.0) == (said["width"], said["level"], said["fan_in"])
+    await event.set()
+    await c.gather(every)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_one_that_waits_for_all_has_their_number(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    event = Event("go", client=c)
+    parts = c.map(hold, range(40), event="go", key=[f"part-{i}" for i in range(40)])
+    end = c.submit(add, *parts, key="end-0")
+    await until(lambda: len(s.tasks) >= 41)
+
+    said = rows(await demand(s))["end"]
+
+    assert (1, 1, 40.0) == (said["width"], said["level"], said["fan_in"])
+    await event.set()
+    await end
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_means_are_of_all_late_runs_not_of_the_last(
+    c: Client, s: Scheduler, a: Worker
+) -> None:
+    """`duration_average` is half the newest run: what rare long tasks make of it is no mean."""
+    install(s)
+    quick = c.map(time.sleep, [0.01] * 30, key=[f"task-{i}" for i in range(30)])
+    await c.gather(quick)
+    await c.submit(time.sleep, 1.0, key="task-30")
+    assert s.task_prefixes["task"].duration_average > 0.4 or (
+        s.task_prefixes["task"].duration_average == -1
+    )
+    event = Event("go", client=c)
+    last = c.submit(hold, 0, event="go", key="task-31")
+    await until_running(s, 1)
+
+    said = rows(await demand(s))["task"]
+
+    assert 30 < said["mean_ms"] < 100  # (30 x 10 ms + 1 s) / 31
+    assert 31 == said["done"]
+    await event.set()
+    await last
+    del quick
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_how_long_a_task_runs_is_as_heartbeats_say(
+    c: Client, s: Scheduler, a: Worker
+) -> None:
+    install(s)
+    event = Event("go", client=c)
+    future = c.submit(hold, 0, event="go", key="long-0")
+    await until_running(s, 1)
+    await asyncio.sleep(0.3)
+    await a.heartbeat()
+
+    said = rows(await demand(s))["long"]
+
+    assert said["longest_ms"] >= 200
+    await event.set()
+    await future
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_what_needs_a_resource_is_told_by_kind(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    gpu = [c.submit(add, i, key=f"gpu-{i}", resources={"GPU": 1}) for i in range(5)]
+    big = c.submit(add, 0, key="big-0", resources={"MEM": 7.5})
+    await until(lambda: len(s.unrunnable) == 6)
+
+    found = await demand(s)
+
+    first, second = found["needs"]
+    assert (5, 5, {"GPU": 1.0}) == (first["tasks"], first["stuck"], first["resources"])
+    assert (1, 1, {"MEM": 7.5}) == (second["tasks"], second["stuck"], second["resources"])
+    assert 5 * found["unknown_ms"] == first["ms"]
+    assert ([], [], False) == (list(first["workers"]), list(first["able"]), first["loose"])
+    assert (5, 5) == (rows(found)["gpu"]["ready"], rows(found)["gpu"]["bound"])
+    async with Worker(s.address, name="g", resources={"GPU": 1, "MEM": 8}):
+        await c.gather([*gpu, big])
+
+
+@gen_cluster(
+    nthreads=[("127.0.0.1", 1), ("127.0.0.1", 1)], client=True,
+    worker_kwargs={"resources": {"GPU": 2}},
+)  # fmt: skip
+async def test_assigned_tasks_with_needs_are_told_and_who_may_run_them(
+    c: Client, s: Scheduler, a: Worker, b: Worker
+) -> None:
+    """`is_rootish` leaves them out in each release: however many there are, none is queued."""
+    install(s)
+    event = Event("go", client=c)
+    keys = [f"gpu-{i}" for i in range(50)]
+    futures = c.map(hold, range(50), event="go", key=keys, resources={"GPU": 1})
+    await until_running(s, 50)
+    assert not s.queued
+
+    (need,) = (await demand(s))["needs"]
+
+    assert (50, 0, {"GPU": 1.0}) == (need["tasks"], need["stuck"], need["resources"])
+    assert {str(a.name), str(b.name)} == set(need["able"])
+    await event.set()
+    await c.gather(futures)
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)] * 2, client=True)
+async def test_tasks_that_name_workers_are_told_with_their_names(
+    c: Client, s: Scheduler, a: Worker, b: Worker
+) -> None:
+    install(s)
+    event = Event("go", client=c)
+    here = c.submit(hold, 0, event="go", key="here-0", workers=[a.address])
+    loose = c.submit(
+        hold, 1, event="go", key="loose-0", workers=["127.0.0.99"], allow_other_workers=True
+    )
+    behind = c.submit(add, here, key="behind-0", workers=[a.address])
+    await until_running(s, 2)
+    await until(lambda: "behind-0" in s.tasks)
+
+    found = await demand(s)
+
+    by_loose = {need["loose"]: need for need in found["needs"]}
+    assert [str(a.name)] == list(by_loose[False]["workers"])
+    assert (1, 0, 1) == tuple(by_loose[False][k] for k in ("tasks", "stuck", "waiting"))
+    assert ["127.0.0.99"] == list(by_loose[True]["hosts"])
+    assert 1 == rows(found)["behind"]["bound"]
+    await event.set()
+    await c.gather([here, loose, behind])
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_a_task_that_has_seceded_takes_no_thread(c: Client, s: Scheduler, a: Worker) -> None:
+    def outer() -> int:
+        with distributed.worker_client():
+            Event("go").wait()
+        return 1
+
+    install(s)
+    event = Event("go", client=c)
+    future = c.submit(outer, key="outer-0")
+    await until(lambda: any(w.long_running for w in s.workers.values()))
+
+    assert "outer" not in rows(await demand(s))
+    await event.set()
+    await future
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_many_prefixes_are_added_up(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    event = Event("go", client=c)
+    first = c.submit(hold, 0, event="go", key="first-0")
+    many = [c.submit(add, first, key=f"kind{i:03}-0") for i in range(300)]
+    await until(lambda: len(s.tasks) >= 301)
+
+    found = rows(await demand(s))
+
+    assert 200 == len(found)
+    assert 300 == sum(row["waiting"] for row in found.values())
+    assert 102 == found["…"]["waiting"] + found["…"]["running"]
+    await event.set()
+    await c.gather(many)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_work_that_comes_again_and_again_is_noted(c: Client, s: Scheduler, a: Worker) -> None:
+    agent = install(s)
+    clock = [100.0]
+    incoming = agent.demand._incoming
+    incoming._clock = lambda: clock[0]
+    incoming.look(lambda _: 1.0)
+    for k in range(4):
+        await c.gather(c.map(add, range(10), key=[f"cell-{k}-{i}" for i in range(10)]))
+        clock[0] += 20.0
+        incoming.look(lambda _: 1.0)
+        if not k:
+            assert (0.0, 0.0) == (incoming.rate(), incoming.every_s())  # it came at once
+
+    assert (0.5, 20.0) == (incoming.rate(), incoming.every_s())
+    clock[0] += 39.0
+    assert 0.5 == incoming.rate()
+    clock[0] += 2.0  # twice the usual time has passed: it may not come again
+    assert 0.0 == incoming.rate()
+    clock[0] += 400.0
+    incoming.look(lambda _: 1.0)
+    assert (0.0, 0.0) == (incoming.rate(), incoming.every_s())
+
+
+@gen_cluster(nthreads=ONE, client=False)
+async def test_a_cluster_is_quiet_since_its_last_task_and_client(s: Scheduler, a: Worker) -> None:
+    agent = install(s)
+    clock = [0.0]
+    quiet = agent.demand.quiet
+    quiet._clock = lambda: clock[0]
+    quiet._task_at = quiet._client_at = 0.0
+
+    async def seen(at: float) -> tuple[int, int]:
+        clock[0] = at
+        answer = (await ask(s, wire.OBSERVE))["quiet"]
+        return answer["no_task_ms"], answer["no_client_ms"]
+
+    await seen(1.0)
+    assert (9_000, 10_000) >= await seen(10.0)
+    async with Client(s.address, asynchronous=True) as c:
+        assert 0 == (await seen(20.0))[1]
+        await c.submit(add, 1)  # came and went between two looks
+        assert (0, 0) == await seen(30.0)
+        event = Event("go", client=c)
+        future = c.submit(hold, 0, event="go")
+        await until_running(s, 1)
+        assert (0, 0) == await seen(40.0)
+        await event.set()
+        await future
+        clock[0] = 50.0
+        await seen(50.0)
+        future.release()
+        await until(lambda: not [ts for ts in s.tasks.values() if ts.state == "memory"])
+        # Letting go of a result is no task.
+        assert (10_000, 0) == await seen(60.0)
+        clock[0] = 70.0
+    await until(lambda: not s.clients.keys() - {NOBODY})
+    assert (30_000, 10_000) == await seen(80.0)

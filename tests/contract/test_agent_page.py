@@ -1,0 +1,504 @@
+"""The page in the dashboard: how it gets in and out, what it shows, that it is no bother."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, Worker
+from distributed.core import Status
+from tornado.httpclient import AsyncHTTPClient
+
+from dask_adaptive_agent import preload, wire
+from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.bootstrap import render, sources
+from dask_adaptive_agent.page.look import FRESH_S, Looks
+from support.agent_work import ask, retire, until
+
+ROOT = Path(__file__).parents[2]
+HAS_BOKEH = importlib.util.find_spec("bokeh") is not None
+with_bokeh = pytest.mark.skipif(not HAS_BOKEH, reason="this release is installed without bokeh")
+
+#: Bokeh's own, by release.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:bokeh"),
+    pytest.mark.filterwarnings("ignore::bokeh.util.warnings.BokehUserWarning")
+    if HAS_BOKEH
+    else pytest.mark.filterwarnings("default"),
+]
+
+ENTRY = '<a href="adaptive">Adaptive</a>'
+
+
+@contextlib.asynccontextmanager
+async def scheduler(**options: Any) -> AsyncIterator[Any]:
+    kwargs = {"port": 0, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", **options}
+    async with Scheduler(**kwargs) as s:
+        yield s
+
+
+async def get(s: Any, path: str) -> tuple[int, str]:
+    url = f"http://127.0.0.1:{s.http_server.port}/{path}"
+    answer = await AsyncHTTPClient().fetch(url, raise_error=False, follow_redirects=False)
+    return answer.code, answer.body.decode(errors="replace")
+
+
+async def pages(s: Any, prefix: str = "") -> dict[str, bool]:
+    """Which of these pages are served, and whether each has ours in its navigation bar."""
+    served = {}
+    for name in ("workers", "adaptive"):  # those that are made quickly
+        code, body = await get(s, prefix + name)
+        if code == 200:
+            served[name] = ENTRY in body
+    return served
+
+
+ALL = {"workers": True, "adaptive": True}
+STOCK = {"workers": False}
+
+
+@with_bokeh
+async def test_it_is_in_the_dashboard_and_its_navigation_bar() -> None:
+    async with scheduler() as s:
+        assert STOCK == await pages(s)
+
+        agent = install(s)
+
+        assert agent.page.is_in_place
+        assert s.handlers[wire.HELLO]()["hooks"]["page"]
+        assert ALL == await pages(s)
+        assert 404 == (await get(s, "nothing"))[0]
+
+
+@with_bokeh
+async def test_it_goes_without_a_trace_and_comes_again() -> None:
+    async with scheduler() as s:
+        before = list(s.http_application.applications)
+        agent = install(s)
+        assert 200 == (await get(s, "adaptive"))[0]
+        (session,) = agent.page._app.get_sessions("/adaptive")
+
+        uninstall(s)
+
+        assert STOCK == await pages(s)
+        assert before == s.http_application.applications
+        assert session.destroyed
+        assert not agent.page.is_in_place
+        install(s)
+        assert ALL == await pages(s)
+        assert 1 == (await get(s, "workers"))[1].count(ENTRY)
+
+
+@with_bokeh
+async def test_it_comes_with_the_preload() -> None:
+    async with scheduler() as s:
+        await preload.dask_setup(s)
+        assert ALL == await pages(s)
+
+        await preload.dask_teardown(s)
+
+        assert STOCK == await pages(s)
+
+
+@with_bokeh
+@pytest.mark.parametrize("prefix", ["team", "/team/a/"])
+async def test_it_is_where_the_dashboard_is(prefix: str) -> None:
+    async with scheduler(http_prefix=prefix) as s:
+        install(s)
+
+        assert ALL == await pages(s, prefix.strip("/") + "/")
+        assert 404 == (await get(s, "adaptive"))[0]
+
+
+@with_bokeh
+async def test_two_schedulers_of_a_process_have_a_page_each() -> None:
+    async with scheduler() as one, scheduler() as other:
+        install(one)
+        assert (ALL, STOCK) == (await pages(one), await pages(other))
+        install(other)
+
+        uninstall(one)
+
+        assert (STOCK, ALL) == (await pages(one), await pages(other))
+
+
+@with_bokeh
+async def test_it_ends_with_its_scheduler() -> None:
+    async with scheduler() as s:
+        agent = install(s)
+        app = agent.page._app
+        assert app._cleanup_job.is_running()
+
+    assert not app._cleanup_job.is_running()
+    assert not agent.page.is_in_place
+
+
+async def test_without_a_dashboard_there_is_no_page() -> None:
+    async with scheduler(dashboard=False) as s:
+        agent = install(s)
+
+        assert not agent.page.is_in_place
+        assert not s.handlers[wire.HELLO]()["hooks"]["page"]
+        assert 404 == (await get(s, "adaptive"))[0]
+        uninstall(s)
+
+
+#: As in an image without bokeh: a scheduler that is asked for a dashboard says that it is missing.
+NO_BOKEH = """
+import asyncio, sys
+sys.modules["bokeh"] = None
+from distributed import Scheduler
+from dask_adaptive_agent.attach import install, uninstall
+async def main():
+    async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as s:
+        agent = install(s)
+        routes = list(s.http_application.applications)
+        assert not agent.page.is_in_place
+        uninstall(s)
+        assert routes == s.http_application.applications
+    assert not [name for name in sys.modules if name.startswith("bokeh.")]
+    print("fine")
+asyncio.run(main())
+"""
+
+
+def test_without_bokeh_there_is_no_page() -> None:
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NO_BOKEH], env=path, capture_output=True, text=True
+    )
+
+    assert (0, "fine") == (done.returncode, done.stdout.strip()), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_of_bokeh_is_imported_before_it_is_needed() -> None:
+    code = (
+        "import sys; sys.modules['bokeh'] = None; import dask_adaptive_agent.attach;"
+        "import dask_adaptive_agent.page.look, dask_adaptive_agent.page.rows"
+    )
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=path)
+
+
+#: A process without a copy of the agent, which gets one as a text or as a zip file.
+ATTACHED = """
+import asyncio, os, sys
+from distributed import Scheduler
+from tornado.httpclient import AsyncHTTPClient
+async def main():
+    async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as s:
+        text = sys.stdin.read()
+        if text:
+            exec(text.replace("THE-ID", s.id), {})
+        import dask_adaptive_agent.page.page as page
+        url = f"http://127.0.0.1:{s.http_server.port}/adaptive"
+        answer = await AsyncHTTPClient().fetch(url)
+        print(answer.code, page.__spec__.origin)
+asyncio.run(main())
+"""
+
+
+@with_bokeh
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["text", "zip"])
+def test_it_needs_no_file_of_its_own(way: str, tmp_path: Path) -> None:
+    texts = sources()
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    given = render(texts, "THE-ID") if way == "text" else ""
+    if way == "zip":
+        with zipfile.ZipFile(tmp_path / "agent.zip", "w") as file:
+            for name, text in texts.items():
+                is_package = any(other.startswith(f"{name}.") for other in texts)
+                file.writestr(name.replace(".", "/") + ("/__init__" * is_package) + ".py", text)
+        env["PYTHONPATH"] = str(tmp_path / "agent.zip")
+        env["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"] = "dask_adaptive_agent.preload"
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ATTACHED], input=given, cwd=tmp_path, env=env,
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+    code, origin = done.stdout.split(" ", 1)
+    assert "200" == code
+    assert ("<dask-adaptive" if way == "text" else "agent.zip") in origin
+
+
+async def filled(s: Any, a: Any, b: Any) -> Any:
+    """Two workers: one is pinned by a person, the other has had all the runs that it may have."""
+    agent = install(s)
+    async with Client(s.address, asynchronous=True) as client:
+        await client.gather(client.map(abs, range(3), workers=[b.address]))
+    await ask(
+        s, wire.PIN, names=["a"], source=wire.MANUAL, owner="annotation", ttl_ms=7_200_000,
+        reason="<b>look</b>",
+    )  # fmt: skip
+    await ask(
+        s, wire.LIMIT, session=agent.session, names=["b"], runs=[3], left_ms=[5_400_000],
+        profile=[0], profiles=[{"failures": 5}], stops=1,
+    )  # fmt: skip
+    s.handlers[wire.ANNOUNCE](
+        policy="etl<", message="2 wanted", arriving=[(3, 20_000)],
+        workers=[("a", "from the operator, about a"), ("b", "from the operator, about b")],
+        decisions=[
+            (1_700_000_000_000, "g", "First", "1 → 2"),
+            (1_700_000_060_000, "g", "Last", "x"),
+        ],
+    )  # fmt: skip
+    await ask(s, wire.WANT, workers=4, ttl_ms=60_000, owner="me", group="etl-gpu")
+    return agent
+
+
+@pytest.fixture
+async def s() -> AsyncIterator[Any]:
+    async with scheduler() as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def worker(s: Any, name: str) -> AsyncIterator[Any]:
+    """A worker that the scheduler has heard to be running: releases up to 2023.5 say so later."""
+    async with Worker(s.address, name=name, nthreads=1, memory_limit=0, dashboard=False) as made:
+        await until(lambda: s.workers[made.address].status is Status.running)
+        yield made
+
+
+@pytest.fixture
+async def a(s: Any) -> AsyncIterator[Any]:
+    async with worker(s, "a") as made:
+        yield made
+
+
+@pytest.fixture
+async def b(s: Any) -> AsyncIterator[Any]:
+    async with worker(s, "b") as made:
+        yield made
+
+
+async def test_what_it_says_of_workers(s: Any, a: Any, b: Any) -> None:
+    agent = await filled(s, a, b)
+
+    workers = agent.page.looks.take().workers
+
+    assert ["a", "b"] == workers["name"]
+    assert ["pinned", "stopped"] == workers["state"]
+    assert [0, 0] == workers["tasks"]
+    assert [0, 3] == workers["runs"]
+    assert ["", "3 of 3 runs, ends in 90 min"] == workers["quota"]
+    # What has happened since it was told decides, not what the operator has said.
+    assert "stays: pinned by manual annotation (<b>look</b>) for 120 min more" == workers["why"][0]
+    assert "gets no more tasks: has made 3 of 3 runs" == workers["why"][1]
+
+
+async def test_the_operators_word_counts_while_nothing_has_happened(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    looks = agent.page.looks
+    assert ["active", "active"] == looks.take().workers["state"]
+    assert all(why.startswith("may go: idle for") for why in looks.take().workers["why"])
+    await ask(s, wire.ANNOUNCE, policy="etl", workers=[("a", "stays: idle timeout")])
+
+    why = Looks(agent).take().workers["why"]
+
+    assert "stays: idle timeout" == why[0]
+    assert why[1].startswith("may go")
+
+
+async def test_a_worker_on_its_way_out(s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    await retire(s, "a", reason="Underutilized")
+    await until(lambda: agent.retirements.ongoing[a.address].state == wire.DRAINED)
+
+    workers = agent.page.looks.take().workers
+
+    assert ["drained", "active"] == workers["state"]
+    assert workers["why"][0].startswith("is on its way out (Underutilized)")
+
+
+async def test_what_it_says_besides(s: Any, a: Any, b: Any) -> None:
+    agent = await filled(s, a, b)
+
+    look = agent.page.looks.take()
+
+    assert "etl&lt;" in look.summary
+    assert "2 wanted" in look.summary
+    assert "1 pinned" in look.summary
+    assert "3 on the way" in look.summary
+    assert ["Last", "First"] == look.decisions["reason"]
+    assert ["2023-11-14 22:14:20", "2023-11-14 22:13:20"] == look.decisions["at"]
+    pins = look.pins
+    assert (["manual"], ["annotation"], ["<b>look</b>"], ["a"], ["120 min"]) == (
+        pins["source"], pins["owner"], pins["reason"], pins["workers"], pins["left"],
+    )  # fmt: skip
+    assert (["workers asked for"], ["me"]) == (look.ahead["what"], look.ahead["who"])
+    assert ["at least 4 workers of etl-gpu for 60 s more"] == look.ahead["message"]
+
+
+async def test_however_many_look_the_agent_is_asked_once_a_second(s: Any, a: Any) -> None:
+    agent = install(s)
+    now = [100.0]
+    agent.clock = lambda: now[0]
+    looks = agent.page.looks
+    assert 0 == looks.count  # nobody has looked
+
+    first = looks.take()
+    assert looks.take() is first
+    assert 1 == looks.count
+    now[0] += FRESH_S
+    assert looks.take() is not first
+    assert 2 == looks.count
+
+
+async def test_what_cannot_be_read_is_said_once_and_the_rest_is_shown(
+    s: Any, a: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = install(s)
+    await ask(s, wire.ANNOUNCE, policy="etl", decisions=[(0, "g", "Reason", "said")])
+    s.workers[a.address].metrics = None  # as no release has it
+
+    with caplog.at_level(logging.ERROR, logger="dask_adaptive_agent"):
+        looks = [Looks(agent), agent.page.looks]
+        now = [100.0]
+        agent.clock = lambda: now[0]
+        seen = looks[1].take()
+        now[0] += 5
+        again = looks[1].take()
+
+    assert "workers can&#x27;t be shown: AttributeError" in seen.summary
+    assert {} == seen.workers == again.workers
+    assert ["Reason"] == seen.decisions["reason"]
+    assert 1 == len([r for r in caplog.records if "can't show" in r.message])
+    s.workers[a.address].metrics = {}
+
+
+@with_bokeh
+async def test_only_looking_costs(s: Any, a: Any) -> None:
+    agent = install(s)
+    async with Client(s.address, asynchronous=True) as client:
+        await client.gather(client.map(abs, range(10)))
+    await get(s, "workers")
+    assert 0 == agent.page.looks.count
+    assert not agent.page._app.get_sessions("/adaptive")
+
+    await get(s, "adaptive")
+
+    assert 1 == agent.page.looks.count
+
+
+@with_bokeh
+async def test_the_document_holds_it_all(s: Any, a: Any, b: Any) -> None:
+    from bokeh.document import Document
+
+    from dask_adaptive_agent.page.view import show
+
+    agent = await filled(s, a, b)
+    doc = Document()
+
+    show(agent.page.looks, s, {"pages": ["adaptive"]}, doc)
+
+    assert "Dask: Adaptive" == doc.title
+    assert {"pages": ["adaptive"]}.items() <= doc.template_variables.items()
+    (view,) = doc.components
+    assert ["a", "b"] == view.workers.source.data["name"]
+    assert ["Last", "First"] == view.decisions.source.data["reason"]
+    assert ["annotation"] == view.pins.source.data["owner"]
+    assert ["me"] == view.ahead.source.data["who"]
+    assert "etl&lt;" in view.head.text
+    (callback,) = doc.session_callbacks
+    assert 1000 == callback.period
+
+
+@with_bokeh
+async def test_it_follows_what_happens_and_sends_only_what_has_changed(s: Any, a: Any) -> None:
+    from dask_adaptive_agent.page.view import View
+
+    agent = install(s)
+    now = [100.0]
+    agent.clock = lambda: now[0]
+    one, other = View(agent.page.looks), View(agent.page.looks)
+    old = one.workers.source.data
+    sent: list[Any] = []
+    one.workers.source.on_change("data", lambda attr, old, new: sent.append(new))
+    other_names = other.workers.source.data["name"]
+    assert other_names is not one.workers.source.data["name"]
+
+    await ask(
+        s, wire.PIN, names=["a"], source=wire.MANUAL, owner="annotation", ttl_ms=7_200_000,
+    )  # fmt: skip
+    now[0] += 1
+    one.update()
+
+    assert one.workers.source.data is old  # patched: what is sorted and scrolled stays so
+    assert ["pinned"] == one.workers.source.data["state"]
+    assert ["active"] == other.workers.source.data["state"]
+    other.update()
+    assert ["pinned"] == other.workers.source.data["state"]
+    n_sent = len(sent)
+    one.update()
+    assert n_sent == len(sent)
+
+    async with worker(s, "c"):
+        now[0] += 1
+        one.update()
+        assert ["a", "c"] == one.workers.source.data["name"]
+
+
+@with_bokeh
+async def test_a_dashboard_of_another_make_is_left_alone(
+    s: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a release had changed what we rely on: the agent is there, its page is not."""
+    import distributed.dashboard.scheduler as upstream
+
+    before = list(s.http_application.applications)
+    monkeypatch.setattr(upstream, "template_variables", lambda scheduler: {"menu": []})
+
+    agent = install(s)
+
+    assert "goes on without a page" in caplog.text
+    assert not agent.page.is_in_place
+    assert before == s.http_application.applications
+    assert "error" not in await ask(s, wire.OBSERVE)
+    assert 200 == (await get(s, "workers"))[0]
+
+
+@with_bokeh
+async def test_what_fails_while_somebody_looks_is_logged_once(
+    s: Any, a: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from dask_adaptive_agent.page.view import View
+
+    agent = install(s)
+    view = View(agent.page.looks)
+    del agent.announced  # all of the page needs it
+
+    for _ in range(3):
+        agent.page.looks._last = None
+        view.update()
+
+    assert 1 == len([r for r in caplog.records if "up to date" in r.message])
+    code, body = await get(s, "adaptive")
+    assert 200 == code, body
+    assert 200 == (await get(s, "workers"))[0]
+
+
+@with_bokeh
+async def test_what_we_rely_on_in_the_dashboard(s: Any) -> None:
+    """One list of pages a scheduler; `/status` tells upstream's application; 404 goes on."""
+    import distributed.dashboard.scheduler as upstream
+
+    variables = upstream.template_variables(s)
+    assert variables is upstream.template_variables(s)
+    assert variables["pages"] is upstream.template_variables(s)["pages"]
+    assert "info" in variables["pages"]
+    (stock,) = [a for a in s.http_application.applications if hasattr(a, "app_paths")]
+    assert "/status" in stock.app_paths
+    assert "" == stock.prefix

@@ -1,0 +1,210 @@
+"""`want` as users write it, against real schedulers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, Worker
+from distributed.utils_test import gen_cluster
+
+import dask_adaptive_agent
+from dask_adaptive_agent import PinRefused, PinUnavailable, want, wire
+from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.claims import CLIENT_AWAY_S
+from support.agent_pins import Sync, sync_cluster
+from support.agent_work import ask, until
+
+pytestmark = pytest.mark.thorough
+
+ONE = [("127.0.0.1", 1)]
+
+
+async def wants(scheduler: Any) -> list[tuple[int, str]]:
+    """(workers, group) of each floor that the agent knows."""
+    rows = (await ask(scheduler, wire.OBSERVE))["wants"]
+    return [(row["workers"], row["group"]) for row in rows]
+
+
+async def until_none(scheduler: Any) -> None:
+    deadline = time.monotonic() + 20
+    while found := await wants(scheduler):
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def shared() -> Iterator[Sync]:
+    with sync_cluster() as cluster:
+        yield cluster
+
+
+def seen(cluster: Sync) -> list[tuple[int, str]]:
+    found: Any = cluster.client.sync(wants, cluster.scheduler.address)
+    return list(found)
+
+
+def test_it_is_part_of_the_package() -> None:
+    from dask_adaptive_agent.client import want as same
+
+    assert same is want is dask_adaptive_agent.want
+
+
+def test_a_call_holds_for_its_time(shared: Sync) -> None:
+    wish = want(7, ttl="10m")
+
+    assert [(7, "")] == seen(shared)
+    assert 590 < wish.left_s <= 600
+    wish.cancel()
+    shared.client.sync(until_none, shared.scheduler.address)
+
+
+def test_a_block_gives_up_at_its_end(shared: Sync) -> None:
+    with want(5, group="etl-gpu") as wish:
+        assert [(5, "etl-gpu")] == seen(shared)
+        with want(9, ttl=timedelta(minutes=1)):
+            assert [(9, ""), (5, "etl-gpu")] == seen(shared)
+        assert wish.left_s > 0
+    assert [] == seen(shared)
+
+
+def test_a_block_is_renewed(shared: Sync) -> None:
+    with want(5, ttl=1):
+
+        async def longer() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0.5)
+                assert [(5, "")] == await wants(shared.scheduler.address)
+
+        shared.client.sync(longer)
+    assert [] == seen(shared)
+
+
+def test_a_call_is_not_renewed(shared: Sync) -> None:
+    want(5, ttl=1)
+    assert [(5, "")] == seen(shared)
+
+    shared.client.sync(until_none, shared.scheduler.address)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_async_code_awaits_it(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    wish = await want(3, client=c)
+    assert [(3, "")] == await wants(s)
+    async with want(4, client=c):
+        assert [(4, ""), (3, "")] == await wants(s)
+    assert [(3, "")] == await wants(s)
+    wish.cancel()
+    await until_none(s)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_it_is_heard_without_await_too(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    wish = want(3, client=c)
+    for _ in range(100):
+        if await wants(s) == [(3, "")]:
+            break
+        await asyncio.sleep(0.02)
+    assert wish.left_s > 0
+    with pytest.raises(RuntimeError, match="async with want"), wish:
+        pass
+
+
+def test_a_task_may_want_workers(shared: Sync) -> None:
+    def task() -> int:
+        want(6, ttl=60)
+        return 1
+
+    assert 1 == shared.client.submit(task, pure=False).result(20)
+    assert [(6, "")] == seen(shared)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_it_ends_soon_after_its_client_has_left(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    async with Client(s.address, asynchronous=True) as other:
+        await want(8, ttl="2h", client=other)
+        await want(2, ttl="2h", client=c)
+    await until(lambda: len(s.clients.keys() - {"fire-and-forget"}) == 1)
+
+    rows = (await ask(s, wire.OBSERVE))["wants"]
+
+    assert [8, 2] == [row["workers"] for row in rows]
+    assert rows[0]["left_ms"] <= CLIENT_AWAY_S * 1000
+    assert rows[1]["left_ms"] > 7_000_000
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_the_policy_bounds_it(c: Client, s: Scheduler, a: Worker) -> None:
+    install(s)
+    await ask(s, wire.CONFIGURE, client_max_ms=60_000)
+    with pytest.raises(PinRefused, match=r"spec\.pins\.client\.maxDuration"):
+        await want(2, ttl="2m", client=c)
+    await ask(s, wire.CONFIGURE, client_pins=False)
+    with pytest.raises(PinRefused, match=r"spec\.pins\.client\.enabled"):
+        await want(2, ttl="30s", client=c)
+
+    assert [] == await wants(s)
+
+
+@gen_cluster(nthreads=ONE, client=True)
+async def test_without_an_agent_it_says_what_to_do(c: Client, s: Scheduler, a: Worker) -> None:
+    with pytest.raises(PinUnavailable, match=r"want\(required=False\)"):
+        await want(2, client=c)
+    logger = logging.getLogger("dask_adaptive_agent.client")
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        async with want(2, client=c, required=False) as wish:
+            assert 0.0 == wish.left_s
+    finally:
+        logger.removeHandler(handler)
+    assert 1 == len(told)
+
+
+@pytest.mark.parametrize(
+    ("workers", "ttl"), [(0, "1m"), (-1, "1m"), (True, "1m"), ("3", "1m"), (3, "soon"), (3, 0.2)]
+)
+def test_nonsense_is_refused_at_once(workers: Any, ttl: Any) -> None:
+    with pytest.raises(ValueError, match=r"workers=|ttl="):
+        want(workers, ttl=ttl)
+
+
+@gen_cluster(nthreads=ONE, client=False)
+async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s: Scheduler, a: Worker) -> None:
+    install(s)
+
+    async def told(**request: Any) -> Any:
+        return await ask(s, wire.WANT, **request)
+
+    one = {"owner": "x", "ttl_ms": 60_000}
+    assert 3 == (await told(workers=3, **one))["wants"][0]["workers"]
+    assert [5] == [row["workers"] for row in (await told(workers=5, **one))["wants"]]
+    assert 2 == len((await told(workers=1, group="g", **one))["wants"])
+    assert 1 == len((await told(workers=0, owner="x"))["wants"])
+    for request in ({"workers": 3}, {"workers": -1, **one}, {"workers": 2, "owner": "x"}):
+        assert wire.E_INVALID == (await told(**request))["error"]
+
+
+@gen_cluster(nthreads=ONE, client=False)
+async def test_it_lasts_no_longer_than_the_policy_allows(s: Scheduler, a: Worker) -> None:
+    agent = install(s)
+    now = [0.0]
+    agent.demand.wants._clock = lambda: now[0]
+    await ask(s, wire.CONFIGURE, client_max_ms=60_000)
+    request = {"workers": 3, "owner": "x", "ttl_ms": 40_000}
+    left = []
+    for now[0] in (0.0, 30.0, 50.0):
+        left.append((await ask(s, wire.WANT, **request))["wants"][0]["left_ms"])
+    assert [40_000, 30_000, 10_000] == left
+    now[0] = 60.0
+    assert [] == await wants(s)
