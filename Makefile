@@ -45,7 +45,7 @@ check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests: u
 	$(BIN)/python -m pytest -q -n 4 -m "not thorough" tests/unit tests/contract
 
 test: check docs $(VENV)-$(OLDEST)/.test $(VENV)-$(MIDDLE)/.test ## all tests that need no Kubernetes
-	$(BIN)/python -m pytest -q -n 4 -m thorough tests/contract
+	$(BIN)/python -m pytest -q -n 4 -m thorough tests/unit tests/contract
 	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 4 tests/contract
 	$(VENV)-$(MIDDLE)/bin/python -m pytest -q -n 4 tests/contract
 	$(BIN)/python -m pytest -q -n 4 tests/loop

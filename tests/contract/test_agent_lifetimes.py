@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from distributed import LocalCluster, Worker, wait
 from distributed.utils_test import gen_cluster
 
@@ -90,6 +91,7 @@ async def test_what_is_no_lifetime_is_none(c: Any, s: Any, a: Any) -> None:
         assert math.inf == lifetimes.left_s(ws)
 
 
+@pytest.mark.thorough
 def test_workers_in_processes_of_their_own() -> None:
     with LocalCluster(
         n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0", lifetime="200 s",

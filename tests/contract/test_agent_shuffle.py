@@ -317,6 +317,7 @@ async def test_shuffle_pins_can_be_off(c: Any, s: Any, a: Any, *rest: Any) -> No
     await future
 
 
+@pytest.mark.thorough
 @gen_cluster(client=True, nthreads=FOUR)
 async def test_a_participant_that_dies_is_seen_in_the_tally(
     c: Any, s: Any, a: Any, *rest: Any

@@ -6,7 +6,8 @@ Each help text begins with the metric's stability, as those of Kubernetes do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -25,6 +26,9 @@ _CLUSTER = ["namespace", "cluster"]
 _SOURCES = ("shuffle", "manual", "client")
 _CAUSES = (wire.LOST, wire.FORCED, wire.ENDED)
 _STATES = ("connected", "pending", "idle", "busy", "pinned", "retiring")
+
+#: Values by what follows the cluster's labels.
+_Series: TypeAlias = Mapping[tuple[str, ...], float]
 
 
 class Metrics:
@@ -110,6 +114,7 @@ class Metrics:
             "Highest use of a quota by any worker of a group; 1: used up",
             [*_CLUSTER, "group", "quota"],
         )
+        self._set_before: dict[tuple[Gauge, ClusterKey], frozenset[tuple[str, ...]]] = {}
         self._used_before: dict[ClusterKey, set[tuple[str, Quota]]] = {}
         self._redone = self._counter(
             "dask_adaptive_tasks_redone",
@@ -161,20 +166,31 @@ class Metrics:
         self._redone_before.count(key, scheduler.session, scheduler.redone)
         self._schedulers.saw(key, scheduler)
 
-    def _grouped(self, key: ClusterKey, plans: Iterable[GroupPlan]) -> None:
-        for gauge in (self._groups, self._arrival):
-            gauge.remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))  # a group may have gone
-        for plan in plans:
-            for what in ("serving", "desired", "wanted"):
-                self._groups.labels(*key, plan.group, what).set(getattr(plan, what))
-            if "arrival_s" in plan.inputs:
-                self._arrival.labels(*key, plan.group).set(plan.inputs["arrival_s"])
+    def _grouped(self, key: ClusterKey, plans: Sequence[GroupPlan]) -> None:
+        numbers: _Series = {
+            (plan.group, what): float(getattr(plan, what))
+            for plan in plans
+            for what in ("serving", "desired", "wanted")
+        }
+        self._set_all(self._groups, key, numbers)
+        arrival: _Series = {
+            (p.group,): p.inputs["arrival_s"] for p in plans if "arrival_s" in p.inputs
+        }
+        self._set_all(self._arrival, key, arrival)
 
     def _conditioned(self, key: ClusterKey, conditions: Iterable[Condition]) -> None:
-        self._conditions.remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))
-        for condition in conditions:
-            word = "unknown" if condition.status is None else str(condition.status).lower()
-            self._conditions.labels(*key, condition.type, word, condition.reason.value).set(1)
+        words = {None: "unknown", True: "true", False: "false"}
+        now: _Series = {(c.type, words[c.status], c.reason.value): 1.0 for c in conditions}
+        self._set_all(self._conditions, key, now)
+
+    def _set_all(self, gauge: Gauge, key: ClusterKey, values: _Series) -> None:
+        """These are a cluster's series now; what it had besides is gone."""
+        # Not remove_by_labels, which walks the series of all clusters, in each pass of each.
+        for gone in self._set_before.get((gauge, key), frozenset()) - values.keys():
+            gauge.remove(*key, *gone)
+        for labels, value in values.items():
+            gauge.labels(*key, *labels).set(value)
+        self._set_before[gauge, key] = frozenset(values)
 
     def _pinned(self, key: ClusterKey, observed: ObservedCluster) -> None:
         pins = pins_of(observed)
@@ -211,6 +227,7 @@ class Metrics:
             self._groups, self._arrival, self._conditions,
         ):  # fmt: skip
             gauge.remove_by_labels(labels)
+            self._set_before.pop((gauge, key), None)
         for counter in (self._expired, self._recycles, self._redone):
             counter.remove_by_labels(labels)
         for before in (self._expired_before, self._redone_before):
