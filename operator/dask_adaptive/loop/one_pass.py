@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from dask_adaptive.loop import figures
 from dask_adaptive.loop.act import StillUnused, act
 from dask_adaptive.loop.chronicle import Chronicle
 from dask_adaptive.loop.happened import (
@@ -88,7 +89,8 @@ class ClusterLoop:
         self._key, self._ports, self._name = key, ports, name or key.name
         self._past = Past(leaving=frozenset(leaving), recycle=RecyclePast(totals=dict(recycled)))
         self._calendar = Calendar(recent)
-        self._status: Status | None = None
+        self._status: Status | None = None  # as it was told last
+        self._status_at = 0.0
         self._told = frozenset[Event]()
         self._marked = Marked()
         self._bearers = frozenset[str]()  # workers whose pods bear a mark of ours
@@ -213,9 +215,14 @@ class ClusterLoop:
             with contextlib.suppress(PlatformError):
                 await self._ports.reporter.event(event)
         self._told = happened
-        if status != self._status:
+        if status != self._status and not self._can_wait(status):
             await self._ports.reporter.status(status)
-            self._status = status
+            self._status, self._status_at = status, self._ports.clock()
+
+    def _can_wait(self, status: Status) -> bool:
+        if self._status is None or self._ports.clock() - self._status_at >= figures.EVERY_S:
+            return False
+        return figures.are_all_that_changed(status, self._status)
 
     async def _mark(self, observed: ObservedCluster, policy: Policy) -> None:
         """Bring the annotations of pods in step with what is true of their workers."""
