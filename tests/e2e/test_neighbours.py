@@ -65,13 +65,13 @@ async def test_another_worker_group_is_never_touched(start: Start) -> None:
     await c.apply(worker_group(c.name, "second", replicas=2))
     await c.until_connected(2)
     second = await c.deployments("second")
-    futures = c.client.map(result, range(60), seconds=0.5, pure=False)
+    futures = c.client.map(result, range(240), seconds=0.5, pure=False)
 
     async def has_grown() -> bool:
         return len(await c.deployments()) == 3
 
     await c.until(has_grown, "three workers of the policy's group")
-    assert 60 == len(await c.client.gather(futures))
+    assert 240 == len(await c.client.gather(futures))
     del futures
 
     async def has_shrunk() -> bool:
@@ -81,4 +81,4 @@ async def test_another_worker_group_is_never_touched(start: Start) -> None:
     assert (second, 2) == (await c.deployments("second"), await c.replicas("second"))
     await c.until_connected(2)  # those of the pods that end are there until they have said so
     assert set(second) == await c.connected()
-    assert (60, 60, 0) == await c.counts()
+    assert (240, 240, 0) == await c.counts()

@@ -81,7 +81,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
         requests={"memory": f"{share}Ki"},
         node=big["metadata"]["labels"]["kubernetes.io/hostname"],
     )
-    futures = c.client.map(result, range(60), seconds=0.5, pure=False)
+    futures = c.client.map(result, range(240), seconds=0.5, pure=False)
 
     async def says_pending() -> bool:
         status = await c.status()
@@ -89,7 +89,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
 
     await c.until(says_pending, "12 of 15 find no room, and the status says so")
     await c.until_connected(3)
-    assert 60 == len(await c.client.gather(futures))
+    assert 240 == len(await c.client.gather(futures))
     worked = await c.connected()
 
     async def only_worked_are_left() -> bool:
@@ -99,7 +99,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     assert worked == set(await c.deployments())  # all of them, before any other left
     del futures
     await c.until_settled(0)
-    assert (60, 60, 0) == await c.counts()
+    assert (240, 240, 0) == await c.counts()
     leaving = await c.events("NeverConnected", "Drained")
     assert 12 <= sum(e["reason"] == "NeverConnected" for e in leaving)
     assert worked == set(workers_in(e for e in leaving if e["reason"] == "Drained"))
@@ -119,7 +119,7 @@ async def test_a_worker_with_a_bad_image_is_told_of_and_leaves_first(start: Star
     await c.kubectl(
         "patch", "daskworkergroup", c.group, "--type=json", "--patch", patch % "localhost/none:1"
     )
-    futures = c.client.map(result, range(16), seconds=0.5, pure=False)
+    futures = c.client.map(result, range(90), seconds=0.5, pure=False)
 
     async def says_why() -> bool:
         reasons = {r["reason"]: r["workers"] for r in (await c.status()).get("pendingReasons", [])}
@@ -133,7 +133,7 @@ async def test_a_worker_with_a_bad_image_is_told_of_and_leaves_first(start: Star
 
     assert good == await c.connected()
     assert {"NeverConnected"} == {e["reason"] for e in await c.events("NeverConnected", "Drained")}
-    assert (16, 16, 0) == await c.counts()
+    assert (90, 90, 0) == await c.counts()
 
 
 async def test_an_annotated_cluster_needs_no_policy_of_its_own(start: Start) -> None:
