@@ -53,10 +53,10 @@ fi
 say "installing both operators"
 "$root/scripts/install.sh" --set evictionGuard.enabled=true
 
-disturbing=(tests/e2e/test_crashes.py tests/e2e/test_exact.py tests/e2e/test_operations.py tests/e2e/test_nodes.py)
+disturbing=(tests/e2e/test_crashes.py tests/e2e/test_exact.py tests/e2e/test_operations.py tests/e2e/test_nodes.py tests/e2e/test_shuffle_ahead.py)
 part "end to end, three clusters at a time" -n 3 tests/e2e "${disturbing[@]/#/--ignore=}" "$@"
 part "end to end, the operator killed" -n 3 tests/e2e/test_crashes.py "$@"
-part "end to end, one at a time: quotas at full speed; nodes; replicas, upgrade, uninstall" tests/e2e/test_exact.py tests/e2e/test_nodes.py tests/e2e/test_operations.py "$@"
+part "end to end, one at a time: quotas at full speed; shuffles; nodes; replicas, upgrade, uninstall" tests/e2e/test_exact.py tests/e2e/test_shuffle_ahead.py tests/e2e/test_nodes.py tests/e2e/test_operations.py "$@"
 
 if ((${#failed[@]})); then
   printf -v list '%s; ' "${failed[@]}"

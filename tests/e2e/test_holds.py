@@ -90,8 +90,9 @@ async def test_a_scheduler_that_starts_anew_is_served_anew(start: Start) -> None
     await c.until(is_away, "the scheduler is away")
     assert 1 <= len(await c.deployments())
     await c.until(is_back, "the next one answers")
-    await c.client.wait_for_workers(1, timeout="60s")
-    await c.count()
+    await c.close()  # a client gives up after a while, and its futures with it
+    await c.open()
+    await c.until_connected(1)
     futures = c.client.map(result, range(30), seconds=0.5, pure=False)
     assert 30 == len(await c.client.gather(futures))
     del futures

@@ -14,7 +14,7 @@ Start = Callable[..., Awaitable[LiveCluster]]
 
 async def test_outputs_go_to_workers_that_were_still_on_their_way(start: Start) -> None:
     c = await start(policy={"minReplicas": 1, "maxReplicas": 3, "idleTimeout": "30s"})
-    await c.until_connected(1)
+    await c.until_settled(1)
     outputs: Any = c.client.persist(_to_shuffle())
     await wait(outputs)
 
@@ -31,7 +31,7 @@ async def test_outputs_go_to_workers_that_were_still_on_their_way(start: Start) 
 async def test_a_shuffle_does_not_wait_where_the_policy_says_so(start: Start) -> None:
     shuffle = {"waitForWorkers": "Disabled"}
     c = await start(policy={"minReplicas": 1, "maxReplicas": 3, "shuffle": shuffle})
-    await c.until_connected(1)
+    await c.until_settled(1)
     outputs: Any = c.client.persist(_to_shuffle())
     await wait(outputs)
 
@@ -42,7 +42,7 @@ async def test_a_shuffle_does_not_wait_where_the_policy_says_so(start: Start) ->
 
 
 def _to_shuffle() -> Any:
-    """12 parts into 60: much to do once it has begun, so that it pays to wait."""
+    """12 parts into 300: much to do once it has begun, so that it pays to wait."""
     import dask
     import dask.dataframe as dd
     import pandas as pd
@@ -55,4 +55,4 @@ def _to_shuffle() -> Any:
 
     columns = pd.DataFrame({"x": pd.Series(dtype="int64"), "k": pd.Series(dtype="int64")})
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
-        return dd.from_map(part, range(12), meta=columns).shuffle("k", npartitions=60)
+        return dd.from_map(part, range(12), meta=columns).shuffle("k", npartitions=300)
