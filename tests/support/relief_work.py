@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -142,7 +143,8 @@ class Work:
             await self._c.cancel([future], force=self._dice.random() < 0.5)
 
     async def _scatter(self) -> None:
-        self._held.append(await self._c.scatter(self._dice.random()))
+        with contextlib.suppress(OSError):  # to a worker that a restart ends at this moment
+            self._held.append(await self._c.scatter(self._dice.random()))
 
     async def _lose_worker(self) -> None:
         if self.workers:

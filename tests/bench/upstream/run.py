@@ -47,7 +47,7 @@ async def one_run(api: KubeApi, admin: Kubectl, name: str, side: str) -> Seen:
     try:
         return await _in(api, admin.within(namespace), name, workload, side)
     finally:
-        admin("delete", "namespace", namespace, "--wait=true", "--timeout=120s")
+        admin("delete", "namespace", namespace, "--wait=false")
 
 
 async def _in(api: KubeApi, kubectl: Kubectl, name: str, workload: Workload, side: str) -> Seen:
