@@ -10,11 +10,11 @@ from kubernetes.aio import client
 
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.pauses import NAMES, PREFIX
-from dask_adaptive.kube.pins import instant
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.view import view
 from dask_adaptive.kube.world import KINDS
 from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.pins import instant
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 from support import kube_objects as ko
 

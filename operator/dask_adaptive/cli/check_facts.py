@@ -26,7 +26,6 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
 
 NAME_LABEL = "app.kubernetes.io/name"
-INSTANCE_LABEL = "app.kubernetes.io/instance"
 OPERATOR, UPSTREAM = "dask-adaptive-operator", "dask-kubernetes-operator"
 
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "")

@@ -22,10 +22,10 @@ from dask_adaptive.cli.pins import of_cluster
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.errors import NotFound
 from dask_adaptive.kube.history import decision_json, history_name, history_of
-from dask_adaptive.kube.pins import instant
 from dask_adaptive.kube.resources import CONFIG_MAPS, POLICIES
 from dask_adaptive.model.duration import parse_duration
 from dask_adaptive.model.history import Decision
+from dask_adaptive.model.pins import instant
 
 _COLUMNS = ("WHEN", "GROUP", "FROM", "WANTED", "TO", "ASKED BY", "OUTCOME", "REASON", "MESSAGE")
 

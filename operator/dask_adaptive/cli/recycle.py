@@ -21,9 +21,9 @@ from dask_adaptive.cli.pins import of_cluster
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import NotFound
 from dask_adaptive.kube.objects import COMPONENT_LABEL, parse_pod
-from dask_adaptive.kube.pins import instant
 from dask_adaptive.kube.quotas import PREFIX, RECYCLE
 from dask_adaptive.kube.resources import CLUSTERS, PODS, POLICIES, Resource
+from dask_adaptive.model.pins import instant
 
 ANNOTATION = PREFIX + RECYCLE
 

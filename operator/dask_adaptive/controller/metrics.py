@@ -19,7 +19,7 @@ from dask_adaptive.loop.status import Condition
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedCluster
 from dask_adaptive.model.plan import GroupPlan, Outcome, Retire
-from dask_adaptive.model.recycle import Quota, QuotaUse
+from dask_adaptive.model.recycle import QuotaUse
 from dask_adaptive_agent import wire
 
 _CLUSTER = ["namespace", "cluster"]
@@ -36,6 +36,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._set_before: dict[tuple[Gauge, ClusterKey], frozenset[tuple[str, ...]]] = {}
         self._passes = self._counter(
             "dask_adaptive_passes", "Passes over clusters, by outcome", ["outcome"]
         )
@@ -114,8 +115,6 @@ class Metrics:
             "Highest use of a quota by any worker of a group; 1: used up",
             [*_CLUSTER, "group", "quota"],
         )
-        self._set_before: dict[tuple[Gauge, ClusterKey], frozenset[tuple[str, ...]]] = {}
-        self._used_before: dict[ClusterKey, set[tuple[str, Quota]]] = {}
         self._redone = self._counter(
             "dask_adaptive_tasks_redone",
             "Tasks and results lost with workers, by cause",
@@ -208,12 +207,8 @@ class Metrics:
                 self._recycles.labels(*key, action.reason.value).inc()
 
     def _quotas(self, key: ClusterKey, uses: Iterable[QuotaUse]) -> None:
-        now = {(use.group, use.quota): use.ratio for use in uses}
-        for group, quota in self._used_before.get(key, set()) - now.keys():
-            self._used.remove(*key, group, quota.value)
-        for (group, quota), ratio in now.items():
-            self._used.labels(*key, group, quota.value).set(ratio)
-        self._used_before[key] = set(now)
+        now: _Series = {(use.group, use.quota.value): use.ratio for use in uses}
+        self._set_all(self._used, key, now)
 
     def failed(self, outcome: str) -> None:
         """Count a pass that did not: `error`, `timeout` or `invalid`."""
@@ -232,7 +227,6 @@ class Metrics:
             counter.remove_by_labels(labels)
         for before in (self._expired_before, self._redone_before):
             before.forget(key)
-        self._used_before.pop(key, None)
         self._schedulers.forget(key)
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.objects import ADOPT, ADOPTED, COOLDOWN, AutoscalerObject, ClusterObject
-from dask_adaptive.kube.pins import instant
+from dask_adaptive.model.pins import instant
 from dask_adaptive.model.policy import InvalidPolicy, parse_policy
 
 #: Upstream rests for so long at a time. It is the longest that nobody scales a cluster whose

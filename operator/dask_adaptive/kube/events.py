@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import AlreadyExists, NotFound
-from dask_adaptive.kube.pins import instant
 from dask_adaptive.kube.resources import EVENTS, Resource
 from dask_adaptive.loop.ports import EventType
+from dask_adaptive.model.pins import instant
 
 _REMEMBERED = 1000  # events whose count we know
 _LONGEST = 1000  # characters; the API server refuses more than 1,024

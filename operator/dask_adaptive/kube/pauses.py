@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.kube.pins import instant
 from dask_adaptive.kube.written import writing
 from dask_adaptive.model.duration import parse_duration
-from dask_adaptive.model.pins import lifts, read_instant
+from dask_adaptive.model.pins import instant, lifts, read_instant
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 
 PREFIX = f"{DOMAIN}/"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from dask_adaptive import DOMAIN
@@ -85,8 +84,3 @@ def manual_pin(
 
 def _sentence(note: PinNote) -> str:
     return f"{note.reason} ({note.holder})" if note.reason else f"annotated on {note.holder}"
-
-
-def instant(seconds: float) -> str:
-    """Write seconds since 1970 as Kubernetes does."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -18,7 +18,6 @@ from dask_adaptive.kube.objects import (
     parse_pod,
 )
 from dask_adaptive.kube.owners import adopted
-from dask_adaptive.kube.pins import instant
 from dask_adaptive.kube.resources import DEPLOYMENTS, PODS, POLICIES
 from dask_adaptive.kube.status_json import status_json
 from dask_adaptive.kube.view import standing
@@ -27,6 +26,7 @@ from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.model.history import Decision
 from dask_adaptive.model.observed import Mark
+from dask_adaptive.model.pins import instant
 from dask_adaptive.model.reason import Reason
 
 #: The condition that a DaskAutoscaler was taken over; there only while it is so.

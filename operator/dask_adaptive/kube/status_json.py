@@ -8,11 +8,10 @@ from typing import Any
 
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.history import decision_json, decision_of
-from dask_adaptive.kube.pins import instant
 from dask_adaptive.loop.held import SLACK_S
 from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, PauseRow, Status
 from dask_adaptive.model.history import Decision
-from dask_adaptive.model.pins import read_instant
+from dask_adaptive.model.pins import instant, read_instant
 from dask_adaptive.model.recycle import Replacing
 
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 from dask_adaptive.loop import status as st
 from dask_adaptive.loop.held import SLACK_S
 from dask_adaptive.loop.status import Condition, PauseRow
 from dask_adaptive.model.observed import ObservedCluster
+from dask_adaptive.model.pins import instant
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Pause
@@ -46,7 +45,7 @@ def paused(policy: Policy, pause: Pause, row: PauseRow | None) -> Condition:
         is_advising = policy.mode is Mode.ADVISE
         reason = Reason.ADVISING if is_advising else Reason.RECONCILED
         return Condition(st.PAUSED, False, reason, f"mode is {policy.mode.value}")
-    end = "" if row.until is None else f", until {_instant(row.until)}"
+    end = "" if row.until is None else f", until {instant(row.until)}"
     return Condition(st.PAUSED, True, _reason(pause), row.message + end)
 
 
@@ -58,7 +57,3 @@ def _reason(pause: Pause) -> Reason:
     if pause.replicas is not None:
         return Reason.REPLICAS_HELD
     return Reason.SCALE_IN_PAUSED if pause.scale_in else Reason.SCALE_OUT_PAUSED
-
-
-def _instant(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -11,11 +11,18 @@ from dask_adaptive.model.duration import parse_duration
 def read_instant(text: str) -> float | None:
     """Read an RFC 3339 instant as seconds since 1970; None if it is none."""
     try:
-        instant = datetime.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
+        read = datetime.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
     except ValueError:
         return None
     # Without a time zone it would mean different times to different people.
-    return instant.timestamp() if instant.tzinfo is not None else None
+    return read.timestamp() if read.tzinfo is not None else None
+
+
+def instant(seconds: float) -> str:
+    """Write seconds since 1970 as Kubernetes does."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime(
+        "%Y-%m-%dT%H:%M:%SZ"
+    )
 
 
 def lifts(value: str) -> bool:
@@ -40,9 +47,9 @@ def pin_end(value: str, since: float) -> tuple[float, str]:
     said = value.strip()
     if said.lower() == "true":
         return math.inf, ""
-    instant = read_instant(said)
-    if instant is not None:
-        return instant, ""
+    end = read_instant(said)
+    if end is not None:
+        return end, ""
     try:
         return since + parse_duration(said), ""
     except ValueError:

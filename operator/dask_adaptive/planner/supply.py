@@ -10,6 +10,7 @@ from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedGroup
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.scaling import GroupBounds
+from dask_adaptive.planner.target import serving_elsewhere
 
 #: Of a worker's threads, so much may be missing at no cost that anybody notices.
 SLACK = 0.25
@@ -49,12 +50,7 @@ def other_threads(observed: ObservedCluster, every: Sequence[Supply]) -> int:
     """Threads of connected workers that belong to no group that is scaled."""
     scaled = {s.name for s in every}
     groups = [g for g in observed.groups if g.name in scaled]
-    ours = {name for g in groups for w in g.workers for name in w.dask_names}
-    return sum(
-        w.nthreads
-        for w in observed.scheduler.workers
-        if w.name not in ours and w.leaving is Leaving.NO and not w.departing
-    )
+    return sum(w.nthreads for w in serving_elsewhere(observed, groups))
 
 
 def fill(every: Sequence[Supply], need: Need, *, other: float = 0.0) -> dict[str, int]:

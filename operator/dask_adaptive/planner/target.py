@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 
-from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedGroup
+from dask_adaptive.model.observed import (
+    Leaving,
+    ObservedCluster,
+    ObservedGroup,
+    SchedulerWorker,
+)
 
 
 def wanted_workers(cluster: ObservedCluster, group: ObservedGroup) -> int:
@@ -18,9 +24,15 @@ def wanted_workers(cluster: ObservedCluster, group: ObservedGroup) -> int:
     processes = sum(len(w.dask_names) for w in mine)
     each = max(1, round(processes / len(mine))) if mine else 1
 
-    ours = {name for w in mine for name in w.dask_names}
-    others = sum(
-        w.name not in ours and w.leaving is Leaving.NO and not w.departing
-        for w in cluster.scheduler.workers
-    )
+    others = sum(1 for _ in serving_elsewhere(cluster, [group]))
     return math.ceil(max(0, cluster.scheduler.target - others) / each)
+
+
+def serving_elsewhere(
+    cluster: ObservedCluster, groups: Iterable[ObservedGroup]
+) -> Iterator[SchedulerWorker]:
+    """Dask workers that stay, and belong to none of the groups."""
+    ours = {name for group in groups for w in group.workers for name in w.dask_names}
+    for worker in cluster.scheduler.workers:
+        if worker.name not in ours and worker.leaving is Leaving.NO and not worker.departing:
+            yield worker
