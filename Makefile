@@ -90,11 +90,12 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 	@touch $@
 
 # The agent's contract on other releases of distributed: no operator there, as in users' images.
-# What pandas and numpy these releases work with: their own metadata does not say.
-OLD_PANDAS := pandas<3
-$(VENV)-$(OLDEST)/.test: OLD_PANDAS := pandas<2.1
+# What pandas, numpy and pyarrow these releases work with: their own metadata does not say.
+# 2023.5.0 reads the first row of a table where it means the first column since pyarrow 13.
+OLD_PINS := pandas<3 pyarrow<20
+$(VENV)-$(OLDEST)/.test: OLD_PINS := pandas<2.1 pyarrow<13
 $(VENV)-%/.test: pyproject.toml
-	scripts/venv.sh $(VENV)-$* "$(TOOLS)" "dask[array,dataframe]==$* distributed==$* $(OLD_PANDAS) numpy<2 pyarrow<20"
+	scripts/venv.sh $(VENV)-$* "$(TOOLS)" "dask[array,dataframe]==$* distributed==$* $(OLD_PINS) numpy<2"
 	@touch $@
 
 # For measurements: the agent's releases, each with a bokeh of its time for the dashboard.
