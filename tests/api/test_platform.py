@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -268,8 +269,8 @@ async def test_the_same_news_is_one_event(scene: Scene) -> None:
     reporter = reporter_of(scene)
     event = Event(EventType.WARNING, Reason.INVALID_PIN, "mend it", worker=WORKER)
     for _ in range(3):
-        await reporter.event(event)
-    await reporter.event(Event(EventType.NORMAL, Reason.UNDERUTILIZED, "x", would=True))
+        await reporter.tell([event])
+    await reporter.tell([Event(EventType.NORMAL, Reason.UNDERUTILIZED, "x", would=True)])
 
     events = scene.kubectl.json("get", "events")["items"]
     told = {(e["involvedObject"]["kind"], e["reason"], e.get("count")) for e in events}
@@ -278,6 +279,17 @@ async def test_the_same_news_is_one_event(scene: Scene) -> None:
         ("Pod", "InvalidPin", 3),
         ("AdaptivePolicy", "WouldUnderutilized", 1),
     } == told
+
+
+async def test_of_a_worker_that_was_taken_away_only_the_policy_tells(scene: Scene) -> None:
+    await scene.make()
+    await make_policy(scene)
+    gone = Event(EventType.NORMAL, Reason.DRAINED, "is taken away", worker=WORKER, gone=True)
+    await reporter_of(scene).tell([gone, replace(gone, worker="another")])
+
+    [event] = scene.kubectl.json("get", "events")["items"]
+    assert "AdaptivePolicy" == event["involvedObject"]["kind"]
+    assert f"{WORKER}, another: is taken away" == event["message"]
 
 
 async def test_reporting_to_a_policy_that_is_gone_is_no_error(scene: Scene) -> None:

@@ -292,4 +292,4 @@ class LiveCluster:
 
 def workers_in(events: Iterable[Json]) -> list[str]:
     """The workers that events on a policy are about, which their messages begin with."""
-    return [event["message"].partition(":")[0] for event in events]
+    return [name for e in events for name in e["message"].partition(":")[0].split(", ")]

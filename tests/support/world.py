@@ -150,9 +150,9 @@ class World:
         self.calls.append("status")
         self.statuses.append(status)
 
-    async def event(self, event: Event) -> None:
-        self.calls.append("event")
-        self.events.append(event)
+    async def tell(self, events: Sequence[Event]) -> None:
+        self.calls.extend("event" for _ in events)
+        self.events.extend(events)
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         self.calls.append("history")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.decision_log import DecisionLog
-from dask_adaptive.kube.errors import Conflict, NotFound
+from dask_adaptive.kube.errors import Conflict, KubeError, NotFound
 from dask_adaptive.kube.events import EventPoster, News, Subject
+from dask_adaptive.kube.gathered import gathered, sentence
 from dask_adaptive.kube.marks import changes
 from dask_adaptive.kube.objects import (
     BY_ADOPTION,
@@ -86,15 +88,22 @@ class KubeReporter:
         condition = Condition(ADOPTED, True, Reason.ADOPTED, message)
         return replace(status, conditions=(*status.conditions, condition))
 
-    async def event(self, event: Event) -> None:
-        reason = f"Would{event.reason}" if event.would else str(event.reason)
+    async def tell(self, events: Sequence[Event]) -> None:
+        for group in gathered(events):
+            for subject, message in self._told(group):
+                # One that cannot be posted (a quota, a namespace that goes away) is lost; the
+                # status says the same and must not be lost with it.
+                with contextlib.suppress(KubeError):
+                    await self._events.post(subject, _news(group[0], message))
+
+    def _told(self, group: tuple[Event, ...]) -> Iterator[tuple[Subject, str]]:
+        """The policy gets one event for all of them, each worker that is still there its own."""
         meta = self._policy.meta
-        message = f"{event.worker}: {event.message}" if event.worker else event.message
-        about = Subject(POLICIES, meta.namespace, meta.name, meta.uid)
-        await self._events.post(about, News(event.type, reason, message))
-        worker = self._subject(event.worker)
-        if worker is not None:
-            await self._events.post(worker, News(event.type, reason, event.message))
+        yield Subject(POLICIES, meta.namespace, meta.name, meta.uid), sentence(group)
+        for event in group:
+            worker = None if event.gone else self._subject(event.worker)
+            if worker is not None:
+                yield worker, event.message
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         await self._log.add(decisions)
@@ -139,3 +148,8 @@ class KubeReporter:
         if deployment is None:
             return None
         return Subject(DEPLOYMENTS, key.namespace, worker, deployment.meta.uid)
+
+
+def _news(event: Event, message: str) -> News:
+    reason = f"Would{event.reason}" if event.would else str(event.reason)
+    return News(event.type, reason, message)

@@ -209,11 +209,9 @@ class ClusterLoop:
         )
         new = [e for e in _ordered(happened) if e not in self._told]
         noted = events_of_notes(observed)  # each comes only once, and may well say the same again
-        for event in (*events_of_conditions(status, self._status), *new, *noted, *once):
-            # An event that cannot be posted (a quota, a namespace that goes away) is lost; the
-            # status says the same and must not be lost with it.
-            with contextlib.suppress(PlatformError):
-                await self._ports.reporter.event(event)
+        news = (*events_of_conditions(status, self._status), *new, *noted, *once)
+        if news:
+            await self._ports.reporter.tell(news)
         self._told = happened
         if status != self._status and not self._can_wait(status):
             await self._ports.reporter.status(status)
@@ -222,7 +220,7 @@ class ClusterLoop:
     def _can_wait(self, status: Status) -> bool:
         if self._status is None or self._ports.clock() - self._status_at >= figures.EVERY_S:
             return False
-        return figures.are_all_that_changed(status, self._status)
+        return figures.can_wait(status, self._status)
 
     async def _mark(self, observed: ObservedCluster, policy: Policy) -> None:
         """Bring the annotations of pods in step with what is true of their workers."""

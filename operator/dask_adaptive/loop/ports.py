@@ -141,6 +141,7 @@ class Event:
     message: str
     worker: str = ""
     would: bool = False  # in Advise mode: what would have been done
+    gone: bool = False  # the worker was just taken away: nobody will look there any more
 
 
 class Reporter(Protocol):
@@ -148,7 +149,8 @@ class Reporter(Protocol):
 
     async def status(self, status: Status) -> None: ...
 
-    async def event(self, event: Event) -> None: ...
+    async def tell(self, events: Sequence[Event]) -> None:
+        """Tell all that is new in one pass. One that cannot be told is lost."""
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         """Keep these decisions, oldest first; those kept before stay, `history.KEPT` in all."""

@@ -49,9 +49,10 @@ class _Reporter:
     async def status(self, status: Status) -> None:
         """Part of `PassResult`."""
 
-    async def event(self, event: Event) -> None:
-        for watcher in self._watchers:
-            watcher.happened(event)
+    async def tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            for watcher in self._watchers:
+                watcher.happened(event)
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         self.decisions.extend(decisions)
