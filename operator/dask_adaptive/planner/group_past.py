@@ -37,7 +37,7 @@ def remembered_group(
         if plan.reason is Reason.PAUSED:
             return replace(mine, since=None, recommendations=(), desired=None)
         return mine  # what was recommended grows too old to count
-    if mine.since is None or _was_blind(mine, now=now):
+    if _was_blind(mine, now=now):
         mine = replace(mine, since=now, recommendations=())
     bounds = policy.bounds(observed.key.default_group)
     idle_timeout_s = next((policy.idle_timeout_of(b) for b in bounds if b.name == plan.group), 0.0)
@@ -56,8 +56,10 @@ def renewed_group(past: GroupPast) -> GroupPast:
 
 
 def _was_blind(mine: GroupPast, *, now: float) -> bool:
-    last = max((r.at for r in mine.recommendations[-1:]), default=mine.since)
-    return last is not None and now - last >= BLIND_S
+    if mine.since is None:
+        return True
+    last = mine.recommendations[-1].at if mine.recommendations else mine.since
+    return now - last >= BLIND_S
 
 
 def _after(plan: GroupPlan, group: ObservedGroup, outcomes: Iterable[Outcome]) -> int:

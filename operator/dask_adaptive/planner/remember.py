@@ -81,9 +81,9 @@ def renewed(past: Past) -> Past:
 
 
 def _was_blind(past: Past, *, now: float) -> bool:
-    last = max((r.at for g in past.groups.values() for r in g.recommendations[-1:]), default=None)
-    last = past.since if last is None else last
-    return last is None or now - last >= BLIND_S
+    last = [g.recommendations[-1].at for g in past.groups.values() if g.recommendations]
+    seen_at = max(last, default=past.since)
+    return seen_at is None or now - seen_at >= BLIND_S
 
 
 def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[str, Refusal]:

@@ -11,7 +11,7 @@ from dask_adaptive.model.history import Step
 from dask_adaptive.model.observed import ObservedCluster
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.load import Load, at_least
+from dask_adaptive.planner.load import Load, at_least, compared
 from dask_adaptive.planner.needs import Bound, bound_workers
 from dask_adaptive.planner.supply import Supply, fill, other_threads
 from dask_adaptive.planner.work import Part, left_after, parts_of, threads_for
@@ -73,9 +73,9 @@ def _free_need(
 
 def _goes_on(demand: Demand, every: Sequence[Supply], other: float) -> bool:
     """Whether work keeps coming faster than new workers do, and there are too few for it."""
-    soonest_s = min((s.arrival_s for s in every), default=0.0)
     threads = other + sum(s.connected * s.threads for s in every)
-    return demand.every_s < soonest_s and demand.incoming > RECURRING * max(threads, 1)
+    is_frequent = all(demand.every_s < s.arrival_s for s in every)
+    return is_frequent and demand.incoming > RECURRING * max(threads, 1)
 
 
 def _crowded(observed: ObservedCluster, growing: Sequence[Supply]) -> Mapping[str, int]:
@@ -118,11 +118,9 @@ def _shuffled_threads(demand: Demand, parts: Sequence[Part], duration_s: float) 
 
 def _load(one: Supply, wanted: int, bound: Bound, inputs: Mapping[str, float]) -> Load:
     needed = bound.workers[one.name]
-    reason = Reason.DESIRED_WITHIN_RANGE
-    if wanted > one.serving:
-        reason = Reason.NEEDED_RESOURCES if 2 * needed > wanted else Reason.LOAD_INCREASED
-    elif wanted < one.serving:
-        reason = Reason.UNDERUTILIZED
+    reason = compared(wanted, one.serving)
+    if reason is Reason.LOAD_INCREASED and 2 * needed > wanted:
+        reason = Reason.NEEDED_RESOURCES
     own = {
         **inputs, "arrival_s": one.arrival_s, "serving": float(one.serving),
         "pending": float(len(one.pending)), "threads": one.threads,

@@ -53,7 +53,7 @@ def other_threads(observed: ObservedCluster, every: Sequence[Supply]) -> int:
     return sum(w.nthreads for w in serving_elsewhere(observed, groups))
 
 
-def fill(every: Sequence[Supply], need: Need, *, other: float = 0.0) -> dict[str, int]:
+def fill(every: Sequence[Supply], need: Need, *, other: float) -> dict[str, int]:
     """
     How many workers of each group are needed: those that are there first, then those on their way,
     then new ones, each kind by the order of the groups.
@@ -65,7 +65,7 @@ def fill(every: Sequence[Supply], need: Need, *, other: float = 0.0) -> dict[str
     coming = sorted((at, s.threads, s.name) for s in every for at in s.pending)
     needs = _needs(every, need, connected, coming)
 
-    wanted = dict.fromkeys((s.name for s in every), 0)
+    wanted: dict[str, int] = {}
     left = max(needs.values()) - other
     for one in every:
         wanted[one.name] = min(one.connected, _workers(left, one.threads))
@@ -95,7 +95,7 @@ def _needs(
     """Threads that are needed at each instant that matters."""
     instants = {0.0, *(at for at, _, _ in coming), *(s.arrival_s for s in every)}
     return {
-        t: need(t, connected * t + sum((t - at) * n for at, n, _ in coming if at < t))
+        t: need(t, connected * t + sum(max(0.0, t - at) * n for at, n, _ in coming))
         for t in instants
     }
 
@@ -138,6 +138,6 @@ def _comes_in_s(worker: ObservedWorker, arrival_s: float) -> float:
     """Whole seconds, so that thousands that were asked for together are one instant."""
     if worker.unschedulable_s or worker.refused:
         return arrival_s  # as good as one that is asked for now
-    late_s = worker.pod_age_s - arrival_s if worker.pod_age_s else worker.age_s - arrival_s
+    age_s = worker.pod_age_s or worker.age_s
     # One that is late is as late again: there is no telling, and no reason to ask for another.
-    return float(round(-late_s)) if late_s <= 0 else float(min(round(late_s), round(arrival_s)))
+    return float(round(min(abs(arrival_s - age_s), arrival_s)))

@@ -38,25 +38,24 @@ def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, 
     previous: list[tuple[PrefixWork, Part]] = []
     begins_s = 0.0
     for level in sorted({row.level for row in rows}):
-        here = [row for row in rows if row.level == level]
-        parts = []
-        for row in here:
+        here: list[tuple[PrefixWork, Part]] = []
+        for row in (r for r in rows if r.level == level):
             starts_s = begins_s + _held_up_s(row, previous, demand.unknown_s, threads, duration_s)
-            parts.append(_part(row, demand.unknown_s, threads, flow, starts_s))
-        known += parts
-        previous = list(zip(here, parts, strict=True))
-        begins_s = min((part.begins_s for part in parts), default=begins_s)
-    return tuple(part for part in known if part.seconds > 0 and part.width > 0)
+            here.append((row, _part(row, demand.unknown_s, threads, flow, starts_s)))
+        known += [part for _, part in here]
+        begins_s = min(part.begins_s for _, part in here)
+        previous = here
+    return tuple(part for part in known if part.seconds > 0)
 
 
 def left_after(parts: Iterable[Part], at_s: float, thread_seconds: float) -> tuple[Part, ...]:
     """What is left of the work when so many thread-seconds were there for it until `at_s`."""
-    every = tuple(parts)
-    could = [min(p.seconds, p.width * max(0.0, at_s - p.begins_s)) for p in every]
-    share = min(1.0, thread_seconds / sum(could)) if sum(could) else 0.0
+    pairs = [(p, min(p.seconds, p.width * max(0.0, at_s - p.begins_s))) for p in parts]
+    total = sum(could for _, could in pairs)
+    share = min(1.0, thread_seconds / total) if total else 0.0
     return tuple(
-        replace(p, seconds=p.seconds - done * share, begins_s=max(0.0, p.begins_s - at_s))
-        for p, done in zip(every, could, strict=True)
+        replace(p, seconds=p.seconds - could * share, begins_s=max(0.0, p.begins_s - at_s))
+        for p, could in pairs
     )
 
 
@@ -110,12 +109,11 @@ def _part(row: PrefixWork, unknown_s: float, threads: int, flow: int, begins_s: 
 
 
 def _width(row: PrefixWork, flow: int) -> float:
-    can_run = row.running + row.ready
     if row.width is not None:
-        return max(min(row.width, row.unfinished), can_run, 1)
+        return max(min(row.width, row.unfinished), row.running + row.ready, 1)
     # Nobody looked how tasks hang together: those that wait can run about as wide as the tasks
     # before them are many. For a chain that is one, for a map behind a source all of it.
-    return max(can_run, min(row.unfinished, flow), 1)
+    return max(min(row.unfinished, flow), 1)
 
 
 def _held_up_s(
@@ -127,8 +125,7 @@ def _held_up_s(
         return 0.0
     first_s = min(_first_s(r, unknown_s) for r, _ in before)
     tasks = sum(r.unfinished for r, _ in before)
-    part = min(1.0, row.fan_in / tasks)
-    if part < BARRIER:
+    if row.fan_in / tasks < BARRIER:
         return first_s
     if any(r.mean_s is None for r, _ in before):
         return math.inf  # it may take a second or a day

@@ -40,7 +40,7 @@ etcd, as copies of what the API server had stored.
   highest ever.
 - **late**: how late the operator's event loop is in one of a hundred seconds.
 - **writes**: requests that change something, but for the lease. **decisions**: as the history of
-  decisions counts.
+  decisions counts: several workers that come or go together are one.
 - **load**: the machine's load average when the figure was taken. On a crowded machine times and
   CPU are too high.
 """
@@ -127,7 +127,9 @@ def writes(row: Row) -> str:
     total, made = sum(row["writes"].values()), row["decisions"]
     kinds = ", ".join(f"{k} {n}" for k, n in sorted(row["writes"].items(), key=lambda i: -i[1]))
     text = f"Writes in '{row['phase']}': {total} for {row['changes']} changes of load"
-    return f"{text} and {made} decisions, {total / made:.1f} a decision: {kinds}."
+    text += f", {made} decisions ({total / made:.1f} each)"
+    text += f" and {row['moved']} workers that came or went ({total / row['moved']:.1f} each)"
+    return f"{text}: {kinds}."
 
 
 def draw(rows: Sequence[Row]) -> None:

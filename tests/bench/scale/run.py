@@ -122,6 +122,9 @@ class Bench:
             "rises_s": [self._risen(c, at) for c, by, at in changed if by > 0],
             "falls_s": [self._fallen(c, at) for c, by, at in changed if by < 0],
             "decisions": made,
+            "moved": sum(
+                abs(now - was) for _, was, now, at in self.upstream.changes if at >= began
+            ),
             "writes": writes(found["calls"]),
             "problems": self.upstream.problems,
         }
