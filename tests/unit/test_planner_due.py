@@ -205,6 +205,9 @@ def test_a_rule_says_how_far_and_how_urgent(
             {"use": Use(runs=9)}, scene(Recycle(tasks=TaskQuota(9))),
             "9 tasks run (recycle.tasks.max 9)", id="the-quota"),
         pytest.param(
+            {"use": Use(runs=9), "stopped": "it is"}, scene(Recycle(tasks=TaskQuota(9, exact=True))),
+            "=9 tasks run (recycle.tasks.max 9)", id="the-quota-rather-than-the-agents-words"),
+        pytest.param(
             {"use": Use(runs=9)}, scene(Recycle(tasks=TaskQuota(9, jitter=0.5))),
             "less its jitter: ", id="less-its-jitter"),
         pytest.param(
@@ -289,6 +292,24 @@ def test_what_the_agent_has_stopped_a_worker_for(
     has_failures = bool(recycle.failures.maximum or recycle.failures.patterns)
     assert (has_failures and not expected) == (found is not None)
     assert expected == (rules.tasks(stopped, scene(recycle)) is not None) or not recycle.tasks.exact
+
+
+@pytest.mark.parametrize(
+    ("use", "quota"),
+    [
+        pytest.param(Use(runs=5, match="x"), FailureQuota(patterns=("x",)), id="a-pattern"),
+        pytest.param(Use(runs=5, failures=3), FailureQuota(3), id="as-many-failures-as-it-may"),
+    ],
+)
+def test_who_is_stopped_for_failures_has_not_had_all_its_tasks(
+    use: Use, quota: FailureQuota
+) -> None:
+    recycle = Recycle(tasks=TaskQuota(9, exact=True), failures=quota)
+    found = rules.tasks(worker("a", stopped="it is", processing=4, use=use), scene(recycle))
+
+    assert found is not None
+    soon = "will soon have run 9 tasks (recycle.tasks.max 9)"
+    assert (False, soon) == (found.is_over, found.message)
 
 
 # --- the highest use of each quota, for metrics ---------------------------------------------------

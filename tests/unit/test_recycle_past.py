@@ -9,7 +9,7 @@ import pytest
 
 from dask_adaptive.model.observed import Leaving, ObservedCluster
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Action, GroupPlan, Outcome, Plan, Restart, Retire
+from dask_adaptive.model.plan import Action, GroupPlan, Outcome, Plan, Restart, Retire, SetReplicas
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, RecyclePast
 from dask_adaptive.planner.remember import remember
@@ -62,6 +62,15 @@ def test_each_pod_is_counted_once() -> None:
     assert {Reason.TASK_QUOTA: 2} == after(next_pod, TASKS, past=again).recycle.totals
 
 
+def test_what_else_was_done_does_not_hide_a_recycle() -> None:
+    more = SetReplicas(GROUP, 3, Reason.RECYCLING, "")
+    past = after(AB, more, TASKS, dataclasses.replace(TASKS, worker="b", reason=Reason.OUTLIER))
+
+    assert {Reason.TASK_QUOTA: 1, Reason.OUTLIER: 1} == past.recycle.totals
+    assert {"a": "p", "b": "uid-b"} == past.counted
+    assert {"a": ""} == after(cluster([busy("b")]), TASKS).counted  # gone by now
+
+
 def test_an_hour_slides() -> None:
     past = dataclasses.replace(PAST, recycle=RecyclePast(begun=(NOW - 3600, NOW - 3599)))
 
@@ -93,8 +102,18 @@ def test_each_failure_is_waited_out_for_twice_as_long_up_to_an_hour() -> None:
     assert {} == past.recycle.surging_since
 
 
+def test_a_failure_is_waited_out_until_its_time() -> None:
+    failed = after(AB, aborting={"a": "why"}, timeout_s=300.0)
+
+    assert ["a"] == list(after(AB, past=failed, now=NOW + 299).recycle.aborted)
+    assert [] == list(after(AB, past=failed, now=NOW + 300).recycle.aborted)
+
+
 def test_a_replacement_that_has_come_ends_the_waiting() -> None:
     failed = after(AB, aborting={"b": "why"})
+
+    more = SetReplicas(GROUP, 3, Reason.RECYCLING, "")
+    assert ["b"] == list(after(AB, more, past=failed, floors={"a": 2}).recycle.aborted)
 
     assert {} == after(AB, TASKS, past=failed, floors={"a": 2}).recycle.aborted
     hasty = after(AB, TASKS, past=failed, floors={"a": 2}, waiting=frozenset("a"))

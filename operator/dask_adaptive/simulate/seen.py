@@ -75,7 +75,8 @@ def _platform_worker(worker: Worker, now: float, started: float) -> PlatformWork
 def _scheduler(world: World, policy: Policy, recorded: Sample, quiet_s: float) -> ObservedScheduler:
     here = [w for w in world.workers.values() if w.is_here]
     running = world.running()
-    incoming, every_s = world.incoming.told(world.now)
+    world.lots.forget(world.now)
+    incoming, every_s = world.lots.rate(world.now), world.lots.every_s()
     return ObservedScheduler(
         session="simulated",
         distributed="simulated",

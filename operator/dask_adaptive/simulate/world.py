@@ -12,8 +12,8 @@ from functools import partial
 
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.simulate.incoming import Incoming
 from dask_adaptive.simulate.load import UNKNOWN_S, Arrival, Load, Withdrawal
+from dask_adaptive_agent.lots import Lots
 
 #: From the call that deletes a worker until it is seen gone, and from the call that asks for one
 #: until it exists: upstream's operator makes tens of Deployments a second.
@@ -81,7 +81,7 @@ class World:
         self.waiting: Counter[str] = Counter()
         self.done: Counter[str] = Counter(load.done)
         self.finished = self.redone = 0
-        self.incoming = Incoming()
+        self.lots = Lots()
         self.is_deleted = False
         self.lost = 0  # tasks that came when the cluster had been deleted
         self.last_work_at = 0.0  # when the last task so far finished
@@ -249,7 +249,7 @@ class World:
             self.lost += arrival.ready + arrival.waiting
             return
         mean_s = self.mean_s(arrival.prefix) or UNKNOWN_S
-        self.incoming.add(self.now, (arrival.ready + arrival.waiting) * mean_s)
+        self.lots.add(self.now, (arrival.ready + arrival.waiting) * mean_s)
         owed = min(self._owed[arrival.prefix], arrival.waiting)
         self._owed[arrival.prefix] -= owed
         self.waiting[arrival.prefix] += arrival.waiting - owed
