@@ -43,6 +43,7 @@ class Profile:
     floor_s: float = 0.0
     deviations: float = 2.0
     measure: bool = False
+    runs: int = 0  # of workers that are not named; 0: any number
 
     def match(self, exception_text: str) -> str:
         """The first pattern that is found in an exception's text; empty: none."""
@@ -93,7 +94,7 @@ class Limits:
         by_name = _limits(request, profiles, self._clock())
         others = number(request, "others", -1, low=-1, high=len(profiles) - 1)
         self.stops = number(request, "stops", 0)
-        self._others = NO_LIMIT if others < 0 else Limit(profile=profiles[others])
+        self._others = NO_LIMIT if others < 0 else _unnamed(profiles[others])
         self.profiles = profiles
         self._by_name = by_name
         self.have_ends = any(math.isfinite(limit.ends_at) for limit in by_name.values())
@@ -166,7 +167,12 @@ def _profile(said: Request) -> Profile:
         floor_s=number(said, "floor_ms", 0, high=LONGEST_MS) / 1000,
         deviations=_deviations(said),
         measure=flag(said, "measure", False),
+        runs=number(said, "runs", 0, high=2**53),
     )
+
+
+def _unnamed(profile: Profile) -> Limit:
+    return Limit(runs=profile.runs or NEVER, profile=profile)
 
 
 def _pattern(said: str) -> re.Pattern[str]:

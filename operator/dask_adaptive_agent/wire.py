@@ -536,6 +536,7 @@ class LimitProfile(TypedDict, total=False):
     floor_ms: int  # no task is expected to take less; default 0
     deviations: float  # a task is expected to take its mean and so many deviations; default 2
     measure: bool  # whether `Meters.mean_ms` is wanted; default False
+    runs: int  # of a worker that is not named, as `others`; 0: never stopped for them (default)
 
 
 class LimitRequest(TypedDict, total=False):

@@ -115,6 +115,26 @@ async def test_meters_are_answered_when_asked_for(c: Any, s: Any, a: Any, b: Any
     assert {a.address: 0, b.address: 0} == await metered(s, "failures")
 
 
+@gen_cluster(client=True, nthreads=TWO, config=UNQUEUED)
+async def test_a_worker_that_nobody_has_named_runs_no_more_than_the_others(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """One that comes while the operator is away must not run on until it is back."""
+    install(s)
+    session = (await ask(s, wire.HELLO))["session"]
+    said = {"session": session, "profiles": [{"exact": True, "runs": 5}], "others": 0}
+    named = {"names": [str(b.name)], "runs": [0], "left_ms": [-1], "profile": [0]}
+    answer = await ask(s, wire.LIMIT, stops=2, **named, **said)
+    assert "error" not in answer, answer
+
+    await c.gather(c.map(runs, range(40), delay_s=0.001))
+    async with Worker(s.address, nthreads=1) as late:
+        await c.gather(c.map(runs, range(100, 140), delay_s=0.001))
+
+        assert {a.address: wire.S_TASKS, late.address: wire.S_TASKS} == await stopped(s)
+        assert {a.address: 5, b.address: 70, late.address: 5} == await metered(s)
+
+
 # Exact limits, under each kind of load
 
 

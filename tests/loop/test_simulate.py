@@ -39,6 +39,7 @@ async def recorded(s: Stage, path: Path) -> Trace:
     assert 24 == await last
     del second, last
     await s.until(lambda: not s.names(), "scaled to zero")
+    del s.saw  # passes go on
     tape.close()
     return read_trace(path.read_text().splitlines())
 

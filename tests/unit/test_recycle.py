@@ -529,13 +529,24 @@ def test_newcomers_are_watched_for_failures_from_the_start() -> None:
     world = dataclasses.replace(cluster([A, B]), strangers=("x",))
     limits = decide(world, failures=FailureQuota(5)).limits
     assert limits.others is not None
-    assert 5 == limits.profiles[limits.others].failures
-    assert 0 == limits.profiles[limits.workers["x"].profile].failures
+    newcomers = limits.profiles[limits.others]
+    assert (5, 20) == (newcomers.failures, newcomers.runs)
+    stranger = limits.workers["x"]
+    assert (0, 0) == (limits.profiles[stranger.profile].failures, stranger.runs)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_newcomers_run_no_more_than_the_others(exact: bool) -> None:
+    """While the operator is away nobody tells them of a quota of their own."""
+    limits = decide(cluster([A, B]), tasks=TaskQuota(20, 0.5, exact=exact)).limits
+    assert limits.others is not None
+    newcomers = limits.profiles[limits.others]
+    assert (20, exact) == (newcomers.runs, newcomers.exact)
 
 
 @pytest.mark.parametrize("rules", [{"min_age_s": 60.0}, {"failures": FailureQuota()}])
 def test_newcomers_are_not_watched(rules: dict[str, Any]) -> None:
-    rules = {"failures": FailureQuota(5), **rules}
+    rules = {"failures": FailureQuota(5), "tasks": TaskQuota(), **rules}
     assert decide(cluster([A, B]), **rules).limits.others is None
 
 

@@ -193,6 +193,7 @@ class Profile:
     floor_s: float = 0.0
     deviations: float = 2.0
     measure: bool = False
+    runs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

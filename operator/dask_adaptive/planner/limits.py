@@ -33,9 +33,9 @@ def limits_for(
     A worker that must not be replaced now has no limit of runs or failures: it serves on over its
     quota. Its end, if others have set one, is told always: no task should begin that cannot finish.
 
-    Workers that join before the next pass are watched for failures by the rules that are the same
-    for all: one on a broken machine fails a hundred tasks a second. Then whoever is not to be
-    watched is named.
+    Workers that join before the next pass are watched by the rules that are the same for all: one
+    on a broken machine fails a hundred tasks a second, and one that nobody counts runs past its
+    quota while the operator is away. Then whoever is not to be watched is named.
 
     Args:
         left: Recycles that maxPerHour still allows beyond those that are under way.
@@ -103,14 +103,21 @@ class _Rows:
         self._may_fail = bool(is_open) and Reason.FAILURES not in self._rules.forbidden
         full = profile_of(self._recycle, bounded.group.workers)
         self._loose = _loosened(full)
-        self._profile = full if self._may_fail else self._loose
+        runs = self._recycle.tasks.maximum if self._may_runs else 0
+        exact = full.exact and self._may_runs
+        fitting = full if self._may_fail else replace(self._loose, exact=exact)
+        self._profile = replace(fitting, runs=runs)
         self._is_counted = self._may_runs and _counts_runs(self._recycle)
         self._is_watched = self._may_fail and _watches(self._profile)
 
     @property
     def newcomers(self) -> Profile | None:
-        """By what workers are watched that nobody has seen yet."""
-        return self._profile if self._is_watched and not self._recycle.min_age_s else None
+        """
+        By what workers are watched that nobody has seen yet. Their own jitter and annotations
+        are told once they have been.
+        """
+        is_bounded = self._is_watched or self._profile.runs
+        return self._profile if is_bounded and not self._recycle.min_age_s else None
 
     @property
     def stops(self) -> int:

@@ -72,4 +72,5 @@ def _profile(profile: Profile) -> LimitProfile:
         "floor_ms": round(profile.floor_s * 1000),
         "deviations": profile.deviations,
         "measure": profile.measure,
+        "runs": profile.runs,
     }
