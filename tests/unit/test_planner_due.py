@@ -161,6 +161,11 @@ SOON, SOON_URGENT = (False, False, False), (False, True, False)
             rules.walltime, {"ends_in_s": 80.0}, scene(FITS, expected_s=50.0), None,
             id="one-more-and-its-replacement"),
         pytest.param(
+            rules.walltime, {"ends_in_s": 45.0}, scene(MARGIN, expected_s=50.0), None,
+            id="no-such-quota"),
+        pytest.param(
+            rules.walltime, {"ends_in_s": 25.0}, scene(FITS), None, id="nothing-is-expected"),
+        pytest.param(
             rules.failures, {"use": Use(failures=6)}, scene(FAILING),
             (Reason.FAILURES, 1.5, *OVER), id="failures"),
         pytest.param(
@@ -205,7 +210,8 @@ def test_a_rule_says_how_far_and_how_urgent(
             {"use": Use(runs=9)}, scene(Recycle(tasks=TaskQuota(9))),
             "9 tasks run (recycle.tasks.max 9)", id="the-quota"),
         pytest.param(
-            {"use": Use(runs=9), "stopped": "it is"}, scene(Recycle(tasks=TaskQuota(9, exact=True))),
+            {"use": Use(runs=9), "stopped": "it is"},
+            scene(Recycle(tasks=TaskQuota(9, exact=True))),
             "=9 tasks run (recycle.tasks.max 9)", id="the-quota-rather-than-the-agents-words"),
         pytest.param(
             {"use": Use(runs=9)}, scene(Recycle(tasks=TaskQuota(9, jitter=0.5))),
@@ -214,6 +220,10 @@ def test_a_rule_says_how_far_and_how_urgent(
             {"pod_age_s": 70.0, "quota_notes": QuotaNotes(lifetime_s=60.0)},
             scene(Recycle(lifetime=LifetimeQuota(3600.0))),
             "is older than 1m (annotation dask-adaptive.dev/recycle-lifetime: 1m)", id="its-own"),
+        pytest.param(
+            {"pod_age_s": 70.0, "quota_notes": QuotaNotes(lifetime_s=60.0)}, scene(),
+            "is older than 1m (annotation dask-adaptive.dev/recycle-lifetime: 1m)",
+            id="its-own-where-no-other-has-one"),
         pytest.param(
             {"pod_age_s": 7200.0}, scene(Recycle(lifetime=LifetimeQuota(3600.0, jitter=0.5))),
             "(recycle.lifetime.max 1h, less its jitter: ", id="age-less-its-jitter"),

@@ -133,7 +133,7 @@ def test_a_third_at_each_end_is_compared_by_its_median() -> None:
 
     # 1020 bytes in 480 s, of which a third is what a notable rate would come to.
     assert 0.0 < growth(samples, window_s=960.0, notable=3600.0 * 1020 / 160)
-    assert 0.0 == growth(samples, window_s=960.0, notable=3600.0 * 1021 / 160)
+    assert 0.0 == growth(samples, window_s=960.0, notable=3600.0 * 1020.1 / 160)
 
 
 def test_an_even_number_of_slopes_has_a_median_between_two() -> None:

@@ -90,7 +90,7 @@ def shared(
 def _evenly(missing: Mapping[str, int], left: int) -> dict[str, int]:
     """Share `left` so that nobody has more than another who lacks some; odd ones in order."""
     given = dict.fromkeys(missing, 0)
-    open_names = [name for name, number in missing.items() if number > 0]
+    open_names = list(missing)
     while left > 0 and open_names:
         each = max(1, left // len(open_names))
         for name in open_names:

@@ -116,7 +116,7 @@ def end(worker: ObservedWorker, scene: Scene) -> Due | None:
         return Due(worker.name, Reason.LIFETIME, message, ratio, is_urgent=True)
     if worker.too_short:
         message = "a task waits that it is not expected to finish before it ends"
-        return Due(worker.name, Reason.LIFETIME, message, 1.0, is_urgent=True)
+        return Due(worker.name, Reason.LIFETIME, message, is_urgent=True)
     # The last task that fits is done by then, and the replacement is to be there.
     if left_s > scene.expected_s + scene.past.ready_s:
         return None
@@ -264,7 +264,9 @@ def pace_of(worker: ObservedWorker, past: RecyclePast, *, now: float) -> float:
     A short rest changes nothing. Of a long one nobody knows the end, and a replacement that
     came too early would stand beside it all the while.
     """
-    at, _, pace = past.pace.get(life_of(worker), (now, 0, 0.0))
+    if (known := past.pace.get(life_of(worker))) is None:
+        return 0.0
+    at, _, pace = known
     is_resting = not worker.processing and now - at > paced_over_s(past)
     return 0.0 if is_resting else pace
 

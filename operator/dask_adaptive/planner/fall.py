@@ -36,21 +36,20 @@ def fall(
         leaving: Workers of the whole cluster that are on their way out because nobody needs them.
 
     Returns:
-        At most `surplus` deletions and retirements; never a worker that a veto objects to, never
-        more on their way out at once than `retirement.maxConcurrent` (deletions of workers that
-        never connected cost nothing and are not counted), never so many that fewer than desired
-        are connected: one that is pending may never come.
+        No more deletions and retirements than workers too many; never a worker that a veto objects
+        to, never more on their way out at once than `retirement.maxConcurrent` (deletions of
+        workers that never connected cost nothing and are not counted), never so many that fewer
+        than desired are connected: one that is pending may never come.
     """
-    surplus = fleet.serving - desired
-    pending = [w for w in ranked_pending(fleet.pending) if w.manual_pin is None][:surplus]
-    deletions = tuple(_never_connected(w) for w in pending)
-    surplus = min(surplus - len(deletions), fleet.serving - len(fleet.pending) - desired)
+    unpinned = [w for w in ranked_pending(fleet.pending) if w.manual_pin is None]
+    deletions = tuple(_never_connected(w) for w in unpinned[: fleet.serving - desired])
+    surplus = fleet.serving - len(fleet.pending) - desired
     if surplus <= 0:
         if not deletions:
             return Fall(Reason.NO_CANDIDATES, "workers that never connected are pinned")
         return Fall(deletions[0].reason, _never_needed(deletions, desired), deletions)
 
-    free, blockers = _divide(observed, fleet, policy, past, idle_s=idle_s, now=now)
+    free, blockers = _divide(observed, fleet, past, idle_s=idle_s, now=now)
     budget = policy.retirement.max_concurrent - leaving
     order = ranked(free, first=due)
     going = tuple(_retire(w, desired) for w in order[: max(0, min(surplus, budget))])
@@ -80,9 +79,8 @@ def cancel_all(fleet: Fleet, reason: Reason, message: str) -> tuple[Cancel, ...]
 
 
 def _divide(
-    observed: ObservedCluster, fleet: Fleet, policy: Policy, past: Past,
-    *, idle_s: float, now: float,
-) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:  # fmt: skip
+    observed: ObservedCluster, fleet: Fleet, past: Past, *, idle_s: float, now: float
+) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:
     in_service = sum(
         w.leaving is Leaving.NO and w.status == "running" and not w.departing
         for w in observed.scheduler.workers

@@ -55,10 +55,7 @@ def returned(
 ) -> tuple[Cancel, ...]:
     """Put every worker that is on its way out by our doing back to service."""
     scaled = scaled_groups(observed, policy)
-    fleets = [
-        sort_fleet(group, past.deleted, heed_nodes=policy.disruption.node_signals)
-        for group, _ in scaled
-    ]
+    fleets = [sort_fleet(group, past.deleted) for group, _ in scaled]
     others = cancel_others(observed, {group.name for group, _ in scaled}, reason, message)
     return (*(c for fleet in fleets for c in cancel_all(fleet, reason, message)), *others)
 

@@ -77,9 +77,7 @@ def _able(observed: ObservedCluster, supply: Supply, need: Need) -> Supply | Non
     if group is None or at_once is None:
         return None
     named = [*need.workers, *need.hosts]
-    if not named or need.loose:
-        return replace(supply, threads=at_once)
-    if group.name in named:
+    if not named or need.loose or group.name in named:
         return replace(supply, threads=at_once)
     # A worker that is named is one of a kind: another one of its group is no help.
     here = _named(group, named)

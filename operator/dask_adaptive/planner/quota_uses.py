@@ -27,6 +27,9 @@ _RUNS, _AGE, _ENDS = attrgetter("use.runs"), attrgetter("pod_age_s"), attrgetter
 _PROCESS, _UNMANAGED = attrgetter("use.process"), attrgetter("use.unmanaged")
 _GPU, _FAILURES = attrgetter("use.gpu"), attrgetter("use.failures")
 
+#: Below any ratio of use: the worker has no such quota.
+_NO_QUOTA = -1.0
+
 
 def group_uses(
     group: str, workers: Sequence[ObservedWorker], recycle: Recycle, past: RecyclePast
@@ -54,7 +57,7 @@ def _tasks_leaders(workers: Sequence[ObservedWorker], recycle: Recycle) -> Leade
 
 def _tasks(worker: ObservedWorker, recycle: Recycle, _: RecyclePast) -> float:
     own = own_tasks(worker, recycle.tasks)
-    return worker.use.runs / own if own else -1.0
+    return worker.use.runs / own if own else _NO_QUOTA
 
 
 def _lifetime_leaders(workers: Sequence[ObservedWorker], recycle: Recycle) -> Leaders:
@@ -68,7 +71,7 @@ def _lifetime_leaders(workers: Sequence[ObservedWorker], recycle: Recycle) -> Le
 
 def _lifetime(worker: ObservedWorker, recycle: Recycle, _: RecyclePast) -> float:
     own_s = own_lifetime_s(worker, recycle.lifetime)
-    used = worker.pod_age_s / max(own_s, 1e-9) if math.isfinite(own_s) else -1.0
+    used = worker.pod_age_s / max(own_s, 1e-9) if math.isfinite(own_s) else _NO_QUOTA
     return max(used, end_ratio(worker, recycle.lifetime))
 
 
@@ -85,11 +88,11 @@ def _memory(worker: ObservedWorker, recycle: Recycle, past: RecyclePast) -> floa
     quota = recycle.memory
     soft, hard = own_soft(worker, quota), own_hard(worker, quota)
     return max(
-        measured(worker, quota) / soft if math.isfinite(soft) else -1.0,
-        worker.use.process / hard if math.isfinite(hard) else -1.0,
+        measured(worker, quota) / soft if math.isfinite(soft) else _NO_QUOTA,
+        worker.use.process / hard if math.isfinite(hard) else _NO_QUOTA,
         past.growth.get(life_of(worker), 0.0) / quota.leak_rate
         if math.isfinite(quota.leak_rate)
-        else -1.0,
+        else _NO_QUOTA,
     )
 
 
@@ -99,7 +102,7 @@ def _gpu_leaders(workers: Sequence[ObservedWorker], recycle: Recycle) -> Leaders
 
 def _gpu(worker: ObservedWorker, recycle: Recycle, _: RecyclePast) -> float:
     line = _gpu_line(recycle)
-    return worker.use.gpu / line if math.isfinite(line) else -1.0
+    return worker.use.gpu / line if math.isfinite(line) else _NO_QUOTA
 
 
 def _gpu_line(recycle: Recycle) -> float:
@@ -120,10 +123,9 @@ def _failures(worker: ObservedWorker, recycle: Recycle, _: RecyclePast) -> float
     if quota.patterns:
         found = 1.0 if worker.use.match else 0.0
         return max(found, worker.use.failures / own if own else 0.0)
-    return worker.use.failures / own if own else -1.0
+    return worker.use.failures / own if own else _NO_QUOTA
 
 
-#: A ratio below 0: the worker has no such quota.
 _USES = (
     (Quota.TASKS, _tasks_leaders, _tasks),
     (Quota.LIFETIME, _lifetime_leaders, _lifetime),

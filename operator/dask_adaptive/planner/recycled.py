@@ -49,7 +49,7 @@ def remember_recycles(
         recycle=replace(
             kept,
             begun=(*(at for at in kept.begun if now - at < HOUR_S), *(now for _ in automatic)),
-            totals=Counter(begun) + Counter(kept.totals) if begun else kept.totals,
+            totals=Counter(begun) + Counter(kept.totals),
             surging_since={
                 n: past.recycle.surging_since.get(n, now)
                 for n in decided.waiting

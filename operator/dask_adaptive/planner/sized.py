@@ -27,10 +27,7 @@ def wanted_now(wanted: int, fleet: Fleet, dues: Collection[Due], past: Past) -> 
     if desired is None or not is_under_way(fleet, dues):
         return wanted
     floors = sum(w.name in past.floors for w in fleet.workers)
-    extra = min(fleet.in_service - desired, floors)
-    if extra > 0 and desired < wanted <= fleet.in_service:
-        return max(desired, wanted - extra)
-    return wanted
+    return max(desired, wanted - floors) if desired < wanted <= fleet.in_service else wanted
 
 
 def current_workers(

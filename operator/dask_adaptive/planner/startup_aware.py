@@ -50,7 +50,7 @@ def startup_aware(
         load = _load(one, max(free[one.name] + mine, one.busy), bound, inputs)
         full = "results fill over 60% of the memory of workers: twice as many are wanted"
         load = at_least(load, crowded.get(one.name, 0), "memory", Reason.LOAD_INCREASED, full)
-        soon = ahead[one.name] + mine if ahead[one.name] else 0
+        soon = ahead[one.name] + mine
         shuffles = f"{len(demand.shuffles)} P2P shuffles are about to give their outputs to workers"
         found[one.name] = at_least(
             load, soon, "shuffle", Reason.SHUFFLE_AHEAD, f"{shuffles}: {soon} workers"

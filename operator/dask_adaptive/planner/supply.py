@@ -72,7 +72,9 @@ def fill(every: Sequence[Supply], need: Need, *, other: float) -> dict[str, int]
         left -= wanted[one.name] * one.threads
     there = connected
     for at, threads, name in coming:
-        if not _workers(max(n for t, n in needs.items() if t >= at) - there, threads):
+        needed = max(n for t, n in needs.items() if t >= at)
+        # However little there is to do: where nobody is, the first is kept until it has come.
+        if not _workers(needed - there, threads, or_one=not there):
             break
         wanted[name] += 1
         there += threads

@@ -90,7 +90,7 @@ class Chooser:
             return  # it is on its way already, or has a weightier reason to go
         one, against = first_allowed(worker, due, self._scene.rules)
         if one is None:
-            if due.is_over and against is not None:
+            if against is not None:
                 self._wait(due, *against)
         elif (stormy := self._stormy(worker, one)) is not None:
             self._wait(one, *stormy)
@@ -200,7 +200,7 @@ class Gate:
         allowed = allowance(budgets, due.reason, max(1, self._heads.base))
         after = self._missing + worker.takes_tasks
         if after > allowed:
-            missing = f"{max(0, self._missing)} of {self._heads.base} are missing"
+            missing = f"{self._missing} of {self._heads.base} are missing"
             message = f"{due.message}; {missing}, {allowed:.0f} may be (disruption.budgets)"
             self.blockers.append(Blocker(worker.name, Reason.BUDGET_EXHAUSTED, message))
             return False
