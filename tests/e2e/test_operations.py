@@ -132,14 +132,16 @@ async def test_what_is_uninstalled_leaves_only_the_crd_and_can_be_installed_agai
     assert "" == await c.annotation(worker, "pinned-by") == await c.annotation(worker, "hints")
 
     # What belongs to DaskClusters stays with them: policies, and the agent that schedulers mount.
-    agents = {f"ConfigMap {ns}/{name}" for ns, name in await _agents(c)}
+    # So do histories, with their policies.
+    owned = [*await _owned_by("DaskCluster", c), *await _owned_by("AdaptivePolicy", c)]
+    theirs = {f"ConfigMap {ns}/{name}" for ns, name in owned}
     left: set[str] = set()
     c.more_to_tell = [lambda: f"left: {sorted(left - CRD)}"]
 
     async def is_clean() -> bool:
         found = await asyncio.to_thread(release.leftovers)
         left.clear()
-        left.update(o for o in found - agents if not o.startswith("AdaptivePolicy "))
+        left.update(o for o in found - theirs if not o.startswith("AdaptivePolicy "))
         return left == CRD
 
     await c.until(is_clean, "only the CRD is left", patience_s=40.0)  # pods end by and by
@@ -156,18 +158,16 @@ async def test_what_is_uninstalled_leaves_only_the_crd_and_can_be_installed_agai
     await c.kubectl("delete", "daskcluster", c.name)
 
     async def has_no_agent() -> bool:
-        return not [ns for ns, _ in await _agents(c) if ns == c.namespace]
+        return not [ns for ns, _ in await _owned_by("DaskCluster", c) if ns == c.namespace]
 
     await c.until(has_no_agent, "the agent's ConfigMap goes with the last DaskCluster")
 
 
-async def _agents(c: LiveCluster) -> list[tuple[str, str]]:
-    """The agent's ConfigMaps that a DaskCluster owns, by namespace and name."""
-    found = await c.api.list(
-        CONFIG_MAPS.path(), selector="app.kubernetes.io/part-of=dask-adaptive.dev"
-    )
+async def _owned_by(kind: str, c: LiveCluster) -> list[tuple[str, str]]:
+    """ConfigMaps that objects of a kind own, by namespace and name."""
+    found = await c.api.list(CONFIG_MAPS.path())
     return [
         (body["metadata"]["namespace"], body["metadata"]["name"])
         for body in found
-        if any(o["kind"] == "DaskCluster" for o in body["metadata"].get("ownerReferences", []))
+        if any(o["kind"] == kind for o in body["metadata"].get("ownerReferences", []))
     ]
