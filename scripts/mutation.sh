@@ -16,7 +16,8 @@ mkdir -p "$work/src" "$work/tests/unit"
 cp -rp operator/dask_adaptive operator/dask_adaptive_agent "$work/src"
 cp -rp tests/support "$work/tests"
 cp -p tests/unit/conftest.py "$work/tests/unit"
-grep -lE '^from dask_adaptive\.planner' tests/unit/test_*.py | xargs -I{} cp -p {} "$work/tests/unit"
+{ ls tests/unit/test_planner_*.py; grep -lE '^from dask_adaptive\.planner' tests/unit/test_*.py; } |
+  sort -u | xargs -I{} cp -p {} "$work/tests/unit"
 rm -rf "$work/mutants/tests" # mutmut copies them anew, but takes none away
 sed -e 's|^pythonpath = .*|pythonpath = ["src", "tests"]|' -e 's|^mypy_path = .*|mypy_path = "src"|' \
   pyproject.toml >"$work/pyproject.toml"

@@ -17,7 +17,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import GroupBounds, Scaling, Source
 from dask_adaptive.planner.demand import Load, loads
-from support.worlds import GROUP, NOW, POLICY, busy, cluster, pending, worker
+from support.worlds import GROUP, POLICY, busy, cluster, pending, worker
 
 GPU = "etl-gpu"
 Row = PrefixWork
@@ -54,7 +54,7 @@ def _with_threads(one: ObservedWorker, threads: int) -> ObservedWorker:
 
 def asked(seen: ObservedCluster, policy: Policy = ANY, arrival_s: float = 6.0) -> dict[str, Load]:
     groups = {g.name: GroupPast(arrival_s=arrival_s) for g in seen.groups}
-    return dict(loads(seen, policy, Past(session="s", since=0.0, groups=groups), now=NOW))
+    return dict(loads(seen, policy, Past(session="s", since=0.0, groups=groups)))
 
 
 def wanted(seen: ObservedCluster, policy: Policy = ANY, arrival_s: float = 6.0) -> int:

@@ -7,17 +7,27 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import ManualPin, ObservedWorker, Pin
+from dask_adaptive.model.observed import Ending, Leaving, ManualPin, ObservedWorker, Pin
 from dask_adaptive.model.past import Past, Refusal
 from dask_adaptive.model.plan import Blocker, SetPin, Unpin
+from dask_adaptive.model.policy import Disruption
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import LifetimeQuota, MemoryQuota, Recycle
-from dask_adaptive.planner.budget import Rules, is_last_chance, objection
+from dask_adaptive.model.recycle import Amount, LifetimeQuota, MemoryQuota, Recycle, RecyclePast
+from dask_adaptive.planner.budget import (
+    HOUR_S,
+    Rules,
+    count_heads,
+    is_last_chance,
+    left_this_hour,
+    objection,
+    rules_for,
+)
 from dask_adaptive.planner.candidates import Context, claims, veto
 from dask_adaptive.planner.due import Due
+from dask_adaptive.planner.fleet import sort_fleet
 from dask_adaptive.planner.pins import OWNER, SLACK_S, sync_pins
 from dask_adaptive.planner.plan import count_blockers
-from support.worlds import NOW, POLICY, SHUFFLE, cluster, worker
+from support.worlds import NOW, POLICY, SHUFFLE, cluster, pending, worker
 
 CLIENT, NOTED = Pin("client", "me", "", 60.0), Pin("client", "me", "a long loop", 60.0)
 BY_HAND, BY_HAND_WHY = Pin("manual", "x", "", 60.0), Pin("manual", "x", "debugging", 60.0)
@@ -82,6 +92,22 @@ def test_pins_follow_annotations(changes: dict[str, Any], expected: object) -> N
     told = sync_pins(cluster([worker("a", **changes)]), POLICY)
 
     assert (() if expected is None else (expected,)) == told
+
+
+@pytest.mark.parametrize(
+    ("pin", "is_lifted"),
+    [(HELD, True), (replace(HELD, owner="me"), False), (replace(HELD, source="client"), False)],
+)
+def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin: Pin, is_lifted: bool) -> None:
+    world = cluster([worker("b")])
+    process = replace(world.scheduler.workers[0], address="tcp://a", pins=(pin,))
+    scheduler = replace(world.scheduler, workers=(process,))
+    ending = (Ending("a", "a-x", (), 60.0, ("tcp://a",)),)
+    told = sync_pins(replace(world, scheduler=scheduler, ending=ending), POLICY)
+
+    why = "its annotation is gone; pod a-x is being deleted"
+    lift = Unpin("a", ("tcp://a", "a"), Reason.PIN_REMOVED, why)
+    assert ((lift,) if is_lifted else ()) == told
 
 
 # --- what keeps an idle worker --------------------------------------------------------------------
@@ -214,3 +240,60 @@ def test_the_last_chance_begins_at_the_margin(
     recycle = Recycle(lifetime=LifetimeQuota(margin_s=30.0))
 
     assert expected == is_last_chance(one, due, recycle)
+
+
+# --- how many should be in service ----------------------------------------------------------------
+
+REPLACED = worker("r", leaving=Leaving.DRAINING, in_service=False, leaving_reason=Reason.TASK_QUOTA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen", "is_missed"),
+    [
+        pytest.param({}, (), False, id="never-there"),
+        pytest.param({}, ("x",), True, id="there-before"),
+        pytest.param({"ending": "it is deleted"}, (), True, id="its-pod-goes"),
+        pytest.param({"pod_age_s": 0.5}, (), True, id="a-new-pod-of-an-old-one"),
+        pytest.param({"pod_age_s": 469.9}, (), True, id="a-second-pod"),
+        pytest.param({"pod_age_s": 470.0}, (), False, id="its-first-pod-a-little-late"),
+        pytest.param({"pod_age_s": 500.0}, (), False, id="its-first-pod"),
+    ],
+)
+def test_who_was_connected_is_missed(
+    changes: dict[str, Any], seen: tuple[str, ...], is_missed: bool
+) -> None:
+    (group,) = cluster([worker("a"), pending("x", **changes)]).groups
+    heads = count_heads(sort_fleet(group), Past(seen=frozenset(seen)), 9)
+
+    assert (1 + is_missed, is_missed) == (heads.base, heads.missing)
+
+
+@pytest.mark.parametrize(
+    ("floors", "missing"),
+    [
+        pytest.param({}, 1, id="without-a-past-it-is"),
+        pytest.param({"r": 1}, 0, id="as-many-serve-as-did"),
+        pytest.param({"r": 3}, 2, id="more-served"),
+    ],
+)
+def test_who_left_before_its_replacement_came_is_missed(
+    floors: dict[str, int], missing: int
+) -> None:
+    (group,) = cluster([worker("a"), REPLACED]).groups
+
+    assert missing == count_heads(sort_fleet(group), Past(floors=floors), 9).missing
+
+
+@pytest.mark.parametrize(("ago_s", "left"), [(HOUR_S - 1.0, 2), (HOUR_S, 3)])
+def test_a_recycle_counts_for_an_hour(ago_s: float, left: int) -> None:
+    policy = replace(POLICY, disruption=Disruption(max_per_hour=Amount(3)))
+    past = RecyclePast(begun=(NOW - ago_s,))
+
+    assert left == left_this_hour(policy, cluster([worker("a")]), past, NOW)
+
+
+def test_what_failed_is_tried_again_after_its_time() -> None:
+    past = RecyclePast(aborted={"a": (NOW, "none came"), "b": (NOW + 0.1, "none came")})
+    found = rules_for(cluster([]), POLICY, Recycle(), past, is_scaled=True, now=NOW)
+
+    assert {"b"} == set(found.aborted)

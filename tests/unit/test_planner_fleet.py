@@ -27,9 +27,9 @@ from dask_adaptive.model.plan import (
     SetReplicas,
 )
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import MemoryQuota, Recycle, RecyclePast, Strategy, TaskQuota
+from dask_adaptive.model.recycle import MemoryQuota, Recycle, RecyclePast, Strategy
 from dask_adaptive.planner.doomed import drain_doomed
-from dask_adaptive.planner.due import Due, Scene
+from dask_adaptive.planner.due import Due
 from dask_adaptive.planner.endings import tell_endings
 from dask_adaptive.planner.fleet import (
     Fleet,
@@ -42,9 +42,7 @@ from dask_adaptive.planner.fleet import (
 )
 from dask_adaptive.planner.gates import gate
 from dask_adaptive.planner.others import others
-from dask_adaptive.planner.outliers import Outlier
 from dask_adaptive.planner.rise import Rise, rise
-from dask_adaptive.planner.screen import suspects
 from dask_adaptive.planner.sized import current_workers, wanted_now
 from dask_adaptive.planner.why import telling
 from support.worlds import GROUP, NOW, PAST, POLICY, SHUFFLE, cluster, past_of, pending, worker
@@ -286,7 +284,10 @@ def test_who_is_held_on_a_machine_that_goes_is_told() -> None:
     assert ((), told) == drain_doomed(fleet, Past(), now=NOW)
 
 
-@pytest.mark.parametrize(("told_s", "is_told"), [(15.0, False), (15.1, True), (math.inf, True)])
+@pytest.mark.parametrize(
+    ("told_s", "is_told"),
+    [(4.9, True), (5.0, False), (15.0, False), (15.1, True), (math.inf, True)],
+)
 def test_an_end_is_told_unless_it_is_nearly_known(told_s: float, is_told: bool) -> None:
     end = Ending("a", "pod-1", (), 10.0, ("tcp://a",), told_s)
     leaves = tell_endings(replace(cluster([A]), ending=(end,)), Past())
@@ -294,51 +295,6 @@ def test_an_end_is_told_unless_it_is_nearly_known(told_s: float, is_told: bool) 
     words = "pod pod-1 is being deleted"
     leave = Leave("a", ("tcp://a",), 10.0, Reason.POD_ENDING, words)
     assert ((leave,) if is_told else ()) == leaves
-
-
-# --- who is looked at -----------------------------------------------------------------------------
-
-
-def looked_at(recycle: Recycle, *workers: ObservedWorker, **changes: Any) -> str:
-    past = RecyclePast(ready_s=10.0, **changes)
-    scene = Scene(recycle, past, NOW, 0.0, -math.inf, 0.0, {})
-    return names(tuple(suspects(workers, scene)))
-
-
-def run(name: str, runs: int, **changes: Any) -> ObservedWorker:
-    return worker(name, use=replace(A.use, runs=runs), **changes)
-
-
-@pytest.mark.parametrize(
-    ("quota", "expected"),
-    [
-        (TaskQuota(9), ""),
-        (TaskQuota(9, exact=True), "a"),  # as many as any of them has been given
-        (TaskQuota(10, jitter=0.5), "a"),
-        (TaskQuota(), ""),
-    ],
-)
-def test_who_is_near_its_quota_of_tasks_is_looked_at(quota: TaskQuota, expected: str) -> None:
-    assert expected == looked_at(
-        Recycle(quota), run("a", 5), run("b", 4), worker("c", processing=4)
-    )
-
-
-def test_by_their_usual_pace_and_the_fastest_by_its_own() -> None:
-    # On average 3 a second, of which twice as much counts: 60 in the 10 s that one takes to come.
-    pace = {f"uid-{name}": (0.0, 0, 9.0 if name == "d" else 1.0) for name in "abcd"}
-    workers = [run("a", 40), run("b", 39), run("c", 10)]
-
-    assert "ad" == looked_at(Recycle(TaskQuota(100)), *workers, run("d", 10), pace=pace)
-    assert "a" == looked_at(Recycle(TaskQuota(100)), *workers, run("d", 9), pace=pace)
-
-
-def test_only_those_that_leak_or_stand_out_are_looked_at() -> None:
-    leak = Recycle(memory=MemoryQuota(leak_rate=100.0))
-    scene = Scene(Recycle(), RecyclePast(), NOW, 0.0, -math.inf, 0.0, {"b": Outlier("it is", 2.0)})
-
-    assert "b" == looked_at(leak, A, B, growth={"uid-a": 99.0, "uid-b": 100.0})
-    assert [B] == list(suspects([A, B], scene))
 
 
 # --- gates, and which group is told ---------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from dask_adaptive.model.demand import Quiet
 from dask_adaptive.model.history import Step
-from dask_adaptive.model.observed import ObservedGroup
+from dask_adaptive.model.observed import ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Blocked, Change, GroupPast, Recommendation
 from dask_adaptive.model.plan import DeleteCluster
 from dask_adaptive.model.reason import Reason
@@ -223,6 +223,32 @@ def test_a_wait_doubles_with_each_try_in_vain() -> None:
         waits.append(blocked.until - NOW)
 
     assert [120, 240, 480, 960, 1800, 1800, 1800] == waits
+
+
+REFUSED = pending("r", refused="exceeded quota: gpus")
+STUCK = {"unschedulable_s": 400.0, "waiting": "no node"}
+
+
+def blocked_by(*workers: ObservedWorker, known: Blocked | None = None) -> Blocked | None:
+    group = ObservedGroup(GROUP, len(workers), workers)
+    return capped(9, sort_fleet(group), group, POLICY, GroupPast(blocked=known), now=NOW)[2]
+
+
+def test_what_blocks_now_is_told_and_who_is_waited_for() -> None:
+    known = Blocked(NOW + 5.0, Reason.UNSCHEDULABLE, "no node", 2, frozenset({"g", "gone"}))
+    going = pending("g", going=True)
+
+    words, waited_for = "pods of 1 workers are refused: exceeded quota: gpus", frozenset("gr")
+    again = Blocked(NOW + 5.0, Reason.QUOTA_EXCEEDED, words, 2, waited_for)
+    assert again == blocked_by(REFUSED, going, known=known)
+
+
+def test_of_those_without_a_node_the_one_that_waits_longest_is_told() -> None:
+    waits = [pending("a", **STUCK), pending("b", unschedulable_s=500.0, waiting="no zone")]
+
+    words = "2 workers have found no node for over 5m: no zone"
+    first = Blocked(NOW + FIRST_WAIT_S, Reason.UNSCHEDULABLE, words, workers=frozenset("ab"))
+    assert first == blocked_by(*waits)
 
 
 # --- what people hold, and the end of it all ------------------------------------------------------

@@ -15,6 +15,7 @@ from dask_adaptive.model.recycle import (
     FailureQuota,
     GpuQuota,
     LifetimeQuota,
+    Limit,
     Measure,
     MemoryQuota,
     Quota,
@@ -30,6 +31,14 @@ from dask_adaptive.planner.asked import still_asked
 from dask_adaptive.planner.leaks import FEWEST, SAMPLES, growth, with_sample
 from dask_adaptive.planner.outliers import find_outliers
 from dask_adaptive.planner.quota_lines import quota_lines
+from dask_adaptive.planner.quota_uses import group_uses
+from dask_adaptive.planner.rations import (
+    limit_of,
+    own_lifetime_s,
+    own_tasks,
+    profile_of,
+    shares,
+)
 from dask_adaptive.planner.walltime import with_walltimes
 from support.worlds import NOW, POLICY, cluster, worker
 
@@ -213,6 +222,59 @@ def test_of_two_traits_the_one_further_above_its_line_is_told() -> None:
 
     assert both == found(uses, Trait.DURATION, Trait.FAILURES)
     assert both["w3"].startswith("a task takes on average 9s")
+
+
+def test_of_two_traits_alike_the_first_is_told() -> None:
+    uses = [Use(failures=n, mean_s=float(n)) for n in (1, 1, 1, 9)]
+
+    assert found(uses, Trait.FAILURES, Trait.DURATION)["w3"].startswith("failures: 9")
+    assert found(uses, Trait.DURATION, Trait.FAILURES)["w3"].startswith("a task takes")
+
+
+# --- what one worker may use ----------------------------------------------------------------------
+
+
+def test_tasks_and_lifetime_have_jitter_of_their_own() -> None:
+    one = worker("a", pod_uid="p")
+    of_tasks, of_lifetime = shares("p")
+
+    assert of_tasks != of_lifetime
+    assert math.ceil(1000 * (1 - 0.5 * of_tasks)) == own_tasks(one, TaskQuota(1000, 0.5))
+    assert 100.0 * (1 - 0.5 * of_lifetime) == own_lifetime_s(one, LifetimeQuota(100.0, 0.5))
+    assert 1 == own_tasks(one, TaskQuota(1, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "exact", "runs"),
+    [
+        pytest.param(0.5, False, 207, id="those-that-run-are-not-counted"),
+        pytest.param(0.5, True, 210, id="or-are"),
+        pytest.param(500.0, False, 7, id="not-one-more-fits"),
+        pytest.param(0.0, False, 0, id="nobody-knows-how-long-one-takes"),
+    ],
+)
+def test_runs_that_fit_before_an_end(expected_s: float, exact: bool, runs: int) -> None:
+    one = worker("a", use=Use(runs=7), processing=3, ends_in_s=110.0)
+    rules = Recycle(TaskQuota(exact=exact, from_walltime=True))
+
+    assert Limit(runs, 100.0) == limit_of(one, rules, expected_s=expected_s)
+
+
+@pytest.mark.parametrize(("ends_in_s", "fresh_s"), [(60.5, 100.5), (0.0, 40.0), (-39.5, 0.5)])
+def test_a_new_worker_lives_as_long_as_the_youngest(ends_in_s: float, fresh_s: float) -> None:
+    youngest = worker("a", pod_age_s=50.0, ends_in_s=ends_in_s)
+
+    assert fresh_s == profile_of(Recycle(), [youngest, worker("b", pod_age_s=51.0)]).fresh_s
+
+
+def test_the_highest_use_is_found_whatever_the_jitter_and_the_lines() -> None:
+    one = worker("a", pod_age_s=50.0, use=Use(process=0.4))
+    rules = Recycle(lifetime=LifetimeQuota(100.0, 0.5), memory=MemoryQuota(soft=0.8, hard=0.8))
+
+    of_age = 50.0 / own_lifetime_s(one, rules.lifetime)
+    assert {Quota.LIFETIME: of_age, Quota.MEMORY: 0.5} == {
+        use.quota: use.ratio for use in group_uses("g", [one], rules, RecyclePast())
+    }
 
 
 # --- lines for people -----------------------------------------------------------------------------

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.model.demand import Demand, Need, Want
 from dask_adaptive.model.history import Step
 from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import GroupPast, Past
+from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
-from dask_adaptive.model.scaling import GroupBounds, Scaling
+from dask_adaptive.model.scaling import GroupBounds, Scaling, Source
+from dask_adaptive.planner.demand import loads
 from dask_adaptive.planner.load import Load, at_least, compared
 from dask_adaptive.planner.supply import Supply, fill, other_threads, supplies, threads_of
 from dask_adaptive.planner.target import wanted_workers
@@ -254,3 +257,79 @@ def test_a_floor_lifts_a_load_and_says_why() -> None:
 
     assert lifted == at_least(LOAD, 3, "hint", Reason.CLIENT_WANTS, "three please")
     assert LOAD is at_least(LOAD, 2, "hint", Reason.CLIENT_WANTS, "three please")
+
+
+def asked(world: ObservedCluster, policy: Policy = POLICY) -> Mapping[str, Load]:
+    every = {g.name: GroupPast(arrival_s=7.0) for g in world.groups}
+    return loads(world, policy, Past(groups=every))
+
+
+BY_TARGET = dataclasses.replace(
+    POLICY, scaling=Scaling(source=Source.SCHEDULER, groups=(GroupBounds(GPU, 8),))
+)
+NEED = Need(tasks=3, stuck=3, seconds=3000.0, resources={"GPU": 1.0})
+
+
+def test_the_schedulers_target_is_a_load_with_its_figures() -> None:
+    world = cluster([busy("a"), pending("p")], target=3, queued=9, processing=4)
+
+    said = "the scheduler's adaptive_target comes to 3 workers of this group"
+    why = Reason.LOAD_INCREASED
+    figures = {
+        "queued": 9.0, "running": 4.0, "serving": 2.0, "pending": 1.0, "arrival_s": 7.0,
+        "threads": 1.0,
+    }  # fmt: skip
+    load = Load(3, why, said, figures, steps=(Step("load", 3, why, said),))
+    assert {GROUP: load} == asked(world)
+
+
+@pytest.mark.parametrize(
+    ("demand", "workers", "wanted", "message"),
+    [
+        pytest.param(Demand(needs=(NEED,)), [], 3, "3 needed by tasks that only this group may run",
+                     id="what-is-bound-to-it"),
+        pytest.param(Demand(), [], 0, "0 needed by tasks that only this group may run", id="none"),
+        pytest.param(Demand(), [busy("x")], 1, "0 needed by tasks that only this group may run",
+                     id="those-that-have-tasks"),
+        pytest.param(None, [worker("x")], 1, "nobody can say what asks for this group: it is left",
+                     id="nobody-can-tell"),
+    ],
+)  # fmt: skip
+def test_the_schedulers_target_is_not_about_other_groups(
+    demand: Demand | None, workers: list[ObservedWorker], wanted: int, message: str
+) -> None:
+    mine = tuple(dataclasses.replace(w, group=GPU) for w in workers)
+    others = ObservedGroup(GPU, len(mine), mine, resources=(("GPU", 1.0),))
+    world = cluster([worker("a")], others=[others], target=9, demand=demand)
+    load = asked(world, BY_TARGET)[GPU]
+
+    assert (wanted, message) == (load.wanted, load.message)
+
+
+@pytest.mark.parametrize(("duration_s", "wanted"), [(0.001, 3), (1000.0, 1), (3000.0, 1)])
+def test_tasks_of_a_group_need_as_many_as_do_them_in_time(duration_s: float, wanted: int) -> None:
+    need = dataclasses.replace(NEED, seconds=3.0, stuck=0)
+    policy = dataclasses.replace(BY_TARGET, target_duration_s=duration_s)
+    others = ObservedGroup(GPU, 0, resources=(("GPU", 1.0),))
+    world = cluster([worker("a")], others=[others], demand=Demand(needs=(need,)))
+
+    assert wanted == asked(world, policy)[GPU].wanted
+
+
+@pytest.mark.parametrize(
+    ("want", "expected"),
+    [
+        pytest.param(Want(3, 0.5, "me"), (3, "client me"), id="to-its-last-moment"),
+        pytest.param(Want(3, 0.0, "me"), (2, "load"), id="its-time-is-over"),
+        pytest.param(Want(2, 60.0, "me"), (2, "load"), id="no-more-than-the-load"),
+        pytest.param(Want(3, 60.0, "me", GPU), (2, "load"), id="of-another-group"),
+    ],
+)
+def test_what_a_client_wants_is_the_least(want: Want, expected: tuple[int, str]) -> None:
+    load = asked(cluster([], target=2, wants=(want,)))[GROUP]
+
+    assert expected == (load.wanted, load.asked_by)
+    if expected[0] > 2:
+        words = "client me wants at least 3 workers"
+        step = Step("hint", 3, Reason.CLIENT_WANTS, words)
+        assert (words, step) == (load.message, load.steps[-1])

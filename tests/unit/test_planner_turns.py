@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dask_adaptive.model.observed import Leaving, ManualPin, ObservedCluster, ObservedWorker
-from dask_adaptive.model.past import Past, Refusal
+from dask_adaptive.model.past import Refusal
 from dask_adaptive.model.plan import Arriving, Blocker, Cancel, Delete, Plan, Retire
-from dask_adaptive.model.policy import Disruption
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
     Amount,
@@ -22,17 +20,14 @@ from dask_adaptive.model.recycle import (
     Replacing,
     TaskQuota,
 )
-from dask_adaptive.planner.budget import rules_for
 from dask_adaptive.planner.due import Due
 from dask_adaptive.planner.fall import Fall, fall
 from dask_adaptive.planner.fleet import sort_fleet
 from dask_adaptive.planner.joined import as_advice
 from dask_adaptive.planner.plan import plan
-from dask_adaptive.planner.recycle import Turn, take_turns
-from dask_adaptive.planner.turns import Scene
+from dask_adaptive.planner.recycle import Turn
+from support.turning import turn
 from support.worlds import NOW, PAST, POLICY, busy, cluster, pending, worker
-
-THREE = Recycle(max_surge=Amount(3))
 
 
 def spent(*names: str) -> list[Due]:
@@ -45,20 +40,6 @@ def full(*names: str) -> list[Due]:
 
 def fleet_of(names: str, **changes: Any) -> list[ObservedWorker]:
     return [busy(name, **changes) for name in names]
-
-
-def turn(
-    workers: Sequence[ObservedWorker], dues: Sequence[Due], *, desired: int | None = None,
-    recycle: Recycle = THREE, budgets: tuple[Budget, ...] = (), free_gpus: int | None = None,
-    recycle_past: RecyclePast = RecyclePast(), **past: Any,  # noqa: B008
-) -> Turn:  # fmt: skip
-    world = replace(cluster(workers), free_gpus=free_gpus)
-    policy = replace(POLICY, recycle=recycle, disruption=Disruption(budgets=budgets))
-    before = Past(recycle=recycle_past, **past)
-    rules = rules_for(world, policy, recycle, before.recycle, is_scaled=True, now=NOW)
-    wanted = len(workers) if desired is None else desired
-    scene = Scene(world, world.groups[0], policy, recycle, rules, before, wanted, 99, NOW)
-    return take_turns(sort_fleet(world.groups[0]), dues, scene)
 
 
 def states(taken: Turn) -> dict[str, str]:

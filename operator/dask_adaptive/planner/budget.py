@@ -39,7 +39,7 @@ class Headcount:
     base: int
     in_service: int  # connected and not leaving, those that take no new tasks included
     stopped: int  # of them: kept from new tasks by their scheduler
-    paused: int = 0  # of them: by themselves
+    paused: int = 0  # of the others: by themselves
 
     @property
     def missing(self) -> int:
@@ -64,7 +64,7 @@ def count_heads(fleet: Fleet, past: Past, wanted: int) -> Headcount:
         base=min(wanted, known),
         in_service=len(serving),
         stopped=sum(bool(w.stopped) for w in serving),
-        paused=sum(w.paused for w in serving),
+        paused=sum(w.paused and not w.stopped for w in serving),
     )
 
 
@@ -131,7 +131,7 @@ def rules_for(
         surge=is_scaled and recycle.strategy is Strategy.SURGE,
         is_scaled=is_scaled,
         now=now,
-        aborted={n: a for n, a in past.aborted.items() if a[0] > now} if past.aborted else {},
+        aborted={n: a for n, a in past.aborted.items() if a[0] > now},
     )
 
 

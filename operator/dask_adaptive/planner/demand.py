@@ -20,9 +20,7 @@ from dask_adaptive.planner.supply import Supply, supplies
 from dask_adaptive.planner.target import wanted_workers
 
 
-def loads(
-    observed: ObservedCluster, policy: Policy, past: Past, *, now: float
-) -> Mapping[str, Load]:
+def loads(observed: ObservedCluster, policy: Policy, past: Past) -> Mapping[str, Load]:
     """
     One load for each worker group that is scaled and exists.
 
@@ -30,7 +28,6 @@ def loads(
         observed: The cluster; its scheduler has answered.
         policy: Whose `scaling.source` says what is asked, and whose bounds say which groups.
         past: How long workers of a group took to arrive is read from it.
-        now: Seconds, on the clock that stamped `past`.
     """
     demand = observed.scheduler.demand
     every = supplies(observed, policy, past)
@@ -60,8 +57,9 @@ def _scheduler_target(
             # Nobody can say what other groups are for: nothing of them is taken away.
             wanted, message = one.serving, "nobody can say what asks for this group: it is left"
         else:
-            wanted = max(needs.get(one.name, 0), one.busy)
-            message = f"{needs.get(one.name, 0)} needed by tasks that only this group may run"
+            needed = needs[one.name]
+            wanted = max(needed, one.busy)
+            message = f"{needed} needed by tasks that only this group may run"
         found[one.name] = _plain(observed, one, wanted, message)
     return found
 

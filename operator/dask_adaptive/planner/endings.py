@@ -37,4 +37,6 @@ def tell_endings(observed: ObservedCluster, past: Past) -> tuple[Leave, ...]:
 
 def _is_known(ending: Ending, past: Past) -> bool:
     too_long_s = ending.told_left_s - ending.left_s
-    return abs(too_long_s) <= SLACK_S or (too_long_s < 0 and past.told >= set(ending.dask_names))
+    if too_long_s < -SLACK_S:
+        return past.told >= set(ending.dask_names)
+    return too_long_s <= SLACK_S

@@ -186,7 +186,8 @@ def homed(past: Past, observed: ObservedCluster) -> Past:
     if not past.leaving:
         return past
     present = {w.name: g.name for g in observed.groups for w in g.workers}
-    names = sorted((g.name for g in observed.groups), key=len, reverse=True)
+    # Of names that begin alike the longest is the last.
+    names = sorted((g.name for g in observed.groups), reverse=True)
 
     def home(worker: str) -> str:
         known = present.get(worker) or past.homes.get(worker)

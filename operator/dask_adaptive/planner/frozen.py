@@ -47,7 +47,7 @@ def frozen(
                 is_frozen=True,
             )
         )
-    return replace(summary(groups), reason=reason, message=message)
+    return replace(summary(groups), message=message)
 
 
 def returned(

@@ -103,10 +103,11 @@ class _Rows:
         self._may_fail = bool(is_open) and Reason.FAILURES not in self._rules.forbidden
         full = profile_of(self._recycle, bounded.group.workers)
         self._loose = _loosened(full)
-        runs = self._recycle.tasks.maximum if self._may_runs else 0
-        exact = full.exact and self._may_runs
-        fitting = full if self._may_fail else replace(self._loose, exact=exact)
-        self._profile = replace(fitting, runs=runs)
+        self._profile = replace(
+            full if self._may_fail else self._loose,
+            exact=full.exact and self._may_runs,
+            runs=self._recycle.tasks.maximum if self._may_runs else 0,
+        )
         self._is_counted = self._may_runs and _counts_runs(self._recycle)
         self._is_watched = self._may_fail and _watches(self._profile)
 
@@ -143,8 +144,9 @@ class _Rows:
             if self._may_fail and notes is not None and notes.failures is not None:
                 profile = replace(profile, failures=notes.failures)
         self._is_counted |= bool(limit.runs)
-        self._is_watched |= profile is not self._profile and _watches(profile)
-        if limit == _NONE and not _watches(profile) and not profile.measure:
+        is_watched = _watches(profile)
+        self._is_watched |= is_watched
+        if limit == _NONE and not is_watched and not profile.measure:
             return None
         return limit, profile
 

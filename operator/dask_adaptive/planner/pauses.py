@@ -58,5 +58,6 @@ def pauses_all(pause: Pause) -> bool:
 
 
 def _step(replicas: int, reason: Reason, pause: Pause, what: str) -> Step:
+    # When it ends is told by the condition: a sentence that counts down would be news all the time.
     said = (part for part in (what, pause.message, pause.problem) if part)
     return Step("pause", replicas, reason, "; ".join(said))

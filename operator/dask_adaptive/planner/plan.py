@@ -44,7 +44,7 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
     always = (*tell_endings(observed, past), *sync_pins(observed, policy))
     if past.session != observed.scheduler.session:
         past = renewed(past)  # another scheduler's load says nothing about this one's
-    if (still := _held(observed, policy, past, now=now)) is not None:
+    if (still := _held(observed, policy, past)) is not None:
         return replace(still, actions=(*always, *still.actions))
     decided = _scaled(observed, policy, past, now=now)
     if policy.mode is Mode.ADVISE:
@@ -66,12 +66,12 @@ def _cannot_decide(observed: ObservedCluster, policy: Policy, past: Past) -> Pla
     return blind(observed, policy, past) if observed.scheduler.problem is not None else None
 
 
-def _held(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -> Plan | None:
+def _held(observed: ObservedCluster, policy: Policy, past: Past) -> Plan | None:
     """The plans that scale nothing although the load is known: somebody, or a gate, holds it."""
     why = _why_held(observed, policy, past)
     if why is None:
         return None
-    wanted = {name: load.wanted for name, load in loads(observed, policy, past, now=now).items()}
+    wanted = {name: load.wanted for name, load in loads(observed, policy, past).items()}
     still = frozen(observed, policy, past, *why, wanted=wanted)
     if why[0] is Reason.TOO_MANY_UNREADY:
         return still  # what drains goes on, but nothing is taken away
@@ -108,17 +108,12 @@ def _scaled(observed: ObservedCluster, policy: Policy, past: Past, *, now: float
     rest = others(observed, policy, past, scaled=scaled, left=left, now=now)
     decided = joined(moves, (*parts, *rest), observed, policy)
     decided = replace(decided, arriving=arriving(drafts, decided.actions, past, now=now))
-    end = _end(observed, policy)
+    end = deletion(observed, replace(policy, mode=Mode.AUTO))  # advised of, if not done
     return decided if end is None else _ended(decided, end)
 
 
 def _begun(actions: Sequence[Action]) -> int:
     return sum(isinstance(a, Retire) and a.reason is Reason.UNDERUTILIZED for a in actions)
-
-
-def _end(observed: ObservedCluster, policy: Policy) -> DeleteCluster | None:
-    advised = replace(policy, mode=Mode.AUTO) if policy.mode is Mode.ADVISE else policy
-    return deletion(observed, advised)
 
 
 def _ended(decided: Plan, end: DeleteCluster) -> Plan:

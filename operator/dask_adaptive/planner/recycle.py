@@ -61,7 +61,7 @@ def take_turns(fleet: Fleet, dues: Iterable[Due], scene: Scene) -> Turn:
     aborting = {**failed, **chooser.aborting}
     surged = {c.worker.name for c in chooser.chosen if c.by_surge}
     fleet = set_apart(fleet, replaced=surged | chooser.useless)
-    gate = Gate(fleet, heads, scene)
+    gate = Gate(heads, scene)
     for candidate in chooser.chosen:
         gate.offer(candidate)
     draining = [w for w in (*fleet.retiring, *fleet.restarting) if is_replaced(w)]
@@ -101,9 +101,9 @@ def _short(
 
 def _failed_drains(fleet: Fleet, scene: Scene) -> dict[str, str]:
     """Workers that drain, and whose replacements have not been there for too long."""
-    since = scene.past.recycle.surging_since
-    if not since or not scene.rules.surge:
+    if not scene.rules.surge:
         return {}
+    since = scene.past.recycle.surging_since
     limit_s = scene.recycle.ready_timeout_s
     return {
         w.name: why_missing(fleet, scene)

@@ -16,12 +16,10 @@ from dask_adaptive.planner.caps import capped, shared
 from dask_adaptive.planner.demand import Load, loads
 from dask_adaptive.planner.fleet import Fleet, sort_fleet
 from dask_adaptive.planner.idle import idle_step
-from dask_adaptive.planner.pauses import held, is_paused
+from dask_adaptive.planner.pauses import held
 from dask_adaptive.planner.quotas import Assessment, assess
 from dask_adaptive.planner.schedules import floor_of
 from dask_adaptive.planner.sized import current_workers, wanted_now
-
-_NO_LOAD = Load(0, Reason.DESIRED_WITHIN_RANGE, "nothing is known of its load", {}, "load", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ def drafts_of(
     observed: ObservedCluster, policy: Policy, past: Past, *, now: float
 ) -> tuple[Draft, ...]:
     """Take each group's wish through all stages; the same input gives the same numbers."""
-    asked = loads(observed, policy, past, now=now)
+    asked = loads(observed, policy, past)
     drafts = [
         _bounded(_damped(_floored(draft, observed, policy), policy, past, now=now))
         for draft in (
@@ -89,9 +87,9 @@ def _loaded(
     fleet = sort_fleet(group, past.deleted, heed_nodes=policy.disruption.node_signals)
     assessment = assess(observed, group, policy, past.recycle, now=now)
     recycle = policy.recycle_of(group.name)
-    load = asked.get(group.name, _NO_LOAD)
+    load = asked[group.name]
     wanted = wanted_now(load.wanted, fleet, assessment.due, past)
-    steps = load.steps or (Step("load", load.wanted, load.reason, load.message),)
+    steps = load.steps
     if wanted != load.wanted:
         stand_in = f"{load.wanted - wanted} of {load.wanted} stand in for workers that leave"
         steps = (*steps, Step("recycle", wanted, Reason.RECYCLING, stand_in))
@@ -178,10 +176,6 @@ def _stuck(draft: Draft, policy: Policy) -> int:
 
 
 def _held(draft: Draft, observed: ObservedCluster) -> Draft:
-    if not is_paused(observed.pause):
-        return draft
     is_default = draft.name == observed.key.default_group
-    # When it ends is told by the condition: a sentence that counts down would be news all the time.
-    pause = replace(observed.pause, left_s=None)
-    _, step = held(draft.number, draft.standing, pause, is_default=is_default)
+    _, step = held(draft.number, draft.standing, observed.pause, is_default=is_default)
     return draft.at(step)

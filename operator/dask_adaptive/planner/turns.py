@@ -161,7 +161,7 @@ class Chooser:
 class Gate:
     """Who of those that are to be replaced may leave now; the most urgent are offered first."""
 
-    def __init__(self, fleet: Fleet, heads: Headcount, scene: Scene) -> None:
+    def __init__(self, heads: Headcount, scene: Scene) -> None:
         self._heads, self._scene = heads, scene
         self._begun = 0
         self._missing = heads.missing

@@ -100,18 +100,19 @@ async def _share(api: KubeApi, room: int) -> dict[str, str]:
 
 
 async def _client(api: KubeApi, namespace: str) -> Client:
+    make: Any = Client
     for _ in range(240):
         await asyncio.sleep(0.5)
         try:
             found = await api.get(DEPLOYMENTS.path(namespace, "c-scheduler"))
             service = await api.get(SERVICES.path(namespace, "c-scheduler"))
             await api.get(GROUPS.path(namespace, "c-default"))
-        except Exception:  # not there yet
+            if found.get("status", {}).get("availableReplicas"):
+                address = f"tcp://{service['spec']['clusterIP']}:8786"
+                return await make(address, asynchronous=True, timeout="30s")
+        except Exception:
+            # Not there yet; or kube-proxy is a moment behind, and who knows who answers at the IP.
             continue
-        if found.get("status", {}).get("availableReplicas"):
-            make: Any = Client
-            address = f"tcp://{service['spec']['clusterIP']}:8786"
-            return await make(address, asynchronous=True, timeout="30s")
     raise SystemExit("upstream's operator has not made the cluster within 120 s")
 
 
