@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distributed.metrics import time
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.claims import CLIENT_AWAY_S
@@ -18,7 +20,7 @@ from dask_adaptive_agent.upcoming import upcoming
 from dask_adaptive_agent.wants import Wants, want
 
 if TYPE_CHECKING:
-    from distributed.scheduler import TaskPrefix, WorkerState
+    from distributed.scheduler import TaskGroup, TaskPrefix, WorkerState
 
     from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.settings import Request
@@ -34,6 +36,9 @@ SHORT_S = 0.2
 
 #: Looking takes at most this part of the time: `TaskPrefix.states` walks all groups before 2024.6.
 LOOK_PART = 0.02
+
+#: States of tasks that have yet to run to their end.
+UNFINISHED = ("processing", "queued", "no-worker", "waiting")
 
 
 class DemandView:
@@ -81,19 +86,25 @@ class DemandView:
         scheduler: Any = self._agent.scheduler
         # The scheduler's own dict is sorted, and slow to walk.
         workers = [entry.ws for entry in self._agent.roster.entries.values()]
-        longest = self._running.look(workers)
+        oldest = self._running.look(workers)
+        longest = {prefix: lasts_s for prefix, (lasts_s, _) in oldest.items()}
         counts = unfinished(scheduler, _seceded(workers))
         sample = self._structure.look(sum([waiting for _, _, waiting in counts.values()]))
         unknown_s = scheduler.UNKNOWN_TASK_DURATION
 
-        def seconds(prefix: TaskPrefix) -> float:
+        def mean_s(prefix: TaskPrefix) -> float:
             mean = self._means.mean_s(prefix)
+            others = is_another_kind(oldest.get(prefix), mean, sum(counts.get(prefix, ())))
+            return -1.0 if others else mean
+
+        def seconds(prefix: TaskPrefix) -> float:
+            mean = mean_s(prefix)
             return mean if mean >= 0 else max(unknown_s, 2 * longest.get(prefix, 0.0))
 
         self._means.turn()
         self._incoming.look(seconds)
         needs, bound = need_rows(scheduler, workers, counts, sample, seconds)
-        rows = _rows(counts, sample, longest, bound, seconds, self._means.mean_s)
+        rows = _rows(counts, sample, longest, bound, seconds, mean_s)
         return _columns(rows), needs
 
 
@@ -129,37 +140,64 @@ def unfinished(scheduler: Any, seceded: dict[TaskPrefix, int]) -> dict[TaskPrefi
     return counts
 
 
+class Oldest(NamedTuple):
+    """The run that has lasted longest, of one prefix."""
+
+    lasts_s: float
+    group: TaskGroup
+
+
 class _Running:
-    """How long the oldest run of each prefix lasts, by heartbeats."""
+    """The oldest run of each prefix, by heartbeats."""
 
     def __init__(self) -> None:
         #: What the latest looks have found, each at another part of the workers.
-        self._found: deque[dict[TaskPrefix, float]] = deque()
+        self._found: deque[dict[TaskPrefix, Oldest]] = deque()
         self._turn = 0
 
-    def look(self, workers: list[WorkerState]) -> dict[TaskPrefix, float]:
+    def look(self, workers: list[WorkerState]) -> dict[TaskPrefix, Oldest]:
         parts = max(1, math.ceil(len(workers) / LOOKED_AT))
         while len(self._found) >= parts:
             self._found.popleft()
         self._turn = (self._turn + 1) % parts
-        self._found.append(_longest(workers[self._turn :: parts]))
-        longest: dict[TaskPrefix, float] = {}
+        self._found.append(_oldest(workers[self._turn :: parts]))
+        oldest: dict[TaskPrefix, Oldest] = {}
         for found in self._found:
-            for prefix, lasts_s in found.items():
-                longest[prefix] = max(lasts_s, longest.get(prefix, 0.0))
-        return longest
+            for prefix, one in found.items():
+                if prefix not in oldest or one.lasts_s > oldest[prefix].lasts_s:
+                    oldest[prefix] = one
+        return oldest
 
 
-def _longest(workers: list[WorkerState]) -> dict[TaskPrefix, float]:
-    longest: dict[TaskPrefix, float] = {}
+def _oldest(workers: list[WorkerState]) -> dict[TaskPrefix, Oldest]:
+    oldest: dict[TaskPrefix, Oldest] = {}
     for ws in workers:
         for ts, lasts_s in ws.executing.items():
             # A worker's report lasts until its next one: the task may be done by now.
             if lasts_s > SHORT_S and ts.processing_on is ws:
-                prefix = ts.prefix
-                if lasts_s > longest.get(prefix, 0.0):
-                    longest[prefix] = lasts_s
-    return longest
+                known = oldest.get(ts.prefix)
+                if known is None or lasts_s > known.lasts_s:
+                    oldest[ts.prefix] = Oldest(lasts_s, ts.group)
+    return oldest
+
+
+def is_another_kind(oldest: Oldest | None, mean_s: float, left: int) -> bool:
+    """
+    Whether what is left of a prefix is not of the kind that its mean was taken of: its oldest run
+    takes more than twice as long, nothing of its group has finished since it began, and most of
+    what is left is of that group. So a slow step is seen that bears the name of its quick source,
+    and a straggler among tasks that go on finishing unsays nothing.
+
+    Args:
+        mean_s: Of the prefix; below 0: not known.
+        left: Its unfinished tasks.
+    """
+    if oldest is None or mean_s < 0 or oldest.lasts_s <= 2 * mean_s:
+        return False
+    group: Any = oldest.group
+    if time() - group.stop < oldest.lasts_s:  # the scheduler's clock; 0: none has finished
+        return False
+    return bool(2 * sum([group.states.get(state, 0) for state in UNFINISHED]) >= left)
 
 
 def _seceded(workers: list[WorkerState]) -> dict[TaskPrefix, int]:

@@ -206,6 +206,48 @@ async def test_how_long_a_task_runs_is_as_heartbeats_say(
 
 
 @gen_cluster(nthreads=ONE, client=True)
+async def test_a_slow_step_of_its_quick_sources_name_is_of_another_kind(
+    c: Client, s: Scheduler, a: Worker
+) -> None:
+    """`client.map` of one function twice: the mean of the first says nothing of the second."""
+    install(s)
+    quick = c.map(time.sleep, [0.01] * 30, key=[f"step-{i}" for i in range(30)])
+    await c.gather(quick)
+    event = Event("go", client=c)
+    slow = c.map(hold, range(20), event="go", key=[f"step-{i}" for i in range(30, 50)])
+    await until_running(s, 1)
+    assert 0 < rows(await demand(s))["step"]["mean_ms"] < 100, "it may be as quick"
+    await asyncio.sleep(0.5)
+    await a.heartbeat()
+
+    assert -1 == rows(await demand(s))["step"]["mean_ms"]
+    await event.set()
+    await c.gather(slow)
+
+
+@gen_cluster(nthreads=[*ONE, *ONE], client=True)
+async def test_one_slow_task_among_many_does_not_unsay_their_mean(
+    c: Client, s: Scheduler, a: Worker, b: Worker
+) -> None:
+    install(s)
+    event = Event("go", client=c)
+    slow = c.submit(hold, 0, event="go", key="step-0", workers=[a.address])
+    await until_running(s, 1)
+    quick = c.map(
+        time.sleep, [0.01] * 80, key=[f"step-{i}" for i in range(1, 81)], workers=[b.address]
+    )
+    await until(lambda: s.task_prefixes["step"].state_counts.get("memory", 0) >= 50)
+    await a.heartbeat()
+
+    said = rows(await demand(s))["step"]
+
+    assert said["longest_ms"] >= 200
+    assert 0 <= said["mean_ms"] < 100
+    await event.set()
+    await c.gather([slow, *quick])
+
+
+@gen_cluster(nthreads=ONE, client=True)
 async def test_what_needs_a_resource_is_told_by_kind(c: Client, s: Scheduler, a: Worker) -> None:
     install(s)
     gpu = [c.submit(add, i, key=f"gpu-{i}", resources={"GPU": 1}) for i in range(5)]
