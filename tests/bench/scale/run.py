@@ -34,6 +34,9 @@ from dask_adaptive.kube.resources import CONFIG_MAPS
 #: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
 IDLE_S = 15.0
 
+#: However few clusters there are, one changes so often.
+MOST_APART_S = 20.0
+
 #: After the last change, for its consequences.
 CONSEQUENCES_S = 30.0
 
@@ -103,7 +106,7 @@ class Bench:
     async def churn(self, but: Sequence[Cluster] = ()) -> dict[str, Any]:
         """A share of the clusters changes each minute, half up and half down."""
         began, began_at = time.monotonic(), time.time()
-        every_s = 60.0 / (self.options.churn * len(self.clusters))
+        every_s = min(MOST_APART_S, 60.0 / (self.options.churn * len(self.clusters)))
         changed: list[tuple[Cluster, int, float]] = []
         while time.monotonic() - began < self.options.churn_for:
             cluster = self._next(but)
