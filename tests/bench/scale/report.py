@@ -79,9 +79,14 @@ def page(rows: Sequence[Row]) -> str:
     for one in dict.fromkeys(map(size, rows)):
         clusters = f"{one[0]:,} cluster{'s' if one[0] > 1 else ''} of {one[1]:,} workers"
         mine = [row for row in rows if size(row) == one]
-        parts.append(f"## {clusters}\n\n{usage(mine)}\n\n{reactions(mine)}\n")
+        parts.append(f"## {clusters}\n\n{usage(mine)}\n")
+        parts += [f"{reactions(mine)}\n"] if any(map(has_reactions, mine)) else []
         parts += [f"{writes(row)}\n" for row in mine if row.get("decisions")]
     return "\n".join(parts)
+
+
+def has_reactions(row: Row) -> bool:
+    return bool(row.get("rises_s") or row.get("falls_s"))
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -140,7 +145,7 @@ def draw(rows: Sequence[Row]) -> None:
     mpl.rcParams["svg.hashsalt"] = "scale"  # the same figures give the same file
     import matplotlib.pyplot as plt
 
-    sizes = list(dict.fromkeys(map(size, rows)))
+    sizes = list(dict.fromkeys(size(row) for row in rows if has_reactions(row)))
     canvas, axes = plt.subplots(
         1, len(sizes), figsize=(1 + 4.5 * len(sizes), 3.6), squeeze=False, layout="constrained",
         sharey=True,
