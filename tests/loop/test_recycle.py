@@ -100,7 +100,8 @@ async def test_in_place_the_same_workers_come_back_fresh(stage: Start) -> None:
 
     assert list(range(120)) == [i for i, _ in results]
     assert 3 <= recycled
-    await s.until(lambda: s.status.connected == 3 and not s.status.retiring, "settled")
+    # One that came to its quota while another was away has waited for its turn.
+    await s.until(lambda: s.status.connected == 3 and not s.status.replacing, "settled")
     assert (before, 3, 3) == (s.names(), s.peak, s.status.replicas)
     assert not pods & await pods_of(s)
     tally = await s.final_tally()
