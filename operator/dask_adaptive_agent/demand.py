@@ -11,6 +11,7 @@ from distributed.metrics import time
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.claims import CLIENT_AWAY_S
+from dask_adaptive_agent.durations import LOOK_PART, UNFINISHED
 from dask_adaptive_agent.incoming import Incoming
 from dask_adaptive_agent.means import Means
 from dask_adaptive_agent.needs import need_rows
@@ -33,12 +34,6 @@ LOOKED_AT = 2_000
 
 #: How long a task runs is of interest from here on.
 SHORT_S = 0.2
-
-#: Looking takes at most this part of the time: `TaskPrefix.states` walks all groups before 2024.6.
-LOOK_PART = 0.02
-
-#: States of tasks that have yet to run to their end.
-UNFINISHED = ("processing", "queued", "no-worker", "waiting")
 
 
 class DemandView:

@@ -24,8 +24,8 @@ NEWEST = 0.25
 #: States of tasks that run, or are to run.
 UNFINISHED = ("waiting", "queued", "no-worker", "processing")
 
-#: The longest kind is looked for at most for this part of the time: `TaskPrefix.states` walks all
-#: groups before 2024.6.
+#: Looking at all prefixes takes at most this part of the time: `TaskPrefix.states` walks all groups
+#: before 2024.6.
 LOOK_PART = 0.02
 
 
