@@ -73,6 +73,7 @@ class Agent:
         self.scheduler = scheduler
         self.clock = clock
         self.session = uuid4().hex
+        self.lapses = 0  # how often the lease of what the operator has said has ended
         self.settings = Settings(relief=at_start())
         self.notes = Notes(clock)
         self.roster = Roster(scheduler, clock)

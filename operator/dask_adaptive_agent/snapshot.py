@@ -56,6 +56,7 @@ def snapshot(
         "protocol": wire.PROTOCOL,
         "session": agent.session,
         "known": agent.roster.known,
+        "lapses": agent.lapses,
         "introduced": _introduction([e for e in entries.values() if e.slot >= known]),
         "workers": columns,
         "target": _target(agent, offered, target_duration_s),

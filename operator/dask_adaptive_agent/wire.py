@@ -104,6 +104,10 @@ RELIEFS = {
     "clientInfo": (AUTO, DISABLED),
 }
 
+#: What becomes of a worker whose own `--lifetime` is over (`spec.retirement.onLifetime`): it is
+#: drained first, for at most `lifetime_ms`; or upstream's code alone decides.
+LIFETIME_DRAIN, LIFETIME_STOCK = "Drain", "Stock"
+
 #: What a relief, or a setting, is at; `NotNeeded`: this release of distributed has no such load.
 R_ACTIVE, R_NOT_NEEDED, R_DISABLED, R_FAILED = "Active", "NotNeeded", "Disabled", "Failed"
 
@@ -151,12 +155,19 @@ class ConfigureRequest(TypedDict, total=False):
     tally: bool  # count runs and repeated runs by key (rehearsals and tests); default False
     relief: dict[str, str]  # by name of `RELIEFS`; the whole of it: who is not named is AUTO
     shuffle_wait_ms: int  # the longest that a shuffle's creation waits for workers; 0: never
+    on_lifetime: str  # at the end of `--lifetime`: LIFETIME_DRAIN (default) | LIFETIME_STOCK
+    lifetime_ms: int  # the longest that `--lifetime` waits for a worker to drain; default 15 min
     config: dict[str, object]  # by dotted key: Dask's configuration that people want; the whole
 
 
 class ObserveRequest(TypedDict, total=False):
     """
-    Ask for a snapshot. It also renews the lease of every retirement.
+    Ask for a snapshot.
+
+    All that the operator has said (limits, ends, retirements, reliefs, settings, announcements)
+    has one lease of `lease_ms`. Only a request with `renew` renews it, and only the leading
+    operator's pass sends that: webhooks, commands and dashboards just look. Once the lease has
+    ended the scheduler works as without an operator, and `Snapshot.lapses` is one higher.
 
     `known` is the number of slots the caller has names for, valid only for `session`: send what the
     last snapshot said, or nothing at first.
@@ -168,6 +179,7 @@ class ObserveRequest(TypedDict, total=False):
     heard: int  # notes up to this number are not sent again; valid only for `session`
     meters: bool  # whether to answer with `Snapshot.meters`; default False
     demand: bool  # whether to answer with `Snapshot.demand`; default False
+    renew: bool  # whether to renew the lease of all that the operator has said; default False
     target_duration_ms: (
         int  # passed to the scheduler's adaptive_target; absent: the scheduler's own
     )
@@ -357,6 +369,7 @@ class Snapshot(TypedDict):
     protocol: int
     session: str
     known: int  # slots given so far: what to send as `known` next time
+    lapses: int  # how often the lease has ended in this session: then all must be sent again
     introduced: Introduction  # slots from the request's `known` on (all, if the session differs)
     workers: Columns
     target: int  # scheduler.adaptive_target, draining workers left out

@@ -30,7 +30,7 @@ async def s() -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def link(s: Any) -> AsyncIterator[Link]:
-    made = connect(s.address, timeout_s=2.0)
+    made = connect(s.address, timeout_s=2.0, governs=True)
     yield made
     await made.close()
 

@@ -51,7 +51,7 @@ async def client(s: Any) -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def link(s: Any) -> AsyncIterator[Link]:
-    made = connect(s.address, timeout_s=2.0)
+    made = connect(s.address, timeout_s=2.0, governs=True)
     yield made
     await made.close()
 

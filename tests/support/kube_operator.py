@@ -22,7 +22,7 @@ from dask_adaptive.model.recycle import Limits
 class QuietLink:
     """A scheduler without workers or work; `asked` counts how often it was observed."""
 
-    def __init__(self, address: str, *, timeout_s: float, attach: bool) -> None:
+    def __init__(self, address: str, *, timeout_s: float, attach: bool, **_: Any) -> None:
         self.address, self.attach = address, attach
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:

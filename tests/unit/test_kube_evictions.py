@@ -77,8 +77,9 @@ class Scene:
             self.world, events, self.metrics, connect=self.connect, clock=lambda: self.now
         )
 
-    def connect(self, address: str, *, timeout_s: float, attach: bool) -> Any:
+    def connect(self, address: str, *, timeout_s: float, attach: bool, governs: bool) -> Any:
         assert not attach, "who is evicted is no reason to change a scheduler"
+        assert not governs, "every replica answers webhooks, and only one leads"
         self.made += 1
         return Link(self, address)
 

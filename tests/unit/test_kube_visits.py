@@ -157,7 +157,8 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
         async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
             return ObservedScheduler(degraded=Reason.AGENT_MISSING)
 
-    def connect(address: str, *, timeout_s: float, attach: bool) -> Any:
+    def connect(address: str, *, timeout_s: float, attach: bool, governs: bool) -> Any:
+        assert governs
         made.append((address, attach))
         return Link()
 

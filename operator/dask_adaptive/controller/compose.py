@@ -43,7 +43,9 @@ class ClosableLink(SchedulerLink, Protocol):
 class Connect(Protocol):
     """Makes a link; nothing is sent before its first call."""
 
-    def __call__(self, address: str, *, timeout_s: float, attach: bool) -> ClosableLink: ...
+    def __call__(
+        self, address: str, *, timeout_s: float, attach: bool, governs: bool
+    ) -> ClosableLink: ...
 
 
 class FollowingLink:
@@ -113,7 +115,9 @@ class FollowingLink:
     async def _follow(self, address: str, attach: bool) -> ClosableLink:
         if self._link is None or self._made_for != (address, attach):
             await self.close()
-            self._link = self._connect(address, timeout_s=SCHEDULER_TIMEOUT_S, attach=attach)
+            self._link = self._connect(
+                address, timeout_s=SCHEDULER_TIMEOUT_S, attach=attach, governs=True
+            )
             self._made_for = (address, attach)
         return self._link
 

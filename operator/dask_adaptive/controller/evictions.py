@@ -246,7 +246,8 @@ class _Links:
     async def of(self, address: str) -> ClosableLink:
         link = self._open.pop(address, None)
         if link is None:
-            link = self._connect(address, timeout_s=LINK_TIMEOUT_S, attach=False)
+            # Every replica answers webhooks, and none of them leads by that: it only looks.
+            link = self._connect(address, timeout_s=LINK_TIMEOUT_S, attach=False, governs=False)
         self._open[address] = link
         while len(self._open) > _SCHEDULERS:
             await self.drop(next(iter(self._open)))

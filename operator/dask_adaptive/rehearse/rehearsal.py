@@ -160,7 +160,7 @@ class Rehearsal:
             leaving, recycled, recent: What it reads from the policy's status; see `ClusterLoop`.
         """
         self.link = connect(
-            self.address, attach=self._attach, tally=True, timeout_s=self._timeout_s
+            self.address, attach=self._attach, governs=True, tally=True, timeout_s=self._timeout_s
         )
         platform, link = self.wrap_ports(self.platform, self.link)
         ports = Ports(platform, link, self._reporter, time.monotonic)

@@ -52,6 +52,7 @@ class AgentLink:
     Args:
         hello: Its answer to the first message.
         notes: What of its notes has been read; see `SnapshotReader`.
+        governs: Whether observing configures the agent and renews its lease; see `connect`.
         clock: Seconds that never go backwards; ends that were told count down on it.
     """
 
@@ -61,30 +62,40 @@ class AgentLink:
         hello: Mapping[str, Any],
         *,
         notes: NoteReader,
+        governs: bool = False,
         tally: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._calls, self._hello, self._clock = calls, hello, clock
         self._reader = SnapshotReader(notes)
+        self._governs = governs
         self._extra = {"tally": True} if tally else {}
         self._configured: tuple[str, dict[str, Any]] | None = None
         self._told: ToldLimits | None = None
         self._is_deaf = False  # the agent knows nothing of limits
         self._announced = NOTHING
         self._takes_announcements = True
+        self._lapses = 0  # how often the agent's lease had ended when it was told what it knows
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         """Take a snapshot. Raises `LinkError`, `AgentGone` among them."""
-        await self._configure(policy)
+        settings = self._settings(policy) if self._governs else self._extra
+        await self._configure(settings)
         target_ms = round(policy.target_duration_s * 1000)
         request = self._reader.request
         if meters or self._reader.wants_meters:
             request["meters"] = True
         if asks_demand(policy):
             request["demand"] = True
+        if self._governs:
+            request["renew"] = True
         answer = await self._ask(wire.OBSERVE, target_duration_ms=target_ms, **request)
         if answer["session"] != self._hello["session"]:
             raise AgentGone("the scheduler has been restarted")
+        if answer.get("lapses", 0) != self._lapses:  # an older agent keeps what it was told
+            self._lapses = answer["lapses"]
+            self._configured, self._told, self._announced = None, None, NOTHING
+            await self._configure(settings)
         return self._reader.read(
             answer, agent=self._hello["agent"], version=self._hello["distributed"]
         )
@@ -179,8 +190,8 @@ class AgentLink:
         request = {} if names is None else {"names": list(names)}
         return list((await self._ask(wire.EXPLAIN, **request))["workers"])
 
-    async def _configure(self, policy: Policy) -> None:
-        settings: dict[str, Any] = {
+    def _settings(self, policy: Policy) -> dict[str, Any]:
+        return {
             "shuffle_pins": policy.pins.shuffle,
             "shuffle_timeout_ms": round(policy.pins.shuffle_timeout_s * 1000),
             "manual_max_ms": round(policy.pins.manual_max_s * 1000),
@@ -191,8 +202,10 @@ class AgentLink:
             "config": flat(policy.scheduler.config),
             **self._extra,
         }
+
+    async def _configure(self, settings: dict[str, Any]) -> None:
         wanted = (self._hello["session"], settings)
-        if self._configured != wanted:
+        if settings and self._configured != wanted:
             await self._ask(wire.CONFIGURE, **settings)
             self._configured = wanted
 

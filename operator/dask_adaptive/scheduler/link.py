@@ -52,11 +52,13 @@ class Link:
         long_calls: SchedulerCalls,
         *,
         attach: bool,
+        governs: bool = False,
         tally: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._calls, self._long_calls = calls, long_calls
-        self._may_attach, self._tally, self._clock = attach, tally, clock
+        self._may_attach, self._governs = attach, governs
+        self._tally, self._clock = tally, clock
         self._link: AgentLink | StockLink | None = None
         self._retry_at = 0.0
         self._notes = NoteReader()
@@ -147,8 +149,9 @@ class Link:
                 why = _Degraded(Reason.AGENT_MISSING, f"{exc}; served by stock RPC")
         if hello is not None:
             return AgentLink(
-                self._calls, hello, notes=self._notes, tally=self._tally, clock=self._clock
-            )
+                self._calls, hello, notes=self._notes, governs=self._governs, tally=self._tally,
+                clock=self._clock,
+            )  # fmt: skip
         self._retry_at = self._clock() + RETRY_S
         return StockLink(self._calls, self._long_calls, degraded=why.reason, message=why.message)
 
@@ -171,6 +174,7 @@ def connect(
     security: Security | None = None,
     timeout_s: float = 5.0,
     attach: bool = True,
+    governs: bool = False,
     tally: bool = False,
 ) -> Link:
     """
@@ -181,11 +185,14 @@ def connect(
         security: TLS, if the scheduler wants it.
         timeout_s: For each call.
         attach: Whether the agent may be put into a scheduler that runs without it.
+        governs: Whether observing configures the agent and renews the lease of all that it was
+            told. Only the leading operator's passes do that; everybody else just looks.
         tally: Have the agent count runs by key: for rehearsals and tests.
     """
     return Link(
         SchedulerCalls(address, security=security, timeout_s=timeout_s),
         SchedulerCalls(address, security=security, timeout_s=MOVE_S),
         attach=attach,
+        governs=governs,
         tally=tally,
     )

@@ -27,8 +27,7 @@ class Lookout:
     """
     Asks the agent in one scheduler again and again; a problem is part of the answer.
 
-    Neither attaches an agent nor configures one, unlike a `Link`. Like any question it renews the
-    leases of what is under way.
+    Neither attaches an agent nor configures one, and renews no lease: it changes nothing.
     """
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:

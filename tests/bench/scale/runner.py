@@ -81,8 +81,8 @@ async def main() -> None:
     set_up_logging("text", verbose=False)
     stand_ins = json.loads(sys.stdin.readline())
 
-    def to_stand_in(address: str, *, timeout_s: float, attach: bool) -> Any:
-        return connect(stand_ins[address], timeout_s=timeout_s, attach=attach)
+    def to_stand_in(address: str, **how: Any) -> Any:
+        return connect(stand_ins[address], **how)
 
     api = await CountingApi.connect()
     settings = Settings(identity="bench", address="127.0.0.1", http_port=int(sys.argv[1]))

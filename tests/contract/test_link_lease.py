@@ -1,0 +1,98 @@
+"""Only the link of the leader's pass configures and renews; what lapsed is told again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from distributed import Scheduler
+
+from dask_adaptive.loop.ports import Told
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.recycle import Limit, Limits, Profile
+from dask_adaptive.scheduler.link import connect
+from dask_adaptive.scheduler.look import look
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install
+
+POLICY = Policy("t", 3)
+LIMITS = Limits({"a": Limit(runs=2)}, (Profile(),), 1)
+TOLD = Told("etl", "5 wanted")
+
+
+@pytest.fixture
+async def s() -> AsyncIterator[Any]:
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        install(scheduler)
+        yield scheduler
+
+
+class Wire:
+    """All requests that reach a scheduler, and how often its agent says that its lease ended."""
+
+    def __init__(self, s: Any) -> None:
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.lapses = 0
+        for op in wire.HANDLERS:
+            s.handlers[op] = self._listening(op, s.handlers[op])
+
+    def taken(self) -> list[str]:
+        ops = [op for op, _ in self.requests]
+        self.requests.clear()
+        return ops
+
+    def _listening(self, op: str, stock: Any) -> Any:
+        def listen(**request: Any) -> Any:
+            self.requests.append((op, request))
+            answer = stock(**request)
+            return {**answer, "lapses": self.lapses} if op == wire.OBSERVE else answer
+
+        return listen
+
+
+async def a_pass(link: Any) -> None:
+    seen = await link.observe(POLICY)
+    assert seen.is_connected, seen.message
+    await link.limit(LIMITS)
+    await link.announce((), TOLD)
+
+
+async def test_the_link_that_governs_renews_the_lease_and_no_other_does(s: Any) -> None:
+    heard = Wire(s)
+    governing = connect(s.address, governs=True)
+    onlooker, counting = connect(s.address), connect(s.address, tally=True)
+    await governing.observe(POLICY)
+    assert [wire.HELLO, wire.CONFIGURE, wire.OBSERVE] == [op for op, _ in heard.requests]
+    assert heard.requests[-1][1]["renew"] is True
+
+    heard.requests.clear()
+    await onlooker.observe(POLICY)
+    await onlooker.explain()
+    await look(s.address)
+    await counting.observe(POLICY)
+
+    assert not any(request.get("renew", False) for _, request in heard.requests)
+    configured = [request for op, request in heard.requests if op == wire.CONFIGURE]
+    assert [{"tally": True}] == [
+        {key: value for key, value in request.items() if key != "protocol"}
+        for request in configured
+    ]
+    for link in (governing, onlooker, counting):
+        await link.close()
+
+
+async def test_what_a_lease_took_away_is_told_again_in_the_same_pass(s: Any) -> None:
+    heard = Wire(s)
+    link = connect(s.address, governs=True)
+    await a_pass(link)
+    heard.taken()
+    await a_pass(link)
+    assert [wire.OBSERVE] == heard.taken(), "an agent that knows it all is not told it again"
+
+    heard.lapses = 1
+    await a_pass(link)
+    assert [wire.OBSERVE, wire.CONFIGURE, wire.LIMIT, wire.ANNOUNCE] == heard.taken()
+    await a_pass(link)
+    assert [wire.OBSERVE] == heard.taken()
+    await link.close()
