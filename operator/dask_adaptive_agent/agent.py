@@ -133,6 +133,7 @@ class Agent:
             back=self.stops.take_back,
             pinned_by=lambda ws: ", ".join(self.pinned_by(ws)),
             lease_s=self._lease_s,
+            lifetime_s=self._lifetime_s,
             tell=self.notes.add,
             clock=self.clock,
         )
@@ -362,6 +363,11 @@ class Agent:
 
     def _lease_s(self) -> float:
         return self.settings.lease_ms / 1000
+
+    def _lifetime_s(self) -> float:
+        """How long a worker whose own lifetime is over may take to drain; 0: as in stock."""
+        settings = self.settings
+        return settings.lifetime_ms / 1000 if settings.on_lifetime == wire.DRAIN else 0.0
 
     def _shuffle_timeout_s(self) -> float:
         return self.settings.shuffle_timeout_ms / 1000 if self.settings.shuffle_pins else math.inf

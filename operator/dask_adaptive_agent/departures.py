@@ -31,6 +31,7 @@ class Departures:
         back: Callable[[Gate], None],
         pinned_by: Callable[[WorkerState], str],
         lease_s: Callable[[], float],
+        lifetime_s: Callable[[], float],
         tell: Callable[[str, str, Sequence[str]], None],
         clock: Callable[[], float],
     ) -> None:
@@ -39,6 +40,7 @@ class Departures:
         self._back = back
         self._pinned_by = pinned_by
         self._lease_s = lease_s
+        self._lifetime_s = lifetime_s
         self._tell = tell
         self._clock = clock
         self.ongoing: dict[str, Departure] = {}
@@ -66,18 +68,21 @@ class Departures:
         """
         A worker's own `--lifetime` is over: return when it may be closed without a loss.
 
-        It waits for tasks and pins as long as they take. While no other worker is in service it
-        stays, as long as it is of use. Never raises; cancelled, the worker is back in service.
+        It waits for tasks and pins, but no longer than `lifetime_s`: then the worker goes as
+        in stock. While no other worker is in service it stays, as long as it is of use, within
+        the same bound. Never raises; cancelled, the worker is back in service.
         """
         ws = self._scheduler.workers.get(address)
-        if ws is None:
+        if ws is None or self._lifetime_s() <= 0:
             return
         departure: Departure | None = None
         try:
             departure = self._departing(ws, "its lifetime is over")
             departure.is_lifetime = True
             self._look(departure)
-            await departure.is_drained.wait()
+            await asyncio.wait_for(departure.is_drained.wait(), self._lifetime_s())
+        except asyncio.TimeoutError:
+            logger.info("Worker %s has not drained in %.0f s", address, self._lifetime_s())
         except asyncio.CancelledError:
             if departure is not None:
                 departure.is_lifetime = False

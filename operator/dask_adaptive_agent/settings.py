@@ -32,6 +32,8 @@ class Settings:
     client_pins: bool = True
     client_max_ms: int = 4 * 3_600_000
     lease_ms: int = 300_000
+    on_lifetime: str = wire.DRAIN
+    lifetime_ms: int = 15 * 60_000
     shuffle_wait_ms: int = 60_000
     tally: bool = False
     relief: Mapping[str, str] = field(default_factory=dict)
@@ -47,6 +49,8 @@ class Settings:
             client_pins=flag(request, "client_pins", self.client_pins),
             client_max_ms=millis(request, "client_max_ms", self.client_max_ms),
             lease_ms=millis(request, "lease_ms", self.lease_ms),
+            on_lifetime=one_of(request, "on_lifetime", (wire.DRAIN, wire.STOCK), self.on_lifetime),
+            lifetime_ms=millis(request, "lifetime_ms", self.lifetime_ms),
             shuffle_wait_ms=number(
                 request, "shuffle_wait_ms", self.shuffle_wait_ms, high=LONGEST_MS
             ),
@@ -64,6 +68,8 @@ class Settings:
             "client_pins": self.client_pins,
             "client_max_ms": self.client_max_ms,
             "lease_ms": self.lease_ms,
+            "on_lifetime": self.on_lifetime,
+            "lifetime_ms": self.lifetime_ms,
             "shuffle_wait_ms": self.shuffle_wait_ms,
             "tally": self.tally,
             "relief": dict(self.relief),

@@ -79,6 +79,39 @@ async def test_the_only_worker_stays_as_long_as_it_is_of_use(c: Any, s: Any, a: 
     assert 8 == len(RUNS)
 
 
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    await ask(s, wire.CONFIGURE, lifetime_ms=300)
+    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
+    where = {"workers": [a.address], "allow_other_workers": True}
+    results = c.map(slow, range(4), delay_s=0, **where)
+    await wait(results)
+    task = c.submit(slow, "long", 1.5, **where)
+    await until(lambda: a.state.executing_count)
+
+    await asyncio.wait_for(a.close_gracefully(), 10)
+
+    assert a.address not in s.workers
+    assert not task.done()
+    await c.gather([*results, task])
+    assert 4 + 2 == len(RUNS)  # as in stock: what runs is run again, no result is lost
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_stock_goes_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    await ask(s, wire.CONFIGURE, on_lifetime=wire.STOCK)
+    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
+
+    await asyncio.wait_for(a.close_gracefully(), 5)
+
+    assert a.address not in s.workers
+    assert [] == agent.notes.since(0)  # by its owner's decision, not by a call
+
+
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_the_only_worker_goes_when_it_is_of_no_use(c: Any, s: Any, a: Any) -> None:
     agent = install(s)
