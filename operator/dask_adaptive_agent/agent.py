@@ -367,7 +367,7 @@ class Agent:
     def _lifetime_s(self) -> float:
         """How long a worker whose own lifetime is over may take to drain; 0: as in stock."""
         settings = self.settings
-        return settings.lifetime_ms / 1000 if settings.on_lifetime == wire.DRAIN else 0.0
+        return settings.lifetime_ms / 1000 if settings.on_lifetime == wire.LIFETIME_DRAIN else 0.0
 
     def _shuffle_timeout_s(self) -> float:
         return self.settings.shuffle_timeout_ms / 1000 if self.settings.shuffle_pins else math.inf

@@ -32,7 +32,7 @@ class Settings:
     client_pins: bool = True
     client_max_ms: int = 4 * 3_600_000
     lease_ms: int = 300_000
-    on_lifetime: str = wire.DRAIN
+    on_lifetime: str = wire.LIFETIME_DRAIN
     lifetime_ms: int = 15 * 60_000
     shuffle_wait_ms: int = 60_000
     tally: bool = False
@@ -49,7 +49,9 @@ class Settings:
             client_pins=flag(request, "client_pins", self.client_pins),
             client_max_ms=millis(request, "client_max_ms", self.client_max_ms),
             lease_ms=millis(request, "lease_ms", self.lease_ms),
-            on_lifetime=one_of(request, "on_lifetime", (wire.DRAIN, wire.STOCK), self.on_lifetime),
+            on_lifetime=one_of(
+                request, "on_lifetime", (wire.LIFETIME_DRAIN, wire.LIFETIME_STOCK), self.on_lifetime
+            ),
             lifetime_ms=millis(request, "lifetime_ms", self.lifetime_ms),
             shuffle_wait_ms=number(
                 request, "shuffle_wait_ms", self.shuffle_wait_ms, high=LONGEST_MS

@@ -42,10 +42,6 @@ STATUSES = ("running", "paused", "closing_gracefully", "init", "other")
 #: States of a retirement. `active` means none: it is only ever an answer, never in a snapshot.
 ACTIVE, DRAINING, DRAINED = "active", "draining", "drained"
 
-#: What a worker's own `--lifetime` does: the worker drains first; or, as in stock, it is retired at
-#: once, and what runs there is run again.
-DRAIN, STOCK = "Drain", "Stock"
-
 #: Where a pin comes from.
 SHUFFLE, MANUAL, CLIENT = "shuffle", "manual", "client"
 
@@ -158,8 +154,6 @@ class ConfigureRequest(TypedDict, total=False):
     lease_ms: int  # a retirement nobody has asked about for so long is cancelled; default 300 s
     tally: bool  # count runs and repeated runs by key (rehearsals and tests); default False
     relief: dict[str, str]  # by name of `RELIEFS`; the whole of it: who is not named is AUTO
-    on_lifetime: str  # DRAIN | STOCK; default DRAIN
-    lifetime_ms: int  # a worker whose --lifetime is over is drained no longer; default 15 min
     shuffle_wait_ms: int  # the longest that a shuffle's creation waits for workers; 0: never
     on_lifetime: str  # at the end of `--lifetime`: LIFETIME_DRAIN (default) | LIFETIME_STOCK
     lifetime_ms: int  # the longest that `--lifetime` waits for a worker to drain; default 15 min

@@ -103,7 +103,7 @@ async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(
 @gen_cluster(client=True, nthreads=TWO)
 async def test_stock_goes_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
     agent = install(s)
-    await ask(s, wire.CONFIGURE, on_lifetime=wire.STOCK)
+    await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
     await ask(s, wire.PIN, names=[str(a.name)], **PIN)
 
     await asyncio.wait_for(a.close_gracefully(), 5)

@@ -118,7 +118,7 @@ async def test_configure_keeps_what_is_not_named(s: Any, a: Any, b: Any) -> None
         "client_pins": True,
         "client_max_ms": 14_400_000,
         "lease_ms": 7,
-        "on_lifetime": wire.DRAIN,
+        "on_lifetime": wire.LIFETIME_DRAIN,
         "lifetime_ms": 900_000,
         "shuffle_wait_ms": 60_000,
         "tally": False,
