@@ -544,7 +544,7 @@ class LimitProfile(TypedDict, total=False):
     exact: bool  # `runs` counts what is assigned, so that not one run more is made; default False
     failures: int  # stop at so many failures within the window; 0: never (default)
     window_ms: int  # default 10 min
-    patterns: list[str]  # regular expressions, searched in repr(exception): stop at once
+    patterns: list[str]  # globs (* and ?) of the whole repr(exception): stop at once
     fresh_ms: int  # how long a new worker lives; -1: no end (default)
     floor_ms: int  # no task is expected to take less; default 0
     deviations: float  # a task is expected to take its mean and so many deviations; default 2

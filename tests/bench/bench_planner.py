@@ -49,7 +49,7 @@ QUOTAS = Recycle(
     tasks=TaskQuota(10_000, jitter=0.1),
     lifetime=LifetimeQuota(43_200.0, jitter=0.1),
     memory=MemoryQuota(soft=0.8, hard=0.92),
-    failures=FailureQuota(20, patterns=("CUDA error",)),
+    failures=FailureQuota(20, patterns=("*CUDA error*",)),
 )
 
 

@@ -36,7 +36,7 @@ SPEC: dict[str, Any] = {
         "tasks": {"max": 1000, "jitter": "10%"},
         "lifetime": {"max": "12h", "jitter": "10%"},
         "memory": {"soft": "80%", "hard": "92%"},
-        "failures": {"max": 20, "patterns": ["CUDA error"]},
+        "failures": {"max": 20, "patterns": ["*CUDA error*"]},
     },
 }
 

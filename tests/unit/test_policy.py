@@ -12,6 +12,7 @@ from dask_adaptive.model.duration import format_duration, parse_duration
 from dask_adaptive.model.policy import (
     InvalidPolicy,
     Mode,
+    OnLifetime,
     OnTimeout,
     Pins,
     Policy,
@@ -31,11 +32,12 @@ def test_every_field_is_read() -> None:
         **LEAST, "mode": "Advise", "minReplicas": 1, "idleTimeout": "90s",
         "target": {"duration": "2s"},
         "pins": {"shuffle": {"enabled": False, "timeout": "2h"}, "manual": {"maxDuration": "8h"}},
-        "retirement": {"gracePeriod": "1m", "onTimeout": "Force", "maxConcurrent": 2},
+        "retirement": {"gracePeriod": "1m", "onTimeout": "Force", "maxConcurrent": 2,
+                       "onLifetime": "Stock"},
     }  # fmt: skip
     expected = Policy(
         "etl", 3, 1, Mode.ADVISE, 90.0, 2.0, Pins(False, 7200.0, 28800.0),
-        Retirement(60.0, OnTimeout.FORCE, 2),
+        Retirement(60.0, OnTimeout.FORCE, 2, OnLifetime.STOCK),
     )  # fmt: skip
 
     assert expected == parse_policy(spec)
@@ -55,6 +57,7 @@ def test_every_field_is_read() -> None:
         ({"idleTimeout": "1 minute"}, "is not a duration"),
         ({"idleTimeout": 60}, "is not a duration"),
         ({"target": {"duration": "0s"}}, "spec.target.duration must be longer than 0s"),
+        ({"retirement": {"onLifetime": "Force"}}, "onLifetime must be one of Drain, Stock"),
         ({"mode": "auto"}, "spec.mode must be one of Auto, Advise, Paused"),
         ({"pins": {"shuffle": {"enabled": "yes"}}}, "spec.pins.shuffle.enabled must be true or"),
         ({"pins": {"manual": {"max": "1h"}}}, "spec.pins.manual.max is not a known field"),

@@ -34,6 +34,11 @@ class OnTimeout(str, enum.Enum):
     FORCE = "Force"  # its data is moved, its running tasks are given up
 
 
+class OnLifetime(str, enum.Enum):
+    DRAIN = "Drain"  # it leaves once it is drained, or after the grace period
+    STOCK = "Stock"  # it leaves at once, as Dask alone has it
+
+
 @dataclass(frozen=True, slots=True)
 class Pins:
     """Which pins count, and the longest that each may last. Times in seconds."""
@@ -71,6 +76,7 @@ class Retirement:
     grace_s: float = 15 * 60.0  # from the first request to the deadline
     on_timeout: OnTimeout = OnTimeout.ABORT
     max_concurrent: int = 5  # workers on their way out at once
+    on_lifetime: OnLifetime = OnLifetime.DRAIN  # when a worker's own `--lifetime` is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +179,9 @@ def _retirement(spec: Reader) -> Retirement:
         grace_s=spec.seconds("gracePeriod", "15m"),
         on_timeout=OnTimeout(spec.one_of("onTimeout", [o.value for o in OnTimeout], "Abort")),
         max_concurrent=spec.count("maxConcurrent", 5),
+        on_lifetime=OnLifetime(
+            spec.one_of("onLifetime", [o.value for o in OnLifetime], OnLifetime.DRAIN.value)
+        ),
     )
 
 

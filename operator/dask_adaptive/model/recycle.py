@@ -96,7 +96,7 @@ class GpuQuota:
 class FailureQuota:
     maximum: int = 0  # 0: no quota
     window_s: float = 600.0
-    patterns: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()  # globs
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from enum import Enum
 from typing import TypeVar
 
-from dask_adaptive.model.patterns import problem_of
+from dask_adaptive.model.patterns import MAX_PATTERNS, problem_of
 from dask_adaptive.model.pins import read_instant
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
@@ -28,9 +28,6 @@ from dask_adaptive.model.spec import InvalidPolicy, Reader
 from dask_adaptive.model.windows import problem_of_schedule, problem_of_zone
 
 E = TypeVar("E", bound=Enum)
-
-#: Each is searched for in each failure, by the scheduler; the CRD's schema has the same number.
-MAX_PATTERNS = 32
 
 
 def read_recycle(spec: Reader) -> Recycle:
@@ -197,7 +194,7 @@ def _failures(spec: Reader) -> FailureQuota:
         if problem := problem_of(pattern):
             raise spec.error(f"patterns[{i}]", f" {problem}")
     if len(patterns) > MAX_PATTERNS:
-        problem = f" has {len(patterns)} entries; {MAX_PATTERNS} are allowed: join some with |"
+        problem = f" has {len(patterns)} entries; {MAX_PATTERNS} are allowed"
         raise spec.error("patterns", problem)
     return FailureQuota(
         maximum=spec.count("max", 0),

@@ -198,6 +198,8 @@ class AgentLink:
             "client_pins": policy.pins.client,
             "client_max_ms": round(policy.pins.client_max_s * 1000),
             "shuffle_wait_ms": _shuffle_wait_ms(policy.scaling.shuffle_wait),
+            "on_lifetime": policy.retirement.on_lifetime.value,
+            "lifetime_ms": max(1, round(min(policy.retirement.grace_s, LONGEST_S) * 1000)),
             "relief": dict(policy.scheduler.relief),
             "config": flat(policy.scheduler.config),
             **self._extra,
