@@ -1,0 +1,530 @@
+"""
+The one place where upstream's code is changed, and put back.
+
+`TARGETS` lists every method, handler, class attribute and function of distributed that the agent
+replaces while it runs; `docs/reference/patches.md` is made from it. To change something else, add a
+`Target` to the table and put a hook there:
+
+    patch = patches.put(patching.RETIRE_WORKERS, wrap)       # wrap(stock) returns the new call
+    patch = patches.listen(patching.TASK_FINISHED, listener)  # listener(message), before stock code
+    patch.remove()                                           # or patches.close(), for all
+
+`put` and `listen` raise `Mismatch` where this release, or somebody else's patch, is not what the
+target expects: the caller then does without its feature. Each place gets one layer of ours, however
+many hooks it has. The layer goes with its last hook, in whatever order hooks go. If somebody else
+has wrapped the layer meanwhile, theirs stays, and ours only calls stock code from then on.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+Call = Callable[..., Any]
+Wrap = Callable[[Any], Any]
+Listener = Callable[[dict[str, Any]], None]
+
+_ABSENT: Any = object()
+
+#: How a cluster does without all of the agent.
+NO_AGENT = '`dask-adaptive.dev/inject: "false"`'
+
+
+class Mismatch(Exception):
+    """Upstream's code is not as expected, or ours does not give its answers."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """
+    One place of upstream's.
+
+    Args:
+        owner: `Scheduler`, `Scheduler.handlers`, `Scheduler.stream_handlers`: of one scheduler.
+            `extensions.NAME`: that extension of it. `module` or `module:Class`: for the process.
+            Anything else is a kind of object; `put` and `listen` are given the one that is meant.
+        name: Of the attribute, or the key.
+        why: What the agent does there.
+        when: While what it is in force.
+        way_out: How people do without it. Where a guard fails, it is off by itself.
+        releases: Of distributed where it is patched.
+        guard: Raises `Mismatch` unless upstream's code behaves as known. It gets the scheduler and
+            what is there without us. The documentation quotes its docstring.
+    """
+
+    owner: str
+    name: str
+    why: str
+    when: str = "always"
+    way_out: str = NO_AGENT
+    releases: str = "all"
+    guard: Callable[[Any, Any], None] | None = None
+
+    def __str__(self) -> str:
+        if self.owner.endswith("handlers"):
+            return f'{self.owner}["{self.name}"]'
+        return f"{self.owner.replace(':', '.')}.{self.name}"
+
+
+class Patch:
+    """One hook of ours at one target."""
+
+    def __init__(self, target: Target, layer: _Layer | _Shared, hook: Any) -> None:
+        self.target = target
+        self.hook = hook
+        self._layer = layer
+
+    @property
+    def is_on(self) -> bool:
+        return self in self._layer.patches
+
+    @property
+    def is_called(self) -> bool:
+        """Whether calls still come to us, through whatever others have put over ours."""
+        return self.is_on and self._layer.is_called
+
+    @property
+    def stock(self) -> Any:
+        """What is there without us."""
+        return self._layer.stock
+
+    def remove(self) -> None:
+        """Harmless when it has been removed already."""
+        if self.is_on:
+            self._layer.remove(self)
+
+
+class Patches:
+    """All that one agent has changed. To be used on the scheduler's event loop."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler: Any = scheduler
+        self._patches: list[Patch] = []
+
+    def put(self, target: Target, wrap: Wrap, owner: Any = None) -> Patch:
+        """
+        Replace what is there by `wrap(what is there)`.
+
+        What is replaced for the process serves all its schedulers: it must do for those without an
+        agent what upstream does. The first `wrap` is used for all who put one there.
+        """
+        layer = self._layer(target, owner)
+        patch = Patch(target, layer, wrap)
+        layer.add(patch)
+        self._patches.append(patch)
+        return patch
+
+    def listen(self, target: Target, listener: Listener, *, first: bool = False) -> Patch:
+        """Call `listener(message)` before a stream handler. It may change the message."""
+        layer = self._layer(target, None)
+        patch = Patch(target, layer, listener)
+        layer.add_listener(patch, first=first)  # type: ignore[union-attr]
+        self._patches.append(patch)
+        return patch
+
+    def in_force(self) -> dict[str, bool]:
+        """Places that are changed now. False: somebody's patch keeps calls from ours."""
+        self._patches = [patch for patch in self._patches if patch.is_on]
+        out: dict[str, bool] = {}
+        for patch in self._patches:
+            place = str(patch.target)
+            out[place] = out.get(place, True) and patch.is_called
+        return out
+
+    def close(self) -> None:
+        for patch in reversed(self._patches):
+            patch.remove()
+        self._patches = []
+
+    def _layer(self, target: Target, owner: Any) -> _Layer | _Shared:
+        """Where hooks of the target go. Raises `Mismatch`."""
+        if owner is None:
+            owner = _owner(target, self._scheduler)
+        is_shared = isinstance(owner, (type, ModuleType))
+        layer = _Shared.at(owner, target.name) if is_shared else _Layer.at(owner, target)
+        if target.guard is not None and not layer.patches:
+            target.guard(self._scheduler, layer.stock)
+        self._patches = [patch for patch in self._patches if patch.is_on]
+        return layer
+
+
+def _owner(target: Target, scheduler: Any) -> Any:
+    """Raises `Mismatch` where this scheduler, or this release, has none."""
+    module, _, name = target.owner.partition(":")
+    try:
+        if target.owner == "Scheduler":
+            return scheduler
+        if target.owner.startswith("Scheduler."):
+            return getattr(scheduler, target.owner.partition(".")[2])
+        if target.owner.startswith("extensions."):
+            return scheduler.extensions[target.owner.partition(".")[2]]
+        found = importlib.import_module(module)
+        return getattr(found, name) if name else found
+    except (ImportError, AttributeError, KeyError) as error:
+        raise Mismatch(f"there is no {target.owner} here: {error!r:.100}") from None
+
+
+class _Place:
+    """An attribute of an object, or an entry of a dict."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+    def read(self) -> Any:
+        """What is there itself: for attributes, not what a class has."""
+        entries = self.owner if isinstance(self.owner, dict) else vars(self.owner)
+        return entries.get(self.name, _ABSENT)
+
+    def call(self) -> Any:
+        """What callers find; None: nothing."""
+        if isinstance(self.owner, dict):
+            return self.owner.get(self.name)
+        return getattr(self.owner, self.name, None)
+
+    def write(self, value: Any) -> None:
+        if isinstance(self.owner, dict):
+            self.owner[self.name] = value
+        elif value is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, value)
+
+
+class _Layer:
+    """
+    What lies over one method or handler of one scheduler: listeners, then wraps, then what was
+    there. The function in the place stays the same while hooks come and go: others may wrap it.
+    """
+
+    def __init__(self, place: _Place, *, is_stream: bool) -> None:
+        self._place = place
+        self._before = place.read()
+        self.stock: Call = place.call()
+        if not callable(self.stock):
+            raise Mismatch(f"there is no {place.name} here that can be called")
+        self.patches: list[Patch] = []
+        self._wraps: list[Patch] = []
+        self._listeners: list[Listener] = []
+        self._current = self.stock
+        function: Any = self._hearing() if is_stream else self._calling()
+        function.layer_of_ours = self
+        self._function: Call = function
+
+    @classmethod
+    def at(cls, owner: Any, target: Target) -> _Layer:
+        """The one that is there, also below somebody's wrapper, or a new one."""
+        place = _Place(owner, target.name)
+        call: Any = place.call()
+        while call is not None:
+            layer = getattr(call, "layer_of_ours", None)
+            # `functools.wraps` copies attributes to wrappers that are not ours.
+            if isinstance(layer, cls) and layer._function is call:
+                return layer
+            call = getattr(call, "__wrapped__", None)
+        return cls(place, is_stream=target.owner == "Scheduler.stream_handlers")
+
+    @property
+    def is_called(self) -> bool:
+        call: Any = self._place.call()
+        while call is not None and call is not self._function:
+            call = getattr(call, "__wrapped__", None)
+        return call is not None
+
+    def add(self, patch: Patch) -> None:
+        call = patch.hook(self._current if self.patches else self.stock)
+        self._wraps.append(patch)
+        self._put_in(patch)
+        self._set_current(call)
+
+    def add_listener(self, patch: Patch, *, first: bool) -> None:
+        self._listeners.insert(0 if first else len(self._listeners), patch.hook)
+        self._put_in(patch)
+
+    def remove(self, patch: Patch) -> None:
+        self.patches.remove(patch)
+        if patch not in self._wraps:
+            self._listeners.remove(patch.hook)
+        else:
+            self._wraps.remove(patch)
+            call = self.stock
+            for other in self._wraps:
+                call = other.hook(call)
+            self._set_current(call)
+        if not self.patches:
+            self._current = self._passing
+            self._put_back_if_unused()
+
+    def _put_in(self, patch: Patch) -> None:
+        if not self.patches:
+            self._set_current(self.stock)
+        self.patches.append(patch)
+        if not self.is_called:
+            self._place.write(self._function)
+
+    def _put_back_if_unused(self) -> None:
+        if not self.patches and self._place.read() is self._function:
+            self._place.write(self._before)
+
+    def _set_current(self, call: Call) -> None:
+        self._current = call
+        # Servers look at the arguments and the name of a handler, `is_called` at what it wraps.
+        functools.update_wrapper(self._function, call, updated=())
+
+    def _passing(self, *args: Any, **kwargs: Any) -> Any:
+        """Unused, below somebody's wrapper, who may have gone meanwhile."""
+        self._put_back_if_unused()
+        return self.stock(*args, **kwargs)
+
+    def _calling(self) -> Call:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._current(*args, **kwargs)
+
+        return call
+
+    def _hearing(self) -> Call:
+        listeners = self._listeners
+
+        # `Server.handle_stream` calls handlers by keyword alone.
+        def call(**message: Any) -> Any:
+            for listener in listeners:
+                try:
+                    listener(message)
+                except Exception:
+                    # Fail open: the scheduler hears of it, whatever we make of it.
+                    logger.exception("Cannot note a message of a worker")
+            return self._current(**message)
+
+        return call
+
+
+class _Shared:
+    """An attribute of a class or a module, replaced for the process while anybody holds it."""
+
+    _all: dict[tuple[Any, str], _Shared] = {}  # noqa: RUF012 - those of this process
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._place = _Place(owner, name)
+        self._before: Any = _ABSENT
+        self._ours: Any = _ABSENT
+        # A holder that dies with its scheduler, without letting go, does not hold it any more.
+        self.patches: WeakSet[Patch] = WeakSet()
+
+    @classmethod
+    def at(cls, owner: Any, name: str) -> _Shared:
+        return cls._all.setdefault((owner, name), cls(owner, name))
+
+    @property
+    def is_called(self) -> bool:
+        """As far as can be known: what somebody has put over ours may call ours or not."""
+        return self._ours is not _ABSENT and self._place.read() is self._ours
+
+    @property
+    def stock(self) -> Any:
+        """As it is in the class: a function or a descriptor."""
+        there = self._place.read() if self._ours is _ABSENT else self._before
+        if there is _ABSENT:
+            raise Mismatch(f"{self._place.owner!r:.80} has no {self._place.name} of its own")
+        return there
+
+    def add(self, patch: Patch) -> None:
+        if self._ours is _ABSENT:
+            before = self.stock
+            self._ours = self._switched(before, patch.hook(before))
+            self._before = before
+            self._place.write(self._ours)
+        self.patches.add(patch)
+
+    def remove(self, patch: Patch) -> None:
+        self.patches.discard(patch)
+        if not self.patches:
+            if self.is_called:
+                self._place.write(self._before)
+            self._before = self._ours = _ABSENT
+
+    def _switched(self, before: Any, ours: Any) -> Any:
+        """A module's function calls what was there, once ours is held by nobody any more."""
+        if not isinstance(self._place.owner, ModuleType):
+            return ours  # serves everybody as upstream does, and methods of tasks have to be fast
+
+        @functools.wraps(before)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (ours if self._ours is call else before)(*args, **kwargs)
+
+        return call
+
+
+def _takes(*fields: str) -> Callable[[Any, Any], None]:
+    """A guard: what is called with these fields by name, as far as we read them."""
+
+    def guard(scheduler: Any, stock: Any) -> None:
+        try:
+            inspect.signature(stock).bind(**dict.fromkeys(fields))
+        except TypeError as error:
+            raise Mismatch(f"it takes other arguments than known: {error}") from None
+
+    guard.__doc__ = f"It can be called with {', '.join(f'`{field}`' for field in fields)}."
+    return guard
+
+
+def _answers_by_n(scheduler: Any, stock: Any) -> None:
+    """Asked for no worker (`n=0`), it answers an empty list."""
+    if list(stock(n=0)) != []:
+        raise Mismatch("workers_to_close(n=0) names workers")
+
+
+def relief(name: str) -> str:
+    """The way out of what a relief patches."""
+    return f"`spec.scheduler.relief.{name}: Disabled`"
+
+
+_STREAM, _RPC = "Scheduler.stream_handlers", "Scheduler.handlers"
+_SCHEDULER = "distributed.scheduler"
+_OLD = "before 2024.6.0"
+
+_REPORT = _takes("key", "worker", "stimulus_id")
+_COUNTS = "Counts the run for quotas, and notes when its worker was last active."
+TASK_FINISHED = Target(_STREAM, "task-finished", _COUNTS, guard=_REPORT)
+TASK_ERRED = Target(_STREAM, "task-erred", _COUNTS, guard=_REPORT)
+RESCHEDULE = Target(_STREAM, "reschedule", _COUNTS, guard=_REPORT)
+STATUS_CHANGE = Target(
+    _STREAM,
+    "worker-status-change",
+    "A worker that is drained or cordoned reports `running` when its memory monitor resumes it. "
+    "That does not bring it back to service.",
+    when="while a worker is drained or cordoned",
+    guard=_takes("status", "worker", "stimulus_id"),
+)
+_CLOSING = (
+    "Pinned workers are never offered, workers that are leaving are not counted, and 5,000 workers "
+    "cost a fifth. What fails is answered by stock code."
+)
+WORKERS_TO_CLOSE = Target("Scheduler", "workers_to_close", _CLOSING, guard=_answers_by_n)
+WORKERS_TO_CLOSE_RPC = Target(_RPC, "workers_to_close", _CLOSING, guard=_answers_by_n)
+_RETIRING = (
+    "A worker whose `--lifetime` has ended is drained first. A call that names pinned workers is "
+    "obeyed, and noted."
+)
+RETIRE_WORKERS = Target(
+    "Scheduler", "retire_workers", _RETIRING, guard=_takes("workers", "names", "stimulus_id")
+)
+RETIRE_WORKERS_RPC = Target(
+    _RPC, "retire_workers", _RETIRING, guard=_takes("workers", "names", "stimulus_id")
+)
+RESTART_WORKERS_RPC = Target(
+    _RPC,
+    "restart_workers",
+    "A call that names pinned workers is obeyed, and noted.",
+    releases="2024.2.0 and later",
+    guard=_takes("workers", "stimulus_id"),
+)
+BROADCAST_RPC = Target(
+    _RPC,
+    "broadcast",
+    "As `restart_workers`, which clients of these releases send to nannies.",
+    releases="before 2024.2.0",
+    guard=_takes("msg", "workers", "nanny"),
+)
+_REMOVING = "Counts what is lost with a worker, while the scheduler still knows what it has."
+REMOVE_WORKER = Target("Scheduler", "remove_worker", _REMOVING, guard=_takes("address"))
+REMOVE_WORKER_RPC = Target(_RPC, "unregister", _REMOVING, guard=_takes("address"))
+SHUFFLE_RPC = Target(
+    _RPC,
+    "shuffle_get_or_create",
+    "A new P2P shuffle gets no worker that is leaving, and waits for workers on their way.",
+    when="while a P2P shuffle has not begun",
+    way_out="`spec.shuffle.waitForWorkers: Disabled`, for the wait",
+)
+ADD_TO_PROCESSING = Target(
+    "Scheduler",
+    "_add_to_processing",
+    "A worker that has as many tasks as its quota allows is taken out of service at once.",
+    when="while a quota of tasks is exact",
+    way_out="`spec.recycle.tasks.exact: false`",
+)
+SLOTS_OPENED = Target(
+    "Scheduler",
+    "stimulus_queue_slots_maybe_opened",
+    "Looks at the workers in service anew after each task that it assigns.",
+    when="while a quota of tasks is exact",
+    way_out="`spec.recycle.tasks.exact: false`",
+)
+MOVE_TASK_REQUEST = Target(
+    "extensions.stealing",
+    "move_task_request",
+    "A worker that has left service in the middle of a round of stealing takes nothing.",
+    when="while a quota of tasks is exact",
+    way_out="`spec.recycle.tasks.exact: false`",
+)
+IDENTITY_RPC = Target(
+    _RPC,
+    "identity",
+    "Answers from a message that is kept for up to a second.",
+    way_out=relief("identity"),
+)
+CLIENT_HEARTBEAT = Target(
+    _STREAM,
+    "heartbeat-client",
+    "Tells clients of workers to poll hardly at all, and others by how many people there are.",
+    way_out=relief("clientInfo"),
+    releases="2025.4.0 and later",
+)
+IS_IDLE = Target(
+    f"{_SCHEDULER}:SchedulerState",
+    "is_idle",
+    "Asks the task groups that were busy lately, not all.",
+    way_out=relief("idle"),
+    releases="2023.5.1 and later",
+)
+PICKLE_DUMPS = Target(
+    "distributed.protocol.pickle",
+    "dumps",
+    "Pickles a callable that goes by value once, not once for each task.",
+    way_out=relief("pickling"),
+)
+HOST = Target(
+    f"{_SCHEDULER}:WorkerState",
+    "host",
+    "Parses each worker's address once.",
+    way_out=relief("host"),
+    releases="before 2025.4.0",
+)
+_TOTALS = "Keeps the totals of a task prefix at each change."
+TASK_STATE = Target(
+    f"{_SCHEDULER}:TaskState", "state", _TOTALS, way_out=relief("prefixes"), releases=_OLD
+)
+TASK_NBYTES = Target(
+    f"{_SCHEDULER}:TaskState", "set_nbytes", _TOTALS, way_out=relief("prefixes"), releases=_OLD
+)
+GROUP_ADD = Target(
+    f"{_SCHEDULER}:TaskGroup", "add", _TOTALS, way_out=relief("prefixes"), releases=_OLD
+)
+LOG_EVENT = Target(
+    _STREAM,
+    "log-event",
+    "Workers say here which shared callables they hold.",
+    when="while `spec.scheduler.relief.pickling: Shared`",
+    way_out="`spec.scheduler.relief.pickling: Auto`",
+)
+STREAM_SEND = Target(
+    "BatchedSend of a worker",
+    "send",
+    "Sends a worker each callable once.",
+    when="while `spec.scheduler.relief.pickling: Shared`",
+    way_out="`spec.scheduler.relief.pickling: Auto`",
+)
+
+#: All of them, in the order of the documentation.
+TARGETS = tuple(value for value in list(vars().values()) if isinstance(value, Target))
