@@ -16,8 +16,8 @@ from dask_adaptive_agent.barriers import Barriers
 from dask_adaptive_agent.choice import ShuffleChoice
 from dask_adaptive_agent.closing import Closing
 from dask_adaptive_agent.demand import DemandView
-from dask_adaptive_agent.departure import Notice
-from dask_adaptive_agent.departures import Departures
+from dask_adaptive_agent.drain import Terms
+from dask_adaptive_agent.drains import Drains, combined
 from dask_adaptive_agent.endings import Endings
 from dask_adaptive_agent.explain import explain
 from dask_adaptive_agent.gate import Gate
@@ -32,8 +32,6 @@ from dask_adaptive_agent.redone import Redone
 from dask_adaptive_agent.relief.choices import at_start
 from dask_adaptive_agent.relief.reliefs import Reliefs
 from dask_adaptive_agent.removals import Removals
-from dask_adaptive_agent.retirement import Order
-from dask_adaptive_agent.retirements import Retirements, combined
 from dask_adaptive_agent.roster import Entry, Roster
 from dask_adaptive_agent.settings import (
     Invalid,
@@ -120,18 +118,10 @@ class Agent:
         self.meters = Meters(
             self.roster.entries, self.clock, reached=self.stops.reached, failed=self.stops.failed
         )
-        self.retirements = Retirements(
+        self.drains = Drains(
             self.scheduler,
-            pinned_by=lambda ws, over: ", ".join(self.pinned_by(ws, over=over)),
             stops=self.stops,
-            lease_s=self._lease_s,
-            clock=self.clock,
-        )
-        self.departures = Departures(
-            self.scheduler,
-            retirements=self.retirements,
-            back=self.stops.take_back,
-            pinned_by=lambda ws: ", ".join(self.pinned_by(ws)),
+            pinned_by=lambda ws, over: ", ".join(self.pinned_by(ws, over=over)),
             lease_s=self._lease_s,
             lifetime_s=self._lifetime_s,
             tell=self.notes.add,
@@ -180,7 +170,7 @@ class Agent:
         target_ms = request.get("target_duration_ms")
         target_s = None if target_ms is None else millis(request, "target_duration_ms", 1) / 1000
         self.roster.sync()
-        self.retirements.review()
+        self.drains.review()
         self.stops.review()
         self.endings.heard()
         self.announced.heard()
@@ -195,33 +185,26 @@ class Agent:
     def retire(self, request: Request) -> wire.RetireAnswer:
         asked = names(request)
         busy_ok = flag(request, "busy_ok", False)
-        order = Order(
+        terms = Terms(
             reason=text(request, "reason", ""),
-            deadline_s=millis(request, "deadline_ms", DEADLINE_MS) / 1000,
+            left_s=millis(request, "deadline_ms", DEADLINE_MS) / 1000,
+            is_refusable=True,
             by_force=one_of(request, "on_timeout", (ABORT, FORCE), ABORT) == FORCE,
             over_pins=_over_pins(request),
         )
-
-        def retire(ws: WorkerState) -> wire.RetireOutcome:
-            departing = self.departures.outcome_of(ws)
-            return departing or self.retirements.retire(ws, order, busy_ok=busy_ok)
-
-        return self._each(asked, retire)
+        return self._each(asked, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
 
     def cancel(self, request: Request) -> wire.RetireAnswer:
-        def cancel(ws: WorkerState) -> wire.RetireOutcome:
-            return self.departures.cancel(ws) or self.retirements.cancel(ws)
-
-        return self._each(names(request), cancel)
+        return self._each(names(request), self.drains.cancel)
 
     def leave(self, request: Request) -> wire.RetireAnswer:
-        notice = Notice(
+        terms = Terms(
             reason=text(request, "reason", "its process ends"),
             left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
             is_certain=flag(request, "ending", True),
         )
         by_name, by_host = optional_names(request) or [], optional_names(request, "hosts") or []
-        outcomes = self.departures.leave(by_name, by_host, notice)
+        outcomes = self.drains.leave(by_name, by_host, terms)
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
     def limit(self, request: Request) -> wire.LimitAnswer:
@@ -246,12 +229,12 @@ class Agent:
 
     def leaving(self) -> Collection[str]:
         """Addresses of workers that are on their way out because of us, or with our help."""
-        some = (self.retirements.ongoing, self.departures.ongoing, self.stops.ongoing)
+        some = (self.drains.ongoing, self.stops.ongoing)
         return frozenset().union(*some) if any(some) else ()
 
     def is_leaving(self, address: str) -> bool:
-        """Whether a worker is retired or departs; being stopped is less than that."""
-        return address in self.retirements.ongoing or address in self.departures.ongoing
+        """Whether a worker drains; being stopped is less than that."""
+        return address in self.drains.ongoing
 
     def is_pinned(self, ws: WorkerState) -> bool:
         """Whether anybody claims a worker; yes when that can't be known (fail closed)."""
@@ -334,10 +317,7 @@ class Agent:
 
     def gate_of(self, address: str) -> Gate | None:
         """What holds a worker out of service, if anything of ours does."""
-        retirement = self.retirements.ongoing.get(address)
-        if retirement is not None:
-            return retirement.gate
-        return self.departures.gate_of(address) or self.stops.gate_of(address)
+        return self.drains.gate_of(address) or self.stops.gate_of(address)
 
     def close(self, *, is_closing: bool) -> None:
         """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
@@ -346,17 +326,18 @@ class Agent:
         self.reliefs.close()
         self.endings.close()
         self.stops.close(is_closing=is_closing)  # first: nobody comes back to be stopped
-        self.retirements.close(is_closing=is_closing)
-        self.departures.close(is_closing=is_closing)
+        self.drains.close(is_closing=is_closing)
         self.shuffles.close()
         self._set_tally(False)
 
     def _cause(self, ws: WorkerState) -> str:
         """Why a worker that is removed now is gone."""
-        if ws.address in self.departures.ongoing:
-            return wire.ENDED
-        retirement = self.retirements.ongoing.get(ws.address)
-        return wire.FORCED if retirement is not None and retirement.forced else wire.LOST
+        drain = self.drains.ongoing.get(ws.address)
+        if drain is None:
+            return wire.LOST
+        if drain.terms.is_refusable:
+            return wire.FORCED if drain.is_forced else wire.LOST
+        return wire.ENDED
 
     def _held_by_shuffles(self) -> Collection[str]:
         return self.shuffles.pinned() if self.settings.shuffle_pins else ()

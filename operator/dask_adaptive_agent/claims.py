@@ -50,7 +50,7 @@ def unpin(agent: Agent, request: Request) -> wire.PinAnswer:
 
 def name_of(agent: Agent, ws: WorkerState) -> str:
     """By which name a worker is pinned: one that departs keeps its own until another takes it."""
-    name = agent.departures.name_of(ws)
+    name = agent.drains.name_of(ws)
     owner = agent.scheduler.aliases.get(name, ws.address)
     return name if owner == ws.address else str(ws.name)
 
@@ -62,15 +62,15 @@ def client_left(agent: Agent, client: str) -> None:
 
 def worker_joined(agent: Agent, ws: WorkerState) -> None:
     """If it takes the name of one that departs, the pins by that name stay with the other."""
-    for departure in list(agent.departures.ongoing.values()):
-        if departure.ws is not ws and str(departure.name) == str(ws.name):
-            agent.pins.move(str(ws.name), departure.ws.address)
+    for drain in agent.drains.departures().values():
+        if drain.ws is not ws and str(drain.name) == str(ws.name):
+            agent.pins.move(str(ws.name), drain.ws.address)
 
 
 def worker_left(agent: Agent, ws: WorkerState) -> None:
     """All pins end with their worker, unless another has taken its name."""
     agent.pins.drop(ws.address)
-    for name in {str(ws.name), agent.departures.name_of(ws)} & agent.pins.names():
+    for name in {str(ws.name), agent.drains.name_of(ws)} & agent.pins.names():
         others = agent.scheduler.workers.values()
         if not any(str(other.name) == name for other in others if other is not ws):
             agent.pins.drop(name)

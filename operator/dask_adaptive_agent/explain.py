@@ -45,7 +45,7 @@ def _explanation(
 ) -> wire.WorkerExplanation:
     sole = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
     sole_bytes = sum([ts.nbytes for ts in sole])
-    going = agent.departures.ongoing.get(ws.address) or agent.retirements.ongoing.get(ws.address)
+    going = agent.drains.ongoing.get(ws.address)
     return {
         "name": str(ws.name),
         "address": ws.address,
@@ -88,7 +88,7 @@ def objection(
         return going
     if pins:
         return f"stays: pinned by {', '.join(pins)}"
-    obstacle = agent.retirements.obstacle_to(ws)
+    obstacle = agent.drains.obstacle_to(ws)
     if obstacle is not None:
         return f"stays: {obstacle.message}"
     if ws.status.name not in ("running", "paused"):
@@ -101,11 +101,9 @@ def objection(
 
 def _going(agent: Agent, ws: WorkerState) -> str:
     """What we do with a worker already; empty: nothing."""
-    departure = agent.departures.ongoing.get(ws.address)
-    if departure is not None:
-        return f"its process is about to end ({departure.reason}): {departure.message}"
-    retirement = agent.retirements.ongoing.get(ws.address)
-    if retirement is not None:
-        return f"is on its way out ({retirement.order.reason}): {retirement.message}"
+    drain = agent.drains.ongoing.get(ws.address)
+    if drain is not None:
+        way = "is on its way out" if drain.terms.is_refusable else "its process is about to end"
+        return f"{way} ({drain.terms.reason}): {drain.message}"
     stopped = agent.stops.message_of(ws.address)
     return f"gets no more tasks: {stopped}" if stopped else ""

@@ -43,6 +43,9 @@ class Gate:
     worker does not know, and starts what it has. Frozen: the worker has been told as well. It then
     starts no task and fetches nothing (`PauseEvent` in `Worker.status`), so a task that nobody else
     may take would wait for ever: freeze it only when it has none, or when its time is up.
+
+    Somebody else may freeze it as well (`Scheduler.retire_workers`, see `others_froze`): it is
+    told to serve again whoever has frozen it.
     """
 
     def __init__(self, scheduler: Scheduler, ws: WorkerState, clock: Callable[[], float]) -> None:
@@ -51,12 +54,16 @@ class Gate:
         self.reported = ws.status
         self.is_shut = False
         self.is_frozen = False
+        #: It was told to serve again, and has not confirmed it: that it was frozen may be heard
+        #: yet, and would take it out of service again.
+        self.is_settling = False
         self._scheduler = scheduler
         self._clock = clock
 
     def shut(self) -> None:
         if not self.is_shut:
             self.is_shut = True
+            self.reported = self.ws.status
             self._set_status(Status.closing_gracefully)
 
     def open(self) -> None:
@@ -74,19 +81,32 @@ class Gate:
     def thaw(self) -> None:
         if self.is_frozen:
             self.is_frozen = False
+            self.is_settling = True
             self._tell(self.reported)
+
+    def others_froze(self) -> None:
+        """Somebody else has told the worker that it closes, or is about to."""
+        self.is_frozen = True
 
     def hears(self, status: Any) -> bool:
         """
         Whether the worker's report of its own status may reach the scheduler.
 
         A worker's memory monitor pauses and resumes it, and each time the worker reports its
-        status: `running` would bring it back to service.
+        status: `running` would bring it back to service. It also confirms what it is told.
         """
-        if self.is_shut and status in ("running", "paused"):
-            self.reported = Status[status]
-            return False
-        return True
+        was_settling = self.is_settling
+        if status not in ("running", "paused"):
+            return not was_settling
+        self.is_settling = False
+        if not self.is_shut:
+            # Somebody may have begun to retire it since: his word is the later one.
+            return not (was_settling and self.ws.status == Status.closing_gracefully)
+        self.reported = Status[status]
+        if self.is_frozen and not was_settling:
+            # `Scheduler.retire_workers` has given up, and told it to serve again.
+            self._tell(Status.closing_gracefully)
+        return False
 
     def bound(self) -> list[TaskState]:
         """

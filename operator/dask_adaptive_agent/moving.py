@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 #: Thieves considered for tasks without restrictions: enough to spread a worker's queue.
 THIEVES = 32
 
-#: Seconds until a worker that kept a task (it runs already) is asked for it again.
+#: Seconds until a task that stayed is asked for again: it runs already, or nobody else might
+#: take it.
 ASK_AGAIN_S = 5.0
 
 
@@ -52,17 +53,17 @@ class Mover:
             return 0
         now = self._clock()
         self._asked = {key: at for key, at in self._asked.items() if now - at < ASK_AGAIN_S}
-        takers: _Takers | None = None  # not for nothing: it looks at every worker
+        takers = _Takers(self._scheduler, self._ws)
         asked = 0
         for ts in list(self._ws.processing):
             if ts.key in self._asked or ts in self._ws.long_running or ts in extension.in_flight:
                 continue
-            takers = takers or _Takers(self._scheduler, self._ws)
             thief = takers.best(ts)
             if thief is not None:
-                self._asked[ts.key] = now
                 extension.move_task_request(ts, self._ws, thief)
                 asked += 1
+            if thief is not None or takers.is_restricted(ts):
+                self._asked[ts.key] = now
         return asked
 
 
@@ -73,25 +74,46 @@ class _Takers:
         self._scheduler = scheduler
         self._victim = victim
         self._extra: dict[str, int] = {}  # requests of this round, by address
-        others = [ws for ws in scheduler.running if ws is not victim]
-        self._any = heapq.nsmallest(THIEVES, others, key=self._load)
+        self._least_loaded: list[WorkerState] | None = None
+        self._allowed: dict[Any, list[WorkerState]] = {}  # by restrictions
+
+    @staticmethod
+    def is_restricted(ts: TaskState) -> bool:
+        return bool(ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
 
     def best(self, ts: TaskState) -> WorkerState | None:
         """As `WorkStealing._get_thief`: restrictions hold unless the task calls them loose."""
-        valid = self._scheduler.valid_workers(ts)
-        takers = self._any
-        if valid is not None:
-            # valid_workers leaves out workers that are not running only if there are any.
-            allowed = [ws for ws in valid if ws in self._scheduler.running]
-            allowed = [ws for ws in allowed if ws is not self._victim]
-            if not allowed and not ts.loose_restrictions:
-                return None
-            takers = allowed or takers
+        takers = self._allowed_for(ts) if self.is_restricted(ts) else []
+        if not takers and (ts.loose_restrictions or not self.is_restricted(ts)):
+            takers = self._anybody()
         if not takers:
             return None
         best = min(takers, key=self._load)
         self._extra[best.address] = self._extra.get(best.address, 0) + 1
         return best
+
+    def _anybody(self) -> list[WorkerState]:
+        # Looks at every worker: not before a task is there that anybody may take.
+        if self._least_loaded is None:
+            others = [ws for ws in self._scheduler.running if ws is not self._victim]
+            self._least_loaded = heapq.nsmallest(THIEVES, others, key=self._load)
+        return self._least_loaded
+
+    def _allowed_for(self, ts: TaskState) -> list[WorkerState]:
+        restrictions = (
+            frozenset(ts.worker_restrictions or ()),
+            frozenset(ts.host_restrictions or ()),
+            frozenset((ts.resource_restrictions or {}).items()),
+        )
+        allowed = self._allowed.get(restrictions)
+        if allowed is None:
+            valid = self._scheduler.valid_workers(ts) or ()
+            # valid_workers leaves out workers that are not running only if there are any.
+            allowed = [
+                ws for ws in valid if ws in self._scheduler.running and ws is not self._victim
+            ]
+            self._allowed[restrictions] = allowed
+        return allowed
 
     def _load(self, ws: WorkerState) -> tuple[float, str]:
         tasks = len(ws.processing) + self._extra.get(ws.address, 0)

@@ -101,10 +101,14 @@ class Orders:
             if stimulus.startswith(LIFETIME):
                 # Never raises, unless it is cancelled: then the call is, too.
                 for address in workers or ():
-                    await self._agent.departures.lifetime(address)
-            else:
-                self._told("retire", workers, kwargs.get("names"), stimulus)
-            return await stock(*args, **kwargs)
+                    await self._agent.drains.lifetime(address)
+                return await stock(*args, **kwargs)
+            names = kwargs.get("names")
+            self._told("retire", workers, names, stimulus)
+            with self._agent.drains.others_retire(self._named(workers, names)) as retired:
+                answer = await stock(*args, **kwargs)
+                retired.update(answer)
+            return answer
 
         return retire_workers
 

@@ -118,8 +118,7 @@ class AdaptivePlugin(SchedulerPlugin):
             # Fail closed: pins that stay end by themselves.
             logger.exception("Cannot take the pins off worker %s, which has left", worker)
         try:
-            self.agent.retirements.worker_left(worker)
-            self.agent.departures.worker_left(worker)
+            self.agent.drains.worker_left(worker)
             self.agent.stops.worker_left(worker)
             self.agent.endings.worker_left(worker)
             self.agent.roster.forget(worker)

@@ -196,7 +196,7 @@ class ShuffleWait:
             return "it has begun, or nobody wants it any more"
         if not wait.calls:
             return "nobody who has asked for it is there any more"
-        departing = self._agent.departures.ongoing
+        departing = self._agent.drains.departures()
         if any(worker in departing for worker in wait.calls.values()):
             return "a worker that has an input of it is about to end"
         return self._why_not(upcoming, wait)

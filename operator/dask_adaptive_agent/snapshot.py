@@ -195,24 +195,32 @@ def _retirements(agent: Agent, entries: dict[str, Entry]) -> list[wire.Retiremen
         {
             "slot": entries[address].slot,
             "state": one.state,
-            "reason": one.order.reason,
+            "reason": one.terms.reason,
             "for_ms": int((now - one.since) * 1000),
             "left_ms": int(one.left_s * 1000),
-            "forced": one.forced,
+            "forced": one.is_forced,
             "message": one.message,
         }
-        for address, one in agent.retirements.ongoing.items()
+        for address, one in agent.drains.retirements().items()
         if address in entries
     ]
 
 
 def _departures(agent: Agent, entries: dict[str, Entry]) -> list[wire.DepartureRow]:
-    rows: list[Any] = []
-    for row in agent.departures.rows():
-        entry = entries.get(row.pop("address"))
-        if entry is not None:
-            rows.append({"slot": entry.slot, **row})
-    return rows
+    now = agent.clock()
+    return [
+        {
+            "slot": entries[address].slot,
+            "name": str(one.name),
+            "state": one.state,
+            "reason": one.terms.reason,
+            "for_ms": int((now - one.since) * 1000),
+            "left_ms": -1 if math.isinf(one.ends_at) else int(one.left_s * 1000),
+            "message": one.message,
+        }
+        for address, one in agent.drains.departures().items()
+        if address in entries
+    ]
 
 
 def _stops(agent: Agent, entries: dict[str, Entry]) -> list[wire.StopRow]:

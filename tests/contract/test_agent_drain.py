@@ -357,7 +357,7 @@ async def test_a_worker_that_dies_while_draining_is_gone(c: Any, s: Any, a: Any,
 
     await until(lambda: a.address not in s.workers)
     assert [("gone", "")] == await retire(s, a.name)
-    assert {} == agent.retirements.ongoing
+    assert {} == agent.drains.ongoing
     await future
 
 

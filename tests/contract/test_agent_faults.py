@@ -18,8 +18,9 @@ from distributed.active_memory_manager import RetireWorker
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import departure, retirement, wire
+from dask_adaptive_agent import wire
 from dask_adaptive_agent.agent import Agent
+from dask_adaptive_agent.drain import Phase
 from dask_adaptive_agent.plugin import AdaptivePlugin
 from support.agent_quota import limit
 from support.agent_work import ask, leave, slow, until
@@ -76,12 +77,8 @@ class Scene:
         self.s.handle_worker_status_change(Status.paused, self.b.address, "test")
 
     @property
-    def departing(self) -> Any:
-        return self.agent.departures.ongoing.get(self.a.address)
-
-    @property
-    def retiring(self) -> Any:
-        return self.agent.retirements.ongoing.get(self.a.address)
+    def drain(self) -> Any:
+        return self.agent.drains.ongoing.get(self.a.address)
 
 
 async def retires(scene: Scene, **request: Any) -> None:
@@ -136,29 +133,29 @@ async def departure_drained(scene: Scene, **request: Any) -> None:
 
 Way = Callable[..., Awaitable[None]]
 
-RETIREMENTS: dict[retirement.Phase, Way] = {
-    retirement.Phase.WAITING: retirement_waiting,
-    retirement.Phase.MOVING: retirement_moving,
-    retirement.Phase.DRAINED: retirement_drained,
+RETIREMENTS: dict[Phase, Way] = {
+    Phase.WAITING: retirement_waiting,
+    Phase.MOVING: retirement_moving,
+    Phase.DRAINED: retirement_drained,
 }
-DEPARTURES: dict[departure.Phase, Way] = {
-    departure.Phase.STAYING: departure_staying,
-    departure.Phase.WAITING: departure_waiting,
-    departure.Phase.MOVING: departure_moving,
-    departure.Phase.CLOSING: departure_closing,
-    departure.Phase.DRAINED: departure_drained,
+DEPARTURES: dict[Phase, Way] = {
+    Phase.STAYING: departure_staying,
+    Phase.WAITING: departure_waiting,
+    Phase.MOVING: departure_moving,
+    Phase.CLOSING: departure_closing,
+    Phase.DRAINED: departure_drained,
 }
 #: Only what is sure to end comes to its last minutes, and it cannot be called back.
-CERTAIN_ONLY = {departure.Phase.CLOSING}
-UNCERTAIN_ONLY = {departure.Phase.STAYING}
+CERTAIN_ONLY = {Phase.CLOSING}
+UNCERTAIN_ONLY = {Phase.STAYING}
 
 
 def steps() -> list[Any]:
     """Every phase and certainty there is, each with the way to it."""
     every: list[Any] = []
-    for phase in retirement.Phase:
+    for phase in RETIREMENTS:
         every.append(pytest.param(phase, RETIREMENTS[phase], None, id=f"retirement-{phase.name}"))
-    for step in departure.Phase:
+    for step in Phase:
         for ending in (True, False):
             if step in (UNCERTAIN_ONLY if ending else CERTAIN_ONLY):
                 continue
@@ -197,7 +194,7 @@ FAULTS = [worker_is_killed, it_is_cancelled, nobody_asks, everything_fails, sche
 
 def tasks_of_ours() -> list[str]:
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith(("Departure", "Retirement", "Stops"))]
+    return [name for name in names if name.startswith(("Drain", "Stops"))]
 
 
 @pytest.mark.thorough
@@ -208,7 +205,7 @@ def test_nothing_is_stuck(phase: Any, way: Way, ending: bool | None, fault: Way)
     async def run(c: Any, s: Any, a: Any, b: Any) -> None:
         scene = Scene(c, s, a, b)
         await way(scene, **({} if ending is None else {"ending": ending}))
-        going = scene.retiring if ending is None else scene.departing
+        going = scene.drain
         await until(lambda: going.phase is phase)
 
         await fault(scene)
@@ -216,10 +213,9 @@ def test_nothing_is_stuck(phase: Any, way: Way, ending: bool | None, fault: Way)
         stays_gone = bool(ending) and fault in (it_is_cancelled, nobody_asks)
         if stays_gone:  # its process ends whatever anybody says: and so it does
             await asyncio.sleep(0.2)
-            assert scene.departing is going
+            assert scene.drain is going
             await worker_is_killed(scene)
-        await until(lambda: not scene.agent.retirements.ongoing)
-        await until(lambda: not scene.agent.departures.ongoing)
+        await until(lambda: not scene.agent.drains.ongoing)
         await until(lambda: not tasks_of_ours())
         if fault is not scheduler_is_closed:
             await nothing_is_left(scene, is_killed=stays_gone or fault is worker_is_killed)
@@ -312,5 +308,5 @@ async def test_a_recipient_that_hangs_is_replaced(c: Any, s: Any, a: Any, b: Any
     scene.clock.ahead_s += 30
     await until(lambda: {str(f.key) for f in results} <= {str(k) for k in d.data})
 
-    await until(lambda: scene.departing.phase is departure.Phase.DRAINED)
+    await until(lambda: scene.drain.phase is Phase.DRAINED)
     b.state.running = True

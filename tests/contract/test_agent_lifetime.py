@@ -29,12 +29,12 @@ async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(
         await wait(results)
         task = c.submit(slow, "task", 1.5, **where)
 
-        await until(lambda: agent.departures.ongoing)
+        await until(lambda: agent.drains.ongoing)
         await until(lambda: w.address not in s.workers)
         await c.gather([*results, task])
 
     assert 7 == len(RUNS)
-    assert not agent.departures.ongoing
+    assert not agent.drains.ongoing
     assert [wire.N_WORKER_LEFT] == [row["kind"] for row in agent.notes.since(0)]
 
 
@@ -44,10 +44,10 @@ async def test_it_waits_for_tasks_and_pins_and_moves_data(c: Any, s: Any, a: Any
     await ask(s, wire.PIN, names=[str(a.name)], **PIN)
     results = c.map(slow, range(4), delay_s=0, workers=[a.address])
     await wait(results)
-    ending = asyncio.ensure_future(agent.departures.lifetime(a.address))
+    ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
     await until(lambda: {f.key for f in results} <= {str(k) for k in b.data})
 
-    (row,) = agent.departures.rows()
+    (row,) = (await ask(s, wire.OBSERVE))["departures"]
     assert (-1, wire.DRAINING) == (row["left_ms"], row["state"])
     assert "manual operator" in row["message"]
     assert a.name in s.aliases  # nobody takes its name
@@ -55,7 +55,7 @@ async def test_it_waits_for_tasks_and_pins_and_moves_data(c: Any, s: Any, a: Any
     await ask(s, wire.UNPIN, names=[str(a.name)], source=wire.MANUAL, owner="operator")
     await ending
 
-    assert wire.DRAINED == agent.departures.rows()[0]["state"]
+    assert wire.DRAINED == (await ask(s, wire.OBSERVE))["departures"][0]["state"]
     assert 4 == len(RUNS)
 
 
@@ -64,8 +64,8 @@ async def test_the_only_worker_stays_as_long_as_it_is_of_use(c: Any, s: Any, a: 
     agent = install(s)
     results = c.map(slow, range(4), delay_s=0)
     await wait(results)
-    ending = asyncio.ensure_future(agent.departures.lifetime(a.address))
-    await until(lambda: agent.departures.ongoing)
+    ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
+    await until(lambda: agent.drains.ongoing)
 
     await c.gather(c.map(slow, range(10, 14), delay_s=0))  # it goes on to work
     assert Status.running == s.workers[a.address].status
@@ -116,8 +116,8 @@ async def test_stock_goes_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
 async def test_the_only_worker_goes_when_it_is_of_no_use(c: Any, s: Any, a: Any) -> None:
     agent = install(s)
 
-    await asyncio.wait_for(agent.departures.lifetime(a.address), 5)
-    await agent.departures.lifetime("tcp://127.0.0.1:1")  # no such worker
+    await asyncio.wait_for(agent.drains.lifetime(a.address), 5)
+    await agent.drains.lifetime("tcp://127.0.0.1:1")  # no such worker
 
 
 @gen_cluster(client=True, nthreads=TWO)
@@ -125,14 +125,14 @@ async def test_cancelled_it_is_back_in_service(c: Any, s: Any, a: Any, b: Any) -
     agent = install(s)
     future = c.submit(slow, 1, 0.4, workers=[a.address])
     await until(lambda: a.state.executing_count)
-    ending = asyncio.ensure_future(agent.departures.lifetime(a.address))
+    ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
     await until(lambda: s.workers[a.address].status == Status.closing_gracefully)
 
     ending.cancel()
     await asyncio.wait([ending])
 
     assert ending.cancelled()
-    assert {} == agent.departures.ongoing
+    assert {} == agent.drains.ongoing
     assert s.workers[a.address] in s.running
     await future
 
@@ -142,8 +142,8 @@ async def test_the_end_of_its_pod_goes_before(c: Any, s: Any, a: Any, b: Any) ->
     agent = install(s)
     future = c.submit(slow, 1, 4, workers=[a.address], allow_other_workers=True)
     await until(lambda: a.state.executing_count)
-    ending = asyncio.ensure_future(agent.departures.lifetime(a.address))
-    await until(lambda: agent.departures.ongoing)
+    ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
+    await until(lambda: agent.drains.ongoing)
 
     await leave(s, a.name, left_ms=800)
     await asyncio.wait_for(ending, 5)

@@ -136,7 +136,7 @@ async def test_a_workers_own_lifetime_waits_until_it_may_go(s: Any, a: Any, b: A
         asked.append(address)
         await may_go.wait()
 
-    agent.departures.lifetime = lifetime  # type: ignore[method-assign]
+    agent.drains.lifetime = lifetime  # type: ignore[method-assign]
     await pin(s, a)
     closing = asyncio.ensure_future(a.close_gracefully())
     await until(lambda: asked)
@@ -157,7 +157,7 @@ async def test_the_lifetime_of_a_pinned_worker_waits_for_its_pin() -> None:
         async with Client(s.address, asynchronous=True), Worker(s.address, name="b") as b:
             await pin(s, b)
             closing = asyncio.ensure_future(b.close_gracefully())
-            await until(lambda: b.address in agent.departures.addresses)
+            await until(lambda: b.address in agent.drains.ongoing)
             assert [a.address] == s.workers_to_close(n=2)
             seen = await ask(s, wire.OBSERVE)
             (row,) = seen["departures"]

@@ -315,7 +315,7 @@ async def test_the_operators_word_counts_while_nothing_has_happened(s: Any, a: A
 async def test_a_worker_on_its_way_out(s: Any, a: Any, b: Any) -> None:
     agent = install(s)
     await retire(s, "a", reason="Underutilized")
-    await until(lambda: agent.retirements.ongoing[a.address].state == wire.DRAINED)
+    await until(lambda: agent.drains.ongoing[a.address].state == wire.DRAINED)
 
     workers = agent.page.looks.take().workers
 

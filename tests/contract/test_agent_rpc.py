@@ -83,7 +83,7 @@ async def test_malformed_requests_are_refused_and_change_nothing(s: Any, a: Any,
         assert wire.E_INVALID == answer.get("error"), (message, request)
     assert before == agent.settings
     assert not agent.pins.names()
-    assert not agent.retirements.ongoing
+    assert not agent.drains.ongoing
 
 
 @gen_cluster(nthreads=TWO)
@@ -274,7 +274,7 @@ async def test_explanations_are_sentences(c: Any, s: Any, a: Any, b: Any, d: Any
 @gen_cluster(nthreads=TWO)
 async def test_a_broken_hook_never_stops_the_scheduler(s: Any, a: Any, b: Any) -> None:
     agent = install(s)
-    agent.pins = agent.roster = agent.retirements = None  # type: ignore[assignment]
+    agent.pins = agent.roster = agent.drains = None  # type: ignore[assignment]
 
     assert [] == s.workers_to_close(n=1)
     async with Worker(s.address, nthreads=1):

@@ -86,7 +86,7 @@ def test_nothing_is_run_twice_whoever_leaves(seed: int) -> None:
         assert 6 < number
         for worker in workers.values():
             await worker.close()
-        await until(lambda: not agent.retirements.ongoing and not agent.departures.ongoing)
+        await until(lambda: not agent.drains.ongoing and not agent.drains.ongoing)
         assert not s.aliases
 
     run()

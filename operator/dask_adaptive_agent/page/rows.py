@@ -67,11 +67,9 @@ def _held(agent: Agent) -> set[str]:
 def _state(agent: Agent, entry: Entry, *, is_pinned: bool) -> str:
     """The first of these that is true: what we do with it, what it is, that it is claimed."""
     address = entry.ws.address
-    if address in agent.departures.ongoing:
-        return ENDING
-    retirement = agent.retirements.ongoing.get(address)
-    if retirement is not None:
-        return retirement.state
+    drain = agent.drains.ongoing.get(address)
+    if drain is not None:
+        return drain.state if drain.terms.is_refusable else ENDING
     if address in agent.stops.ongoing:
         return STOPPED
     if entry.ws.status is not Status.running:

@@ -1,0 +1,262 @@
+"""Workers that we drain, and that somebody else retires, restarts or closes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from distributed import Nanny, Worker, wait
+from distributed.core import Status
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import drain, wire
+from dask_adaptive_agent.attach import install
+from support.agent_quota import limit
+from support.agent_work import RUNS, ask, leave, retire, slow, until, until_left, until_state
+
+TWO = [("127.0.0.1", 1)] * 2
+THREE = [("127.0.0.1", 1)] * 3
+BUSY = {"busy_ok": True}
+
+
+def nobody_fetches_from(worker: Any) -> asyncio.Event:
+    """Until that is set: the network is slow."""
+    may_fetch = asyncio.Event()
+    stock = worker.handlers["get_data"]
+
+    async def waits(comm: Any, **request: Any) -> Any:
+        await may_fetch.wait()
+        return await stock(comm, **request)
+
+    worker.handlers["get_data"] = waits
+    return may_fetch
+
+
+async def serves(c: Any, s: Any, worker: Any) -> None:
+    """In the scheduler and in its own process: a task that only this worker may run is run."""
+    await until(lambda: s.workers[worker.address] in s.running)
+    await until(lambda: worker.status == Status.running)
+    bound = c.submit(slow, "bound", 0, workers=[worker.address], pure=False)
+    assert await asyncio.wait_for(bound, 10)
+
+
+@pytest.mark.parametrize("cancelled", ["before", "during", "after"])
+def test_a_call_without_recipients_keeps_nobody_out(cancelled: str) -> None:
+    """Upstream restores the status that it has found, which was ours."""
+
+    @gen_cluster(client=True, nthreads=TWO)
+    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
+        install(s)
+        others = c.map(slow, range(4), delay_s=0, workers=[b.address])
+        await wait(others)
+        results = c.map(slow, range(10, 14), delay_s=0, workers=[a.address])
+        await wait(results)
+        running = c.submit(slow, "running", 0.5, workers=[a.address], allow_other_workers=True)
+        await until(lambda: a.state.executing_count)
+        await retire(s, a.name, **BUSY)
+        if cancelled == "before":
+            await ask(s, wire.CANCEL, names=[str(a.name)])
+
+        call = c.retire_workers([a.address, b.address])
+        if cancelled == "during":
+            refused, _ = await asyncio.gather(call, ask(s, wire.CANCEL, names=[str(a.name)]))
+        else:
+            refused = await call
+        assert not refused
+        if cancelled == "after":
+            await ask(s, wire.CANCEL, names=[str(a.name)])
+
+        await serves(c, s, a)
+        await serves(c, s, b)
+        await c.gather([*results, *others, running])
+        assert 1 == RUNS.count("running")
+
+    run()
+
+
+@pytest.mark.parametrize("options", [{}, {"close_workers": False, "remove": False}])
+def test_a_users_own_retirement_takes_a_worker_over(options: dict[str, bool]) -> None:
+    @gen_cluster(client=True, nthreads=TWO)
+    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
+        agent = install(s)
+        results = c.map(slow, range(4), delay_s=0, workers=[a.address])
+        await wait(results)
+        await until_state(s, a.name, wire.DRAINED)
+
+        assert [a.address] == list(await c.retire_workers([a.address], **options))
+
+        assert not agent.leaving()
+        if options:  # it stays, out of service, as its user has said; and we may go on with it
+            assert Status.closing_gracefully == s.workers[a.address].status
+            await until_state(s, a.name, wire.DRAINED)
+            await ask(s, wire.CANCEL, names=[str(a.name)])
+            await asyncio.sleep(0.05)
+            assert s.workers[a.address] not in s.running
+        else:
+            await until(lambda: a.address not in s.workers)
+        await c.gather(results)
+        assert 4 == len(RUNS)
+
+    run()
+
+
+@gen_cluster(client=True, nthreads=THREE)
+async def test_while_somebody_retires_a_worker_no_drain_of_it_begins(
+    c: Any, s: Any, a: Any, b: Any, d: Any
+) -> None:
+    agent = install(s)
+    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(results)
+    may_fetch = nobody_fetches_from(a)
+    call = asyncio.ensure_future(c.retire_workers([a.address], close_workers=False, remove=False))
+    await until(lambda: s.workers[a.address] not in s.running)
+
+    assert [(wire.DRAINING, "")] == await retire(s, a.name)
+    assert not agent.drains.ongoing
+
+    may_fetch.set()
+    assert [a.address] == list(await call)
+    await until_state(s, a.name, wire.DRAINED)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_call_without_recipients_changes_nothing_for_who_is_about_to_end(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """Its bound tasks still run: the call has told its process that it closes."""
+    install(s)
+    others = c.map(slow, range(4), delay_s=0, workers=[b.address])
+    await wait(others)
+    results = c.map(slow, range(10, 14), delay_s=0, workers=[a.address])
+    await wait(results)
+    may_fetch = nobody_fetches_from(a)
+    running = c.submit(slow, "running", 0.3, workers=[a.address])
+    bound = [c.submit(slow, i, 0, workers=[a.address], pure=False) for i in range(3)]
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name)
+
+    assert not await c.retire_workers([a.address, b.address])
+
+    await asyncio.wait_for(wait([running, *bound]), 10)
+    await serves(c, s, b)
+    may_fetch.set()
+    await until_left(s, a.name)
+    await c.gather([running, *bound, *results, *others])
+    assert 1 == RUNS.count("running")
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_stopped_worker_serves_again_after_a_call_without_recipients(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    agent = install(s)
+    others = c.map(slow, range(4), delay_s=0, workers=[b.address])
+    await wait(others)
+    await limit(s, [a], 3)
+    some = [c.submit(slow, i, 0, workers=[a.address], pure=False) for i in range(3)]
+    await wait(some)
+    await until(lambda: agent.stops.ongoing)
+
+    assert not await c.retire_workers([a.address, b.address])
+    await limit(s, [])
+
+    await serves(c, s, a)
+    await serves(c, s, b)
+    await c.gather([*some, *others])
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_two_calls_at_once_leave_nobody_out(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    some = [c.submit(slow, i, 0, workers=[w.address]) for i, w in enumerate((a, b))]
+    await wait(some)
+    await retire(s, a.name)
+
+    calls = [c.retire_workers([a.address, b.address]) for _ in range(2)]
+    assert [{}, {}] == [dict(one) for one in await asyncio.gather(*calls)]
+
+    await serves(c, s, a)
+    if s.workers[b.address] in s.running:  # upstream's own calls may keep each other's status
+        await serves(c, s, b)
+    await c.gather(some)
+
+
+@pytest.mark.thorough
+@gen_cluster(client=True, nthreads=TWO, Worker=Nanny, timeout=90)
+async def test_restarts_of_workers_that_drain(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    await c.gather(c.map(slow, range(4), delay_s=0))
+    await retire(s, a.worker_address, **BUSY)
+    await leave(s, b.worker_address, ending=False)
+
+    await c.restart_workers([a.worker_address])
+    await until(lambda: len(s.running) >= 1)
+    await c.restart()
+
+    await until(lambda: len(s.running) == 2)
+    assert not agent.leaving()
+    assert 8 == len(await c.gather(c.map(slow, range(8), delay_s=0, pure=False)))
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_that_is_closed_while_it_drains(c: Any, s: Any, a: Any, b: Any) -> None:
+    agent = install(s)
+    results = c.map(slow, range(4), delay_s=0, workers=[a.address], allow_other_workers=True)
+    await wait(results)
+    await retire(s, a.name, **BUSY)
+
+    await asyncio.gather(a.close(), ask(s, wire.CANCEL, names=[a.address]))
+
+    await until(lambda: a.address not in s.workers)
+    assert not agent.leaving()
+    await c.gather(results)
+
+
+@gen_cluster(client=True, nthreads=TWO, timeout=60)
+async def test_a_lifetime_that_passes_while_a_worker_is_drained_is_not_forgotten(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """`Worker.close_gracefully` waits for ever when somebody else has frozen the worker."""
+    install(s)
+    async with Worker(s.address, name="w", nthreads=1, lifetime="1 s") as w:
+        await until_state(s, "w", wire.DRAINED)
+        await until(lambda: w.status == Status.closing_gracefully)
+        await until(lambda: _is_over(s.workers[w.address]))
+
+        await ask(s, wire.CANCEL, names=["w"])
+
+        await until(lambda: w.address not in s.workers)
+        await asyncio.wait_for(w.finished(), 20)
+
+
+def _is_over(ws: Any) -> bool:
+    from dask_adaptive_agent import lifetimes
+
+    return lifetimes.left_s(ws) <= 0
+
+
+def test_a_lifetime_whose_connection_is_cut_ends_the_worker_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drain, "OVERDUE_S", 0.3)
+
+    @gen_cluster(client=True, nthreads=TWO, timeout=60)
+    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
+        agent = install(s)
+        running = c.submit(slow, "running", 1.0, workers=[a.address])
+        await until(lambda: a.state.executing_count)
+        closing = asyncio.ensure_future(a.close_gracefully())
+        await until(lambda: agent.drains.ongoing)
+
+        for comms in a.rpc.occupied.values():
+            for comm in list(comms):
+                comm.abort()
+        await asyncio.wait([closing])
+        assert closing.exception() is not None
+
+        await running
+        await until(lambda: a.address not in s.workers)
+        await asyncio.wait_for(a.finished(), 20)
+
+    run()
