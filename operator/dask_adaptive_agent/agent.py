@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dask_adaptive_agent import claims, wire
+from dask_adaptive_agent import claims, patching, wire
 from dask_adaptive_agent.announced import Announced
 from dask_adaptive_agent.answering import guarded
 from dask_adaptive_agent.barriers import Barriers
@@ -20,13 +20,14 @@ from dask_adaptive_agent.drain import Terms
 from dask_adaptive_agent.drains import Drains, combined
 from dask_adaptive_agent.endings import Endings
 from dask_adaptive_agent.explain import explain
-from dask_adaptive_agent.gate import Gate
+from dask_adaptive_agent.gate import Gate, hearing
 from dask_adaptive_agent.hello import hello
 from dask_adaptive_agent.limits import Limits
 from dask_adaptive_agent.meters import Meters
 from dask_adaptive_agent.notes import Notes
 from dask_adaptive_agent.orders import Orders
 from dask_adaptive_agent.page.page import Page
+from dask_adaptive_agent.patching import Mismatch, Patch, Patches
 from dask_adaptive_agent.pins import PinTable
 from dask_adaptive_agent.redone import Redone
 from dask_adaptive_agent.relief.choices import at_start
@@ -71,6 +72,8 @@ class Agent:
         self.scheduler = scheduler
         self.clock = clock
         self.session = uuid4().hex
+        self.patches = Patches(scheduler)
+        self.features: dict[str, list[Patch]] = {}
         self.lapses = 0  # how often the lease of what the operator has said has ended
         self.settings = Settings(relief=at_start())
         self.notes = Notes(clock)
@@ -82,7 +85,9 @@ class Agent:
         )
         self.pins = PinTable(clock)
         self.announced = Announced(clock, self._lease_s)
-        self.barriers = Barriers(scheduler, clock, has_begun=self.shuffles.has_begun)
+        self.barriers = Barriers(
+            scheduler, clock, has_begun=self.shuffles.has_begun, first=self._serve_shuffles
+        )
         self.closing = Closing(
             scheduler,
             self.free,
@@ -97,7 +102,6 @@ class Agent:
         self.endings.durations.startstops = self.shuffle_wait.held.startstops
         self.redone = Redone(scheduler, self._cause)
         self.removals = Removals(scheduler)
-        self.removals.listeners.append(self.redone.removing)
         self.reliefs = Reliefs(scheduler, clock, self.notes.add)
         self.page = Page(self)
         self.demand = DemandView(self)
@@ -135,6 +139,20 @@ class Agent:
             tell=self.notes.add,
             clock=self.clock,
         )
+
+    def install(self) -> None:
+        """Change what the agent changes from the start on, as far as this release allows it."""
+        self.removals.listeners.append(self.redone.removing)
+        self._add_feature("counting", self.meters.install)
+        self._add_feature("gates", self._hear_of_gates)
+        self._add_feature("workers_to_close", self.closing.install)
+        self._add_feature("orders", self.orders.install)
+        self._add_feature("removals", self.removals.install)
+
+    def has_feature(self, name: str) -> bool:
+        """Whether it is in place, and calls still come to it."""
+        patches = self.features.get(name, [])
+        return bool(patches) and all([patch.is_called for patch in patches])
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """RPC handlers by the name of their message."""
@@ -339,6 +357,30 @@ class Agent:
             return wire.FORCED if drain.is_forced else wire.LOST
         return wire.ENDED
 
+    def _add_feature(self, name: str, install: Callable[[Patches], None]) -> None:
+        """Fails open: the scheduler does without it, as stock code does."""
+        try:
+            with self.patches.together() as put:
+                install(self.patches)
+        except Mismatch as error:
+            why = str(error)
+        except Exception as error:
+            logger.exception("Cannot install %s", name)
+            why = f"{error!r:.200}"
+        else:
+            self.features[name] = put
+            return
+        self.features[name] = []
+        logger.warning("%s is off, stock code serves: %s", name, why)
+        self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
+
+    def _hear_of_gates(self, patches: Patches) -> None:
+        patches.put(patching.STATUS_CHANGE, lambda stock: hearing(stock, self.gate_of))
+
+    def _serve_shuffles(self) -> None:
+        self._add_feature("shuffle_choice", self.choice.install)
+        self._add_feature("shuffle_wait", self.shuffle_wait.install)
+
     def _held_by_shuffles(self) -> Collection[str]:
         return self.shuffles.pinned() if self.settings.shuffle_pins else ()
 
@@ -375,7 +417,7 @@ class Agent:
     def _set_tally(self, wanted: bool) -> None:
         if wanted and self.tally is None:
             self.tally = TallyPlugin(self.scheduler, self.shuffles, self.removals)
-            self.tally.install()
+            self.tally.install(self.patches)
         elif not wanted and self.tally is not None:
             self.tally.uninstall()
             self.tally = None

@@ -33,14 +33,21 @@ class Barriers:
         scheduler: Read, not changed.
         clock: Seconds that never go backwards.
         has_begun: Whether a shuffle's outputs have been given to workers.
+        first: Called when the first one becomes known, before its first input is ready.
     """
 
     def __init__(
-        self, scheduler: Scheduler, clock: Callable[[], float], *, has_begun: Callable[[str], bool]
+        self,
+        scheduler: Scheduler,
+        clock: Callable[[], float],
+        *,
+        has_begun: Callable[[str], bool],
+        first: Callable[[], None] = lambda: None,
     ) -> None:
         self._scheduler = scheduler
         self._clock = clock
         self._has_begun = has_begun
+        self._first: Callable[[], None] | None = first
         self._known: dict[str, float] = {}  # by key: since when it waits
         self._seen: dict[str, float] = {}  # by key: when the operator was told of it
 
@@ -49,16 +56,22 @@ class Barriers:
         now = self._clock()
         for key, ts in self._scheduler.tasks.items():
             if type(key) is str and key.startswith(BARRIER) and ts.state == "waiting":
-                self._known[key] = now
+                self._add(key, now)
 
     def transition(self, key: Any, start: str, finish: str) -> None:
         """To be called for each one; costs nothing for tasks that are no barrier."""
         if type(key) is str and key.startswith(BARRIER):
             if finish == "waiting":
-                self._known[key] = self._clock()
+                self._add(key, self._clock())
             else:
                 self._known.pop(key, None)
             self._seen.pop(key, None)
+
+    def _add(self, key: str, now: float) -> None:
+        self._known[key] = now
+        if self._first is not None:
+            first, self._first = self._first, None
+            first()
 
     def seen(self) -> None:
         """The operator is told of all that are upcoming now."""

@@ -7,16 +7,17 @@ from collections.abc import Callable, Collection
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from dask_adaptive_agent import patching
 from dask_adaptive_agent.closing import Delegate, in_service
+from dask_adaptive_agent.patching import Mismatch, Patches
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
-#: Methods of the shuffle plugin that choose workers of a new run, all synchronous:
-#: `_calculate_worker_for` since 2024.2 at the latest; before, `_pin_output_workers`.
-METHODS = ("_calculate_worker_for", "_pin_output_workers")
+#: Where the shuffle plugin chooses workers of a new run, all synchronous.
+TARGETS = (patching.SHUFFLE_CHOICE, patching.SHUFFLE_CHOICE_OLD)
 
 
 class ShuffleChoice:
@@ -39,40 +40,31 @@ class ShuffleChoice:
         self._scheduler: Any = scheduler
         self._leaving = leaving
         self._chosen = chosen
-        self._plugin: Any = None
-        self._ours: dict[str, Any] = {}
 
-    @property
-    def is_in_place(self) -> bool:
-        return any(self._plugin.__dict__.get(name) is own for name, own in self._ours.items())
-
-    def install(self) -> None:
-        self._plugin = self._scheduler.extensions.get("shuffle")
+    def install(self, patches: Patches) -> None:
+        """Raises `Mismatch` where this release chooses in another way."""
+        plugin = self._scheduler.extensions.get("shuffle")
         # It must look for workers where we put the stand-in.
-        if getattr(self._plugin, "scheduler", None) is not self._scheduler:
-            return
-        for name in METHODS:
-            stock = getattr(self._plugin, name, None)
-            if callable(stock):
-                self._ours[name] = self._choosing(stock)
-                setattr(self._plugin, name, self._ours[name])
-
-    def uninstall(self) -> None:
-        for name, own in self._ours.items():
-            if self._plugin.__dict__.get(name) is own:
-                delattr(self._plugin, name)
-        self._ours = {}
+        if getattr(plugin, "scheduler", None) is not self._scheduler:
+            raise Mismatch("the shuffle plugin does not look for workers in `scheduler`")
+        known = [target for target in TARGETS if hasattr(plugin, target.name)]
+        if not known:
+            raise Mismatch("the shuffle plugin chooses workers in another way than known")
+        for target in known:
+            patches.put(target, self._choosing)
 
     def _choosing(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(stock)
         def choose(*args: Any, **kwargs: Any) -> Any:
             stand_in = self._stand_in()
-            if stand_in is not None:
-                self._plugin.scheduler = stand_in
+            if stand_in is None:
+                return stock(*args, **kwargs)
+            plugin = self._scheduler.extensions["shuffle"]
+            plugin.scheduler = stand_in
             try:
                 return stock(*args, **kwargs)
             finally:
-                self._plugin.scheduler = self._scheduler
+                plugin.scheduler = self._scheduler
 
         return choose
 

@@ -19,6 +19,9 @@ import dask
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dask_adaptive_agent import patching
+from dask_adaptive_agent.patching import Patches
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
@@ -121,17 +124,13 @@ class Closing:
         self._leaving = leaving
         self._covers_shuffles = covers_shuffles
         self._in_order = InOrder()
-        #: Server.handle_comm logs the name of every handler, and breaks the connection without one.
-        self.__name__ = "workers_to_close"
         #: Whose hook says what `free` says; not asked twice.
         self.own_plugin: object = None
 
-    @property
-    def is_in_place(self) -> bool:
-        return (
-            self._scheduler.__dict__.get("workers_to_close") is self
-            and self._scheduler.handlers.get("workers_to_close") is self
-        )
+    def install(self, patches: Patches) -> None:
+        # `retire_workers` and `adaptive_target` call the method, others the handler.
+        patches.put(patching.WORKERS_TO_CLOSE, lambda stock: self)
+        patches.put(patching.WORKERS_TO_CLOSE_RPC, lambda stock: self)
 
     def __call__(
         self,

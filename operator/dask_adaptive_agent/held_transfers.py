@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent.shuffles import BARRIER
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
-
-logger = logging.getLogger(__name__)
-
-#: The report of a run that has succeeded.
-FINISHED = "task-finished"
 
 
 class _Hold(NamedTuple):
@@ -27,7 +20,7 @@ class _Hold(NamedTuple):
 
 class HeldTransfers:
     """
-    The stream handler of such reports, which leaves such waits out of durations.
+    Leaves such waits out of the durations that workers report.
 
     Else the mean duration of a shuffle's inputs would be that of the wait, and for some runs to
     come everything that reckons with it (`adaptive_target`, occupancy, stealing) would ask for far
@@ -51,23 +44,12 @@ class HeldTransfers:
         before = holds.get(worker, _Hold(begin, end, prefix))
         holds[worker] = _Hold(min(begin, before.begin), max(end, before.end), prefix)
 
-    def measuring(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        holds = self._holds
-
-        def measured(**msg: Any) -> Any:
-            if holds:
-                try:
-                    msg["startstops"] = self.startstops(msg)
-                except Exception:
-                    # Fail open: the wait counts as work.
-                    logger.exception("Cannot tell how long a task has waited for a shuffle")
-            return stock(**msg)
-
-        measured.__wrapped__ = stock  # type: ignore[attr-defined]
-        return measured
+    def shorten(self, msg: dict[str, Any]) -> None:
+        """Leave the wait out of a report of a run that has succeeded."""
+        if self._holds:
+            msg["startstops"] = self.startstops(msg)
 
     def startstops(self, msg: dict[str, Any]) -> Any:
-        """Of a report: as it says, or shorter. Once it is shorter it stays as it is."""
         tasks: Any = self._scheduler.tasks
         startstops = msg.get("startstops")
         for id in list(self._holds):

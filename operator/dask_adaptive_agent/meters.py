@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dask_adaptive_agent import patching
+from dask_adaptive_agent.patching import Patches
+
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
     from dask_adaptive_agent.roster import Entry
 
-StreamHandler = Callable[..., Any]
-
 #: Reports of a worker that a run ended, whether or not the scheduler accepts its result. A run that
 #: raised `Reschedule` is reported by the third (`worker_state_machine.RescheduleMsg`). A run whose
 #: task was cancelled meanwhile is reported by none.
-REPORTS = ("task-finished", "task-erred", "reschedule")
-FAILED = "task-erred"
+REPORTS = (patching.TASK_FINISHED, patching.TASK_ERRED, patching.RESCHEDULE)
+FAILED = patching.TASK_ERRED
 
 #: What users of RAPIDS call the metric of a worker's GPUs: a number, or a list of them, by key.
 GPU = "gpu"
@@ -24,7 +25,7 @@ GPU = "gpu"
 
 class Meters:
     """
-    The stream handlers of `REPORTS`, which also count.
+    Counts what workers report.
 
     Args:
         entries: The roster's, by address; the same dict for ever.
@@ -47,53 +48,27 @@ class Meters:
         self._clock = clock
         self._reached = reached
         self._failed = failed
-        self.wrapped: set[str] = set()
 
-    @property
-    def is_complete(self) -> bool:
-        return self.wrapped == set(REPORTS)
+    def install(self, patches: Patches) -> None:
+        for target in REPORTS:
+            patches.listen(target, self._count_failure if target is FAILED else self._count)
 
-    def counting(self, report: str, stock: StreamHandler) -> StreamHandler:
-        """
-        The stream handler `stock` of such reports, which also counts.
+    def _count(self, msg: dict[str, Any]) -> None:
+        entry = self._entries.get(msg["worker"])
+        if entry is not None:  # else a late report of a worker that has left
+            entry.active_at = self._clock()
+            entry.runs = runs = entry.runs + 1
+            if runs >= entry.stop_at:
+                self._reached(entry)
 
-        All arguments are passed through by keyword (`Server.handle_stream` calls handlers as
-        `handler(**merge(extra, msg))`), so that fields added upstream arrive.
-        """
-        counted = self._counting(stock) if report != FAILED else self._counting_failures(stock)
-        counted.__wrapped__ = stock  # type: ignore[attr-defined]
-        self.wrapped.add(report)
-        return counted
-
-    def _counting(self, stock: StreamHandler) -> StreamHandler:
-        entry_of, clock, reached = self._entries.get, self._clock, self._reached
-
-        def counted(**msg: Any) -> Any:
-            entry = entry_of(msg.get("worker", ""))
-            if entry is not None:  # else a late report of a worker that has left
-                entry.active_at = clock()
-                entry.runs = runs = entry.runs + 1
-                if runs >= entry.stop_at:
-                    reached(entry)
-            return stock(**msg)
-
-        return counted
-
-    def _counting_failures(self, stock: StreamHandler) -> StreamHandler:
-        entry_of, clock = self._entries.get, self._clock
-        reached, failed = self._reached, self._failed
-
-        def counted(**msg: Any) -> Any:
-            entry = entry_of(msg.get("worker", ""))
-            if entry is not None:
-                entry.active_at = clock()
-                entry.runs = runs = entry.runs + 1
-                failed(entry, msg)
-                if runs >= entry.stop_at:
-                    reached(entry)
-            return stock(**msg)
-
-        return counted
+    def _count_failure(self, msg: dict[str, Any]) -> None:
+        entry = self._entries.get(msg["worker"])
+        if entry is not None:
+            entry.active_at = self._clock()
+            entry.runs += 1
+            self._failed(entry, msg)
+            if entry.runs >= entry.stop_at:
+                self._reached(entry)
 
 
 def managed_bytes(workers: Iterable[WorkerState]) -> list[int]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from dask_adaptive_agent import wire
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.patching import Call, Patches
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -34,67 +35,33 @@ NOT_ANSWERING = "check-worker-ttl"
 #: How many pinned workers a note tells of in words.
 SHOWN = 3
 
-#: Set while `restart` runs: since 2024.3 or so it calls `restart_workers`, which has been told.
-_within_restart: ContextVar[bool] = ContextVar("within_restart", default=False)
-
 #: The address that the call has come from, if it has come over the network.
 _caller: ContextVar[str] = ContextVar("caller", default="")
 
-Call = Callable[..., Any]
-
-#: Where something was put: the dict, its key, what was there before (None: nothing), and ours.
-_Place = tuple[dict[str, Any], str, Any, Any]
-
 
 class Orders:
-    """Wraps `retire_workers`, `restart_workers` and `restart` of one scheduler."""
+    """Hears of calls of `retire_workers`, `restart_workers` and `restart` of one scheduler."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._scheduler: Any = agent.scheduler
-        self._places: list[_Place] = []
 
-    @property
-    def in_place(self) -> dict[str, bool]:
-        """Which of the calls that we have wrapped are still ours, wherever they can be called."""
-        out: dict[str, bool] = {}
-        for where, name, _, ours in self._places:
-            out[name] = out.get(name, True) and where.get(name) is ours
-        return out
-
-    def install(self) -> None:
-        wrappers = {
-            "retire_workers": self._retiring,
-            "restart_workers": self._restarting,
-            "restart": self._restarting_all,
-        }
-        handlers = self._scheduler.handlers
+    def install(self, patches: Patches) -> None:
+        # Upstream's HTTP API calls the method.
+        patches.put(patching.RETIRE_WORKERS, self._retiring)
+        patches.put(patching.RETIRE_WORKERS_RPC, lambda stock: named(self._retiring(stock)))
         # Before it had restart_workers, Client.restart_workers broadcast to nannies.
-        if "restart_workers" not in handlers:
-            wrappers["broadcast"] = self._broadcasting
-        for name, wrapper in wrappers.items():
-            if name in handlers:
-                self._put(handlers, name, named(wraps(handlers[name])(wrapper(handlers[name]))))
-            # Instance attributes: upstream's HTTP API calls scheduler.retire_workers.
-            stock = getattr(self._scheduler, name, None)
-            if callable(stock):
-                self._put(self._scheduler.__dict__, name, wraps(stock)(wrapper(stock)))
+        if "restart_workers" in self._scheduler.handlers:
+            patches.put(patching.RESTART_WORKERS_RPC, lambda stock: named(self._restarting(stock)))
+        else:
+            patches.put(patching.BROADCAST_RPC, lambda stock: named(self._broadcasting(stock)))
 
-    def uninstall(self) -> None:
-        """Put back what is still ours; what somebody else has put over it stays."""
-        for where, name, before, ours in self._places:
-            if where.get(name) is ours:
-                if before is None:
-                    del where[name]
-                else:
-                    where[name] = before
-        self._places = []
-
-    def _put(self, where: dict[str, Any], name: str, ours: Call) -> None:
-        self._places.append((where, name, where.get(name), ours))
-        where[name] = ours
+    def restarts(self) -> None:
+        """`SchedulerPlugin.restart`: `Scheduler.restart` is about to restart all workers."""
+        self._told("restart", self._scheduler.workers, None, "restart")
 
     def _retiring(self, stock: Call) -> Call:
+        @wraps(stock)
         async def retire_workers(*args: Any, **kwargs: Any) -> Any:
             workers = args[0] if args else kwargs.get("workers")
             stimulus = str(kwargs.get("stimulus_id") or "")
@@ -113,29 +80,18 @@ class Orders:
         return retire_workers
 
     def _restarting(self, stock: Call) -> Call:
+        @wraps(stock)
         async def restart_workers(*args: Any, **kwargs: Any) -> Any:
-            if not _within_restart.get():
-                workers = args[0] if args else kwargs.get("workers")
-                stimulus = str(kwargs.get("stimulus_id") or "")
-                every = self._scheduler.workers
-                self._told("restart", every if workers is None else workers, None, stimulus)
+            workers = args[0] if args else kwargs.get("workers")
+            stimulus = str(kwargs.get("stimulus_id") or "")
+            every = self._scheduler.workers
+            self._told("restart", every if workers is None else workers, None, stimulus)
             return await stock(*args, **kwargs)
 
         return restart_workers
 
-    def _restarting_all(self, stock: Call) -> Call:
-        async def restart(*args: Any, **kwargs: Any) -> Any:
-            stimulus = str(kwargs.get("stimulus_id") or "")
-            self._told("restart", self._scheduler.workers, None, stimulus)
-            before = _within_restart.set(True)
-            try:
-                return await stock(*args, **kwargs)
-            finally:
-                _within_restart.reset(before)
-
-        return restart
-
     def _broadcasting(self, stock: Call) -> Call:
+        @wraps(stock)
         async def broadcast(*args: Any, **kwargs: Any) -> Any:
             msg = kwargs.get("msg")
             if isinstance(msg, dict) and msg.get("op") == "restart" and kwargs.get("nanny"):

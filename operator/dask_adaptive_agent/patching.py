@@ -17,11 +17,12 @@ has wrapped the layer meanwhile, theirs stays, and ours only calls stock code fr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -142,6 +143,20 @@ class Patches:
             place = str(patch.target)
             out[place] = out.get(place, True) and patch.is_called
         return out
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[list[Patch]]:
+        """All that is put meanwhile, or nothing if one of it can't be."""
+        before = set(self._patches)
+        added: list[Patch] = []
+        try:
+            yield added
+        except BaseException:
+            for patch in reversed(self._patches):
+                if patch not in before:
+                    patch.remove()
+            raise
+        added += [patch for patch in self._patches if patch not in before]
 
     def close(self) -> None:
         for patch in reversed(self._patches):
@@ -286,7 +301,14 @@ class _Layer:
     def _passing(self, *args: Any, **kwargs: Any) -> Any:
         """Unused, below somebody's wrapper, who may have gone meanwhile."""
         self._put_back_if_unused()
+        # A server hands the connection to handlers that ask for it, as some of ours do.
+        if args and hasattr(args[0], "peer_address") and not self._takes_comm:
+            args = args[1:]
         return self.stock(*args, **kwargs)
+
+    @property
+    def _takes_comm(self) -> bool:
+        return "comm" in inspect.signature(self.stock).parameters
 
     def _calling(self) -> Call:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -371,7 +393,7 @@ def _takes(*fields: str) -> Callable[[Any, Any], None]:
 
     def guard(scheduler: Any, stock: Any) -> None:
         try:
-            inspect.signature(stock).bind(**dict.fromkeys(fields))
+            inspect.signature(stock).bind_partial(**dict.fromkeys(fields))
         except TypeError as error:
             raise Mismatch(f"it takes other arguments than known: {error}") from None
 
@@ -443,9 +465,24 @@ REMOVE_WORKER_RPC = Target(_RPC, "unregister", _REMOVING, guard=_takes("address"
 SHUFFLE_RPC = Target(
     _RPC,
     "shuffle_get_or_create",
-    "A new P2P shuffle gets no worker that is leaving, and waits for workers on their way.",
-    when="while a P2P shuffle has not begun",
-    way_out="`spec.shuffle.waitForWorkers: Disabled`, for the wait",
+    "A new P2P shuffle waits for workers on their way, as long as it pays.",
+    when="from the first P2P shuffle on",
+    way_out="`spec.shuffle.waitForWorkers: Disabled`",
+)
+_CHOOSING = "A new P2P shuffle gets no worker that is leaving, unless there is no other."
+SHUFFLE_CHOICE = Target(
+    "extensions.shuffle",
+    "_calculate_worker_for",
+    _CHOOSING,
+    when="from the first P2P shuffle on",
+    releases="2024.2.0 and later",
+)
+SHUFFLE_CHOICE_OLD = Target(
+    "extensions.shuffle",
+    "_pin_output_workers",
+    _CHOOSING,
+    when="from the first P2P shuffle on",
+    releases="before 2024.2.0",
 )
 ADD_TO_PROCESSING = Target(
     "Scheduler",

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import __version__, claims
 from dask_adaptive_agent.agent import Agent
-from dask_adaptive_agent.gate import hearing
-from dask_adaptive_agent.held_transfers import FINISHED
-from dask_adaptive_agent.meters import REPORTS, Meters
-from dask_adaptive_agent.shuffle_wait import HANDLER
-from dask_adaptive_agent.tally import unwrap
 from dask_adaptive_agent.worker import register, unregister
 
 if TYPE_CHECKING:
@@ -37,33 +31,13 @@ class AdaptivePlugin(SchedulerPlugin):
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self._handlers: dict[str, Any] = {}
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # name -> (stock, ours)
 
     def install(self) -> None:
         scheduler: Any = self.agent.scheduler
         self._handlers = self.agent.handlers()
         scheduler.handlers.update(self._handlers)
-        measuring = self.agent.shuffle_wait.held.measuring
-        for report in REPORTS:
-            self._wrap(
-                scheduler.stream_handlers,
-                report,
-                partial(_counting, self.agent.meters, report, measuring),
-            )
-        self._wrap(scheduler.handlers, HANDLER, self.agent.shuffle_wait.creating)
-        self._wrap(
-            scheduler.stream_handlers,
-            "worker-status-change",
-            lambda stock: hearing(stock, self.agent.gate_of),
-        )
-        # An instance attribute, too: retire_workers and adaptive_target call self.workers_to_close.
-        closing = self.agent.closing
-        closing.own_plugin = self
-        self._wrap(scheduler.handlers, "workers_to_close", lambda stock: closing)
-        scheduler.workers_to_close = closing
-        self.agent.choice.install()
-        self.agent.orders.install()
-        self.agent.removals.install()
+        self.agent.closing.own_plugin = self
+        self.agent.install()
         self.agent.roster.sync()
         self.agent.barriers.start()
         scheduler.add_plugin(self, name=self.name)
@@ -82,14 +56,7 @@ class AdaptivePlugin(SchedulerPlugin):
         for name, handler in self._handlers.items():
             if scheduler.handlers.get(name) is handler:
                 del scheduler.handlers[name]
-        for name in list(self._wrapped):
-            unwrap(scheduler.stream_handlers, name, self._wrapped)
-            unwrap(scheduler.handlers, name, self._wrapped)
-        if scheduler.__dict__.get("workers_to_close") is self.agent.closing:
-            del scheduler.workers_to_close
-        self.agent.choice.uninstall()
-        self.agent.orders.uninstall()
-        self.agent.removals.uninstall()
+        self.agent.patches.close()
 
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]
@@ -130,6 +97,10 @@ class AdaptivePlugin(SchedulerPlugin):
         # Cannot fail on what any release passes; Scheduler._transition guards it all the same.
         self.agent.barriers.transition(key, start, finish)
 
+    def restart(self, scheduler: Scheduler) -> None:
+        # Scheduler.restart guards it; `restarts` cannot fail.
+        self.agent.orders.restarts()
+
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         try:
             claims.client_left(self.agent, client)
@@ -142,15 +113,3 @@ class AdaptivePlugin(SchedulerPlugin):
             self.agent.close(is_closing=True)
         except Exception:
             logger.exception("Cannot stop the agent")
-
-    def _wrap(self, handlers: dict[str, Any], name: str, wrap: Any) -> None:
-        stock = handlers.get(name)
-        if stock is None:
-            logger.warning("This scheduler has no handler %s", name)
-            return
-        handlers[name] = wrap(stock)
-        self._wrapped[name] = (stock, handlers[name])
-
-
-def _counting(meters: Meters, report: str, measuring: Any, stock: Any) -> Any:
-    return meters.counting(report, measuring(stock) if report == FINISHED else stock)

@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dask_adaptive_agent import patching
+from dask_adaptive_agent.patching import Call, Patches
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
@@ -25,29 +28,13 @@ class Removals:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler: Any = scheduler
         self.listeners: list[Listener] = []
-        self._ours: Callable[..., Any] | None = None
-        self._handler: tuple[Any, Any] | None = None  # (stock, ours)
 
-    def install(self) -> None:
-        scheduler = self._scheduler
-        # An instance attribute: handle_worker and retire_workers call self.remove_worker.
-        self._ours = scheduler.remove_worker = self._telling(scheduler.remove_worker)
-        stock = scheduler.handlers.get("unregister")
-        if stock is not None:
-            self._handler = (stock, self._telling(stock))
-            scheduler.handlers["unregister"] = self._handler[1]
+    def install(self, patches: Patches) -> None:
+        # `handle_worker` and `retire_workers` call the method, a worker that closes the handler.
+        patches.put(patching.REMOVE_WORKER, self._telling)
+        patches.put(patching.REMOVE_WORKER_RPC, self._telling)
 
-    def uninstall(self) -> None:
-        """Put back what is still ours; what somebody else has put over it stays."""
-        self.listeners.clear()
-        scheduler = self._scheduler
-        if self._ours is not None and scheduler.__dict__.get("remove_worker") is self._ours:
-            del scheduler.remove_worker
-        if self._handler is not None and scheduler.handlers.get("unregister") is self._handler[1]:
-            scheduler.handlers["unregister"] = self._handler[0]
-        self._ours = self._handler = None
-
-    def _telling(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _telling(self, stock: Call) -> Call:
         async def remove_worker(address: str, *args: Any, **kwargs: Any) -> Any:
             self._tell(address)
             return await stock(address, *args, **kwargs)

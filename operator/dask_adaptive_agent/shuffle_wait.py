@@ -12,19 +12,21 @@ scheduler, and what each worker keeps of the shuffle.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Container, Mapping
 from functools import wraps
+from importlib import import_module
+from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
-from distributed import shuffle as upstream
-from distributed.core import Status, error_message
-from distributed.metrics import time as wall_clock
+from distributed.core import Status
 
-from dask_adaptive_agent import wire
+from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.closing import in_service
 from dask_adaptive_agent.held_transfers import HeldTransfers
+from dask_adaptive_agent.patching import Patches
 from dask_adaptive_agent.shuffle_work import is_bound, work_of
 from dask_adaptive_agent.words import duration, plural
 from dask_adaptive_agent.worth import Coming, worthwhile_wait_s
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
     from dask_adaptive_agent.barriers import Upcoming
 
 logger = logging.getLogger(__name__)
-
-#: The handler that workers ask for a shuffle that they have an input of.
-HANDLER = "shuffle_get_or_create"
 
 #: While a shuffle waits it is considered again so often.
 TICK_S = 0.2
@@ -88,8 +87,14 @@ class ShuffleWait:
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    def creating(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        """The handler `HANDLER`, which answers later where that pays; `stock` where it does not."""
+    def install(self, patches: Patches) -> None:
+        """Raises `Mismatch` where workers ask for shuffles in another way."""
+        patches.put(patching.SHUFFLE_RPC, self._creating)
+        # First: all others hear of runs without what they only waited.
+        patches.listen(patching.TASK_FINISHED, self.held.shorten, first=True)
+
+    def _creating(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler that workers ask for a shuffle: answers later where that pays."""
 
         @wraps(stock)
         def get_or_create(**request: Any) -> Any:
@@ -290,11 +295,11 @@ def _closed(id: str) -> dict[str, Any]:
     Its task is cancelled, or runs again: that is what workers make of this error since 2023.8.1
     (`handle_transfer_errors`).
     """
-    for module in ("_exceptions", "_worker_extension", "_worker_plugin"):
-        kind = getattr(getattr(upstream, module, None), "ShuffleClosedError", None)
-        if kind is not None:
-            break
-    else:
-        kind = RuntimeError
+    from distributed.core import error_message
+
+    kind: Any = RuntimeError
+    for module in ("_worker_plugin", "_worker_extension", "_exceptions"):
+        with contextlib.suppress(ImportError, AttributeError):
+            kind = import_module(f"distributed.shuffle.{module}").ShuffleClosedError
     error = kind(f"Shuffle {id} was given up while it waited for workers")
     return dict(error_message(error, status="uncaught-error"))

@@ -7,20 +7,17 @@ failures with retries left; `transition` tells which keys are new again.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_adaptive_agent import wire
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.patching import Patch, Patches
 from dask_adaptive_agent.removals import Removals
 from dask_adaptive_agent.shuffles import Shuffles
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
-
-logger = logging.getLogger(__name__)
 
 
 class TallyPlugin(SchedulerPlugin):
@@ -41,19 +38,19 @@ class TallyPlugin(SchedulerPlugin):
         self._finished: set[Any] = set()
         self._runs_of: dict[str, set[int]] = {}
         self.tasks = self.runs = self.erred = self.repeated = self.interrupted = 0
-        self._stock: dict[str, Any] = {}
+        self._patches: list[Patch] = []
 
-    def install(self) -> None:
-        handlers = self._scheduler.stream_handlers
-        self._wrap(handlers, "task-finished", self._counting_finished)
-        self._wrap(handlers, "task-erred", self._counting_erred)
+    def install(self, patches: Patches) -> None:
+        self._patches = [
+            patches.listen(patching.TASK_FINISHED, self._count_finished),
+            patches.listen(patching.TASK_ERRED, self._count_erred),
+        ]
         self._removals.listeners.append(self._removing)
         self._scheduler.add_plugin(self, name=self.name)
 
     def uninstall(self) -> None:
-        handlers = self._scheduler.stream_handlers
-        for name in ("task-finished", "task-erred"):
-            unwrap(handlers, name, self._stock)
+        for patch in self._patches:
+            patch.remove()
         if self._removing in self._removals.listeners:
             self._removals.listeners.remove(self._removing)
         if self._scheduler.plugins.get(self.name) is self:
@@ -87,18 +84,9 @@ class TallyPlugin(SchedulerPlugin):
         for run in self._shuffles.running():
             self._runs_of.setdefault(run.id, set()).add(run.run_id)
 
-    def _counting_finished(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(**msg: Any) -> Any:
-            try:
-                self._count_finished(msg.get("key"), str(msg.get("worker")))
-            except Exception:
-                logger.exception("Cannot count a run")
-            return stock(**msg)
-
-        return counted
-
-    def _count_finished(self, key: Any, worker: str) -> None:
-        if worker not in self._scheduler.workers:
+    def _count_finished(self, msg: dict[str, Any]) -> None:
+        key = msg["key"]
+        if msg["worker"] not in self._scheduler.workers:
             return  # interrupted, and counted as that
         self.runs += 1
         if key in self._finished:
@@ -108,28 +96,14 @@ class TallyPlugin(SchedulerPlugin):
             if key in self._scheduler.tasks:  # else released while it ran: never forgotten again
                 self._finished.add(key)
 
-    def _counting_erred(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(**msg: Any) -> Any:
-            self.erred += 1
-            return stock(**msg)
-
-        return counted
+    def _count_erred(self, msg: dict[str, Any]) -> None:
+        self.erred += 1
 
     def _removing(self, ws: WorkerState) -> None:
         self.interrupted += len(ws.processing)
-
-    def _wrap(self, handlers: dict[str, Any], name: str, wrap: Callable[..., Any]) -> None:
-        self._stock[name] = (handlers[name], wrap(handlers[name]))
-        handlers[name] = self._stock[name][1]
 
 
 def _is_of_shuffle(key: Any) -> bool:
     """Whether a run of the key may have begun a shuffle, by the names upstream gives."""
     text = key if isinstance(key, str) else str(key)
     return "-transfer-" in text or "barrier" in text
-
-
-def unwrap(handlers: dict[str, Any], name: str, stock: dict[str, Any]) -> None:
-    """Put a handler back unless somebody else has wrapped ours since: then theirs must stay."""
-    if name in stock and handlers.get(name) is stock[name][1]:
-        handlers[name] = stock[name][0]

@@ -57,7 +57,7 @@ class Handlers:
         self._s = s
         self._assigned = assigned
         self.is_exact = False
-        self.ours = {name: s.stream_handlers[name] for name in REPORTS}
+        self.ours = {t.name: s.stream_handlers[t.name] for t in REPORTS}
         self.stock = {name: handler.__wrapped__ for name, handler in self.ours.items()}
 
     def use(self, handlers: dict[str, Any]) -> None:

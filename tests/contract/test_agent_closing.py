@@ -247,7 +247,8 @@ async def test_it_is_in_place_and_is_put_back(s: Any) -> None:
     agent = install(s)
 
     assert s.handlers[wire.HELLO]()["hooks"]["workers_to_close"]
-    assert agent.closing is s.workers_to_close is s.handlers["workers_to_close"]
+    assert agent.closing is s.workers_to_close.__wrapped__
+    assert agent.closing is s.handlers["workers_to_close"].__wrapped__
 
     uninstall(s)
 

@@ -32,10 +32,9 @@ async def test_hello_answers_whatever_the_protocol(s: Any, a: Any, b: Any) -> No
     assert answer["hooks"]["stealing"]
     hooks = answer["hooks"]
     assert hooks["workers_to_close"]
-    assert hooks["shuffle_choice"]
-    assert hooks["retire_workers"]
-    assert hooks["restart"]
-    assert hooks.get("restart_workers", hooks.get("broadcast"))
+    assert hooks["counting"]
+    assert hooks["orders"]
+    assert hooks["removals"]
 
 
 @gen_cluster(nthreads=TWO)
@@ -159,9 +158,6 @@ async def test_idle_time_counts_from_the_last_task(c: Any, s: Any, a: Any, b: An
     agent = install(s)
     clock = lambda: now  # noqa: E731
     agent.clock = agent.meters._clock = agent.roster._clock = clock
-    s.stream_handlers["task-finished"] = agent.meters.counting(
-        "task-finished", s.stream_handlers["task-finished"].__wrapped__
-    )
     for entry in agent.roster.entries.values():
         entry.active_at = 1000.0
     now = 1060.0
@@ -318,8 +314,7 @@ async def test_an_agent_of_another_version_is_replaced(s: Any, a: Any, b: Any) -
     new = install(s)
 
     assert old.session != new.session == (await ask(s, wire.HELLO))["session"]
-    # Two of ours, one over the other, and neither of the old agent.
-    assert stock is s.stream_handlers["task-finished"].__wrapped__.__wrapped__
+    assert stock is s.stream_handlers["task-finished"].__wrapped__  # nothing of the old agent
 
 
 @pytest.mark.parametrize("message", wire.HANDLERS)

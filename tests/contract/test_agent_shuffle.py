@@ -111,12 +111,15 @@ async def test_the_choice_of_workers_is_put_back(s: Any) -> None:
     plugin = s.extensions["shuffle"]
     before = dict(vars(plugin))
     agent = install(s)
-    assert agent.choice.is_in_place
+    assert before == vars(plugin)  # nobody shuffles yet
+    agent.barriers.transition("shuffle-barrier-1", "released", "waiting")
+    assert agent.has_feature("shuffle_choice")
+    assert before != vars(plugin)
 
     uninstall(s)
 
     assert before == vars(plugin)
-    assert not agent.choice.is_in_place
+    assert not agent.has_feature("shuffle_choice")
 
 
 @gen_cluster(client=True, nthreads=FOUR)

@@ -16,7 +16,8 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install, uninstall
-from dask_adaptive_agent.shuffle_wait import HANDLER, ShuffleWait
+from dask_adaptive_agent.patching import SHUFFLE_RPC
+from dask_adaptive_agent.shuffle_wait import ShuffleWait
 from dask_adaptive_agent.upcoming import upcoming
 from support.agent_work import RUNS, ask, leave, slow_block, until
 
@@ -221,16 +222,16 @@ async def test_some_that_came_are_enough_when_the_others_are_given_up(
 
 @gen_cluster(client=True, config=LONG, nthreads=ONE)
 async def test_uninstalled_while_a_shuffle_waits_it_goes_on(c: Any, s: Any, a: Any) -> None:
-    stock = s.handlers[HANDLER]
+    stock = s.handlers[SHUFFLE_RPC.name]
     agent = install(s)
-    assert stock is not s.handlers[HANDLER]
     await announce(s, in_s=20)
     future = rechunked(c)
     await until(lambda: agent.shuffle_wait.ongoing)
+    assert stock is not s.handlers[SHUFFLE_RPC.name]
 
     uninstall(s)
 
-    assert stock is s.handlers[HANDLER]
+    assert stock is s.handlers[SHUFFLE_RPC.name]
     assert 6400 == await future
     assert not agent.shuffle_wait.ongoing
     assert agent.shuffle_wait._timer is None
@@ -492,7 +493,7 @@ async def test_of_a_join_the_second_shuffle_goes_where_the_first_has_gone(
         )
         held = dict(s.handlers)
         gate = asyncio.Event()
-        stock, seen = held[HANDLER], []
+        stock, seen = held[SHUFFLE_RPC.name], []
 
         async def one_by_one(**request: Any) -> Any:
             if seen and not gate.is_set() and request_id(request) not in seen:
@@ -501,7 +502,7 @@ async def test_of_a_join_the_second_shuffle_goes_where_the_first_has_gone(
             answer = stock(**request)
             return await answer if asyncio.iscoroutine(answer) else answer
 
-        s.handlers[HANDLER] = one_by_one
+        s.handlers[SHUFFLE_RPC.name] = one_by_one
         future = c.compute(joined.l.sum())
         await until(agent.shuffles.running)
         waits = watched(agent.shuffle_wait)

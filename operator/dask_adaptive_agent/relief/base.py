@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.patching import Mismatch as Mismatch
+from dask_adaptive_agent.patching import Patches
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
-
-
-class Mismatch(Exception):
-    """What a relief would replace is not what it expects, or it does not prove itself."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,8 @@ class Relief:
         """
         self.place = place
         self.choice = choice
+        #: What it has changed of upstream's code; `uninstall` puts it back.
+        self.patches = Patches(place.scheduler)
 
     @classmethod
     def needless(cls) -> str:
@@ -69,7 +69,7 @@ class Relief:
 
     def uninstall(self) -> None:
         """Put everything back, unless somebody else has replaced ours since: pass on then."""
-        raise NotImplementedError
+        self.patches.close()
 
     def counts(self) -> dict[str, int]:
         """What it has done so far, by snake_case names: calls, hits, bytes. Cheap."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 import pickle
 import time
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from distributed import Client
@@ -39,9 +40,9 @@ from distributed.comm.ws import WSHandlerComm
 from distributed.scheduler import heartbeat_interval
 from distributed.worker import Worker
 
+from dask_adaptive_agent import patching
 from dask_adaptive_agent.relief.base import Mismatch, Relief
 from dask_adaptive_agent.relief.errand import Errand
-from dask_adaptive_agent.tally import unwrap
 from dask_adaptive_agent.worker import Made
 
 #: For the environment of pods of workers: their clients poll no more. Works by itself before
@@ -131,7 +132,7 @@ class ClientInfo(Relief):
         super().__init__(*args, **kwargs)
         self._scheduler: Any = self.place.scheduler
         self._errand = Errand(self._scheduler, NAME, pickle.dumps(Made(IN_WORKERS), protocol=4))
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # name -> (stock, ours)
+        self._stock: Any = None
         self._told: dict[str, float] = {}  # seconds, by id; 0: what upstream has said
         self._people, self._count_until = 0, -math.inf
         self._is_on = False
@@ -148,7 +149,7 @@ class ClientInfo(Relief):
         self._errand.take()
         if self._is_on:
             self._is_on = False
-            unwrap(self._scheduler.stream_handlers, HEARTBEAT, self._wrapped)
+            super().uninstall()
             interval = heartbeat_interval(len(self._scheduler.clients)) * 10
             for client in self._told:
                 if client in self._scheduler.client_comms:
@@ -161,18 +162,18 @@ class ClientInfo(Relief):
 
     def _answer_heartbeats(self) -> None:
         handlers = self._scheduler.stream_handlers
-        stock = handlers.get(HEARTBEAT)
-        if stock != self._scheduler.client_heartbeat or not _is_expected(stock):
-            raise Mismatch("heartbeats of clients are answered in another way than is known")
+        self._stock = handlers.get(HEARTBEAT)
+        if self._stock != self._scheduler.client_heartbeat:
+            raise Mismatch("somebody else answers heartbeats of clients already")
+        _prove(self._stock.__func__)
         self._told = dict.fromkeys(self._scheduler.clients, 0.0)
-        self._wrapped[HEARTBEAT] = (stock, self.client_heartbeat)
-        handlers[HEARTBEAT] = self._wrapped[HEARTBEAT][1]
+        self.patches.put(patching.CLIENT_HEARTBEAT, lambda stock: self.client_heartbeat)
         self._is_on = True
 
     def client_heartbeat(self, client: str) -> None:
         """Stands for `Scheduler.client_heartbeat` in the scheduler's stream handlers."""
         if not self._is_on or self._is_over_websocket(client):
-            self._wrapped[HEARTBEAT][0](client=client)
+            self._stock(client=client)
             return
         self._counts["heartbeats"] += 1
         self._scheduler.clients[client].last_seen = time.time()
@@ -213,7 +214,17 @@ class ClientInfo(Relief):
         self._scheduler.client_comms[client].send(message)
 
 
-def _is_expected(stock: Any) -> bool:
-    """Whether it notes the time, and answers with an interval, and no more."""
-    names = {"clients", "time", "last_seen", "client_comms", "send", "heartbeat_interval", "len"}
-    return set(stock.__func__.__code__.co_names) == names
+def _prove(heartbeat: Any) -> None:
+    """It notes the time, answers with an interval, and needs nothing else of a scheduler."""
+    client = SimpleNamespace(last_seen=0.0)
+    sent: list[dict[str, Any]] = []
+    stand_in = SimpleNamespace(
+        clients={"a": client}, client_comms={"a": SimpleNamespace(send=sent.append)}
+    )
+    try:
+        heartbeat(stand_in, client="a")
+    except Exception as error:
+        raise Mismatch(f"heartbeats of clients do more than is known: {error!r:.200}") from None
+    answer = {"op": "adjust-heartbeat-interval", "interval": heartbeat_interval(1) * 10}
+    if sent != [answer] or client.last_seen < time.time() - 60:
+        raise Mismatch("heartbeats of clients are answered in another way than is known")

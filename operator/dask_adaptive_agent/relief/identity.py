@@ -33,8 +33,8 @@ from distributed.comm.ws import WSHandlerComm
 from distributed.protocol import core as protocol
 from distributed.protocol.serialize import Serialized
 
+from dask_adaptive_agent import patching
 from dask_adaptive_agent.relief.base import Mismatch, Relief
-from dask_adaptive_agent.tally import unwrap
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ SCHEMES = ("tcp://", "tls://")
 FAMILY, COMPRESSION = "msgpack", "zlib"
 
 _server_id, _status = attrgetter("server_id"), attrgetter("status")
+_resources = attrgetter("resources")
 
 
 class Kept:
@@ -82,10 +83,10 @@ class Identity(Relief):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._workers: Any = self.place.scheduler.workers
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # name -> (stock, ours)
+        self._stock: Any = None
         self._kept: Kept | None = None
         self._members: list[str] = []
-        self._statuses: list[Any] = []
+        self._states: list[Any] = []
         self._until = 0.0
         self._is_on = False
         self._counts = {"asked": 0, "made": 0, "stock": 0, "saved_bytes": 0}
@@ -98,10 +99,9 @@ class Identity(Relief):
         if arguments not in ([], ["n_workers"]):
             raise Mismatch(f"Scheduler.identity takes {', '.join(arguments)}, which is not known")
         self._takes_n = bool(arguments)
+        self._stock = handlers["identity"]
         self._is_on = True
-        self._replace("identity", self.identity)
-        if "set_resources" in handlers:
-            self._replace("set_resources", self._resetting(handlers["set_resources"]))
+        self.patches.put(patching.IDENTITY_RPC, lambda stock: self.identity)
 
     def check(self) -> None:
         info = self.place.scheduler.identity()
@@ -115,9 +115,8 @@ class Identity(Relief):
     def uninstall(self) -> None:
         self._is_on = False
         self._kept = None
-        self._members, self._statuses = [], []
-        for name in list(self._wrapped):
-            unwrap(self.place.scheduler.handlers, name, self._wrapped)
+        self._members, self._states = [], []
+        super().uninstall()
 
     def counts(self) -> dict[str, int]:
         return dict(self._counts)
@@ -135,7 +134,7 @@ class Identity(Relief):
                 logger.debug("Cannot keep the answer to identity", exc_info=True)
                 self.place.give_up(f"the answer to identity can't be kept: {error!r:.200}")
         self._counts["stock"] += 1
-        return self._wrapped["identity"][0](**request)
+        return self._stock(**request)
 
     def _may_be_kept(self, comm: Any, serializers: Any, request: dict[str, Any]) -> bool:
         return (
@@ -150,17 +149,14 @@ class Identity(Relief):
         # A SortedDict walks its values in Python code; its keys, and dict.get, are C: 40 us at 800
         # workers. A worker that comes back at its old address has another server_id.
         workers = list(map(self._workers.get, self._workers))
-        members, statuses = list(map(_server_id, workers)), list(map(_status, workers))
+        members = list(map(_server_id, workers))
+        # Resources are changed in place, and handed to whoever asks.
+        states = list(map(_status, workers)) + list(map(dict, map(_resources, workers)))
         now = self.place.clock()
         kept = self._kept
-        if (
-            kept is None
-            or now >= self._until
-            or members != self._members
-            or statuses != self._statuses
-        ):
+        if kept is None or now >= self._until or members != self._members or states != self._states:
             kept = self._make(now)
-            self._members, self._statuses = members, statuses
+            self._members, self._states = members, states
         kept.uses += 1
         self._counts["saved_bytes"] += kept.saved
         return kept.answer
@@ -175,18 +171,6 @@ class Identity(Relief):
         self._until = now + min(MAX_AGE_S, took / SHARE)
         self._counts["made"] += 1
         return self._kept
-
-    def _resetting(self, stock: Any) -> Any:
-        def set_resources(*args: Any, **kwargs: Any) -> Any:
-            self._kept = None
-            return stock(*args, **kwargs)
-
-        return set_resources
-
-    def _replace(self, name: str, ours: Any) -> None:
-        handlers: Any = self.place.scheduler.handlers
-        self._wrapped[name] = (handlers[name], ours)
-        handlers[name] = ours
 
 
 def _read(message: Any) -> Any:
