@@ -11,10 +11,10 @@ from uuid import uuid4
 
 from dask_adaptive_agent import claims, patching, wire
 from dask_adaptive_agent.announced import Announced
-from dask_adaptive_agent.answering import guarded
+from dask_adaptive_agent.answering import Parts, guarded
 from dask_adaptive_agent.barriers import Barriers
 from dask_adaptive_agent.choice import ShuffleChoice
-from dask_adaptive_agent.closing import Closing
+from dask_adaptive_agent.closing import ANY, Closing
 from dask_adaptive_agent.demand import DemandView
 from dask_adaptive_agent.drain import Terms
 from dask_adaptive_agent.drains import Drains, combined
@@ -77,6 +77,7 @@ class Agent:
         self.lapses = 0  # how often the lease of what the operator has said has ended
         self.settings = Settings(relief=at_start())
         self.notes = Notes(clock)
+        self.parts = Parts()
         self.roster = Roster(scheduler, clock)
         self.limits = Limits(scheduler.workers, clock)
         self.sole = SoleBytes()
@@ -188,10 +189,10 @@ class Agent:
         target_ms = request.get("target_duration_ms")
         target_s = None if target_ms is None else millis(request, "target_duration_ms", 1) / 1000
         self.roster.sync()
-        self.drains.review()
-        self.stops.review()
-        self.endings.heard()
-        self.announced.heard()
+        for review in (
+            self.drains.review, self.stops.review, self.endings.heard, self.announced.heard,
+        ):  # fmt: skip
+            self.parts.section(review.__qualname__, review, None)
         return snapshot(
             self, session=session, known=known, heard=heard, target_duration_s=target_s,
             meters=flag(request, "meters", False), demand=flag(request, "demand", False),
@@ -269,11 +270,8 @@ class Agent:
         """Those of the roster that `workers_to_close` lets go, all memory that stays counted."""
         leaving = self.leaving()
         staying = [entry.ws for address, entry in entries.items() if address not in leaving]
-        try:
-            return self.closing.closable(holders=staying)
-        except Exception:
-            logger.exception("Cannot tell which workers may go; holding all workers")
-            return []
+        # Fail closed: nobody may go.
+        return self.parts.section("who may go", lambda: self.closing.closable(ANY, staying), [])
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:
         """Those of `workers` that nothing holds; none when that can't be known (fail closed)."""

@@ -13,7 +13,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.claims import CLIENT_AWAY_S
 from dask_adaptive_agent.durations import LOOK_PART, UNFINISHED
 from dask_adaptive_agent.incoming import Incoming
-from dask_adaptive_agent.means import Means
+from dask_adaptive_agent.means import FOREVER_S, Means
 from dask_adaptive_agent.needs import need_rows
 from dask_adaptive_agent.quiet import Quietness
 from dask_adaptive_agent.structure import Sample, Shape, Structure
@@ -71,7 +71,9 @@ class DemandView:
         return {
             "prefixes": prefixes,
             "needs": needs,
-            "shuffles": upcoming(self._agent),
+            "shuffles": self._agent.parts.section(
+                "shuffles that are to begin", lambda: upcoming(self._agent), []
+            ),
             "unknown_ms": int(scheduler.UNKNOWN_TASK_DURATION * 1000),
             "incoming_ms": int(self._incoming.rate() * 1000),
             "every_ms": int(self._incoming.every_s() * 1000),
@@ -98,7 +100,13 @@ class DemandView:
 
         self._means.turn()
         self._incoming.look(seconds)
-        needs, bound = need_rows(scheduler, workers, counts, sample, seconds)
+        nothing: tuple[list[wire.NeedRow], dict[TaskPrefix, int]] = ([], {})
+        parts = self._agent.parts
+        needs, bound = parts.section(
+            "needs",
+            lambda: need_rows(parts, scheduler, workers, counts, sample, seconds),
+            nothing,
+        )
         rows = _rows(counts, sample, longest, bound, seconds, mean_s)
         return _columns(rows), needs
 
@@ -169,11 +177,16 @@ def _oldest(workers: list[WorkerState]) -> dict[TaskPrefix, Oldest]:
     for ws in workers:
         for ts, lasts_s in ws.executing.items():
             # A worker's report lasts until its next one: the task may be done by now.
-            if lasts_s > SHORT_S and ts.processing_on is ws:
+            if is_long(lasts_s) and ts.processing_on is ws:
                 known = oldest.get(ts.prefix)
                 if known is None or lasts_s > known.lasts_s:
                     oldest[ts.prefix] = Oldest(lasts_s, ts.group)
     return oldest
+
+
+def is_long(lasts_s: Any) -> bool:
+    """Whether a reported time is one (workers' clocks may be odd), and of interest."""
+    return isinstance(lasts_s, (int, float)) and SHORT_S < lasts_s < FOREVER_S
 
 
 def is_another_kind(oldest: Oldest | None, mean_s: float, left: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.answering import whole
 from dask_adaptive_agent.copying import last_copies
 from dask_adaptive_agent.words import duration, plural, size_of
 
@@ -27,17 +28,17 @@ def explain(agent: Agent, names: list[str] | None) -> wire.ExplainAnswer:
         by_name = agent.roster.by_name()
         asked = [ws for name in names for ws in by_name.get(name, ())]
     shuffles = agent.pinning_shuffles()
-    workers = [
-        _explanation(
+
+    def row(ws: WorkerState) -> wire.WorkerExplanation:
+        return _explanation(
             agent,
             ws,
             idle_s=agent.idle_s(entries[ws.address]),
             is_offered=ws.address in offered,
             pins=agent.pinned_by(ws, shuffles),
         )
-        for ws in asked
-    ]
-    return {"protocol": wire.PROTOCOL, "workers": workers}
+
+    return {"protocol": wire.PROTOCOL, "workers": agent.parts.rows("explanations", asked, row)}
 
 
 def _explanation(
@@ -53,7 +54,7 @@ def _explanation(
         "idle_ms": int(idle_s * 1000),
         "processing": [str(ts.key) for ts, _ in zip(ws.processing, range(KEYS))],
         "n_processing": len(ws.processing),
-        "sole_bytes": sole_bytes,
+        "sole_bytes": agent.parts.section("bytes of results", lambda: whole(sole_bytes), 0),
         "n_sole": len(sole),
         "pins": pins,
         "retirement": f"{going.state}: {going.message}" if going else "",

@@ -35,5 +35,5 @@ def hello(agent: Agent) -> wire.HelloAnswer:
             "deadlines": agent.endings.assigning.is_known,
             "page": agent.page.is_in_place,
         },
-        "relief": agent.reliefs.rows(),
+        "relief": agent.parts.section("relief", agent.reliefs.rows, []),
     }

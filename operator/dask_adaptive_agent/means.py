@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dask_adaptive_agent.settings import LONGEST_MS
+
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix
 
 #: Runs of so many seconds, and up to twice that, are the latest; fewer runs than that say little.
 WINDOW_S, FEW = 30.0, 10
+
+#: Ten years. Who reports that a run has lasted longer has no clock.
+FOREVER_S = LONGEST_MS / 1000
 
 
 class Means:
@@ -33,7 +38,11 @@ class Means:
             self._old, self._new = self._new, {}
 
     def mean_s(self, prefix: TaskPrefix) -> float:
-        """Seconds; -1: no run has finished."""
+        """Seconds; -1: no run has finished, or workers have reported durations that are none."""
+        mean = self._mean_s(prefix)
+        return mean if 0 <= mean < FOREVER_S else -1.0
+
+    def _mean_s(self, prefix: TaskPrefix) -> float:
         books: Any = prefix
         done = books.state_counts.get("memory", 0)
         average = float(books.duration_average)

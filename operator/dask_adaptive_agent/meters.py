@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import patching
+from dask_adaptive_agent.answering import whole
 from dask_adaptive_agent.patching import Patches
 
 if TYPE_CHECKING:
@@ -71,18 +72,15 @@ class Meters:
                 self._reached(entry)
 
 
-def managed_bytes(workers: Iterable[WorkerState]) -> list[int]:
+def managed_bytes(ws: WorkerState) -> int:
     """
-    Results in each worker's memory, not on its disk.
+    Results in a worker's memory, not on its disk.
 
     `WorkerState.memory` says the same, slowly. A worker may have reported nothing yet.
     """
-    out = []
-    for ws in workers:
-        spilled = ws.metrics.get("spilled_bytes")
-        on_disk = spilled.get("memory") if spilled else 0
-        out.append(max(0, ws.nbytes - on_disk) if on_disk else ws.nbytes)
-    return out
+    spilled = ws.metrics.get("spilled_bytes")
+    on_disk = spilled.get("memory") if spilled else 0
+    return max(0, ws.nbytes - on_disk) if on_disk else ws.nbytes
 
 
 def gpu_bytes(ws: WorkerState) -> tuple[int, int] | None:
@@ -103,4 +101,4 @@ def gpu_bytes(ws: WorkerState) -> tuple[int, int] | None:
 def _numbers(metric: Any, key: str) -> list[int]:
     value = metric.get(key) if isinstance(metric, dict) else None
     values = value if isinstance(value, (list, tuple)) else [value]
-    return [int(one) if isinstance(one, (int, float)) else 0 for one in values]
+    return [whole(one) if isinstance(one, (int, float)) else 0 for one in values]

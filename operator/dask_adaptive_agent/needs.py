@@ -8,10 +8,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.answering import finite
 from dask_adaptive_agent.structure import Sample, is_bound
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix, TaskState, WorkerState
+
+    from dask_adaptive_agent.answering import Parts
 
 #: Assigned tasks that are looked at, and tasks without a worker, in one look.
 LOOKED_AT = 1_000
@@ -33,6 +36,7 @@ class _Need:
 
 
 def need_rows(
+    parts: Parts,
     scheduler: Any,
     workers: list[WorkerState],
     counts: dict[TaskPrefix, Any],
@@ -45,6 +49,7 @@ def need_rows(
     `is_rootish` leaves out tasks that name anything, in every release, so none of them is queued.
 
     Args:
+        parts: Leaves kinds out that cannot be told.
         workers: All that are connected.
         counts: Unfinished tasks by prefix.
         sample: Of the tasks that wait.
@@ -62,7 +67,9 @@ def need_rows(
         waiting = counts[ts.prefix][2] if ts.prefix in counts else 0
         _of(needs, ts).waiting += sample.part_of(ts, waiting)
     most = sorted(needs.values(), key=lambda n: (-n.tasks, -n.waiting, str(n.example.key)))
-    rows = [_row(scheduler, n, i < ABLE_KINDS) for i, n in enumerate(most[:KINDS])]
+    rows = parts.rows(
+        "needs", enumerate(most[:KINDS]), lambda one: _row(scheduler, one[1], one[0] < ABLE_KINDS)
+    )
     return rows, {prefix: math.ceil(n) for prefix, n in bound.items()}
 
 
@@ -107,7 +114,7 @@ def _row(scheduler: Any, need: _Need, is_looked_up: bool) -> wire.NeedRow:
         "tasks": round(need.tasks),
         "stuck": round(need.stuck),
         "ms": int(need.seconds * 1000),
-        "resources": {str(name): float(n) for name, n in (ts.resource_restrictions or {}).items()},
+        "resources": {str(name): finite(n) for name, n in (ts.resource_restrictions or {}).items()},
         "workers": [_name(scheduler, a) for a in islice(ts.worker_restrictions or (), NAMES)],
         "hosts": [str(host) for host in islice(ts.host_restrictions or (), NAMES)],
         "loose": bool(ts.loose_restrictions),

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import Status
 
 from dask_adaptive_agent import dask_settings, lifetimes, wire
+from dask_adaptive_agent.answering import whole
 from dask_adaptive_agent.claims import name_of
 from dask_adaptive_agent.closing import Delegate
 from dask_adaptive_agent.lifespan import METRIC
 from dask_adaptive_agent.meters import GPU, gpu_bytes, managed_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from distributed.scheduler import WorkerState
 
     from dask_adaptive_agent.agent import Agent
@@ -24,6 +27,8 @@ STATUS_NUMBER = {
     Status[name]: number for number, name in enumerate(wire.STATUSES) if name != "other"
 }
 OTHER = wire.STATUSES.index("other")
+
+_IN_USE: wire.Quiet = {"no_task_ms": 0, "no_client_ms": 0}
 
 
 def snapshot(
@@ -46,82 +51,100 @@ def snapshot(
         demand: Whether to say what asks for workers.
     """
     entries = agent.roster.entries
-    agent.sole.refresh(entries.values())
+    section = agent.parts.section
+    section("data of workers", lambda: agent.sole.refresh(entries.values()), None)
     offered = agent.offered(entries)
     if session != agent.session:
         known = heard = 0
-    columns = _columns(agent, entries)
+    columns = _columns(agent, list(entries.values()))
     processing = sum(columns["processing"])
+    actors = section("actors", lambda: [e.slot for e in entries.values() if e.ws.actors], None)
+    pins = section("pins", lambda: pin_rows(agent, entries), None)
+    wants = section("wants", agent.demand.wants.rows, None)
+    retirements = section("retirements", lambda: _retirements(agent, entries), None)
+    departures = section("departures", lambda: _departures(agent, entries), None)
+    # Fail closed: nobody may go while it is not known who must stay.
+    is_known = None not in (actors, pins, wants, retirements, departures)
     return {
         "protocol": wire.PROTOCOL,
         "session": agent.session,
         "known": agent.roster.known,
         "lapses": agent.lapses,
-        "introduced": _introduction([e for e in entries.values() if e.slot >= known]),
+        "introduced": _introduction(agent, [e for e in entries.values() if e.slot >= known]),
         "workers": columns,
-        "target": _target(agent, offered, target_duration_s),
-        "closable": [entries[ws.address].slot for ws in offered],
-        "actors": [e.slot for e in entries.values() if e.ws.actors],
-        "pins": pin_rows(agent, entries),
+        # Where nobody can tell how many are wanted, all that are there are.
+        "target": section(
+            "target", lambda: _target(agent, offered, target_duration_s), len(entries)
+        ),
+        "closable": [entries[ws.address].slot for ws in offered] if is_known else [],
+        "actors": actors or [],
+        "pins": pins or [],
         "pins_expired": dict(agent.pins.expired),
-        "retirements": _retirements(agent, entries),
-        "departures": _departures(agent, entries),
+        "retirements": retirements or [],
+        "departures": departures or [],
         "notes": agent.notes.since(heard),
-        "shuffles": _shuffles(agent),
-        "stops": _stops(agent, entries),
-        "meters": _meters(agent, entries) if meters else None,
+        "shuffles": section("shuffles", lambda: _shuffles(agent), []),
+        "stops": section("stops", lambda: _stops(agent, entries), []),
+        "meters": section("meters", lambda: _meters(agent, entries), None) if meters else None,
         "redone": dict(agent.redone.counts),
         "totals": _totals(agent, processing=processing),
-        "tally": agent.tally.answer() if agent.tally else None,
-        "relief": agent.reliefs.rows(),
-        "config": dask_settings.rows(agent.settings.config),
-        "demand": agent.demand.answer() if demand else None,
-        "wants": agent.demand.wants.rows(),
-        "quiet": agent.demand.quiet.answer(processing=processing),
-        "serialized": _serialized(agent),
+        "tally": section("tally", agent.tally.answer, None) if agent.tally else None,
+        "relief": section("relief", agent.reliefs.rows, []),
+        "config": section("config", lambda: dask_settings.rows(agent.settings.config), []),
+        "demand": section("demand", agent.demand.answer, None) if demand else None,
+        "wants": wants or [],
+        "quiet": section(
+            "quiet", lambda: agent.demand.quiet.answer(processing=processing), _IN_USE
+        ),
+        "serialized": section("serialized", lambda: _serialized(agent), None),
     }
 
 
-def _introduction(entries: list[Entry]) -> wire.Introduction:
-    names = [str(e.ws.name) for e in entries]
+def _introduction(agent: Agent, entries: list[Entry]) -> wire.Introduction:
+    def name(entry: Entry) -> str:
+        ws = entry.ws
+        return agent.parts.section("names", lambda: str(ws.name), ws.address)
+
+    names = list(map(name, entries))
+    column = agent.parts.column
     return {
         "slot": [e.slot for e in entries],
         "name": names,
         "address": [
             "" if e.ws.address == name else e.ws.address for e, name in zip(entries, names)
         ],
-        "nthreads": [e.ws.nthreads for e in entries],
-        "memory_limit": [int(e.ws.memory_limit or 0) for e in entries],
+        "nthreads": column("threads", entries, lambda e: e.ws.nthreads),
+        "memory_limit": column("memory limits", entries, lambda e: e.ws.memory_limit or 0),
     }
 
 
-def _columns(agent: Agent, entries: dict[str, Entry]) -> wire.Columns:
+def _columns(agent: Agent, entries: list[Entry]) -> wire.Columns:
     now = agent.clock()
     number = STATUS_NUMBER
     running = Status.running
-    status, processing, occupancy_ms, idle_ms, memory = [], [], [], [], []
-    for entry in entries.values():
+    status, processing, idle_ms = [], [], []
+    for entry in entries:
         ws = entry.ws
         # Enum hashes in Python code: most workers run, and are told by identity.
         status.append(0 if ws.status is running else number.get(ws.status, OTHER))
         tasks = len(ws.processing)
         processing.append(tasks)
-        memory.append(ws.metrics.get("memory", 0))
         if tasks:
             entry.active_at = now
-            occupancy_ms.append(int(ws.occupancy * 1000))
             idle_ms.append(0)
         else:
-            occupancy_ms.append(0)
             idle_ms.append(int((now - entry.active_at) * 1000))
+    column = agent.parts.column
     return {
-        "slot": [e.slot for e in entries.values()],
+        "slot": [e.slot for e in entries],
         "status": status,
         "processing": processing,
-        "occupancy_ms": occupancy_ms,
+        "occupancy_ms": column(
+            "occupancy", entries, lambda e: e.ws.occupancy * 1000 if e.ws.processing else 0
+        ),
         "idle_ms": idle_ms,
-        "sole_bytes": [e.sole_bytes for e in entries.values()],
-        "memory": memory,
+        "sole_bytes": column("bytes of results", entries, lambda e: e.sole_bytes),
+        "memory": column("memory", entries, lambda e: e.ws.metrics.get("memory", 0)),
     }
 
 
@@ -141,7 +164,7 @@ def _target(agent: Agent, offered: list[WorkerState], duration_s: float | None) 
         leaving_s = sum([workers[a].occupancy for a in leaving if a in workers])
         overrides["workers"] = {a: ws for a, ws in workers.items() if a not in leaving}
         overrides["total_occupancy"] = max(0.0, scheduler.total_occupancy - leaving_s)
-    return int(type(scheduler).adaptive_target(Delegate(scheduler, **overrides), duration_s))
+    return whole(type(scheduler).adaptive_target(Delegate(scheduler, **overrides), duration_s))
 
 
 def pin_rows(agent: Agent, entries: dict[str, Entry]) -> list[wire.PinRow]:
@@ -239,23 +262,31 @@ def _stops(agent: Agent, entries: dict[str, Entry]) -> list[wire.StopRow]:
 
 def _meters(agent: Agent, entries: dict[str, Entry]) -> wire.Meters:
     deadlines = agent.endings.deadlines
-    every = entries.values()
+    every = list(entries.values())
     failed = [e for e in every if e.record is not None]
-    gpus = [(e.slot, gpu_bytes(e.ws)) for e in every if GPU in e.ws.metrics]
+    parts = agent.parts
     return {
         "runs": [e.runs for e in every],
         "failures": [0 if e.record is None else agent.stops.n_failures(e) for e in every],
-        "managed": managed_bytes([e.ws for e in every]),
+        "managed": parts.column("managed memory", every, lambda e: managed_bytes(e.ws)),
         "mean_ms": agent.endings.durations.means_ms(entries),
         "matched": [(e.slot, e.record.match.text) for e in failed if e.record and e.record.match],
-        "gpu": [(slot, *used) for slot, used in gpus if used is not None],
-        "lifetimes": [
-            (e.slot, _ms(lifetimes.left_s(e.ws))) for e in every if METRIC in e.ws.metrics
-        ],
+        "gpu": _gpus(agent, every),
+        "lifetimes": parts.rows(
+            "lifetimes",
+            [e for e in every if METRIC in e.ws.metrics],
+            lambda e: (e.slot, _ms(lifetimes.left_s(e.ws))),
+        ),
         "too_short": [entries[a].slot for a in deadlines.too_short() if a in entries],
         "held": deadlines.held(),
         "expected_ms": deadlines.expected_ms(),
     }
+
+
+def _gpus(agent: Agent, entries: list[Entry]) -> list[tuple[int, int, int]]:
+    with_gpu = [e for e in entries if GPU in e.ws.metrics]
+    used = agent.parts.rows("GPUs", with_gpu, lambda e: (e.slot, gpu_bytes(e.ws)))
+    return [(slot, *of_gpu) for slot, of_gpu in used if of_gpu is not None]
 
 
 def _shuffles(agent: Agent) -> list[wire.ShuffleRow]:
@@ -278,7 +309,11 @@ def _serialized(agent: Agent) -> wire.Serialized | None:
 
 
 def _totals(agent: Agent, *, processing: int) -> wire.Totals:
-    scheduler = agent.scheduler
+    scheduler, entries = agent.scheduler, agent.roster.entries
+
+    def total(name: str, number: Callable[[], float]) -> int:
+        return agent.parts.section(name, lambda: whole(number()), 0)
+
     return {
         "workers": len(scheduler.workers),
         "running": len(scheduler.running),
@@ -287,8 +322,8 @@ def _totals(agent: Agent, *, processing: int) -> wire.Totals:
         "processing": processing,
         "queued": len(scheduler.queued),
         "unrunnable": len(scheduler.unrunnable),
-        "occupancy_ms": int(scheduler.total_occupancy * 1000),
-        "memory": sum([e.ws.nbytes for e in agent.roster.entries.values()]),
+        "occupancy_ms": total("occupancy", lambda: scheduler.total_occupancy * 1000),
+        "memory": total("bytes of results", lambda: sum([e.ws.nbytes for e in entries.values()])),
         # Futures that nobody waits for belong to a client of that name, which is none.
         "clients": len(scheduler.clients.keys() - {"fire-and-forget"}),
     }

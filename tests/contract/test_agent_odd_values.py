@@ -1,0 +1,218 @@
+"""Whatever workers, tasks and users put into a scheduler, the agent answers, and can be read."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import pytest
+from distributed import Scheduler
+from distributed.core import Status
+from distributed.protocol import dumps, loads
+from distributed.utils_test import captured_logger, gen_cluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install
+from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
+from support.agent_work import ask
+
+try:  # the operator's own reader; images of users, where other releases are tested, have none
+    from dask_adaptive.scheduler.notes import NoteReader
+    from dask_adaptive.scheduler.snapshot import SnapshotReader
+except ImportError:
+    SnapshotReader = None  # type: ignore[assignment, misc]
+
+NAN = math.nan
+TWO = [("127.0.0.1", 1)] * 2
+
+
+class Unspeakable:
+    """Has no text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+#: What a metric, a size or a duration may be, in place of a number.
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([2**53, 2**64, -(2**63), 10**400]),
+    st.floats(),
+    st.text(max_size=3),
+    st.lists(st.floats(), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.floats(), max_size=2),
+    st.builds(Unspeakable),
+)
+NUMBERS = st.one_of(st.floats(), st.integers(), st.none(), st.text(max_size=3))
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=8)  # lone surrogates, too
+
+METRICS = st.fixed_dictionaries(
+    {},
+    optional={
+        "memory": ODD,
+        "spilled_bytes": st.one_of(ODD, st.fixed_dictionaries({"memory": ODD, "disk": ODD})),
+        "gpu": st.one_of(ODD, st.fixed_dictionaries({"memory-used": ODD})),
+        "dask-adaptive": st.one_of(ODD, st.fixed_dictionaries({"left_s": ODD, "lifetime_s": ODD})),
+    },
+)
+WORKER = st.fixed_dictionaries(
+    {
+        "metrics": METRICS,
+        "name": st.one_of(TEXTS, st.integers(), st.tuples(TEXTS), st.none()),
+        "memory_limit": st.one_of(st.just(2**33), NUMBERS),
+        "nthreads": st.one_of(st.just(1), NUMBERS),
+        "extra": st.fixed_dictionaries({}, optional={"gpu": st.just({"memory-total": NAN})}),
+        "status": st.sampled_from(list(Status)),
+        "executing": NUMBERS,
+        "nbytes": st.one_of(st.just(10), NUMBERS),
+        "tasks": st.integers(0, 2),
+    }
+)
+TASK = st.fixed_dictionaries(
+    {
+        "key": TEXTS.filter(bool),  # upstream refuses an empty one
+        "resources": st.dictionaries(TEXTS, NUMBERS, max_size=2),
+        "workers": st.sets(TEXTS, max_size=2),
+        "hosts": st.sets(TEXTS, max_size=2),
+        "duration": st.floats(),
+        "state": st.sampled_from(["waiting", "no-worker", "processing"]),
+    }
+)
+
+
+def put(s: Any, i: int, odd: dict[str, Any]) -> None:
+    ws = fake_worker(s, i)
+    for what in ("metrics", "memory_limit", "nthreads", "extra"):
+        setattr(ws, what, odd[what])
+    s.aliases.pop(ws.name, None)
+    ws.name = ws.address if odd["name"] is None else odd["name"]
+    s.aliases[ws.name] = ws.address
+    ws.status = odd["status"]
+    if odd["tasks"]:
+        give_result(s, ws, 10).nbytes = odd["nbytes"]
+        ws.nbytes = odd["nbytes"]
+    for _ in range(odd["tasks"]):
+        ws.executing[give_task(s, ws)] = odd["executing"]
+
+
+def put_task(s: Any, odd: dict[str, Any]) -> None:
+    if odd["key"] in s.tasks:
+        return
+    ts = s.new_task(odd["key"], None, "released")
+    ts.run_spec = object()
+    ts.resource_restrictions = odd["resources"] or None
+    ts.worker_restrictions = odd["workers"] or None
+    ts.host_restrictions = odd["hosts"] or None
+    ts.prefix.duration_average = odd["duration"]
+    if odd["state"] == "processing" and s.workers:
+        next(iter(s.workers.values())).add_to_processing(ts)
+    elif odd["state"] == "no-worker":
+        ts.state = "no-worker"
+        s.unrunnable.add(ts) if hasattr(s.unrunnable, "add") else s.unrunnable.update({ts: 0})
+    else:
+        ts.state = "waiting"
+
+
+def sent(answer: Any) -> Any:
+    """As it arrives at whoever asked."""
+    return loads(dumps(answer))
+
+
+def check_numbers(value: Any) -> None:
+    """Nobody can reckon with NaN, nor with what is larger than any amount."""
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            check_numbers(one)
+    elif isinstance(value, (int, float)):
+        assert math.isfinite(value)
+        assert abs(value) <= 2**53
+
+
+def read_by_the_operator(hello: Any, seen: Any) -> None:
+    if SnapshotReader is not None:
+        reader = SnapshotReader(NoteReader())
+        reader.read(seen, agent=hello["agent"], version=hello["distributed"])
+
+
+async def test_every_answer_can_be_read_whatever_is_there() -> None:
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1", validate=False) as s:
+        check_answers(s)
+
+
+def check_answers(s: Any) -> None:
+    agent = install(s)
+
+    @given(workers=st.lists(WORKER, max_size=3), tasks=st.lists(TASK, max_size=2))
+    @settings(max_examples=100, deadline=None, database=None)
+    def check(workers: list[Any], tasks: list[Any]) -> None:
+        try:
+            for i, odd in enumerate(workers):
+                put(s, i, odd)
+            for odd in tasks:
+                put_task(s, odd)
+            hello = sent(s.handlers[wire.HELLO]())
+            seen = sent(s.handlers[wire.OBSERVE](meters=True, demand=True))
+            explained = sent(s.handlers[wire.EXPLAIN]())
+        finally:
+            clear_workers(s)
+            s.unrunnable.clear()
+            agent.demand._look_at = 0.0  # the next look is not to wait for its turn
+
+        for answer in (hello, seen, explained):
+            assert "error" not in answer, answer
+            check_numbers(answer)
+        assert len(workers) == len(seen["workers"]["slot"]) == seen["totals"]["workers"]
+        read_by_the_operator(hello, seen)
+
+    check()
+
+
+@gen_cluster(nthreads=TWO)
+async def test_a_metric_that_is_no_number_costs_its_own_row_only(s: Any, a: Any, b: Any) -> None:
+    install(s)
+    first, second = s.workers[a.address], s.workers[b.address]
+    first.extra["gpu"] = second.extra["gpu"] = {"memory-total": 100}
+    first.metrics.update(gpu={"memory-used": NAN}, memory=NAN)
+    second.metrics.update(gpu={"memory-used": 70}, memory=1000)
+
+    seen = await ask(s, wire.OBSERVE, meters=True, demand=True)
+
+    slot = {name: slot for slot, name in enumerate(seen["introduced"]["name"])}
+    assert [(slot[str(b.name)], 70, 100)] == [tuple(row) for row in seen["meters"]["gpu"]]
+    assert 0 == seen["workers"]["memory"][slot[str(a.name)]]
+    assert 1000 == seen["workers"]["memory"][slot[str(b.name)]]
+
+
+@pytest.mark.parametrize("part", ["pins.claims", "demand.wants.rows", "drains.departures"])
+def test_nobody_may_go_while_it_is_not_known_who_must_stay(part: str) -> None:
+    @gen_cluster(nthreads=TWO)
+    async def run(s: Any, a: Any, b: Any) -> None:
+        agent = install(s)
+        assert (await ask(s, wire.OBSERVE))["closable"]
+        *path, name = part.split(".")
+        setattr(reduce(getattr, path, agent), name, None)
+
+        seen = await ask(s, wire.OBSERVE)
+
+        assert not seen["closable"]
+        assert 2 == seen["totals"]["workers"]
+
+    run()
+
+
+@gen_cluster(nthreads=TWO)
+async def test_what_fails_is_logged_once(s: Any, a: Any, b: Any) -> None:
+    install(s)
+    s.workers[a.address].metrics["memory"] = NAN
+    with captured_logger("dask_adaptive_agent.answering") as log:
+        for _ in range(3):
+            await ask(s, wire.OBSERVE)
+
+    assert 1 == log.getvalue().count("Answers are incomplete: memory")
