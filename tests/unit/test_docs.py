@@ -72,6 +72,23 @@ def test_every_reason_has_a_sentence() -> None:
     assert all(sentence.endswith(".") for _, sentence in rows)
 
 
+#: kubectl refuses flags before the name of a plugin: they belong behind it.
+MISPLACED = re.compile(
+    r"kubectl(?: +(?:-n|--namespace|--context|--kubeconfig)[= ] *\S+)+ +dask-adaptive(?!\S)"
+)
+
+
+def test_no_command_has_flags_before_the_name_of_our_plugin() -> None:
+    files = [*PAGES, *ROOT.glob("scripts/*"), *ROOT.glob("manifests/**/*.yaml")]
+    files += [p for p in ROOT.glob("helm/**/*") if p.is_file()]
+    files += [*ROOT.glob("operator/**/*.py"), *ROOT.glob("tests/unit/golden/*")]
+
+    assert MISPLACED.search("kubectl --namespace $space dask-adaptive explain demo")
+    assert MISPLACED.search("kubectl -n team dask-adaptive report -o report.zip")
+    assert not MISPLACED.search("kubectl -n dask-adaptive get pods")
+    assert [] == [str(file) for file in files if MISPLACED.search(file.read_text())]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_relative_links_lead_somewhere(page: Path) -> None:
     for link in links(page):

@@ -25,6 +25,12 @@ Client: TypeAlias = Any
 #: Workers at the peak: the policy's maxReplicas.
 PEAK = 6
 
+#: Tasks that arrive at once.
+BURST = 120
+
+#: The event that lets the shuffle go on.
+OTHERS_LEFT = "others left"
+
 #: Where the cluster is; None: on this machine, in a rehearsal.
 NAMESPACE = os.environ.get("DASK_ADAPTIVE_DEMO_NAMESPACE")
 
@@ -56,35 +62,72 @@ def until(what: str, holds: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def burst(client: Client) -> None:
-    say("Act 1: a burst of 120 tasks of 0.5 s arrives.")
-    futures = client.map(work, range(120), seconds=0.5, pure=False, key="burst")
-    took = until("six workers", lambda: len(names(client)) >= PEAK)
+class Burst:
+    """Tasks of half a second: as many as it takes, however slowly workers start."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._futures: list[Any] = []
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Submit more where most are done."""
+        if sum(not future.done() for future in self._futures) < 10 * PEAK:
+            self._futures += self._client.map(
+                work, range(BURST), seconds=0.5, pure=False, key="burst"
+            )
+
+    def until(self, what: str, holds: Callable[[], bool]) -> float:
+        """Wait for something while the load goes on."""
+
+        def look() -> bool:
+            self.go_on()
+            return holds()
+
+        return until(what, look)
+
+    def end(self) -> int:
+        """Wait for all of them, and let go of their results; returns how many there were."""
+        futures, self._futures = self._futures, []
+        assert sum(self._client.gather(futures)) == len(futures)
+        return len(futures)
+
+
+def burst(client: Client) -> Burst:
+    say(f"Act 1: a burst of {BURST} tasks of 0.5 s arrives.")
+    load = Burst(client)
+    took = load.until("six workers", lambda: len(names(client)) >= PEAK)
     say(f"  {PEAK} workers, {took:.1f} s after the load.")
-    assert sum(client.gather(futures)) == 120
-    say("  All 120 are done.")
+    return load
 
 
-def shuffle(client: Client) -> None:
-    say("Act 2: a P2P shuffle on three workers, while the other load falls away.")
+def shuffle(client: Client, frame: Any, load: Burst) -> tuple[list[str], Any]:
+    say("Act 2: a P2P shuffle begins on three workers, and the other load falls away.")
     chosen = names(client)[:3]
-    future = shuffled(client, chosen)
-    until("others to leave", lambda: future.done() or len(names(client)) <= 3)
-    assert not future.done(), "the shuffle was over before anybody left"
+    # Submitted while everybody is busy: none of the three can be idle, and leave, before that.
+    future = client.compute(frame, workers=chosen, allow_other_workers=False)
+    load.until("the shuffle's tasks at their workers", lambda: has_other_tasks(client))
+    say(f"  All {load.end()} tasks of the burst are done.")
+    until("the shuffle to begin", lambda: all(pins(client, name) for name in chosen))
+    until("others to leave", lambda: len(names(client)) <= 3)
     assert set(chosen) <= set(names(client)), "a worker of the running shuffle left"
     say(f"  Down to {len(names(client))} workers while it runs; its own three are pinned.")
-    found = future.result()
-    assert (36_000, sum(range(36_000))) == (found["rows"].sum(), found["total"].sum()), found
-    say("  Its result is right: 36,000 rows, each in its place, once.")
+    return chosen, future
 
 
-def shuffled(client: Client, workers: list[str]) -> Any:
-    """Start a shuffle whose tasks run on these workers only; a future of rows and sums."""
+def has_other_tasks(client: Client) -> bool:
+    """Whether workers have tasks that are not of the burst."""
+    return any(not str(key).startswith("burst") for w in client.processing().values() for key in w)
+
+
+def shuffled() -> Any:
+    """A shuffle that lasts until `OTHERS_LEFT` is set; a dataframe of rows and sums."""
     import dask.dataframe as dd
     import pandas as pd
 
     def part(i: int) -> pd.DataFrame:
-        time.sleep(12.0 if i else 0.2)  # the first is soon there: the shuffle begins
+        if i:  # the first is soon there: the shuffle begins
+            assert distributed.Event(OTHERS_LEFT).wait(PATIENCE_S)
         x = range(i * 12_000, (i + 1) * 12_000)
         return pd.DataFrame({"x": x, "k": [v % 97 for v in x]})
 
@@ -95,33 +138,47 @@ def shuffled(client: Client, workers: list[str]) -> Any:
     found = {"rows": pd.Series(dtype="int64"), "total": pd.Series(dtype="int64")}
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
         frame = dd.from_map(part, range(3), meta=pd.DataFrame(columns)).shuffle("k", npartitions=3)
-        result = frame.map_partitions(summary, meta=pd.DataFrame(found))
-        return client.compute(result, workers=workers, allow_other_workers=False)
+        return frame.map_partitions(summary, meta=pd.DataFrame(found))
 
 
-def pinned(client: Client) -> None:
-    say("Act 3: one idle worker is pinned; the others may leave.")
-    keep = names(client)[-1]
+def pinned(client: Client, chosen: list[str], future: Any) -> None:
+    keep = chosen[-1]
+    say("Act 3: one of the three is pinned by hand; then the shuffle ends.")
     pin(keep, "10m")
+    until("the pin", lambda: any(text.startswith("manual") for text in pins(client, keep)))
     say(f"  pinned: {keep}")
+    distributed.Event(OTHERS_LEFT, client=client).set()
+    found = future.result()
+    future.release()  # the last worker could not leave with a result that is wanted
+    assert (36_000, sum(range(36_000))) == (found["rows"].sum(), found["total"].sum()), found
+    say("  Its result is right: 36,000 rows, each in its place, once.")
     took = until("all others gone", lambda: names(client) == [keep])
-    say(f"  After {took:.1f} s all others have left; {keep} stays:")
+    say(f"  After {took:.1f} s the others have left; {keep} stays:")
     for line in explained(client, keep).splitlines():
         say(f"  {line}")
-    pin(keep, None)
 
 
-def unpinned(client: Client) -> None:
-    say("Act 4: the pin is gone.")
+def unpinned(client: Client, kept: str) -> None:
+    say("Act 4: the pin is taken away.")
+    pin(kept, None)
     took = until("no workers", lambda: not names(client))
     say(f"  {took:.1f} s later the cluster is at its minimum.")
+
+
+def pins(client: Client, worker: str) -> list[str]:
+    """Who claims a worker, in sentences, as the agent says."""
+    return [text for row in asked(client, worker) for text in row["pins"]]
+
+
+def asked(client: Client, worker: str) -> Any:
+    answer = client.sync(client.scheduler.adaptive_explain, protocol=1, names=[worker])
+    return answer["workers"]
 
 
 def explained(client: Client, worker: str) -> str:
     """Why a worker stays: asked as a person would in this place."""
     if NAMESPACE is None:
-        answer = client.sync(client.scheduler.adaptive_explain, protocol=1, names=[worker])
-        return str(answer["workers"][0]["sentence"])
+        return str(asked(client, worker)[0]["sentence"])
     return kubectl("get", "dap") + kubectl("dask-adaptive", "explain", pod_of(worker))
 
 
@@ -155,11 +212,12 @@ def main() -> None:
     # Workers of a cluster may run another patch release of Python; that does not matter here.
     warnings.filterwarnings("ignore", category=distributed.versions.VersionMismatchWarning)
     make_client: Any = distributed.Client
+    frame = shuffled()  # first: a cold import of pandas takes longer than idle workers stay
     with make_client() as client:  # the address comes from DASK_SCHEDULER_ADDRESS
-        burst(client)
-        shuffle(client)
-        pinned(client)
-        unpinned(client)
+        load = burst(client)
+        chosen, future = shuffle(client, frame, load)
+        pinned(client, chosen, future)
+        unpinned(client, chosen[-1])
 
 
 if __name__ == "__main__":
