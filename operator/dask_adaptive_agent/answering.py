@@ -6,7 +6,6 @@ that cannot be reported costs the answer only the part that it belongs to.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -138,9 +137,9 @@ def whole(value: Any) -> int:
     return max(0, min(MOST, int(value)))
 
 
-def finite(value: Any) -> float:
-    """A number that readers can reckon with; raises for any other."""
+def amount(value: Any) -> float:
+    """A number that readers can reckon with; raises for any other, NaN included."""
     number = float(value)
-    if not math.isfinite(number):
+    if not abs(number) <= MOST:
         raise ValueError(f"{number} is no amount")
     return number

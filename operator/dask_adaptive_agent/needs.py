@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.answering import finite
+from dask_adaptive_agent.answering import amount
 from dask_adaptive_agent.structure import Sample, is_bound
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _row(scheduler: Any, need: _Need, is_looked_up: bool) -> wire.NeedRow:
         "tasks": round(need.tasks),
         "stuck": round(need.stuck),
         "ms": int(need.seconds * 1000),
-        "resources": {str(name): finite(n) for name, n in (ts.resource_restrictions or {}).items()},
+        "resources": {str(name): amount(n) for name, n in (ts.resource_restrictions or {}).items()},
         "workers": [_name(scheduler, a) for a in islice(ts.worker_restrictions or (), NAMES)],
         "hosts": [str(host) for host in islice(ts.host_restrictions or (), NAMES)],
         "loose": bool(ts.loose_restrictions),

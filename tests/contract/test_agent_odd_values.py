@@ -11,7 +11,7 @@ from distributed import Scheduler
 from distributed.core import Status
 from distributed.protocol import dumps, loads
 from distributed.utils_test import captured_logger, gen_cluster
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive_agent import wire
@@ -29,11 +29,16 @@ NAN = math.nan
 TWO = [("127.0.0.1", 1)] * 2
 
 
-class Unspeakable:
-    """Has no text."""
+class NoNumber:
+    """Raises what nobody expects."""
+
+    def __int__(self) -> int:
+        raise RuntimeError("no number")
+
+    __str__ = __float__ = __int__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        raise RuntimeError("no text")
+        return "NoNumber()"
 
 
 #: What a metric, a size or a duration may be, in place of a number.
@@ -46,7 +51,7 @@ ODD = st.one_of(
     st.text(max_size=3),
     st.lists(st.floats(), max_size=3),
     st.dictionaries(st.text(max_size=3), st.floats(), max_size=2),
-    st.builds(Unspeakable),
+    st.builds(NoNumber),
 )
 NUMBERS = st.one_of(st.floats(), st.integers(), st.none(), st.text(max_size=3))
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=8)  # lone surrogates, too
@@ -150,7 +155,7 @@ def check_answers(s: Any) -> None:
     agent = install(s)
 
     @given(workers=st.lists(WORKER, max_size=3), tasks=st.lists(TASK, max_size=2))
-    @settings(max_examples=100, deadline=None, database=None)
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
     def check(workers: list[Any], tasks: list[Any]) -> None:
         try:
             for i, odd in enumerate(workers):
