@@ -27,7 +27,7 @@ from dask_adaptive.model.plan import (
 )
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Limits, Use
+from dask_adaptive.model.recycle import Limits, Quota, Use
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.remember import remember
 from support.worlds import NOW, cluster, worker
@@ -64,12 +64,15 @@ class Farm:
         handle_s: How long upstream takes to see a change of `replicas`.
         room: Pods that the machines have room for; others wait.
         knows_handled: Whether the platform says which number was handled last.
+        holds_results: Whether workers hold results, which only one in service can take.
     """
 
     def __init__(
         self, size: int, *, start_s: float = 5.0, drain_s: float = 3.0, handle_s: float = 1.0,
-        room: int = 99, knows_handled: bool = True,
+        room: int = 99, knows_handled: bool = True, holds_results: bool = False,
     ) -> None:  # fmt: skip
+        self.holds_results, self.told, self.runs = holds_results, Limits(), 0
+        self.most_runs = 0  # of one process
         self.now = NOW
         self.start_s, self.drain_s, self.handle_s = start_s, drain_s, handle_s
         self.room, self.knows_handled = room, knows_handled
@@ -133,6 +136,7 @@ class Farm:
             leaving_reason=hand.reason if is_up else None,
             in_service=not is_up or hand.leaving is Leaving.NO,
             stopped="comes to its limit" if hand.stopped else "",
+            stopped_for=Quota.TASKS if hand.stopped else None,
         )
         return dataclasses.replace(base, **hand.changes)
 
@@ -181,6 +185,8 @@ class Farm:
     def _retire(self, hand: Hand, action: Retire) -> bool:
         if hand.leaving is not Leaving.NO or not hand.is_up(self.now):
             return False
+        if self.holds_results and self.in_service == (not hand.stopped):
+            return False  # the agent's NoRecipient
         hand.leaving, hand.reason = Leaving.DRAINING, action.reason
         hand.drained_at = self.now + self.drain_s
         hand.stopped = False
@@ -224,9 +230,12 @@ class Farm:
         up = [h for h in self.hands.values() if h.pod_at == 0.0 or h.is_up(self.now)]
         free = self.room - len(up)
         for hand in self.hands.values():
+            self._stop_if_exact(hand)
             if hand.is_up(self.now) and hand.leaving is Leaving.NO and not hand.stopped and target:
                 hand.runs += 1
                 hand.life += 1
+                self.runs += 1
+                self.most_runs = max(self.most_runs, hand.runs)
             if hand.leaving is Leaving.DRAINING and self.now >= hand.drained_at:
                 hand.leaving = Leaving.DRAINED
             if not hand.is_up(self.now):
@@ -235,11 +244,23 @@ class Farm:
                     hand.ready_at = max(hand.ready_at, self.now + 1.5)
                     hand.waiting = "Unschedulable: no room"
 
+    def _stop_if_exact(self, hand: Hand) -> None:
+        """The agent does that between two passes, whatever `stops` says."""
+        limit, others = self.told.workers.get(hand.name), self.told.others
+        profile = others if limit is None else limit.profile
+        if profile is None or not self.told.profiles[profile].exact:
+            return
+        runs = self.told.profiles[profile].runs if limit is None else limit.runs
+        if runs and hand.runs >= runs and hand.leaving is Leaving.NO:
+            hand.stopped = True
+
     def _enforce(self, limits: Limits) -> None:
+        self.told = limits
         for hand in self.hands.values():
             limit = limits.workers.get(hand.name)
             if limit is None or not limit.runs or hand.runs < limit.runs:
                 hand.stopped = False
+            self._stop_if_exact(hand)
         stopped = sum(h.stopped for h in self.hands.values())
         for hand in self.hands.values():
             limit = limits.workers.get(hand.name)

@@ -272,54 +272,28 @@ def test_who_goes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "recycle", "expected"),
-    [
-        pytest.param({}, Recycle(tasks=TaskQuota(9, exact=True)), True, id="only-tasks"),
-        pytest.param({"use": Use(match="x")}, Recycle(tasks=TaskQuota(9, exact=True),
-            failures=FailureQuota(patterns=("x",))), False, id="a-pattern-matched"),
-        pytest.param({"use": Use(failures=3)}, Recycle(tasks=TaskQuota(9, exact=True),
-            failures=FailureQuota(3)), False, id="as-many-failures-as-it-may-have"),
-        pytest.param({"use": Use(failures=2, runs=8), "processing": 1},
-            Recycle(tasks=TaskQuota(9, exact=True), failures=FailureQuota(3)), True,
-            id="as-many-tasks-as-it-may-have"),
-        pytest.param({"use": Use(failures=2, runs=7), "processing": 1},
-            Recycle(tasks=TaskQuota(9, exact=True), failures=FailureQuota(3)), False,
-            id="fewer-tasks"),
-        pytest.param({}, Recycle(failures=FailureQuota(3)), False, id="only-failures"),
-        pytest.param({}, Recycle(tasks=TaskQuota(from_walltime=True), failures=FailureQuota(3)),
-            True, id="no-number-and-no-failure"),
-        pytest.param({"use": Use(failures=1)},
-            Recycle(tasks=TaskQuota(from_walltime=True), failures=FailureQuota(3)),
-            False, id="no-number-and-a-failure"),
-    ],
-)  # fmt: skip
-def test_what_the_agent_has_stopped_a_worker_for(
-    changes: dict[str, Any], recycle: Recycle, expected: bool
-) -> None:
-    stopped = worker("a", stopped="it is", **changes)
-    found = rules.failures(stopped, scene(recycle))
-
-    has_failures = bool(recycle.failures.maximum or recycle.failures.patterns)
-    assert (has_failures and not expected) == (found is not None)
-    assert expected == (rules.tasks(stopped, scene(recycle)) is not None) or not recycle.tasks.exact
-
-
-@pytest.mark.parametrize(
-    ("use", "quota"),
-    [
-        pytest.param(Use(runs=5, match="x"), FailureQuota(patterns=("x",)), id="a-pattern"),
-        pytest.param(Use(runs=5, failures=3), FailureQuota(3), id="as-many-failures-as-it-may"),
-    ],
+    ("stopped_for", "by_tasks", "by_failures"),
+    [(Quota.TASKS, True, False), (Quota.FAILURES, False, True), (Quota.LIFETIME, False, False)],
 )
-def test_who_is_stopped_for_failures_has_not_had_all_its_tasks(
-    use: Use, quota: FailureQuota
+def test_a_worker_is_due_for_what_the_agent_has_stopped_it_for(
+    stopped_for: Quota, by_tasks: bool, by_failures: bool
 ) -> None:
-    recycle = Recycle(tasks=TaskQuota(9, exact=True), failures=quota)
-    found = rules.tasks(worker("a", stopped="it is", processing=4, use=use), scene(recycle))
+    both = scene(Recycle(tasks=TaskQuota(9, exact=True), failures=FailureQuota(3)))
+    stopped = worker("a", stopped="it is", stopped_for=stopped_for)
+    found = rules.tasks(stopped, both)
 
-    assert found is not None
-    soon = "will soon have run 9 tasks (recycle.tasks.max 9)"
-    assert (False, soon) == (found.is_over, found.message)
+    assert (by_tasks, by_failures) == (
+        found is not None and found.is_spent, rules.failures(stopped, both) is not None
+    )  # fmt: skip
+
+
+def test_only_who_is_at_an_exact_quota_is_spent() -> None:
+    stopped = worker("a", stopped="it is", stopped_for=Quota.TASKS, use=Use(runs=9))
+
+    for quota in (TaskQuota(9), TaskQuota(9, exact=True)):
+        found = rules.tasks(stopped, scene(Recycle(tasks=quota)))
+        assert found is not None
+        assert quota.exact is found.is_spent
 
 
 # --- the highest use of each quota, for metrics ---------------------------------------------------

@@ -69,7 +69,8 @@ def told(
     past = RecyclePast(aborted={name: (NOW + 9.0, "none came") for name in aborted})
     groups = []
     for group in world.groups:
-        rules = rules_for(world, policy, recycle, past, is_scaled=False, now=NOW)
+        own = policy.recycle_of(group.name)
+        rules = rules_for(world, policy, own, past, is_scaled=False, now=NOW)
         n = len(group.workers)
         mine = frozenset(under_way) & {w.name for w in group.workers}
         groups.append(Bounded(group, rules, Headcount(n, n, 0), mine, begun))
@@ -88,16 +89,17 @@ def row(limits: Limits, name: str) -> tuple[int, int, bool, tuple[str, ...]] | N
 A, B = busy("a", **OLD), busy("b", **OLD)
 YOUNG = busy("a", pod_age_s=59.0)
 ALL = Recycle(TaskQuota(20, exact=True), failures=FailureQuota(5, 60.0, ("x",)))
+LOOSE = replace(ALL, tasks=TaskQuota(20))
 
 
 @pytest.mark.parametrize(
     ("one", "settings", "expected", "stops"),
     [
-        pytest.param(A, {}, (20, 5, True, ("x",)), 1, id="all-that-there-is"),
-        pytest.param(YOUNG, {"min_age_s": 59.0}, (20, 5, True, ("x",)), 1, id="just-old-enough"),
+        pytest.param(A, {}, (20, 5, False, ("x",)), 1, id="all-that-there-is"),
+        pytest.param(YOUNG, {"min_age_s": 59.0}, (20, 5, False, ("x",)), 1, id="just-old-enough"),
         pytest.param(YOUNG, {"min_age_s": 60.0}, None, 1, id="too-young"),
         pytest.param(
-            YOUNG, {"min_age_s": 60.0, "under_way": "a"}, (20, 5, True, ("x",)), 1,
+            YOUNG, {"min_age_s": 60.0, "under_way": "a"}, (20, 5, False, ("x",)), 1,
             id="young-but-being-replaced",
         ),
         pytest.param(A, {"aborted": "a"}, (0, 0, False, ()), 1, id="no-replacement-came"),
@@ -105,17 +107,17 @@ ALL = Recycle(TaskQuota(20, exact=True), failures=FailureQuota(5, 60.0, ("x",)))
             replace(A, ends_in_s=99.0), {"aborted": "a"}, (0, 0, False, ()), 1, id="but-it-ends"
         ),
         pytest.param(
-            A, {"aborted": "a", "under_way": "a"}, (20, 5, True, ("x",)), 1,
+            A, {"aborted": "a", "under_way": "a"}, (20, 5, False, ("x",)), 1,
             id="none-came-but-it-goes",
         ),
         pytest.param(A, {"left": 0}, None, 0, id="no-more-this-hour"),
-        pytest.param(A, {"left": 0, "under_way": "b"}, (20, 5, True, ("x",)), 1, id="but-another"),
+        pytest.param(A, {"left": 0, "under_way": "b"}, (20, 5, False, ("x",)), 1, id="but-another"),
         pytest.param(A, {"disruption": SHUT}, None, 0, id="no-window-is-open"),
         pytest.param(
             A, {"disruption": NEVER_FULL}, (0, 5, False, ("x",)), 2, id="never-for-its-tasks"
         ),
         pytest.param(
-            A, {"disruption": NEVER_FAILED}, (20, 0, True, ()), 2, id="never-for-its-failures"
+            A, {"disruption": NEVER_FAILED}, (20, 0, False, ()), 2, id="never-for-its-failures"
         ),
     ],
 )  # fmt: skip
@@ -123,9 +125,45 @@ def test_what_a_worker_is_told(
     one: ObservedWorker, settings: dict[str, Any], expected: Any, stops: int
 ) -> None:
     rest = {name: value for name, value in settings.items() if name != "min_age_s"}
-    limits = told([one, B], replace(ALL, min_age_s=settings.get("min_age_s", 0.0)), **rest)
+    limits = told([one, B], replace(LOOSE, min_age_s=settings.get("min_age_s", 0.0)), **rest)
 
     assert (expected, stops) == (row(limits, "a"), limits.stops)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"min_age_s": 60.0}, id="too-young"),
+        pytest.param({"aborted": "a"}, id="no-replacement-came"),
+        pytest.param({"left": 0}, id="no-more-this-hour"),
+        pytest.param({"disruption": SHUT}, id="no-window-is-open"),
+        pytest.param({"begun": 99}, id="no-more-may-be-missing"),
+    ],
+)
+def test_an_exact_quota_holds_whatever_holds_its_replacement_back(settings: dict[str, Any]) -> None:
+    rest = {name: value for name, value in settings.items() if name != "min_age_s"}
+    rules = replace(ALL, min_age_s=settings.get("min_age_s", 0.0))
+    limits = told([YOUNG, B], rules, **rest)
+    found = row(limits, "a")
+
+    assert found is not None
+    assert (20, True) == (found[0], found[2])
+    assert limits.others is not None, "and for those that join before the next pass"
+    newcomer = limits.profiles[limits.others]
+    assert (20, True) == (newcomer.runs, newcomer.exact)
+
+
+def test_the_lowest_exact_quota_of_any_group_holds_for_newcomers() -> None:
+    """Nobody can tell yet to which group they belong; those without a quota are told so."""
+    groups = {"more": Recycle(TaskQuota(7, exact=True))}
+    limits = told([A, B], ALL, others=[busy("c")], group_recycle=groups)
+    loose = told([A, B], LOOSE, others=[busy("c")], group_recycle={"more": Recycle(TaskQuota(7))})
+
+    assert limits.others is not None
+    newcomer = limits.profiles[limits.others]
+    assert (7, True) == (newcomer.runs, newcomer.exact)
+    assert (20, 7) == (limits.workers["a"].runs, limits.workers["c"].runs)
+    assert loose.others is None
 
 
 @pytest.mark.parametrize(
@@ -151,6 +189,7 @@ def test_a_worker_is_told_its_own_numbers(
     [
         (Recycle(), 0),
         (Recycle(TaskQuota(20)), 1),
+        (Recycle(TaskQuota(20, exact=True)), 2),  # agents of 0.1.0 are told, too
         (Recycle(TaskQuota(from_walltime=True)), 1),
         (Recycle(failures=FailureQuota(5)), 1),
         (Recycle(failures=FailureQuota(patterns=("x",))), 1),

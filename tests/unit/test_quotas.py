@@ -60,6 +60,8 @@ LEAK = Recycle(memory=MemoryQuota(leak_rate=500.0 * 2**20))
 GPU = Recycle(gpu=GpuQuota(soft=0.8, hard=0.95))
 FAILURES = Recycle(failures=FailureQuota(20, 600.0, ("CUDA error",)))
 EXACT = Recycle(tasks=TaskQuota(1000, exact=True))
+LAST: dict[str, Any] = {"stopped": "has its last task", "stopped_for": Quota.TASKS}
+FAILED: dict[str, Any] = {"stopped": "20 failures", "stopped_for": Quota.FAILURES}
 WALLTIME = Recycle(tasks=TaskQuota(from_walltime=True))
 BOTH = Recycle(tasks=TaskQuota(1000, exact=True), failures=FailureQuota(20))
 
@@ -90,7 +92,7 @@ OVER, SOON = True, False
         pytest.param({"use": Use(runs=960), "processing": 1}, TASKS, RESTED, (
             Reason.TASK_QUOTA, SOON, "will soon have run 1,000 tasks (recycle.tasks.max 1000)"),
             id="tasks-soon-as-it-resumes"),
-        pytest.param({"use": Use(runs=998), "stopped": "has its last task"}, EXACT, READY, (
+        pytest.param({"use": Use(runs=998), **LAST}, EXACT, READY, (
             Reason.TASK_QUOTA, OVER, "has its last task"), id="the-rest-is-assigned"),
         pytest.param({"use": Use(runs=998), "stopped": "has its last task"}, TASKS, READY, None,
             id="a-stop-that-is-lifted"),
@@ -164,13 +166,13 @@ OVER, SOON = True, False
             (Reason.FAILURES, OVER, "a task failed with \"RuntimeError('CUDA error: "
             + "x" * 94 + '" (recycle.failures.patterns)'), id="pattern"),
         pytest.param({"use": Use(match="CUDA error")}, TASKS, READY, None, id="no-pattern-now"),
-        pytest.param({"stopped": "20 failures"}, FAILURES, READY, (Reason.FAILURES, OVER,
+        pytest.param(FAILED, FAILURES, READY, (Reason.FAILURES, OVER,
             "20 failures"), id="stopped-for-failures-that-are-out-of-the-window"),
-        pytest.param({"stopped": "20 failures", "use": Use(runs=7)}, BOTH, READY, (Reason.FAILURES,
+        pytest.param({**FAILED, "use": Use(runs=7)}, BOTH, READY, (Reason.FAILURES,
             OVER, "20 failures"), id="stopped-far-from-its-tasks"),
-        pytest.param({"stopped": "has its last task", "use": Use(runs=999), "processing": 1}, BOTH,
+        pytest.param({**LAST, "use": Use(runs=999), "processing": 1}, BOTH,
             READY, (Reason.TASK_QUOTA, OVER, "has its last task"), id="stopped-near-its-tasks"),
-        pytest.param({"stopped": "whatever"}, Recycle(), READY, None, id="stopped-by-old-limits"),
+        pytest.param(LAST, Recycle(), READY, None, id="stopped-by-old-limits"),
         pytest.param({"recycle_asked": "kubectl, on pod a"}, Recycle(), READY, (
             Reason.RECYCLE_REQUESTED, OVER, "its replacement was asked for: kubectl, on pod a"),
             id="asked"),

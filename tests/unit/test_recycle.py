@@ -37,6 +37,7 @@ from dask_adaptive.model.recycle import (
     GpuQuota,
     LifetimeQuota,
     MemoryQuota,
+    Quota,
     QuotaNotes,
     Recycle,
     RecyclePast,
@@ -96,6 +97,11 @@ def actions(decided: Plan) -> list[str]:
 def blocked(decided: Plan) -> dict[str, Reason]:
     return {b.worker: b.reason for b in decided.blockers}
 
+
+#: All is assigned that an exact quota allows: it gets no more tasks.
+AT_EXACT: dict[str, Any] = {
+    "use": Use(runs=19), "stopped": "was given 20 of 20 runs", "stopped_for": Quota.TASKS,
+}  # fmt: skip
 
 A, B, C = busy("a"), busy("b"), busy("c")
 FOUR = [busy("a", **SPENT), B, C, busy("d")]
@@ -162,7 +168,7 @@ NIGHT = Window("0 2 * * *", 3600.0)  # AT is 22:13 UTC
             ["retire b", "retire c"], id="and-first-of-those-that-are-idle",
         ),
         pytest.param(
-            cluster([busy("a", use=Use(runs=19), stopped="20 runs"), B, C, busy("d")], target=4),
+            cluster([busy("a", **AT_EXACT), B, C, busy("d")], target=4),
             {"tasks": TaskQuota(20, exact=True)}, ["=5"], id="the-agent-counts-what-is-assigned",
         ),
         pytest.param(
@@ -669,9 +675,8 @@ def test_a_drain_ends_with_its_rule_not_with_its_cause(
 
 
 def farm_policy(size: int, **recycle: Any) -> Policy:
-    return dataclasses.replace(
-        POLICY, minimum=size, maximum=size, recycle=Recycle(tasks=TaskQuota(20), **recycle)
-    )
+    quotas = Recycle(**{"tasks": TaskQuota(20), **recycle})
+    return dataclasses.replace(POLICY, minimum=size, maximum=size, recycle=quotas)
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["remembers", "forgets-after-each-pass"])
@@ -718,6 +723,101 @@ def test_every_worker_is_replaced_in_the_end_and_the_number_is_what_it_was() -> 
     assert olds
     assert not olds & set(world.hands)
     assert 6 == len(world.hands) == world.replicas == world.in_service
+
+
+STILL = cluster([busy(n, **AT_EXACT) for n in "abcd"], target=4)
+ONE_WORKS = cluster([busy(n, **AT_EXACT) for n in "abc"] + [busy("d")], target=4)
+ABORTED = RecyclePast(aborted={"a": (NOW + 60.0, "no replacement within 10m")})
+
+
+@pytest.mark.parametrize(
+    ("world", "settings", "expected"),
+    [
+        pytest.param(STILL, {}, ["=5", "retire b"], id="one-more-comes-others-come-back"),
+        pytest.param(
+            STILL, {"disruption": {"windows": (NIGHT,)}, "min_age_s": 9999.0}, ["=5", "retire b"],
+            id="windows-and-minAge-protect-those-that-serve",
+        ),
+        pytest.param(
+            STILL, {"strategy": Strategy.IN_PLACE}, ["=5", "retire b"],
+            id="in-place-but-nobody-could-take-their-results",
+        ),
+        pytest.param(
+            ONE_WORKS, {"strategy": Strategy.IN_PLACE}, ["retire a"], id="in-place-one-drains",
+        ),
+        pytest.param(
+            ONE_WORKS,
+            {"strategy": Strategy.IN_PLACE, "disruption": {"budgets": (Budget(Amount(2)),)}},
+            ["retire a", "retire b"], id="as-many-drain-as-may-be-missing",
+        ),
+        pytest.param(
+            ONE_WORKS, {"past": {"recycle": ABORTED}}, ["retire a"],
+            id="in-place-where-no-replacement-came",
+        ),
+        pytest.param(
+            STILL, {"past": {"recycle": ABORTED}}, ["=5", "retire b"],
+            id="it-is-tried-again-where-nobody-works",
+        ),
+        pytest.param(STILL, {"disruption": {"max_per_hour": Amount(0)}}, [], id="but-no-storm"),
+        pytest.param(
+            cluster([busy("a", **{**DRAINED, "in_service": False}), B, C], target=3), {},
+            ["restart a"], id="drained-it-comes-back",
+        ),
+        pytest.param(
+            cluster([busy("a", **AT_EXACT, manual_pin=ManualPin(60.0, "mine")), B, C], target=3),
+            {}, [], id="pins-hold",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_at_an_exact_quota_makes_room_at_once(
+    world: ObservedCluster, settings: dict[str, Any], expected: list[str]
+) -> None:
+    options = {"tasks": TaskQuota(20, exact=True), **settings}
+    past = past_of(**options.pop("past", {}))
+
+    assert expected == actions(decide(world, past, **options))
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("holds_results", [False, True])
+@pytest.mark.parametrize(
+    ("recycle", "farm"),
+    [
+        pytest.param({}, {}, id="surge"),
+        pytest.param({"max_surge": Amount(4)}, {}, id="all-at-once"),
+        pytest.param({"strategy": Strategy.IN_PLACE}, {}, id="in-place"),
+        pytest.param({"strategy": Strategy.IN_PLACE}, {"start_s": 20.0}, id="in-place-slow-pods"),
+        pytest.param({"ready_timeout_s": 8.0}, {"room": 5}, id="room-for-one-more"),
+        pytest.param({"min_age_s": 600.0}, {}, id="young"),
+    ],
+)
+def test_an_exact_quota_is_never_passed_and_all_work_is_done(
+    recycle: dict[str, Any], farm: dict[str, Any], *, holds_results: bool, forgets: bool
+) -> None:
+    """Finding 10: a quota of 15, 400 tasks, 4 workers that come to it in the same second."""
+    world = Farm(4, holds_results=holds_results, **farm)
+    policy = farm_policy(4, tasks=TaskQuota(15, exact=True), **recycle)
+    while world.runs < 400:
+        world.step(policy, 4, forgets=forgets)
+        assert world.now < NOW + 1500, f"stands still at {world.runs}: {world.decided}"
+
+    assert 15 == world.most_runs
+    assert 0 == world.killed
+    assert world.most <= 4 + 2 * max(1, policy.recycle.max_surge.number)
+
+
+def test_where_no_other_worker_can_come_an_exact_quota_waits_for_room_and_goes_on() -> None:
+    world = Farm(3, holds_results=True, room=3)
+    policy = farm_policy(3, tasks=TaskQuota(15, exact=True), ready_timeout_s=20.0)
+    for _ in range(200):
+        world.step(policy, 3)
+    assert (45, 15) == (world.runs, world.most_runs)
+
+    world.room = 4
+    for _ in range(200):
+        world.step(policy, 3)
+    assert 100 < world.runs
+    assert 15 == world.most_runs
 
 
 def test_a_bad_image_costs_no_capacity_once_it_is_known() -> None:

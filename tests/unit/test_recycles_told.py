@@ -40,7 +40,7 @@ from dask_adaptive.model.recycle import (
     TaskQuota,
 )
 from support.world import EPOCH, World
-from support.worlds import GROUP, KEY, NOW, POLICY, SHUFFLE, busy, cluster, worker
+from support.worlds import GROUP, KEY, NOW, POLICY, SHUFFLE, busy, cluster, pending, worker
 
 SENTENCE = "21 of 20 runs"
 DUE = Replacing("a", Reason.TASK_QUOTA, SENTENCE, "Due")
@@ -143,6 +143,30 @@ def test_a_storm_is_a_condition_and_told_when_it_begins_and_ends() -> None:
     assert "3 of 3 recycles this hour" in begun.message
     assert EventType.NORMAL is ended.type
     assert [] == list(events_of_conditions(first, first))
+
+
+@pytest.mark.parametrize(
+    ("exact", "storm", "expected"),
+    [
+        (True, "", "workers can be added and retired; 2 of 3 workers wait for replacements: exact"),
+        (True, "too many", "too many; 2 of 3 workers wait for replacements: exact quotas"),
+        (False, "", "workers can be added and retired"),
+    ],
+)
+def test_the_condition_says_what_an_exact_quota_costs(
+    exact: bool, storm: str, expected: str
+) -> None:
+    stopped: dict[str, Any] = {"stopped": "was given 9 of 9 runs", "stopped_for": Quota.TASKS}
+    drains: dict[str, Any] = {
+        "leaving": Leaving.DRAINING, "leaving_reason": Reason.TASK_QUOTA, "in_service": False,
+    }  # fmt: skip
+    world = cluster([busy("a", **stopped), busy("b", **drains), busy("c"), pending("d")])
+    policy = dataclasses.replace(POLICY, recycle=Recycle(tasks=TaskQuota(9, exact=exact)))
+    found = conditions_of(world, policy, planned(storm=storm), ())
+    said = next(c.message for c in found if c.type == ABLE_TO_SCALE)
+
+    assert said.startswith(expected)
+    assert exact or "exact" not in said
 
 
 def test_limits_that_the_agent_does_not_hear_are_never_silent() -> None:

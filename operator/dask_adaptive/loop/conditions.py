@@ -12,6 +12,7 @@ from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import Outcome, Plan
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.quotas import has_spent
 from dask_adaptive.planner.why import LIMITS
 
 
@@ -78,9 +79,21 @@ def _able(
     if unheard:
         message = f"the agent could not be told of quotas: {unheard}"
         return Condition(st.ABLE_TO_SCALE, False, Reason.ACTION_FAILED, message)
+    waiting = _waiting(observed, policy)
     if decided.storm:
-        return Condition(st.ABLE_TO_SCALE, False, Reason.RECYCLE_STORM, decided.storm)
-    return Condition(st.ABLE_TO_SCALE, True, Reason.RECONCILED, "workers can be added and retired")
+        return Condition(st.ABLE_TO_SCALE, False, Reason.RECYCLE_STORM, decided.storm + waiting)
+    able = f"workers can be added and retired{waiting}"
+    return Condition(st.ABLE_TO_SCALE, True, Reason.RECONCILED, able)
+
+
+def _waiting(observed: ObservedCluster, policy: Policy) -> str:
+    """What exact quotas cost now: workers that take no tasks until they are replaced."""
+    exact = [g for g in observed.groups if policy.recycle_of(g.name).tasks.exact]
+    workers = [w for g in exact for w in g.workers if w.is_connected]
+    spent = sum(has_spent(w, policy.recycle_of(w.group)) for w in workers)
+    if not spent:
+        return ""
+    return f"; {spent} of {len(workers)} workers wait for replacements: exact quotas"
 
 
 def _unanswered(scheduler: ObservedScheduler, policy: Policy) -> tuple[Reason, str]:

@@ -148,6 +148,7 @@ def _joined(
         ends_in_s=min(worker.ends_in_s, one.lifetime_left_s),
         paused=one.status == "paused",
         stopped=one.stopped,
+        stopped_for=one.stopped_for,
         too_short=one.too_short,
         quota_notes=worker.quota_notes,
         recycle_asked=worker.recycle_asked,
@@ -186,6 +187,7 @@ def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
         use=highest(p.use for p in processes),
         lifetime_left_s=min(p.lifetime_left_s for p in processes),
         stopped=_said(p.stopped for p in processes),
+        stopped_for=next((p.stopped_for for p in processes if p.stopped_for), None),
         too_short=any(p.too_short for p in processes),
     )
 

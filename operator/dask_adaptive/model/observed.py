@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dask_adaptive.model.demand import Demand, Quiet, Want
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import UNUSED, QuotaNotes, Use
+from dask_adaptive.model.recycle import UNUSED, Quota, QuotaNotes, Use
 from dask_adaptive.model.scaling import NO_PAUSE, Pause, Room
 
 
@@ -85,6 +85,7 @@ class SchedulerWorker:
     use: Use = UNUSED
     lifetime_left_s: float = math.inf  # by Dask's own --lifetime
     stopped: str = ""  # not empty: gets no more tasks, and why
+    stopped_for: Quota | None = None
     too_short: bool = False  # kept from a task that waits, because it ends too soon
 
 
@@ -293,6 +294,7 @@ class ObservedWorker:
     use: Use = UNUSED
     ends_in_s: float = math.inf  # by its pod's deadline, an annotation, or Dask's --lifetime
     stopped: str = ""
+    stopped_for: Quota | None = None
     paused: bool = False  # starts nothing, and takes no data: Dask pauses workers short of memory
     too_short: bool = False
     quota_notes: QuotaNotes | None = None

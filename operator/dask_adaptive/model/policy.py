@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Amount, Budget, Recycle, Window
 from dask_adaptive.model.recycle_spec import (
     read_budgets,
@@ -125,6 +126,21 @@ class Policy:
             raise InvalidPolicy("spec.target.duration must be longer than 0s")
         if self.retirement.max_concurrent < 1:
             raise InvalidPolicy("spec.retirement.maxConcurrent must be at least 1")
+        if self._would_stand_still():
+            raise InvalidPolicy(
+                "spec.disruption.budgets has one of 0 for TaskQuota, and with recycle.tasks.exact"
+                " workers would come to their quota and never be replaced: raise it, or drop exact"
+            )
+
+    def _would_stand_still(self) -> bool:
+        is_forbidden = any(
+            budget.workers.of(1) < 1
+            for budget in self.disruption.budgets
+            if not budget.reasons or Reason.TASK_QUOTA in budget.reasons
+        )
+        return is_forbidden and any(
+            recycle.tasks.exact for recycle in (self.recycle, *self.group_recycle.values())
+        )
 
 
 def parse_policy(spec: Mapping[str, Any]) -> Policy:

@@ -58,7 +58,7 @@ class Amount:
 class TaskQuota:
     maximum: int = 0  # runs; 0: no quota
     jitter: float = 0.0  # 0..1: a worker's own quota is up to this part lower
-    exact: bool = False
+    exact: bool = False  # not one run more, though nobody is left to work
     from_walltime: bool = False
 
 

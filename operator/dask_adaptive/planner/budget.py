@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dask_adaptive.model.duration import format_duration
-from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
+from dask_adaptive.model.observed import Leaving, ObservedCluster, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -40,6 +40,7 @@ class Headcount:
     in_service: int  # connected and not leaving, those that take no new tasks included
     stopped: int  # of them: kept from new tasks by their scheduler
     paused: int = 0  # of the others: by themselves
+    draining: int = 0  # to be replaced
 
     @property
     def missing(self) -> int:
@@ -65,6 +66,10 @@ def count_heads(fleet: Fleet, past: Past, wanted: int) -> Headcount:
         in_service=len(serving),
         stopped=sum(bool(w.stopped) for w in serving),
         paused=sum(w.paused and not w.stopped for w in serving),
+        draining=sum(
+            is_replaced(w) and w.leaving is Leaving.DRAINING
+            for w in (*fleet.retiring, *fleet.restarting)
+        ),
     )
 
 
@@ -172,6 +177,8 @@ def _held(worker: ObservedWorker, due: Due, rules: Rules) -> Objection | None:
 
 
 def _untimely(worker: ObservedWorker, due: Due, rules: Rules) -> Objection | None:
+    if due.is_spent:
+        return None  # windows, minAge and back-offs keep workers in service: this one is not
     why = rules.aborted[worker.name][1] if worker.name in rules.aborted else rules.hold
     # Who asks by hand may have mended what was wrong: that is tried at once.
     is_held = not due.is_manual or worker.name in rules.aborted

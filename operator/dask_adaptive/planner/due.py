@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import format_bytes
 from dask_adaptive.model.duration import format_duration
-from dask_adaptive.model.observed import ObservedWorker
+from dask_adaptive.model.observed import Leaving, ObservedWorker
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Measure, Recycle, RecyclePast
+from dask_adaptive.model.recycle import Measure, Quota, Recycle, RecyclePast
 from dask_adaptive.planner.outliers import Outlier
 from dask_adaptive.planner.rations import (
     life_of,
@@ -41,6 +41,8 @@ class Due:
     is_over: bool = True  # False: will be within the time that a new worker takes
     is_urgent: bool = False  # windows and minAge do not hold it
     is_manual: bool = False  # maxPerHour does not count it
+    #: It gets no more tasks, whatever is decided: to hold it back would save no capacity.
+    is_spent: bool = False
     rest: tuple[Due, ...] = ()  # what else it is due for, in case that this is not allowed
 
 
@@ -142,8 +144,9 @@ def age(worker: ObservedWorker, scene: Scene) -> Due | None:
 def tasks(worker: ObservedWorker, scene: Scene) -> Due | None:
     quota, runs = scene.recycle.tasks, worker.use.runs
     own = own_tasks(worker, quota)
-    if quota.exact and worker.stopped and runs < own and _is_stopped_for_tasks(worker, scene):
-        return Due(worker.name, Reason.TASK_QUOTA, worker.stopped)  # the rest is assigned
+    is_spent = has_spent(worker, scene.recycle)
+    if is_spent and runs < own:
+        return Due(worker.name, Reason.TASK_QUOTA, worker.stopped, is_spent=True)  # all is assigned
     soon = pace_of(worker, scene.past, now=scene.now) * scene.past.ready_s
     if quota.exact:
         soon += worker.processing
@@ -154,7 +157,9 @@ def tasks(worker: ObservedWorker, scene: Scene) -> Due | None:
     is_noted = notes is not None and notes.tasks is not None
     limit = _limit("tasks", str(quota.maximum), str(own), is_noted=is_noted)
     said = f"{runs:,} tasks run" if is_over else f"will soon have run {own:,} tasks"
-    return Due(worker.name, Reason.TASK_QUOTA, f"{said} ({limit})", runs / own, is_over)
+    return Due(
+        worker.name, Reason.TASK_QUOTA, f"{said} ({limit})", runs / own, is_over, is_spent=is_spent
+    )
 
 
 def walltime(worker: ObservedWorker, scene: Scene) -> Due | None:
@@ -168,7 +173,8 @@ def walltime(worker: ObservedWorker, scene: Scene) -> Due | None:
     is_over = left_s < expected_s
     message = "no other task fits before it ends (recycle.tasks.fromWalltime)"
     ratio = 2 * expected_s / (expected_s + max(left_s, 0.0))
-    return Due(worker.name, Reason.TASK_QUOTA, message, ratio, is_over)
+    is_spent = has_spent(worker, scene.recycle)
+    return Due(worker.name, Reason.TASK_QUOTA, message, ratio, is_over, is_spent=is_spent)
 
 
 def failures(worker: ObservedWorker, scene: Scene) -> Due | None:
@@ -186,7 +192,7 @@ def failures(worker: ObservedWorker, scene: Scene) -> Due | None:
         return Due(worker.name, Reason.FAILURES, message, ratio)
     # The agent has counted a failure that is out of its window by now, and has stopped it.
     has_quota = bool(own or quota.patterns)
-    if worker.stopped and has_quota and not _is_stopped_for_tasks(worker, scene):
+    if worker.stopped_for is Quota.FAILURES and has_quota:
         return Due(worker.name, Reason.FAILURES, worker.stopped)
     return None
 
@@ -243,6 +249,14 @@ def due(worker: ObservedWorker, scene: Scene) -> Due | None:
     return replace(first, rest=tuple(others))
 
 
+def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:
+    """Whether a worker has used up an exact quota of tasks, and so gets no more of them."""
+    return recycle.tasks.exact and (
+        worker.stopped_for is Quota.TASKS
+        or (worker.leaving is not Leaving.NO and worker.leaving_reason is Reason.TASK_QUOTA)
+    )
+
+
 def urgency(due: Due) -> tuple[bool, int, float, str]:
     """The order in which workers are replaced."""
     return not due.is_over, _rank(due), -due.ratio, due.worker
@@ -280,19 +294,6 @@ def _rank(due: Due) -> int:
     if due.is_urgent:
         return 1 if due.reason is Reason.LIFETIME else 0
     return {Reason.FAILURES: 2, Reason.RECYCLE_REQUESTED: 3}.get(due.reason, 4)
-
-
-def _is_stopped_for_tasks(worker: ObservedWorker, scene: Scene) -> bool:
-    """Which quota the agent has stopped a worker for: it says so only in words, for people."""
-    use, quota = worker.use, scene.recycle.failures
-    own, most = own_tasks(worker, scene.recycle.tasks), own_failures(worker, quota)
-    if use.match or (most and use.failures >= most):
-        return False
-    if not own and not scene.recycle.tasks.from_walltime:
-        return False
-    if not most and not quota.patterns:
-        return True
-    return use.runs + worker.processing >= own if own else not use.failures
 
 
 def _left_above(key: str, for_s: float, scene: Scene) -> float:

@@ -151,7 +151,7 @@ def set_apart(
         fleet,
         active=tuple(w for w in active if w.name not in replaced),
         replaced=tuple(w for w in active if w.name in replaced),
-        restarting=tuple(w for w in fleet.retiring if w.name in restarting),
+        restarting=(*fleet.restarting, *(w for w in fleet.retiring if w.name in restarting)),
         retiring=tuple(
             w for w in fleet.retiring if w.name not in restarting and w.name not in back
         ),

@@ -31,11 +31,13 @@ def limits_for(
     Say what may go on with how much.
 
     A worker that must not be replaced now has no limit of runs or failures: it serves on over its
-    quota. Its end, if others have set one, is told always: no task should begin that cannot finish.
+    quota. Only an exact quota of tasks holds whatever happens. Its end, if others have set one, is
+    told always: no task should begin that cannot finish.
 
     Workers that join before the next pass are watched by the rules that are the same for all: one
     on a broken machine fails a hundred tasks a second, and one that nobody counts runs past its
-    quota while the operator is away. Then whoever is not to be watched is named.
+    quota while the operator is away. Then whoever is not to be watched is named. Where groups have
+    rules of their own, the lowest exact quota holds for a newcomer until the next pass.
 
     Args:
         left: Recycles that maxPerHour still allows beyond those that are under way.
@@ -44,10 +46,9 @@ def limits_for(
         return Limits()
     told = _Told()
     stops = chosen = 0
-    for bounded in groups:
-        rows = _Rows(bounded, observed, policy, left=left)
-        if bounded.group.name == observed.key.default_group and not policy.group_recycle:
-            told.newcomers(rows.newcomers)
+    rows_of = [(bounded, _Rows(bounded, observed, policy, left=left)) for bounded in groups]
+    told.newcomers(_newcomers(rows_of, observed, policy))
+    for bounded, rows in rows_of:
         for worker in bounded.group.workers:
             if worker.dask_names:
                 told.add(worker.dask_names, rows.of(worker))
@@ -56,6 +57,19 @@ def limits_for(
     if observed.strangers:
         told.add(observed.strangers, None)
     return Limits(told.workers, tuple(told.profiles), min(stops, left + chosen), told.others)
+
+
+def _newcomers(
+    rows_of: Iterable[tuple[Bounded, _Rows]], observed: ObservedCluster, policy: Policy
+) -> Profile | None:
+    """By what workers are watched that nobody has seen yet."""
+    if policy.group_recycle:
+        exact = [rows.exact_runs for _, rows in rows_of if rows.exact_runs]
+        return Profile(exact=True, runs=min(exact)) if exact else None
+    default = observed.key.default_group
+    return next(
+        (rows.newcomers for bounded, rows in rows_of if bounded.group.name == default), None
+    )
 
 
 class _Told:
@@ -99,13 +113,15 @@ class _Rows:
         self._expected_s = observed.scheduler.expected_s
         # Those that are under way have been counted by maxPerHour already.
         is_open = self._rules.is_open and not self._rules.hold and (left > 0 or self._under_way)
-        self._may_runs = bool(is_open) and Reason.TASK_QUOTA not in self._rules.forbidden
+        self._is_exact = self._recycle.tasks.exact
+        self._may_runs = self._is_exact or (
+            bool(is_open) and Reason.TASK_QUOTA not in self._rules.forbidden
+        )
         self._may_fail = bool(is_open) and Reason.FAILURES not in self._rules.forbidden
         full = profile_of(self._recycle, bounded.group.workers)
         self._loose = _loosened(full)
         self._profile = replace(
             full if self._may_fail else self._loose,
-            exact=full.exact and self._may_runs,
             runs=self._recycle.tasks.maximum if self._may_runs else 0,
         )
         self._is_counted = self._may_runs and _counts_runs(self._recycle)
@@ -114,19 +130,29 @@ class _Rows:
     @property
     def newcomers(self) -> Profile | None:
         """
-        By what workers are watched that nobody has seen yet. Their own jitter and annotations
-        are told once they have been.
+        By what workers of this group are watched that nobody has seen yet. Their own jitter and
+        annotations are told once they have been.
         """
+        if self._recycle.min_age_s:
+            return replace(self._loose, runs=self.exact_runs) if self.exact_runs else None
         is_bounded = self._is_watched or self._profile.runs
-        return self._profile if is_bounded and not self._recycle.min_age_s else None
+        return self._profile if is_bounded else None
+
+    @property
+    def exact_runs(self) -> int:
+        """The exact quota of tasks of this group's workers; 0: there is none."""
+        return self._recycle.tasks.maximum if self._is_exact else 0
 
     @property
     def stops(self) -> int:
-        """How many workers may be stopped at once, those that are already included."""
-        reasons = [Reason.TASK_QUOTA] if self._is_counted else []
+        """
+        How many workers may be stopped at once, those that are already included. Exact quotas are
+        not held back by that.
+        """
+        reasons = [Reason.TASK_QUOTA] if self._is_counted and not self._is_exact else []
         reasons += [Reason.FAILURES] if self._is_watched else []
-        if not reasons:
-            return 0
+        if not reasons:  # agents of 0.1.0 stop nobody beyond this, however exact
+            return self._heads.in_service if self._is_counted else 0
         total = max(1, self._heads.base)
         allowed = min(allowance(self._budgets, reason, total) for reason in reasons)
         missing = self._heads.missing - self._heads.stopped + self._begun
@@ -136,7 +162,8 @@ class _Rows:
         limit = limit_of(worker, self._recycle, expected_s=self._expected_s)
         profile = self._profile
         if not self._may_stop(worker):
-            limit, profile = replace(limit, runs=0), self._loose
+            limit = limit if self._is_exact else replace(limit, runs=0)
+            profile = self._loose
         else:
             if not self._may_runs and limit.runs:
                 limit = replace(limit, runs=0)
@@ -163,7 +190,7 @@ _UNWATCHED = Profile()
 
 
 def _loosened(profile: Profile) -> Profile:
-    return replace(profile, exact=False, failures=0, patterns=())
+    return replace(profile, failures=0, patterns=())
 
 
 def _counts_runs(recycle: Recycle) -> bool:

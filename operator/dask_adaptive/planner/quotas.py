@@ -14,6 +14,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.recycle import QuotaUse, RecyclePast
 from dask_adaptive.planner.due import Due as Due
 from dask_adaptive.planner.due import Scene, due, urgency
+from dask_adaptive.planner.due import has_spent as has_spent
 from dask_adaptive.planner.outliers import find_outliers
 from dask_adaptive.planner.quota_lines import QuotaLine as QuotaLine
 from dask_adaptive.planner.quota_lines import quota_lines as quota_lines

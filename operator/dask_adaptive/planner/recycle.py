@@ -21,7 +21,7 @@ from dask_adaptive.model.recycle import Replacing, Strategy
 from dask_adaptive.planner.asked import still_asked
 from dask_adaptive.planner.budget import Headcount, count_heads
 from dask_adaptive.planner.fleet import Fleet, is_replaced, set_apart
-from dask_adaptive.planner.quotas import Due
+from dask_adaptive.planner.quotas import Due, has_spent
 from dask_adaptive.planner.turns import Chooser, Gate, Scene, why_missing
 
 
@@ -110,6 +110,7 @@ def _failed_drains(fleet: Fleet, scene: Scene) -> dict[str, str]:
         for w in fleet.retiring
         if is_replaced(w)
         and w.leaving is Leaving.DRAINING
+        and not has_spent(w, scene.recycle)  # back in service it would get no task either
         and scene.now - since.get(w.name, scene.now) >= limit_s
         and fleet.in_service < min(scene.past.floors.get(w.name, 0), scene.desired)
     }
@@ -151,7 +152,7 @@ def _comes_back(worker: ObservedWorker, scene: Scene) -> bool:
         return True
     if worker.leaving_reason is Reason.DRIFTED:
         return False  # it would be what it was
-    if scene.recycle.strategy is Strategy.IN_PLACE:
+    if scene.recycle.strategy is Strategy.IN_PLACE or has_spent(worker, scene.recycle):
         return True
     free = scene.observed.free_gpus
     return worker.gpus > 0 and (free is None or free < worker.gpus)

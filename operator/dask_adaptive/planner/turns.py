@@ -66,6 +66,7 @@ class Chooser:
         )
         self._hasty = self._surging = 0
         self._gpus = scene.observed.free_gpus
+        self._is_still = not any(w.takes_tasks for w in fleet.active)
         self.left = scene.left
         self._why_missing = why_missing(fleet, scene)
         self.chosen: list[Candidate] = []
@@ -94,7 +95,7 @@ class Chooser:
                 self._wait(due, *against)
         elif (stormy := self._stormy(worker, one)) is not None:
             self._wait(one, *stormy)
-        elif self._by_surge(worker):
+        elif self._by_surge(worker, one):
             self._surge(worker, one)
         elif one.is_over:
             self._take(worker, one, by_surge=False)
@@ -109,10 +110,15 @@ class Chooser:
             )
         return Reason.RECYCLE_STORM, f"{due.message}; maxPerHour is used up"
 
-    def _by_surge(self, worker: ObservedWorker) -> bool:
+    def _by_surge(self, worker: ObservedWorker, due: Due) -> bool:
         if self._spare > 0 or worker.name in self._scene.past.floors:
             return True  # its replacement may be there already, on the last GPU
-        if not self._scene.rules.surge:
+        rules = self._scene.rules
+        # Where no worker takes tasks, none takes results either: without one more nobody can drain.
+        if due.is_spent and (not rules.surge or rules.hold):
+            if not (self._is_still and rules.is_scaled):
+                return False
+        elif not rules.surge:
             return False
         return not worker.gpus or (self._gpus is not None and self._gpus >= worker.gpus)
 
@@ -121,7 +127,12 @@ class Chooser:
         # one that waits for a budget must not keep those from leaving that use the budget up.
         is_hasty = self._is_hasty(worker, due)
         taken = self._hasty if is_hasty else self._surging + self._draining
-        if taken >= self._slots:
+        if due.is_spent and (taken >= self._slots or self._has_failed(worker)):
+            # It is of no use while it waits, so it need not wait for a replacement either.
+            if taken < self._slots:
+                self.aborting[worker.name] = self._why_missing
+            self._take(worker, due, by_surge=False)
+        elif taken >= self._slots:
             self._wait(due, Reason.BUDGET_EXHAUSTED, f"{due.message}; waits its turn (maxSurge)")
             if worker.paused:
                 self.useless.add(worker.name)
@@ -198,6 +209,9 @@ class Gate:
             return True  # it is missing from then on, whatever is done now
         budgets = self._scene.policy.disruption.budgets
         allowed = allowance(budgets, due.reason, max(1, self._heads.base))
+        if due.is_spent:
+            # It is missing already. But others have to take the results of those that drain.
+            return is_ready and self._heads.draining + self._begun < max(1, allowed)
         after = self._missing + worker.takes_tasks
         if after > allowed:
             missing = f"{self._missing} of {self._heads.base} are missing"

@@ -18,6 +18,7 @@ from dask_adaptive.model.observed import (
     Tally,
 )
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Quota
 from dask_adaptive.scheduler.demand import read_demand, read_quiet, read_wants
 from dask_adaptive.scheduler.meters import Metered, read_meters
 from dask_adaptive.scheduler.notes import NoteReader
@@ -26,6 +27,13 @@ from dask_adaptive_agent import wire
 
 #: Every so many snapshots the agent is asked for meters, whoever wants them.
 PROBE = 10
+
+#: Why the agent stops a worker; a kind that is not listed is about its end.
+_STOPS = {
+    wire.S_TASKS: Quota.TASKS,
+    wire.S_FAILURES: Quota.FAILURES,
+    wire.S_PATTERN: Quota.FAILURES,
+}
 
 #: What the agent is given as the reason of a retirement is a word of ours, unless others gave it.
 _REASONS = {reason.value: reason for reason in Reason}
@@ -143,6 +151,9 @@ class SnapshotReader:
         pins, leaving = _pins(snapshot), {r["slot"]: r for r in snapshot["retirements"]}
         departing = {r["slot"]: _departing(r) for r in snapshot.get("departures", ())}
         stops = {r["slot"]: r["message"] or r["kind"] for r in snapshot.get("stops", ())}
+        kinds = {
+            r["slot"]: _STOPS.get(r["kind"], Quota.LIFETIME) for r in snapshot.get("stops", ())
+        }
         rows = zip(*(columns[c] for c in wire.Columns.__annotations__), strict=True)
         return tuple(
             SchedulerWorker(
@@ -167,6 +178,7 @@ class SnapshotReader:
                 use=metered.use(slot),
                 lifetime_left_s=metered.lifetimes.get(slot, math.inf),
                 stopped=stops.get(slot, ""),
+                stopped_for=kinds.get(slot),
                 too_short=slot in metered.too_short,
             )
             for slot, status, processing, occupancy_ms, idle_ms, sole_bytes, memory in rows
