@@ -59,7 +59,7 @@ class Barriers:
                 self._add(key, now)
 
     def transition(self, key: Any, start: str, finish: str) -> None:
-        """To be called for each one; costs nothing for tasks that are no barrier."""
+        """To be called for each one to or from `waiting`."""
         if type(key) is str and key.startswith(BARRIER):
             if finish == "waiting":
                 self._add(key, self._clock())

@@ -407,6 +407,13 @@ def _answers_by_n(scheduler: Any, stock: Any) -> None:
         raise Mismatch("workers_to_close(n=0) names workers")
 
 
+def _is_upstreams(scheduler: Any, stock: Any) -> None:
+    """It is upstream's own, not another package's, which ours would replace as well."""
+    function = getattr(stock, "fset", None) or getattr(stock, "fget", None) or stock
+    if not str(getattr(function, "__module__", "")).startswith("distributed."):
+        raise Mismatch(f"{function!r:.80} is not upstream's")
+
+
 def relief(name: str) -> str:
     """The way out of what a relief patches."""
     return f"`spec.scheduler.relief.{name}: Disabled`"
@@ -510,6 +517,7 @@ IDENTITY_RPC = Target(
     "identity",
     "Answers from a message that is kept for up to a second.",
     way_out=relief("identity"),
+    guard=_is_upstreams,
 )
 CLIENT_HEARTBEAT = Target(
     _STREAM,
@@ -517,6 +525,7 @@ CLIENT_HEARTBEAT = Target(
     "Tells clients of workers to poll hardly at all, and others by how many people there are.",
     way_out=relief("clientInfo"),
     releases="2025.4.0 and later",
+    guard=_is_upstreams,
 )
 IS_IDLE = Target(
     f"{_SCHEDULER}:SchedulerState",
@@ -524,6 +533,7 @@ IS_IDLE = Target(
     "Asks the task groups that were busy lately, not all.",
     way_out=relief("idle"),
     releases="2023.5.1 and later",
+    guard=_is_upstreams,
 )
 PICKLE_DUMPS = Target(
     "distributed.protocol.pickle",
@@ -537,16 +547,32 @@ HOST = Target(
     "Parses each worker's address once.",
     way_out=relief("host"),
     releases="before 2025.4.0",
+    guard=_is_upstreams,
 )
 _TOTALS = "Keeps the totals of a task prefix at each change."
 TASK_STATE = Target(
-    f"{_SCHEDULER}:TaskState", "state", _TOTALS, way_out=relief("prefixes"), releases=_OLD
+    f"{_SCHEDULER}:TaskState",
+    "state",
+    _TOTALS,
+    way_out=relief("prefixes"),
+    releases=_OLD,
+    guard=_is_upstreams,
 )
 TASK_NBYTES = Target(
-    f"{_SCHEDULER}:TaskState", "set_nbytes", _TOTALS, way_out=relief("prefixes"), releases=_OLD
+    f"{_SCHEDULER}:TaskState",
+    "set_nbytes",
+    _TOTALS,
+    way_out=relief("prefixes"),
+    releases=_OLD,
+    guard=_is_upstreams,
 )
 GROUP_ADD = Target(
-    f"{_SCHEDULER}:TaskGroup", "add", _TOTALS, way_out=relief("prefixes"), releases=_OLD
+    f"{_SCHEDULER}:TaskGroup",
+    "add",
+    _TOTALS,
+    way_out=relief("prefixes"),
+    releases=_OLD,
+    guard=_is_upstreams,
 )
 LOG_EVENT = Target(
     _STREAM,

@@ -31,6 +31,7 @@ class AdaptivePlugin(SchedulerPlugin):
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self._handlers: dict[str, Any] = {}
+        self._waiting = agent.reliefs.waiting
 
     def install(self) -> None:
         scheduler: Any = self.agent.scheduler
@@ -95,7 +96,12 @@ class AdaptivePlugin(SchedulerPlugin):
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         # Cannot fail on what any release passes; Scheduler._transition guards it all the same.
-        self.agent.barriers.transition(key, start, finish)
+        if finish == "waiting":
+            for begins in self._waiting:
+                begins(key)
+            self.agent.barriers.transition(key, start, finish)
+        elif start == "waiting":
+            self.agent.barriers.transition(key, start, finish)
 
     def restart(self, scheduler: Scheduler) -> None:
         # Scheduler.restart guards it; `restarts` cannot fail.

@@ -16,6 +16,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install, uninstall
 from dask_adaptive_agent.relief import host
 from dask_adaptive_agent.relief.host import Host
+from support.patched import clear_shared
 
 STOCK = WorkerState.__dict__["host"]  # at import no test has run yet
 ONLY = pytest.mark.skipif(bool(Host.needless()), reason=Host.needless() or "needed")
@@ -30,9 +31,10 @@ ADDRESSES = (
 @pytest.fixture(autouse=True)
 def _its_own_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedulers of other tests may have closed without taking it out."""
+    clear_shared()
+    host._hosts.clear()
     if not Host.needless():
         monkeypatch.setattr(WorkerState, "host", STOCK)
-    monkeypatch.setattr(host, "_patch", host._Patch())
 
 
 def worker(address: str) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from inspect import getsource
 from typing import Any
 
 import pytest
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import ALL_TASK_STATES, SchedulerState
 from distributed.utils_test import gen_cluster, gen_test
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +16,8 @@ from hypothesis import strategies as st
 
 from dask_adaptive_agent.relief import idle
 from dask_adaptive_agent.relief.base import Mismatch, Place
-from dask_adaptive_agent.relief.idle import Idle, busy_states
+from dask_adaptive_agent.relief.idle import PLUGIN, Idle, busy_states
+from support.patched import clear_shared
 from support.relief_driven import alone, key_of
 from support.relief_work import STOCK_IS_IDLE, Compared, Work, do
 
@@ -25,22 +28,39 @@ TABLE = SchedulerState._TRANSITIONS_TABLE
 REST = {"released", "memory", "erred", "forgotten"}
 
 
+class Told(SchedulerPlugin):
+    """As the agent's plugin, which tells the relief of tasks that wait."""
+
+    name = PLUGIN
+
+    def __init__(self, place: Place) -> None:
+        self._waiting = place.waiting
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        if finish == "waiting":
+            for begins in self._waiting:
+                begins(key)
+
+
 @pytest.fixture(autouse=True)
-def _nobody_holds() -> None:
-    """Schedulers of other tests may have closed without taking it out."""
-    for holder in list(idle._PATCH._holders):
-        idle._PATCH.let_go(holder)
+def _nobody_holds() -> Iterator[None]:
+    """Relief that a failed test has left does not concern the next one."""
+    yield
+    clear_shared()
 
 
 def installed(s: Any) -> Idle:
     relief = Idle(Place(s, lambda: 0.0, lambda *_: None, lambda _: None))
+    others = {name: plugin for name, plugin in s.plugins.items() if name != PLUGIN}
+    s.plugins.clear()
+    s.plugins.update({PLUGIN: Told(relief.place), **others})
     relief.install()
     relief.check()
     return relief
 
 
 def is_stock(s: Any) -> bool:
-    return "_TRANSITIONS_TABLE" not in s.__dict__ and s._TRANSITIONS_TABLE is TABLE
+    return s not in idle._BEGUN and "is_idle" not in s.__dict__
 
 
 def test_it_is_needed_exactly_where_upstream_asks_all_groups() -> None:
@@ -49,7 +69,7 @@ def test_it_is_needed_exactly_where_upstream_asks_all_groups() -> None:
 
 @ONLY
 def test_a_task_leaves_rest_through_one_transition_only() -> None:
-    busy = set(busy_states())
+    busy = set(busy_states(STOCK))
     assert set(ALL_TASK_STATES) - REST == busy - {"erred"}  # which 2023.5.1 takes for busy
     for (start, finish), function in TABLE.items():
         entered = {state for state in busy if f'.state = "{state}"' in getsource(function)}
@@ -112,7 +132,7 @@ def test_each_step_of_any_life_gives_upstreams_answer(
             for n, (deed, i) in enumerate(deeds):
                 if n == comes_at:
                     relief = installed(driven.s)
-                    driven.s._TRANSITIONS_TABLE.begun._room = room
+                    idle._BEGUN[driven.s]._room = room
                 await do(driven, deed, i)
                 compared.compare()
             if relief is not None:
@@ -137,7 +157,7 @@ async def test_groups_that_are_gone_are_not_kept_while_others_are_busy() -> None
             assert not driven.s.is_idle
 
         assert 1 == len(driven.s.task_groups)
-        noted = driven.s._TRANSITIONS_TABLE.begun._begun
+        noted = idle._BEGUN[driven.s]._begun
         assert len(noted) <= idle._ROOM + 1
 
 

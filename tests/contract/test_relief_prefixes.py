@@ -15,9 +15,9 @@ from distributed.utils_test import gen_cluster, gen_test
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_adaptive_agent.relief import prefixes
 from dask_adaptive_agent.relief.base import Mismatch, Place
 from dask_adaptive_agent.relief.prefixes import Prefixes
+from support.patched import clear_shared
 from support.relief_driven import alone, key_of
 from support.relief_work import Compared, Work, apart, do
 
@@ -33,9 +33,7 @@ STOCK = {
 @pytest.fixture(autouse=True)
 def _nobody_holds() -> None:
     """Schedulers of other tests may have closed without taking it out."""
-    for patch in prefixes._PATCHES:
-        for holder in list(patch._holders):
-            patch.let_go(holder)
+    clear_shared()
 
 
 def relief_of(s: Any, given_up: list[str] | None = None) -> Prefixes:

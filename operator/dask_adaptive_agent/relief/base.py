@@ -10,8 +10,8 @@ answers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.patching import Mismatch as Mismatch
@@ -31,6 +31,8 @@ class Place:
     tell: Callable[[str, str], None]
     #: Says that it can't go on, and why: it is taken out, and the stock code serves.
     give_up: Callable[[str], None]
+    #: Called with the key of each task that has got to `waiting`; must not raise.
+    waiting: list[Callable[[Any], None]] = field(default_factory=list)
 
 
 class Relief:

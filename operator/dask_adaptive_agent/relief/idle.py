@@ -5,8 +5,8 @@ The relief `idle`: whether a scheduler is idle is known without a walk over all 
 it (`Scheduler.update_graph`, later `_create_taskstate_from_graph`): 24 ms at 50,000 groups.
 
 A group can have become busy only through a transition from a state of rest to one that is none;
-upstream has one such, from released to waiting. So groups are noted when a task of theirs takes it,
-and only those are asked, each until it is seen at rest.
+upstream has one such, from released to waiting. So groups are noted when the agent's plugin hears
+that a task of theirs waits, and only those are asked, each until it is seen at rest.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import distributed.scheduler
 
-from dask_adaptive_agent import wire
+from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.relief.base import Mismatch, Place, Relief
-from dask_adaptive_agent.relief.classwide import ClassWide, expect
-from dask_adaptive_agent.transitions import Pair, Replaced, Transition, Transitions
 
 upstream: Any = distributed.scheduler
+
+#: The name of the agent's plugin.
+PLUGIN = "dask-adaptive"
 
 #: So many groups may be noted before those at rest are struck off, even while others are busy.
 _ROOM = 1024
 
 
 class Begun:
-    """Groups that may be busy, of one scheduler. Found by its property through its transitions."""
+    """Groups that may be busy, of one scheduler."""
 
     __slots__ = ("_begun", "_busy_states", "_room", "_witness")
 
@@ -39,21 +41,8 @@ class Begun:
         self._room = _ROOM
         self._witness: Any = None  # the group that was busy when last asked
 
-    def pairs(self, table: Iterable[Pair]) -> list[Pair]:
-        """The transitions by which tasks leave rest."""
-        busy = self._busy_states
-        return [pair for pair in table if pair[1] in busy and pair[0] not in busy]
-
-    def noting(self, stock: Transition) -> Transition:
-        begun = self._begun
-
-        def transition(state: Any, key: Any, stimulus_id: str, **kwargs: Any) -> Any:
-            ts = state.tasks.get(key)
-            if ts is not None:
-                begun[ts.group] = None
-            return stock(state, key, stimulus_id, **kwargs)
-
-        return transition
+    def add(self, group: Any) -> None:
+        self._begun[group] = None
 
     def _is_busy(self, group: Any) -> bool:
         return any(map(group.states.__getitem__, self._busy_states))
@@ -85,22 +74,19 @@ class Begun:
         self._room = 2 * len(begun) + _ROOM
 
 
-def _stock_is_idle() -> Any:
-    return upstream.SchedulerState.__dict__.get("is_idle")
+#: By scheduler; those without the relief get the stock answer.
+_BEGUN: WeakKeyDictionary[Any, Begun] = WeakKeyDictionary()
 
 
-def _is_idle(self: Any) -> bool:
-    table = self._TRANSITIONS_TABLE
-    if type(table) is Transitions and table.begun is not None:
-        return table.begun.is_idle(self.task_groups)  # type: ignore[no-any-return]
-    return _PATCH.below.fget(self)  # type: ignore[no-any-return]
+def _answering(stock: property) -> property:
+    def is_idle(self: Any) -> bool:
+        begun = _BEGUN.get(self)
+        # Without the plugin, which anybody may remove, nobody notes what begins.
+        if begun is None or PLUGIN not in self.plugins:
+            return stock.fget(self)  # type: ignore[misc, no-any-return]
+        return begun.is_idle(self.task_groups)
 
-
-_PATCH = ClassWide(
-    upstream.SchedulerState,
-    "is_idle",
-    property(_is_idle, doc=getattr(_stock_is_idle(), "__doc__", None)),
-)
+    return property(is_idle, doc=stock.__doc__)
 
 
 class Idle(Relief):
@@ -110,38 +96,37 @@ class Idle(Relief):
 
     def __init__(self, place: Place, choice: str = wire.AUTO) -> None:
         super().__init__(place, choice)
-        self._transitions: Replaced | None = None
+        self._stock: Any = None
 
     @classmethod
     def needless(cls) -> str:
-        has_it = _stock_is_idle() is not None
+        has_it = hasattr(upstream.SchedulerState, "is_idle")
         return "" if has_it else "distributed before 2023.5.1 never asks whether it is idle"
 
     def install(self) -> None:
         scheduler: Any = self.place.scheduler
-        _look(scheduler)
-        try:
-            self._transitions = ours = Replaced(scheduler)
-        except LookupError as error:
-            raise Mismatch(str(error)) from None
-        begun = Begun(busy_states(), scheduler.task_groups.values())
-        for pair in begun.pairs(list(ours.table)):
-            ours.replace(pair, begun.noting)
-        ours.table.begun = begun
-        _PATCH.hold(self)
+        patch = self.patches.put(patching.IS_IDLE, _answering)
+        self._stock = patch.stock
+        busy = _look(scheduler, self._stock)
+        _BEGUN[scheduler] = Begun(busy, scheduler.task_groups.values())
+        self.place.waiting.append(self._begins)
 
     def check(self) -> None:
         scheduler: Any = self.place.scheduler
-        if scheduler.is_idle is not _PATCH.below.fget(scheduler):
+        if scheduler.is_idle is not self._stock.fget(scheduler):
             raise Mismatch("what it says of this scheduler is not what upstream says")
 
     def uninstall(self) -> None:
-        ours, self._transitions = self._transitions, None
-        if ours is None:
-            return
-        ours.table.begun = None
-        ours.undo()
-        _PATCH.let_go(self)
+        _BEGUN.pop(self.place.scheduler, None)
+        if self._begins in self.place.waiting:
+            self.place.waiting.remove(self._begins)
+        super().uninstall()
+
+    def _begins(self, key: Any) -> None:
+        ts = self.place.scheduler.tasks.get(key)
+        begun = _BEGUN.get(self.place.scheduler)
+        if ts is not None and begun is not None:
+            begun.add(ts.group)
 
 
 #: States that are not rest, as upstream has them, and as 2023.5.1 had them, which writes "error"
@@ -150,35 +135,41 @@ _BUSY = {"waiting", "queued", "processing", "no-worker"}
 _BUSY_AS_KNOWN = (_BUSY, _BUSY | {"erred"})
 
 
-def busy_states() -> list[str]:
-    """Ask upstream, one state after the other, whether a scheduler with such a task is idle."""
-    asked = _PATCH.stock.fget
+def busy_states(stock: Any) -> list[str]:
+    """
+    Ask upstream, one state after the other, whether a scheduler with such a task is idle.
+
+    Raises `Mismatch` if it asks anything else of a scheduler, or not each group.
+    """
     done = getattr(upstream.TaskGroup, "done", None)
-    busy = []
-    for state in upstream.ALL_TASK_STATES:
-        group = SimpleNamespace(states={**dict.fromkeys(upstream.ALL_TASK_STATES, 0), state: 1})
-        group.done = done is not None and done.fget(group)
-        if not asked(SimpleNamespace(task_groups={"group": group})):
-            busy.append(state)
+
+    def is_idle(*states: str) -> bool:
+        groups = {}
+        for state in states:
+            counts = {**dict.fromkeys(upstream.ALL_TASK_STATES, 0), state: 1}
+            groups[state] = group = SimpleNamespace(states=counts)
+            group.done = done is not None and done.fget(group)
+        return stock.fget(SimpleNamespace(task_groups=groups))  # type: ignore[no-any-return]
+
+    try:
+        busy = [state for state in upstream.ALL_TASK_STATES if not is_idle(state)]
+        rest = [state for state in upstream.ALL_TASK_STATES if state not in busy]
+        answers = is_idle(), is_idle(*rest), *(is_idle(*rest, state) for state in busy)
+    except Exception as error:
+        raise Mismatch(f"is_idle asks more than is known: {error!r:.200}") from None
+    if answers != (True, True, *(False for _ in busy)):
+        raise Mismatch("is_idle is not whether each group is at rest")
     return busy
 
 
-def _look(scheduler: Any) -> None:
-    """Whether upstream is what this stands in for. Raises `Mismatch`."""
-    stock = getattr(_PATCH.stock, "fget", None)
-    name = "SchedulerState.is_idle"
-    if hasattr(upstream.TaskGroup, "done"):
-        expect(stock, name, "all", "task_groups", "values", "done")
-    else:
-        expect(stock, name, "all", "task_groups", "values", "states", "items")
-    if type(scheduler).is_idle is not upstream.SchedulerState.__dict__["is_idle"]:
+def _look(scheduler: Any, stock: Any) -> list[str]:
+    """States that are not rest. Raises `Mismatch` where upstream is not what this stands in for."""
+    if "is_idle" in vars(type(scheduler)):
         raise Mismatch("this class of scheduler has an is_idle of its own")
-    transition = upstream.SchedulerState._transition
-    if "_TRANSITIONS_TABLE" not in transition.__code__.co_names:
-        raise Mismatch("transitions are not looked up in the table any more")
-    busy = set(busy_states())
-    if busy not in _BUSY_AS_KNOWN:
+    busy = busy_states(stock)
+    if set(busy) not in _BUSY_AS_KNOWN:
         raise Mismatch(f"states that are not rest are others than expected: {sorted(busy)}")
-    leaving = {pair for pair in scheduler._TRANSITIONS_TABLE if pair[1] in busy - {"erred"}}
-    if {old for old, _ in leaving} - busy != {"released"}:
+    leaving = {pair for pair in scheduler._TRANSITIONS_TABLE if pair[1] in set(busy) - {"erred"}}
+    if {old for old, _ in leaving} - set(busy) != {"released"}:
         raise Mismatch("tasks get to work in other ways than expected")
+    return busy

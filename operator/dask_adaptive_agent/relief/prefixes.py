@@ -11,10 +11,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from dask_adaptive_agent import wire
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.patching import Patch
 from dask_adaptive_agent.relief import totals
 from dask_adaptive_agent.relief.base import Mismatch, Place, Relief
-from dask_adaptive_agent.relief.classwide import ClassWide, expect
 from dask_adaptive_agent.relief.totals import KeptPrefix, upstream
 
 #: What upstream works out at each read.
@@ -28,15 +28,15 @@ _SLOTS = {
 #: So many groups are worked out in upstream's way, to prove ours, when it is put in.
 _PROVEN_GROUPS = 2_000
 
-_STATE = upstream.TaskState.state
+
+def _set_state(stock: Any) -> property:
+    return property(stock.fget, totals.set_state, doc=stock.__doc__)
+
+
 _PATCHES = (
-    ClassWide(
-        upstream.TaskState,
-        "state",
-        property(_STATE.fget, totals.set_state, doc=_STATE.__doc__),
-    ),
-    ClassWide(upstream.TaskState, "set_nbytes", totals.set_nbytes),
-    ClassWide(upstream.TaskGroup, "add", totals.add_task),
+    (patching.TASK_STATE, _set_state),
+    (patching.TASK_NBYTES, lambda stock: totals.set_nbytes),
+    (patching.GROUP_ADD, lambda stock: totals.add_task),
 )
 
 
@@ -75,6 +75,7 @@ class Prefixes(Relief):
     def __init__(self, place: Place, choice: str = wire.AUTO) -> None:
         super().__init__(place, choice)
         self._prefixes: _Converting | None = None
+        self._patched: list[Patch] = []
 
     @classmethod
     def needless(cls) -> str:
@@ -88,10 +89,12 @@ class Prefixes(Relief):
             raise Mismatch("Scheduler.task_prefixes is not upstream's dict")
         if any(ts.prefix is not ts.group.prefix for ts in scheduler.tasks.values()):
             raise Mismatch("a group of this scheduler has tasks of several prefixes")
+        stock = _lives_of_samples()
+        self._patched = [self.patches.put(target, wrap) for target, wrap in _PATCHES]
+        if _lives_of_samples() != stock:
+            raise Mismatch("what keeps the totals does something else than upstream")
         self._prefixes = ours = _Converting(scheduler.task_prefixes)
         ours.drifted = self.place.give_up
-        for patch in _PATCHES:
-            patch.hold(self)
         for prefix in ours.values():
             totals.convert(prefix, self.place.give_up)
         scheduler.task_prefixes = ours
@@ -111,17 +114,15 @@ class Prefixes(Relief):
 
     def uninstall(self) -> None:
         ours, self._prefixes = self._prefixes, None
-        if ours is None:
-            return
-        _restore(ours)
-        scheduler: Any = self.place.scheduler
-        if scheduler.task_prefixes is ours:
-            scheduler.task_prefixes = dict(ours)
-        for patch in _PATCHES:
-            patch.let_go(self)
+        if ours is not None:
+            _restore(ours)
+            scheduler: Any = self.place.scheduler
+            if scheduler.task_prefixes is ours:
+                scheduler.task_prefixes = dict(ours)
+        super().uninstall()
 
     def counts(self) -> dict[str, int]:
-        if not all(patch.is_in_place for patch in _PATCHES):
+        if not all([patch.is_called for patch in self._patched]):
             self.place.give_up("another package has replaced what keeps the totals")
         return {"prefixes": len(self._prefixes or ())}
 
@@ -133,22 +134,42 @@ def _look() -> None:
         raise Mismatch("TaskPrefix of distributed.scheduler has other attributes than expected")
     if any(old == "forgotten" for old, _ in upstream.SchedulerState._TRANSITIONS_TABLE):
         raise Mismatch("forgotten tasks can come back in this release of distributed")
-    set_state, set_nbytes, add = (patch.stock for patch in _PATCHES)
-    setter = getattr(set_state, "fset", None)
-    expect(setter, "TaskState.state", "group", "states", "_state", "prefix", "state_counts")
-    expect(set_nbytes, "TaskState.set_nbytes", "nbytes", "group", "nbytes_total", "who_has")
-    expect(add, "TaskGroup.add", "states", "state", "group")
-    merged = ("merge_with", "sum", "states")
-    for name, uses in (
-        ("states", (*merged, "groups")),
-        ("active_states", (*merged, "active")),
-        ("active", ("any", "groups", "items", "states")),
-        ("nbytes_total", ("sum", "nbytes_total", "groups")),
-        ("duration", ("sum", "duration", "groups")),
-        ("types", ("types", "groups")),
-    ):
-        expect(getattr(prefix, name).fget, f"TaskPrefix.{name}", *uses)
-    expect(prefix.__len__, "TaskPrefix.__len__", "sum", "map", "len", "groups")
+
+
+class _Worker:
+    nbytes = 0
+
+
+def _facts(of: Any) -> dict[str, str]:
+    """What it holds itself; it refers to objects that are others each time."""
+    held = {name: getattr(of, name, None) for name in type(of).__slots__}
+    plain = (int, float, str, dict, set, type(None))
+    return {
+        name: repr(value)
+        for name, value in held.items()
+        if isinstance(value, plain) and name != "who_has"
+    }
+
+
+def _lives_of_samples() -> list[Any]:
+    """All that is known of some tasks, their groups and prefix, step by step."""
+    steps = []
+    prefix: Any = upstream.TaskPrefix("life")
+    group: Any = upstream.TaskGroup("life")
+    group.prefix = prefix
+    prefix.groups.append(group)
+    worker = _Worker()
+    for key, states in (("life-1", ("waiting", "memory", "released")), ("life-2", ("erred",))):
+        ts: Any = upstream.TaskState(key, None, "released")
+        ts.prefix = prefix
+        group.add(ts)
+        ts.who_has = {worker}
+        ts.set_nbytes(len(states))
+        ts.set_nbytes(10)
+        for state in states:
+            ts.state = state
+            steps.append([worker.nbytes, *map(_facts, (ts, group, prefix))])
+    return steps
 
 
 def _sample() -> KeptPrefix:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.relief.base import Mismatch, Place, Relief
 from dask_adaptive_agent.relief.choices import choice_of
-from dask_adaptive_agent.relief.kinds import KINDS
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
+
+
+#: All reliefs, by name, in the order in which they are applied.
+KINDS = {
+    "prefixes": "dask_adaptive_agent.relief.prefixes:Prefixes",
+    "idle": "dask_adaptive_agent.relief.idle:Idle",
+    "pickling": "dask_adaptive_agent.relief.pickling:Pickling",
+    "host": "dask_adaptive_agent.relief.host:Host",
+    "identity": "dask_adaptive_agent.relief.identity:Identity",
+    "clientInfo": "dask_adaptive_agent.relief.client_info:ClientInfo",
+}
 
 
 class _State(NamedTuple):
@@ -36,10 +47,12 @@ class Reliefs:
         scheduler: Scheduler,
         clock: Callable[[], float],
         tell: Callable[[str, str], None],
-        kinds: Sequence[type[Relief]] = KINDS,
+        kinds: Mapping[str, str] = KINDS,
     ) -> None:
         self._scheduler, self._clock, self._tell = scheduler, clock, tell
-        self._kinds = {kind.name: kind for kind in kinds}
+        #: Called with the key of each task that has got to `waiting`.
+        self.waiting: list[Callable[[Any], None]] = []
+        self._kinds = kinds
         self._states: dict[str, _State] = {}
         self._choices: dict[str, str] = {}
         self._active: dict[str, Relief] = {}
@@ -60,6 +73,13 @@ class Reliefs:
         self._choices.clear()
         self._states.clear()
 
+    def in_force(self) -> dict[str, bool]:
+        """What they have changed of upstream's code; see `Patches.in_force`."""
+        out: dict[str, bool] = {}
+        for relief in self._active.values():
+            out.update(relief.patches.in_force())
+        return out
+
     def get(self, name: str) -> Relief | None:
         """The relief of that name, if it is active."""
         return self._active.get(name)
@@ -73,13 +93,16 @@ class Reliefs:
     def _apply(self, name: str, choice: str) -> _State:
         if choice == wire.DISABLED:
             return _State(wire.R_DISABLED, f"spec.scheduler.relief.{name} says so")
-        kind = self._kinds[name]
         try:
+            # Imported here: what it imports may be gone from a newer release, and only it with it.
+            module, _, attribute = self._kinds[name].partition(":")
+            kind: type[Relief] = getattr(import_module(module), attribute)
             why = kind.needless()
             if why:
                 return _State(wire.R_NOT_NEEDED, why)
             give_up = partial(self._failed, name)
-            relief = kind(Place(self._scheduler, self._clock, self._tell, give_up), choice)
+            place = Place(self._scheduler, self._clock, self._tell, give_up, self.waiting)
+            relief = kind(place, choice)
         except Exception as error:
             logger.exception("Relief %s can't be made", name)
             return self._told(name, f"it can't be made: {error!r:.200}")
