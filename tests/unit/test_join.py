@@ -264,3 +264,14 @@ def test_a_worker_that_the_agent_has_stopped_is_in_service(
     status: str, stopped: str, expected: bool
 ) -> None:
     assert expected is only(joined(process("w", status=status, stopped=stopped))).in_service
+
+
+@pytest.mark.parametrize("names", [("w",), ("w-0", "w-1")])
+def test_a_worker_that_ends_too_soon_is_in_service_and_takes_no_tasks(
+    names: tuple[str, ...],
+) -> None:
+    """Else nobody would replace it: it has the status of one that is being closed by somebody."""
+    short: dict[str, Any] = {"status": "closing_gracefully", "too_short": True}
+    seen = only(joined(*(process(name, **short) for name in names)))
+
+    assert (True, False) == (seen.in_service, seen.takes_tasks)

@@ -725,6 +725,40 @@ def test_every_worker_is_replaced_in_the_end_and_the_number_is_what_it_was() -> 
     assert 6 == len(world.hands) == world.replicas == world.in_service
 
 
+@pytest.mark.parametrize(
+    ("world", "past", "expected"),
+    [
+        pytest.param(
+            cluster([busy("a", ends_in_s=121.0), B, C, busy("d")], target=4, expected_s=100.0),
+            {}, [], id="it-has-time-for-another-task-once-its-replacement-is-there",
+        ),
+        pytest.param(
+            cluster([busy("a", ends_in_s=119.0), B, C, busy("d")], target=4, expected_s=100.0),
+            {}, ["=5"], id="asked-for-before-the-agent-keeps-tasks-from-it",
+        ),
+        pytest.param(
+            cluster(
+                [busy("a", ends_in_s=105.0, too_short=True), B, C, busy("d"), pending("e")],
+                target=4, expected_s=100.0,
+            ),
+            {"desired": 4, "floors": {"a": 4}}, [], id="it-gets-none-and-keeps-its-results",
+        ),
+        pytest.param(
+            cluster(
+                [busy("a", ends_in_s=105.0, too_short=True), B, C, busy("d"), busy("e")],
+                target=5, expected_s=100.0,
+            ),
+            {"desired": 4, "floors": {"a": 4}}, ["retire a"], id="retired-when-the-other-is-there",
+        ),
+    ],
+)  # fmt: skip
+def test_who_ends_soon_is_replaced_before_it_is_short_of_time(
+    world: ObservedCluster, past: dict[str, Any], expected: list[str]
+) -> None:
+    """A margin of 10 s before its end, and a new worker takes 10 s."""
+    assert expected == actions(decide(world, past_of(**past), tasks=TaskQuota()))
+
+
 STILL = cluster([busy(n, **AT_EXACT) for n in "abcd"], target=4)
 ONE_WORKS = cluster([busy(n, **AT_EXACT) for n in "abc"] + [busy("d")], target=4)
 ABORTED = RecyclePast(aborted={"a": (NOW + 60.0, "no replacement within 10m")})

@@ -133,8 +133,7 @@ def _joined(
         sole_bytes=one.sole_bytes,
         closable=one.closable,
         actors=one.actors,
-        # One that the agent has stopped has the status of one that is being closed.
-        in_service=one.status in _IN_SERVICE or (alone and bool(one.stopped)),
+        in_service=one.status in _IN_SERVICE or (alone and one.is_cordoned),
         pins=_distinct((one.pins,)) if len(one.pins) > 1 else one.pins,
         manual_pin=worker.manual_pin,
         leaving=one.leaving,
@@ -168,7 +167,7 @@ def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
     """Several processes of one worker, which come and go together."""
     if not processes:
         return _NOBODY
-    serves = all(p.status in _IN_SERVICE or p.stopped for p in processes)
+    serves = all(p.status in _IN_SERVICE or p.is_cordoned for p in processes)
     status = "paused" if all(p.status == "paused" for p in processes) else "running"
     return SchedulerWorker(
         name=processes[0].name,

@@ -86,7 +86,12 @@ class SchedulerWorker:
     lifetime_left_s: float = math.inf  # by Dask's own --lifetime
     stopped: str = ""  # not empty: gets no more tasks, and why
     stopped_for: Quota | None = None
-    too_short: bool = False  # kept from a task that waits, because it ends too soon
+    too_short: bool = False  # gets no more tasks: it ends too soon for some of those that wait
+
+    @property
+    def is_cordoned(self) -> bool:
+        """Whether the agent keeps new tasks from it, by the status of one that is being closed."""
+        return bool(self.stopped) or self.too_short
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +317,7 @@ class ObservedWorker:
     @property
     def takes_tasks(self) -> bool:
         """Whether it is of use for new work."""
-        return not self.stopped and not self.paused
+        return not self.stopped and not self.too_short and not self.paused
 
     @property
     def is_pinned(self) -> bool:

@@ -38,8 +38,8 @@ class Headcount:
 
     base: int
     in_service: int  # connected and not leaving, those that take no new tasks included
-    stopped: int  # of them: kept from new tasks by their scheduler
-    paused: int = 0  # of the others: by themselves
+    stopped: int  # of them: kept from new tasks by their scheduler, for a quota
+    paused: int = 0  # of the others: by themselves, or because they end too soon
     draining: int = 0  # to be replaced
 
     @property
@@ -65,7 +65,7 @@ def count_heads(fleet: Fleet, past: Past, wanted: int) -> Headcount:
         base=min(wanted, known),
         in_service=len(serving),
         stopped=sum(bool(w.stopped) for w in serving),
-        paused=sum(w.paused and not w.stopped for w in serving),
+        paused=sum((w.paused or w.too_short) and not w.stopped for w in serving),
         draining=sum(
             is_replaced(w) and w.leaving is Leaving.DRAINING
             for w in (*fleet.retiring, *fleet.restarting)
