@@ -44,6 +44,7 @@ from dask_adaptive_agent.settings import (
     number,
     one_of,
     optional_names,
+    shown,
     text,
 )
 from dask_adaptive_agent.shuffle_wait import ShuffleWait
@@ -229,7 +230,7 @@ class Agent:
     def limit(self, request: Request) -> wire.LimitAnswer:
         session = text(request, "session")
         if session != self.session:
-            raise Invalid(f"session {session!r:.80} has ended; observe, then send limits for that")
+            raise Invalid(f"session {shown(session)} has ended; observe, then send limits for that")
         self.limits.told(request)
         self.roster.sync()
         stopped = self.stops.told()

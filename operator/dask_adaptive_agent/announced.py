@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from dask_adaptive_agent.settings import LONGEST_MS, Invalid, Request, number, text
+from dask_adaptive_agent.settings import LONGEST_MS, Invalid, Request, number, shown, text
 
 #: How much of a message is kept, whatever it holds.
 ARRIVALS, WORKERS, DECISIONS, LETTERS = 50, 200, 50, 200
@@ -130,19 +130,19 @@ def _rows(request: Request, key: str, most: int, kinds: tuple[type, ...]) -> lis
     """Rows of these kinds of values, texts cut; msgpack gives tuples as well as lists."""
     value = request.get(key) or ()
     if not isinstance(value, (list, tuple)):
-        raise Invalid(f"{key} must be a list, not {value!r:.80}")
+        raise Invalid(f"{key} must be a list, not {shown(value)}")
     rows = []
     for row in value[:most]:
         if not isinstance(row, (list, tuple)) or len(row) != len(kinds):
-            raise Invalid(f"{key} must have rows of {len(kinds)} values, not {row!r:.80}")
+            raise Invalid(f"{key} must have rows of {len(kinds)} values, not {shown(row)}")
         for one, kind in zip(row, kinds):
             if not isinstance(one, kind) or isinstance(one, bool):
-                raise Invalid(f"{key} must have {kind.__name__} where it has {one!r:.80}")
+                raise Invalid(f"{key} must have {kind.__name__} where it has {shown(one)}")
         rows.append(tuple(one[:LETTERS] if isinstance(one, str) else one for one in row))
     return rows
 
 
 def _count(value: int) -> int:
     if not 0 <= value <= LONGEST_MS:
-        raise Invalid(f"arriving must have numbers from 0 to {LONGEST_MS}, not {value!r:.80}")
+        raise Invalid(f"arriving must have numbers from 0 to {LONGEST_MS}, not {shown(value)}")
     return value

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_adaptive_agent.settings import LONGEST_MS, Invalid, Request, flag, number
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.settings import LONGEST_MS, Invalid, Request, bounded, flag, number, shown
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -152,7 +153,8 @@ def _limits(request: Request, profiles: Sequence[Profile], now: float) -> dict[s
 def _profiles(request: Request) -> tuple[Profile, ...]:
     value = request.get("profiles", ())
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, dict) for one in value):
-        raise Invalid(f"profiles must be a list of maps, not {value!r:.80}")
+        raise Invalid(f"profiles must be a list of maps, not {shown(value)}")
+    bounded("profiles", len(value), wire.MOST_ENTRIES, "entries")
     return tuple([_profile(one) for one in value])
 
 
@@ -179,13 +181,13 @@ def _pattern(said: str) -> re.Pattern[str]:
     try:
         return re.compile(said)
     except (re.error, RecursionError, OverflowError) as error:
-        raise Invalid(f"pattern {said!r:.80} is no regular expression: {error}") from None
+        raise Invalid(f"pattern {shown(said)} is no regular expression: {error}") from None
 
 
 def _deviations(said: Request) -> float:
     value = said.get("deviations", 2.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:
-        raise Invalid(f"deviations must be a number from 0 to 100, not {value!r:.80}")
+        raise Invalid(f"deviations must be a number from 0 to 100, not {shown(value)}")
     return float(value)
 
 
@@ -194,7 +196,10 @@ def _column(request: Request, key: str, kind: type) -> Sequence[Any]:
     # `type`, not isinstance: True is no number of runs.
     if not isinstance(value, (list, tuple)) or not all([type(one) is kind for one in value]):
         what = "text" if kind is str else "whole numbers"
-        raise Invalid(f"{key} must be a list of {what}, not {value!r:.80}")
+        raise Invalid(f"{key} must be a list of {what}, not {shown(value)}")
+    bounded(key, len(value), wire.MOST_ENTRIES, "entries")
+    if kind is str:
+        bounded(key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry")
     return value
 
 

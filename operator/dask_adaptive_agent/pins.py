@@ -7,6 +7,9 @@ import math
 from collections.abc import Callable, Iterable, KeysView
 from typing import NamedTuple
 
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.settings import Refused
+
 #: (source, owner): whoever asks again under the same one renews.
 Claimant = tuple[str, str]
 
@@ -89,11 +92,18 @@ class PinTable:
 
         Returns:
             Seconds granted, the least of all names: `ttl_s`, or what is left of `total_s`.
+
+        Raises:
+            Refused: There would be more leases than the table holds; nothing was claimed.
         """
         self._purge()
         now = self._clock()
         granted_s = ttl_s
+        names = list(names)
         claimed = self._by_claimant.get((source, owner), {})
+        new = sum([name not in claimed for name in names])
+        _has_room(len(claimed) + new, wire.MOST_PINS_OF_OWNER, "of one owner")
+        _has_room(self._count + new, wire.MOST_PINS, "in all")
         for name in names:
             since = claimed[name].since if name in claimed else now
             latest = since + total_s
@@ -223,3 +233,8 @@ class PinTable:
             if now < until:
                 break
             del self._spent[claimant]
+
+
+def _has_room(count: int, most: int, whose: str) -> None:
+    if count > most:
+        raise Refused(f"there may be at most {most} pins {whose}, and these would make {count}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
+
+import msgpack  # type: ignore[import-untyped]
 
 from dask_adaptive_agent import wire
 
@@ -79,17 +82,31 @@ class Settings:
         }
 
 
+def shown(value: Any) -> str:
+    """A value as messages show it, however large it is, and whether or not it can be shown."""
+    try:
+        return reprlib.repr(value)[:80]
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def bounded(key: str, count: int, most: int, what: str) -> None:
+    """Raises `Invalid` where there is more of something than a request may hold."""
+    if count > most:
+        raise Invalid(f"{key} must have at most {most} {what}, not {count}")
+
+
 def flag(request: Request, key: str, default: bool) -> bool:
     value = request.get(key, default)
     if not isinstance(value, bool):
-        raise Invalid(f"{key} must be true or false, not {value!r:.80}")
+        raise Invalid(f"{key} must be true or false, not {shown(value)}")
     return value
 
 
 def number(request: Request, key: str, default: int, *, low: int = 0, high: int = 2**53) -> int:
     value = request.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise Invalid(f"{key} must be a whole number from {low} to {high}, not {value!r:.80}")
+        raise Invalid(f"{key} must be a whole number from {low} to {high}, not {shown(value)}")
     return value
 
 
@@ -106,21 +123,27 @@ def mapping(
     if not isinstance(value, Mapping) or not all(
         isinstance(k, str) and isinstance(v, of) for k, v in value.items()
     ):
-        raise Invalid(f"{key} must be values by text, not {value!r:.80}")
+        raise Invalid(f"{key} must be values by text, not {shown(value)}")
+    try:
+        size = len(msgpack.packb(value, use_bin_type=True))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        raise Invalid(f"{key} must hold plain values, not {shown(value)}") from None
+    bounded(key, size, wire.MOST_BYTES, "bytes")
     return value
 
 
 def text(request: Request, key: str, default: str | None = None) -> str:
     value = request.get(key, default)
     if not isinstance(value, str):
-        raise Invalid(f"{key} must be text, not {value!r:.80}")
+        raise Invalid(f"{key} must be text, not {shown(value)}")
+    bounded(key, len(value), wire.MOST_LETTERS, "characters")
     return value
 
 
 def one_of(request: Request, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
     value = text(request, key, default)
     if value not in allowed:
-        raise Invalid(f"{key} must be one of {', '.join(allowed)}, not {value!r:.80}")
+        raise Invalid(f"{key} must be one of {', '.join(allowed)}, not {shown(value)}")
     return value
 
 
@@ -128,7 +151,9 @@ def names(request: Request, key: str = "names") -> list[str]:
     """The names asked about, each once, in order. msgpack gives tuples as well as lists."""
     value = request.get(key)
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise Invalid(f"{key} must be a list of text, not {value!r:.80}")
+        raise Invalid(f"{key} must be a list of text, not {shown(value)}")
+    bounded(key, len(value), wire.MOST_ENTRIES, "entries")
+    bounded(key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry")
     return list(dict.fromkeys(cast("list[str]", value)))
 
 

@@ -45,6 +45,13 @@ ACTIVE, DRAINING, DRAINED = "active", "draining", "drained"
 #: Where a pin comes from.
 SHUFFLE, MANUAL, CLIENT = "shuffle", "manual", "client"
 
+#: Bounds of what a request may hold: entries of a list, characters of a text, bytes of a map.
+#: A request beyond them is E_INVALID. (`AnnounceRequest` is cut instead: it is for people to read.)
+MOST_ENTRIES, MOST_LETTERS, MOST_BYTES = 20_000, 2_000, 100_000
+
+#: Pins that one owner may have on different names, and all owners together; beyond: E_REFUSED.
+MOST_PINS_OF_OWNER, MOST_PINS = 20_000, 100_000
+
 #: Codes of `ErrorAnswer`. `refused`: the request makes sense, and the policy does not allow it.
 E_PROTOCOL, E_INVALID, E_REFUSED, E_INTERNAL = "protocol", "invalid", "refused", "internal"
 

@@ -178,8 +178,8 @@ class AgentLink:
 
     async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
         await self._ask(
-            wire.PIN, names=list(names), source=wire.MANUAL, owner=OWNER, reason=note,
-            ttl_ms=round(ttl_s * 1000),
+            wire.PIN, names=list(names), source=wire.MANUAL, owner=OWNER,
+            reason=note[: wire.MOST_LETTERS], ttl_ms=round(ttl_s * 1000),
         )  # fmt: skip
 
     async def unpin(self, names: Sequence[str]) -> None:
