@@ -15,16 +15,17 @@ from dask_adaptive_agent.answering import Parts, guarded
 from dask_adaptive_agent.barriers import Barriers
 from dask_adaptive_agent.choice import ShuffleChoice
 from dask_adaptive_agent.closing import ANY, Closing
+from dask_adaptive_agent.cordons import Cordons
 from dask_adaptive_agent.demand import DemandView
 from dask_adaptive_agent.drain import Terms
 from dask_adaptive_agent.drains import Drains, combined
-from dask_adaptive_agent.endings import Endings
 from dask_adaptive_agent.explain import explain
 from dask_adaptive_agent.gate import Gate, hearing
 from dask_adaptive_agent.hello import hello
 from dask_adaptive_agent.limits import Limits
 from dask_adaptive_agent.meters import Meters
 from dask_adaptive_agent.notes import Notes
+from dask_adaptive_agent.operator_lease import OperatorLease
 from dask_adaptive_agent.orders import Orders
 from dask_adaptive_agent.page.page import Page
 from dask_adaptive_agent.patching import Mismatch, Patch, Patches
@@ -51,7 +52,6 @@ from dask_adaptive_agent.shuffle_wait import ShuffleWait
 from dask_adaptive_agent.shuffles import ShuffleRun, Shuffles
 from dask_adaptive_agent.snapshot import snapshot
 from dask_adaptive_agent.sole import SoleBytes
-from dask_adaptive_agent.stops import Stops
 from dask_adaptive_agent.tally import TallyPlugin
 from dask_adaptive_agent.words import duration, plural
 
@@ -81,6 +81,7 @@ class Agent:
         self.parts = Parts()
         self.roster = Roster(scheduler, clock)
         self.limits = Limits(scheduler.workers, clock)
+        self.lease = OperatorLease(clock, self._lease_s, self._lapse)
         self.sole = SoleBytes()
         self.shuffles = Shuffles(
             scheduler, clock, timeout_s=self._shuffle_timeout_s, expired=self._shuffle_expired
@@ -101,7 +102,7 @@ class Agent:
         self.tally: TallyPlugin | None = None
         self._make_exits()
         self.shuffle_wait = ShuffleWait(self)
-        self.endings.durations.startstops = self.shuffle_wait.held.startstops
+        self.cordons.durations.startstops = self.shuffle_wait.held.startstops
         self.redone = Redone(scheduler, self._cause)
         self.removals = Removals(scheduler)
         self.reliefs = Reliefs(scheduler, clock, self.notes.add)
@@ -111,33 +112,31 @@ class Agent:
 
     def _make_exits(self) -> None:
         """The ways out of service, which take workers over from each other."""
-        self.stops = Stops(
+        self.cordons = Cordons(
             self.scheduler,
             self.roster.entries,
             self.limits,
+            self.lease,
             is_pinned=self.is_pinned,
             is_leaving=self.is_leaving,
-            lease_s=self._lease_s,
+            in_shuffle=lambda address: address in self._held_by_shuffles(),
+            are_arriving=lambda: bool(self.announced.arriving),
             tell=self.notes.add,
             clock=self.clock,
         )
         self.meters = Meters(
-            self.roster.entries, self.clock, reached=self.stops.reached, failed=self.stops.failed
+            self.roster.entries,
+            self.clock,
+            self.cordons.durations,
+            reached=self.cordons.reached,
+            failed=self.cordons.failed,
         )
         self.drains = Drains(
             self.scheduler,
-            stops=self.stops,
+            cordons=self.cordons,
             pinned_by=lambda ws, over: ", ".join(self.pinned_by(ws, over=over)),
             lease_s=self._lease_s,
             lifetime_s=self._lifetime_s,
-            tell=self.notes.add,
-            clock=self.clock,
-        )
-        self.endings = Endings(
-            self.scheduler,
-            self.limits,
-            is_pinned=self.is_pinned,
-            lease_s=self._lease_s,
             tell=self.notes.add,
             clock=self.clock,
         )
@@ -178,6 +177,8 @@ class Agent:
 
     def configure(self, request: Request) -> Request:
         settings = self.settings.updated(request)
+        if request.keys() - {"protocol", "tally"}:
+            self.lease.begin()
         self._set_tally(settings.tally)
         self.settings = settings
         self.reliefs.configure(settings.relief)
@@ -190,9 +191,12 @@ class Agent:
         target_ms = request.get("target_duration_ms")
         target_s = None if target_ms is None else millis(request, "target_duration_ms", 1) / 1000
         self.roster.sync()
-        for review in (
-            self.drains.review, self.stops.review, self.endings.heard, self.announced.heard,
-        ):  # fmt: skip
+        self.lease.check()
+        reviews: list[Callable[[], None]] = [self.cordons.review]
+        if flag(request, "renew", False):
+            self.lease.renew()
+            reviews += [self.drains.review, self.announced.heard]
+        for review in reviews:
             self.parts.section(review.__qualname__, review, None)
         return snapshot(
             self, session=session, known=known, heard=heard, target_duration_s=target_s,
@@ -232,9 +236,9 @@ class Agent:
         if session != self.session:
             raise Invalid(f"session {shown(session)} has ended; observe, then send limits for that")
         self.limits.told(request)
+        self.lease.begin()
         self.roster.sync()
-        stopped = self.stops.told()
-        self.endings.heard()
+        stopped = self.cordons.told()
         return {"protocol": wire.PROTOCOL, "stopped": stopped}
 
     def announce(self, request: Request) -> Request:
@@ -249,7 +253,7 @@ class Agent:
 
     def leaving(self) -> Collection[str]:
         """Addresses of workers that are on their way out because of us, or with our help."""
-        some = (self.drains.ongoing, self.stops.ongoing)
+        some = (self.drains.ongoing, self.cordons.ongoing)
         return frozenset().union(*some) if any(some) else ()
 
     def is_leaving(self, address: str) -> bool:
@@ -334,18 +338,27 @@ class Agent:
 
     def gate_of(self, address: str) -> Gate | None:
         """What holds a worker out of service, if anything of ours does."""
-        return self.drains.gate_of(address) or self.stops.gate_of(address)
+        return self.drains.gate_of(address) or self.cordons.gate_of(address)
 
     def close(self, *, is_closing: bool) -> None:
         """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
         self.page.uninstall()
         self.shuffle_wait.close()
         self.reliefs.close()
-        self.endings.close()
-        self.stops.close(is_closing=is_closing)  # first: nobody comes back to be stopped
+        self.cordons.close(is_closing=is_closing)  # first: nobody comes back to be stopped
         self.drains.close(is_closing=is_closing)
         self.shuffles.close()
         self._set_tally(False)
+
+    def _lapse(self) -> None:
+        """Nobody has renewed what the operator has said: the scheduler works as without it."""
+        logger.info("No operator has renewed its lease: what it has said holds no more")
+        self.lapses += 1
+        self.limits.clear()
+        self.cordons.told()
+        self.settings = self.settings.lapsed()
+        self.reliefs.configure(self.settings.relief)
+        self.shuffles.look()
 
     def _cause(self, ws: WorkerState) -> str:
         """Why a worker that is removed now is gone."""

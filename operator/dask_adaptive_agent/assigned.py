@@ -61,7 +61,7 @@ class Assigned:
             return
         scheduler, extension = self._scheduler, stealing(self._scheduler)
         self._wraps.append(Wrap(scheduler, "_add_to_processing", self._adding))
-        if hasattr(scheduler, "stimulus_queue_slots_maybe_opened"):
+        if scheduler.validate and hasattr(scheduler, "stimulus_queue_slots_maybe_opened"):
             self._wraps.append(Wrap(scheduler, "stimulus_queue_slots_maybe_opened", self._opening))
         if extension is not None:
             self._wraps.append(Wrap(extension, "move_task_request", self._moving))
@@ -114,21 +114,22 @@ class Assigned:
 
     def _opening(self, stock: Call) -> Call:
         """
-        As the stock method, which counts all free slots first: here a worker may leave service
-        between two tasks, and its slots with it. What is wrapped already can do that.
+        The stock method counts all free slots first. A worker that leaves service between two tasks
+        takes its slots with it; the next task then stays queued, and is tried again as often as
+        slots were counted. Only schedulers that validate object: each task must have begun.
         """
-        is_stock = not hasattr(stock, "__wrapped__")
 
         def queue_slots_maybe_opened(*, stimulus_id: str) -> None:
             scheduler = self._scheduler
-            if not is_stock:
-                stock(stimulus_id=stimulus_id)
+            while True:
+                before = len(scheduler.running)
+                try:
+                    stock(stimulus_id=stimulus_id)
+                except AssertionError:
+                    if len(scheduler.running) < before:
+                        continue
+                    raise
                 return
-            while scheduler.queued and scheduler.idle_task_count:
-                ts = scheduler.queued.peek()
-                scheduler.transitions({ts.key: "processing"}, stimulus_id)
-                if ts.state == "queued":
-                    break
 
         return queue_slots_maybe_opened
 

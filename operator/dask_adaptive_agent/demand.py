@@ -11,7 +11,7 @@ from distributed.metrics import time
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.claims import CLIENT_AWAY_S
-from dask_adaptive_agent.durations import LOOK_PART, UNFINISHED
+from dask_adaptive_agent.durations import UNFINISHED
 from dask_adaptive_agent.incoming import Incoming
 from dask_adaptive_agent.means import FOREVER_S, Means
 from dask_adaptive_agent.needs import need_rows
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.settings import Request
+
+#: Looking takes at most this part of the time.
+LOOK_PART = 0.02
 
 #: Rows that are sent; the rest is added up.
 MOST = 200

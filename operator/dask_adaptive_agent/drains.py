@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import lifetimes, wire
 from dask_adaptive_agent.copying import last_copies
+from dask_adaptive_agent.cordons import Cordons
 from dask_adaptive_agent.drain import Drain, Terms, Veto
 from dask_adaptive_agent.gate import Gate
 from dask_adaptive_agent.moving import arriving
 from dask_adaptive_agent.naming import is_process_of
 from dask_adaptive_agent.orders import LIFETIME
-from dask_adaptive_agent.stops import Stops
 from dask_adaptive_agent.words import plural
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Drains:
 
     Args:
         scheduler: Whose workers they are.
-        stops: Workers that get no more tasks: taken over from there, and given back to it.
+        cordons: Workers that get no more tasks: taken over from there, and given back to it.
         pinned_by: As above.
         lease_s: How long a request holds that nobody repeats.
         lifetime_s: How long a worker may drain whose own lifetime is over; 0: not at all.
@@ -51,7 +51,7 @@ class Drains:
         self,
         scheduler: Scheduler,
         *,
-        stops: Stops,
+        cordons: Cordons,
         pinned_by: PinnedBy,
         lease_s: Callable[[], float],
         lifetime_s: Callable[[], float],
@@ -59,7 +59,7 @@ class Drains:
         clock: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
-        self._stops = stops
+        self._cordons = cordons
         self._pinned_by = pinned_by
         self._lifetime_s = lifetime_s
         self._clock = clock
@@ -264,7 +264,7 @@ class Drains:
         """To service, or to what else keeps it out of it."""
         if gate.ws.address in self._others:
             return  # when they are done
-        self._stops.take_back(gate)
+        self._cordons.take_back(gate)
         if gate.is_settling:
             self._settling[gate.ws.address] = gate
         if lifetimes.left_s(gate.ws) <= 0 and gate.ws.address in self._scheduler.workers:
@@ -300,7 +300,7 @@ class Drains:
         return drain
 
     def _gate(self, ws: WorkerState) -> Gate:
-        gate = self._stops.hand_over(ws.address) or self._settling.pop(ws.address, None)
+        gate = self._cordons.hand_over(ws.address) or self._settling.pop(ws.address, None)
         return gate or Gate(self._scheduler, ws, self._clock)
 
     def _leaving(self, ws: WorkerState, terms: Terms) -> Drain:

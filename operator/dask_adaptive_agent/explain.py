@@ -58,7 +58,7 @@ def _explanation(
         "n_sole": len(sole),
         "pins": pins,
         "retirement": f"{going.state}: {going.message}" if going else "",
-        "stopped": agent.stops.message_of(ws.address),
+        "stopped": agent.cordons.message_of(ws.address),
         "runs": agent.roster.entries[ws.address].runs,
         "closable": is_offered,
         "sentence": sentence(agent, ws, idle_s=idle_s, is_offered=is_offered, pins=pins),
@@ -106,5 +106,5 @@ def _going(agent: Agent, ws: WorkerState) -> str:
     if drain is not None:
         way = "is on its way out" if drain.terms.is_refusable else "its process is about to end"
         return f"{way} ({drain.terms.reason}): {drain.message}"
-    stopped = agent.stops.message_of(ws.address)
+    stopped = agent.cordons.message_of(ws.address)
     return f"gets no more tasks: {stopped}" if stopped else ""

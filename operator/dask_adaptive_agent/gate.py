@@ -57,6 +57,8 @@ class Gate:
         #: It was told to serve again, and has not confirmed it: that it was frozen may be heard
         #: yet, and would take it out of service again.
         self.is_settling = False
+        #: Whether the worker gets the tasks that no other worker may take.
+        self.admits_bound = True
         self._scheduler = scheduler
         self._clock = clock
 
@@ -108,28 +110,35 @@ class Gate:
             self._tell(Status.closing_gracefully)
         return False
 
-    def bound(self) -> list[TaskState]:
+    def bound(self, *, resources: bool = False) -> list[TaskState]:
         """
         Tasks that wait for this worker alone, because it is out of service.
 
         Such are outputs of a P2P shuffle, and what users bind with `workers=`. `valid_workers`
         leaves out whoever is not in `running`, so they would wait among the unrunnable for ever: no
-        other worker will have this one's address. What wants a resource waits for any worker.
+        other worker will have this one's address. What wants a resource waits for any worker, so it
+        is only counted with `resources`.
         """
         scheduler = self._scheduler
+        if not self.admits_bound:
+            return []
         with self._in_running():
             return [
                 ts
                 for ts in scheduler.unrunnable
-                if (ts.worker_restrictions or ts.host_restrictions)
+                if (
+                    ts.worker_restrictions
+                    or ts.host_restrictions
+                    or (resources and ts.resource_restrictions)
+                )
                 and self.ws in (scheduler.valid_workers(ts) or ())
             ]
 
-    def admit(self) -> int:
+    def admit(self, *, resources: bool = False) -> int:
         """Give the worker, who must not be frozen, the tasks that are bound to it; how many."""
         if not self._scheduler.unrunnable or self.reported != Status.running:
             return 0
-        bound = self.bound()
+        bound = self.bound(resources=resources)
         if bound:
             # As in bulk_schedule_unrunnable_after_adding_worker: processed last in, first out.
             bound.sort(key=lambda ts: ts.priority or (), reverse=True)

@@ -2,12 +2,13 @@
 How long a worker still lives by its own `--lifetime`: sent with each of its heartbeats.
 
 The text of this very module is sent to workers (see `worker`), so it imports what a worker has
-anyway, and nothing of the package. The scheduler reads it in `lifetimes`.
+anyway, and nothing of the package. `left_s` is the scheduler's side of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
@@ -33,6 +34,15 @@ def report(worker: Any) -> bool:
 
 def be_silent(worker: Any) -> None:
     worker.metrics.pop(METRIC, None)
+
+
+def left_s(ws: Any) -> float:
+    """Seconds until the lifetime of a `WorkerState` is over; infinite: none is known."""
+    metric = ws.metrics.get(METRIC)
+    left = metric.get("left_s") if isinstance(metric, dict) else None
+    if not isinstance(left, (int, float)) or math.isnan(left):
+        return math.inf
+    return max(0.0, float(left) - max(0.0, time.time() - float(ws.last_seen)))
 
 
 def _ends_at(worker: Any, loop: asyncio.AbstractEventLoop) -> float | None:

@@ -27,9 +27,49 @@ MOST_FAILURES = 1000
 
 WINDOW_MS = 10 * 60 * 1000
 
-#: Patterns are searched in so much of an exception's text: one that is slow on long texts, as
-#: `(a+)+b` is, would stop the scheduler.
-SEARCHED = 2_000
+#: Patterns are matched against so much of an exception's text.
+MATCHED = 2_000
+
+#: Of one profile, and in characters.
+MOST_PATTERNS, LONGEST_PATTERN = 32, 256
+
+
+class Glob:
+    """
+    A pattern in which `*` stands for any text, `?` for any one character, and all else for itself.
+
+    It has to match the whole of a text; case counts. Linear in the length of the text: each piece
+    between two `*` has a fixed length and is looked for once, from where the one before it ended.
+    The leftmost place is always good enough, so nothing is ever tried again.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        first, *others = [_piece(piece) for piece in pattern.split("*")]
+        self._first, self._others = first, others
+        self._last = len(pattern.rpartition("*")[2])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Glob) and other.pattern == self.pattern
+
+    def __hash__(self) -> int:
+        return hash(self.pattern)
+
+    def matches(self, text: str) -> bool:
+        if not self._others:
+            return self._first.fullmatch(text) is not None
+        found = self._first.match(text)
+        for piece in self._others[:-1]:
+            if found is None:
+                return False
+            found = piece.search(text, found.end())
+        at = len(text) - self._last
+        return found is not None and at >= found.end() and bool(self._others[-1].match(text, at))
+
+
+def _piece(literal: str) -> re.Pattern[str]:
+    # No quantifier: the pieces have a fixed length, so there is nothing to backtrack over.
+    return re.compile(".".join(map(re.escape, literal.split("?"))), re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -39,7 +79,7 @@ class Profile:
     exact: bool = False
     failures: int = 0  # 0: never stopped for failures
     window_s: float = WINDOW_MS / 1000
-    patterns: tuple[re.Pattern[str], ...] = ()
+    patterns: tuple[Glob, ...] = ()
     fresh_s: float = math.inf
     floor_s: float = 0.0
     deviations: float = 2.0
@@ -47,10 +87,11 @@ class Profile:
     runs: int = 0  # of workers that are not named; 0: any number
 
     def match(self, exception_text: str) -> str:
-        """The first pattern that is found in an exception's text; empty: none."""
-        for pattern in self.patterns:
-            if pattern.search(exception_text, 0, SEARCHED):
-                return pattern.pattern
+        """The first pattern that matches an exception's text; empty: none."""
+        text = exception_text[:MATCHED]
+        for glob in self.patterns:
+            if glob.matches(text):
+                return glob.pattern
         return ""
 
 
@@ -84,7 +125,6 @@ class Limits:
         self._by_name: dict[str, Limit] = {}
         self._others = NO_LIMIT
         self.profiles: tuple[Profile, ...] = ()
-        self.have_ends = False
         self.stops = 0
         #: Counts requests: who keeps what follows from the limits sees that they have changed.
         self.generation = 0
@@ -98,13 +138,11 @@ class Limits:
         self._others = NO_LIMIT if others < 0 else _unnamed(profiles[others])
         self.profiles = profiles
         self._by_name = by_name
-        self.have_ends = any(math.isfinite(limit.ends_at) for limit in by_name.values())
         self.generation += 1
 
     def clear(self) -> None:
         """Nobody has a limit any more."""
         self._by_name, self.profiles, self.stops = {}, (), 0
-        self.have_ends = False
         self._others = NO_LIMIT
         self.generation += 1
 
@@ -126,10 +164,6 @@ class Limits:
 
     def profile(self, address: str) -> Profile:
         return self.of(address).profile
-
-    def left_s(self, address: str) -> float:
-        """Seconds until a worker's end as far as it was said; infinite: it was not."""
-        return max(0.0, self.of(address).ends_at - self._clock())
 
 
 def _limits(request: Request, profiles: Sequence[Profile], now: float) -> dict[str, Limit]:
@@ -164,7 +198,7 @@ def _profile(said: Request) -> Profile:
         exact=flag(said, "exact", False),
         failures=number(said, "failures", 0, high=MOST_FAILURES),
         window_s=number(said, "window_ms", WINDOW_MS, low=1, high=LONGEST_MS) / 1000,
-        patterns=tuple([_pattern(one) for one in _column(said, "patterns", str)]),
+        patterns=_patterns(said),
         fresh_s=math.inf if fresh_ms < 0 else fresh_ms / 1000,
         floor_s=number(said, "floor_ms", 0, high=LONGEST_MS) / 1000,
         deviations=_deviations(said),
@@ -177,11 +211,12 @@ def _unnamed(profile: Profile) -> Limit:
     return Limit(runs=profile.runs or NEVER, profile=profile)
 
 
-def _pattern(said: str) -> re.Pattern[str]:
-    try:
-        return re.compile(said)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise Invalid(f"pattern {shown(said)} is no regular expression: {error}") from None
+def _patterns(said: Request) -> tuple[Glob, ...]:
+    patterns = _column(said, "patterns", str)
+    bounded("patterns", len(patterns), MOST_PATTERNS, "entries")
+    longest = max(map(len, patterns), default=0)
+    bounded("patterns", longest, LONGEST_PATTERN, "characters in an entry")
+    return tuple(map(Glob, patterns))
 
 
 def _deviations(said: Request) -> float:

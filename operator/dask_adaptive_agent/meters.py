@@ -12,6 +12,7 @@ from dask_adaptive_agent.patching import Patches
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
+    from dask_adaptive_agent.durations import Durations
     from dask_adaptive_agent.roster import Entry
 
 #: Reports of a worker that a run ended, whether or not the scheduler accepts its result. A run that
@@ -35,18 +36,21 @@ class Meters:
             hears of the last one. Must not raise.
         failed: Called with a worker and its report of a failure, before the scheduler hears of it.
             Must not raise.
+        durations: Takes a report from time to time.
     """
 
     def __init__(
         self,
         entries: Mapping[str, Entry],
         clock: Callable[[], float],
+        durations: Durations,
         *,
         reached: Callable[[Entry], None],
         failed: Callable[[Entry, dict[str, Any]], None],
     ) -> None:
         self._entries = entries
         self._clock = clock
+        self._durations = durations
         self._reached = reached
         self._failed = failed
 
@@ -57,7 +61,9 @@ class Meters:
     def _count(self, msg: dict[str, Any]) -> None:
         entry = self._entries.get(msg["worker"])
         if entry is not None:  # else a late report of a worker that has left
-            entry.active_at = self._clock()
+            entry.active_at = now = self._clock()
+            if now >= self._durations.next_at:
+                self._durations.report(msg, now)
             entry.runs = runs = entry.runs + 1
             if runs >= entry.stop_at:
                 self._reached(entry)

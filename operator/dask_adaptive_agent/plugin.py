@@ -42,7 +42,7 @@ class AdaptivePlugin(SchedulerPlugin):
         self.agent.roster.sync()
         self.agent.barriers.start()
         scheduler.add_plugin(self, name=self.name)
-        self.agent.endings.start()
+        self.agent.cordons.start()
         register(scheduler)
         self.agent.reliefs.configure(self.agent.settings.relief)
         self.agent.page.install()
@@ -68,9 +68,9 @@ class AdaptivePlugin(SchedulerPlugin):
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         try:
-            self.agent.roster.sync()
-            self.agent.stops.worker_joined(worker)
-            self.agent.endings.worker_joined(worker)
+            entry = self.agent.roster.joined(worker)
+            if entry is not None:
+                self.agent.cordons.worker_joined(entry)
             self.agent.announced.worker_joined()
             claims.worker_joined(self.agent, scheduler.workers[worker])
         except Exception:
@@ -87,12 +87,15 @@ class AdaptivePlugin(SchedulerPlugin):
             logger.exception("Cannot take the pins off worker %s, which has left", worker)
         try:
             self.agent.drains.worker_left(worker)
-            self.agent.stops.worker_left(worker)
-            self.agent.endings.worker_left(worker)
+            self.agent.cordons.worker_left(worker)
             self.agent.roster.forget(worker)
         except Exception:
             # Fail open: the next snapshot finds out.
             logger.exception("Cannot note that worker %s has left", worker)
+
+    def update_graph(self, scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
+        # Called before the graph's tasks are assigned. It never raises.
+        self.agent.cordons.graph_added()
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         # Cannot fail on what any release passes; Scheduler._transition guards it all the same.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ class Entry:
     """What the agent keeps about one worker."""
 
     __slots__ = (
-        "active_at", "exact_at", "record", "runs", "slot", "sole_bytes", "sole_key", "stop_at",
-        "ws",
+        "active_at", "ends_at", "exact_at", "own_end_at", "record", "runs", "slot", "sole_bytes",
+        "sole_key", "stop_at", "ws",
     )  # fmt: skip
 
     def __init__(self, slot: int, ws: WorkerState, now: float) -> None:
@@ -28,6 +29,8 @@ class Entry:
         self.runs = 0  # that it has reported
         self.stop_at = NEVER  # runs at which somebody wants to know of it
         self.exact_at = NEVER  # the same, counting what is assigned to it
+        self.ends_at = math.inf  # by what the operator has said, or the worker itself
+        self.own_end_at = math.inf  # by its own lifetime
         self.record: Record | None = None  # of its failures, if there were any
         self.sole_bytes = 0
         self.sole_key: tuple[int, int] | None = None  # (nbytes, results) that sole_bytes is of
@@ -49,19 +52,30 @@ class Roster:
 
     def sync(self) -> dict[str, Entry]:
         """Bring the entries in step with the scheduler, and return them."""
-        now = self._clock()
         workers = self._scheduler.workers
         entries = self.entries
         for address, ws in workers.items():
             entry = entries.get(address)
             if entry is None or entry.ws is not ws:
-                entries.pop(address, None)  # a new worker goes to the end: the order is by slot
-                entries[address] = Entry(self.known, ws, now)
-                self.known += 1
+                self._add(ws)
         if len(entries) > len(workers):
             for address in entries.keys() - workers.keys():
                 self.forget(address)
         return entries
+
+    def joined(self, address: str) -> Entry | None:
+        """The entry of a worker that has just joined: a new one, whoever had the address before."""
+        ws = self._scheduler.workers.get(address)
+        if ws is None:
+            return None
+        entry = self.entries.get(address)
+        return entry if entry is not None and entry.ws is ws else self._add(ws)
+
+    def _add(self, ws: WorkerState) -> Entry:
+        self.entries.pop(ws.address, None)  # a new worker goes to the end: the order is by slot
+        entry = self.entries[ws.address] = Entry(self.known, ws, self._clock())
+        self.known += 1
+        return entry
 
     def forget(self, address: str) -> None:
         self.entries.pop(address, None)

@@ -64,6 +64,10 @@ class Settings:
             config=mapping(request, "config", self.config),
         )
 
+    def lapsed(self) -> Settings:
+        """These settings once nobody stands for them: no relief, and no shuffle waits."""
+        return replace(self, relief=dict.fromkeys(wire.RELIEFS, wire.DISABLED), shuffle_wait_ms=0)
+
     def answer(self) -> Request:
         return {
             "protocol": wire.PROTOCOL,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
-from dask_adaptive_agent import dask_settings, lifetimes, wire
+from dask_adaptive_agent import dask_settings, lifespan, wire
 from dask_adaptive_agent.answering import whole
 from dask_adaptive_agent.claims import name_of
 from dask_adaptive_agent.closing import Delegate
+from dask_adaptive_agent.cordons import SHORT
 from dask_adaptive_agent.lifespan import METRIC
 from dask_adaptive_agent.meters import GPU, gpu_bytes, managed_bytes
 
@@ -255,31 +256,36 @@ def _stops(agent: Agent, entries: dict[str, Entry]) -> list[wire.StopRow]:
             "message": stop.why.message,
             "for_ms": int((now - stop.since) * 1000),
         }
-        for address, stop in agent.stops.ongoing.items()
-        if address in entries
+        for address, stop in agent.cordons.ongoing.items()
+        if address in entries and stop.why.kind != SHORT
     ]
 
 
 def _meters(agent: Agent, entries: dict[str, Entry]) -> wire.Meters:
-    deadlines = agent.endings.deadlines
+    cordons = agent.cordons
+    short = [
+        entries[address].slot
+        for address, cordon in cordons.ongoing.items()
+        if cordon.why.kind == SHORT and address in entries
+    ]
     every = list(entries.values())
     failed = [e for e in every if e.record is not None]
     parts = agent.parts
     return {
         "runs": [e.runs for e in every],
-        "failures": [0 if e.record is None else agent.stops.n_failures(e) for e in every],
+        "failures": [0 if e.record is None else agent.cordons.n_failures(e) for e in every],
         "managed": parts.column("managed memory", every, lambda e: managed_bytes(e.ws)),
-        "mean_ms": agent.endings.durations.means_ms(entries),
+        "mean_ms": cordons.durations.means_ms(entries),
         "matched": [(e.slot, e.record.match.text) for e in failed if e.record and e.record.match],
         "gpu": _gpus(agent, every),
         "lifetimes": parts.rows(
             "lifetimes",
             [e for e in every if METRIC in e.ws.metrics],
-            lambda e: (e.slot, _ms(lifetimes.left_s(e.ws))),
+            lambda e: (e.slot, _ms(lifespan.left_s(e.ws))),
         ),
-        "too_short": [entries[a].slot for a in deadlines.too_short() if a in entries],
-        "held": deadlines.held(),
-        "expected_ms": deadlines.expected_ms(),
+        "too_short": short,
+        "held": len(agent.scheduler.queued) + len(agent.scheduler.unrunnable) if short else 0,
+        "expected_ms": int(cordons.deadlines.expected_s() * 1000),
     }
 
 

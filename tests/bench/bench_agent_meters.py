@@ -113,7 +113,7 @@ async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         prepare(s)
         agent = install(s)
         agent.roster.sync()
-        handlers = Handlers(s, agent.stops.assigned)
+        handlers = Handlers(s, agent.cordons.assigned)
         body, generation, n = spec(), iter(range(10**9)), arguments.tasks
 
         def whole_task() -> float:

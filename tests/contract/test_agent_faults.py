@@ -227,7 +227,7 @@ def test_nothing_is_stuck(phase: Any, way: Way, ending: bool | None, fault: Way)
 async def is_stopped(scene: Scene) -> None:
     await limit(scene.s, [scene.a], 3, exact=True)
     await scene.holds_data()
-    await until(lambda: scene.agent.stops.ongoing)
+    await until(lambda: scene.agent.cordons.ongoing)
 
 
 async def is_stopped_and_retired(scene: Scene) -> None:
@@ -262,12 +262,12 @@ def test_of_a_stop_nothing_is_left(way: Way, fault: Way) -> None:
         await fault(scene)
 
         if fault is it_is_cancelled:  # it is at its limit still
-            await until(lambda: scene.agent.stops.ongoing)
+            await until(lambda: scene.agent.cordons.ongoing)
             assert s.workers[a.address] not in s.running
             await its_limit_is_lifted(scene)
         await until(lambda: not scene.agent.leaving())
         await until(lambda: not tasks_of_ours())
-        assert not scene.agent.stops.ongoing
+        assert not scene.agent.cordons.ongoing
         if fault is not scheduler_is_closed:
             await nothing_is_left(scene, is_killed=fault is worker_is_killed)
         gc.collect()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
-from dask_adaptive_agent import lifetimes
 from dask_adaptive_agent.claims import name_of
 from dask_adaptive_agent.explain import objection
 from dask_adaptive_agent.limits import NEVER
@@ -70,7 +69,7 @@ def _state(agent: Agent, entry: Entry, *, is_pinned: bool) -> str:
     drain = agent.drains.ongoing.get(address)
     if drain is not None:
         return drain.state if drain.terms.is_refusable else ENDING
-    if address in agent.stops.ongoing:
+    if address in agent.cordons.ongoing:
         return STOPPED
     if entry.ws.status is not Status.running:
         return entry.ws.status.name
@@ -84,10 +83,9 @@ def _quota(agent: Agent, entry: Entry) -> str:
     if limit.runs != NEVER:
         said.append(f"{entry.runs} of {plural(limit.runs, 'run')}")
     if limit.profile.failures and entry.record is not None:
-        said.append(f"{agent.stops.n_failures(entry)} of {limit.profile.failures} failures")
-    left_s = min(agent.limits.left_s(entry.ws.address), lifetimes.left_s(entry.ws))
-    if not math.isinf(left_s):
-        said.append(f"ends in {duration(left_s)}")
+        said.append(f"{agent.cordons.n_failures(entry)} of {limit.profile.failures} failures")
+    if not math.isinf(entry.ends_at):
+        said.append(f"ends in {duration(max(0.0, entry.ends_at - agent.clock()))}")
     return ", ".join(said)
 
 
