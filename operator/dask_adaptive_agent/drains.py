@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dask_adaptive_agent import lifetimes, wire
+from dask_adaptive_agent import lifespan, wire
 from dask_adaptive_agent.copying import last_copies
 from dask_adaptive_agent.cordons import Cordons
 from dask_adaptive_agent.drain import Drain, Terms, Veto
@@ -267,7 +267,7 @@ class Drains:
         self._cordons.take_back(gate)
         if gate.is_settling:
             self._settling[gate.ws.address] = gate
-        if lifetimes.left_s(gate.ws) <= 0 and gate.ws.address in self._scheduler.workers:
+        if lifespan.left_s(gate.ws) <= 0 and gate.ws.address in self._scheduler.workers:
             self._live_out(gate.ws)
 
     def ended(self, drain: Drain, veto: Veto | None) -> None:

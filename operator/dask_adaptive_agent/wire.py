@@ -73,7 +73,7 @@ N_PINS_OVERRIDDEN = "PinsOverridden"
 N_WORKER_LEFT = "WorkerLeft"
 #: The time ran out: running tasks were given back to the scheduler, not charged to them.
 N_TASKS_GIVEN_BACK = "TasksGivenBack"
-#: No worker lives long enough for a task: it runs on the one that lives longest.
+#: No worker lives long enough for a kind of task: it runs where the scheduler likes.
 N_TASK_TOO_LONG = "TaskTooLong"
 #: A worker has come to a limit, and gets no more tasks.
 N_QUOTA_REACHED = "QuotaReached"
@@ -158,7 +158,7 @@ class ConfigureRequest(TypedDict, total=False):
     manual_max_ms: int  # longest lease a manual pin gets; default 24 h
     client_pins: bool  # whether code may pin; default True
     client_max_ms: int  # the longest that one client's pin lasts, renewals included; default 4 h
-    lease_ms: int  # a retirement nobody has asked about for so long is cancelled; default 300 s
+    lease_ms: int  # see `ObserveRequest`; default, and the longest that counts: 300 s
     tally: bool  # count runs and repeated runs by key (rehearsals and tests); default False
     relief: dict[str, str]  # by name of `RELIEFS`; the whole of it: who is not named is AUTO
     shuffle_wait_ms: int  # the longest that a shuffle's creation waits for workers; 0: never
@@ -222,8 +222,8 @@ class Meters(TypedDict):
     matched: list[tuple[int, str]]  # (slot, text) of a failure that a pattern matched
     gpu: list[tuple[int, int, int]]  # (slot, bytes used, bytes in all), the fullest device
     lifetimes: list[tuple[int, int]]  # (slot, ms left) by Dask's own --lifetime
-    too_short: list[int]  # slots: kept from a task that still waits, because they end too soon
-    held: int  # tasks that wait for a worker that lives longer
+    too_short: list[int]  # slots: get no more tasks, because they end too soon for some that wait
+    held: int  # tasks without a worker while there are such workers
     expected_ms: int  # how long the longest of the tasks that wait or run is expected to take
 
 
@@ -495,8 +495,8 @@ class WantAnswer(TypedDict):
 
 class AnnounceRequest(TypedDict, total=False):
     """
-    What the operator has on its way, and what it has decided: the whole, each time. Forgotten when
-    nobody has asked (`observe`) for `lease_ms`. Answer: `{"protocol": …}`.
+    What the operator has on its way, and what it has decided: the whole, each time.
+    Answer: `{"protocol": …}`.
     """
 
     protocol: int
@@ -548,10 +548,10 @@ class RetireAnswer(TypedDict):
 class LimitProfile(TypedDict, total=False):
     """Rules that many workers share."""
 
-    exact: bool  # `runs` counts what is assigned, so that not one run more is made; default False
+    exact: bool  # not one run more than `runs`, whatever it costs; default False
     failures: int  # stop at so many failures within the window; 0: never (default)
     window_ms: int  # default 10 min
-    patterns: list[str]  # globs (* and ?) of the whole repr(exception): stop at once
+    patterns: list[str]  # globs (* and ?) of repr(exception): stop at once; 32 of 256 characters
     fresh_ms: int  # how long a new worker lives; -1: no end (default)
     floor_ms: int  # no task is expected to take less; default 0
     deviations: float  # a task is expected to take its mean and so many deviations; default 2
@@ -566,10 +566,21 @@ class LimitRequest(TypedDict, total=False):
 
     A worker at a limit is stopped: it gets no new task (what is bound to it excepted), runs what it
     has, and keeps its data. Never more than `stops` at once (who was stopped, and is retired,
-    departs or is lost, counts until the next request), never a pinned one, and none when nobody has
-    asked (`observe`, `limit`) for `lease_ms`. Retiring a stopped worker goes on from there. A task
-    that a worker is not expected to finish before its end is not given to it, unless no worker, a
-    new one included, would live long enough: then it runs on the longest-lived.
+    departs or is lost, counts until the next request), never a pinned one. Retiring a stopped
+    worker goes on from there.
+
+    With `exact`, `runs` counts what is assigned too, and neither `stops` nor pins count: not one
+    run more is made, what is bound to the worker included, though the cluster stands still until
+    others come. Only what a running P2P shuffle has bound to a worker still runs there.
+
+    A worker that has less time left than the longest kind of unfinished tasks is expected to take
+    gets no new task either (`Meters.too_short`), unless it is pinned, and what it has not begun is
+    moved away. Kinds that nobody in service lives long enough for do not count, unless workers are
+    on their way (`AnnounceRequest.arriving`) that do: those run wherever the scheduler likes. An
+    end that has passed is none.
+
+    Patterns match the whole of the first 2,000 characters; `*` is any text, `?` any one character,
+    and case counts. At most 100,000 names of 1,000 characters, and 1,000 profiles.
     Answer: `LimitAnswer`.
     """
 

@@ -156,7 +156,7 @@ async def test_a_stopped_worker_serves_again_after_a_call_without_recipients(
     await limit(s, [a], 3)
     some = [c.submit(slow, i, 0, workers=[a.address], pure=False) for i in range(3)]
     await wait(some)
-    await until(lambda: agent.stops.ongoing)
+    await until(lambda: agent.cordons.ongoing)
 
     assert not await c.retire_workers([a.address, b.address])
     await limit(s, [])
