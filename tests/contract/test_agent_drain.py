@@ -323,7 +323,7 @@ async def test_a_retirement_nobody_asks_about_is_cancelled(c: Any, s: Any, a: An
 
     for _ in range(3):
         await asyncio.sleep(0.1)
-        assert 1 == len((await ask(s, wire.OBSERVE))["retirements"])
+        assert 1 == len((await ask(s, wire.OBSERVE, renew=True))["retirements"])
     await until(lambda: s.workers[a.address].status == Status.running, timeout_s=2)
 
     await until(lambda: a.status == Status.running)

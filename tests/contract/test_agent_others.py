@@ -10,7 +10,7 @@ from distributed import Nanny, Worker, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import drain, wire
+from dask_adaptive_agent import drain, lifespan, wire
 from dask_adaptive_agent.attach import install
 from support.agent_quota import limit
 from support.agent_work import RUNS, ask, leave, retire, slow, until, until_left, until_state
@@ -231,9 +231,7 @@ async def test_a_lifetime_that_passes_while_a_worker_is_drained_is_not_forgotten
 
 
 def _is_over(ws: Any) -> bool:
-    from dask_adaptive_agent import lifetimes
-
-    return lifetimes.left_s(ws) <= 0
+    return lifespan.left_s(ws) <= 0
 
 
 def test_a_lifetime_whose_connection_is_cut_ends_the_worker_all_the_same(
