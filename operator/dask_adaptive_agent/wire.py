@@ -580,7 +580,7 @@ class LimitRequest(TypedDict, total=False):
     end that has passed is none.
 
     Patterns match the whole of the first 2,000 characters; `*` is any text, `?` any one character,
-    and case counts. At most 100,000 names of 1,000 characters, and 1,000 profiles.
+    and case counts.
     Answer: `LimitAnswer`.
     """
 
