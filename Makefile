@@ -11,7 +11,7 @@ RELEASES ?= $(OLDEST) 2024.2.1 $(MIDDLE) 2025.1.0 2025.7.0 $(NEWEST)
 TOOLS := cronsim tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -42,17 +42,22 @@ check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests: u
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	scripts/sync_chart.py --check
-	$(BIN)/python -m pytest -q -n 4 -m "not thorough" tests/unit tests/contract
+	$(BIN)/python -m pytest -q -n 4 -m "not thorough and not long" tests/unit tests/contract
 
 test: check docs $(VENV)-$(OLDEST)/.test $(VENV)-$(MIDDLE)/.test ## all tests that need no Kubernetes
-	$(BIN)/python -m pytest -q -n 4 -m thorough tests/unit tests/contract
-	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 4 tests/contract
-	$(VENV)-$(MIDDLE)/bin/python -m pytest -q -n 4 tests/contract
+	$(BIN)/python -m pytest -q -n 4 -m "thorough and not long" tests/unit tests/contract
+	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 4 -m "not thorough and not long" tests/contract
+	$(VENV)-$(MIDDLE)/bin/python -m pytest -q -n 4 -m "not thorough and not long" tests/contract
 	$(BIN)/python -m pytest -q -n 4 tests/loop
 	$(BIN)/python -m pytest -q tests/page
 
-test-matrix: test $(BETWEEN:%=$(VENV)-%/.test) ## the tests of `make test`, and the agent's contract on more releases of distributed
+test-matrix: test $(BETWEEN:%=$(VENV)-%/.test) ## the tests of `make test`, long random work, and all of the agent's contract on six releases of distributed
+	$(BIN)/python -m pytest -q -n 4 -m long tests/unit tests/contract
+	for v in $(OLDEST) $(MIDDLE); do echo "thorough on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 -m "thorough or long" tests/contract || exit 1; done
 	for v in $(BETWEEN); do echo "contract on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 tests/contract || exit 1; done
+
+test-libraries: $(VENV)-libraries/.ready ## XGBoost, LightGBM, scikit-learn, xarray, dask-ml and dataframes while a policy scales up and down
+	$(VENV)-libraries/bin/python -m pytest -q --durations=0 tests/libraries
 
 test-k8s: $(VENV)/.dev ## tests on a real API server and node (boots them, or uses KUBECONFIG)
 	scripts/test-k8s.sh
@@ -75,7 +80,7 @@ bench-scale: $(VENV)/.dev $(VENV)-bench/.ready ## one operator under 1,000 clust
 docs: $(VENV)-docs/.ready ## the documentation as a site, in site/, with warnings as errors
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict
 
-upstream-tests: ## distributed's own tests, without the agent and with it (DISTRIBUTED_SRC, RELEASE)
+upstream-tests: ## dask's or distributed's own tests under the agent (SUITE, RELEASE, SELECTION, DISTRIBUTED_SRC)
 	scripts/upstream-tests.sh
 
 clean: ## remove the virtual environments and caches of this folder
@@ -106,6 +111,11 @@ BOKEH_2025.1.0 := bokeh==3.6.3
 BOKEH_2025.7.0 := bokeh==3.7.3
 $(VENV)-bench-%/.ready:
 	scripts/venv.sh $(VENV)-bench-$* "dask==$* distributed==$* $(or $(BOKEH_$*),bokeh>=3.1) numpy<2 pandas<3"
+	@touch $@
+
+$(VENV)-libraries/.ready: pyproject.toml
+	scripts/venv.sh $(VENV)-libraries "-e ." "dask[array,dataframe]==$(NEWEST) distributed==$(NEWEST)" \
+	  "pytest>=8 pytest-asyncio>=1 pytest-timeout" "xgboost-cpu lightgbm scikit-learn xarray flox zarr dask-ml"
 	@touch $@
 
 $(VENV)-docs/.ready: pyproject.toml

@@ -1,23 +1,26 @@
 """
-Runs distributed's tests without our agent and with it, and tells what fails only with it.
+Runs dask's or distributed's own tests with our agent, and tells what fails only with it.
 
-Called by upstream-tests.sh, which has laid out the tests. A module at a time, first without, then
-with the agent, in the same order and with the same options. What differs is run three more times
-each way: a test that then never fails with the agent, or also fails without, is flaky.
+Called by upstream-tests.sh, which has laid out the tests. All tests run with the agent. A test that
+passes there needs no comparison; those that fail, or lose a worker, are run again, three times each
+way. A test blames the agent if it fails again with it, or has lost a worker, and neither happens
+without. What fails once and not again is listed as flaky.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,7 +28,22 @@ SIDES = ("without", "with")
 GOOD = {"passed", "skipped", "xfailed"}
 AGAIN = 3
 
-Outcomes = dict[str, str]
+
+@dataclass
+class Report:
+    """What one run of pytest wrote down."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)  # by test
+    lost: Counter[str] = field(default_factory=Counter)  # workers, by test
+    agents: Counter[str] = field(default_factory=Counter)  # how schedulers got the agent
+
+    def is_bad(self, test: str) -> bool:
+        return self.outcomes.get(test, "missing") not in GOOD or self.lost[test] > 0
+
+    def counted(self) -> str:
+        of = Counter(self.outcomes.values())
+        counts = [f"{of[word]} {word}" for word in sorted(of)] or ["nothing ran"]
+        return ", ".join([*counts, f"{self.lost.total()} workers lost"])
 
 
 @dataclass(frozen=True)
@@ -34,40 +52,51 @@ class Suite:
 
     folder: Path
     logs: Path
+    agent: Path
     options: tuple[str, ...]
 
-    def run(self, what: Iterable[str], side: str, label: str) -> tuple[Outcomes, Counter[str]]:
-        """Outcome by test, and how many schedulers got the agent by which way."""
-        report = self.logs / f"{label}.{side}.jsonl"
-        report.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-p", "upstream_agent_plugin", *self.options]
+    def run(self, what: Iterable[str], side: str, label: str) -> Report:
+        file = self.logs / f"{label}.{side}.jsonl"
+        file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", *self.options]
         with open(self.logs / f"{label}.{side}.log", "w") as log:
-            subprocess.run(
-                [*command, *what], cwd=self.folder, env=self.environment(side, report),
-                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
+            pytest = subprocess.Popen(
+                [*command, *what], cwd=self.folder, env=self.environment(side, file),
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )  # fmt: skip
-        return read(report)
+        try:
+            pytest.wait()
+        finally:  # also clusters that a pytest which died has left
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pytest.pid, signal.SIGKILL)
+        return read(file)
 
-    def environment(self, side: str, report: Path) -> dict[str, str]:
-        own = (self.folder, HERE.parent / "operator", HERE)
+    def environment(self, side: str, file: Path) -> dict[str, str]:
+        own = os.pathsep.join(map(str, (self.folder, self.agent, HERE)))
+        relief = os.environ.get("DASK_ADAPTIVE_RELIEF", "")
         env = {k: v for k, v in os.environ.items() if not k.startswith("DASK_")}
-        env |= {"PYTHONPATH": os.pathsep.join(map(str, own)), "UPSTREAM_OUTCOMES": str(report)}
+        env |= {"PYTHONPATH": own, "UPSTREAM_OUTCOMES": str(file)}
+        env |= {"UPSTREAM_AGENT_PATH": str(self.agent)}
         if side == "with":
             env["UPSTREAM_AGENT"] = "1"
             env["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"] = "dask_adaptive_agent.preload"
+            env["DASK_ADAPTIVE_RELIEF"] = relief
         return env
 
 
-def read(report: Path) -> tuple[Outcomes, Counter[str]]:
-    outcomes: Outcomes = {}
-    schedulers: Counter[str] = Counter()
-    for line in report.read_text().splitlines() if report.exists() else ():
+def read(file: Path) -> Report:
+    report = Report()
+    for line in file.read_text().splitlines() if file.exists() else ():
         row = json.loads(line)
         if "schedulers" in row:
-            schedulers.update(row["schedulers"])
+            report.agents.update(row["schedulers"])
+        elif "lost" in row:
+            report.lost[row["id"]] += row["lost"]
         else:
-            outcomes[row["id"]] = worse(outcomes.get(row["id"]), row)
-    return outcomes, schedulers
+            before = report.outcomes.get(row["id"])
+            report.outcomes[row["id"]] = worse(before, row)
+    return report
 
 
 def worse(before: str | None, row: Mapping[str, str]) -> str:
@@ -78,30 +107,21 @@ def worse(before: str | None, row: Mapping[str, str]) -> str:
     if now == "failed" and when != "call":
         return "error"
     if now == "rerun" or (when == "setup" and now == "passed"):
-        return before if when == "teardown" and before else "lost"  # until its run reports
+        return before if when == "teardown" and before else "unfinished"  # until its run reports
     return before or now if when == "teardown" else now
 
 
-def only_with(first: Mapping[str, Outcomes]) -> list[str]:
-    return sorted(
-        test
-        for test, outcome in first["with"].items()
-        if outcome not in GOOD and first["without"].get(test, "passed") in GOOD
-    ) + sorted(
-        test
-        for test, outcome in first["without"].items()
-        if outcome in GOOD and test not in first["with"]
-    )
-
-
 def run_again(suite: Suite, tests: list[str], label: str) -> dict[str, Counter[str]]:
-    """How often each test fails in three more runs, by side."""
-    failed = {side: Counter[str]() for side in SIDES}
-    for i in range(AGAIN if tests else 0):
+    """How often each test fails, or loses a worker, in three more runs, by side."""
+    bad = {side: Counter[str]() for side in SIDES}
+    left = tests
+    for i in range(AGAIN):
         for side in SIDES:
-            outcomes, _ = suite.run(tests, side, f"{label}.again{i}")
-            failed[side].update(t for t in tests if outcomes.get(t, "lost") not in GOOD)
-    return failed
+            if left:
+                report = suite.run(left, side, f"{label}.again{i}")
+                bad[side].update(t for t in left if report.is_bad(t))
+            left = [t for t in left if not bad["without"][t]]  # upstream's own: no more to learn
+    return bad
 
 
 def known_reasons(file: Path) -> dict[str, str]:
@@ -116,59 +136,67 @@ def reason_of(test: str, known: Mapping[str, str]) -> str:
     return ""
 
 
-def counted(outcomes: Outcomes) -> str:
-    of = Counter(outcomes.values())
-    return ", ".join(f"{of[word]} {word}" for word in sorted(of)) or "nothing ran"
-
-
-def compare(suite: Suite, module: str, known: Mapping[str, str]) -> list[str]:
-    """Run one module both ways; returns the tests that fail only with the agent."""
-    label = module.strip("/").replace("/", ".").removesuffix(".py")
-    first: dict[str, Outcomes] = {}
-    for side in SIDES:
-        start = time.monotonic()
-        first[side], schedulers = suite.run([f"distributed/{module}"], side, label)
-        took = f"{time.monotonic() - start:.0f} s"
-        print(f"  {side:<8}{counted(first[side])}  ({took})", flush=True)
-    print(f"  schedulers with the agent: {dict(schedulers) or 'none here'}")
-    suspects = only_with(first)
-    failed = run_again(suite, suspects, label)
+def compare(suite: Suite, group: str, known: Mapping[str, str]) -> list[str]:
+    """Run one group of tests; returns those that fail only with the agent."""
+    what = shlex.split(group)
+    label = what[0].strip("/").replace("/", ".").removesuffix(".py")
+    start = time.monotonic()
+    report = suite.run(what, "with", label)
+    print(f"  with the agent: {report.counted()} ({time.monotonic() - start:.0f} s)")
+    print(f"  schedulers: {dict(sorted(report.agents.items())) or 'none here'}", flush=True)
+    suspects = sorted(t for t in {*report.outcomes, *report.lost} if report.is_bad(t))
+    bad = run_again(suite, suspects, label)
     blamed = []
     for test in suspects:
-        times = f"{failed['with'][test]} of {AGAIN} with, {failed['without'][test]} without"
+        times = {side: bad[side][test] for side in SIDES}
+        if times["without"]:
+            continue
+        is_real = bool(times["with"] or report.lost[test])  # no worker is lost by chance
+        why = reason_of(test, known)
         verdict = "flaky"
-        if failed["with"][test] and not failed["without"][test]:
-            verdict = f"known ({why})" if (why := reason_of(test, known)) else "ONLY WITH THE AGENT"
+        if is_real:
+            verdict = f"known ({why})" if why else "ONLY WITH THE AGENT"
             blamed += [] if why else [test]
-        print(f"    {first['with'].get(test, 'missing'):<8}{test}: again {times}: {verdict}")
-    for test in sorted(t for t, o in first["with"].items() if o in GOOD and reason_of(t, known)):
+        outcome = f"{report.outcomes.get(test, 'missing')}, {report.lost[test]} workers lost"
+        print(f"    {test}: {outcome}; again {times['with']} of {AGAIN}: {verdict}", flush=True)
+    upstream = sum(bad["without"][test] > 0 for test in suspects)
+    print(f"  fail without the agent, too: {upstream} ({time.monotonic() - start:.0f} s in all)")
+    for test in sorted(t for t, o in report.outcomes.items() if o in GOOD and reason_of(t, known)):
         print(f"    {test} is listed as known, and passes")
-    if "passed" not in first["with"].values():
-        blamed.append(f"{module}: nothing passed; see {suite.logs}")
+    if "passed" not in report.outcomes.values():
+        blamed.append(f"{group}: nothing passed; see {suite.logs}")
     return blamed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("suite", type=Path)
-    parser.add_argument("modules", nargs="+")
+    parser.add_argument("suite", type=Path, help="the folder that the tests' paths start at")
+    parser.add_argument("groups", nargs="+", help="arguments of one run of pytest each")
     parser.add_argument("--release", required=True)
+    parser.add_argument(
+        "--agent", type=Path, required=True, help="the folder of the agent's package"
+    )
+    parser.add_argument("--logs", type=Path, required=True)
+    parser.add_argument("--plugin", action="append", required=True)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=60)
     parser.add_argument("--known", type=Path, required=True)
     parser.add_argument("--args", default="")
     given = parser.parse_args()
-    options = ["-p", "no:cacheprovider", "--timeout", str(given.timeout)]
-    options += ["--timeout-method", "signal", *shlex.split(given.args)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
+    options = [f"-p{plugin}" for plugin in ("no:cacheprovider", *given.plugin)]
+    options += ["--timeout", str(given.timeout)]
     if given.processes > 1:
         options += ["-n", str(given.processes), "--dist", "loadfile"]
-    logs = given.suite.resolve().parent / "logs"
-    logs.mkdir(exist_ok=True)
-    suite = Suite(given.suite.resolve(), logs, tuple(options))
+    options += ["--timeout-method", "signal", *shlex.split(given.args)]
+    given.logs.mkdir(exist_ok=True)
+    suite = Suite(
+        given.suite.resolve(), given.logs.resolve(), given.agent.resolve(), tuple(options)
+    )
     blamed: list[str] = []
-    for module in given.modules:
-        print(f"{given.release} {module}", flush=True)
-        blamed += compare(suite, module, known_reasons(given.known))
+    for group in given.groups:
+        print(f"{given.release} {group}", flush=True)
+        blamed += compare(suite, group, known_reasons(given.known))
     print(f"{len(blamed)} only with the agent" + "".join(f"\n  {test}" for test in blamed))
     return 1 if blamed else 0
 

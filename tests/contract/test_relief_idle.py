@@ -103,7 +103,7 @@ async def test_each_step_of_random_work_gives_upstreams_answer(
 
 
 @ONLY
-@pytest.mark.thorough
+@pytest.mark.long
 @settings(
     max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )  # fmt: skip

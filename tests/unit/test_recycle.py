@@ -894,7 +894,7 @@ events = st.lists(
 )
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @settings(max_examples=60)
 @given(events, st.booleans(), st.sampled_from([0.0, 1.0, 6.0]), st.integers(1, 3))
 def test_whatever_happens_nobody_is_killed_and_all_settles(

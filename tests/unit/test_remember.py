@@ -213,7 +213,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @settings(max_examples=300)
 @given(steps, st.booleans())
 def test_upstream_is_never_made_to_choose_a_victim(
@@ -329,7 +329,7 @@ nodes_steps = st.lists(
 CALM = [(True, False, "", 0)] * 30
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @settings(max_examples=300)
 @given(nodes_steps, st.integers(0, 8), st.integers(0, 3), st.booleans(), st.booleans())
 def test_whatever_happens_to_nodes_and_pods_no_work_is_lost_and_all_settles(
