@@ -16,6 +16,10 @@ from typing import Any
 
 PACKAGE = "dask_adaptive_agent"
 
+#: What people's code imports. Nothing of the agent does, so it stays as a process has loaded it:
+#: `except PinRefused` catches what the class of that name was when it was imported.
+FOR_PEOPLE = tuple(f"{PACKAGE}.{name}" for name in ("client", "lease", "line", "span", "wish"))
+
 
 class SourcesFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Finds and loads modules out of a dict of texts; nothing touches a disk."""
@@ -119,6 +123,7 @@ def _replace(sources: dict[str, str]) -> None:
     # By name: the class of an earlier attachment is not this one.
     sys.meta_path[:] = [f for f in finders if type(f).__name__ != SourcesFinder.__name__]
     sys.meta_path.insert(0, SourcesFinder(sources))
+    sys.modules.update({name: before[name] for name in FOR_PEOPLE if name in before})
     try:
         importlib.import_module(f"{PACKAGE}.attach")
     except BaseException:

@@ -110,6 +110,45 @@ async def test_another_version_replaces_the_agent(tmp_path: Path) -> None:
     assert old["session"] != new["session"]
 
 
+NOTEBOOK = """
+import asyncio, pickle, sys
+import dask_adaptive_agent
+from dask_adaptive_agent import PinRefused, pinned
+from distributed import Client, Scheduler, Worker
+
+async def main():
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s, Worker(s.address):
+        exec(open(sys.argv[1]).read().replace("SCHEDULER-ID", s.id), {})
+        hello = s.handlers["adaptive_hello"]()
+        assert "0.0.1" == hello["agent"] != dask_adaptive_agent.__version__, hello
+        assert "error" not in s.handlers["adaptive_configure"](client_pins=False)
+        async with Client(s.address, asynchronous=True) as c:
+            from dask_adaptive_agent import pinned as again
+            for claim in (pinned, again, dask_adaptive_agent.pinned):
+                try:
+                    async with claim(client=c, required=True):
+                        print("not refused")
+                except PinRefused:
+                    print("caught")
+asyncio.run(main())
+"""
+
+
+async def test_what_a_notebook_has_imported_stays_when_its_scheduler_is_attached(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "text").write_text(render(of_version("0.0.1"), "SCHEDULER-ID"))
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-W", "ignore", "-c", NOTEBOOK, str(tmp_path / "text")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert 3 * ["caught"] == done.stdout.split(), done.stderr
+
+
 async def test_a_broken_agent_is_reported_and_the_scheduler_goes_on(tmp_path: Path) -> None:
     broken = {**sources(), "dask_adaptive_agent.plugin": "import no_such_module"}
     async with scheduler(cwd=tmp_path) as address:
