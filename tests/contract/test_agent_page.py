@@ -99,6 +99,29 @@ async def test_it_goes_without_a_trace_and_comes_again() -> None:
 
 
 @with_bokeh
+async def test_nobody_waits_for_it_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Bokeh does since 3.10, whichever is installed."""
+    async with scheduler() as s:
+        agent = install(s)
+        assert 200 == (await get(s, "adaptive"))[0]
+        app = agent.page._app
+        (session,) = app.get_sessions("/adaptive")
+        stock = app.stop
+
+        def stop(wait: bool = True) -> None:
+            if wait:
+                raise RuntimeError("Cannot synchronously wait on a running event loop")
+            stock(wait=False)
+
+        monkeypatch.setattr(app, "stop", stop)
+
+        uninstall(s)
+
+        assert session.destroyed
+        assert not app._cleanup_job.is_running()
+
+
+@with_bokeh
 async def test_it_comes_with_the_preload() -> None:
     async with scheduler() as s:
         await preload.dask_setup(s)

@@ -61,9 +61,12 @@ class Page:
                 self._pages.remove(NAME)
             if app is not None:
                 self._others().remove(app)
-                app.stop()
-                for session in app.get_sessions(f"/{NAME}"):
-                    session.destroy()
+                try:
+                    # Since Bokeh 3.10 `stop` refuses to wait on the loop that runs this.
+                    app.stop(wait=False)
+                finally:
+                    for session in app.get_sessions(f"/{NAME}"):
+                        session.destroy()
         except Exception:
             logger.exception("Cannot take the page out of the dashboard")
 
