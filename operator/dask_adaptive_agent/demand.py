@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from distributed.metrics import time
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.claims import CLIENT_AWAY_S

@@ -1,0 +1,245 @@
+"""What the agent changes of upstream's code: little of it, and nothing once it has gone."""
+
+from __future__ import annotations
+
+import ast
+import copyreg
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pytest
+from distributed.utils_test import gen_cluster
+
+import dask_adaptive_agent
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.attach import install, uninstall
+from support.agent_quota import limit, runs
+from support.agent_work import ask, retire, until
+from support.patched import clear_shared
+
+AGENT = Path(dask_adaptive_agent.__file__).parent
+OURS = object()
+MODULES = {
+    name: module
+    for name, module in sorted(sys.modules.items())
+    if name.partition(".")[0] in ("distributed", "dask", "cloudpickle", "pickle")
+}
+
+
+@pytest.fixture(autouse=True)
+def _nobody_holds() -> None:
+    """Schedulers of other tests may have closed without taking their patches out."""
+    clear_shared()
+
+
+def code_of(owner: Any, name: str) -> dict[str, Any]:
+    """Functions, classes and descriptors that belong to a class, a module or an object."""
+    return {
+        f"{name}.{key}": value
+        for key, value in vars(owner).items()
+        if callable(value) or isinstance(value, (property, classmethod, staticmethod))
+    }
+
+
+def of_process() -> dict[str, Any]:
+    """Of modules that are there now: one that is imported later is no patch."""
+    out: dict[str, Any] = {}
+    for name, module in MODULES.items():
+        out.update(code_of(module, name))
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and value.__module__ == name:
+                out.update(code_of(value, f"{name}.{value.__qualname__}"))
+    return out
+
+
+def places(s: Any) -> dict[str, Any]:
+    """All of a scheduler and of its process that somebody may patch, named as targets are."""
+    return {
+        **code_of(s, "Scheduler"),
+        **{f'Scheduler.handlers["{name}"]': call for name, call in s.handlers.items()},
+        **{f'Scheduler.stream_handlers["{name}"]': c for name, c in s.stream_handlers.items()},
+        **{k: v for n, e in s.extensions.items() for k, v in code_of(e, f"extensions.{n}").items()},
+        **{k: v for n, e in s.stream_comms.items() for k, v in code_of(e, f"stream {n}").items()},
+        **of_process(),
+    }
+
+
+def rest(s: Any) -> dict[str, Any]:
+    """What else would be changed if something of us stayed."""
+    return {
+        "attributes": set(vars(s)),
+        "tables": {name: type(v) for name, v in vars(s).items() if isinstance(v, (dict, set, list))},
+        "plugins": dict(s.plugins),
+        "worker_plugins": dict(s.worker_plugins),
+        "callbacks": set(s.periodic_callbacks),
+        "transitions": id(s._TRANSITIONS_TABLE),
+        "copyreg": dict(copyreg.dispatch_table),
+    }
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    every = before.keys() | after.keys()
+    return {name for name in every if before.get(name, OURS) != after.get(name, OURS)}
+
+
+async def use_all(c: Any, s: Any, a: Any, b: Any) -> None:
+    """Everything on that patches something, and at work."""
+    await ask(s, wire.CONFIGURE, tally=True, relief={"pickling": "Shared"})
+    await ask(s, wire.OBSERVE, meters=True, demand=True)
+    await limit(s, [a, b], 1000, exact=True, left_ms=3_600_000)
+    assert 20 == len(await c.gather(c.map(runs, range(20), [0.001] * 20, pure=False)))
+    s.plugins["dask-adaptive"].transition("shuffle-barrier-none", "released", "waiting")
+    await retire(s, a.name)
+    await ask(s, wire.CANCEL, names=[str(a.name)])
+    await c.submit(lambda x: x, 1, pure=False)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_after_detaching_all_is_as_it_was(c: Any, s: Any, a: Any, b: Any) -> None:
+    await c.submit(runs, 0, pure=False)
+    before, before_else = places(s), rest(s)
+    for _ in range(3):
+        agent = install(s)
+        await use_all(c, s, a, b)
+        assert len(agent.patches.in_force()) >= 11
+        assert all(agent.patches.in_force().values())
+
+        uninstall(s)
+
+        await until(lambda: not any("adaptive" in name for name in a.plugins))
+        assert set() == changed(before, places(s))
+        assert before_else == rest(s)
+        assert {} == agent.patches.in_force()
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_also_where_features_come_and_go_while_it_is_attached(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """0.1.0 left 3, then 12 layers on the reports of runs."""
+    before = repr(s.stream_handlers["task-finished"])
+    install(s)
+    with_agent = s.stream_handlers["task-finished"]
+    for _ in range(4):
+        await use_all(c, s, a, b)
+        await ask(s, wire.CONFIGURE, tally=False, relief={"pickling": "Auto"})
+        await limit(s, [])
+
+    assert with_agent is s.stream_handlers["task-finished"]
+    uninstall(s)
+    assert before == repr(s.stream_handlers["task-finished"])
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_by_default_little_of_upstream_is_changed(s: Any, a: Any) -> None:
+    before = places(s)
+    agent = install(s)
+    declared = {**agent.patches.in_force(), **agent.reliefs.in_force()}
+    seen = changed(before, places(s)) - {f'Scheduler.handlers["{n}"]' for n in agent.handlers()}
+
+    assert set(declared) <= seen
+    assert seen <= {str(target) for target in patching.TARGETS}
+    assert all(declared.values())
+    if distributed.__version__ >= "2026":
+        assert len(seen) <= 14, sorted(seen)
+    uninstall(s)
+
+
+def imported() -> list[str]:
+    """What the agent imports of distributed at run time, from its own source."""
+    out = set()
+    for path in AGENT.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        hidden = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and id(node) not in hidden:
+                module = node.module or ""
+                if module.partition(".")[0] == "distributed" and not node.level:
+                    out |= {f"{module}:{alias.name}" for alias in node.names}
+    return sorted(out - CORE)
+
+
+#: Without these there is no scheduler to speak of, or no way to speak to it.
+CORE = {
+    "distributed:Scheduler",
+    "distributed:Client",
+    "distributed:scheduler",
+    "distributed:worker",
+    "distributed:shuffle",
+    "distributed.core:Status",
+    "distributed.core:rpc",
+    "distributed.diagnostics.plugin:SchedulerPlugin",
+    "distributed.diagnostics.plugin:WorkerPlugin",
+    "distributed.protocol:core",
+    "distributed.protocol:pickle",
+    "distributed.scheduler:Scheduler",
+    "distributed.scheduler:WorkerState",
+    "distributed.worker:Worker",
+}
+
+WITHOUT = """
+import asyncio, builtins, sys
+from distributed import Client, Scheduler, Worker
+
+stock, refused = builtins.__import__, []
+
+def without(name, globals=None, locals=None, fromlist=(), level=0):
+    "Upstream has moved it: its own modules find it, ours do not."
+    module, _, symbol = sys.argv[1].partition(":")
+    importer = (globals or {}).get("__name__", "")
+    if name == module and symbol in (fromlist or ()) and importer.startswith("dask_adaptive"):
+        refused.append(importer)
+        raise ImportError(f"cannot import name {symbol!r} from {module!r}")
+    return stock(name, globals, locals, fromlist, level)
+
+async def main():
+    async with Scheduler(port=0, dashboard=False) as s, Worker(s.address), Client(
+        s.address, asynchronous=True
+    ) as c:
+        builtins.__import__ = without
+        from dask_adaptive_agent.attach import install, uninstall
+
+        agent = install(s)
+        rows = agent.reliefs.rows()
+        lost = [row["name"] for row in rows if row["state"] == "Failed"]
+        lost += [name for name in agent.features if not agent.has_feature(name)]
+        assert s.handlers["adaptive_observe"](), "no snapshot"
+        assert 3 == await c.submit(lambda x, y: x + y, 1, 2), "no result"
+        uninstall(s)
+        assert 5 == await c.submit(lambda x, y: x + y, 2, 3), "no result without it"
+        assert lost or not refused, refused
+        print("LOST", *lost)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("symbol", imported())
+def test_what_upstream_has_moved_costs_what_needs_it_and_not_the_agent(symbol: str) -> None:
+    module, _, name = symbol.partition(":")
+    try:
+        here = hasattr(__import__(module, fromlist=[name]), name)
+    except ImportError:
+        here = False
+    if not here:
+        pytest.skip("this release has it elsewhere")
+    code = f"import sys; sys.path[:0] = {sys.path!r}\n{WITHOUT}"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, symbol],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stderr[-3000:]
+    assert "LOST" in done.stdout
