@@ -145,7 +145,6 @@ class Agent:
         """Change what the agent changes from the start on, as far as this release allows it."""
         self.removals.listeners.append(self.redone.removing)
         self._add_feature("counting", self.meters.install)
-        self._add_feature("gates", self._hear_of_gates)
         self._add_feature("workers_to_close", self.closing.install)
         self._add_feature("orders", self.orders.install)
         self._add_feature("removals", self.removals.install)
@@ -207,6 +206,7 @@ class Agent:
         return explain(self, optional_names(request))
 
     def retire(self, request: Request) -> wire.RetireAnswer:
+        self.expect_gates()
         asked = names(request)
         busy_ok = flag(request, "busy_ok", False)
         terms = Terms(
@@ -222,6 +222,7 @@ class Agent:
         return self._each(names(request), self.drains.cancel)
 
     def leave(self, request: Request) -> wire.RetireAnswer:
+        self.expect_gates()
         terms = Terms(
             reason=text(request, "reason", "its process ends"),
             left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
@@ -232,6 +233,7 @@ class Agent:
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
     def limit(self, request: Request) -> wire.LimitAnswer:
+        self.expect_gates()
         session = text(request, "session")
         if session != self.session:
             raise Invalid(f"session {shown(session)} has ended; observe, then send limits for that")
@@ -385,6 +387,11 @@ class Agent:
         self.features[name] = []
         logger.warning("%s is off, stock code serves: %s", name, why)
         self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
+
+    def expect_gates(self) -> None:
+        """From the first message on that may take a worker out of service."""
+        if "gates" not in self.features:
+            self._add_feature("gates", self._hear_of_gates)
 
     def _hear_of_gates(self, patches: Patches) -> None:
         patches.put(patching.STATUS_CHANGE, lambda stock: hearing(stock, self.gate_of))

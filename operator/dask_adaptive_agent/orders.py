@@ -67,6 +67,7 @@ class Orders:
             stimulus = str(kwargs.get("stimulus_id") or "")
             if stimulus.startswith(LIFETIME):
                 # Never raises, unless it is cancelled: then the call is, too.
+                self._agent.expect_gates()
                 for address in workers or ():
                     await self._agent.drains.lifetime(address)
                 return await stock(*args, **kwargs)

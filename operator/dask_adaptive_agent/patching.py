@@ -433,7 +433,7 @@ STATUS_CHANGE = Target(
     "worker-status-change",
     "A worker that is drained or cordoned reports `running` when its memory monitor resumes it. "
     "That does not bring it back to service.",
-    when="while a worker is drained or cordoned",
+    when="from the first drain or limit on",
     guard=_takes("status", "worker", "stimulus_id"),
 )
 _CLOSING = (

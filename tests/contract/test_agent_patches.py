@@ -71,7 +71,9 @@ def rest(s: Any) -> dict[str, Any]:
     """What else would be changed if something of us stayed."""
     return {
         "attributes": set(vars(s)),
-        "tables": {name: type(v) for name, v in vars(s).items() if isinstance(v, (dict, set, list))},
+        "tables": {
+            name: type(v) for name, v in vars(s).items() if isinstance(v, (dict, set, list))
+        },
         "plugins": dict(s.plugins),
         "worker_plugins": dict(s.worker_plugins),
         "callbacks": set(s.periodic_callbacks),
