@@ -102,7 +102,6 @@ class Agent:
         self.tally: TallyPlugin | None = None
         self._make_exits()
         self.shuffle_wait = ShuffleWait(self)
-        self.cordons.durations.startstops = self.shuffle_wait.held.startstops
         self.redone = Redone(scheduler, self._cause)
         self.removals = Removals(scheduler)
         self.reliefs = Reliefs(scheduler, clock, self.notes.add)

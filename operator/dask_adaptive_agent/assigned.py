@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dask_adaptive_agent import patching
 from dask_adaptive_agent.moving import stealing
-from dask_adaptive_agent.wrap import Call, Wrap
+from dask_adaptive_agent.patching import Call, Patch, Patches
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -46,7 +47,8 @@ class Assigned:
         self._scheduler: Any = scheduler
         self._entries = entries
         self._reached = reached
-        self._wraps: list[Wrap] = []
+        self._patches = Patches(scheduler)
+        self._put: list[Patch] = []
 
     @property
     def is_possible(self) -> bool:
@@ -54,22 +56,24 @@ class Assigned:
 
     def install(self) -> None:
         """Harmless when it is in place; what others have taken away with theirs is put back."""
-        if self._wraps and all(wrap.is_called for wrap in self._wraps):
+        if self._put and all([patch.is_called for patch in self._put]):
             return
         self.uninstall()
-        if not self.is_possible:
-            return
-        scheduler, extension = self._scheduler, stealing(self._scheduler)
-        self._wraps.append(Wrap(scheduler, "_add_to_processing", self._adding))
-        if scheduler.validate and hasattr(scheduler, "stimulus_queue_slots_maybe_opened"):
-            self._wraps.append(Wrap(scheduler, "stimulus_queue_slots_maybe_opened", self._opening))
-        if extension is not None:
-            self._wraps.append(Wrap(extension, "move_task_request", self._moving))
+        scheduler = self._scheduler
+        try:
+            with self._patches.together() as put:
+                self._patches.put(patching.ADD_TO_PROCESSING, self._adding)
+                if scheduler.validate and hasattr(scheduler, patching.SLOTS_OPENED.name):
+                    self._patches.put(patching.SLOTS_OPENED, self._opening)
+                if stealing(scheduler) is not None:
+                    self._patches.put(patching.MOVE_TASK_REQUEST, self._moving)
+        except patching.Mismatch as error:
+            logger.warning("Quotas cannot be exact in this scheduler: %s", error)
+        self._put = put
 
     def uninstall(self) -> None:
-        for wrap in reversed(self._wraps):
-            wrap.undo()
-        self._wraps = []
+        self._patches.close()
+        self._put = []
 
     def near(self) -> list[Entry]:
         """Workers that may have as much as they may have: of these `given` must be asked."""

@@ -68,8 +68,6 @@ class Durations:
         self._clock = clock
         self._spreads: dict[str, Spread] = {}
         self._by_worker: dict[str, tuple[float, int]] = {}  # seconds and runs, by address
-        #: Of a report: how long its run took, less what it only waited.
-        self.startstops: Callable[[dict[str, Any]], Any] = lambda msg: msg.get("startstops")
         #: From then on the next report is measured; infinite: none is.
         self.next_at = math.inf
         #: Prefixes with unfinished tasks, and other known ones, as of the last look.
@@ -145,7 +143,7 @@ class Durations:
         """A worker reports a run; the scheduler has not heard of it yet. Never raises."""
         self.next_at = now + PAUSE_S
         try:
-            self._add(msg["key"], msg["worker"], self.startstops(msg) or ())
+            self._add(msg["key"], msg["worker"], msg.get("startstops") or ())
         except Exception:
             # Fail open: the scheduler's own averages remain.
             logger.exception("Cannot measure a run")

@@ -47,9 +47,9 @@ class HeldTransfers:
     def shorten(self, msg: dict[str, Any]) -> None:
         """Leave the wait out of a report of a run that has succeeded."""
         if self._holds:
-            msg["startstops"] = self.startstops(msg)
+            msg["startstops"] = self._startstops(msg)
 
-    def startstops(self, msg: dict[str, Any]) -> Any:
+    def _startstops(self, msg: dict[str, Any]) -> Any:
         tasks: Any = self._scheduler.tasks
         startstops = msg.get("startstops")
         for id in list(self._holds):

@@ -501,9 +501,10 @@ ADD_TO_PROCESSING = Target(
 SLOTS_OPENED = Target(
     "Scheduler",
     "stimulus_queue_slots_maybe_opened",
-    "Looks at the workers in service anew after each task that it assigns.",
-    when="while a quota of tasks is exact",
+    "Tries again where a worker left service, and its slots with it, while tasks were assigned.",
+    when="while a quota of tasks is exact and the scheduler validates",
     way_out="`spec.recycle.tasks.exact: false`",
+    guard=_takes("stimulus_id"),
 )
 MOVE_TASK_REQUEST = Target(
     "extensions.stealing",
