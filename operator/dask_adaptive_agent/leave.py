@@ -55,9 +55,11 @@ class Options(NamedTuple):
 def main(argv: list[str]) -> int:
     """Never raises. The process ends soon after it has returned, whatever still hangs."""
     started_at = time.monotonic()
-    loop = asyncio.new_event_loop()
     try:
+        loop = asyncio.new_event_loop()
         options = _options(argv)
+        # A program that is killed at the end of the grace period counts as a hook that failed.
+        _ends_after(options.grace_s - _reserve_s(options.grace_s) / 2)
         who = identify(shared_host=options.shared_host)
         leaver = Leaver(who, options.grace_s, started_at)
         loop.run_until_complete(leaver.run())
@@ -68,10 +70,20 @@ def main(argv: list[str]) -> int:
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        watchdog = threading.Timer(EXIT_S, os._exit, (0,))
-        watchdog.daemon = True
-        watchdog.start()
+        _ends_after(EXIT_S)
     return 0
+
+
+def _ends_after(seconds: float) -> None:
+    """This process, with 0, whatever hangs."""
+    watchdog = threading.Timer(max(0.0, seconds), os._exit, (0,))
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _reserve_s(grace_s: float) -> float:
+    """Kept for the end of the worker itself."""
+    return min(RESERVE_S, RESERVE_PART * grace_s)
 
 
 def _options(argv: list[str]) -> Options:
@@ -110,8 +122,7 @@ class Leaver:
     def __init__(self, who: Identity, grace_s: float, started_at: float) -> None:
         self._who = who
         self._started_at = started_at
-        reserve_s = min(RESERVE_S, RESERVE_PART * grace_s)
-        self._ends_at = started_at + grace_s - reserve_s
+        self._ends_at = started_at + grace_s - _reserve_s(grace_s)
         silence_s = min(LONGEST_SILENCE_S, SILENCE_PART * grace_s)
         self._patience_s = max(SHORTEST_SILENCE_S, silence_s)
         self._questions = list(_questions(who))
@@ -125,14 +136,20 @@ class Leaver:
             return
         refusals, heard_at = 0, time.monotonic()
         while self._left_s > 0:
+            is_answered = False
             try:
                 if await self._step():
                     return
-                refusals, heard_at = 0, time.monotonic()
+                is_answered, refusals, heard_at = True, 0, time.monotonic()
             except ConnectionRefusedError:
                 refusals += 1
             except Unanswered as error:
                 self._say(str(error))
+            if not is_answered and not self._who.is_connected():
+                # Such a worker's own process soon ends, too, and this program with it: Kubernetes
+                # would call that a hook that failed.
+                say(f"no scheduler at {self._who.scheduler} has this worker: nothing to hand over")
+                return
             if refusals >= REFUSALS or time.monotonic() - heard_at > self._patience_s:
                 say(f"no scheduler at {self._who.scheduler}: there is nothing to hand over to")
                 return

@@ -37,6 +37,27 @@ class Identity(NamedTuple):
         args: dict[str, Any] = security.get_connection_args("worker")
         return args
 
+    def is_connected(self) -> bool:
+        """
+        Whether a process here, but this one, has a connection to the scheduler, or may have one.
+
+        A worker keeps one as long as it is a worker of that scheduler.
+        """
+        import psutil  # type: ignore[import-untyped]  # distributed needs it as well
+
+        port = self.scheduler.rsplit(":", 1)[-1].rstrip("/")
+        try:
+            return any(
+                one.status == psutil.CONN_ESTABLISHED
+                and str(one.raddr.port) == port
+                and one.pid != os.getpid()
+                for one in psutil.net_connections("tcp")
+                if one.raddr
+            )
+        except Exception:
+            # Fail closed: wait for a scheduler that may be busy.
+            return True
+
     def among(self, workers: Mapping[str, str]) -> list[str]:
         """Addresses of this pod's workers, of (address, name); by name only if no IP says so."""
         from distributed.comm.addressing import get_address_host
@@ -114,7 +135,7 @@ def _is_worker(words: list[str]) -> bool:
 
 
 def _own_ips() -> list[str]:
-    import psutil  # type: ignore[import-untyped]  # distributed needs it as well
+    import psutil
 
     interfaces = psutil.net_if_addrs().values()
     return [ip for one in interfaces for row in one if _is_of_pod(ip := row.address.split("%")[0])]

@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from distributed import Client, wait
 
@@ -206,6 +207,29 @@ async def test_without_an_agent_the_data_survives(tmp_path: Path) -> None:
     assert list(map(str, range(6))) == p.ran()
     assert "has no agent" in said
     assert "the data has been moved" in said
+
+
+async def test_a_worker_whose_scheduler_never_came_up_ends_at_once(tmp_path: Path) -> None:
+    """Its process gives up soon, and a hook that ends with its container is one that failed."""
+    async with processes(tmp_path) as p:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            p.address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+            await p.worker("w", "--no-nanny")
+            hook = await p.script("w", grace_s=300)
+            await p.until(psutil.Process(hook.pid).children)
+            hook.send_signal(signal.SIGTERM)  # nothing makes it fail
+
+            said = await asyncio.wait_for(ended(hook), 15)
+
+        assert "nothing to hand over" in said
+
+
+async def test_a_hook_that_hangs_ends_before_the_pod_is_killed(tmp_path: Path) -> None:
+    async with cluster(tmp_path, "other") as (p, _):
+        hook = await p.hook("w", grace_s=4, DASK_SCHEDULER_ADDRESS="tcp://192.0.2.1:1")
+
+        await asyncio.wait_for(ended(hook), 4 + 2)
 
 
 async def test_a_pod_without_a_worker_ends_at_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from distributed import Client
 
 from dask_adaptive.kube.agent_zip import agent_zip
+from dask_adaptive.kube.leave_script import LEAVE_SOURCE
 from support.agent_work import ask
 
 #: No single wait of a test may take longer; a machine under load is slow, a hang is a failure.
@@ -103,11 +104,24 @@ class Processes:
     async def hook(
         self, name: str, grace_s: float = 50, *, shared_host: bool = True, **env: str
     ) -> asyncio.subprocess.Process:
-        """What the pod of worker `name` runs before it ends."""
+        """What the pod of worker `name` runs before it ends: the part in Python."""
+        return await self._hook([sys.executable, str(self.zip)], name, grace_s, shared_host, env)
+
+    async def script(self, name: str, grace_s: float) -> asyncio.subprocess.Process:
+        """All of it, as the pod's hook starts it."""
+        script = self.directory / "leave.sh"
+        script.write_text(LEAVE_SOURCE.format(zip=self.zip))
+        # Which Python it finds is not the question here.
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return await self._hook(["sh", str(script)], name, grace_s, True, {"PATH": path})
+
+    async def _hook(
+        self, program: list[str], name: str, grace_s: float, shared_host: bool, env: dict[str, str]
+    ) -> asyncio.subprocess.Process:
         self._count += 1
         base = {k: v for k, v in os.environ.items() if not k.startswith(("DASK", "KUBERNETES"))}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(self.zip), "leave", "--grace", str(grace_s),
+            *program, *(["leave"] if program[0] != "sh" else []), "--grace", str(grace_s),
             *(["--shared-host"] if shared_host else []),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             start_new_session=True, cwd=self.directory,

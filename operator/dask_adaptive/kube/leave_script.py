@@ -8,6 +8,8 @@ LEAVE_SOURCE = """\
 # This pod is about to end. Have its Dask workers hand over their work, and wait until they have.
 # The pod ends all the same, so this never fails.
 #   leave.sh [--kill-after SECONDS] [what the agent's `leave` takes]
+# Nor by a signal: what it starts ignores them as well.
+trap '' HUP INT TERM
 zip={zip}
 log=/proc/1/fd/1
 kill_after=

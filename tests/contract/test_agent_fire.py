@@ -1,0 +1,102 @@
+"""
+Drains under fire: whoever leaves, and however, no result is lost or wrong, and nothing hangs.
+
+For a longer run: `FIRE_SECONDS=3600 pytest tests/contract/test_agent_fire.py -k hour`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+import traceback
+from typing import Any
+
+import pytest
+from distributed.utils_test import gen_cluster
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.attach import install
+from support.agent_work import ask
+from support.fire import EVERYTHING, HARMLESS, Fire, Graph, nothing_breaks
+
+#: A task is not given up however often its worker is killed.
+CONFIG = {"distributed.scheduler.allowed-failures": 100_000}
+
+
+#: Functions of distributed that fail by themselves, when a worker has just been removed.
+UPSTREAMS_OWN = {
+    "handle_request_refresh_who_has",  # answers a worker that `remove_worker(close=False)` forgot
+}
+
+
+def known(record: logging.LogRecord) -> bool:
+    """What a release of distributed gets wrong by itself."""
+    error: Any = record.exc_info[1] if record.exc_info else None
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    return bool(frames) and frames[-1].name in UPSTREAMS_OWN
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 6))]
+)
+def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
+    @gen_cluster(client=True, nthreads=[], timeout=90, config=CONFIG)
+    async def run(c: Any, s: Any) -> None:
+        dice = random.Random(f"harmless {seed}")
+        agent = install(s)
+        await ask(s, wire.CONFIGURE, tally=True)
+        graph = Graph(dice, 300)
+        async with Fire(c, s, agent, dice) as fire:
+            for _ in range(4):
+                await fire.joins()
+            await graph.submit(c, list(s.workers))
+            await fire.burn(HARMLESS, 20, graph.futures)
+            await graph.check(c)
+            await fire.put_out()
+
+            tally = (await ask(s, wire.OBSERVE))["tally"]
+            assert (300, 300, 0, 0) == tuple(
+                tally[key] for key in ("tasks", "runs", "repeated", "interrupted")
+            )
+            assert 3 < len(fire.happened)
+
+    with nothing_breaks(known):
+        run()
+
+
+def burn_everything(seed: str, seconds: float) -> None:
+    @gen_cluster(client=True, nthreads=[], timeout=seconds + 120, config=CONFIG)
+    async def run(c: Any, s: Any) -> None:
+        end, number = time.monotonic() + seconds, 0
+        dice = random.Random(seed)
+        async with Fire(c, s, install(s), dice) as fire:
+            while time.monotonic() < end:
+                number += 1
+                dice.seed(f"{seed}, round {number}")
+                for _ in range(4 - len(fire.workers)):
+                    await fire.joins()
+                graph = Graph(dice, dice.choice([50, 150]))
+                await graph.submit(c, list(s.workers))
+                await fire.burn(EVERYTHING, 4, graph.futures)
+                await fire.put_out()
+                await graph.check(c)
+            print(f"{number} rounds: {fire.happened}")
+
+    with nothing_breaks(known):
+        run()
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 11))]
+)
+def test_no_result_is_lost_or_wrong_whatever_happens(seed: int) -> None:
+    burn_everything(str(seed), 6)
+
+
+@pytest.mark.skipif("FIRE_SECONDS" not in os.environ, reason="FIRE_SECONDS says for how long")
+@pytest.mark.timeout(0)
+def test_for_an_hour() -> None:
+    seconds = float(os.environ["FIRE_SECONDS"])
+    burn_everything(os.environ.get("FIRE_SEED", str(time.time_ns())), seconds)

@@ -1,0 +1,345 @@
+"""
+Drains under fire: workers that leave in every way there is, while random graphs are computed.
+
+A `Fire` lets things happen to the workers of a scheduler until it is put out. Then every result
+must be there and right, every worker in service, in the scheduler and in its own process, and
+nothing of the agent's left. What only a killed worker had is computed again; nothing is ever wrong
+or hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from distributed import Worker, secede
+from distributed.core import Status
+from distributed.scheduler import decide_worker
+
+from dask_adaptive_agent import wire
+from support.agent_quota import limit
+from support.agent_work import ask, leave, until
+
+#: A worker that can be named to anything that happens.
+FEWEST, MOST = 3, 6
+#: So long after the fire is out, everything must be done.
+PATIENCE_S = 20.0
+
+#: Older releases give tasks with loose restrictions to workers that are not running
+#: (`decide_worker`): such a task is never started, with stock Dask as well.
+IS_LOOSE_SAFE = "candidates &= all_workers" in inspect.getsource(decide_worker)
+
+#: What distributed and the agent must not log: their own states disagree.
+BROKEN = (AssertionError, KeyError, AttributeError, TypeError, ValueError, IndexError)
+
+
+def mixed(salt: int, delay_s: float, leaves_the_pool: bool, *parts: bytes) -> bytes:
+    """A result that tells whether it was made of the right inputs."""
+    if leaves_the_pool:
+        secede()
+    time.sleep(delay_s)
+    return made_of(salt, *parts)
+
+
+def made_of(salt: int, *parts: bytes) -> bytes:
+    digest = hashlib.sha256(repr(salt).encode() + b"".join(parts)).digest()
+    return digest * (1 + salt % 50)
+
+
+class Graph:
+    """Random tasks, and what each of them must give."""
+
+    def __init__(self, dice: random.Random, size: int) -> None:
+        self._dice = dice
+        self._size = size
+        self.futures: list[Any] = []
+        self.expected: list[bytes] = []
+
+    async def submit(self, c: Any, addresses: Sequence[str]) -> None:
+        dice = self._dice
+        for salt in range(self._size):
+            of = dice.sample(range(salt), min(salt, dice.choice([0, 0, 1, 2, 4])))
+            options: dict[str, Any] = {}
+            if IS_LOOSE_SAFE and dice.random() < 0.15:
+                options = {"workers": [dice.choice(addresses)], "allow_other_workers": True}
+            delay_s = dice.choice([0, 0.01, 0.02, 0.05])
+            secedes = dice.random() < 0.05
+            inputs = [self.futures[i] for i in of]
+            self.futures.append(
+                c.submit(mixed, salt, delay_s, secedes, *inputs, pure=False, **options)
+            )
+            self.expected.append(made_of(salt, *(self.expected[i] for i in of)))
+            if salt % 10 == 0:
+                await asyncio.sleep(0)
+
+    async def check(self, c: Any) -> None:
+        assert self.expected == await asyncio.wait_for(c.gather(self.futures), PATIENCE_S)
+
+
+class Fire:
+    """What happens to the workers of a scheduler, at random and at once."""
+
+    def __init__(self, c: Any, s: Any, agent: Any, dice: random.Random) -> None:
+        self.c, self.s, self.agent, self.dice = c, s, agent, dice
+        self.workers: dict[str, Any] = {}
+        self.happened: dict[str, int] = {}
+        self._every: list[Any] = []
+        self._joined = 0
+        self._is_out = False
+        self._busy: dict[str, str] = {}  # what happens to which workers, by name
+
+    async def joins(self, name: str = "") -> None:
+        if not name:
+            self._joined += 1
+            name = f"w{self._joined}"
+        worker = Worker(
+            self.s.address, name=name, nthreads=2, validate=True, heartbeat_interval="100ms"
+        )
+        self._every.append(worker)
+        self.workers[name] = await worker
+
+    async def burn(self, ways: Sequence[str], seconds: float, until_done: Sequence[Any]) -> None:
+        """Let `ways` happen, three at a time, for so long or until these futures are done."""
+        self._is_out = False
+        while len(self.workers) < FEWEST + 1:
+            await self.joins()
+        arsonists = [asyncio.ensure_future(self._arson(ways)) for _ in range(3)]
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not all(f.done() for f in until_done):
+            while len(self.workers) < FEWEST:
+                await self.joins()
+            await asyncio.sleep(0.01)
+        self._is_out = True
+        done, late = await asyncio.wait(arsonists, timeout=PATIENCE_S)
+        assert not late, f"hangs: {self._busy}"
+        for one in done:
+            one.result()
+
+    async def put_out(self) -> None:
+        """Take all back that was asked for; whoever is still there serves."""
+        while len(self.workers) < FEWEST:
+            await self.joins()
+        await limit(self.s, [])
+        for source in (wire.MANUAL, wire.CLIENT):
+            await ask(self.s, wire.UNPIN, source=source, owner="fire")
+        await ask(self.s, wire.CANCEL, names=list(self.workers))
+        await until(lambda: all(ws in self.s.running for ws in self.s.workers.values()))
+        await until(lambda: all(w.status == Status.running for w in self.workers.values()))
+        await until(lambda: not self.agent.leaving())
+        assert {w.address for w in self.workers.values()} == set(self.s.workers)
+        self.s.validate_state()
+        self._mend_upstream()
+
+    def _mend_upstream(self) -> None:
+        """
+        A task that would rather run on a worker that is gone, and that came when nobody served.
+
+        `bulk_schedule_unrunnable_after_adding_worker` asks `valid_workers`, which does not know of
+        loose restrictions: with stock Dask it would wait for ever.
+        """
+        stuck = [ts for ts in self.s.unrunnable if ts.loose_restrictions]
+        self.s.transitions({ts.key: "released" for ts in stuck}, "fire")
+
+    async def __aenter__(self) -> Fire:
+        return self
+
+    async def __aexit__(self, failed: Any, *_: Any) -> None:
+        if failed:
+            self._report()
+        closing = (worker.close(executor_wait=False) for worker in self._every)
+        await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), PATIENCE_S)
+        if not failed:
+            await until(lambda: not self.s.workers)
+            assert not self.s.aliases
+            assert not self.agent.drains.ongoing
+
+    def _report(self) -> None:
+        print(f"happened: {self.happened}; busy: {self._busy}")
+        print({name: (w.address, w.status.name) for name, w in self.workers.items()})
+        for ws in self.s.workers.values():
+            going = self.agent.drains.ongoing.get(ws.address)
+            here = [w.status.name for w in self._every if w.address == ws.address]
+            print(ws, ws.status.name, here, going and (going.terms, going.message))
+            print("   ", {ts.key: ts.state for ts in ws.processing})
+        print("unfinished:")
+        for ts in self.s.tasks.values():
+            if ts.state not in ("memory", "released"):
+                print("   ", ts, [d for d in ts.dependencies if d.state != "memory"])
+
+    async def _arson(self, ways: Sequence[str]) -> None:
+        while not self._is_out:
+            await asyncio.sleep(self.dice.choice([0, 0.01, 0.05]))
+            free = sorted(self.workers.keys() - self._busy)
+            if not free:
+                continue
+            name, way = self.dice.choice(free), self.dice.choice(ways)
+            self.happened[way] = self.happened.get(way, 0) + 1
+            self._busy[name] = way
+            try:
+                act: Callable[[str], Awaitable[None]] = getattr(self, f"_{way}")
+                await act(name)
+            finally:
+                self._busy.pop(name, None)
+
+    async def _gone(self, name: str, worker: Any) -> None:
+        """The process ends, with what it still has."""
+        if self.workers.get(name) is worker:
+            del self.workers[name]
+        await worker.close(executor_wait=False)
+        if len(self.workers) < MOST and name not in self.workers and self.dice.random() < 0.3:
+            await self.joins(name)
+
+    # What may happen to a worker. Nothing is lost by the first ones.
+
+    async def _retires(self, name: str) -> None:
+        """By the operator: drained and deleted, or called back."""
+        worker = self.workers[name]
+        request = {
+            "busy_ok": self.dice.random() < 0.8,
+            "deadline_ms": 10_000,
+            "on_timeout": self.dice.choice(["Abort", "Force"]),
+        }
+        for _ in range(self.dice.choice([1, 3, 300])):
+            answer = await ask(self.s, wire.RETIRE, names=[worker.address], **request)
+            state = answer["outcomes"][0]["state"]
+            if state == wire.DRAINED and len(self.workers) > 1 and not self._is_out:
+                await self._gone(name, worker)
+                return
+            if state != wire.DRAINING or self._is_out:
+                break
+            await asyncio.sleep(0.02)
+        await ask(self.s, wire.CANCEL, names=[worker.address])
+
+    async def _pod_ends(self, name: str) -> None:
+        """Its hook asks until it is drained; the next pod has its name before that."""
+        worker = self.workers.pop(name)
+        left_ms = 60_000
+        states = await leave(self.s, name, left_ms=left_ms)
+        await self.joins(name)
+        while wire.DRAINING in states:
+            await asyncio.sleep(0.02)
+            states = await leave(self.s, worker.address, left_ms=left_ms)
+        await worker.close(executor_wait=False)
+
+    async def _is_evicted_later(self, name: str) -> None:
+        for _ in range(self.dice.randint(1, 5)):
+            await leave(self.s, name, ending=False)
+            await asyncio.sleep(0.02)
+        await ask(self.s, wire.CANCEL, names=[name])
+
+    async def _is_pinned(self, name: str) -> None:
+        source = self.dice.choice([wire.MANUAL, wire.CLIENT])
+        pin: dict[str, Any] = {"source": source, "owner": "fire", "ttl_ms": 500}
+        await ask(self.s, wire.PIN, names=[name], **pin)
+
+    async def _comes_to_its_quota(self, name: str) -> None:
+        runs = self.dice.randint(1, 30)
+        await limit(self.s, [name], runs, stops=1, exact=self.dice.random() < 0.5)
+
+    async def _nears_its_end(self, name: str) -> None:
+        await limit(self.s, [name], left_ms=self.dice.choice([1, 50, 5_000]), stops=1)
+
+    async def _pauses(self, name: str) -> None:
+        """As its memory monitor does it."""
+        worker = self.workers[name]
+        if worker.status == Status.running:
+            worker.status = Status.paused
+            await asyncio.sleep(0.1)
+        if worker.status == Status.paused:
+            worker.status = Status.running
+
+    # Here upstream itself runs tasks again.
+
+    async def _user_retires(self, name: str) -> None:
+        names = [name, *self.dice.sample(sorted(self.workers), self.dice.randint(0, 2))]
+        named = [n for n in dict.fromkeys(names) if n == name or n not in self._busy]
+        own = [self.workers[n] for n in named]
+        self._busy.update((n, "user_retires") for n in named)
+        options = {"close_workers": self.dice.random() < 0.5, "remove": self.dice.random() < 0.5}
+        try:
+            retired = await self.c.retire_workers([w.address for w in own], **options)
+            for one in own:
+                if one.address in retired:
+                    await self._gone(str(one.name), one)
+        finally:
+            for name in named:
+                self._busy.pop(name, None)
+
+    async def _lives_out(self, name: str) -> None:
+        worker = self.workers[name]
+        if worker.status != Status.running:
+            return  # its own end waits for ever where somebody else has frozen it
+        del self.workers[name]
+        lifetime_ms = self.dice.choice([1, 300, 2_000])
+        await ask(self.s, wire.CONFIGURE, lifetime_ms=lifetime_ms)
+        await asyncio.wait_for(worker.close_gracefully(), PATIENCE_S)
+
+    async def _pod_ends_soon(self, name: str) -> None:
+        worker = self.workers.pop(name)
+        left_ms = self.dice.choice([50, 300, 1_000])
+        await leave(self.s, worker.address, left_ms=left_ms)
+        await asyncio.sleep(left_ms / 1000 * self.dice.choice([0.1, 0.5, 1, 1.2]))
+        await worker.close(executor_wait=False)
+
+    async def _closes(self, name: str) -> None:
+        await self._gone(name, self.workers[name])
+
+    async def _is_killed(self, name: str) -> None:
+        """Its connection breaks, and it comes again, or another one."""
+        worker = self.workers[name]
+        worker.batched_stream.comm.abort()
+        await self._gone(name, worker)
+
+    async def _is_restarted(self, name: str) -> None:
+        worker = self.workers[name]
+        with suppress(Exception):  # without a nanny it is only closed
+            await self.c.restart_workers([worker.address], timeout=1)
+        await self._gone(name, worker)
+
+    async def _is_forgotten(self, name: str) -> None:
+        """The operator is gone: all that it has asked for ends by itself."""
+        await ask(self.s, wire.CONFIGURE, lease_ms=self.dice.choice([1, 200]))
+        await asyncio.sleep(0.1)
+        await ask(self.s, wire.CONFIGURE, lease_ms=300_000)
+
+
+#: Nothing is run twice for these.
+HARMLESS = (
+    "retires", "retires", "pod_ends", "is_evicted_later", "is_pinned", "comes_to_its_quota",
+    "nears_its_end", "pauses", "is_forgotten",
+)  # fmt: skip
+EVERYTHING = (
+    *HARMLESS, "user_retires", "user_retires", "lives_out", "pod_ends_soon", "closes", "is_killed",
+    "is_restarted",
+)  # fmt: skip
+
+
+@contextmanager
+def nothing_breaks(known: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Fails if the agent logs an error, or distributed that its own states disagree."""
+    seen: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            error = record.exc_info[1] if record.exc_info else None
+            is_ours = record.name.startswith("dask_adaptive")
+            if (is_ours or isinstance(error, BROKEN)) and not known(record):
+                seen.append(f"{record.name}: {record.getMessage()}: {error!r}")
+
+    listener = Listener(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("distributed", "dask_adaptive_agent")]
+    for logger in loggers:
+        logger.addHandler(listener)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(listener)
+    assert not seen, "\n".join(seen[:5])
