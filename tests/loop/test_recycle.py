@@ -89,6 +89,22 @@ async def test_no_process_runs_more_than_its_quota_and_every_result_is_right(sta
     assert "TaskQuota" in s.reasons()
 
 
+async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage: Start) -> None:
+    """On 0.1.0: up to 40 runs in a process, 13 of 15 processes over their quota of 15."""
+    spec = fixed(4, tasks={"max": 15, "exact": True})
+    spec["disruption"] = {}  # the default: a quarter of the workers may be missing
+    s = await stage(spec=spec)
+    await connected(s, 4)
+    futures = s.client.map(where, range(400), seconds=0.3, pure=False)
+    results = await gathered(s, futures, within_s=400.0)
+
+    runs = Counter(process for _, process in results)
+    assert list(range(400)) == [i for i, _ in results]
+    assert 15 == max(runs.values())
+    tally = await s.final_tally()
+    assert (400, 400, 0) == (tally.tasks, tally.runs, tally.redone)
+
+
 async def test_in_place_the_same_workers_come_back_fresh(stage: Start) -> None:
     s = await stage(spec=fixed(3, tasks={"max": 10}, strategy={"type": "InPlace"}))
     await connected(s, 3)
@@ -174,11 +190,11 @@ async def test_a_worker_on_which_everything_fails_is_replaced_and_no_task_is_los
 async def test_long_tasks_and_a_walltime(
     stage: Start, governed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tasks of 4 h under a walltime of 5 h, in seconds; a worker takes some seconds to start."""
+    """Long tasks under a walltime, in seconds; a worker takes some of them to start."""
     lifetime = {"minTaskDuration": "6s", "margin": "1s"}
     spec = fixed(2, lifetime=lifetime) if governed else {**fixed(2), "mode": "Paused"}
     options = {} if governed else {"inject": True, "initial": 2}
-    s = await stage(spec=spec, walltime_s=12.0, **options)
+    s = await stage(spec=spec, walltime_s=16.0, **options)
     await connected(s, 2)
     began = time.monotonic()
     futures = s.client.map(where, range(6), seconds=6.0, pure=False)
@@ -198,10 +214,29 @@ async def test_long_tasks_and_a_walltime(
         assert 0 < tally.redone, "this case shows nothing"
 
 
+async def test_where_no_replacement_comes_an_exact_quota_waits_and_says_so(stage: Start) -> None:
+    """The machine has room for two, and both hold results that nobody else can take."""
+    strategy = {"readyTimeout": "3s"}
+    s = await stage(spec=fixed(2, tasks={"max": 4, "exact": True}, strategy=strategy), capacity=2)
+    await connected(s, 2)
+    futures = s.client.map(where, range(40), seconds=0.2, pure=False)
+    await s.until(lambda: "2 of 2 workers wait" in s.message(ABLE_TO_SCALE), "it is told")
+    await s.until(lambda: sum(future.done() for future in futures) == 8, "they run what they have")
+    await s.fresh_pass()
+    assert 8 == sum(future.done() for future in futures)
+
+    s.rehearsal.platform.resize(3)
+    results = await gathered(s, futures)
+    assert list(range(40)) == [i for i, _ in results]
+    assert 4 == max(Counter(process for _, process in results).values())
+    tally = await s.final_tally()
+    assert (40, 40, 0) == (tally.tasks, tally.runs, tally.redone)
+
+
 async def test_old_workers_go_on_where_no_replacement_comes(stage: Start) -> None:
     """The machine has room for two: like a bad image, or a quota of the namespace."""
     strategy = {"readyTimeout": "3s"}
-    s = await stage(spec=fixed(2, tasks={"max": 4, "exact": True}, strategy=strategy), capacity=2)
+    s = await stage(spec=fixed(2, tasks={"max": 4}, strategy=strategy), capacity=2)
     await connected(s, 2)
     before = s.names()
     futures = s.client.map(where, range(40), seconds=0.2, pure=False)

@@ -150,6 +150,11 @@ class LocalPlatform:
         """What a worker has written, whether or not it still exists."""
         return (self._directory / f"{worker}.log").read_text(errors="replace")
 
+    def resize(self, capacity: int) -> None:
+        """From now on this machine has room for so many workers; those that wait start."""
+        self._capacity = capacity
+        self._fill()
+
     async def close(self) -> None:
         """End every worker; returns when all processes are gone."""
         for row in self._groups.values():
