@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +27,7 @@ TOLD = Told("etl", "5 wanted")
 @pytest.fixture
 async def s() -> AsyncIterator[Any]:
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        install(scheduler)
+        scheduler.adaptive_agent = install(scheduler)
         yield scheduler
 
 
@@ -95,4 +98,34 @@ async def test_what_a_lease_took_away_is_told_again_in_the_same_pass(s: Any) -> 
     assert [wire.OBSERVE, wire.CONFIGURE, wire.LIMIT, wire.ANNOUNCE] == heard.taken()
     await a_pass(link)
     assert [wire.OBSERVE] == heard.taken()
+    await link.close()
+
+
+async def test_a_scheduler_left_alone_is_stock_until_its_operator_is_back(s: Any) -> None:
+    agent = s.adaptive_agent
+    link = connect(s.address, governs=True)
+    await a_pass(link)
+    told = {row["name"]: row["state"] for row in agent.reliefs.rows()}
+    assert (False, "etl", 60_000) == (
+        agent.limits.is_empty, agent.announced.policy, agent.settings.shuffle_wait_ms,
+    )  # fmt: skip
+    assert wire.R_ACTIVE in told.values()
+
+    agent.settings = replace(agent.settings, lease_ms=200)
+    agent.lease.renew()
+    began = time.monotonic()
+    while not agent.lapses:
+        assert time.monotonic() - began < 20, "nobody renews it, and it holds"
+        await asyncio.sleep(0.05)
+        await look(s.address)
+    assert agent.limits.is_empty
+    assert ("", 0) == (agent.announced.policy, agent.settings.shuffle_wait_ms)
+    assert wire.R_ACTIVE not in [row["state"] for row in agent.reliefs.rows()]
+
+    agent.settings = replace(agent.settings, lease_ms=300_000)
+    await a_pass(link)
+    assert told == {row["name"]: row["state"] for row in agent.reliefs.rows()}
+    assert (False, "etl", 60_000) == (
+        agent.limits.is_empty, agent.announced.policy, agent.settings.shuffle_wait_ms,
+    )  # fmt: skip
     await link.close()
