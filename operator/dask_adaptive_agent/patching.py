@@ -427,7 +427,12 @@ _REPORT = _takes("key", "worker", "stimulus_id")
 _COUNTS = "Counts the run for quotas, and notes when its worker was last active."
 TASK_FINISHED = Target(_STREAM, "task-finished", _COUNTS, guard=_REPORT)
 TASK_ERRED = Target(_STREAM, "task-erred", _COUNTS, guard=_REPORT)
-RESCHEDULE = Target(_STREAM, "reschedule", _COUNTS, guard=_REPORT)
+RESCHEDULE = Target(
+    _STREAM,
+    "reschedule",
+    f"{_COUNTS} With `pickling: Shared`, a worker that lacks a callable sends its task back.",
+    guard=_REPORT,
+)
 STATUS_CHANGE = Target(
     _STREAM,
     "worker-status-change",
@@ -574,13 +579,6 @@ GROUP_ADD = Target(
     way_out=relief("prefixes"),
     releases=_OLD,
     guard=_is_upstreams,
-)
-LOG_EVENT = Target(
-    _STREAM,
-    "log-event",
-    "Workers say here which shared callables they hold.",
-    when="while `spec.scheduler.relief.pickling: Shared`",
-    way_out="`spec.scheduler.relief.pickling: Auto`",
 )
 STREAM_SEND = Target(
     "BatchedSend of a worker",

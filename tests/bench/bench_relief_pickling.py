@@ -18,14 +18,18 @@ import pathlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType
 from typing import Any
 
 import distributed
 from distributed.protocol import pickle as distributed_pickle
 
-from dask_adaptive_agent.relief import quick_reduce
-from dask_adaptive_agent.relief.pickle_hook import HOOK, _code_of_taker
+try:
+    from distributed.worker import execute_task
+except ImportError:
+    execute_task = None
+
+from dask_adaptive_agent.relief.one_pass import TASK
+from dask_adaptive_agent.relief.pickling import HOOK
 from support.relief_pickling import as_on_scheduler, hooked, in_main, spec
 
 ARGUMENT = pathlib.Path("/data/in/part-000123/file.parquet")
@@ -90,34 +94,42 @@ def cases() -> dict[str, Any]:
         "main": as_on_scheduler(functools.partial(SCRIPT["main"], options)),
         "script": as_on_scheduler(functools.partial(SCRIPT["script"], SCRIPT["Config"]())),
         "big-partial": functools.partial(operator.add, {"root": options["root"], "files": files}),
+        "fused": fused,
     }
 
 
-def taker() -> Any:
-    """What `protocol/core.py` hands over: a function of its code, that nobody will call here."""
-    code = _code_of_taker()
-    cells = tuple(CellType([]) for _ in code.co_freevars)
-    return FunctionType(code, {}, "taker", None, cells)
+def fused(*_: Any) -> None:
+    """Stands for a task of a data frame: columns taken, a function applied, a result put in."""
 
 
-def microseconds(dumps: Callable[..., Any], tasks: list[Any], take: Any) -> float:
+def task_of(function: Any) -> Any:
+    if function is not fused:
+        return spec(function, ARGUMENT)
+    apply = as_on_scheduler(SCRIPT["short"])
+    if TASK is None:
+        calls = (max, (apply, (operator.getitem, {"x": 1}, "x")), 0)
+        return (execute_task, (calls,), {})
+    from dask._task_spec import TaskRef
+
+    first = TASK("a", operator.getitem, {"x": 1}, "x")
+    rest = [TASK("b", apply, TaskRef("a")), TASK("c", max, TaskRef("b"), 0)]
+    return TASK.fuse(first, *rest)
+
+
+def microseconds(dumps: Callable[..., Any], tasks: list[Any]) -> float:
+    buffers: list[Any] = []
     start = time.thread_time()
     for task in tasks:
-        dumps(task, buffer_callback=take)
+        dumps(task, buffer_callback=buffers.append)
     return (time.thread_time() - start) / len(tasks) * 1e6
 
 
 def compared(make: Callable[[], list[Any]], stock: Any, repeat: int) -> list[tuple[float, float]]:
     """Stock and ours, pair by pair."""
-    take, ours = taker(), distributed_pickle.dumps
+    ours = distributed_pickle.dumps
     rows = []
     for _ in range(repeat + 1):
-        tasks = make()
-        quick_reduce.end()  # stock as it is without us
-        theirs = microseconds(stock, tasks, take)
-        tasks = make()
-        quick_reduce.begin()
-        rows.append((theirs, microseconds(ours, tasks, take)))
+        rows.append((microseconds(stock, make()), microseconds(ours, make())))
     return rows[1:]  # the first one warms up
 
 
@@ -126,15 +138,15 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with hooked():
         for name, function in cases().items():
             n = arguments.tasks // (10 if name in ("script", "big-partial") else 1)
-            again = [spec(function, ARGUMENT)] * n
+            again = [task_of(function)] * n
 
             def fresh(function: Any = function, n: int = n // 5) -> list[Any]:
-                return [spec(as_on_scheduler(function), ARGUMENT) for _ in range(n)]
+                return [task_of(as_on_scheduler(function)) for _ in range(n)]
 
             for kind, make in (("again", lambda again=again: again), ("fresh", fresh)):
                 if (name, kind) not in (("big-partial", "fresh"), ("named", "fresh")):
                     yield row(f"{name} {kind}", compared(make, stock, arguments.repeat))
-                    HOOK.memo.clear()
+                    HOOK.tasks.cache.clear()
 
 
 def row(case: str, pairs: list[tuple[float, float]]) -> dict[str, Any]:

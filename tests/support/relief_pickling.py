@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +10,10 @@ import cloudpickle
 from distributed.protocol import core
 from distributed.protocol.serialize import ToPickle
 
-from dask_adaptive_agent.relief.callables import TASK
-from dask_adaptive_agent.relief.pickle_hook import HOOK
+from dask_adaptive_agent import patching
+from dask_adaptive_agent.patching import Patches
+from dask_adaptive_agent.relief.one_pass import TASK
+from dask_adaptive_agent.relief.pickling import HOOK
 
 
 def spec(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,14 +68,11 @@ class Told:
 def hooked() -> Iterator[Told]:
     """With the relief's place taken in this process."""
     told = Told()
+    patches = Patches(None)  # type: ignore[arg-type]
+    patches.put(patching.PICKLE_DUMPS, HOOK.over)
     HOOK.add(told)  # type: ignore[arg-type]
     try:
         yield told
     finally:
+        patches.close()
         HOOK.remove(told)  # type: ignore[arg-type]
-
-
-def module(name: str, source: str) -> types.ModuleType:
-    made = types.ModuleType(name)
-    exec(source, made.__dict__)
-    return made

@@ -1,205 +1,351 @@
 """
-Callables that cross to each worker once: the scheduler's half.
+Kept pickles that cross to each worker once: `pickling: Shared`.
 
-A worker that holds callables says so on its stream; from then on its tasks come through a `Link`.
-All others, whatever their reason, get what stock code sends.
+A task is pickled when it enters its worker's stream, so the order of messages decides what the
+worker has. It comes within a call of `task` (`IN_WORKERS`), with digests of the pickles that it
+needs, and with those that the worker lacks, which holds what they load to from then on. Should a
+worker lack one all the same, it gets a task instead that goes back to the scheduler, which then
+sends everything anew. Workers need nothing of this package.
 """
 
 from __future__ import annotations
 
-import functools
+import asyncio
+import itertools
 import logging
+import pickle
 import sys
+import uuid
+import zlib
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
-from distributed.batched import BatchedSend
-from distributed.protocol.serialize import ToPickle
+from distributed.core import Status
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.protocol import core
+from distributed.protocol.serialize import Pickled, ToPickle
+from distributed.utils import ensure_memoryview
 
-from dask_adaptive_agent.relief import shared_check
-from dask_adaptive_agent.relief.base import Place
-from dask_adaptive_agent.relief.errand import Errand
-from dask_adaptive_agent.relief.memo import Memo
+from dask_adaptive_agent import patching
+from dask_adaptive_agent.patching import Patch, Patches
+from dask_adaptive_agent.relief.base import Mismatch, Place
+from dask_adaptive_agent.relief.kept import PROTOCOL, Kept
+from dask_adaptive_agent.relief.one_pass import TASK, Pickler, Tasks, callable_of, is_task
 from dask_adaptive_agent.relief.serialization import SerializationMeter
-from dask_adaptive_agent.relief.shared_books import MOST_HELD_BYTES, Held
-from dask_adaptive_agent.relief.shared_known import Known
-from dask_adaptive_agent.relief.shared_pickle import Link, dropping
-from dask_adaptive_agent.relief.shared_plugin import NAME, pickled, workers_half
-from dask_adaptive_agent.wrap import Wrap
 
 logger = logging.getLogger(__name__)
 
-#: How a worker speaks to its scheduler beside its tasks (`Worker.log_event`).
-EVENT = "log-event"
-#: A worker that lacks what it was sent so many times is sent everything from then on.
-MOST_LACKS = 3
-#: The part of a worker's memory that what it holds may take, as pickled.
+#: The most that one worker holds, as pickled, and the part of its memory that this may be; it
+#: forgets all of it then.
+MOST_HELD_BYTES = 64 * 2**20
 PART_OF_MEMORY = 0.05
+#: A worker that sends tasks back so many times is sent everything from then on.
+MOST_LACKS = 3
+#: What workers run: it comes with the first task, as text. `held` is by scheduler and worker.
+IN_WORKERS = """
+import pickle
+from distributed import Reschedule
+
+held = {}
+
+def load(line, digest):
+    return held[line][digest]
+
+def again(*args, **kwargs):
+    raise Reschedule("this worker lacks what the task calls")
+
+def task(line, key, forget, needs, brings, data, buffers):
+    mine = held.setdefault(line, {})
+    if forget:
+        mine.clear()
+    for digest, pickled in brings:
+        mine[digest] = pickle.loads(pickled)
+    if all(digest in mine for digest in needs):
+        return pickle.loads(data, buffers=buffers)
+    held.pop(line)  # what is sent anew is sent whole
+    if key is None:
+        return again, (), {}
+    from dask._task_spec import Task
+    return Task(key, again)
+
+def drop(prefix):
+    for line in [line for line in held if line.startswith(prefix)]:
+        del held[line]
+"""
+NAME = f"_dask_adaptive_shared_{zlib.crc32(IN_WORKERS.encode()):08x}"
+#: Two versions in one process don't meet: the module's name says which text it is.
+_MAKE = f"""
+import sys, types
+if {NAME!r} not in sys.modules:
+    module = types.ModuleType({NAME!r})
+    exec({IN_WORKERS!r}, vars(module))
+    sys.modules[{NAME!r}] = module
+"""
+_FIRST = f"(exec(make, {{}}), __import__({NAME!r}).task(*args))[1]"
+
+_process = uuid.uuid4().hex
+_numbers = itertools.count()
+_dropping: set[asyncio.Task[None]] = set()
+
+
+def workers_half() -> Any:
+    """The module that pickles name, as workers have it."""
+    exec(_MAKE, {})
+    return sys.modules[NAME]
+
+
+class Line:
+    """What one worker holds, as far as its stream of messages has come."""
+
+    def __init__(self, name: str, tasks: Tasks, most_bytes: int = MOST_HELD_BYTES) -> None:
+        self.name = name
+        self.n_uses = self.n_definitions = self.n_lacks = 0
+        self._tasks = tasks
+        self._most_bytes = most_bytes
+        self._half = workers_half()
+        self._held: dict[bytes, int] = {}  # sizes by digest
+        self._is_new = self._must_forget = True
+
+    def pickled(self, task: Any) -> tuple[Any, int]:
+        """
+        What stands for a task in a message, and its size.
+
+        Raises whatever pickling raises: nothing has changed then.
+        """
+        buffers: list[Any] = []
+        pickler: list[_SharingPickler] = []
+
+        def make(*args: Any) -> Pickler:
+            pickler.append(_SharingPickler(self, *args))
+            return pickler[0]
+
+        data = self._tasks.pickled(task, buffers, make)
+        needs = pickler[0].needs if pickler and not pickler[0].is_left else {}
+        frames = buffers
+        if needs:
+            frames = []
+            data = pickle.dumps(
+                self._message(task, needs, data, buffers), PROTOCOL, buffer_callback=frames.append
+            )
+            self._note(needs)
+        views = [ensure_memoryview(frame) for frame in frames]
+        sent: Any = Pickled  # upstream's have no types
+        return sent({"pickled-obj": data}, views), len(data) + sum(v.nbytes for v in views)
+
+    def lacks(self) -> bool:
+        """A task has come back: everything is sent anew. False: not for this worker."""
+        self.n_lacks += bool(self._held)
+        self._held.clear()
+        self._must_forget = True
+        return self.n_lacks <= MOST_LACKS
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _message(self, task: Any, needs: dict[bytes, Kept], data: bytes, buffers: Any) -> _Call:
+        if sum(self._held.values()) > self._most_bytes:
+            self._held.clear()
+            self._must_forget = True
+        brings = [(d, kept.data) for d, kept in needs.items() if d not in self._held]
+        key = None if TASK is None else task.key
+        args = (self.name, key, self._must_forget, list(needs), brings, data, buffers)
+        if self._is_new:
+            return _Call(eval, (_FIRST, {"make": _MAKE, "args": args}))
+        return _Call(self._half.task, args)
+
+    def _note(self, needs: dict[bytes, Kept]) -> None:
+        """It is what goes into the stream."""
+        self.n_uses += len(needs)
+        self.n_definitions += len(needs.keys() - self._held.keys())
+        self._held.update((digest, len(kept.data)) for digest, kept in needs.items())
+        self._is_new = self._must_forget = False
+
+
+class _Call:
+    """Unpickles as what a function returns."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._reduced = function, args
+
+    def __reduce__(self) -> Any:
+        return self._reduced
+
+
+class _SharingPickler(Pickler):
+    """Names what is kept, so that somebody else may bring it."""
+
+    def __init__(self, line: Line, *args: Any) -> None:
+        super().__init__(*args)
+        self._line, self._load = line.name, workers_half().load
+        self.needs: dict[bytes, Kept] = {}
+        self.is_left = True
+
+    def put_in(self, kept: Kept) -> tuple[Any, ...]:
+        if kept.has_classes:
+            # Of a class there is one in a process, and each pickle sets its attributes anew.
+            return super().put_in(kept)
+        self.needs[kept.digest] = kept
+        return self._load, (self._line, kept.digest)
+
+    def pickled(self, task: Any) -> bytes:
+        data = super().pickled(task)
+        self.is_left = False
+        return data
 
 
 class Sharing:
     """Shared callables in one scheduler. All on its event loop; nothing raises into it."""
 
-    def __init__(self, place: Place, memo: Memo, meter: SerializationMeter | None = None) -> None:
+    def __init__(
+        self, place: Place, patches: Patches, tasks: Tasks, meter: SerializationMeter
+    ) -> None:
         """
         Args:
-            memo: Gives a callable's bytes, or None where it is best left alone.
+            patches: Holds what is changed of upstream's code.
+            tasks: Pickles them, and keeps what is shared.
             meter: Told of each task that is pickled here, and so nowhere else.
         """
         self._scheduler: Any = place.scheduler
-        self._meter = meter
-        self._known = Known(memo)
-        self._lines: dict[str, _Line] = {}  # by the worker's address
-        self._n_lacks = 0
-        self._half = workers_half()
-        self._errand = Errand(place.scheduler, NAME, pickled())
-        self._stock: Callable[..., Any] | None = None
-        self._hearing: Callable[..., Any] | None = None
+        self._patches, self._tasks, self._meter = patches, tasks, meter
+        self._prefix = f"{_process}-{next(_numbers)}-"
+        self._lines: dict[str, tuple[Line, Patch]] = {}  # by the worker's address
+        self._gone = Line("", tasks)  # counts of those that have gone
+        self._plugin = _Joins(self)
+        self._returns: Patch | None = None
 
     def install(self) -> None:
         """Raises `Mismatch` when upstream is not as expected."""
-        shared_check.upstream(self._scheduler)
-        handlers = self._scheduler.stream_handlers
-        self._stock = handlers[EVENT]
-        self._hearing = handlers[EVENT] = functools.partial(self._heard, self._stock)
-        self._errand.give()
+        self._returns = self._patches.listen(patching.RESCHEDULE, self._returned)
+        self._scheduler.add_plugin(self._plugin, name=self._plugin.name)
+        for worker in list(self._scheduler.workers):
+            self.begin(worker)
 
     def check(self) -> None:
-        """Prove on a few tasks that they arrive as they were. Raises `Mismatch`."""
-        shared_check.round_trip(self._half, self._known.memo)
+        """Prove that a task arrives as it was, or comes back. Raises `Mismatch`."""
+        protocol: Any = core
+        line, half = Line(f"{self._prefix}check", Tasks()), workers_half()
+        secret = object.__hash__(self)  # a closure, which only crosses by value
+        function = partial(lambda a, b: (a, b, secret), list(range(1000)))
+        task = (function, (1,), {}) if TASK is None else TASK("sample", function, 1)
+
+        def crossed() -> Any:
+            frames = protocol.dumps([{"run_spec": line.pickled(task)[0]}])
+            return callable_of(protocol.loads(frames)[0]["run_spec"])
+
+        try:
+            arrived = [crossed() for _ in range(4)]
+            half.drop(self._prefix)
+            lacking = crossed()
+        finally:
+            half.drop(self._prefix)
+        if any(one(1) != function(1) for one in arrived) or arrived[2] is not arrived[3]:
+            raise Mismatch("a task does not arrive as it was sent")
+        if lacking is not half.again or line.n_definitions != 1:
+            raise Mismatch("callables do not cross once")
 
     def uninstall(self) -> None:
-        """Stop; what is on its way still finds what it refers to."""
-        handlers = self._scheduler.stream_handlers
-        if self._hearing is not None and handlers.get(EVENT) is self._hearing:
-            handlers[EVENT] = self._stock
-        self._hearing = None
-        for address in list(self._lines):
-            self._end(address)
-        self._errand.take()
+        """Stop. Tasks on their way that lack something come back, and are sent as ever."""
+        if self._returns is not None:
+            self._returns.remove()
+        if self._scheduler.plugins.get(self._plugin.name) is self._plugin:
+            self._scheduler.remove_plugin(name=self._plugin.name)
+        workers = [worker for worker in self._lines if worker in self._scheduler.workers]
+        for worker in list(self._lines):
+            self.end(worker)
+        if workers and self._scheduler.status is Status.running:
+            dropping = asyncio.ensure_future(self._drop(workers))
+            _dropping.add(dropping)  # asyncio keeps no task by itself
+            dropping.add_done_callback(_dropping.discard)
 
     def counts(self) -> dict[str, int]:
-        self._forget_the_gone()
+        lines = [self._gone, *(line for line, _ in self._lines.values())]
         return {
             "shared_workers": len(self._lines),
-            "shared_uses": self._known.library.uses,
-            "shared_definitions": self._known.library.definitions,
-            "shared_lacks": self._n_lacks,
+            "shared_uses": sum(line.n_uses for line in lines),
+            "shared_definitions": sum(line.n_definitions for line in lines),
+            "shared_lacks": sum(line.n_lacks for line in lines),
         }
 
-    def _heard(self, stock: Callable[..., Any], **event: Any) -> Any:
-        """In the place of `Scheduler.log_worker_event`."""
-        if self._hearing is None or event.get("topic") != self._half.TOPIC:
-            return stock(**event)
-        try:
-            self._hear(event["worker"], event["msg"])
-        except Exception:
-            # Fail open: who is not known to hold anything gets stock messages.
-            logger.exception("Cannot read what a worker says of shared callables")
-        return None
+    def begin(self, worker: str) -> None:
+        self.end(worker)
+        if worker.startswith("inproc://"):
+            return  # nothing is pickled on the way to it
+        memory_limit = self._scheduler.workers[worker].memory_limit or sys.maxsize
+        most_bytes = min(int(memory_limit * PART_OF_MEMORY), MOST_HELD_BYTES)
+        line = Line(f"{self._prefix}{next(_numbers)}-", self._tasks, most_bytes)
+        # Whoever sends, there the order of messages is decided.
+        stream = self._scheduler.stream_comms[worker]
+        patch = self._patches.put(patching.STREAM_SEND, partial(self._sending, line), stream)
+        self._lines[worker] = line, patch
 
-    def _hear(self, worker: str, said: dict[str, Any]) -> None:
-        stream = self._scheduler.stream_comms.get(worker)
-        if stream is None:
-            return
-        if said["what"] == self._half.READY:
-            self._end(worker)
-            if self._can_share(worker, said):
-                link = self._link(worker, said["token"])
-                self._lines[worker] = _Line(stream, link, self._meter)
-            return
-        line = self._lines.get(worker)
-        if line is None or line.stream is not stream or line.link.token != said["token"]:
-            return
-        if said["what"] == self._half.LACKS:
-            self._n_lacks += 1
-            line.n_lacks += 1
-            if line.n_lacks <= MOST_LACKS:
-                line.link.held.forget()
-                return
-            logger.warning("Worker %s lacks callables again: it gets them with all tasks", worker)
-        self._end(worker)
+    def end(self, worker: str) -> None:
+        line, patch = self._lines.pop(worker, (None, None))
+        if line is not None and patch is not None:
+            patch.remove()
+            workers_half().drop(line.name)  # where the worker is in this process
+            self._gone.n_uses += line.n_uses
+            self._gone.n_definitions += line.n_definitions
+            self._gone.n_lacks += line.n_lacks
 
-    def _can_share(self, worker: str, said: dict[str, Any]) -> bool:
-        """Whether it is the worker that we know, has our text and pickles, and reads a stream."""
-        ws = self._scheduler.workers.get(worker)
-        return (
-            ws is not None
-            and ws.server_id == said["id"]
-            and said["module"] == self._half.__name__
-            and list(said["python"]) == list(sys.version_info[:2])
-            # Nothing is pickled on the way to a worker in this process (comm.inproc).
-            and not worker.startswith("inproc://")
-        )
-
-    def _link(self, worker: str, token: int) -> Link:
-        memory_limit = self._scheduler.workers[worker].memory_limit
-        most_bytes = int(memory_limit * PART_OF_MEMORY) if memory_limit else MOST_HELD_BYTES
-        held = Held(min(most_bytes, MOST_HELD_BYTES))
-        return Link(token, self._half, self._known, held)
-
-    def _end(self, worker: str) -> None:
-        line = self._lines.pop(worker, None)
-        if line is not None:
-            line.end(self._half.__name__)
-        if len(self._lines) > 2 * len(self._scheduler.workers):
-            self._forget_the_gone()
-
-    def _forget_the_gone(self) -> None:
-        """Streams end with their workers, and nobody says so."""
-        streams = self._scheduler.stream_comms
-        for worker, line in list(self._lines.items()):
-            if streams.get(worker) is not line.stream:
-                del self._lines[worker]
-
-
-class _Line:
-    """
-    One worker's stream, with a link in its way.
-
-    In the way of `BatchedSend.send`: whoever sends, there the order of messages is decided.
-    """
-
-    def __init__(self, stream: BatchedSend, link: Link, meter: SerializationMeter | None) -> None:
-        self.link = link
-        self.n_lacks = 0
-        self._meter = meter
-        self.stream = stream
-        self._wrap = Wrap(stream, "send", self._sending)
-
-    def end(self, half: str) -> None:
-        """Let stock code send everything from now on; the worker then drops what it holds."""
-        self._wrap.undo()
-        try:
-            self.stream.send(dropping(half, self.link.token))
-        except Exception:
-            # The stream is closed, and the worker with it.
-            logger.debug("A worker is not told to drop its callables", exc_info=True)
-
-    def _sending(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _sending(self, line: Line, stock: Callable[..., Any]) -> Callable[..., Any]:
         def send(*messages: Any) -> Any:
             for message in messages:
                 if message.get("op") == "compute-task":
-                    self._replace(message)
+                    self._replace(line, message)
             return stock(*messages)
 
         return send
 
-    def _replace(self, message: dict[str, Any]) -> None:
-        run_spec = message.get("run_spec")
+    def _replace(self, line: Line, message: dict[str, Any]) -> None:
+        spec = message.get("run_spec")
         # An actor is made once, and holds what it was made of.
-        if type(run_spec) is not ToPickle or message.get("actor"):
+        if type(spec) is not ToPickle or not is_task(spec.data) or message.get("actor"):
             return
-        # Modules that were registered to go by value concern what has a name as well.
         if cloudpickle.list_registry_pickle_by_value():
             return
-        begin = perf_counter()
+        started = perf_counter()
         try:
-            pickled, nbytes = self.link.pickled(run_spec.data)
+            message["run_spec"], nbytes = line.pickled(spec.data)
         except Exception:
             return  # stock code knows what to do, or how to fail
-        message["run_spec"] = pickled
-        if self._meter is not None:
-            self._meter.add(run_spec.data, perf_counter() - begin, nbytes)
+        self._meter.add(callable_of(spec.data), perf_counter() - started, nbytes)
+
+    def _returned(self, message: dict[str, Any]) -> None:
+        """A task has come back; it may have raised `Reschedule` itself."""
+        worker = message.get("worker", "")
+        line, _ = self._lines.get(worker, (None, None))
+        if line is not None and not line.lacks():
+            logger.warning("Worker %s sends tasks back: it gets callables with each", worker)
+            self.end(worker)
+
+    async def _drop(self, workers: list[str]) -> None:
+        text = f"(lambda half: half and half.drop({self._prefix!r}))(sys.modules.get({NAME!r}))"
+        function = partial(eval, text.replace("sys", "__import__('sys')"))
+        message = {"op": "run", "function": pickle.dumps(function, PROTOCOL)}
+        try:
+            await self._scheduler.broadcast(msg=message, workers=workers, on_error="ignore")
+        except Exception:
+            # Fail open: they hold it until they end.
+            logger.exception("Cannot tell workers to drop callables")
+
+
+class _Joins(SchedulerPlugin):
+    """Workers come and go."""
+
+    name = "dask-adaptive-shared"
+
+    def __init__(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        try:
+            self._sharing.begin(worker)
+        except Exception:
+            # Fail open: it is sent everything with each task.
+            logger.exception("Cannot share callables with worker %s", worker)
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+        self._sharing.end(worker)
