@@ -389,7 +389,7 @@ class Cordons:
             is_alone = why.kind == SHORT and not self.deadlines.may_wait
             cordon.gate.admit(resources=is_alone)
             if why.kind == SHORT and self._clock() <= move_until and _has_unstarted(ws):
-                cordon.mover.ask()
+                cordon.mover.ask(back=self.deadlines.may_wait)
         self._release_surplus()
         for address in list(self._taken):
             taken = self._scheduler.workers.get(address)

@@ -31,6 +31,9 @@ LOOK_S, SEARCH_S = 0.5, 5.0
 #: A task has begun so long after the look that let it: the pause between two looks, and messages.
 SLACK_S = 1.0
 
+#: An end that has passed is none: a worker that is still there after so many seconds serves.
+OVERDUE_S = 10.0
+
 #: A worker that has registered runs within moments: its plugins are set up meanwhile.
 SETTLING_S = 5.0
 
@@ -85,9 +88,9 @@ class Deadlines:
         self._told_at: dict[str, float] = {}
 
     def is_short(self, entry: Entry) -> bool:
-        """Whether a worker gets no more tasks. An end that has passed is none."""
+        """Whether a worker gets no more tasks."""
         left_s = entry.ends_at - self._clock()
-        return 0 < left_s < self._needed_s
+        return self._needed_s > 0 and -OVERDUE_S < left_s < self._needed_s
 
     def short(self) -> list[Entry]:
         if not self._needed_s:
@@ -118,7 +121,8 @@ class Deadlines:
                 if lifespan.METRIC in entry.ws.metrics and math.isinf(entry.own_end_at):
                     entry.own_end_at = now + lifespan.left_s(entry.ws)
                     entry.ends_at = min(entry.ends_at, entry.own_end_at)
-        self.have_ends = any([now < e.ends_at < math.inf for e in self._entries.values()])
+        since = now - OVERDUE_S
+        self.have_ends = any([since < e.ends_at < math.inf for e in self._entries.values()])
         self._durations.switch(self.have_ends or any(p.measure for p in self._limits.profiles))
         if self.have_ends:
             self._judge(now)
@@ -140,7 +144,7 @@ class Deadlines:
 
     def _judge(self, now: float) -> None:
         in_service = [
-            e.ends_at - now if e.ends_at > now else math.inf
+            e.ends_at - now if e.ends_at > now - OVERDUE_S else math.inf
             for e in self._entries.values()
             if e.ws.status is Status.running or self._is_cordoned(e.ws.address)
         ]

@@ -179,7 +179,7 @@ def _limits(request: Request, profiles: Sequence[Profile], now: float) -> dict[s
     _within("left_ms", left_ms, -1, LONGEST_MS)
     _within("profile", index, 0, len(profiles) - 1)
     return {
-        name: Limit(n or NEVER, math.inf if ms < 0 else now + ms / 1000, profiles[i])
+        name: Limit(n or NEVER, math.inf if ms <= 0 else now + ms / 1000, profiles[i])
         for name, n, ms, i in zip(names, runs, left_ms, index)
     }
 

@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from distributed.core import Status
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
@@ -31,6 +33,22 @@ def arriving(scheduler: Scheduler, ws: WorkerState) -> bool:
     return any(info["thief"] is ws for info in list(extension.in_flight.values()))
 
 
+class Nobody:
+    """
+    A thief that has left: `WorkStealing.move_task_confirm` then lets the scheduler decide anew.
+
+    As much of a WorkerState as is read before that.
+    """
+
+    address = "nobody"
+    name = "nobody"
+    status = Status.closed  # check_idle_saturated leaves it alone
+    nthreads = 1
+    occupancy = 0.0
+    has_what: dict[Any, Any] = {}  # noqa: RUF012 - nothing is ever put into it
+    processing: dict[Any, Any] = {}  # noqa: RUF012
+
+
 class Mover:
     """
     Asks one worker to give up its tasks that have not started, one request a task.
@@ -46,8 +64,14 @@ class Mover:
         self._clock = clock
         self._asked: dict[Any, float] = {}
 
-    def ask(self) -> int:
-        """Ask for each task that has a taker and was not asked for lately; returns how many."""
+    def ask(self, *, back: bool = False) -> int:
+        """
+        Ask for each task that has a taker and was not asked for lately; returns how many.
+
+        Args:
+            back: What has no taker, though anybody might take it, goes back to the scheduler, and
+                waits there for a worker.
+        """
         extension = stealing(self._scheduler)
         if extension is None or not self._ws.processing:
             return 0
@@ -58,7 +82,9 @@ class Mover:
         for ts in list(self._ws.processing):
             if ts.key in self._asked or ts in self._ws.long_running or ts in extension.in_flight:
                 continue
-            thief = takers.best(ts)
+            thief: Any = takers.best(ts)
+            if thief is None and back and not takers.is_restricted(ts):
+                thief = Nobody()
             if thief is not None:
                 extension.move_task_request(ts, self._ws, thief)
                 asked += 1

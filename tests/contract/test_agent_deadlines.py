@@ -13,8 +13,10 @@ from distributed.utils_test import gen_cluster as gen
 from distributed.worker import get_worker
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.attach import install, uninstall
-from support.agent_deadlines import limit, meters, notes
+from dask_adaptive_agent.plugin import AdaptivePlugin
+from support.agent_deadlines import Clock, limit, meters, notes
 from support.agent_work import RUNS, ask, slow, until
 
 #: No wait of a test may take longer: a hang is a failure.
@@ -108,6 +110,26 @@ async def test_what_waits_for_others_counts_too(c: Any, s: Any, a: Any, b: Any) 
     assert {str(b.name)} == ran_on(s, [after])
     await until(lambda: s.workers[a.address] in s.running)  # nothing is too long any more
     assert [] == (await meters(s))["too_short"]
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    clock = Clock()
+    agent = Agent(s, clock)
+    AdaptivePlugin(agent).install()
+    await known(c, s)
+    await limit(s, {a.name: LEFT_S})
+    await c.gather(c.map(slow, range(12), delay_s=0))
+    waiting = c.submit(slow, "hold", 2, workers=[b.address])  # so that such tasks are there
+    clock.ahead_s = LEFT_S + 1
+    await ask(s, wire.OBSERVE)
+    assert [str(a.name)] == (await meters(s))["too_short"]
+
+    clock.ahead_s = LEFT_S + 11
+    await until(lambda: s.workers[a.address] in s.running)
+    await wait(waiting)
 
 
 @pytest.mark.parametrize("config", SATURATIONS)
@@ -243,6 +265,30 @@ async def test_what_a_worker_has_not_begun_is_moved_away(c: Any, s: Any, a: Any,
     await wait(futures)
     assert 12 == len(RUNS)
     assert str(b.name) in ran_on(s, futures)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """Of tasks of unknown duration a worker gets more than it has threads, as upstream does."""
+    install(s)
+    await known(c, s, seconds=0.5)
+    futures = c.map(slow, range(2, 14), delay_s=0.5, workers=[a.address, b.address])
+    await until(lambda: a.state.executing_count and b.state.executing_count)
+    for future in futures:  # anybody may have them now
+        s.set_restrictions({future.key: None})
+    await announce(s, 1)
+    await limit(s, {a.name: 1.45, b.name: 1.45})
+    await until(lambda: not s.running)
+    await until(lambda: len(s.unrunnable) + len(s.queued) >= 8)
+    begun = len(RUNS)
+
+    async with Worker(s.address, nthreads=4, name="new"):
+        await wait(futures)
+
+    assert begun <= 4
+    assert 12 == len(RUNS)
 
 
 @gen_cluster(client=True, nthreads=TWO)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,20 +15,11 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.attach import install
 from dask_adaptive_agent.plugin import AdaptivePlugin
+from support.agent_deadlines import Clock
 from support.agent_quota import limit, runs, stopped
 from support.agent_work import ask, retire, until
 
 TWO = [("127.0.0.1", 1)] * 2
-
-
-class Clock:
-    """Real time, and as much ahead as a test says."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def __call__(self) -> float:
-        return monotonic() + self.ahead_s
 
 
 def states(answer: dict[str, Any]) -> set[str]:

@@ -2,7 +2,8 @@
 The case that users tell of: tasks of 4 h on workers of 5 h, each kept in seconds here.
 
 Workers are processes that are killed at the end of their time. What the operator does with them
-is done by the test: it says when they end, and replaces those that are kept from tasks.
+is done by the test: it says when they end and that others come, and replaces those that get no
+more tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from support.leave_processes import Processes, processes
 pytestmark = pytest.mark.thorough
 
 #: A worker takes up to a second until its first task begins, on a machine under load.
-TASK_S, LIFE_S = 8.0, 10.0
+TASK_S, LIFE_S = 8.0, 11.0
 WORKERS, TASKS = 2, 4
 
 
@@ -54,11 +55,13 @@ class Pods:
         self.client = client
         self.is_ours = is_ours
         self.running: dict[str, tuple[Any, float]] = {}  # process, when it ends; by name
+        self.short: set[str] = set()  # those that get no more tasks: others come, then they leave
         self.count = self.killed = 0
 
     async def run(self) -> None:
         while True:
-            await asyncio.gather(*[self.start() for _ in range(WORKERS - len(self.running))])
+            serving = len(self.running.keys() - self.short)
+            await asyncio.gather(*[self.start() for _ in range(WORKERS - serving)])
             if self.is_ours:
                 await self.replace()
             now = time.monotonic()
@@ -84,10 +87,12 @@ class Pods:
         introduced = snapshot["introduced"]
         names = dict(zip(introduced["slot"], introduced["name"]))  # noqa: B905 - Python 3.9
         for slot in snapshot["meters"]["too_short"]:
-            process, _ = self.running.get(names[slot], (None, 0.0))
-            if process is not None:
-                await self.drained(names[slot])
-                self.kill(names[slot], process)
+            self.short.add(names[slot])
+        for name in self.short & self.running.keys():
+            if await self.is_drained(name):
+                self.kill(name, self.running[name][0])
+        arriving = [(WORKERS, 2_000)]  # whoever ends is replaced at once
+        await ask(self.p.address, wire.ANNOUNCE, arriving=arriving, policy="p")
         now, left = time.monotonic(), self.running
         await ask(
             self.p.address,
@@ -101,14 +106,10 @@ class Pods:
             stops=0,
         )
 
-    async def drained(self, name: str) -> None:
-        request = {"names": [name], "busy_ok": True}
-        while (await ask(self.p.address, wire.RETIRE, **request))["outcomes"][0]["state"] not in (
-            wire.DRAINED,
-            "gone",
-            wire.ACTIVE,
-        ):
-            await asyncio.sleep(0.05)
+    async def is_drained(self, name: str) -> bool:
+        """Ask for it, or again: it is refused while nobody could take what the worker has."""
+        answer = await ask(self.p.address, wire.RETIRE, names=[name], busy_ok=True)
+        return answer["outcomes"][0]["state"] in (wire.DRAINED, "gone")
 
     def kill(self, name: str, process: Any) -> None:
         del self.running[name]

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from dask_adaptive_agent import wire
 from support.agent_work import ask
+
+
+class Clock:
+    """Real time, and as much ahead as a test says."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return monotonic() + self.ahead_s
 
 
 async def limit(s: Any, left_s: dict[Any, float], **profile: Any) -> None:
