@@ -2,7 +2,7 @@
 """
 Write the pages of the reference that follow from the code.
 
-    docs/generate.py           writes docs/reference/{policy,reasons,wire}.md
+    docs/generate.py           writes docs/reference/{patches,policy,reasons,wire}.md
     docs/generate.py --check   exit code 1 if a page is out of date
 
 Needs PyYAML, which the operator needs too.
@@ -252,7 +252,45 @@ def wire_row(field: ast.AnnAssign, comments: dict[int, str]) -> str:
     return f"| `{field.target.id}` | `{cell(ast.unparse(field.annotation))}` | {cell(text)} |"
 
 
+PATCHES_INTRODUCTION = """\
+# What is changed in Dask
+
+The agent replaces these methods, handlers, attributes and functions of `distributed` while it runs;
+nothing else. Each is put back when the agent is detached, also in another order, and also where
+somebody else has wrapped it since. Before a place is changed its guard is asked; where it refuses,
+or the place is gone from a release, that feature alone is off: the agent's log and the policy's
+events say so. On the newest release at most 14 places are changed by default.
+`dask-adaptive.dev/inject: "false"` keeps the whole agent out of a cluster or a namespace.
+
+Besides, the agent adds handlers of its own (see [the wire](wire.md)), a SchedulerPlugin and
+WorkerPlugins, by Dask's own interfaces.
+"""
+
+
+def patches_page() -> str:
+    """Every place of upstream's that the agent replaces, from `patching.TARGETS`."""
+    sys.path.insert(0, str(ROOT / "operator"))
+    from dask_adaptive_agent import patching
+
+    lines = [
+        MADE.format(source="operator/dask_adaptive_agent/patching.py"),
+        PATCHES_INTRODUCTION,
+        "| place | why | in force | releases | guard | way out |",
+        "|---|---|---|---|---|---|",
+    ]
+    for target in patching.TARGETS:
+        guard = "it is there, and can be called"
+        if target.guard is not None:
+            guard = " ".join(f"{target.guard.__doc__} {target.proof}".split())
+        lines.append(
+            f"| `{target}` | {target.why} | {target.when} | {target.releases} | {guard} "
+            f"| {target.way_out} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "patches.md": patches_page,
     "policy.md": policy_page,
     "reasons.md": reasons_page,
     "wire.md": wire_page,

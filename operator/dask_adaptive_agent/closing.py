@@ -317,5 +317,10 @@ class Delegate:
         self.__dict__.update(overrides)
         self.__dict__["_scheduler"] = scheduler
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # `super()` in one of its methods asks for it.
+        return type(self.__dict__["_scheduler"])
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_scheduler"], name)

@@ -63,6 +63,7 @@ class Target:
         releases: Of distributed where it is patched.
         guard: Raises `Mismatch` unless upstream's code behaves as known. It gets the scheduler and
             what is there without us. The documentation quotes its docstring.
+        proof: What is compared besides, by whoever puts something there.
     """
 
     owner: str
@@ -72,6 +73,7 @@ class Target:
     way_out: str = NO_AGENT
     releases: str = "all"
     guard: Callable[[Any, Any], None] | None = None
+    proof: str = ""
 
     def __str__(self) -> str:
         if self.owner.endswith("handlers"):
@@ -524,6 +526,7 @@ IDENTITY_RPC = Target(
     "Answers from a message that is kept for up to a second.",
     way_out=relief("identity"),
     guard=_is_upstreams,
+    proof="A kept answer reads like a fresh one.",
 )
 CLIENT_HEARTBEAT = Target(
     _STREAM,
@@ -532,6 +535,7 @@ CLIENT_HEARTBEAT = Target(
     way_out=relief("clientInfo"),
     releases="2025.4.0 and later",
     guard=_is_upstreams,
+    proof="On a stand-in it notes the time, sends one interval, and asks for nothing else.",
 )
 IS_IDLE = Target(
     f"{_SCHEDULER}:SchedulerState",
@@ -540,6 +544,7 @@ IS_IDLE = Target(
     way_out=relief("idle"),
     releases="2023.5.1 and later",
     guard=_is_upstreams,
+    proof="For a task group in each state it answers as known, and asks for nothing else.",
 )
 PICKLE_DUMPS = Target(
     "distributed.protocol.pickle",
@@ -554,6 +559,7 @@ HOST = Target(
     way_out=relief("host"),
     releases="before 2025.4.0",
     guard=_is_upstreams,
+    proof="Its answer for a known address needs nothing but that address.",
 )
 _TOTALS = "Keeps the totals of a task prefix at each change."
 TASK_STATE = Target(
@@ -563,6 +569,7 @@ TASK_STATE = Target(
     way_out=relief("prefixes"),
     releases=_OLD,
     guard=_is_upstreams,
+    proof="The same life of some tasks leaves the same numbers with ours.",
 )
 TASK_NBYTES = Target(
     f"{_SCHEDULER}:TaskState",
@@ -571,6 +578,7 @@ TASK_NBYTES = Target(
     way_out=relief("prefixes"),
     releases=_OLD,
     guard=_is_upstreams,
+    proof="The same life of some tasks leaves the same numbers with ours.",
 )
 GROUP_ADD = Target(
     f"{_SCHEDULER}:TaskGroup",
@@ -579,6 +587,7 @@ GROUP_ADD = Target(
     way_out=relief("prefixes"),
     releases=_OLD,
     guard=_is_upstreams,
+    proof="The same life of some tasks leaves the same numbers with ours.",
 )
 STREAM_SEND = Target(
     "BatchedSend of a worker",

@@ -242,6 +242,20 @@ async def test_the_memory_of_a_pinned_worker_counts(s: Any) -> None:
     assert [free] == agent.offered(agent.roster.sync())
 
 
+class Future(Scheduler):
+    """A release of distributed whose methods call those of a base class."""
+
+    def adaptive_target(self, *args: Any, **kwargs: Any) -> int:
+        return super().adaptive_target(*args, **kwargs)
+
+
+async def test_a_stand_in_serves_methods_that_use_super() -> None:
+    async with Future(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        stand_in: Any = Delegate(scheduler)
+
+        assert 0 == Future.adaptive_target(stand_in)
+
+
 async def test_it_is_in_place_and_is_put_back(s: Any) -> None:
     stock = s.handlers["workers_to_close"]
     agent = install(s)
