@@ -15,7 +15,8 @@ from distributed import Client, Scheduler, Worker, wait
 
 from dask_adaptive.loop.ports import LinkError
 from dask_adaptive.model.observed import SchedulerWorker
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.patterns import MAX_LENGTH, MAX_PATTERNS
+from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import UNUSED, Limit, Limits, Profile
 from dask_adaptive.scheduler.limits import Told, limit_request
@@ -189,6 +190,24 @@ async def test_a_retired_worker_no_longer_counts_as_stopped_once_limits_are_told
 
     assert 1 == len(requests)
     assert (await named(link, "b")).stopped
+
+
+async def test_the_most_patterns_that_a_policy_may_have_are_understood(s: Any, link: Link) -> None:
+    """The same number, length and meaning on both sides."""
+    globs = [f"*{'x' * (MAX_LENGTH - 4)}{i:02}*" for i in range(MAX_PATTERNS - 1)]
+    globs.append("*CUDA error: ?*")
+    spec = {
+        "clusterRef": {"name": "t"}, "maxReplicas": 3, "recycle": {"failures": {"patterns": globs}}
+    }  # fmt: skip
+    profile = Profile(patterns=parse_policy(spec).recycle.failures.patterns)
+    agent = install(s)
+    await link.observe(POLICY)
+    await link.limit(Limits({}, (profile,), 1, 0))
+
+    (heard,) = agent.limits.profiles
+    assert "*CUDA error: ?*" == heard.match("RuntimeError('CUDA error: 7')")
+    assert "" == heard.match("RuntimeError('cuda error: 7')") == heard.match("CUDA error: ")
+    assert globs[3] == heard.match(f"ValueError('{globs[3][1:-1]}')")
 
 
 async def test_a_fresh_operator_lifts_what_another_one_said(s: Any, link: Link) -> None:

@@ -217,20 +217,20 @@ async def test_long_tasks_and_a_walltime(
 async def test_where_no_replacement_comes_an_exact_quota_waits_and_says_so(stage: Start) -> None:
     """The machine has room for two, and both hold results that nobody else can take."""
     strategy = {"readyTimeout": "3s"}
-    s = await stage(spec=fixed(2, tasks={"max": 4, "exact": True}, strategy=strategy), capacity=2)
+    s = await stage(spec=fixed(2, tasks={"max": 10, "exact": True}, strategy=strategy), capacity=2)
     await connected(s, 2)
-    futures = s.client.map(where, range(40), seconds=0.2, pure=False)
+    futures = s.client.map(where, range(60), seconds=0.5, pure=False)
     await s.until(lambda: "2 of 2 workers wait" in s.message(ABLE_TO_SCALE), "it is told")
-    await s.until(lambda: sum(future.done() for future in futures) == 8, "they run what they have")
+    await s.until(lambda: sum(future.done() for future in futures) == 20, "they run what they have")
     await s.fresh_pass()
-    assert 8 == sum(future.done() for future in futures)
+    assert 20 == sum(future.done() for future in futures)
 
     s.rehearsal.platform.resize(3)
-    results = await gathered(s, futures)
-    assert list(range(40)) == [i for i, _ in results]
-    assert 4 == max(Counter(process for _, process in results).values())
+    results = await gathered(s, futures, within_s=300.0)
+    assert list(range(60)) == [i for i, _ in results]
+    assert 10 == max(Counter(process for _, process in results).values())
     tally = await s.final_tally()
-    assert (40, 40, 0) == (tally.tasks, tally.runs, tally.redone)
+    assert (60, 60, 0) == (tally.tasks, tally.runs, tally.redone)
 
 
 async def test_old_workers_go_on_where_no_replacement_comes(stage: Start) -> None:
