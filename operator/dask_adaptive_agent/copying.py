@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
+from dask_adaptive_agent.moving import considered
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
@@ -16,6 +18,10 @@ IN_SERVICE = (Status.running, Status.paused)
 
 #: Copies that are under way at once: the scheduler's loop is not to be blocked by many.
 WINDOW = 10_000
+
+#: Recipients of one step, those with the fewest bytes of results: `WorkerState.memory` is computed
+#: at each access, which costs 5 us.
+RECIPIENTS = 64
 
 #: A worker that was asked for copies, and has got none for so long and four times as long as the
 #: network should need, is given up: another one is asked.
@@ -69,7 +75,15 @@ class Copier:
         """Ask for what was not asked for; returns all that would be lost now."""
         copies = last_copies(self._ws)
         self._account(copies)
-        missing = [ts for ts in copies if not self._is_under_way(ts)]
+        asked, running, now = self._asked, self._scheduler.running, self._clock()
+        missing = [
+            ts
+            for ts in copies
+            if (request := asked.get(ts.key)) is None
+            or request.ts is not ts
+            or request.recipient not in running
+            or not (now - request.at < PATIENCE_S or self._is_coming(request, now))
+        ]
         under_way = len(copies) - len(missing)
         if missing and under_way < WINDOW:
             self._ask(missing[: WINDOW - under_way])
@@ -105,15 +119,9 @@ class Copier:
                 self.moved += 1
                 self.moved_bytes += max(0, request.ts.nbytes)
 
-    def _is_under_way(self, ts: TaskState) -> bool:
-        request = self._asked.get(ts.key)
-        if request is None or request.ts is not ts:
-            return False
-        if request.recipient not in self._scheduler.running:
-            return False
+    def _is_coming(self, request: _Request, now: float) -> bool:
         since = max(request.at, self._heard.get(request.recipient.address, 0.0))
-        patience_s = PATIENCE_S + 4 * ts.nbytes / self._scheduler.bandwidth
-        return self._clock() - since < patience_s
+        return now - since < PATIENCE_S + 4 * request.ts.nbytes / self._scheduler.bandwidth
 
     def _ask(self, missing: list[TaskState]) -> None:
         now = self._clock()
@@ -136,10 +144,13 @@ class Copier:
         for request in self._asked.values():
             address = request.recipient.address
             promised[address] = promised.get(address, 0) + request.ts.nbytes
+        others = considered(self._scheduler, self._ws)
+        if len(others) > RECIPIENTS:
+            others = heapq.nsmallest(
+                RECIPIENTS, others, key=lambda ws: ws.nbytes + promised.get(ws.address, 0)
+            )
         return _Recipients(
-            (ws.memory.optimistic + promised.get(ws.address, 0), ws.address, ws)
-            for ws in self._scheduler.running
-            if ws is not self._ws
+            (ws.memory.optimistic + promised.get(ws.address, 0), ws.address, ws) for ws in others
         )
 
 

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 #: Seconds between two looks at a worker that is on its way out; a drained one is looked at as
-#: often. The more there is to look at, the longer: at most 2 % of the loop.
+#: often. The more there is to look at, the longer: all looks together take about 1 % of the loop.
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 2.0
-#: Looks a second at all workers together, when many leave at once.
-LOOKS = 100
+#: A second at all workers together: looks, and tasks and results looked at.
+LOOKS, ITEMS = 100, 8_000
 
 
 def next_look_s(scheduler: Scheduler, ws: WorkerState) -> float:
     work = len(ws.has_what) + len(ws.processing) + len(scheduler.unrunnable)
-    others = (len(scheduler.workers) - len(scheduler.running)) / LOOKS
-    return min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, work / 10_000, others))
+    leaving = max(1, len(scheduler.workers) - len(scheduler.running))
+    return min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, leaving * work / ITEMS, leaving / LOOKS))
 
 
 def cancel_other(task: asyncio.Future[Any] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ from distributed.core import Status
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: Workers looked at for who should take a task, or a copy: of more, so many by chance. To look at
+#: 5,000 of them takes longer than a look may.
+CONSIDERED = 500
 
 #: Thieves considered for tasks without restrictions: enough to spread a worker's queue.
 THIEVES = 32
@@ -23,6 +28,14 @@ def stealing(scheduler: Scheduler) -> Any:
     """`WorkStealing`, or None: there is none where `distributed.scheduler.work-stealing` is off."""
     extension = scheduler.extensions.get("stealing")
     return extension if hasattr(extension, "move_task_request") else None
+
+
+def considered(scheduler: Scheduler, but: WorkerState) -> list[WorkerState]:
+    """Workers in service that may take what another one has."""
+    others = list(scheduler.running)
+    if len(others) > CONSIDERED:
+        others = random.sample(others, CONSIDERED)
+    return [ws for ws in others if ws is not but]
 
 
 def arriving(scheduler: Scheduler, ws: WorkerState) -> bool:
@@ -121,7 +134,7 @@ class _Takers:
     def _anybody(self) -> list[WorkerState]:
         # Looks at every worker: not before a task is there that anybody may take.
         if self._least_loaded is None:
-            others = [ws for ws in self._scheduler.running if ws is not self._victim]
+            others = considered(self._scheduler, self._victim)
             self._least_loaded = heapq.nsmallest(THIEVES, others, key=self._load)
         return self._least_loaded
 
