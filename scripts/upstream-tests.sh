@@ -4,7 +4,7 @@
 #   make upstream-tests SUITE=dask [RELEASE=2026.8.0] [SELECTION=ci|all]
 #   make upstream-tests SUITE=distributed DISTRIBUTED_SRC=path [RELEASE=2026.7.1] [REF=…]
 #
-# Also: GROUPS_OF="'dask/bag -k map' …" (arguments of pytest) instead of a selection, PROCESSES=2, TIMEOUT=60 (seconds
+# Also: GROUPS_OF="'dask/bag -k map' …" (arguments of pytest) instead of a selection, PROCESSES=2, TIMEOUT=180 (seconds
 # a test), PYTEST_ARGS="…", AGENT=path/to/operator of another version, DASK_ADAPTIVE_RELIEF=pickling=Shared.
 # dask's wheel holds its tests; they run through a cluster (upstream_dask_plugin.py). Those of distributed come from
 # DISTRIBUTED_SRC, a git repository of it, bare or not, at REF (the tag of RELEASE); the code is that of the release
@@ -36,11 +36,11 @@ fi
 
 plugins=(--plugin upstream_agent_plugin)
 arguments=${PYTEST_ARGS:-}
-processes=${PROCESSES:-1} # distributed's tests measure time, and like to be alone
+processes=${PROCESSES:-1} timeout=${TIMEOUT:-60} # distributed's tests measure time, and like to be alone
 if [ "$suite" = dask ]; then
   plugins+=(--plugin upstream_dask_plugin)
-  processes=${PROCESSES:-2}
-  folder=$("$venv/bin/python" -c 'import dask, os; print(os.path.dirname(os.path.dirname(dask.__file__)))')
+  processes=${PROCESSES:-2} timeout=${TIMEOUT:-180}
+  folder=$("$venv/bin/python" -c 'import dask, os; print(os.path.realpath(os.path.join(dask.__file__, "../..")))')
   arguments="-c /dev/null --rootdir $folder --dist load $arguments" # not this repository's configuration
 else
   source=${DISTRIBUTED_SRC:?DISTRIBUTED_SRC must name a git repository of distributed}
@@ -62,4 +62,4 @@ if [ -n "${GROUPS_OF:-}" ]; then eval "groups=($GROUPS_OF)"; else mapfile -t gro
 ulimit -n "$(ulimit -Hn)" # distributed's tests open many sockets
 exec "$venv/bin/python" scripts/upstream_compare.py "$folder" --release "$release" "${plugins[@]}" \
   --agent "${AGENT:-operator}" --logs "$venv/logs-$suite" --processes "$processes" \
-  --timeout "${TIMEOUT:-60}" --known scripts/upstream-known.txt --args="$arguments" "${groups[@]}"
+  --timeout "$timeout" --known scripts/upstream-known.txt --args="$arguments" "${groups[@]}"

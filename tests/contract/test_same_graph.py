@@ -40,7 +40,7 @@ def test_graphs_give_the_same(senders: Senders, first: int) -> None:
     assert 100 < senders.n_reused()
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_many_graphs_give_the_same(senders: Senders) -> None:
     wrong = [text for seed in range(FIRST, FIRST + GRAPHS) for text in differences(seed, senders)]
