@@ -9,6 +9,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.answering import whole
 from dask_adaptive_agent.claims import CLIENT_AWAY_S
 from dask_adaptive_agent.durations import UNFINISHED
 from dask_adaptive_agent.incoming import Incoming
@@ -77,8 +78,8 @@ class DemandView:
                 "shuffles that are to begin", lambda: upcoming(self._agent), []
             ),
             "unknown_ms": int(scheduler.UNKNOWN_TASK_DURATION * 1000),
-            "incoming_ms": int(self._incoming.rate() * 1000),
-            "every_ms": int(self._incoming.every_s() * 1000),
+            "incoming_ms": whole(self._incoming.rate() * 1000),
+            "every_ms": whole(self._incoming.every_s() * 1000),
         }
 
     def _look(self) -> tuple[wire.PrefixWork, list[wire.NeedRow]]:

@@ -285,7 +285,9 @@ def _meters(agent: Agent, entries: dict[str, Entry]) -> wire.Meters:
         ),
         "too_short": short,
         "held": len(agent.scheduler.queued) + len(agent.scheduler.unrunnable) if short else 0,
-        "expected_ms": int(cordons.deadlines.expected_s() * 1000),
+        "expected_ms": parts.section(
+            "expected", lambda: whole(cordons.deadlines.expected_s() * 1000), 0
+        ),
     }
 
 
