@@ -9,6 +9,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import __version__, claims
 from dask_adaptive_agent.agent import Agent
+from dask_adaptive_agent.shuffles import BARRIER
 from dask_adaptive_agent.worker import register, unregister
 
 if TYPE_CHECKING:
@@ -99,11 +100,13 @@ class AdaptivePlugin(SchedulerPlugin):
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         # Cannot fail on what any release passes; Scheduler._transition guards it all the same.
+        # Five times a task: as few calls as there can be.
         if finish == "waiting":
             for begins in self._waiting:
                 begins(key)
-            self.agent.barriers.transition(key, start, finish)
-        elif start == "waiting":
+        elif start != "waiting":
+            return
+        if type(key) is str and key.startswith(BARRIER):
             self.agent.barriers.transition(key, start, finish)
 
     def restart(self, scheduler: Scheduler) -> None:
