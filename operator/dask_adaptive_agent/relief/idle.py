@@ -11,7 +11,7 @@ that a task of theirs waits, and only those are asked, each until it is seen at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,8 +41,16 @@ class Begun:
         self._room = _ROOM
         self._witness: Any = None  # the group that was busy when last asked
 
-    def add(self, group: Any) -> None:
-        self._begun[group] = None
+    def noting(self, tasks: dict[Any, Any]) -> Callable[[Any], None]:
+        """Notes the group of a task. Once a task: as few calls as there can be."""
+        begun = self._begun
+
+        def note(key: Any) -> None:
+            ts = tasks.get(key)
+            if ts is not None:
+                begun[ts.group] = None
+
+        return note
 
     def _is_busy(self, group: Any) -> bool:
         return any(map(group.states.__getitem__, self._busy_states))
@@ -97,6 +105,7 @@ class Idle(Relief):
     def __init__(self, place: Place, choice: str = wire.AUTO) -> None:
         super().__init__(place, choice)
         self._stock: Any = None
+        self._note: Any = None
 
     @classmethod
     def needless(cls) -> str:
@@ -108,8 +117,9 @@ class Idle(Relief):
         patch = self.patches.put(patching.IS_IDLE, _answering)
         self._stock = patch.stock
         busy = _look(scheduler, self._stock)
-        _BEGUN[scheduler] = Begun(busy, scheduler.task_groups.values())
-        self.place.waiting.append(self._begins)
+        _BEGUN[scheduler] = begun = Begun(busy, scheduler.task_groups.values())
+        self._note = begun.noting(scheduler.tasks)
+        self.place.waiting.append(self._note)
 
     def check(self) -> None:
         scheduler: Any = self.place.scheduler
@@ -118,15 +128,9 @@ class Idle(Relief):
 
     def uninstall(self) -> None:
         _BEGUN.pop(self.place.scheduler, None)
-        if self._begins in self.place.waiting:
-            self.place.waiting.remove(self._begins)
+        if self._note in self.place.waiting:
+            self.place.waiting.remove(self._note)
         super().uninstall()
-
-    def _begins(self, key: Any) -> None:
-        ts = self.place.scheduler.tasks.get(key)
-        begun = _BEGUN.get(self.place.scheduler)
-        if ts is not None and begun is not None:
-            begun.add(ts.group)
 
 
 #: States that are not rest, as upstream has them, and as 2023.5.1 had them, which writes "error"
