@@ -42,7 +42,7 @@ def known(record: logging.LogRecord) -> bool:
     "seed", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 6))]
 )
 def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
-    @gen_cluster(client=True, nthreads=[], timeout=90, config=CONFIG)
+    @gen_cluster(client=True, nthreads=[], timeout=150, config=CONFIG)
     async def run(c: Any, s: Any) -> None:
         dice = random.Random(f"harmless {seed}")
         agent = install(s)
@@ -67,7 +67,7 @@ def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
 
 
 def burn_everything(seed: str, seconds: float) -> None:
-    @gen_cluster(client=True, nthreads=[], timeout=seconds + 120, config=CONFIG)
+    @gen_cluster(client=True, nthreads=[], timeout=seconds + 240, config=CONFIG)
     async def run(c: Any, s: Any) -> None:
         end, number = time.monotonic() + seconds, 0
         dice = random.Random(seed)
@@ -88,6 +88,7 @@ def burn_everything(seed: str, seconds: float) -> None:
         run()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 11))]
 )

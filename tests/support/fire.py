@@ -29,8 +29,9 @@ from support.agent_work import ask, leave, until
 
 #: A worker that can be named to anything that happens.
 FEWEST, MOST = 3, 6
-#: So long after the fire is out, everything must be done.
-PATIENCE_S = 20.0
+#: So long after the fire is out, everything must be done: distributed connects for 30 s to a
+#: worker that is gone.
+PATIENCE_S = 60.0
 
 #: Older releases give tasks with loose restrictions to workers that are not running
 #: (`decide_worker`): such a task is never started, with stock Dask as well.
@@ -91,6 +92,7 @@ class Fire:
         self.workers: dict[str, Any] = {}
         self.happened: dict[str, int] = {}
         self._every: list[Any] = []
+        self._ending: list[asyncio.Future[Any]] = []
         self._joined = 0
         self._is_out = False
         self._busy: dict[str, str] = {}  # what happens to which workers, by name
@@ -153,8 +155,8 @@ class Fire:
     async def __aexit__(self, failed: Any, *_: Any) -> None:
         if failed:
             self._report()
-        closing = (worker.close(executor_wait=False) for worker in self._every)
-        await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), PATIENCE_S)
+        closing = [asyncio.ensure_future(w.close(executor_wait=False)) for w in self._every]
+        await asyncio.wait([*closing, *self._ending], timeout=PATIENCE_S)
         if not failed:
             await until(lambda: not self.s.workers)
             assert not self.s.aliases
@@ -279,7 +281,9 @@ class Fire:
         del self.workers[name]
         lifetime_ms = self.dice.choice([1, 300, 2_000])
         await ask(self.s, wire.CONFIGURE, lifetime_ms=lifetime_ms)
-        await asyncio.wait_for(worker.close_gracefully(), PATIENCE_S)
+        # Its end waits for its threads: that takes half a minute now and then (Worker.close).
+        self._ending.append(asyncio.ensure_future(worker.close_gracefully()))
+        await until(lambda: worker.address not in self.s.workers, PATIENCE_S)
 
     async def _pod_ends_soon(self, name: str) -> None:
         worker = self.workers.pop(name)
