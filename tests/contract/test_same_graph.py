@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import distributed
 import pytest
+from distributed import Client
 from packaging.version import Version
 
-from support.same_graph import Senders, differences
+from support.relief_processes import WAYS, running
+from support.same_graph import Senders, computed, differences
 
 pytestmark = pytest.mark.skipif(
     Version(distributed.__version__) < Version("2023.8.1"), reason="functions' bytes are kept"
@@ -18,6 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 #: GRAPHS=20000 for a thorough look; FIRST_GRAPH for others.
 GRAPHS = int(os.environ.get("GRAPHS", "2000"))
+CLUSTER_GRAPHS = int(os.environ.get("CLUSTER_GRAPHS", "100"))
 FIRST = int(os.environ.get("FIRST_GRAPH", "1000"))
 
 
@@ -46,3 +51,25 @@ def test_many_graphs_give_the_same(senders: Senders) -> None:
     wrong = [text for seed in range(FIRST, FIRST + GRAPHS) for text in differences(seed, senders)]
 
     assert [] == wrong
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_clusters_give_the_same(tmp_path: Path) -> None:
+    """With schedulers and workers in processes of their own, each sent the same."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(running(tmp_path / way, way)) for way in WAYS]
+        clients = [stack.enter_context(Client(scheduler_file=str(file))) for file in files]
+        for client in clients:
+            client.wait_for_workers(2)
+        logging.disable(logging.CRITICAL)
+        stack.callback(logging.disable, logging.NOTSET)
+        n_compared = 0
+        for seed in range(FIRST, FIRST + CLUSTER_GRAPHS):
+            stock, *others = [computed(client, seed) for client in clients]
+            n_compared += len(stock)
+            assert [stock] * len(others) == others, f"graph {seed}"
+        workers = [len(client.scheduler_info()["workers"]) for client in clients]
+
+    assert CLUSTER_GRAPHS < n_compared
+    assert [2] * len(WAYS) == workers
