@@ -41,7 +41,7 @@ ORDER = (wire.S_PATTERN, wire.S_FAILURES, wire.S_TASKS)
 SHORT = "short"
 
 #: Of those that are cordoned so many are seen to in one look, and so many may be begun.
-AT_ONCE, BEGUN_AT_ONCE = 200, 50
+AT_ONCE, BEGUN_AT_ONCE = 100, 20
 
 #: One look begins to ask workers for their tasks for no longer than this, in seconds.
 MOVE_S = 0.002
@@ -250,7 +250,7 @@ class Cordons:
         near = [e for e in self._entries.values() if e.runs >= e.stop_at or e.record is not None]
         if self.limits.are_exact:
             near += self.assigned.near()
-        near += self.deadlines.short()
+        near += self._next_short()
         at_limit = []
         for entry in near:
             if entry.ws.address not in self.ongoing:
@@ -419,7 +419,7 @@ class Cordons:
             self._apply()
             self.deadlines.refresh()
             self._look(AT_ONCE)
-            self._begin([e for e in self.deadlines.short() if not self._is_out(e)][:BEGUN_AT_ONCE])
+            self._begin(self._next_short())
         except Exception:
             # Fail open: nobody stays out of service because of an error of ours.
             logger.exception("Cannot see to the workers that are cordoned; back to service")
@@ -427,14 +427,20 @@ class Cordons:
                 self._release(address)
         self._arm(self._pause_s())
 
-    def _is_out(self, entry: Entry) -> bool:
-        return entry.ws.address in self.ongoing or entry.ws.status not in IN_SERVICE
+    def _next_short(self) -> list[Entry]:
+        ongoing = self.ongoing
+        short = (
+            e
+            for e in self.deadlines.short()
+            if e.ws.address not in ongoing and e.ws.status in IN_SERVICE
+        )
+        return list(islice(short, BEGUN_AT_ONCE))
 
     def _pause_s(self) -> float:
         pause_s = LOOK_S if self.deadlines.have_ends else SEARCH_S
         if self.ongoing:
             n = len(self.ongoing)
-            work_s = max(min(n, AT_ONCE) / 1_000, n * len(self._scheduler.unrunnable) / 10_000)
+            work_s = max(min(n, AT_ONCE) / 250, n * len(self._scheduler.unrunnable) / 10_000)
             pause_s = min(pause_s, LONGEST_LOOK_S, max(SHORTEST_LOOK_S, work_s))
         return max(0.0, min(pause_s, self._lease.left_s + SHORTEST_LOOK_S))
 

@@ -95,8 +95,9 @@ class Deadlines:
     def short(self) -> list[Entry]:
         if not self._needed_s:
             return []
-        until = self._clock() + self._needed_s
-        return [e for e in self._entries.values() if e.ends_at < until and self.is_short(e)]
+        now = self._clock()
+        since, until = now - OVERDUE_S, now + self._needed_s
+        return [e for e in self._entries.values() if since < e.ends_at < until]
 
     def message(self, entry: Entry) -> str:
         left_s = max(0.0, entry.ends_at - self._clock())
@@ -143,10 +144,12 @@ class Deadlines:
         return True
 
     def _judge(self, now: float) -> None:
+        # Locals, because this is done for each of thousands of workers.
+        running, since, is_cordoned = Status.running, now - OVERDUE_S, self._is_cordoned
         in_service = [
-            e.ends_at - now if e.ends_at > now - OVERDUE_S else math.inf
+            e.ends_at - now if e.ends_at > since else math.inf
             for e in self._entries.values()
-            if e.ws.status is Status.running or self._is_cordoned(e.ws.address)
+            if e.ws.status is running or is_cordoned(e.ws.address)
         ]
         reach_s = max(in_service, default=0.0)
         shortest_s = min(in_service, default=math.inf)
@@ -159,7 +162,7 @@ class Deadlines:
         needed = [kind.expected_s + SLACK_S for kind in there]
         self._needed_s = max([s for s in needed if s <= reach_s], default=0.0)
         for kind in there:
-            if kind.expected_s + SLACK_S > reach_s:
+            if kind.expected_s + SLACK_S > reach_s and is_among(kind.prefix, UNFINISHED):
                 self._say(kind.prefix, kind.expected_s, now)
         self._absent = [k for k in others if shortest_s < k.expected_s + SLACK_S <= reach_s]
 
@@ -167,12 +170,12 @@ class Deadlines:
         """Whether all tasks may wait for workers on their way; the scheduler must not fail them."""
         if getattr(self._scheduler, "no_workers_timeout", None) is not None:
             return False
-        return self._are_arriving() or any(
-            [
-                e.ws.status is Status.init and now - e.active_at < SETTLING_S
-                for e in self._entries.values()
-            ]
-        )
+        if self._are_arriving():
+            return True
+        if len(self._scheduler.running) == len(self._scheduler.workers):
+            return False
+        init, since = Status.init, now - SETTLING_S
+        return any([e.ws.status is init and e.active_at > since for e in self._entries.values()])
 
     def _kinds(self) -> tuple[list[Kind], list[Kind]]:
         profiles = self._limits.profiles

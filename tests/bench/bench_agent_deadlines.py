@@ -1,5 +1,6 @@
 """
-What it costs a scheduler to give no task to a worker that ends too soon: microseconds a task.
+What it costs a scheduler to give no task to a worker that ends too soon: microseconds a task, and
+milliseconds a look at all workers and a join.
 
     PYTHONPATH=operator:tests python tests/bench/bench_agent_deadlines.py [--json]
 
@@ -16,10 +17,11 @@ import argparse
 import asyncio
 import json
 import statistics
+import time
 from typing import Any
 
 import distributed
-from bench_agent_hooks import Silent, alternated, clear
+from bench_agent_hooks import Silent, alternated, clear, spec
 from distributed import Scheduler
 from distributed.scheduler import ClientState
 
@@ -28,7 +30,7 @@ from dask_adaptive_agent.attach import install, uninstall
 from support.agent_fakes import fake_worker
 
 VARIANTS = ("stock", "agent", "measured", "far", "near")
-FAR_MS = 10**8
+FAR_MS, NEAR_MS = 10**8, 10**5
 
 
 def prepare(s: Any, workers: int) -> None:
@@ -50,7 +52,7 @@ def become(s: Any, variant: str) -> None:
         return
     agent = install(s)
     names = [str(ws.name) for ws in s.workers.values()]
-    left_ms = {"far": [FAR_MS] * len(names), "near": [0, FAR_MS] * (len(names) // 2)}
+    left_ms = {"far": [FAR_MS] * len(names), "near": [NEAR_MS, FAR_MS] * (len(names) // 2)}
     if variant == "agent":
         return
     s.handlers[wire.LIMIT](
@@ -62,7 +64,48 @@ def become(s: Any, variant: str) -> None:
         profiles=[{"measure": variant == "measured"}],
         stops=0,
     )
-    assert agent.endings.assigning.is_in_place is (variant in left_ms)
+    assert agent.cordons.deadlines.have_ends is (variant in left_ms)
+    assert agent.cordons.durations.is_on
+
+
+async def looks(workers: int) -> list[dict[str, Any]]:
+    """A look that the agent takes twice a second, and what a join costs, in milliseconds."""
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s:
+        install(s)
+        prepare(s, workers)
+        s.new_task("long-1", spec(), "waiting")
+        s.task_prefixes["long"].duration_average = 2 * NEAR_MS / 1000
+        rows = []
+        for variant in ("agent", "far", "near"):
+            become(s, variant)
+            agent = s.plugins["dask-adaptive"].agent
+            took = [_looked(agent) for _ in range(100)]
+            assert bool(agent.cordons.ongoing) is (variant == "near")
+            address = next(iter(s.workers))
+            del agent.roster.entries[address]
+            joined = _timed(s.plugins["dask-adaptive"].add_worker, s, address)
+            rows.append(
+                {
+                    "variant": variant,
+                    "median_ms": round(statistics.median(took), 3),
+                    "max_ms": round(max(took), 3),
+                    "join_ms": round(joined, 3),
+                }
+            )
+        uninstall(s)
+        clear(s)
+        return rows
+
+
+def _looked(agent: Any) -> float:
+    agent.cordons.deadlines._look_at = 0.0  # as if half a second had passed
+    return _timed(agent.cordons._look_alone)
+
+
+def _timed(call: Any, *arguments: Any) -> float:
+    began = time.process_time()
+    call(*arguments)
+    return (time.process_time() - began) * 1000
 
 
 async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -91,17 +134,23 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--tasks", type=int, default=5000)
+    parser.add_argument("--looked-at", type=int, default=5000, help="workers that looks are at")
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = asyncio.run(run(arguments))
+    looked = asyncio.run(looks(arguments.looked_at))
     if arguments.json:
-        print(json.dumps({"distributed": distributed.__version__, "rows": rows}))
+        print(json.dumps({"distributed": distributed.__version__, "rows": rows, "looks": looked}))
         return
     print(f"distributed {distributed.__version__}, {arguments.workers} workers, us a task")
     print("{:<12}{:>12}{:>16}{:>16}".format(*rows[0]))
     for row in rows:
         print("{:<12}{:>12.2f}{:>16.2f}{:>16.2f}".format(*row.values()))
+    print(f"\na look at {arguments.looked_at} workers, and a join")
+    print("{:<12}{:>12}{:>12}{:>12}".format(*looked[0]))
+    for row in looked:
+        print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}".format(*row.values()))
 
 
 if __name__ == "__main__":
