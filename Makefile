@@ -51,6 +51,7 @@ test: check docs $(VENV)-$(OLDEST)/.test $(VENV)-$(MIDDLE)/.test ## all tests th
 	$(BIN)/python -m pytest -q -n 4 tests/loop
 	$(BIN)/python -m pytest -q tests/page
 
+test-matrix: export GRAPHS := 20000
 test-matrix: test $(BETWEEN:%=$(VENV)-%/.test) ## the tests of `make test`, long random work, and all of the agent's contract on six releases of distributed
 	$(BIN)/python -m pytest -q -n 4 -m long tests/unit tests/contract
 	for v in $(OLDEST) $(MIDDLE); do echo "thorough on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 -m "thorough or long" tests/contract || exit 1; done
