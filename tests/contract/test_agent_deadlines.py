@@ -229,7 +229,7 @@ def test_all_may_wait_for_workers_that_are_on_their_way(saturation: float) -> No
         async with Worker(s.address, nthreads=1, name="new"):
             await wait(futures)
             assert {"new"} == ran_on(s, futures)
-        assert [] == await notes(s)
+            assert [] == await notes(s)
 
     run()
 
