@@ -187,7 +187,8 @@ class _SharingPickler(Pickler):
         if kept.has_classes:
             # Of a class there is one in a process, and each pickle sets its attributes anew.
             return super().put_in(kept)
-        self.needs[kept.digest] = kept
+        if self.needs.setdefault(kept.digest, kept) is not kept:
+            return super().put_in(kept)  # an equal one, but not the same
         return self._load, (self._line, kept.digest)
 
     def pickled(self, task: Any) -> bytes:
