@@ -368,7 +368,13 @@ class Senders:
         """By each, in that order."""
         ways = (self._by(self._stock), self._by(self._ours), self._shared)
         given = [self._given(way, reader, task) for way, reader in zip(ways, self._readers)]  # noqa: B905
-        return [ask() for ask in given]
+        out = [ask() for ask in given]
+        if out[2].startswith("Reschedule: this worker lacks"):
+            # A task before it could not be loaded. A worker's connection ends by that; this one's
+            # does not, so the task goes back, and is sent whole.
+            self._line.lacks()
+            out[2] = self._given(self._shared, self._readers[2], task)()
+        return out
 
     def n_reused(self) -> int:
         return self._hook.tasks.cache.n_used
