@@ -59,7 +59,8 @@ def main(argv: list[str]) -> int:
         loop = asyncio.new_event_loop()
         options = _options(argv)
         # A program that is killed at the end of the grace period counts as a hook that failed.
-        _ends_after(options.grace_s - _reserve_s(options.grace_s) / 2)
+        # With next to no grace it still says so before it ends.
+        _ends_after(max(1.0, options.grace_s - _reserve_s(options.grace_s) / 2))
         who = identify(shared_host=options.shared_host)
         leaver = Leaver(who, options.grace_s, started_at)
         loop.run_until_complete(leaver.run())
@@ -76,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 def _ends_after(seconds: float) -> None:
     """This process, with 0, whatever hangs."""
-    watchdog = threading.Timer(max(0.0, seconds), os._exit, (0,))
+    watchdog = threading.Timer(seconds, os._exit, (0,))
     watchdog.daemon = True
     watchdog.start()
 

@@ -154,23 +154,21 @@ READ: dict[type, Read] = {
 }
 
 
-_DIVERTING = frozenset({"__getattr__", "__getnewargs__", "__getnewargs_ex__"})
+#: Methods by which a class gives pickle more than its attributes.
+_DIVERTING = ("__getattr__", "__getnewargs__", "__getnewargs_ex__")
 
 
 def _is_plain(kind: Any) -> bool:
     """Whether its instances are no more than their attributes, which pickle takes from them."""
     stock: Any = object
+    # No built-in type is among the bases: it may keep state of its own.
     return (
-        all(
-            base is object or base.__flags__ & HEAP_TYPE for base in kind.__mro__
-        )  # no built-in type
+        all(base is object or base.__flags__ & HEAP_TYPE for base in kind.__mro__)
         and kind.__reduce_ex__ is stock.__reduce_ex__
         and kind.__reduce__ is stock.__reduce__
         and kind.__getattribute__ is stock.__getattribute__
         and getattr(kind, "__getstate__", None) is getattr(stock, "__getstate__", None)
-        and not any(
-            hasattr(kind, n) for n in ("__getattr__", "__getnewargs__", "__getnewargs_ex__")
-        )
+        and not any(hasattr(kind, name) for name in _DIVERTING)
         and kind not in cloudpickle.Pickler.dispatch_table
     )
 
