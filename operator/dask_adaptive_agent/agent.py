@@ -24,6 +24,7 @@ from dask_adaptive_agent.gate import Gate, hearing
 from dask_adaptive_agent.hello import hello
 from dask_adaptive_agent.limits import Limits
 from dask_adaptive_agent.meters import Meters
+from dask_adaptive_agent.naming import registering
 from dask_adaptive_agent.notes import Notes
 from dask_adaptive_agent.operator_lease import OperatorLease
 from dask_adaptive_agent.orders import Orders
@@ -222,6 +223,8 @@ class Agent:
 
     def leave(self, request: Request) -> wire.RetireAnswer:
         self.expect_gates()
+        if "names" not in self.features:
+            self._add_feature("names", self._hear_of_comers)
         terms = Terms(
             reason=text(request, "reason", "its process ends"),
             left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
@@ -394,6 +397,11 @@ class Agent:
 
     def _hear_of_gates(self, patches: Patches) -> None:
         patches.put(patching.STATUS_CHANGE, lambda stock: hearing(stock, self.gate_of))
+
+    def _hear_of_comers(self, patches: Patches) -> None:
+        patches.put(
+            patching.REGISTER_WORKER_RPC, lambda stock: registering(stock, self.drains.comes)
+        )
 
     def _serve_shuffles(self) -> None:
         self._add_feature("shuffle_choice", self.choice.install)

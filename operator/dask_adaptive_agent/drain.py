@@ -143,8 +143,6 @@ class Drain:
         self._is_final = False
         self._giving_back: asyncio.Future[None] | None = None
         self._task: asyncio.Future[None] | None = None
-        if terms.is_certain:
-            self._make_room()
 
     @property
     def state(self) -> str:
@@ -175,7 +173,6 @@ class Drain:
             if not self.terms.is_certain:
                 self._certain_since, self.ends_at = now, until
                 self.terms = terms
-                self._make_room()
         else:
             self.renewed_at = now
         if terms.is_certain or not self.terms.is_certain:
@@ -214,6 +211,10 @@ class Drain:
             self._owner.back(self.gate)
         self._owner.ended(self, veto)
 
+    def give_way(self) -> None:
+        """Leave its name to another worker, which has just come with it."""
+        rename(self._scheduler, self.ws, f"{self.name} (leaving)")
+
     def hand_over(self) -> Gate:
         """End it without bringing the worker back: somebody else goes on from here."""
         self._stop()
@@ -225,11 +226,6 @@ class Drain:
         self.is_drained.set()
         for task in (self._task, self._giving_back):
             cancel_other(task)
-
-    def _make_room(self) -> None:
-        # The replacement of a pod comes at once, under the same name, and the scheduler refuses a
-        # name that is taken (Scheduler.add_worker).
-        rename(self._scheduler, self.ws, f"{self.name} (leaving)")
 
     def _is_wanted(self) -> bool:
         now = self._clock()

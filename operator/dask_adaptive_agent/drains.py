@@ -123,6 +123,17 @@ class Drains:
                 one["state"], one["message"] = drain.state, drain.message
         return outcomes + [_gone(name) for name in unknown]
 
+    def comes(self, name: Any) -> None:
+        """
+        A worker is about to register as `name`: one whose process is sure to end gives way.
+
+        The replacement of a pod comes at once, under the same name, and the scheduler refuses a
+        name that is taken (`Scheduler.add_worker`).
+        """
+        drain = self.ongoing.get(self._scheduler.aliases.get(name, ""))
+        if drain is not None and drain.terms.is_certain:
+            drain.give_way()
+
     async def lifetime(self, address: str) -> None:
         """
         A worker's own `--lifetime` is over: return when it may be closed without a loss.

@@ -1,12 +1,17 @@
-"""What a worker is called in the scheduler, and how to free a name that another needs."""
+"""What a worker is called in the scheduler, and how a name becomes free when another needs it."""
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
+
+logger = logging.getLogger(__name__)
 
 #: How `dask worker --nworkers` calls its processes after their common name.
 PROCESS = re.compile(r"-\d{1,3}")
@@ -35,3 +40,18 @@ def rename(scheduler: Scheduler, ws: WorkerState, wanted: Any) -> None:
         del aliases[ws.name]
     ws.name = free
     aliases[free] = ws.address
+
+
+def registering(stock: Callable[..., Any], comes: Callable[[Any], None]) -> Callable[..., Any]:
+    """The handler "register-worker" that first says which name is about to be taken."""
+
+    @wraps(stock)
+    async def register_worker(*args: Any, **kwargs: Any) -> Any:
+        try:
+            comes(kwargs.get("name"))
+        except Exception:
+            # Fail open: the scheduler refuses a name that is taken, as stock code does.
+            logger.exception("Cannot free the name of a worker that comes")
+        return await stock(*args, **kwargs)
+
+    return register_worker

@@ -443,6 +443,14 @@ STATUS_CHANGE = Target(
     when="from the first drain or limit on",
     guard=_takes("status", "worker", "stimulus_id"),
 )
+REGISTER_WORKER_RPC = Target(
+    _RPC,
+    "register-worker",
+    "A worker whose process is sure to end leaves its name to the one that comes with it. A "
+    "scheduler refuses a name that is taken.",
+    when="from the first notice of an end on",
+    guard=_takes("name", "address"),
+)
 _CLOSING = (
     "Pinned workers are never offered, workers that are leaving are not counted, and 5,000 workers "
     "cost a fifth. What fails is answered by stock code."

@@ -279,7 +279,7 @@ class DepartureRow(TypedDict):
     """
 
     slot: int
-    name: str  # as it was; the worker itself is renamed once its process is sure to end
+    name: str  # as it was; the worker itself is renamed when another one comes with its name
     state: str  # DRAINING | DRAINED
     reason: str
     for_ms: int

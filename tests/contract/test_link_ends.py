@@ -78,12 +78,16 @@ async def test_a_worker_that_leaves_is_seen_as_departing_under_its_own_name(
 
     answers = await link.leave([address], left_s=60.0, reason=POD_ENDING)
     after = await seen(link, address)
+    async with Worker(s.address, name="a") as replacement:
+        among_others = await seen(link, address)
+        new = await seen(link, replacement.address)
 
     assert ["draining"] == [a.state for a in answers]
     assert "" == before.departing
     assert ("a", True) == (after.name, bool(after.departing))
     assert 50 < after.departing_left_s <= 60
-    assert "a" not in s.aliases  # so that its replacement can have the name
+    assert ("a", True) == (among_others.name, bool(among_others.departing))
+    assert ("a", "") == (new.name, new.departing)
     assert 1 == await task
 
 

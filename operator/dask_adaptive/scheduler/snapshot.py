@@ -197,7 +197,7 @@ def _pins(snapshot: Mapping[str, Any]) -> dict[int, tuple[Pin, ...]]:
 
 
 def _departing(row: Mapping[str, Any]) -> _Departing:
-    # A worker that departs has been renamed, so that its replacement finds its name free.
+    # A worker that departs may have been renamed, so that its replacement finds its name free.
     message = row["message"] or row["reason"] or "its process is about to end"
     left_s = math.inf if row["left_ms"] < 0 else row["left_ms"] / 1000
     return _Departing(row["name"], message, left_s)
