@@ -155,6 +155,7 @@ class SimulatedScheduler:
             "config": [],
             "demand": self._demand(workers) if request.get("demand") else None,
             "wants": [],
+            "lapses": 0,
             "quiet": {
                 "no_task_ms": 0 if self._tasks else self._ms_since(self._quiet_since),
                 "no_client_ms": 0,
