@@ -1,7 +1,8 @@
 """
 Drains under fire: whoever leaves, and however, no result is lost or wrong, and nothing hangs.
 
-For a longer run: `FIRE_SECONDS=3600 pytest tests/contract/test_agent_fire.py -k hour`.
+For a longer run, which stops at the first failure, and in any case says what it has seen:
+`FIRE_SECONDS=3600 FIRE_SEED=x pytest tests/contract/test_agent_fire.py -k hour`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install
 from support.agent_work import ask
-from support.fire import EVERYTHING, HARMLESS, Fire, Graph, nothing_breaks
+from support.fire import EVERYTHING, HARMLESS, RESTARTS_SHUFFLES, Fire, Graph, nothing_breaks
 
 #: A task is not given up however often its worker is killed.
 CONFIG = {"distributed.scheduler.allowed-failures": 100_000}
@@ -28,6 +29,7 @@ CONFIG = {"distributed.scheduler.allowed-failures": 100_000}
 #: Functions of distributed that fail by themselves, when a worker has just been removed.
 UPSTREAMS_OWN = {
     "handle_request_refresh_who_has",  # answers a worker that `remove_worker(close=False)` forgot
+    "plugin_remove",  # of a worker that has registered, and has not set up its plugins yet
 }
 
 
@@ -35,7 +37,11 @@ def known(record: logging.LogRecord) -> bool:
     """What a release of distributed gets wrong by itself."""
     error: Any = record.exc_info[1] if record.exc_info else None
     frames = traceback.extract_tb(error.__traceback__) if error else []
-    return bool(frames) and frames[-1].name in UPSTREAMS_OWN
+    if not frames:
+        return False
+    # It is asked for a shuffle that has just lost a participant, and forgotten.
+    is_late = isinstance(error, KeyError) and frames[-1].filename.endswith("_scheduler_plugin.py")
+    return is_late or frames[-1].name in UPSTREAMS_OWN
 
 
 @pytest.mark.parametrize(
@@ -47,45 +53,56 @@ def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
         dice = random.Random(f"harmless {seed}")
         agent = install(s)
         await ask(s, wire.CONFIGURE, tally=True)
-        graph = Graph(dice, 300)
+        graph = Graph(dice, 200, shuffles=3)
         async with Fire(c, s, agent, dice) as fire:
             for _ in range(4):
                 await fire.joins()
             await graph.submit(c, list(s.workers))
             await fire.burn(HARMLESS, 20, graph.futures)
-            await graph.check(c)
+            await graph.check(fire.score)
             await fire.put_out()
 
             tally = (await ask(s, wire.OBSERVE))["tally"]
-            assert (300, 300, 0, 0) == tuple(
-                tally[key] for key in ("tasks", "runs", "repeated", "interrupted")
-            )
+            assert 200 < tally["tasks"] == tally["runs"]
+            assert (0, 0) == (tally["repeated"], tally["interrupted"])
+            assert (3, 1) == (tally["shuffles"], tally["max_shuffle_run"])
             assert 3 < len(fire.happened)
 
     with nothing_breaks(known):
         run()
 
 
-def burn_everything(seed: str, seconds: float) -> None:
+def burn_everything(seed: str, seconds: float) -> str:
+    """What happened, in a line."""
+    said: list[str] = []
+
     @gen_cluster(client=True, nthreads=[], timeout=seconds + 240, config=CONFIG)
     async def run(c: Any, s: Any) -> None:
-        end, number = time.monotonic() + seconds, 0
+        end = time.monotonic() + seconds
         dice = random.Random(seed)
-        async with Fire(c, s, install(s), dice) as fire:
-            while time.monotonic() < end:
-                number += 1
-                dice.seed(f"{seed}, round {number}")
-                for _ in range(4 - len(fire.workers)):
-                    await fire.joins()
-                graph = Graph(dice, dice.choice([50, 150]))
-                await graph.submit(c, list(s.workers))
-                await fire.burn(EVERYTHING, 4, graph.futures)
-                await fire.put_out()
-                await graph.check(c)
-            print(f"{number} rounds: {fire.happened}")
+        agent = install(s)
+        await ask(s, wire.CONFIGURE, tally=True)
+        async with Fire(c, s, agent, dice) as fire:
+            try:
+                while time.monotonic() < end:
+                    dice.seed(f"{seed}, round {fire.score.rounds}")
+                    for _ in range(4 - len(fire.workers)):
+                        await fire.joins()
+                    shuffles = dice.choice([0, 1, 2]) if RESTARTS_SHUFFLES else 0
+                    graph = Graph(dice, dice.choice([40, 120]), shuffles)
+                    await graph.submit(c, list(s.workers))
+                    await fire.burn(EVERYTHING, 4, graph.futures)
+                    await fire.put_out()
+                    await graph.check(fire.score)
+            finally:
+                said.append(f"seed {seed}: {fire.summary()}")
 
-    with nothing_breaks(known):
-        run()
+    try:
+        with nothing_breaks(known):
+            run()
+    finally:
+        print(*said)
+    return said[0]
 
 
 @pytest.mark.timeout(300)
@@ -93,11 +110,13 @@ def burn_everything(seed: str, seconds: float) -> None:
     "seed", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 11))]
 )
 def test_no_result_is_lost_or_wrong_whatever_happens(seed: int) -> None:
-    burn_everything(str(seed), 6)
+    burn_everything(str(seed), 4)
 
 
 @pytest.mark.skipif("FIRE_SECONDS" not in os.environ, reason="FIRE_SECONDS says for how long")
 @pytest.mark.timeout(0)
-def test_for_an_hour() -> None:
+def test_for_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = float(os.environ["FIRE_SECONDS"])
-    burn_everything(os.environ.get("FIRE_SEED", str(time.time_ns())), seconds)
+    seed = os.environ.get("FIRE_SEED", str(time.time_ns()))
+    with capsys.disabled():  # its summary is to be seen also if nothing fails
+        burn_everything(seed, seconds)

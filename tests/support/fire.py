@@ -1,5 +1,6 @@
 """
-Drains under fire: workers that leave in every way there is, while random graphs are computed.
+Drains under fire: workers that leave in every way there is, while random graphs are computed, P2P
+shuffles among them.
 
 A `Fire` lets things happen to the workers of a scheduler until it is put out. Then every result
 must be there and right, every worker in service, in the scheduler and in its own process, and
@@ -11,15 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import inspect
 import logging
 import random
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
-from distributed import Worker, secede
+import dask
+from distributed import Worker, secede, wait
 from distributed.core import Status
 from distributed.scheduler import decide_worker
 
@@ -36,6 +41,9 @@ PATIENCE_S = 60.0
 #: Older releases give tasks with loose restrictions to workers that are not running
 #: (`decide_worker`): such a task is never started, with stock Dask as well.
 IS_LOOSE_SAFE = "candidates &= all_workers" in inspect.getsource(decide_worker)
+
+#: Older releases do not begin a P2P shuffle again that has lost a worker: its tasks fail.
+RESTARTS_SHUFFLES = importlib.util.find_spec("distributed.shuffle._scheduler_plugin") is not None
 
 #: What distributed and the agent must not log: their own states disagree.
 BROKEN = (AssertionError, KeyError, AttributeError, TypeError, ValueError, IndexError)
@@ -54,18 +62,72 @@ def made_of(salt: int, *parts: bytes) -> bytes:
     return digest * (1 + salt % 50)
 
 
+def slowly(part: Any, delay_s: float) -> Any:
+    time.sleep(delay_s)
+    return part
+
+
+def sums(frame: Any) -> Any:
+    """A row a key: it is twice in the result if a shuffle has left rows of it apart."""
+    return frame.groupby("key").value.agg(["sum", "count"])
+
+
+def rows_of(frame: Any) -> bytes:
+    return repr(sorted(frame.reset_index().astype(int).to_numpy().tolist())).encode()
+
+
+def shuffled(c: Any, dice: random.Random) -> tuple[Any, bytes]:
+    """A future of a frame that P2P shuffles, as bytes, and what pandas makes of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some releases warn of what the next will do
+        import dask.dataframe as dd
+        import pandas as pd
+
+        rows, delay_s = range(dice.choice([300, 2000])), dice.choice([0.01, 0.05])
+        key = [dice.randrange(97) for _ in rows]
+        frame = pd.DataFrame({"key": key, "value": [dice.randrange(10**9) for _ in rows]})
+        settings = {"dataframe.shuffle.method": "p2p", "optimization.fuse.active": False}
+        with dask.config.set(settings):
+            parts = dd.from_pandas(frame, npartitions=dice.choice([4, 8]), sort=False)
+            parts = parts.map_partitions(slowly, delay_s, meta=frame.iloc[:0])
+            parts = parts.shuffle("key").map_partitions(slowly, delay_s, meta=frame.iloc[:0])
+            result = c.compute(parts.map_partitions(sums, meta=sums(frame).iloc[:0]))
+    return c.submit(rows_of, result, pure=False), rows_of(sums(frame))
+
+
+@dataclass
+class Score:
+    """What came of the results of all graphs so far."""
+
+    rounds: int = 0
+    checked: int = 0
+    lost: int = 0
+    wrong: int = 0
+    hangs: int = 0
+
+    @property
+    def is_perfect(self) -> bool:
+        return not (self.lost or self.wrong or self.hangs)
+
+
 class Graph:
     """Random tasks, and what each of them must give."""
 
-    def __init__(self, dice: random.Random, size: int) -> None:
+    def __init__(self, dice: random.Random, size: int, shuffles: int = 0) -> None:
         self._dice = dice
         self._size = size
+        self._shuffles = set(dice.sample(range(size), shuffles))
         self.futures: list[Any] = []
         self.expected: list[bytes] = []
 
     async def submit(self, c: Any, addresses: Sequence[str]) -> None:
         dice = self._dice
         for salt in range(self._size):
+            if salt in self._shuffles:
+                future, expected = shuffled(c, dice)
+                self.futures.append(future)
+                self.expected.append(expected)
+                continue
             of = dice.sample(range(salt), min(salt, dice.choice([0, 0, 1, 2, 4])))
             options: dict[str, Any] = {}
             if IS_LOOSE_SAFE and dice.random() < 0.15:
@@ -80,8 +142,20 @@ class Graph:
             if salt % 10 == 0:
                 await asyncio.sleep(0)
 
-    async def check(self, c: Any) -> None:
-        assert self.expected == await asyncio.wait_for(c.gather(self.futures), PATIENCE_S)
+    async def check(self, score: Score) -> None:
+        """Raises unless every result is there, and right."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(wait(self.futures), PATIENCE_S)
+        score.rounds += 1
+        for future, expected in zip(self.futures, self.expected):  # noqa: B905
+            if future.status == "pending":
+                score.hangs += 1
+            elif future.status != "finished":
+                score.lost += 1
+            else:
+                score.checked += 1
+                score.wrong += expected != await asyncio.wait_for(future, PATIENCE_S)
+        assert score.is_perfect, score
 
 
 class Fire:
@@ -91,6 +165,7 @@ class Fire:
         self.c, self.s, self.agent, self.dice = c, s, agent, dice
         self.workers: dict[str, Any] = {}
         self.happened: dict[str, int] = {}
+        self.score = Score()
         self._every: list[Any] = []
         self._ending: list[asyncio.Future[Any]] = []
         self._joined = 0
@@ -120,6 +195,7 @@ class Fire:
             await asyncio.sleep(0.01)
         self._is_out = True
         done, late = await asyncio.wait(arsonists, timeout=PATIENCE_S)
+        self.score.hangs += len(late)
         assert not late, f"hangs: {self._busy}"
         for one in done:
             one.result()
@@ -138,6 +214,19 @@ class Fire:
         assert {w.address for w in self.workers.values()} == set(self.s.workers)
         self.s.validate_state()
         self._mend_upstream()
+        self._every = [one for one in self._every if one.status != Status.closed]
+        self._ending = [one for one in self._ending if not one.done()]
+
+    def summary(self) -> str:
+        """One line."""
+        score, tally = self.score, self.agent.tally
+        ran = tally.answer() if tally else {}
+        return (
+            f"fire: {score.rounds} rounds, {sum(self.happened.values())} events, "
+            f"{score.checked} results checked, {score.lost} lost, {score.wrong} wrong, "
+            f"{score.hangs} hangs; {ran.get('shuffles', 0)} P2P shuffles, at most "
+            f"{ran.get('max_shuffle_run', 0)} runs of one; {self.happened}"
+        )
 
     def _mend_upstream(self) -> None:
         """
@@ -212,6 +301,7 @@ class Fire:
             answer = await ask(self.s, wire.RETIRE, names=[worker.address], **request)
             state = answer["outcomes"][0]["state"]
             if state == wire.DRAINED and len(self.workers) > 1 and not self._is_out:
+                assert worker.address not in self.agent.shuffles.pinned()
                 await self._gone(name, worker)
                 return
             if state != wire.DRAINING or self._is_out:
@@ -260,8 +350,8 @@ class Fire:
     # Here upstream itself runs tasks again.
 
     async def _user_retires(self, name: str) -> None:
-        names = [name, *self.dice.sample(sorted(self.workers), self.dice.randint(0, 2))]
-        named = [n for n in dict.fromkeys(names) if n == name or n not in self._busy]
+        others = sorted(self.workers.keys() - self._busy)
+        named = [name, *self.dice.sample(others, min(len(others), self.dice.randint(0, 2)))]
         own = [self.workers[n] for n in named]
         self._busy.update((n, "user_retires") for n in named)
         options = {"close_workers": self.dice.random() < 0.5, "remove": self.dice.random() < 0.5}
