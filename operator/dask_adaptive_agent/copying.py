@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from distributed.core import Status
 
@@ -28,7 +28,21 @@ RECIPIENTS = 64
 PATIENCE_S = 10.0
 
 
-def last_copies(ws: WorkerState) -> list[TaskState]:
+class Cordoned(Protocol):
+    """
+    Workers that get no new tasks, but stay: they hold results, and may fetch more.
+
+    None that drains is among them, or two could rely on each other.
+    """
+
+    def is_cordoned(self, ws: WorkerState) -> bool: ...
+
+    def recipients(self) -> Iterator[WorkerState]:
+        """Those that fetch what they are asked for: a paused worker does not."""
+        ...
+
+
+def last_copies(ws: WorkerState, cordoned: Cordoned) -> list[TaskState]:
     """
     Results that would be lost with this worker.
 
@@ -38,12 +52,23 @@ def last_copies(ws: WorkerState) -> list[TaskState]:
     return [
         ts
         for ts in ws.has_what
-        if not ts.actor and (len(ts.who_has or ()) < 2 or not _is_safe(ts, ws))
+        if not ts.actor and (len(ts.who_has or ()) < 2 or not _is_safe(ts, ws, cordoned))
     ]
 
 
-def _is_safe(ts: TaskState, ws: WorkerState) -> bool:
-    return any(other is not ws and other.status in IN_SERVICE for other in ts.who_has or ())
+def _is_safe(ts: TaskState, ws: WorkerState, cordoned: Cordoned) -> bool:
+    return any(
+        other is not ws and (other.status in IN_SERVICE or cordoned.is_cordoned(other))
+        for other in ts.who_has or ()
+    )
+
+
+def is_stuck(scheduler: Scheduler, ws: WorkerState, cordoned: Cordoned) -> bool:
+    """Tells whether a worker has last copies that no other worker could take."""
+    for workers in (scheduler.running, cordoned.recipients()):
+        if any(other is not ws for other in workers):
+            return False
+    return bool(last_copies(ws, cordoned))
 
 
 class _Request(NamedTuple):
@@ -54,26 +79,35 @@ class _Request(NamedTuple):
 
 class Copier:
     """
-    Asks workers in service to fetch what one worker alone holds.
+    Asks workers in service to fetch what one worker alone holds; without any, cordoned ones.
 
     Not `Scheduler.retire_workers`: it freezes the worker, gives up when one task can't be moved,
     moves nothing that comes later, and in older releases lets one worker wait for another
     (`Scheduler._lock`). As the active memory manager does, it asks a worker in service, which
     fetches and reports (`request_acquire_replicas`). `ReduceReplicas` then drops the copy of the
-    worker that is out of service, not the new one (`_find_dropper`).
+    worker that is out of service, not the new one (`_find_dropper`). It can't tell a cordoned
+    worker from the one that leaves, so of what a cordoned one has fetched the old copy is dropped
+    at once.
     """
 
-    def __init__(self, scheduler: Scheduler, ws: WorkerState, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        ws: WorkerState,
+        cordoned: Cordoned,
+        clock: Callable[[], float],
+    ) -> None:
         self.moved = self.moved_bytes = 0
         self._scheduler = scheduler
         self._ws = ws
+        self._cordoned = cordoned
         self._clock = clock
         self._asked: dict[Any, _Request] = {}
         self._heard: dict[str, float] = {}  # when a recipient last got something, by address
 
     def step(self) -> list[TaskState]:
         """Ask for what was not asked for; returns all that would be lost now."""
-        copies = last_copies(self._ws)
+        copies = last_copies(self._ws, self._cordoned)
         self._account(copies)
         asked, running, now = self._asked, self._scheduler.running, self._clock()
         missing = [
@@ -81,7 +115,7 @@ class Copier:
             for ts in copies
             if (request := asked.get(ts.key)) is None
             or request.ts is not ts
-            or request.recipient not in running
+            or not (request.recipient in running or self._cordoned.is_cordoned(request.recipient))
             or not (now - request.at < PATIENCE_S or self._is_coming(request, now))
         ]
         under_way = len(copies) - len(missing)
@@ -91,16 +125,19 @@ class Copier:
 
     def drop(self) -> None:
         """
-        Have the scheduler forget the copies that this worker holds; each has another in service.
+        Have the scheduler forget the copies that this worker holds; each has another that is safe.
 
         As long as they count, `RetireWorker` and `ReduceReplicas` may drop the other copy in favour
         of this one, and then the process ends: results were lost that way when one worker was
         deleted in the moment in which the next began to drain. What a task that runs here needs
         stays: the worker's state machine fails when it is told to release that.
         """
+        self._drop(self._ws.has_what)
+
+    def _drop(self, copies: Iterable[TaskState]) -> None:
         keys = [
             ts.key
-            for ts in self._ws.has_what
+            for ts in copies
             if not ts.actor and not any(w.processing_on is self._ws for w in ts.waiters or ())
         ]
         if keys:
@@ -110,14 +147,18 @@ class Copier:
 
     def _account(self, copies: Iterable[TaskState]) -> None:
         left = {ts.key for ts in copies}
+        superfluous = []
         for key in self._asked.keys() - left:
             request = self._asked.pop(key)
             holders = request.ts.who_has or ()
             if request.recipient in holders:
                 self._heard[request.recipient.address] = self._clock()
+                if self._ws in holders and self._cordoned.is_cordoned(request.recipient):
+                    superfluous.append(request.ts)
             if holders:
                 self.moved += 1
                 self.moved_bytes += max(0, request.ts.nbytes)
+        self._drop(superfluous)
 
     def _is_coming(self, request: _Request, now: float) -> bool:
         since = max(request.at, self._heard.get(request.recipient.address, 0.0))
@@ -131,7 +172,7 @@ class Copier:
             failed = self._asked.get(ts.key)
             recipient = recipients.take(ts.nbytes, but=failed.recipient if failed else None)
             if recipient is None:
-                continue  # nobody is in service: a worker that joins may take it
+                continue  # nobody can: a worker that joins may take it
             self._asked[ts.key] = _Request(ts, recipient, now)
             by_recipient.setdefault(recipient.address, []).append(ts.key)
         for address, keys in by_recipient.items():
@@ -144,7 +185,9 @@ class Copier:
         for request in self._asked.values():
             address = request.recipient.address
             promised[address] = promised.get(address, 0) + request.ts.nbytes
-        others = considered(self._scheduler, self._ws)
+        others = considered(self._scheduler.running, self._ws)
+        if not others:
+            others = considered(self._cordoned.recipients(), self._ws)
         if len(others) > RECIPIENTS:
             others = heapq.nsmallest(
                 RECIPIENTS, others, key=lambda ws: ws.nbytes + promised.get(ws.address, 0)
@@ -155,7 +198,7 @@ class Copier:
 
 
 class _Recipients:
-    """Workers in service, the one with the least in memory first (as `_find_recipient`)."""
+    """Workers that may be asked, the one with the least in memory first (`_find_recipient`)."""
 
     def __init__(self, loads: Iterable[tuple[int, str, WorkerState]]) -> None:
         self._heap = list(loads)

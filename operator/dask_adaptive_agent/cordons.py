@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -197,6 +197,25 @@ class Cordons:
     def gate_of(self, address: str) -> Gate | None:
         cordon = self.ongoing.get(address)
         return None if cordon is None else cordon.gate
+
+    # What a drain asks (`copying.Cordoned`).
+
+    def is_cordoned(self, ws: WorkerState) -> bool:
+        """Not when it has said that it closes."""
+        cordon = self.ongoing.get(ws.address)
+        is_same = cordon is not None and cordon.gate.ws is ws
+        return is_same and ws.status == Status.closing_gracefully
+
+    def recipients(self) -> Iterator[WorkerState]:
+        """Those that run, and know it: a worker that has been frozen fetches nothing."""
+        for cordon in self.ongoing.values():
+            gate = cordon.gate
+            if (
+                gate.reported == Status.running
+                and not gate.is_settling
+                and self.is_cordoned(gate.ws)
+            ):
+                yield gate.ws
 
     def message_of(self, address: str) -> str:
         cordon = self.ongoing.get(address)

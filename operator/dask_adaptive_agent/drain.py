@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.copying import Copier
+from dask_adaptive_agent.copying import Copier, Cordoned, is_stuck
 from dask_adaptive_agent.gate import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.moving import Mover, arriving
 from dask_adaptive_agent.naming import rename
@@ -81,6 +81,9 @@ class Terms(NamedTuple):
 class Owner(Protocol):
     """What a drain asks of `Drains`."""
 
+    @property
+    def cordoned(self) -> Cordoned: ...
+
     def objection(self, drain: Drain) -> Veto | None: ...
 
     def pinned_by(self, ws: WorkerState, over: frozenset[str]) -> str: ...
@@ -136,7 +139,7 @@ class Drain:
         self._owner = owner
         self._clock = clock
         self._mover = Mover(scheduler, self.ws, clock)
-        self._copier = Copier(scheduler, self.ws, clock)
+        self._copier = Copier(scheduler, self.ws, owner.cordoned, clock)
         self._tasks_seen = len(self.ws.processing)
         #: It has been called drained, so the process may end at any moment: nothing starts here any
         #: more, whatever pin or task comes.
@@ -257,7 +260,7 @@ class Drain:
             return False
         if any(other is not self.ws for other in self._scheduler.running):
             return False
-        if self.ws.processing or self._copier.step():
+        if self.ws.processing or is_stuck(self._scheduler, self.ws, self._owner.cordoned):
             return True
         return not self._is_final and bool(self._scheduler.queued or self._scheduler.unrunnable)
 

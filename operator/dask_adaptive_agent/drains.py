@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import lifespan, wire
-from dask_adaptive_agent.copying import last_copies
+from dask_adaptive_agent.copying import Cordoned, is_stuck
 from dask_adaptive_agent.cordons import Cordons
 from dask_adaptive_agent.drain import Drain, Terms, Veto
 from dask_adaptive_agent.gate import Gate
@@ -259,6 +259,10 @@ class Drains:
 
     # What a drain asks (`drain.Owner`).
 
+    @property
+    def cordoned(self) -> Cordoned:
+        return self._cordons
+
     def objection(self, drain: Drain) -> Veto | None:
         """Objections that hold before a refusable drain and during it."""
         return self._standing(drain.ws, drain.terms)
@@ -353,11 +357,10 @@ class Drains:
     def _obstacle(self, ws: WorkerState) -> Veto | None:
         if ws.actors or any(ts.actor for ts in ws.processing):
             return Veto(wire.V_ACTORS, "holds actors, which can't be moved")
-        if not any(other is not ws for other in self._scheduler.running):
-            if ws.processing:
-                return Veto(wire.V_NO_RECIPIENT, "has tasks, and no other worker is in service")
-            if last_copies(ws):
-                return Veto(wire.V_NO_RECIPIENT, "no other worker in service could take its data")
+        if ws.processing and not any(other is not ws for other in self._scheduler.running):
+            return Veto(wire.V_NO_RECIPIENT, "has tasks, and no other worker is in service")
+        if is_stuck(self._scheduler, ws, self._cordons):
+            return Veto(wire.V_NO_RECIPIENT, "no other worker could take its data")
         return None
 
     def _verdict(self, ws: WorkerState) -> Veto | None:

@@ -73,7 +73,7 @@ def sentence(
     if held:
         return held
     idle = f"idle for {duration(idle_s)}"
-    copies = last_copies(ws)
+    copies = last_copies(ws, agent.cordons)
     if not copies:
         return f"may go: {idle}, no last copies"
     size = size_of(sum([ts.nbytes for ts in copies]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
@@ -30,9 +30,9 @@ def stealing(scheduler: Scheduler) -> Any:
     return extension if hasattr(extension, "move_task_request") else None
 
 
-def considered(scheduler: Scheduler, but: WorkerState) -> list[WorkerState]:
-    """Workers in service that may take what another one has."""
-    others = list(scheduler.running)
+def considered(workers: Iterable[WorkerState], but: WorkerState) -> list[WorkerState]:
+    """Those of some workers, or a sample of them, that may take what another one has."""
+    others = list(workers)
     if len(others) > CONSIDERED:
         others = random.sample(others, CONSIDERED)
     return [ws for ws in others if ws is not but]
@@ -134,7 +134,7 @@ class _Takers:
     def _anybody(self) -> list[WorkerState]:
         # Looks at every worker: not before a task is there that anybody may take.
         if self._least_loaded is None:
-            others = considered(self._scheduler, self._victim)
+            others = considered(self._scheduler.running, self._victim)
             self._least_loaded = heapq.nsmallest(THIEVES, others, key=self._load)
         return self._least_loaded
 

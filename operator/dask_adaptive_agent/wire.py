@@ -565,9 +565,9 @@ class LimitRequest(TypedDict, total=False):
     `others`), and who was stopped and is not at a limit now is back in service.
 
     A worker at a limit is stopped: it gets no new task (what is bound to it excepted), runs what it
-    has, and keeps its data. Never more than `stops` at once (who was stopped, and is retired,
-    departs or is lost, counts until the next request), never a pinned one. Retiring a stopped
-    worker goes on from there.
+    has, and keeps its data; where nobody is in service, it takes that of others who leave. Never
+    more than `stops` at once (who was stopped, and is retired, departs or is lost, counts until
+    the next request), never a pinned one. Retiring a stopped worker goes on from there.
 
     With `exact`, `runs` counts what is assigned too, and neither `stops` nor pins count: not one
     run more is made, what is bound to the worker included, though the cluster stands still until

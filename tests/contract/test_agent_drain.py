@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install
-from support.agent_work import RUNS, ask, retire, slow, until, until_state
+from support.agent_quota import limit, stopped
+from support.agent_work import RUNS, ask, leave, retire, slow, until, until_left, until_state
 
 BUSY = {"busy_ok": True, "reason": "test"}
 ONE_THREAD = [("127.0.0.1", 1)] * 4
@@ -470,3 +472,149 @@ async def test_workers_whose_names_are_numbers_and_an_unknown_name(c: Any, s: An
         assert [(wire.DRAINED, ""), (wire.DRAINED, ""), ("gone", "")] == await retire(
             s, "7", "x", "y"
         )
+
+
+# Where all others are cordoned
+
+
+async def _cordoned(c: Any, s: Any, *workers: Any, runs: int = 4) -> list[Any]:
+    """Results that a client holds, of workers that have all come to an exact quota."""
+    install(s)
+    futures = []
+    for w in workers:
+        futures += [c.submit(slow, i, 0, workers=[w.address], pure=False) for i in range(runs)]
+    await wait(futures)
+    await limit(s, workers, runs, exact=True)
+    await until(lambda: not s.running)
+    assert {w.address for w in workers} == set(await stopped(s))
+    return futures
+
+
+def _held(s: Any, w: Any) -> set[Any]:
+    return {ts.key for ts in s.workers[w.address].has_what}
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+async def test_where_all_are_cordoned_they_take_copies_of_each_other(
+    c: Any, s: Any, a: Any, b: Any, d: Any
+) -> None:
+    """On 0.1.0 the first one was refused: nobody could take its results."""
+    futures = await _cordoned(c, s, a, b, d)
+
+    await until_state(s, a.name, wire.DRAINED)
+    assert {f.key for f in futures} == _held(s, b) | _held(s, d)
+    assert not _held(s, a)
+    assert {b.address, d.address} == set(await stopped(s))
+    await a.close()
+
+    async with Worker(s.address, nthreads=1) as new:
+        had = _held(s, b)
+        await until_state(s, b.name, wire.DRAINED)
+        assert had <= _held(s, new), "one in service comes first"
+        await b.close()
+
+        assert 12 == len(await c.gather(futures))
+        assert 12 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_cordoned_worker_whose_process_ends_leaves_its_results_to_others(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    futures = await _cordoned(c, s, a, b)
+
+    await until_left(s, a.name)
+    await a.close()
+    assert [wire.DRAINING] == await leave(s, b.name)  # nobody is left
+    async with Worker(s.address, nthreads=1):
+        await until_left(s, b.name)
+        await b.close()
+
+        assert 8 == len(await c.gather(futures))
+        assert 8 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_two_that_drain_at_once_never_rely_on_each_other(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    futures = await _cordoned(c, s, a, b)
+
+    first, second = await retire(s, a.name, b.name)
+    assert (wire.DRAINING, "") == first
+    assert (wire.ACTIVE, wire.V_NO_RECIPIENT) == second
+    await until_state(s, a.name, wire.DRAINED)
+    assert [(wire.ACTIVE, wire.V_NO_RECIPIENT)] == await retire(s, b.name)
+    assert {b.address} == set(await stopped(s)), "it is cordoned still"
+    await a.close()
+
+    assert 8 == len(await c.gather(futures))
+    assert 8 == len(RUNS)
+
+
+@gen_cluster(client=True, nthreads=TWO, config=QUIET)
+async def test_a_cordoned_worker_that_is_paused_takes_nothing(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    futures = await _cordoned(c, s, a, b)
+    agent = s.plugins["dask-adaptive"].agent
+    b.status = Status.paused
+    await until(lambda: agent.gate_of(b.address).reported == Status.paused)
+
+    assert [(wire.ACTIVE, wire.V_NO_RECIPIENT)] == await retire(s, a.name)
+    b.status = Status.running
+    await until_state(s, a.name, wire.DRAINED)
+    assert {f.key for f in futures} == _held(s, b)
+
+
+class SlowToSend:
+    def __reduce__(self) -> Any:
+        time.sleep(0.05)
+        return SlowToSend, ()
+
+
+#: One result a message; and the memory manager runs when the test says so.
+STAGED = {
+    "distributed.worker.transfer.message-bytes-limit": 1,
+    "distributed.scheduler.active-memory-manager.start": False,
+}
+
+
+@gen_cluster(client=True, nthreads=TWO, config=STAGED)
+async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    futures = [c.submit(SlowToSend, workers=[a.address], pure=False) for _ in range(10)]
+    await wait(futures)
+    assert [(wire.DRAINING, "")] == await retire(s, a.name)
+    futures.append(c.submit(int))
+    await wait(futures)
+    await limit(s, [b], 1, exact=True)
+    assert [b.address] == list(await stopped(s))
+
+    await until_state(s, a.name, wire.DRAINED)
+    assert {future.key for future in futures} == _held(s, b)
+
+
+@gen_cluster(client=True, nthreads=TWO, config=STAGED)
+async def test_the_memory_manager_does_not_take_back_what_a_cordoned_worker_has_fetched(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """Of two workers out of service `ReduceReplicas` drops the copy of the fuller one."""
+    agent = install(s)
+    futures = [c.submit(SlowToSend, workers=[a.address], pure=False) for _ in range(20)]
+    futures.append(c.submit(int, workers=[b.address]))
+    await wait(futures)
+    await limit(s, [a, b], 1, exact=True)
+    await until(lambda: not s.running)
+    manager, fuller = s.extensions["amm"], {s.workers[b.address]}
+    stock = manager._find_dropper
+    manager._find_dropper = lambda ts, _, dropped: stock(ts, fuller, dropped)
+
+    while await retire(s, a.name) != [(wire.DRAINED, "")]:
+        agent.drains.review()  # a look, and nothing arrives between it and the manager's
+        manager.run_once()
+        await asyncio.sleep(0.3)
+
+    assert {future.key for future in futures} == _held(s, b)

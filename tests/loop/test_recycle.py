@@ -214,21 +214,28 @@ async def test_long_tasks_and_a_walltime(
         assert 0 < tally.redone, "this case shows nothing"
 
 
-async def test_where_no_replacement_comes_an_exact_quota_waits_and_says_so(stage: Start) -> None:
-    """The machine has room for two, and both hold results that nobody else can take."""
-    strategy = {"readyTimeout": "3s"}
-    s = await stage(spec=fixed(2, tasks={"max": 10, "exact": True}, strategy=strategy), capacity=2)
-    await connected(s, 2)
-    futures = s.client.map(where, range(60), seconds=0.5, pure=False)
-    await s.until(lambda: "2 of 2 workers wait" in s.message(ABLE_TO_SCALE), "it is told")
-    await s.until(lambda: sum(future.done() for future in futures) == 20, "they run what they have")
-    await s.fresh_pass()
-    assert 20 == sum(future.done() for future in futures)
+@pytest.mark.parametrize("capacity", [3, 2], ids=["room-for-one-more", "no-room"])
+async def test_an_exact_quota_of_seconds_stops_nothing_for_long(
+    stage: Start, capacity: int
+) -> None:
+    """
+    Workers at their quota take the results of those that leave.
 
-    s.rehearsal.platform.resize(3)
+    A replacement is at its quota before it could take any; where none comes, it is said, and the
+    workers are replaced one after the other in their places.
+    """
+    strategy = {"readyTimeout": "3s"}
+    spec = fixed(2, tasks={"max": 5, "exact": True}, maxPerHour=100, strategy=strategy)
+    s = await stage(spec=spec, capacity=capacity)
+    await connected(s, 2)
+    futures = s.client.map(where, range(60), seconds=0.2, pure=False)
+    if capacity == 2:
+        await s.until(lambda: "2 of 2 workers wait" in s.message(ABLE_TO_SCALE), "it is told")
     results = await gathered(s, futures, within_s=300.0)
+
     assert list(range(60)) == [i for i, _ in results]
-    assert 10 == max(Counter(process for _, process in results).values())
+    assert 5 == max(Counter(process for _, process in results).values())
+    assert s.peak <= 3
     tally = await s.final_tally()
     assert (60, 60, 0) == (tally.tasks, tally.runs, tally.redone)
 
