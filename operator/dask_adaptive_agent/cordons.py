@@ -22,7 +22,7 @@ from dask_adaptive_agent.deadlines import LOOK_S, SEARCH_S, Deadlines
 from dask_adaptive_agent.durations import Durations
 from dask_adaptive_agent.failures import Failures, Record
 from dask_adaptive_agent.gate import LONGEST_LOOK_S, SHORTEST_LOOK_S, Gate
-from dask_adaptive_agent.limits import NEVER, Limits
+from dask_adaptive_agent.limits import NEVER, PASSED, Limits
 from dask_adaptive_agent.moving import Mover
 from dask_adaptive_agent.words import duration, plural
 
@@ -262,7 +262,9 @@ class Cordons:
         limit = self.limits.of_worker(entry.ws)
         entry.stop_at = limit.runs
         entry.exact_at = limit.runs if limit.profile.exact else NEVER
-        entry.ends_at = min(limit.ends_at, entry.own_end_at)
+        # Of an end that has passed, what was known of it holds for a while: see `OVERDUE_S`.
+        ends_at = entry.ends_at if limit.ends_at == PASSED else limit.ends_at
+        entry.ends_at = min(ends_at, entry.own_end_at)
 
     def _candidates(self) -> list[Entry]:
         """Workers that are to be cordoned and are not, the most pressing first."""

@@ -95,12 +95,15 @@ class Profile:
         return ""
 
 
+#: Of a worker whose end had passed when the operator spoke of it.
+PASSED = -math.inf
+
 #: Of workers that nobody has named.
 UNNAMED = Profile()
 
 
 class Limit(NamedTuple):
-    """Of one worker; `ends_at` is on the clock of the `Limits`."""
+    """Of one worker; `ends_at` is on the clock of the `Limits`, or `PASSED`."""
 
     runs: int = NEVER
     ends_at: float = math.inf
@@ -179,9 +182,15 @@ def _limits(request: Request, profiles: Sequence[Profile], now: float) -> dict[s
     _within("left_ms", left_ms, -1, LONGEST_MS)
     _within("profile", index, 0, len(profiles) - 1)
     return {
-        name: Limit(n or NEVER, math.inf if ms <= 0 else now + ms / 1000, profiles[i])
+        name: Limit(n or NEVER, _ends_at(ms, now), profiles[i])
         for name, n, ms, i in zip(names, runs, left_ms, index)
     }
+
+
+def _ends_at(left_ms: int, now: float) -> float:
+    if left_ms < 0:
+        return math.inf
+    return now + left_ms / 1000 if left_ms else PASSED
 
 
 def _profiles(request: Request) -> tuple[Profile, ...]:

@@ -577,7 +577,7 @@ class LimitRequest(TypedDict, total=False):
     gets no new task either (`Meters.too_short`), unless it is pinned, and what it has not begun is
     moved away. Kinds that nobody in service lives long enough for do not count, unless workers are
     on their way (`AnnounceRequest.arriving`) that do: those run wherever the scheduler likes. An
-    end that has passed 10 s ago is none.
+    end that has passed 10 s ago is none, and neither is one that is first told when it has passed.
 
     Patterns match the whole of the first 2,000 characters; `*` is any text, `?` any one character,
     and case counts.
@@ -588,7 +588,7 @@ class LimitRequest(TypedDict, total=False):
     session: str  # of the snapshot that the names are of; another: E_INVALID
     names: list[str]
     runs: list[int]  # parallel to names: stop at so many runs; 0: never
-    left_ms: list[int]  # parallel: until its end; 0: that has passed, and is none; -1: none known
+    left_ms: list[int]  # parallel: until its end; 0: that has passed; -1: none known
     profile: list[int]  # parallel: index into `profiles`
     profiles: list[LimitProfile]
     stops: int  # workers that may be stopped at once

@@ -127,8 +127,29 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(
     await ask(s, wire.OBSERVE)
     assert [str(a.name)] == (await meters(s))["too_short"]
 
+    await limit(s, {a.name: 0})  # by the operator's clock it has passed, too: nothing new
+    assert [str(a.name)] == (await meters(s))["too_short"]
+
     clock.ahead_s = LEFT_S + 11
     await until(lambda: s.workers[a.address] in s.running)
+    await wait(waiting)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """The operator then says, time and again, that next to nothing is left."""
+    clock = Clock()
+    agent = Agent(s, clock)
+    AdaptivePlugin(agent).install()
+    await known(c, s)
+    await c.gather(c.map(slow, range(12), delay_s=0))
+    waiting = c.submit(slow, "hold", 2, workers=[b.address])
+    for at_s in (0.0, 8.0, 16.0, 24.0):
+        clock.ahead_s = at_s
+        await limit(s, {a.name: 0.001})
+        assert [str(a.name)] == (await meters(s))["too_short"]
     await wait(waiting)
 
 

@@ -2,8 +2,9 @@
 Quotas of tasks at full speed, measured: on a node that does nothing else meanwhile.
 
 Replacements are asked for as long ahead as they take. A quota of 20 tasks of 0.5 s on four workers
-wants a new pod every two and a half seconds: where a machine can't start them as fast, the budget
-holds and the quota gives way. So the tasks are longer there, by what four pods take to start.
+wants a new pod every two and a half seconds: where a machine can't start them as fast, the quota
+holds and the cluster waits. So the tasks are longer there, by what four pods take to start. The
+fewest workers at work are printed, not asserted: an exact quota has its price.
 """
 
 from __future__ import annotations
@@ -63,7 +64,6 @@ async def test_six_hundred_tasks_with_a_quota_of_twenty(
     del futures
     assert 25 <= recycled.get("TaskQuota", 0)
     assert 20 >= max(runs.values())
-    assert 3 <= least
     tasks, _, redone = await c.counts()
     assert (760, 0) == (tasks, redone)
     assert 0 == await c.client.run_on_scheduler(suspicions)

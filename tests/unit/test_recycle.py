@@ -523,7 +523,7 @@ def test_a_walltime_is_an_end() -> None:
     seen = with_walltimes(cluster(old, target=3), policy)
     decided = plan(dataclasses.replace(seen, at=AT), policy, PAST, now=NOW)
 
-    assert {"a": 40.0, "b": 0.0, "c": 240.0} == {
+    assert {"a": 40.0, "b": 0.001, "c": 240.0} == {
         n: limit.left_s for n, limit in decided.limits.workers.items()
     }
     assert [290.0] == [p.fresh_s for p in decided.limits.profiles]

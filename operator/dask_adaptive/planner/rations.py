@@ -21,6 +21,10 @@ from dask_adaptive.model.recycle import (
     Trait,
 )
 
+#: What a worker has left within the margin before its end: next to nothing. An agent that hears
+#: that an end has passed gives the worker tasks again.
+IMMINENT_S = 0.001
+
 
 def life_of(worker: ObservedWorker) -> str:
     """What a worker's quotas belong to: a new pod under the same name begins with clean ones."""
@@ -92,7 +96,9 @@ def limit_of(worker: ObservedWorker, recycle: Recycle, *, expected_s: float = 0.
     Args:
         expected_s: How long the longest of the unfinished tasks is expected to take; 0: unknown.
     """
-    left_s = max(0.0, worker.ends_in_s - recycle.lifetime.margin_s)
+    left_s = 0.0
+    if worker.ends_in_s > 0:
+        left_s = max(IMMINENT_S, worker.ends_in_s - recycle.lifetime.margin_s)
     runs = own_tasks(worker, recycle.tasks)
     if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
         # Exact limits count what is assigned, too: that is on its way already.

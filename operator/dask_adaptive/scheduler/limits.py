@@ -40,8 +40,10 @@ class Told:
 
 
 def _is_same_end(told_s: float, left_s: float) -> bool:
-    # Equal covers two ends that never come; what is over stays over.
-    return told_s == left_s or abs(max(told_s, 0.0) - max(left_s, 0.0)) <= SLACK_S
+    # Equal covers two ends that never come; what has passed stays passed.
+    if told_s == left_s or (told_s <= 0 and left_s <= 0):
+        return True
+    return abs(told_s - left_s) <= SLACK_S
 
 
 def limit_request(limits: Limits) -> dict[str, Any]:
