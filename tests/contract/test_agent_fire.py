@@ -36,6 +36,11 @@ UPSTREAMS_OWN = {
 def known(record: logging.LogRecord) -> bool:
     """What a release of distributed gets wrong by itself."""
     error: Any = record.exc_info[1] if record.exc_info else None
+    # A task is given to a worker that is about to fetch its result (before 2025, at least): the
+    # worker cannot say so (`log_event`), and connects anew.
+    said: Any = getattr(error, "__context__", None)
+    if type(getattr(said, "__cause__", None)).__name__ == "RecommendationsConflict":
+        return True
     frames = traceback.extract_tb(error.__traceback__) if error else []
     if not frames:
         return False
@@ -60,6 +65,7 @@ def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
             await graph.submit(c, list(s.workers))
             await fire.burn(HARMLESS, 20, graph.futures)
             await graph.check(fire.score)
+            assert not fire.score.given_up
             await fire.put_out()
 
             tally = (await ask(s, wire.OBSERVE))["tally"]
