@@ -172,10 +172,10 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
     await ask(s, wire.CONFIGURE, tally=True)
     results = c.map(slow, range(8), delay_s=0, workers=[a.address])
     await wait(results)
-    long = c.submit(slow, "long", 4, key="long", workers=[a.address], allow_other_workers=True)
+    long = c.submit(slow, "long", 8, key="long", workers=[a.address], allow_other_workers=True)
     await until(lambda: a.state.executing_count)
 
-    await leave(s, a.name, left_ms=1500)
+    await leave(s, a.name, left_ms=3000)
     await until(lambda: a.address not in s.workers, timeout_s=5)
 
     assert 0 == s.tasks["long"].suspicious
