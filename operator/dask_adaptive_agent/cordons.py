@@ -121,6 +121,7 @@ class Cordons:
         self._taken: set[str] = set()
         self._told: set[tuple[int, str]] = set()  # (slot, kind) that there was a note of
         self._applied = -1  # which limits
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None  # None: not started, or closed
 
     def start(self) -> None:
@@ -235,6 +236,7 @@ class Cordons:
 
     def close(self, *, is_closing: bool = False) -> None:
         """Cordon nobody any more; all back to service unless the scheduler itself closes."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -305,7 +307,7 @@ class Cordons:
         if ws.address in self.ongoing:
             return True
         why = self._why(entry)
-        if why is None or not self._may_be(why, ws):
+        if self._is_closed or why is None or not self._may_be(why, ws):
             return False
         if why.is_bounded and not self._has_room(ws.address):
             return False
