@@ -1,7 +1,7 @@
 #!/bin/bash
 # dask's and distributed's own tests under our agent. Fails if a test fails, or loses a worker, only with it.
 #
-#   make upstream-tests SUITE=dask [RELEASE=2026.8.0] [SELECTION=ci|all]
+#   make upstream-tests SUITE=dask [RELEASE=2026.8.0] [SELECTION=ci|by-value|all]
 #   make upstream-tests SUITE=distributed DISTRIBUTED_SRC=path [RELEASE=2026.7.1] [REF=…]
 #
 # Also: GROUPS_OF="'dask/bag -k map' …" (arguments of pytest) instead of a selection, PROCESSES=2, TIMEOUT=180 (seconds

@@ -299,7 +299,7 @@ async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(
     futures = c.map(slow, range(2, 14), delay_s=0.5, workers=[a.address, b.address])
     await until(lambda: a.state.executing_count and b.state.executing_count)
     for future in futures:  # anybody may have them now
-        s.set_restrictions({future.key: None})
+        s.tasks[future.key].worker_restrictions = set()
     await announce(s, 1)
     await limit(s, {a.name: 1.45, b.name: 1.45})
     await until(lambda: not s.running)

@@ -30,6 +30,7 @@ CONFIG = {"distributed.scheduler.allowed-failures": 100_000}
 UPSTREAMS_OWN = {
     "handle_request_refresh_who_has",  # answers a worker that `remove_worker(close=False)` forgot
     "plugin_remove",  # of a worker that has registered, and has not set up its plugins yet
+    "add_to_long_running",  # a late word of a removed worker, whose task runs long elsewhere by now
 }
 
 
