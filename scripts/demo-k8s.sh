@@ -43,7 +43,7 @@ cat <<T
 The cluster stays up. Three commands to try:
   export KUBECONFIG=$KUBECONFIG PATH=$(dirname "$(command -v kubectl)"):$root/.venv/bin:\$PATH
   kubectl --namespace $space get dap --watch
-  kubectl dask-adaptive --namespace $space explain demo
+  kubectl dask-adaptive explain demo --namespace $space
   kubectl --namespace $space describe dap demo
 make demo-k8s-down removes everything.
 T

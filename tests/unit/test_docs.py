@@ -72,19 +72,22 @@ def test_every_reason_has_a_sentence() -> None:
     assert all(sentence.endswith(".") for _, sentence in rows)
 
 
-#: kubectl refuses flags before the name of a plugin: they belong behind it.
+#: kubectl refuses flags before the name of a plugin, and ours those before its command.
 MISPLACED = re.compile(
     r"kubectl(?: +(?:-n|--namespace|--context|--kubeconfig)[= ] *\S+)+ +dask-adaptive(?!\S)"
+    r"|kubectl dask-adaptive +(?:-n|--namespace|--context)\b"
 )
 
 
-def test_no_command_has_flags_before_the_name_of_our_plugin() -> None:
+def test_no_command_has_flags_where_they_are_refused() -> None:
     files = [*PAGES, *ROOT.glob("scripts/*"), *ROOT.glob("manifests/**/*.yaml")]
     files += [p for p in ROOT.glob("helm/**/*") if p.is_file()]
     files += [*ROOT.glob("operator/**/*.py"), *ROOT.glob("tests/unit/golden/*")]
 
     assert MISPLACED.search("kubectl --namespace $space dask-adaptive explain demo")
     assert MISPLACED.search("kubectl -n team dask-adaptive report -o report.zip")
+    assert MISPLACED.search("kubectl dask-adaptive --namespace $space explain demo")
+    assert not MISPLACED.search("kubectl dask-adaptive explain demo --namespace $space")
     assert not MISPLACED.search("kubectl -n dask-adaptive get pods")
     assert [] == [str(file) for file in files if MISPLACED.search(file.read_text())]
 
