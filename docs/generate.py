@@ -279,9 +279,8 @@ def patches_page() -> str:
         "|---|---|---|---|---|---|",
     ]
     for target in patching.TARGETS:
-        guard = "it is there, and can be called"
-        if target.guard is not None:
-            guard = " ".join(f"{target.guard.__doc__} {target.proof}".split())
+        stance = target.guard.__doc__ if target.guard else "It is there, and can be called."
+        guard = " ".join(f"{stance} {target.proof}".split())
         lines.append(
             f"| `{target}` | {target.why} | {target.when} | {target.releases} | {guard} "
             f"| {target.way_out} |"

@@ -559,6 +559,7 @@ PICKLE_DUMPS = Target(
     "dumps",
     "Pickles a callable that goes by value once, not once for each task.",
     way_out=relief("pickling"),
+    proof="Samples of tasks give the same values when they have come through a message.",
 )
 HOST = Target(
     f"{_SCHEDULER}:WorkerState",
@@ -569,34 +570,23 @@ HOST = Target(
     guard=_is_upstreams,
     proof="Its answer for a known address needs nothing but that address.",
 )
-_TOTALS = "Keeps the totals of a task prefix at each change."
-TASK_STATE = Target(
-    f"{_SCHEDULER}:TaskState",
-    "state",
-    _TOTALS,
-    way_out=relief("prefixes"),
-    releases=_OLD,
-    guard=_is_upstreams,
-    proof="The same life of some tasks leaves the same numbers with ours.",
-)
-TASK_NBYTES = Target(
-    f"{_SCHEDULER}:TaskState",
-    "set_nbytes",
-    _TOTALS,
-    way_out=relief("prefixes"),
-    releases=_OLD,
-    guard=_is_upstreams,
-    proof="The same life of some tasks leaves the same numbers with ours.",
-)
-GROUP_ADD = Target(
-    f"{_SCHEDULER}:TaskGroup",
-    "add",
-    _TOTALS,
-    way_out=relief("prefixes"),
-    releases=_OLD,
-    guard=_is_upstreams,
-    proof="The same life of some tasks leaves the same numbers with ours.",
-)
+
+
+def _total(kind: str, name: str) -> Target:
+    return Target(
+        f"{_SCHEDULER}:{kind}",
+        name,
+        "Keeps the totals of a task prefix at each change.",
+        way_out=relief("prefixes"),
+        releases=_OLD,
+        guard=_is_upstreams,
+        proof="The same life of some tasks leaves the same numbers with ours.",
+    )
+
+
+TASK_STATE = _total("TaskState", "state")
+TASK_NBYTES = _total("TaskState", "set_nbytes")
+GROUP_ADD = _total("TaskGroup", "add")
 STREAM_SEND = Target(
     "BatchedSend of a worker",
     "send",
