@@ -134,6 +134,24 @@ class Copier:
         """
         self._drop(self._ws.has_what)
 
+    def abandon(self) -> None:
+        """
+        This worker is about to be forgotten: nobody is to fetch any more what it alone has.
+
+        The scheduler has that computed again, perhaps by the worker that was asked to fetch it.
+        One that is told to compute what it has yet to fetch fails in its own state machine
+        (`RecommendationsConflict`), and closes with all that it has.
+        """
+        by_recipient: dict[str, list[Any]] = {}
+        for request in self._asked.values():
+            if request.ts.who_has == {self._ws}:
+                by_recipient.setdefault(request.recipient.address, []).append(request.ts.key)
+        for address, keys in by_recipient.items():
+            if address in self._scheduler.stream_comms:
+                stimulus = f"dask-adaptive-abandon-{self._clock()}"
+                message = {"op": "free-keys", "keys": keys, "stimulus_id": stimulus}
+                self._scheduler.worker_send(address, message)
+
     def _drop(self, copies: Iterable[TaskState]) -> None:
         keys = [
             ts.key

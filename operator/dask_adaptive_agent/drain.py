@@ -214,6 +214,10 @@ class Drain:
             self._owner.back(self.gate)
         self._owner.ended(self, veto)
 
+    def abandon(self) -> None:
+        """The scheduler is about to forget the worker, and still knows what it has."""
+        self._copier.abandon()
+
     def give_way(self) -> None:
         """Leave its name to another worker, which has just come with it."""
         rename(self._scheduler, self.ws, f"{self.name} (leaving)")

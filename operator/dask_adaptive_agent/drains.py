@@ -238,6 +238,12 @@ class Drains:
             return None
         return gate
 
+    def removing(self, ws: WorkerState) -> None:
+        """The scheduler is about to forget a worker (`removals.Listener`)."""
+        drain = self.ongoing.get(ws.address)
+        if drain is not None:
+            drain.abandon()
+
     def worker_left(self, address: str) -> None:
         self._verdicts.pop(address, None)
         self._others.pop(address, None)

@@ -50,8 +50,9 @@ class Gate:
 
     def __init__(self, scheduler: Scheduler, ws: WorkerState, clock: Callable[[], float]) -> None:
         self.ws = ws
-        #: What the worker says of itself: to be restored, and not to be heard meanwhile.
-        self.reported = ws.status
+        #: What the worker says of itself: to be restored, and not to be heard meanwhile. One that
+        #: is registering says that it runs as soon as it does.
+        self.reported: Status = Status.running if ws.status == Status.init else ws.status
         self.is_shut = False
         self.is_frozen = False
         #: It was told to serve again, and has not confirmed it: that it was frozen may be heard
@@ -65,7 +66,8 @@ class Gate:
     def shut(self) -> None:
         if not self.is_shut:
             self.is_shut = True
-            self.reported = self.ws.status
+            if self.ws.status in (Status.running, Status.paused):
+                self.reported = self.ws.status  # anything else is what somebody has told it
             self._set_status(Status.closing_gracefully)
 
     def open(self) -> None:
@@ -101,10 +103,10 @@ class Gate:
         if status not in ("running", "paused"):
             return not was_settling
         self.is_settling = False
+        self.reported = Status[status]
         if not self.is_shut:
             # Somebody may have begun to retire it since: his word is the later one.
             return not (was_settling and self.ws.status == Status.closing_gracefully)
-        self.reported = Status[status]
         if self.is_frozen and not was_settling:
             # `Scheduler.retire_workers` has given up, and told it to serve again.
             self._tell(Status.closing_gracefully)

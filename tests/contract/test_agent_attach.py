@@ -141,6 +141,7 @@ async def test_what_a_notebook_has_imported_stays_when_its_scheduler_is_attached
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-W", "ignore", "-c", NOTEBOOK, str(tmp_path / "text")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "operator")},
         capture_output=True,
         text=True,
         timeout=60,

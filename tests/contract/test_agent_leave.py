@@ -12,7 +12,17 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import drain, wire
 from dask_adaptive_agent.attach import install
-from support.agent_work import RUNS, ask, leave, retire, slow, until, until_left, until_state
+from support.agent_work import (
+    RUNS,
+    ask,
+    leave,
+    nobody_fetches_from,
+    retire,
+    slow,
+    until,
+    until_left,
+    until_state,
+)
 
 TWO = [("127.0.0.1", 1)] * 2
 PIN = {"source": wire.MANUAL, "owner": "operator", "reason": "test", "ttl_ms": 60_000}
@@ -189,6 +199,44 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
     assert (0, 1) == (tally["repeated"], tally["interrupted"])
     assert ["gone"] == await leave(s, a.name)
     long.release()
+
+
+@pytest.mark.parametrize("end", ["is killed", "its time is up"])
+def test_who_was_asked_for_copies_survives_that_they_are_computed_again(end: str) -> None:
+    """Upstream's workers close when they are told to compute what they have yet to fetch."""
+
+    @gen_cluster(
+        client=True,
+        nthreads=[("127.0.0.1", 1)] * 3,
+        config={
+            "distributed.worker.memory.pause": False,
+            "distributed.scheduler.active-memory-manager.start": False,
+        },
+    )
+    async def run(c: Any, s: Any, a: Any, b: Any, d: Any) -> None:
+        install(s)
+        base = c.submit(slow, "base", 0, workers=[d.address])
+        either = [a.address, b.address]
+        first = c.submit(slow, "first", 0, workers=[a.address])
+        await wait([base, first])
+        d.status = Status.paused  # b alone is asked for copies
+        await until(lambda: s.workers[d.address] not in s.running)
+        late = c.submit(slow, "late", 0.2, base, workers=[a.address])
+        await until(lambda: a.state.executing_count)
+        for future in (first, late):
+            s.tasks[future.key].worker_restrictions = set(either)
+        nobody_fetches_from(a)
+
+        await leave(s, a.name, left_ms=60_000 if end == "is killed" else 2_000)
+        await until(lambda: late.key in b.state.tasks and b.state.tasks[late.key].state == "fetch")
+        if end == "is killed":
+            await s.remove_worker(a.address, stimulus_id="killed")
+        await until(lambda: a.address not in s.workers)
+
+        assert [b"x" * 1000] * 2 == await asyncio.wait_for(c.gather([first, late]), 20)
+        assert Status.running == b.status
+
+    run()
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])

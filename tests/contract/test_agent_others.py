@@ -13,24 +13,21 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import drain, lifespan, wire
 from dask_adaptive_agent.attach import install
 from support.agent_quota import limit
-from support.agent_work import RUNS, ask, leave, retire, slow, until, until_left, until_state
+from support.agent_work import (
+    RUNS,
+    ask,
+    leave,
+    nobody_fetches_from,
+    retire,
+    slow,
+    until,
+    until_left,
+    until_state,
+)
 
 TWO = [("127.0.0.1", 1)] * 2
 THREE = [("127.0.0.1", 1)] * 3
 BUSY = {"busy_ok": True}
-
-
-def nobody_fetches_from(worker: Any) -> asyncio.Event:
-    """Until that is set: the network is slow."""
-    may_fetch = asyncio.Event()
-    stock = worker.handlers["get_data"]
-
-    async def waits(comm: Any, **request: Any) -> Any:
-        await may_fetch.wait()
-        return await stock(comm, **request)
-
-    worker.handlers["get_data"] = waits
-    return may_fetch
 
 
 async def serves(c: Any, s: Any, worker: Any) -> None:
@@ -177,9 +174,31 @@ async def test_two_calls_at_once_leave_nobody_out(c: Any, s: Any, a: Any, b: Any
     assert [{}, {}] == [dict(one) for one in await asyncio.gather(*calls)]
 
     await serves(c, s, a)
-    if s.workers[b.address] in s.running:  # upstream's own calls may keep each other's status
-        await serves(c, s, b)
+    await serves(c, s, b)
     await c.gather(some)
+
+
+@gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
+async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """Its gate finds the status that the call has set: that is not what the worker had before."""
+    install(s)
+    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(results)
+    may_fetch = nobody_fetches_from(a)
+    call = asyncio.ensure_future(c.retire_workers([a.address]))
+    await until(lambda: s.workers[a.address] not in s.running)
+    await leave(s, a.name, ending=False)
+    await ask(s, wire.CANCEL, names=[a.name])
+
+    b.status = Status.paused  # nobody is left who could take its data
+    assert not await call
+    b.status = Status.running
+    may_fetch.set()
+
+    await serves(c, s, a)
+    await c.gather(results)
 
 
 @pytest.mark.thorough

@@ -123,7 +123,7 @@ async def test_also_where_features_come_and_go_while_it_is_attached(
     c: Any, s: Any, a: Any, b: Any
 ) -> None:
     """0.1.0 left 3, then 12 layers on the reports of runs."""
-    before = repr(s.stream_handlers["task-finished"])
+    before = s.stream_handlers["task-finished"]
     install(s)
     with_agent = s.stream_handlers["task-finished"]
     for _ in range(4):
@@ -133,7 +133,7 @@ async def test_also_where_features_come_and_go_while_it_is_attached(
 
     assert with_agent is s.stream_handlers["task-finished"]
     uninstall(s)
-    assert before == repr(s.stream_handlers["task-finished"])
+    assert before == s.stream_handlers["task-finished"]
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)])

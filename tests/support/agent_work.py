@@ -74,3 +74,16 @@ async def until_left(scheduler: Any, name: Any, *, timeout_s: float = 20.0, **re
     while set(await leave(scheduler, name, **request)) - {wire.DRAINED, "gone"}:
         assert time.monotonic() < deadline, "is not drained in time"
         await asyncio.sleep(0.02)
+
+
+def nobody_fetches_from(worker: Any) -> asyncio.Event:
+    """Until that is set: the network is slow."""
+    may_fetch = asyncio.Event()
+    stock = worker.handlers["get_data"]
+
+    async def waits(comm: Any, **request: Any) -> Any:
+        await may_fetch.wait()
+        return await stock(comm, **request)
+
+    worker.handlers["get_data"] = waits
+    return may_fetch

@@ -283,6 +283,9 @@ class Fire:
             here = [w.status.name for w in self._every if w.address == ws.address]
             print(ws, ws.status.name, here, going and (going.terms, going.message))
             print("   ", {ts.key: ts.state for ts in ws.processing})
+            if ws not in self.s.running:
+                gate = self.agent.drains.gate_of(ws.address)
+                print("   ", gate and vars(gate), *self.s.get_events(ws.address), sep="\n    ")
         print("unfinished:")
         for ts in self.s.tasks.values():
             if ts.state not in ("memory", "released"):
