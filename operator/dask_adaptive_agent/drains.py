@@ -202,8 +202,12 @@ class Drains:
             return
         del self._others[address]
         gate.others_froze()
-        if address not in self.ongoing and not is_retired:
+        if address in self.ongoing:
+            return
+        if not is_retired:
             self.back(gate)
+        elif gate.is_settling:  # that it served before is not to be heard any more
+            self._settling[address] = gate
 
     def review(self) -> None:
         """Somebody is still interested in all of them: renew their leases, and be up to date."""

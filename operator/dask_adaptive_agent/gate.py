@@ -105,8 +105,8 @@ class Gate:
         self.is_settling = False
         self.reported = Status[status]
         if not self.is_shut:
-            # Somebody may have begun to retire it since: his word is the later one.
-            return not (was_settling and self.ws.status == Status.closing_gracefully)
+            # Not while somebody retires it: when he gives up, it is told to serve once more.
+            return not self.is_frozen
         if self.is_frozen and not was_settling:
             # `Scheduler.retire_workers` has given up, and told it to serve again.
             self._tell(Status.closing_gracefully)

@@ -320,13 +320,13 @@ def test_deadline(on_timeout: str) -> None:
 @gen_cluster(client=True, nthreads=TWO)
 async def test_a_retirement_nobody_asks_about_is_cancelled(c: Any, s: Any, a: Any, b: Any) -> None:
     install(s)
-    await ask(s, wire.CONFIGURE, lease_ms=200)
+    await ask(s, wire.CONFIGURE, lease_ms=800)
     await retire(s, a.name)
 
-    for _ in range(3):
-        await asyncio.sleep(0.1)
+    for _ in range(4):
+        await asyncio.sleep(0.25)
         assert 1 == len((await ask(s, wire.OBSERVE, renew=True))["retirements"])
-    await until(lambda: s.workers[a.address].status == Status.running, timeout_s=2)
+    await until(lambda: s.workers[a.address].status == Status.running)
 
     await until(lambda: a.status == Status.running)
     assert not (await ask(s, wire.OBSERVE))["retirements"]

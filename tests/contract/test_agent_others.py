@@ -201,6 +201,32 @@ async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(
     await c.gather(results)
 
 
+@gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
+async def test_a_call_right_after_another_keeps_nobody_out(c: Any, s: Any, a: Any, b: Any) -> None:
+    """The second finds, and gives back, what the first has set: with stock Dask for ever."""
+    install(s)
+    await retire(s, b.name)
+    await ask(s, wire.CANCEL, names=[str(b.name)])
+    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(results)
+    may_fetch = nobody_fetches_from(a)
+    b.status = Status.paused  # nobody could take its data
+    await until(lambda: s.workers[b.address] not in s.running)
+    assert not await s.retire_workers([a.address])
+    s.handle_worker_status_change(Status.running, s.workers[b.address], "test")
+    call = asyncio.ensure_future(s.retire_workers([a.address]))
+    await asyncio.sleep(0.3)  # both have heard from each other
+    assert s.workers[a.address] not in s.running
+
+    s.handle_worker_status_change(Status.paused, s.workers[b.address], "test")
+    assert not await call
+    b.status = Status.running
+    may_fetch.set()
+
+    await serves(c, s, a)
+    await c.gather(results)
+
+
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=TWO, Worker=Nanny, timeout=90)
 async def test_restarts_of_workers_that_drain(c: Any, s: Any, a: Any, b: Any) -> None:
