@@ -169,6 +169,15 @@ class Cordons:
         except Exception:
             logger.exception("Cannot tell for which workers a graph's tasks are too long")
 
+    def is_spent(self, ws: WorkerState) -> bool:
+        """Whether a worker has been given all runs of an exact quota: not one more, even alone."""
+        entry = self._entries.get(ws.address)
+        return entry is not None and entry.ws is ws and self._why_exact(entry) is not None
+
+    def gate(self, ws: WorkerState) -> Gate:
+        """A new one, for whoever takes the worker out of service."""
+        return Gate(self._scheduler, ws, self._clock, self._room)
+
     def n_failures(self, entry: Entry) -> int:
         """Within the window of the worker, less those that are not its fault."""
         if entry.record is None:
@@ -193,7 +202,7 @@ class Cordons:
                 return
         except Exception:
             logger.exception("Cannot cordon worker %s", gate.ws.address)
-        _open(gate)
+        gate.open()
 
     def gate_of(self, address: str) -> Gate | None:
         cordon = self.ongoing.get(address)
@@ -246,7 +255,7 @@ class Cordons:
         cordons, self.ongoing = self.ongoing, OrderedDict()
         for cordon in cordons.values():
             if not is_closing:
-                _open(cordon.gate)
+                cordon.gate.open()
 
     def _apply(self) -> None:
         """Write the limits to the workers, if they have changed; who joins gets them then."""
@@ -314,19 +323,22 @@ class Cordons:
         if gate is None:
             if ws.status not in IN_SERVICE or self._is_leaving(ws.address):
                 return False
-            gate = Gate(self._scheduler, ws, self._clock)
+            gate = self.gate(ws)
         mover = Mover(self._scheduler, ws, self._clock)
         self.ongoing[ws.address] = Cordon(gate, why, self._clock(), mover)
-        self._bind(gate, why)
         gate.thaw()
         gate.shut()
         self._say(entry, why)
         self._hasten()
         return True
 
-    def _bind(self, gate: Gate, why: Why) -> None:
+    def _room(self, ws: WorkerState) -> int:
+        """Tasks that an exact quota leaves of those that are bound to a worker."""
+        entry = self._entries.get(ws.address)
         # What a shuffle has begun must end: its workers are pinned, so no other one would come.
-        gate.admits_bound = not why.is_exact or self._in_shuffle(gate.ws.address)
+        if entry is None or entry.exact_at == NEVER or self._in_shuffle(ws.address):
+            return NEVER
+        return max(0, entry.exact_at - self.assigned.given(entry))
 
     def _say(self, entry: Entry, why: Why) -> None:
         logger.info("Worker %s gets no more tasks: %s", entry.ws.name, why.message)
@@ -408,7 +420,6 @@ class Cordons:
                 self._release(address)
                 continue
             self.ongoing[address] = cordon._replace(why=why)
-            self._bind(cordon.gate, why)
             is_alone = why.kind == SHORT and not self.deadlines.may_wait
             cordon.gate.admit(resources=is_alone)
             if why.kind == SHORT and self._clock() <= move_until and _has_unstarted(ws):
@@ -433,7 +444,7 @@ class Cordons:
 
     def _release(self, address: str) -> None:
         # First out of the books: the scheduler gives it tasks at once, and it may be stopped again.
-        _open(self.ongoing.pop(address).gate)
+        self.ongoing.pop(address).gate.open()
 
     def _look_alone(self) -> None:
         """What the timer calls."""
@@ -479,11 +490,6 @@ class Cordons:
             self._timer.cancel()
         loop: Any = self._scheduler.loop
         self._timer = loop.asyncio_loop.call_later(pause_s, self._look_alone)
-
-
-def _open(gate: Gate) -> None:
-    gate.admits_bound = True
-    gate.open()
 
 
 def _has_unstarted(ws: WorkerState) -> bool:

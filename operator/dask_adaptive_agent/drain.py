@@ -86,6 +86,8 @@ class Owner(Protocol):
 
     def objection(self, drain: Drain) -> Veto | None: ...
 
+    def is_spent(self, ws: WorkerState) -> bool: ...
+
     def pinned_by(self, ws: WorkerState, over: frozenset[str]) -> str: ...
 
     def lease_s(self) -> float: ...
@@ -263,6 +265,8 @@ class Drain:
         if self.terms.is_refusable or self.terms.is_certain:
             return False
         if any(other is not self.ws for other in self._scheduler.running):
+            return False
+        if self._owner.is_spent(self.ws):
             return False
         if self.ws.processing or is_stuck(self._scheduler, self.ws, self._owner.cordoned):
             return True

@@ -277,6 +277,9 @@ class Drains:
         """Objections that hold before a refusable drain and during it."""
         return self._standing(drain.ws, drain.terms)
 
+    def is_spent(self, ws: WorkerState) -> bool:
+        return self._cordons.is_spent(ws)
+
     def pinned_by(self, ws: WorkerState, over: Collection[str] = ()) -> str:
         # Fail closed: what can't be read counts as a pin.
         try:
@@ -326,7 +329,7 @@ class Drains:
 
     def _gate(self, ws: WorkerState) -> Gate:
         gate = self._cordons.hand_over(ws.address) or self._settling.pop(ws.address, None)
-        return gate or Gate(self._scheduler, ws, self._clock)
+        return gate or self._cordons.gate(ws)
 
     def _leaving(self, ws: WorkerState, terms: Terms) -> Drain:
         self._verdicts.pop(ws.address, None)

@@ -48,7 +48,17 @@ class Gate:
     told to serve again whoever has frozen it.
     """
 
-    def __init__(self, scheduler: Scheduler, ws: WorkerState, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        ws: WorkerState,
+        clock: Callable[[], float],
+        room: Callable[[WorkerState], int],
+    ) -> None:
+        """
+        Args:
+            room: How many more tasks the worker may be given that no other worker may take.
+        """
         self.ws = ws
         #: What the worker says of itself: to be restored, and not to be heard meanwhile. One that
         #: is registering says that it runs as soon as it does.
@@ -58,10 +68,9 @@ class Gate:
         #: It was told to serve again, and has not confirmed it: that it was frozen may be heard
         #: yet, and would take it out of service again.
         self.is_settling = False
-        #: Whether the worker gets the tasks that no other worker may take.
-        self.admits_bound = True
         self._scheduler = scheduler
         self._clock = clock
+        self._room = room
 
     def shut(self) -> None:
         if not self.is_shut:
@@ -122,7 +131,7 @@ class Gate:
         is only counted with `resources`.
         """
         scheduler = self._scheduler
-        if not self.admits_bound:
+        if self._room(self.ws) <= 0:
             return []
         with self._in_running():
             return [
@@ -142,8 +151,10 @@ class Gate:
             return 0
         bound = self.bound(resources=resources)
         if bound:
+            bound.sort(key=lambda ts: ts.priority or ())
+            del bound[min(len(bound), self._room(self.ws)) :]
             # As in bulk_schedule_unrunnable_after_adding_worker: processed last in, first out.
-            bound.sort(key=lambda ts: ts.priority or (), reverse=True)
+            bound.reverse()
             with self._in_running():
                 self._scheduler.transitions(
                     {ts.key: "processing" for ts in bound}, self._stimulus()

@@ -24,7 +24,7 @@ from support.agent_quota import (
     runs,
     stopped,
 )
-from support.agent_work import ask, retire, until, until_left, until_state
+from support.agent_work import RUNS, ask, leave, retire, until, until_left, until_state
 
 TWO = [("127.0.0.1", 1)] * 2
 FOUR = [("127.0.0.1", 1)] * 4
@@ -301,6 +301,48 @@ async def test_a_task_that_is_moved_away_makes_room_again(c: Any, s: Any, a: Any
     await until(lambda: s.workers[a.address] in s.running)
 
     assert {} == await stopped(s)
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_exact_holds_for_who_leaves_while_nobody_else_serves(ending: bool) -> None:
+    """It is of use, and could stay a while; but not for one more task."""
+
+    @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+    async def run(c: Any, s: Any, a: Any) -> None:
+        install(s)
+        await limit(s, [a], 3, exact=True)
+        futures = c.map(runs, range(6), delay_s=0.01, pure=False)
+        await until(lambda: len(RUNS) == 3)
+
+        for _ in range(20):
+            await leave(s, a.name, ending=ending)
+            await asyncio.sleep(0.02)
+        assert 3 == len(RUNS)
+
+        async with Worker(s.address, name="b", nthreads=1):
+            assert 6 == len(await asyncio.wait_for(c.gather(futures), 20))
+        assert 6 == len(RUNS)
+        assert 3 == made()[a.address]
+
+    run()
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_exact_holds_for_who_leaves_and_what_is_bound_to_it(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    install(s)
+    await limit(s, [a], 3, exact=True)
+    first = c.submit(runs, 0, delay_s=0.2, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name)
+    bound = c.map(runs, range(1, 6), delay_s=0.01, workers=[a.address])
+
+    await until_left(s, a.name)
+
+    assert 3 == len(RUNS)
+    await wait(first)
+    await c.cancel(bound)
 
 
 @gen_cluster(client=True, nthreads=FOUR)
