@@ -143,7 +143,7 @@ class Agent:
 
     def install(self) -> None:
         """Change what the agent changes from the start on, as far as this release allows it."""
-        self.removals.listeners += [self.redone.removing, self.drains.removing]
+        self.removals.listeners.append(self.redone.removing)
         self._add_feature("counting", self.meters.install)
         self._add_feature("workers_to_close", self.closing.install)
         self._add_feature("orders", self.orders.install)

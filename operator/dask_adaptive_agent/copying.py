@@ -77,6 +77,40 @@ class _Request(NamedTuple):
     at: float
 
 
+class Asked:
+    """
+    Who was asked for which copies, by whichever drain, and may have yet to fetch them.
+
+    A worker that is told to compute what it has yet to fetch fails in its own state machine
+    (`RecommendationsConflict`), and closes with all that it has. So it is told to forget the copy
+    when the scheduler does: before that has the result computed again, by whomever.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._addresses: dict[Any, set[str]] = {}
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._addresses
+
+    def add(self, key: Any, ws: WorkerState) -> None:
+        self._addresses.setdefault(key, set()).add(ws.address)
+
+    def arrived(self, key: Any, ws: WorkerState) -> None:
+        addresses = self._addresses.get(key, set())
+        addresses.discard(ws.address)
+        if not addresses:
+            self._addresses.pop(key, None)
+
+    def forget(self, key: Any) -> None:
+        """The result is not in memory any more: released, or lost with a worker."""
+        for address in self._addresses.pop(key):
+            if address in self._scheduler.stream_comms:
+                stimulus = f"dask-adaptive-forget-{key}"
+                message = {"op": "free-keys", "keys": [key], "stimulus_id": stimulus}
+                self._scheduler.worker_send(address, message)
+
+
 class Copier:
     """
     Asks workers in service to fetch what one worker alone holds; without any, cordoned ones.
@@ -95,12 +129,14 @@ class Copier:
         scheduler: Scheduler,
         ws: WorkerState,
         cordoned: Cordoned,
+        every: Asked,
         clock: Callable[[], float],
     ) -> None:
         self.moved = self.moved_bytes = 0
         self._scheduler = scheduler
         self._ws = ws
         self._cordoned = cordoned
+        self._every = every
         self._clock = clock
         self._asked: dict[Any, _Request] = {}
         self._heard: dict[str, float] = {}  # when a recipient last got something, by address
@@ -134,24 +170,6 @@ class Copier:
         """
         self._drop(self._ws.has_what)
 
-    def abandon(self) -> None:
-        """
-        This worker is about to be forgotten: nobody is to fetch any more what it alone has.
-
-        The scheduler has that computed again, perhaps by the worker that was asked to fetch it.
-        One that is told to compute what it has yet to fetch fails in its own state machine
-        (`RecommendationsConflict`), and closes with all that it has.
-        """
-        by_recipient: dict[str, list[Any]] = {}
-        for request in self._asked.values():
-            if request.ts.who_has == {self._ws}:
-                by_recipient.setdefault(request.recipient.address, []).append(request.ts.key)
-        for address, keys in by_recipient.items():
-            if address in self._scheduler.stream_comms:
-                stimulus = f"dask-adaptive-abandon-{self._clock()}"
-                message = {"op": "free-keys", "keys": keys, "stimulus_id": stimulus}
-                self._scheduler.worker_send(address, message)
-
     def _drop(self, copies: Iterable[TaskState]) -> None:
         keys = [
             ts.key
@@ -171,6 +189,7 @@ class Copier:
             holders = request.ts.who_has or ()
             if request.recipient in holders:
                 self._heard[request.recipient.address] = self._clock()
+                self._every.arrived(key, request.recipient)
                 if self._ws in holders and self._cordoned.is_cordoned(request.recipient):
                     superfluous.append(request.ts)
             if holders:
@@ -192,6 +211,7 @@ class Copier:
             if recipient is None:
                 continue  # nobody can: a worker that joins may take it
             self._asked[ts.key] = _Request(ts, recipient, now)
+            self._every.add(ts.key, recipient)
             by_recipient.setdefault(recipient.address, []).append(ts.key)
         for address, keys in by_recipient.items():
             self._scheduler.request_acquire_replicas(

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.copying import Copier, Cordoned, is_stuck
+from dask_adaptive_agent.copying import Asked, Copier, Cordoned, is_stuck
 from dask_adaptive_agent.gate import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.moving import Mover, arriving
 from dask_adaptive_agent.naming import rename
@@ -82,6 +82,9 @@ class Owner(Protocol):
     """What a drain asks of `Drains`."""
 
     @property
+    def asked(self) -> Asked: ...
+
+    @property
     def cordoned(self) -> Cordoned: ...
 
     def objection(self, drain: Drain) -> Veto | None: ...
@@ -141,7 +144,7 @@ class Drain:
         self._owner = owner
         self._clock = clock
         self._mover = Mover(scheduler, self.ws, clock)
-        self._copier = Copier(scheduler, self.ws, owner.cordoned, clock)
+        self._copier = Copier(scheduler, self.ws, owner.cordoned, owner.asked, clock)
         self._tasks_seen = len(self.ws.processing)
         #: It has been called drained, so the process may end at any moment: nothing starts here any
         #: more, whatever pin or task comes.
@@ -215,10 +218,6 @@ class Drain:
             rename(self._scheduler, self.ws, self.name)
             self._owner.back(self.gate)
         self._owner.ended(self, veto)
-
-    def abandon(self) -> None:
-        """The scheduler is about to forget the worker, and still knows what it has."""
-        self._copier.abandon()
 
     def give_way(self) -> None:
         """Leave its name to another worker, which has just come with it."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import lifespan, wire
-from dask_adaptive_agent.copying import Cordoned, is_stuck
+from dask_adaptive_agent.copying import Asked, Cordoned, is_stuck
 from dask_adaptive_agent.cordons import Cordons
 from dask_adaptive_agent.drain import Drain, Terms, Veto
 from dask_adaptive_agent.gate import Gate
@@ -66,6 +66,7 @@ class Drains:
         self.lease_s = lease_s
         self.tell = tell
         self.ongoing: dict[str, Drain] = {}
+        self.asked = Asked(scheduler)
         #: Workers that somebody else retires now, and how many calls do.
         self._others: dict[str, tuple[Gate, int]] = {}
         #: Of workers that have come back and have not confirmed it.
@@ -241,12 +242,6 @@ class Drains:
             del self._settling[address]
             return None
         return gate
-
-    def removing(self, ws: WorkerState) -> None:
-        """The scheduler is about to forget a worker (`removals.Listener`)."""
-        drain = self.ongoing.get(ws.address)
-        if drain is not None:
-            drain.abandon()
 
     def worker_left(self, address: str) -> None:
         self._verdicts.pop(address, None)

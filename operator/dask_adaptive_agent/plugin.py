@@ -33,6 +33,7 @@ class AdaptivePlugin(SchedulerPlugin):
         self.agent = agent
         self._handlers: dict[str, Any] = {}
         self._waiting = agent.reliefs.waiting
+        self._asked = agent.drains.asked
 
     def install(self) -> None:
         scheduler: Any = self.agent.scheduler
@@ -105,6 +106,8 @@ class AdaptivePlugin(SchedulerPlugin):
             for begins in self._waiting:
                 begins(key)
         elif start != "waiting":
+            if start == "memory" and key in self._asked:
+                self._asked.forget(key)
             return
         if type(key) is str and key.startswith(BARRIER):
             self.agent.barriers.transition(key, start, finish)

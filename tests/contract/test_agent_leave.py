@@ -10,7 +10,7 @@ from distributed import Worker, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import drain, wire
+from dask_adaptive_agent import copying, drain, wire
 from dask_adaptive_agent.attach import install
 from support.agent_work import (
     RUNS,
@@ -201,9 +201,13 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
     long.release()
 
 
-@pytest.mark.parametrize("end", ["is killed", "its time is up"])
-def test_who_was_asked_for_copies_survives_that_they_are_computed_again(end: str) -> None:
+@pytest.mark.parametrize("end", ["is killed", "its time is up", "is released", "asks others"])
+def test_who_was_asked_for_copies_survives_that_they_are_computed_again(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Upstream's workers close when they are told to compute what they have yet to fetch."""
+    if end == "asks others":
+        monkeypatch.setattr(copying, "PATIENCE_S", 0.1)
 
     @gen_cluster(
         client=True,
@@ -221,15 +225,23 @@ def test_who_was_asked_for_copies_survives_that_they_are_computed_again(end: str
         await wait([base, first])
         d.status = Status.paused  # b alone is asked for copies
         await until(lambda: s.workers[d.address] not in s.running)
-        late = c.submit(slow, "late", 0.2, base, workers=[a.address])
+        late = c.submit(slow, "late", 0.2, base, workers=[a.address], key="late")
         await until(lambda: a.state.executing_count)
         for future in (first, late):
             s.tasks[future.key].worker_restrictions = set(either)
         nobody_fetches_from(a)
 
-        await leave(s, a.name, left_ms=60_000 if end == "is killed" else 2_000)
+        await leave(s, a.name, left_ms=2_000 if end == "its time is up" else 60_000)
         await until(lambda: late.key in b.state.tasks and b.state.tasks[late.key].state == "fetch")
-        if end == "is killed":
+        if end == "is released":
+            late.release()
+            await until(lambda: late.key not in s.tasks)
+            late = c.submit(slow, "late", 0, base, workers=[b.address], key="late")
+            assert b"x" * 1000 == await asyncio.wait_for(late, 20)
+        if end == "asks others":
+            d.status = Status.running
+            await until(lambda: late.key in d.state.tasks)
+        if end != "its time is up":
             await s.remove_worker(a.address, stimulus_id="killed")
         await until(lambda: a.address not in s.workers)
 
