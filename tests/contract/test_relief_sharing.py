@@ -7,7 +7,9 @@ import contextlib
 import functools
 import os
 import signal
+import sys
 import time
+import types
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -24,7 +26,7 @@ from dask_adaptive_agent.relief.base import Place
 from dask_adaptive_agent.relief.one_pass import Tasks
 from dask_adaptive_agent.relief.sharing import MOST_LACKS, Sharing, workers_half
 from support.agent_work import until
-from support.relief_pickling import Told
+from support.relief_pickling import Told, in_main
 from support.relief_pickling import spec as spec_of
 
 # distributed 2023.8.1 is the first that pickles the callable with each task.
@@ -151,6 +153,32 @@ async def test_a_worker_that_lacks_one_asks_once(c: Any, s: Any, a: Any) -> None
         # Also where the callable is not what the task calls, and is not called at all.
         held_by(sharing, a).clear()
         assert [1] * 20 == await mapped(c, len, [[fn]] * 20)
+
+
+@pytest.mark.parametrize("refers", ["say", "module"])
+def test_code_that_is_loaded_anew_is_what_runs(refers: str) -> None:
+    """As after `Client.upload_file`: what tasks call means the same, by a name that does not."""
+
+    @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
+    async def test(c: Any, s: Any, a: Any) -> None:
+        script = in_main("def asks(x):\n    return getattr(the, 'say', the)(x)")
+
+        def load(word: str) -> None:
+            module: Any = types.ModuleType("loaded_anew")
+            exec(f"def say(x):\n    return {word!r}, x", vars(module))
+            sys.modules["loaded_anew"] = module
+            script["the"] = module if refers == "module" else module.say
+
+        async with shared(s) as sharing:
+            for word in ("one", "two", "three"):
+                load(word)
+                assert [(word, i) for i in range(20)] == await mapped(c, script["asks"], range(20))
+            assert 20 < sharing.counts()["shared_uses"]
+
+    try:
+        test()
+    finally:
+        sys.modules.pop("loaded_anew", None)
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])

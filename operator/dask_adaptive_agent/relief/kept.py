@@ -72,6 +72,9 @@ REFLECTION = frozenset({"globals", "vars", "exec", "eval", "__globals__", "f_glo
 #: What cloudpickle gives a function of its module, beside the global variables that it uses.
 MODULE_NAMES = ("__package__", "__name__", "__path__", "__file__")
 
+#: Modules that nobody loads anew.
+_FIXED = ("builtins", "cloudpickle.")
+
 #: Of `type.__flags__`: what is made by a class statement.
 HEAP_TYPE = 1 << 9
 _MISSING = object()
@@ -193,6 +196,7 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, PROTOCOL)
         self.checks: list[tuple[Any, Read, tuple[Any, ...]]] = []
         self.names: list[Any] = []  # functions and classes that others can import
+        self.modules: list[str] = []
         self.made: list[Any] = []  # by cloudpickle, of functions and classes
         self.is_by_value = self.has_classes = False
 
@@ -203,6 +207,7 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
             self._named_or(obj, reduced)
         elif kind is ModuleType:
             require(sys.modules.get(obj.__name__) is obj)
+            self.modules.append(obj.__name__)
         elif kind in READ:
             self.note(obj, READ[kind])
         elif not (kind in IMMUTABLE or isinstance(obj, enum.Enum) or typing.get_origin(obj)):
@@ -248,6 +253,7 @@ class Kept:
         #: The root itself is not held, so that it may go: who uses the pickle has it.
         self._checks = [(None if o is root else o, read, then) for o, read, then in maker.checks]
         self._names = maker.names
+        self._modules = maker.modules
         self._n_modules = len(sys.modules)  # cloudpickle adds submodules that have been imported
         #: Objects that stock code would keep one where the rest of a task has them, too.
         self.shareable = frozenset(
@@ -264,6 +270,13 @@ class Kept:
     def digest(self) -> bytes:
         self._digest = self._digest or hashlib.blake2b(self.data, digest_size=16).digest()
         return self._digest
+
+    @property
+    def by_name(self) -> list[tuple[str, str]]:
+        """What whoever loads it looks up: module and qualified name; a module has none."""
+        named = [(one.__module__, one.__qualname__) for one in self._names]
+        modules = [(name, "") for name in self._modules]
+        return [one for one in dict.fromkeys(named + modules) if not one[0].startswith(_FIXED)]
 
     def is_current(self, root: Any) -> bool:
         """Whether the pickle is what would be made now."""

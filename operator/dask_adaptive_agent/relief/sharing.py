@@ -5,7 +5,8 @@ A task is pickled when it enters its worker's stream, so the order of messages d
 worker has. It comes within a call of `task` (`IN_WORKERS`), with digests of the pickles that it
 needs, and with those that the worker lacks, which holds what they load to from then on. Should a
 worker lack one all the same, it gets a task instead that goes back to the scheduler, which then
-sends everything anew. Workers need nothing of this package.
+sends everything anew. So does what a worker holds if a name in it means something else by now: a
+module may have been loaded anew there (`Client.upload_file`). Workers need nothing of this package.
 """
 
 from __future__ import annotations
@@ -46,13 +47,22 @@ PART_OF_MEMORY = 0.05
 MOST_LACKS = 3
 #: What workers run: it comes with the first task, as text. `held` is by scheduler and worker.
 IN_WORKERS = """
-import pickle
+import pickle, sys
 from distributed import Reschedule
 
 held = {}
 
 def load(line, digest):
-    return held[line][digest]
+    return held[line][digest][0]
+
+def found(module, name):
+    one = sys.modules.get(module)
+    for part in name.split(".") if name else ():
+        one = getattr(one, part, None)
+    return one
+
+def is_current(names):
+    return all(found(*name) is one for name, one in names)
 
 def again(*args, **kwargs):
     raise Reschedule("this worker lacks what the task calls")
@@ -61,9 +71,9 @@ def task(line, key, forget, needs, brings, data, buffers):
     mine = held.setdefault(line, {})
     if forget:
         mine.clear()
-    for digest, pickled in brings:
-        mine[digest] = pickle.loads(pickled)
-    if all(digest in mine for digest in needs):
+    for digest, pickled, names in brings:
+        mine[digest] = pickle.loads(pickled), [(name, found(*name)) for name in names]
+    if all(digest in mine and is_current(mine[digest][1]) for digest in needs):
         return pickle.loads(data, buffers=buffers)
     held.pop(line)  # what is sent anew is sent whole
     if key is None:
@@ -149,7 +159,8 @@ class Line:
         if sum(self._held.values()) > self._most_bytes:
             self._held.clear()
             self._must_forget = True
-        brings = [(d, kept.data) for d, kept in needs.items() if d not in self._held]
+        lacks = [(digest, kept) for digest, kept in needs.items() if digest not in self._held]
+        brings = [(digest, kept.data, kept.by_name) for digest, kept in lacks]
         key = None if TASK is None else task.key
         args = (self.name, key, self._must_forget, list(needs), brings, data, buffers)
         if self._is_new:
