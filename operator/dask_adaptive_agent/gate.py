@@ -108,9 +108,13 @@ class Gate:
         A worker's memory monitor pauses and resumes it, and each time the worker reports its
         status: `running` would bring it back to service. It also confirms what it is told.
         """
+        if self._is_ending:
+            return False  # told to serve as its process ended, it says that it does
         was_settling = self.is_settling
-        if status not in ("running", "paused"):
+        if status == "closing_gracefully":
             return not was_settling
+        if status not in ("running", "paused"):
+            return True  # its process ends, whatever it was told
         self.is_settling = False
         self.reported = Status[status]
         if not self.is_shut:
@@ -131,7 +135,7 @@ class Gate:
         is only counted with `resources`.
         """
         scheduler = self._scheduler
-        if self._room(self.ws) <= 0:
+        if self._is_ending or self._room(self.ws) <= 0:
             return []
         with self._in_running():
             return [
@@ -174,13 +178,19 @@ class Gate:
             if is_new:
                 running.discard(self.ws)
 
+    @property
+    def _is_ending(self) -> bool:
+        """Its process has said so; it may be a while until the scheduler forgets it."""
+        return self.ws.status in (Status.closing, Status.closed)
+
     def _set_status(self, status: Status) -> None:
-        self._scheduler.handle_worker_status_change(status, self.ws, self._stimulus())
+        if not self._is_ending:
+            self._scheduler.handle_worker_status_change(status, self.ws, self._stimulus())
 
     def _tell(self, status: Status) -> None:
         """As `Scheduler.retire_workers` tells a worker; it confirms with a status change."""
         comm = self._scheduler.stream_comms.get(self.ws.address)
-        if comm is not None:
+        if comm is not None and not self._is_ending:
             with contextlib.suppress(Exception):  # it has just gone: remove_worker comes next
                 comm.send(
                     {

@@ -65,9 +65,9 @@ def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
                 await fire.joins()
             await graph.submit(c, list(s.workers))
             await fire.burn(HARMLESS, 20, graph.futures)
+            await fire.put_out()
             await graph.check(fire.score)
             assert not fire.score.given_up
-            await fire.put_out()
 
             tally = (await ask(s, wire.OBSERVE))["tally"]
             assert 200 < tally["tasks"] == tally["runs"]

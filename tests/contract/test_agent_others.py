@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from distributed import Nanny, Worker, wait
+from distributed import Nanny, Worker, WorkerPlugin, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
@@ -190,7 +190,7 @@ async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(
     call = asyncio.ensure_future(c.retire_workers([a.address]))
     await until(lambda: s.workers[a.address] not in s.running)
     await leave(s, a.name, ending=False)
-    await ask(s, wire.CANCEL, names=[a.name])
+    await ask(s, wire.CANCEL, names=[str(a.name)])
 
     b.status = Status.paused  # nobody is left who could take its data
     assert not await call
@@ -256,6 +256,46 @@ async def test_a_worker_that_is_closed_while_it_drains(c: Any, s: Any, a: Any, b
     await until(lambda: a.address not in s.workers)
     assert not agent.leaving()
     await c.gather(results)
+
+
+class ClosesSlowly(WorkerPlugin):
+    """A worker says that it closes before its plugins are taken down, and goes after that."""
+
+    async def teardown(self, worker: Any) -> None:
+        await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize("meanwhile", ["is called back", "a bound task comes"])
+def test_a_worker_that_has_said_that_it_closes_gets_nothing_more(meanwhile: str) -> None:
+    @gen_cluster(client=True, nthreads=TWO)
+    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
+        install(s)
+        await ask(s, wire.CONFIGURE, tally=True)
+        await a.plugin_add(plugin=ClosesSlowly(), name="slow")
+        await until_state(s, a.name, wire.DRAINED)
+        await until(lambda: a.status == Status.closing_gracefully)
+
+        closing = asyncio.ensure_future(a.close())
+        if meanwhile == "is called back":
+            while a.status != Status.closing:
+                await asyncio.sleep(0)
+            await ask(s, wire.CANCEL, names=[str(a.name)])
+        await asyncio.sleep(0.2)
+        options: dict[str, Any] = {"pure": False}
+        if meanwhile == "a bound task comes":
+            b.status = Status.paused
+            await until(lambda: not s.running)
+            options.update(workers=[a.address], allow_other_workers=True)
+        futures = c.map(slow, range(8), delay_s=0, **options)
+        await closing
+        b.status = Status.running
+
+        if meanwhile == "is called back":
+            await c.gather(futures)
+        await until(lambda: a.address not in s.workers)
+        assert 0 == (await ask(s, wire.OBSERVE))["tally"]["interrupted"]
+
+    run()
 
 
 @gen_cluster(client=True, nthreads=TWO, timeout=60)

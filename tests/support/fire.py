@@ -317,7 +317,12 @@ class Fire:
     # What may happen to a worker. Nothing is lost by the first ones.
 
     async def _retires(self, name: str) -> None:
-        """By the operator: drained and deleted, or called back."""
+        """
+        By the operator: drained and deleted, or called back.
+
+        Before the pod ends, its hook asks: the operator may be gone by then, or a task have come
+        that is bound to this worker.
+        """
         worker = self.workers[name]
         request = {
             "busy_ok": self.dice.random() < 0.8,
@@ -329,6 +334,8 @@ class Fire:
             state = answer["outcomes"][0]["state"]
             if state == wire.DRAINED and len(self.workers) > 1 and not self._is_out:
                 assert worker.address not in self.agent.shuffles.pinned()
+                while wire.DRAINING in await leave(self.s, worker.address):
+                    await asyncio.sleep(0.02)
                 await self._gone(name, worker)
                 return
             if state != wire.DRAINING or self._is_out:
