@@ -22,8 +22,11 @@ from dask_adaptive_agent.attach import install
 from support.agent_work import ask
 from support.fire import EVERYTHING, HARMLESS, RESTARTS_SHUFFLES, Fire, Graph, nothing_breaks
 
-#: A task is not given up however often its worker is killed.
-CONFIG = {"distributed.scheduler.allowed-failures": 100_000}
+#: A task is not given up however often its worker is killed, nor a connection on a busy machine.
+CONFIG = {
+    "distributed.scheduler.allowed-failures": 100_000,
+    "distributed.comm.timeouts.connect": "30s",
+}
 
 
 #: Functions of distributed that fail by themselves, when a worker has just been removed.
