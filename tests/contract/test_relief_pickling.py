@@ -513,6 +513,16 @@ def scope_of(cells: list[Any]) -> str:
     return repr(next(cell for cell in cells if isinstance(cell, dict)))
 
 
+def test_a_cell_on_its_own_may_change(told: Told) -> None:
+    cell = types.CellType("old")
+    function = functools.partial(lambda cell, _: cell.cell_contents, cell, list(range(1000)))
+    assert ["old"] * 4 == sent(spec(function), times=4)
+
+    cell.cell_contents = "new"
+
+    assert ["new"] * 3 == sent(spec(function), times=3)
+
+
 def test_a_name_that_means_another_function_is_not_sent(told: Told) -> None:
     """`upload_file` loads a module anew in the scheduler, too; what is held is the old one."""
     module = types.ModuleType("reloaded_module")

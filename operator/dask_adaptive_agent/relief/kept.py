@@ -221,6 +221,7 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
         elif type(obj) is FunctionType:
             slots = reduced[2][1]
             self.made += (*_nested(reduced), slots["__globals__"], slots["_cloudpickle_submodules"])
+            self.made += obj.__closure__ or ()
             names = [*dict.fromkeys(_global_names(obj.__code__)), *MODULE_NAMES]
             self.note(obj, partial(_function, names))
             self.is_by_value = True
@@ -250,6 +251,8 @@ class Kept:
         for obj in met:
             if type(obj) in (list, dict, set) and id(obj) not in made:
                 maker.note(obj, READ[type(obj)])
+            # What is in a function's cells is noted with it; of a cell by itself nobody looks.
+            require(type(obj) is not CellType or id(obj) in made)
         #: The root itself is not held, so that it may go: who uses the pickle has it.
         self._checks = [(None if o is root else o, read, then) for o, read, then in maker.checks]
         self._names = maker.names
