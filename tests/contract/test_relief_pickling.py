@@ -12,6 +12,7 @@ import pickle
 import sys
 import threading
 import time
+import tracemalloc
 import types
 import uuid
 import weakref
@@ -373,6 +374,26 @@ def test_what_is_held_is_bounded_and_counted(told: Told) -> None:
     assert LARGEST * 2 < counts["kept_bytes"] <= MOST_BYTES
     assert counts["kept"] * LARGEST // 4 <= counts["kept_bytes"]
     assert [None] * 3 == [ref() for ref in refs]
+
+
+@pytest.mark.parametrize("part", [None, 7, (), {}], ids=repr)
+def test_what_is_noted_is_counted(told: Told, part: Any) -> None:
+    """A pickle has a byte for None, and what is noted of a list eight."""
+    parts = [part] * 200_000
+    tasks = [spec(functools.partial(len, [parts[:], *range(LEAST_PARTIAL)])) for _ in range(3)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            for task in tasks:
+                HOOK.tasks.pickled(task, [])
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert 3 == HOOK.tasks.counts()["kept"]
+    assert held < 1.2 * HOOK.tasks.counts()["kept_bytes"]
 
 
 def test_what_nobody_asks_for_is_dropped(told: Told) -> None:

@@ -44,8 +44,8 @@ MOST_BYTES = 64 * 2**20
 LARGEST = 16 * 2**20
 #: A partial that pickles to less is not worth a pickle of its own.
 LEAST_PARTIAL = 2000
-#: What an entry weighs beside its bytes, and each object in it: what is noted of them.
-WEIGHT, WEIGHT_OF_EACH = 2000, 200
+#: What an entry weighs beside its bytes, each object in it, and each part of one: what is noted.
+WEIGHT, WEIGHT_OF_EACH, WEIGHT_OF_PART = 2000, 200, 8
 
 #: Instances of exactly these never change, though what they hold may: the pickler meets that, too.
 IMMUTABLE: frozenset[type] = frozenset(
@@ -265,7 +265,10 @@ class Kept:
             for part in _nested((obj, *then))
             if type(part) not in ALIKE and part is not root
         ).difference(_COMMON, map(id, maker.names))
-        self.weight = WEIGHT + len(self.data) + WEIGHT_OF_EACH * len(met)
+        n_parts = sum(len(then) for _, _, then in maker.checks)
+        noted = WEIGHT_OF_EACH * len(met) + WEIGHT_OF_PART * n_parts
+        self.weight = WEIGHT + len(self.data) + noted
+        require(self.weight <= MOST_BYTES - WEIGHT)  # else it would go at once, and all others
         self.n_clashes = self.n_uses = 0
         self._digest = b""
 
