@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import datetime
 import decimal
 import functools
@@ -542,6 +543,53 @@ def test_a_cell_on_its_own_may_change(told: Told) -> None:
     cell.cell_contents = "new"
 
     assert ["new"] * 3 == sent(spec(function), times=3)
+
+
+class Measured:
+    """Workers can import it."""
+
+    value = 0
+
+
+def measured(value: int) -> Measured:
+    made = Measured()
+    made.value = value
+    return made
+
+
+def counted(_: Any) -> Any:
+    return measured, (7,)
+
+
+@pytest.mark.parametrize("where", ["argument", "kept"])
+@pytest.mark.parametrize("table", [cloudpickle.Pickler.dispatch_table, copyreg.dispatch_table])
+def test_who_registers_a_reducer_is_asked(told: Told, where: str, table: Any) -> None:
+    task = spec(lambda one: one.value, Measured())
+    if where == "kept":
+        task = spec(functools.partial(lambda one, _: one.value, Measured(), list(range(1000))))
+    assert [0] * 4 == sent(task, times=4)
+    table[Measured] = counted
+    try:
+        assert [7] * 3 == sent(task, times=3)
+    finally:
+        del table[Measured]
+
+
+def test_a_state_that_an_instance_or_class_gives_is_asked_for(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other, state = Measured(), Measured(), {"value": 1}
+    one.__getstate__ = lambda: dict(state)  # type: ignore[attr-defined]
+    tasks = [
+        spec(functools.partial(lambda one, _: one.value, each, list(range(1000))))
+        for each in (one, other)
+    ]
+    assert [1] * 4 + [0] * 4 == [value for task in tasks for value in sent(task, times=4)]
+
+    state["value"] = 2
+    monkeypatch.setattr(Measured, "__getstate__", lambda self: {"value": 3}, raising=False)
+
+    assert [2] * 3 + [3] * 3 == [value for task in tasks for value in sent(task, times=3)]
 
 
 def test_a_name_that_means_another_function_is_not_sent(told: Told) -> None:

@@ -157,22 +157,31 @@ READ: dict[type, Read] = {
 }
 
 
-#: Methods by which a class gives pickle more than its attributes.
-_DIVERTING = ("__getattr__", "__getnewargs__", "__getnewargs_ex__")
+#: What cloudpickle has its own way with; whoever registers more has them put here as well.
+CLOUDPICKLES: dict[type, Any] = cloudpickle.Pickler.dispatch_table.maps[0]
+
+#: By these a class, and by some an instance, gives pickle something else than its attributes.
+_DIVERTING = (
+    *("__reduce_ex__", "__reduce__", "__getattribute__", "__getstate__"),
+    *("__getattr__", "__getnewargs__", "__getnewargs_ex__"),
+)
 
 
-def _is_plain(kind: Any) -> bool:
-    """Whether its instances are no more than their attributes, which pickle takes from them."""
-    stock: Any = object
+def _diverting(kind: Any) -> tuple[Any, ...]:
+    registered = copyreg.dispatch_table.get(kind), CLOUDPICKLES.get(kind)
+    return (*[getattr(kind, name, None) for name in _DIVERTING], *registered)
+
+
+_NOT_DIVERTING = _diverting(object)
+
+
+def _is_plain(obj: Any, kind: Any) -> bool:
+    """Whether it is no more than its attributes, which pickle takes from it."""
     # No built-in type is among the bases: it may keep state of its own.
     return (
         all(base is object or base.__flags__ & HEAP_TYPE for base in kind.__mro__)
-        and kind.__reduce_ex__ is stock.__reduce_ex__
-        and kind.__reduce__ is stock.__reduce__
-        and kind.__getattribute__ is stock.__getattribute__
-        and getattr(kind, "__getstate__", None) is getattr(stock, "__getstate__", None)
-        and not any(hasattr(kind, name) for name in _DIVERTING)
-        and kind not in cloudpickle.Pickler.dispatch_table
+        and _diverting(kind) == _NOT_DIVERTING
+        and not any(name in getattr(obj, "__dict__", ()) for name in _DIVERTING)
     )
 
 
@@ -197,6 +206,7 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
         self.checks: list[tuple[Any, Read, tuple[Any, ...]]] = []
         self.names: list[Any] = []  # functions and classes that others can import
         self.modules: list[str] = []
+        self.kinds: set[type] = set()  # of instances
         self.made: list[Any] = []  # by cloudpickle, of functions and classes
         self.is_by_value = self.has_classes = False
 
@@ -211,8 +221,9 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
         elif kind in READ:
             self.note(obj, READ[kind])
         elif not (kind in IMMUTABLE or isinstance(obj, enum.Enum) or typing.get_origin(obj)):
-            require(_is_plain(kind))
+            require(_is_plain(obj, kind))
             self.note(obj, _instance)
+            self.kinds.add(kind)
         return reduced
 
     def _named_or(self, obj: Any, reduced: Any) -> None:
@@ -257,6 +268,7 @@ class Kept:
         self._checks = [(None if o is root else o, read, then) for o, read, then in maker.checks]
         self._names = maker.names
         self._modules = maker.modules
+        self._kinds = maker.kinds
         self._n_modules = len(sys.modules)  # cloudpickle adds submodules that have been imported
         #: Objects that stock code would keep one where the rest of a task has them, too.
         self.shareable = frozenset(
@@ -291,7 +303,11 @@ class Kept:
                 now = read(root if obj is None else obj)
                 if len(now) != len(then) or not all(map(is_, now, then)):
                     return False
-            return len(sys.modules) == self._n_modules and all(map(is_importable, self._names))
+            return (
+                len(sys.modules) == self._n_modules
+                and all(map(is_importable, self._names))
+                and all(_diverting(kind) == _NOT_DIVERTING for kind in self._kinds)
+            )
         except Exception:  # a cell that has become empty, say
             return False
 

@@ -24,7 +24,15 @@ import cloudpickle  # type: ignore[import-untyped]
 from distributed import worker as distributed_worker
 from distributed.protocol.serialize import dask_serialize
 
-from dask_adaptive_agent.relief.kept import PROTOCOL, Cache, Kept, Unfit, is_importable, require
+from dask_adaptive_agent.relief.kept import (
+    CLOUDPICKLES,
+    PROTOCOL,
+    Cache,
+    Kept,
+    Unfit,
+    is_importable,
+    require,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +45,6 @@ except ImportError:
 TASK: Any = None if hasattr(distributed_worker, "execute_task") else Task
 #: Pickles that have clashed so often in a task are not tried together any more.
 MOST_CLASHES = 2
-#: cloudpickle has its own way with these, which must not be mixed with pickle's.
-CLOUDPICKLES = frozenset(cloudpickle.Pickler.dispatch_table) - frozenset(copyreg.dispatch_table)
 
 
 class ByValue(Unfit):
@@ -98,6 +104,7 @@ class Pickler(pickle.Pickler):
             if kept is None:
                 raise ByValue
         elif kind is not partial or (kept := self._cache.find(obj)) is None:
+            # Its own ways must not be mixed with pickle's.
             self._is_mixed = self._is_mixed or kind in CLOUDPICKLES
             require(self._is_plain or not _has_serializer(kind))
             return NotImplemented
