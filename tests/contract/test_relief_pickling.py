@@ -234,6 +234,43 @@ def test_a_callable_and_an_argument_may_be_one(told: Told) -> None:
         assert [as_stock(task)] * 4 == sent(task, times=4)
 
 
+def test_functions_see_each_other_s_global_variables(told: Told) -> None:
+    scope = in_main(
+        """
+from __future__ import annotations
+import typing
+
+N = 1
+
+class Config:
+    pass
+
+def of_config(config: Config) -> int:
+    return config.n
+
+def hints(function):
+    return sorted(typing.get_type_hints(function)), Config.__name__
+
+def sets(one, other):
+    getattr(one, "__globals__")["N"] = 5
+    return N, other()
+
+def n():
+    return N
+
+def also_n(_=0):
+    return N
+"""
+    )
+    names = as_on_scheduler({name: scope[name] for name in ("of_config", "hints")})
+    of_config, hints = names["of_config"], names["hints"]
+    assert [(["config", "return"], "Config")] * 4 == sent(spec(hints, of_config), times=4)
+
+    names = as_on_scheduler({name: scope[name] for name in ("sets", "n", "also_n")})
+    task = spec(names["sets"], names["n"], names["also_n"])
+    assert [(5, 5)] * 4 == sent(task, times=4)
+
+
 def test_a_callable_that_changes_itself_begins_anew_with_each_task(told: Told) -> None:
     def append(to: list[int], x: int) -> int:
         to.append(x)

@@ -206,6 +206,8 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
         self.checks: list[tuple[Any, Read, tuple[Any, ...]]] = []
         self.names: list[Any] = []  # functions and classes that others can import
         self.modules: list[str] = []
+        #: What functions use of their global variables, by whose these are.
+        self.scopes: dict[int, set[str]] = {}
         self.kinds: set[type] = set()  # of instances
         self.made: list[Any] = []  # by cloudpickle, of functions and classes
         self.is_by_value = self.has_classes = False
@@ -233,6 +235,7 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
             slots = reduced[2][1]
             self.made += (*_nested(reduced), slots["__globals__"], slots["_cloudpickle_submodules"])
             self.made += obj.__closure__ or ()
+            self.scopes.setdefault(id(obj.__globals__), set()).update(slots["__globals__"])
             names = [*dict.fromkeys(_global_names(obj.__code__)), *MODULE_NAMES]
             self.note(obj, partial(_function, names))
             self.is_by_value = True
@@ -269,6 +272,7 @@ class Kept:
         self._names = maker.names
         self._modules = maker.modules
         self._kinds = maker.kinds
+        self.scopes = maker.scopes
         self._n_modules = len(sys.modules)  # cloudpickle adds submodules that have been imported
         #: Objects that stock code would keep one where the rest of a task has them, too.
         self.shareable = frozenset(
@@ -426,7 +430,7 @@ def _global_names(code: CodeType) -> Iterator[str]:
     """All names that may be global variables. Raises `Unfit` for code that may set some."""
     opcodes = code.co_code[::2]
     require(not any(write in opcodes for write in WRITES))
-    require(REFLECTION.isdisjoint(code.co_names))
+    require(REFLECTION.isdisjoint((*code.co_names, *code.co_consts)))
     yield from code.co_names
     for inner in code.co_consts:
         if type(inner) is CodeType:

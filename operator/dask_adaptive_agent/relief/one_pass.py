@@ -130,8 +130,14 @@ class Pickler(pickle.Pickler):
         if len(kepts) == 1 and not kepts[0].shareable:
             return False
         met = set(self.memo.copy())
+        scopes: dict[int, set[str]] = {}
         for kept in kepts:
-            if not met.isdisjoint(kept.shareable):
+            # By stock code, functions of one module see each other's global variables: also those
+            # that they don't name, by `get_type_hints` or `DataFrame.query`.
+            see_others = any(
+                scopes.setdefault(scope, names) != names for scope, names in kept.scopes.items()
+            )
+            if see_others or not met.isdisjoint(kept.shareable):
                 for each in kepts:
                     each.n_clashes += 1
                 return True
