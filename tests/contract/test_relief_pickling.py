@@ -234,6 +234,35 @@ def test_a_callable_and_an_argument_may_be_one(told: Told) -> None:
         assert [as_stock(task)] * 4 == sent(task, times=4)
 
 
+@pytest.mark.parametrize("unknown", ["not known", b"not known", "—"])
+def test_a_text_in_a_callable_and_an_argument_is_one(told: Told, unknown: Any) -> None:
+    def is_unknown(x: Any) -> bool:
+        return x is unknown
+
+    def given() -> Any:
+        return unknown
+
+    table = [unknown, *range(1000)]
+    for task in (
+        spec(is_unknown, unknown),
+        spec(lambda f, x: f(x()), is_unknown, given),
+        spec(functools.partial(lambda table, x: x is table[0], table), unknown),
+        spec(lambda x, *, y=unknown: x is y, unknown),
+    ):
+        assert [True] * 4 == sent(task, times=4)
+
+
+def test_names_and_keys_in_common_are_no_reason_to_pickle_anew(told: Told) -> None:
+    def scaled(x: dict[str, int], *, scale: int = 1) -> int:
+        return x["number"] * scale * {"number": 1}["number"]
+
+    together = as_on_scheduler((scaled, {"scale": 2}, {"number": 3}))
+    before = reused()
+
+    assert [6] * 4 == sent(spec(together[0], together[2], **together[1]), times=4)
+    assert 2 == reused() - before
+
+
 def test_functions_see_each_other_s_global_variables(told: Told) -> None:
     scope = in_main(
         """

@@ -44,6 +44,7 @@ import dataclasses, enum, functools, operator, pathlib, re
 
 N = {n}
 TABLE = [1, 2, {{"three": 3}}]
+UNKNOWN = "not known"
 PATTERN = re.compile("a+")
 
 @dataclasses.dataclass
@@ -101,6 +102,9 @@ def with_classes(*args):
 
 def is_same(*args):
     return [a is b for a in args for b in args]
+
+def is_unknown(*args):
+    return [arg is UNKNOWN for arg in args]
 
 def writes(x=1):
     global N
@@ -191,6 +195,7 @@ class Graph:
             *(len, operator.add, dict, math, re.compile("x"), range(3), frozenset({1, "a"})),
             *(datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), functools.reduce),
             *(self.names["Colour"].RED, self.names["Config"], bytearray(b"abc"), object),
+            *(self.names["UNKNOWN"], self.names["UNKNOWN"]),
         ]
         return dice.choice(leaves)
 
@@ -234,6 +239,7 @@ class Graph:
             lambda: eval("lambda *args, n=N: ('lambda', n, args)", names),
             lambda: dice.choice((operator.itemgetter(0), max, repr, functools.partial(max, 1))),
             lambda: names["fails"],
+            lambda: names["is_unknown"],
             lambda: names["Called"](self._leaf()),
             lambda: names["Plain"](self._leaf()).method,
             lambda: names["Plain"].made,

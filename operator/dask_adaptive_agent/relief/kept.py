@@ -58,7 +58,7 @@ IMMUTABLE: frozenset[type] = frozenset(
         getattr(dataclasses, "_FIELD_BASE", CellType),
     }
 )
-#: Nobody can tell these from their copies, or their copies are themselves.
+#: Nobody can tell these from their copies, or their copies are themselves; text see `_values`.
 ALIKE = frozenset(
     {
         *(str, bytes, int, float, complex, CodeType, BuiltinFunctionType, ModuleType, type),
@@ -78,12 +78,12 @@ _FIXED = ("builtins", "cloudpickle.")
 #: Of `type.__flags__`: what is made by a class statement.
 HEAP_TYPE = 1 << 9
 _MISSING = object()
+#: Among the parts of something: its values follow, after its names and keys.
+_VALUES = object()
 #: What all data classes, or all programs, have in common.
-_COMMON = frozenset(map(id, (*vars(dataclasses).values(), (), frozenset(), _MISSING)))
-_fields = attrgetter(
-    *["__code__", "__closure__", "__defaults__", "__kwdefaults__", "__annotations__"],
-    *["__name__", "__qualname__", "__module__", "__doc__"],
-)
+_COMMON = frozenset(map(id, (*vars(dataclasses).values(), (), frozenset(), _MISSING, _VALUES)))
+_fields = attrgetter("__code__", "__closure__", "__defaults__", "__kwdefaults__", "__annotations__")
+_labels = attrgetter("__name__", "__qualname__", "__module__", "__doc__")
 Read = Callable[[Any], tuple[Any, ...]]
 
 
@@ -111,7 +111,7 @@ def is_importable(obj: Any) -> bool:
 
 
 def _items(mapping: Any) -> tuple[Any, ...]:
-    return (*mapping, *mapping.values())
+    return (*mapping, _VALUES, *mapping.values())
 
 
 def _instance(obj: Any) -> tuple[Any, ...]:
@@ -119,6 +119,17 @@ def _instance(obj: Any) -> tuple[Any, ...]:
     slots = copyreg._slotnames(type(obj))  # type: ignore[attr-defined]
     own = getattr(obj, "__dict__", {})
     return (obj.__class__, *_items(own), *[getattr(obj, name, _MISSING) for name in slots])
+
+
+def _values(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """
+    Of the parts those that are neither names nor keys.
+
+    `x is UNKNOWN` tells a text from its copy. Names of attributes and arguments, and keys, which
+    tasks have in common all the time, nobody compares so.
+    """
+    first = next((n for n, part in enumerate(parts, 1) if part is _VALUES), 0)
+    return parts[first:]
 
 
 def _nested(parts: Any) -> Iterator[Any]:
@@ -130,19 +141,24 @@ def _nested(parts: Any) -> Iterator[Any]:
 
 
 def _class(cls: type) -> tuple[Any, ...]:
-    return (cls.__name__, cls.__qualname__, cls.__bases__, *_items(vars(cls)))
+    own = dict(vars(cls))
+    labels = own.pop("__module__", None), own.pop("__doc__", None)
+    return (cls.__name__, cls.__qualname__, *labels, cls.__bases__, *_items(own))
 
 
 def _function(names: list[str], function: FunctionType) -> tuple[Any, ...]:
     scope, cells = function.__globals__, function.__closure__
     values = [cell.cell_contents for cell in cells] if cells else ()
     attributes = function.__dict__
-    own = _items(attributes) if attributes else ()
-    return (*_fields(function), *values, *own, *[scope.get(name, _MISSING) for name in names])
+    return (
+        *(*_labels(function), *[scope.get(name, _MISSING) for name in MODULE_NAMES]),
+        *(_items(attributes) if attributes else (_VALUES,)),
+        *(*_fields(function), *values, *[scope.get(name, _MISSING) for name in names]),
+    )
 
 
 def _partial(obj: Any) -> tuple[Any, ...]:
-    return obj.func, obj.args, obj.keywords, *_items(obj.__dict__)
+    return (*_items(obj.__dict__), obj.func, obj.args, obj.keywords)
 
 
 #: The parts of what may change.
@@ -152,8 +168,8 @@ READ: dict[type, Read] = {
     dict: _items,
     types.MappingProxyType: _items,
     partial: _partial,
-    property: attrgetter("fget", "fset", "fdel", "__doc__"),
-    logging.Logger: lambda obj: (obj.name,),
+    property: lambda obj: (obj.__doc__, _VALUES, obj.fget, obj.fset, obj.fdel),
+    logging.Logger: lambda obj: (obj.name, _VALUES),
 }
 
 
@@ -236,7 +252,7 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
             self.made += (*_nested(reduced), slots["__globals__"], slots["_cloudpickle_submodules"])
             self.made += obj.__closure__ or ()
             self.scopes.setdefault(id(obj.__globals__), set()).update(slots["__globals__"])
-            names = [*dict.fromkeys(_global_names(obj.__code__)), *MODULE_NAMES]
+            names = list(dict.fromkeys(_global_names(obj.__code__)))
             self.note(obj, partial(_function, names))
             self.is_by_value = True
         elif obj.__flags__ & HEAP_TYPE:  # else a built-in one that has no name, as that of code
@@ -280,7 +296,13 @@ class Kept:
             for obj, _, then in maker.checks
             for part in _nested((obj, *then))
             if type(part) not in ALIKE and part is not root
-        ).difference(_COMMON, map(id, maker.names))
+        ).difference(_COMMON, map(id, maker.names)) | frozenset(
+            id(part)
+            for _, _, then in maker.checks
+            for part in _nested(_values(then))
+            if type(part) in (str, bytes)
+            and (len(part) > 1 or not part.isascii())  # of others there is one in a process
+        )
         n_parts = sum(len(then) for _, _, then in maker.checks)
         noted = WEIGHT_OF_EACH * len(met) + WEIGHT_OF_PART * n_parts
         self.weight = WEIGHT + len(self.data) + noted
