@@ -789,6 +789,21 @@ async def test_it_comes_and_goes_while_tasks_are_sent(c: Any, s: Any, a: Any) ->
 
 
 @gen_cluster(nthreads=[])
+async def test_what_nobody_observes_is_not_kept_alive(s: Any) -> None:
+    found = relief(s)
+    function = adder(1)
+    sent(spec(function, 1), times=1)
+    ref = weakref.ref(function)
+    del function
+
+    found._age()
+
+    gc.collect()
+    assert ref() is None
+    uninstall(s)
+
+
+@gen_cluster(nthreads=[])
 async def test_it_reports_itself(s: Any) -> None:
     agent = install(s)
 

@@ -143,6 +143,7 @@ class Pickling(Relief):
 
     def _age(self) -> None:
         HOOK.tasks.cache.age()
+        self.meter.fold()  # nobody may observe, and what waits there lives on
         self._timer = self.place.scheduler.loop.call_later(AGE_S, self._age)
 
 

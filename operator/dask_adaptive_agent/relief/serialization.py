@@ -110,12 +110,12 @@ class SerializationMeter:
         pending.append((function, seconds, nbytes))
         # Not for long: what waits here is kept alive by it.
         if seconds > 1e-3 or nbytes > 100_000 or len(pending) >= 64:
-            self._fold()
+            self.fold()
 
     def answer(self) -> wire.Serialized:
         """As of now. Call it on the scheduler's event loop: it may tell people of a heavy load."""
         now = self._clock()
-        self._fold()
+        self.fold()
         with self._lock:
             self._sample(now)
             share = _share(self._at(now - WINDOW_S), self._samples[-1])
@@ -132,7 +132,7 @@ class SerializationMeter:
             self._tell(wire.N_SERIALIZATION_HEAVY, self._sentence(heavy))
         return answer
 
-    def _fold(self) -> None:
+    def fold(self) -> None:
         """Add up what waits, by object first: most tasks in a row call the same one."""
         now = self._clock()
         with self._lock:
