@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import datetime
 import decimal
+import enum
 import functools
 import gc
 import operator
@@ -234,7 +235,7 @@ def test_a_callable_and_an_argument_may_be_one(told: Told) -> None:
         assert [as_stock(task)] * 4 == sent(task, times=4)
 
 
-@pytest.mark.parametrize("unknown", ["not known", b"not known", "—"])
+@pytest.mark.parametrize("unknown", ["not known", b"not known", "—", 1 + 2j])
 def test_a_text_in_a_callable_and_an_argument_is_one(told: Told, unknown: Any) -> None:
     def is_unknown(x: Any) -> bool:
         return x is unknown
@@ -656,6 +657,50 @@ def test_a_state_that_an_instance_or_class_gives_is_asked_for(
     monkeypatch.setattr(Measured, "__getstate__", lambda self: {"value": 3}, raising=False)
 
     assert [2] * 3 + [3] * 3 == [value for task in tasks for value in sent(task, times=3)]
+
+
+class Level(enum.Enum):
+    """What goes to workers is for itself to say."""
+
+    HIGH = 1
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return int, (LEVEL["now"],)
+
+
+class Listed(types.GenericAlias):
+    def __reduce__(self) -> Any:
+        return int, (LEVEL["now"],)
+
+
+LEVEL = {"now": 1}
+
+
+@pytest.mark.parametrize("one", [Level.HIGH, Listed(list, (int,))], ids=["enum", "alias"])
+def test_what_its_class_reduces_is_asked_for(
+    told: Told, monkeypatch: pytest.MonkeyPatch, one: Any
+) -> None:
+    task = spec(functools.partial(lambda one, _: one, one, list(range(1000))))
+    assert [1] * 4 == sent(task, times=4)
+
+    monkeypatch.setitem(LEVEL, "now", 2)
+
+    assert [2] * 3 == sent(task, times=3)
+
+
+def test_a_module_that_another_replaces_is_not_named(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("gone_module")
+    module.value = 1  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gone_module", module)
+    function = eval("lambda: module.value", {"module": module, "__name__": "__main__"})
+    assert [1] * 4 == sent(spec(function), times=4)
+
+    monkeypatch.delitem(sys.modules, "gone_module")
+    monkeypatch.setitem(sys.modules, "come_module", types.ModuleType("come_module"))
+
+    assert [1] * 3 == sent(spec(function), times=3)
 
 
 def test_a_name_that_means_another_function_is_not_sent(told: Told) -> None:

@@ -61,7 +61,7 @@ IMMUTABLE: frozenset[type] = frozenset(
 #: Nobody can tell these from their copies, or their copies are themselves; text see `_values`.
 ALIKE = frozenset(
     {
-        *(str, bytes, int, float, complex, CodeType, BuiltinFunctionType, ModuleType, type),
+        *(str, bytes, int, float, CodeType, BuiltinFunctionType, ModuleType, type),
         *(logging.Logger, re.Pattern, getattr(dataclasses, "_FIELD_BASE", CellType)),
         *(type(None), bool, type(...), type(NotImplemented)),
     }
@@ -201,6 +201,15 @@ def _is_plain(obj: Any, kind: Any) -> bool:
     )
 
 
+def _is_enumerated(kind: type) -> bool:
+    """Whether its instances are told by their class, and a name or value."""
+    return issubclass(kind, enum.Enum) and kind.__reduce_ex__.__module__ == "enum"
+
+
+def _is_generic(obj: Any, kind: type) -> bool:
+    return kind.__module__ in ("typing", "types") and typing.get_origin(obj) is not None
+
+
 class _Bounded:
     """A file that takes so much and no more, so that nothing huge is pickled in vain."""
 
@@ -238,7 +247,7 @@ class _Maker(cloudpickle.Pickler):  # type: ignore[misc]
             self.modules.append(obj.__name__)
         elif kind in READ:
             self.note(obj, READ[kind])
-        elif not (kind in IMMUTABLE or isinstance(obj, enum.Enum) or typing.get_origin(obj)):
+        elif kind not in IMMUTABLE and not _is_enumerated(kind) and not _is_generic(obj, kind):
             require(_is_plain(obj, kind))
             self.note(obj, _instance)
             self.kinds.add(kind)
@@ -331,6 +340,7 @@ class Kept:
                     return False
             return (
                 len(sys.modules) == self._n_modules
+                and all(map(sys.modules.__contains__, self._modules))
                 and all(map(is_importable, self._names))
                 and all(_diverting(kind) == _NOT_DIVERTING for kind in self._kinds)
             )
