@@ -141,20 +141,19 @@ def _nested(parts: Any) -> Iterator[Any]:
 
 
 def _class(cls: type) -> tuple[Any, ...]:
-    own = dict(vars(cls))
+    own = vars(cls).copy()
     labels = own.pop("__module__", None), own.pop("__doc__", None)
-    return (cls.__name__, cls.__qualname__, *labels, cls.__bases__, *_items(own))
+    return (cls.__name__, cls.__qualname__, *labels, cls.__bases__, *own, _VALUES, *own.values())
 
 
 def _function(names: list[str], function: FunctionType) -> tuple[Any, ...]:
     scope, cells = function.__globals__, function.__closure__
     values = [cell.cell_contents for cell in cells] if cells else ()
     attributes = function.__dict__
-    return (
-        *(*_labels(function), *[scope.get(name, _MISSING) for name in MODULE_NAMES]),
-        *(_items(attributes) if attributes else (_VALUES,)),
-        *(*_fields(function), *values, *[scope.get(name, _MISSING) for name in names]),
-    )
+    own = _items(attributes) if attributes else (_VALUES,)
+    given = [scope.get(name, _MISSING) for name in MODULE_NAMES]
+    used = [scope.get(name, _MISSING) for name in names]
+    return (*_labels(function), *given, *own, *_fields(function), *values, *used)
 
 
 def _partial(obj: Any) -> tuple[Any, ...]:
