@@ -6,10 +6,8 @@ What names no worker (`retire_workers(n=…)`) goes through `workers_to_close`, 
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Iterable
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +33,6 @@ NOT_ANSWERING = "check-worker-ttl"
 #: How many pinned workers a note tells of in words.
 SHOWN = 3
 
-#: The address that the call has come from, if it has come over the network.
-_caller: ContextVar[str] = ContextVar("caller", default="")
-
 
 class Orders:
     """Hears of calls of `retire_workers`, `restart_workers` and `restart` of one scheduler."""
@@ -49,20 +44,21 @@ class Orders:
     def install(self, patches: Patches) -> None:
         # Upstream's HTTP API calls the method.
         patches.put(patching.RETIRE_WORKERS, self._retiring)
-        patches.put(patching.RETIRE_WORKERS_RPC, lambda stock: named(self._retiring(stock)))
+        patches.put(patching.RETIRE_WORKERS_RPC, lambda stock: self._retiring(stock, by_rpc=True))
         # Before it had restart_workers, Client.restart_workers broadcast to nannies.
         if "restart_workers" in self._scheduler.handlers:
-            patches.put(patching.RESTART_WORKERS_RPC, lambda stock: named(self._restarting(stock)))
+            patches.put(patching.RESTART_WORKERS_RPC, self._restarting)
         else:
-            patches.put(patching.BROADCAST_RPC, lambda stock: named(self._broadcasting(stock)))
+            patches.put(patching.BROADCAST_RPC, self._broadcasting)
 
     def restarts(self) -> None:
         """`SchedulerPlugin.restart`: `Scheduler.restart` is about to restart all workers."""
         self._told("restart", self._scheduler.workers, None, "restart")
 
-    def _retiring(self, stock: Call) -> Call:
+    def _retiring(self, stock: Call, *, by_rpc: bool = False) -> Call:
         @wraps(stock)
         async def retire_workers(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _readable(args, kwargs)
             workers = args[0] if args else kwargs.get("workers")
             stimulus = str(kwargs.get("stimulus_id") or "")
             if stimulus.startswith(LIFETIME):
@@ -72,7 +68,8 @@ class Orders:
                     await self._agent.drains.lifetime(address)
                 return await stock(*args, **kwargs)
             names = kwargs.get("names")
-            self._told("retire", workers, names, stimulus)
+            op = "retire_workers" if by_rpc else ""
+            self._told("retire", workers, names, stimulus, op)
             with self._agent.drains.others_retire(self._named(workers, names)) as retired:
                 answer = await stock(*args, **kwargs)
                 retired.update(answer)
@@ -83,10 +80,12 @@ class Orders:
     def _restarting(self, stock: Call) -> Call:
         @wraps(stock)
         async def restart_workers(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _readable(args, kwargs)
             workers = args[0] if args else kwargs.get("workers")
             stimulus = str(kwargs.get("stimulus_id") or "")
             every = self._scheduler.workers
-            self._told("restart", every if workers is None else workers, None, stimulus)
+            named = every if workers is None else workers
+            self._told("restart", named, None, stimulus, "restart_workers")
             return await stock(*args, **kwargs)
 
         return restart_workers
@@ -94,25 +93,32 @@ class Orders:
     def _broadcasting(self, stock: Call) -> Call:
         @wraps(stock)
         async def broadcast(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _readable(args, kwargs)
             msg = kwargs.get("msg")
             if isinstance(msg, dict) and msg.get("op") == "restart" and kwargs.get("nanny"):
                 workers = kwargs.get("workers")
                 every = self._scheduler.workers
-                self._told("restart", every if workers is None else workers, None, "")
+                named = every if workers is None else workers
+                self._told("restart", named, None, "", "broadcast")
             return await stock(*args, **kwargs)
 
         return broadcast
 
     def _told(
-        self, verb: str, workers: Iterable[str] | None, names: Iterable[Any] | None, stimulus: str
+        self,
+        verb: str,
+        workers: Iterable[str] | None,
+        names: Iterable[Any] | None,
+        stimulus: str,
+        op: str = "",
     ) -> None:
-        """Make a note of the pins that the call breaks, if any."""
+        """Make a note of the pins that the call breaks, if any; `op`: of an RPC."""
         if stimulus.startswith((OURS, NOT_ANSWERING)):
             return
         try:
             pinned = [(ws, by) for ws in self._named(workers, names) if (by := self._holders(ws))]
             if pinned:
-                self._note(verb, pinned, stimulus)
+                self._note(verb, pinned, stimulus, self._callers(op))
         except Exception:
             # Fail open: the call is obeyed, told or not.
             logger.exception("Cannot tell which pins a call to %s workers has broken", verb)
@@ -132,34 +138,37 @@ class Orders:
             return []
         return self._agent.pinned_by(ws)
 
-    def _note(self, verb: str, pinned: list[tuple[WorkerState, list[str]]], stimulus: str) -> None:
+    def _callers(self, op: str) -> list[str]:
+        """
+        Whoever has this RPC answered now: addresses.
+
+        Not by a handler that asks for its connection: what others have put over it need not pass
+        one on.
+        """
+        comms: dict[Any, Any] = getattr(self._scheduler, "_comms", {}) if op else {}
+        return sorted({str(comm.peer_address) for comm, its in comms.items() if its == op})
+
+    def _note(
+        self,
+        verb: str,
+        pinned: list[tuple[WorkerState, list[str]]],
+        stimulus: str,
+        callers: list[str],
+    ) -> None:
         told = [f"{ws.name} ({', '.join(by)})" for ws, by in pinned[:SHOWN]]
         if len(pinned) > SHOWN:
             told.append(f"{len(pinned) - SHOWN} more")
-        caller = f" at {_caller.get()}" if _caller.get() else ""
+        caller = f" at {' or '.join(callers)}" if callers else ""
         call = f" ({stimulus})" if stimulus else ""
         message = f"somebody{caller}{call} named pinned workers to {verb}, and was obeyed: "
         names = [str(ws.name) for ws, _ in pinned]
         self._agent.notes.add(wire.N_PINS_OVERRIDDEN, message + "; ".join(told), names)
 
 
-def named(handler: Call) -> Call:
-    """
-    The handler, which also knows who calls: a server hands the connection to a handler whose first
-    argument is called `comm` (`distributed.core._expects_comm`).
+def _readable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments with a list for each iterator, which can be read but once."""
 
-    One that takes `serializers` or the connection itself is left alone: the server asks for both by
-    the names of its arguments.
-    """
-    arguments = inspect.signature(handler).parameters
-    if "comm" in arguments or "serializers" in arguments:
-        return handler
+    def readable(value: Any) -> Any:
+        return list(value) if isinstance(value, Iterator) else value
 
-    async def handled(comm: Any, **kwargs: Any) -> Any:
-        before = _caller.set(str(getattr(comm, "peer_address", "")))
-        try:
-            return await handler(**kwargs)
-        finally:
-            _caller.reset(before)
-
-    return handled
+    return tuple(map(readable, args)), {name: readable(value) for name, value in kwargs.items()}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from distributed import Client, Nanny, Scheduler, Worker
+from distributed.core import rpc
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
@@ -206,3 +209,63 @@ async def test_what_others_have_wrapped_since_stays(s: Any) -> None:
     uninstall(s)
 
     assert theirs is s.handlers["retire_workers"]
+
+
+@pytest.mark.parametrize("how", ["workers", "names", "first"])
+@gen_cluster(client=True, nthreads=TWO)
+async def test_workers_may_be_named_by_what_can_be_read_once(
+    c: Any, s: Any, a: Any, b: Any, how: str
+) -> None:
+    install(s)
+    if how == "workers":
+        retired = await s.retire_workers(workers=(address for address in [a.address]))
+    elif how == "names":
+        retired = await s.retire_workers(names=(name for name in [a.name]))
+    else:
+        retired = await s.retire_workers(iter([a.address]))
+
+    assert [a.address] == list(retired)
+    assert [b.address] == list(s.workers)
+
+
+def wrapped(stock: Any) -> dict[str, Callable[..., Any]]:
+    """Ways in which other people's code may lie over a handler."""
+
+    async def plain(**kwargs: Any) -> Any:
+        return await stock(**kwargs)
+
+    async def named(workers: Any = None, **kwargs: Any) -> Any:
+        return await stock(workers, **kwargs)
+
+    both = {"plain": plain, "named": named}
+    return both | {f"{name} like it": functools.wraps(stock)(f) for name, f in both.items()}
+
+
+@pytest.mark.parametrize("how", wrapped(print))
+@gen_cluster(client=True, nthreads=TWO)
+async def test_others_may_wrap_it_and_it_is_obeyed(
+    c: Any, s: Any, a: Any, b: Any, how: str
+) -> None:
+    agent = install(s)
+    await pin(s, a)
+    s.handlers["retire_workers"] = wrapped(s.handlers["retire_workers"])[how]
+
+    retired = await c.retire_workers(workers=[a.address])
+
+    assert [a.address] == list(retired)
+    assert [BROKEN] == notes(agent)
+    assert "at tcp://127.0.0.1" in agent.notes.since(0)[0]["message"]
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_others_may_wrap_what_clients_ask_first(c: Any, s: Any, a: Any, b: Any) -> None:
+    install(s)
+    ours = s.handlers["identity"]
+
+    async def theirs(**kwargs: Any) -> Any:
+        return ours(**kwargs)
+
+    s.handlers["identity"] = theirs
+
+    async with rpc(s.address) as link:
+        assert s.id == (await link.identity())["id"]

@@ -122,8 +122,8 @@ class Identity(Relief):
         return dict(self._counts)
 
     # Server.handle_comm gives `comm` to handlers whose first argument is called so, and
-    # `serializers` to those that have an argument of that name.
-    def identity(self, comm: Any, serializers: Any = None, **request: Any) -> Any:
+    # `serializers` to those that have an argument of that name. Others who call it have neither.
+    def identity(self, comm: Any = None, serializers: Any = None, **request: Any) -> Any:
         """The handler: kept frames, or whatever stock code answers."""
         if self._is_on:
             try:
@@ -138,7 +138,8 @@ class Identity(Relief):
 
     def _may_be_kept(self, comm: Any, serializers: Any, request: dict[str, Any]) -> bool:
         return (
-            (not request or (self._takes_n and request == {"n_workers": -1}))
+            comm is not None
+            and (not request or (self._takes_n and request == {"n_workers": -1}))
             and (serializers is None or FAMILY in serializers)
             # A websocket's handler does not say its scheme.
             and (comm.peer_address.startswith(SCHEMES) or isinstance(comm, WSHandlerComm))
