@@ -14,7 +14,7 @@ from dask_adaptive_agent.announced import Announced
 from dask_adaptive_agent.answering import Parts, guarded
 from dask_adaptive_agent.barriers import Barriers
 from dask_adaptive_agent.choice import ShuffleChoice
-from dask_adaptive_agent.closing import ANY, Closing
+from dask_adaptive_agent.closing import Closing
 from dask_adaptive_agent.cordons import Cordons
 from dask_adaptive_agent.demand import DemandView
 from dask_adaptive_agent.drain import Terms
@@ -280,7 +280,7 @@ class Agent:
         leaving = self.leaving()
         staying = [entry.ws for address, entry in entries.items() if address not in leaving]
         # Fail closed: nobody may go.
-        return self.parts.section("who may go", lambda: self.closing.closable(ANY, staying), [])
+        return self.parts.section("who may go", lambda: self.closing.offered(staying), [])
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:
         """Those of `workers` that nothing holds; none when that can't be known (fail closed)."""

@@ -11,6 +11,7 @@ import math
 import pickle
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
+from functools import wraps
 from itertools import accumulate, compress
 from operator import attrgetter, is_, not_
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,7 @@ from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import patching
-from dask_adaptive_agent.patching import Patches
+from dask_adaptive_agent.patching import Call, Patches
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -126,11 +127,44 @@ class Closing:
         self._in_order = InOrder()
         #: Whose hook says what `free` says; not asked twice.
         self.own_plugin: object = None
+        #: The method as `install` leaves it, where nobody else's rule is below.
+        self._ours: Call | None = None
 
     def install(self, patches: Patches) -> None:
         # `retire_workers` and `adaptive_target` call the method, others the handler.
-        patches.put(patching.WORKERS_TO_CLOSE, lambda stock: self)
-        patches.put(patching.WORKERS_TO_CLOSE_RPC, lambda stock: self)
+        patch = patches.put(patching.WORKERS_TO_CLOSE, self._over)
+        if patching.is_upstreams(patch.stock):
+            self._ours = self._scheduler.workers_to_close
+        patches.put(patching.WORKERS_TO_CLOSE_RPC, self._over)
+
+    def _over(self, stock: Call) -> Call:
+        if patching.is_upstreams(stock):
+            return self
+
+        @wraps(stock)
+        def by_rule(*args: Any, **kwargs: Any) -> list[Any]:
+            return self._of_rule(stock(*args, **kwargs), kwargs.get("attribute", "address"))
+
+        return by_rule
+
+    def _of_rule(self, named: Any, attribute: str) -> list[Any]:
+        """Those of somebody's own answer that nothing holds, and that do not leave already."""
+        try:
+            free = self._free(list(in_service(self._scheduler, self._leaving())))
+            allowed = {getattr(ws, attribute) for ws in free}
+            return [one for one in named if one in allowed]
+        except Exception:
+            logger.exception("Cannot tell which workers may go; holding all workers")
+            return []
+
+    def offered(self, holders: Collection[WorkerState]) -> list[WorkerState]:
+        """Whoever may go, as `workers_to_close` says without arguments; see `closable`."""
+        method = self._scheduler.workers_to_close
+        if method is self._ours or patching.is_upstreams(method):
+            return self.closable(ANY, holders)
+        # Somebody's own rule, or what he has put over ours since.
+        named = set(self._of_rule(method(), "address"))
+        return [ws for ws in holders if ws.address in named]
 
     def __call__(
         self,

@@ -409,11 +409,20 @@ def _answers_by_n(scheduler: Any, stock: Any) -> None:
         raise Mismatch("workers_to_close(n=0) names workers")
 
 
+def is_upstreams(stock: Any) -> bool:
+    """Whether a call or a property is upstream's own code."""
+    function = getattr(stock, "fset", None) or getattr(stock, "fget", None) or stock
+    function = getattr(function, "__func__", function)
+    # `functools.wraps` copies the module's name to wrappers, but not where they were written.
+    written = getattr(function, "__globals__", {}).get("__name__", "")
+    named = getattr(function, "__module__", "")
+    return all(str(module).startswith("distributed.") for module in (written, named))
+
+
 def _is_upstreams(scheduler: Any, stock: Any) -> None:
     """It is upstream's own, not another package's, which ours would replace as well."""
-    function = getattr(stock, "fset", None) or getattr(stock, "fget", None) or stock
-    if not str(getattr(function, "__module__", "")).startswith("distributed."):
-        raise Mismatch(f"{function!r:.80} is not upstream's")
+    if not is_upstreams(stock):
+        raise Mismatch(f"{stock!r:.80} is not upstream's")
 
 
 def relief(name: str) -> str:
@@ -453,7 +462,8 @@ REGISTER_WORKER_RPC = Target(
 )
 _CLOSING = (
     "Pinned workers are never offered, workers that are leaving are not counted, and 5,000 workers "
-    "cost a fifth. What fails is answered by stock code."
+    "cost a fifth. What fails is answered by stock code. Somebody else's rule is asked, if one is "
+    "there already."
 )
 WORKERS_TO_CLOSE = Target("Scheduler", "workers_to_close", _CLOSING, guard=_answers_by_n)
 WORKERS_TO_CLOSE_RPC = Target(_RPC, "workers_to_close", _CLOSING, guard=_answers_by_n)

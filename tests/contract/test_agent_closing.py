@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import AsyncIterator
+from functools import wraps
 from operator import attrgetter
 from typing import Any
 
@@ -282,3 +283,51 @@ async def test_workers_that_come_and_go_between_questions_are_known(s: Any) -> N
             fake_worker(s, i)
         for request in ({}, {"n": 2}, {"n": 45}, {"target": 3}):
             assert type(s).workers_to_close(s, **request) == s.workers_to_close(**request)
+
+
+class Choosy(Scheduler):
+    """Somebody's own rule: the first worker never goes."""
+
+    def workers_to_close(self, **request: Any) -> list[Any]:  # type: ignore[override]
+        first = next(iter(self.workers), "")
+        return [a for a in super().workers_to_close(**request) if a != first]
+
+
+def choose(s: Any, how: str) -> None:
+    """The same by other means."""
+    stock = s.workers_to_close
+
+    def rule(**request: Any) -> list[Any]:
+        first = next(iter(s.workers), "")
+        return [a for a in stock(**request) if a != first]
+
+    if how == "handler":
+        s.handlers["workers_to_close"] = rule
+    else:
+        s.workers_to_close = wraps(stock)(rule) if how == "like upstream's" else rule
+
+
+@pytest.mark.parametrize("how", ["method", "handler", "subclass", "like upstream's", "since"])
+async def test_somebodys_own_rule_decides(how: str) -> None:
+    """Less what is pinned; and what the operator is told is no more than the rule says."""
+    kind = Choosy if how == "subclass" else Scheduler
+    async with kind(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        s: Any = scheduler
+        if how == "since":
+            install(s)
+        if how != "subclass":
+            choose(s, how)
+        _, pinned, free = (fake_worker(s, i) for i in range(3))
+        theirs = s.workers_to_close
+        agent = install(s)
+        agent.pins.pin([pinned.address], source=wire.MANUAL, owner="o", reason="", ttl_s=60)
+
+        asked = s.handlers["workers_to_close"] if how == "handler" else s.workers_to_close
+        offered = s.handlers[wire.OBSERVE]()["closable"]
+
+        assert [free.address] == asked(n=3)
+        if how != "handler":
+            assert [agent.roster.entries[free.address].slot] == offered
+        uninstall(s)
+        assert theirs == s.workers_to_close
+        clear_workers(s)
