@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 from typing import TYPE_CHECKING, Any
 
-from dask_adaptive_agent import __version__
+from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.inmemory import find
 from dask_adaptive_agent.plugin import AdaptivePlugin
@@ -25,9 +25,10 @@ def install(scheduler: Scheduler) -> Agent:
     Harmless when it runs already (preload and RPC may race). An agent of another version is taken
     out first. When anything fails, the scheduler is left as it was.
     """
-    running: Any = scheduler.plugins.get(AdaptivePlugin.name)
+    running = _running(scheduler)
     if running is not None:
-        if getattr(running, "version", None) == __version__:
+        is_whole = scheduler.plugins.get(AdaptivePlugin.name) is running
+        if is_whole and getattr(running, "version", None) == __version__:
             agent: Agent = running.agent
             return agent
         running.uninstall()
@@ -42,9 +43,15 @@ def install(scheduler: Scheduler) -> Agent:
 
 def uninstall(scheduler: Scheduler) -> None:
     """Stop the agent in `scheduler`, if there is one, and put everything back."""
-    running: Any = scheduler.plugins.get(AdaptivePlugin.name)
+    running = _running(scheduler)
     if running is not None:
         running.uninstall()
+
+
+def _running(scheduler: Scheduler) -> Any:
+    """The plugin of the agent that is there, if any: also of one whose plugin was unregistered."""
+    handler = scheduler.handlers.get(wire.HELLO)
+    return scheduler.plugins.get(AdaptivePlugin.name) or getattr(handler, "plugin", None)
 
 
 def install_from_exec(scheduler_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,9 @@ class AdaptivePlugin(SchedulerPlugin):
 
     def install(self) -> None:
         scheduler: Any = self.agent.scheduler
-        self._handlers = self.agent.handlers()
+        self._handlers = {
+            name: self._while_in_place(handler) for name, handler in self.agent.handlers().items()
+        }
         scheduler.handlers.update(self._handlers)
         self.agent.closing.own_plugin = self
         self.agent.install()
@@ -60,6 +63,25 @@ class AdaptivePlugin(SchedulerPlugin):
             if scheduler.handlers.get(name) is handler:
                 del scheduler.handlers[name]
         self.agent.patches.close()
+
+    def _while_in_place(self, handler: Any) -> Any:
+        """
+        The handler, but for a plugin that somebody has unregistered: that is not told to plugins.
+
+        It hears of nothing any more, so the first message takes the rest out; the answer is that of
+        a scheduler that has no such handler.
+        """
+
+        @functools.wraps(handler)
+        def answer(**request: Any) -> Any:
+            if self.agent.scheduler.plugins.get(self.name) is self:
+                return handler(**request)
+            logger.warning("The plugin %s was unregistered: the agent goes, too", self.name)
+            self.uninstall()
+            return None
+
+        answer.plugin = self  # type: ignore[attr-defined]
+        return answer
 
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]

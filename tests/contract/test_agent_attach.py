@@ -23,9 +23,9 @@ from distributed.protocol import pickle as protocol_pickle
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import __version__, preload, wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.attach import install, uninstall
 from dask_adaptive_agent.bootstrap import render, sources
-from support.agent_work import ask
+from support.agent_work import ask, retire, until
 
 ROOT = Path(__file__).parents[2]
 SCHEDULER = """
@@ -258,3 +258,36 @@ def test_importing_the_package_imports_nothing() -> None:
     code = "import sys, dask_adaptive_agent.preload; assert 'distributed' not in sys.modules"
     path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
     subprocess.run([sys.executable, "-c", code], check=True, env=path)
+
+
+async def unregister(s: Any, client: Any) -> None:
+    """By Dask's own means; older clients have none."""
+    if hasattr(client, "unregister_scheduler_plugin"):
+        await client.unregister_scheduler_plugin("dask-adaptive")
+    else:
+        s.remove_plugin(name="dask-adaptive")
+
+
+@pytest.mark.parametrize("then", ["asked", "attached", "detached"])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_an_agent_whose_plugin_is_unregistered_goes_as_a_whole(
+    c: Any, s: Any, a: Any, b: Any, then: str
+) -> None:
+    before = dict(s.handlers), dict(s.stream_handlers), dict(s.plugins), set(vars(s))
+    first = install(s)
+    await retire(s, a.name)
+    assert s.workers[a.address] not in s.running
+
+    await unregister(s, c)
+    if then == "asked":
+        assert s.handlers[wire.OBSERVE](protocol=wire.PROTOCOL) is None
+        assert wire.OBSERVE not in s.handlers
+    elif then == "attached":
+        assert first is not install(s)
+        uninstall(s)
+    else:
+        uninstall(s)
+
+    assert {} == first.patches.in_force()
+    assert before == (dict(s.handlers), dict(s.stream_handlers), dict(s.plugins), set(vars(s)))
+    await until(lambda: len(s.running) == 2)
