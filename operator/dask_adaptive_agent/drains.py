@@ -255,8 +255,9 @@ class Drains:
         """Stop all; back to service unless the scheduler itself closes."""
         for drain in list(self.ongoing.values()):
             drain.end(is_gone=is_closing)
-        for task in self._background:
-            task.cancel()
+        if is_closing:  # else whoever has outlived its lifetime still has to go
+            for task in self._background:
+                task.cancel()
 
     def obstacle_to(self, ws: WorkerState) -> Veto | None:
         """Why a worker that is not pinned could not be retired now, without waiting for tasks."""

@@ -11,7 +11,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import drain, lifespan, wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.attach import install, uninstall
 from support.agent_quota import limit
 from support.agent_work import (
     RUNS,
@@ -313,6 +313,31 @@ async def test_a_lifetime_that_passes_while_a_worker_is_drained_is_not_forgotten
 
         await until(lambda: w.address not in s.workers)
         await asyncio.wait_for(w.finished(), 20)
+
+
+@pytest.mark.parametrize("when", ["drained", "waits"])
+@gen_cluster(client=True, nthreads=TWO, timeout=60)
+async def test_a_lifetime_that_is_over_when_the_agent_goes_is_not_forgotten(
+    c: Any, s: Any, a: Any, b: Any, when: str
+) -> None:
+    """Nor where the worker has said so, and waits for a task."""
+    install(s)
+    async with Worker(s.address, name="w", nthreads=1, lifetime="1 s") as w:
+        if when == "drained":
+            await until_state(s, "w", wire.DRAINED)
+            await until(lambda: w.status == Status.closing_gracefully)
+        else:
+            task = c.submit(slow, 1, 3.0, workers=["w"], allow_other_workers=True)
+            await until(lambda: w.state.executing_count)
+        await until(lambda: _is_over(s.workers[w.address]))
+
+        uninstall(s)
+
+        await until(lambda: w.address not in s.workers)
+        await asyncio.wait_for(w.finished(), 20)
+        if when == "waits":
+            await task
+    assert 2 == len(s.running)
 
 
 def _is_over(ws: Any) -> bool:
