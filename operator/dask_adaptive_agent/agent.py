@@ -121,6 +121,7 @@ class Agent:
             is_leaving=self.is_leaving,
             in_shuffle=lambda address: address in self._held_by_shuffles(),
             are_arriving=lambda: bool(self.announced.arriving),
+            expect_gates=self.expect_gates,
             tell=self.notes.add,
             clock=self.clock,
         )
@@ -235,7 +236,6 @@ class Agent:
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
     def limit(self, request: Request) -> wire.LimitAnswer:
-        self.expect_gates()
         session = text(request, "session")
         if session != self.session:
             raise Invalid(f"session {shown(session)} has ended; observe, then send limits for that")
@@ -391,7 +391,7 @@ class Agent:
         self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
 
     def expect_gates(self) -> None:
-        """From the first message on that may take a worker out of service."""
+        """From the first cordon on, or the first message that may begin a drain."""
         if "gates" not in self.features:
             self._add_feature("gates", self._hear_of_gates)
 

@@ -81,6 +81,7 @@ class Cordons:
         is_leaving: Whether an address is on its way out by our own doing, or with our help.
         in_shuffle: Whether an address takes part in a P2P shuffle.
         are_arriving: Whether workers are on their way.
+        expect_gates: Has what workers say of their own status heard, from the first cordon on.
         tell: Makes a note: kind, message, names of workers.
         clock: Seconds that never go backwards.
     """
@@ -96,6 +97,7 @@ class Cordons:
         is_leaving: Callable[[str], bool],
         in_shuffle: Callable[[str], bool],
         are_arriving: Callable[[], bool],
+        expect_gates: Callable[[], None],
         tell: Callable[[str, str, Sequence[str]], None],
         clock: Callable[[], float],
     ) -> None:
@@ -114,6 +116,7 @@ class Cordons:
         self._is_pinned = is_pinned
         self._is_leaving = is_leaving
         self._in_shuffle = in_shuffle
+        self._expect_gates = expect_gates
         self._tell = tell
         self._clock = clock
         #: Cordoned since the last request, out of service ever since, and no longer in our hands:
@@ -324,6 +327,7 @@ class Cordons:
             if ws.status not in IN_SERVICE or self._is_leaving(ws.address):
                 return False
             gate = self.gate(ws)
+        self._expect_gates()  # nobody need have said anything: a worker's lifetime is enough
         mover = Mover(self._scheduler, ws, self._clock)
         self.ongoing[ws.address] = Cordon(gate, why, self._clock(), mover)
         gate.thaw()

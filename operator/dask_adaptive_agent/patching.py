@@ -449,7 +449,7 @@ STATUS_CHANGE = Target(
     "worker-status-change",
     "A worker that is drained or cordoned reports `running` when its memory monitor resumes it. "
     "That does not bring it back to service.",
-    when="from the first drain or limit on",
+    when="from the first drain or cordon on",
     guard=_takes("status", "worker", "stimulus_id"),
 )
 REGISTER_WORKER_RPC = Target(

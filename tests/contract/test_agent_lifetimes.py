@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from distributed import LocalCluster, Worker, wait
+from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import lifespan
@@ -63,6 +64,27 @@ async def test_what_it_would_not_finish_is_not_given_to_it(c: Any, s: Any, a: An
         await wait(futures)
 
         assert {a.address} == {ws.address for f in futures for ws in s.tasks[f.key].who_has}
+
+
+@gen_cluster(client=True, nthreads=ONE, config=CONFIG)
+async def test_a_memory_monitor_brings_no_such_worker_back(c: Any, s: Any, a: Any) -> None:
+    """No operator has said anything, so nothing else has told the agent to hear of pauses."""
+    agent = install(s)
+    await c.submit(slow, 0, 0)
+    async with Worker(s.address, name="w", nthreads=1, lifetime="300 s") as w:
+        ws = s.workers[w.address]
+        await until(lambda: agent.cordons.deadlines.have_ends)
+        s.task_prefixes["slow"].duration_average = 1e6
+        running = c.submit(slow, "hold", 3, workers=[a.address])
+        await until(lambda: ws.status == Status.closing_gracefully)
+
+        for status in (Status.paused, Status.running):
+            w.status = status
+            await asyncio.sleep(0.1)  # it says so at once
+            assert Status.closing_gracefully == ws.status
+        futures = c.map(slow, range(1, 5), delay_s=0)
+        await wait([*futures, running])
+        assert {a.address} == {one.address for f in futures for one in s.tasks[f.key].who_has}
 
 
 @gen_cluster(client=True, nthreads=[], config=CONFIG)
