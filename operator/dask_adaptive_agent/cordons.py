@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -46,8 +47,8 @@ AT_ONCE, BEGUN_AT_ONCE = 100, 20
 #: One look begins to ask workers for their tasks for no longer than this, in seconds.
 MOVE_S = 0.002
 
-#: A worker with another status is on its way out, or not there yet.
-IN_SERVICE = (Status.running, Status.paused)
+#: A worker with another status is on its way out.
+IN_SERVICE = (Status.init, Status.running, Status.paused)
 
 
 class Why(NamedTuple):
@@ -235,7 +236,12 @@ class Cordons:
         return "" if cordon is None else cordon.why.message
 
     def worker_joined(self, entry: Entry) -> None:
+        """It is given tasks as soon as it runs, so whether its end allows that is seen now."""
         self._apply_to(entry)
+        if entry.ends_at < math.inf:
+            self.deadlines.refresh(anew=not self.deadlines.have_ends)
+            self.reached(entry)
+            self._hasten()
 
     def worker_left(self, address: str) -> None:
         entry = self._entries.get(address)

@@ -81,7 +81,7 @@ class Deadlines:
         #: What the longest unfinished kind takes of those that somebody in service can finish.
         self._needed_s = 0.0
         self._reach_s = math.inf  # how long the longest-lived worker in service still lives
-        #: Kinds that nobody has asked for now, and that some worker in service is too short for.
+        #: Kinds that nobody has asked for now, and that some worker is too short for.
         self._absent: list[Kind] = []
         self._look_at = self._search_at = -math.inf
         self._generation = -1  # of the limits, at the last look
@@ -109,10 +109,10 @@ class Deadlines:
         there, _ = self._kinds()
         return max([kind.expected_s for kind in there], default=0.0)
 
-    def refresh(self) -> None:
+    def refresh(self, *, anew: bool = False) -> None:
         """Look at workers and kinds of tasks, if limits are new or the last look is long ago."""
         now = self._clock()
-        if now < self._look_at and self._limits.generation == self._generation:
+        if not anew and now < self._look_at and self._limits.generation == self._generation:
             return
         self._generation = self._limits.generation
         self._look_at = now + LOOK_S
@@ -131,7 +131,7 @@ class Deadlines:
             self._needed_s, self._absent = 0.0, []
 
     def graph_added(self) -> bool:
-        """A graph has come: whether it has tasks that some worker in service is too short for."""
+        """A graph has come: whether it has tasks that some worker is too short for."""
         if not self._absent:
             return False
         states = (*UNFINISHED, "released")
@@ -152,7 +152,8 @@ class Deadlines:
             if e.ws.status is running or is_cordoned(e.ws.address)
         ]
         reach_s = max(in_service, default=0.0)
-        shortest_s = min(in_service, default=math.inf)
+        # One that registers runs before the next look.
+        shortest_s = min([e.ends_at - now for e in self._entries.values() if e.ends_at > since])
         profiles = self._limits.profiles
         self.may_wait = self._may_wait(now)
         if self.may_wait:

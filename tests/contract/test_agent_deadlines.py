@@ -80,6 +80,30 @@ def test_a_worker_that_ends_too_soon_gets_no_task(saturation: float, count: int)
     run()
 
 
+@gen_cluster(client=True, nthreads=ONE)
+async def test_nor_does_one_that_joins(c: Any, s: Any, a: Any) -> None:
+    """A nanny starts a worker anew, but its pod ends when it ends; nobody else has an end."""
+    install(s)
+    await known(c, s)
+    await limit(s, {"w": LEFT_S})
+    futures = [c.submit(slow, i, 0.2, key=f"slow-{i}") for i in range(1, 12)]
+    async with Worker(s.address, name="w", nthreads=1) as w:
+        await wait(futures)
+        assert {str(a.name)} == ran_on(s, futures)
+        await until(lambda: s.workers[w.address] in s.running)  # nothing is too long any more
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_one_that_joins_alone_runs_what_is_there(c: Any, s: Any) -> None:
+    install(s)
+    future = c.submit(slow, 1, 0, key="slow-1")
+    await until(lambda: "slow" in s.task_prefixes)
+    s.task_prefixes["slow"].duration_average = LONG_S
+    await limit(s, {"w": LEFT_S})
+    async with Worker(s.address, name="w", nthreads=1):
+        await asyncio.wait_for(wait(future), 5)
+
+
 @gen_cluster(client=True, nthreads=TWO)
 async def test_data_does_not_bind_a_task_to_a_worker_that_ends_too_soon(
     c: Any, s: Any, a: Any, b: Any
