@@ -144,7 +144,11 @@ class Drains:
         the same bound. Never raises; cancelled, the worker is back in service.
         """
         ws = self._scheduler.workers.get(address)
-        if ws is None or self._lifetime_s() <= 0:
+        if ws is None:
+            return
+        if self._lifetime_s() <= 0:
+            # Stock code moves its data now: the end of a cordon must not bring it back meanwhile.
+            self._cordons.hand_over(address)
             return
         drain: Drain | None = None
         try:

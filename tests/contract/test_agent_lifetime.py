@@ -11,7 +11,8 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install
-from support.agent_work import RUNS, ask, leave, slow, until
+from support.agent_quota import limit
+from support.agent_work import RUNS, ask, leave, nobody_fetches_from, slow, until
 
 TWO = [("127.0.0.1", 1)] * 2
 PIN = {"source": wire.MANUAL, "owner": "operator", "reason": "test", "ttl_ms": 60_000}
@@ -110,6 +111,33 @@ async def test_stock_goes_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
 
     assert a.address not in s.workers
     assert [] == agent.notes.since(0)  # by its owner's decision, not by a call
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_by_stock_code_a_cordoned_worker_does_not_come_back(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """Its limit is lifted while its data moves: it would get tasks that it does not start."""
+    agent = install(s)
+    await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
+    await wait(c.submit(slow, 1, 0, workers=[a.address]))
+    data = c.submit(slow, 2, 0, workers=[a.address])
+    await wait(data)
+    await limit(s, [a], 1)
+    assert {a.address} == set(agent.cordons.ongoing)
+    may_fetch = nobody_fetches_from(a)
+    closing = asyncio.ensure_future(a.close_gracefully())
+    await until(lambda: a.status == Status.closing_gracefully)
+    await asyncio.sleep(0.1)  # it confirms that
+
+    await limit(s, [], 0)
+    futures = c.map(slow, range(10, 20), delay_s=0)
+    await asyncio.wait_for(wait(futures), 10)
+
+    assert Status.closing_gracefully == s.workers[a.address].status
+    may_fetch.set()
+    await closing
+    await data
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
