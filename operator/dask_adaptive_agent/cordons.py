@@ -41,8 +41,12 @@ ORDER = (wire.S_PATTERN, wire.S_FAILURES, wire.S_TASKS)
 #: Of a worker that is short of time. Not on the wire: those are `Meters.too_short`.
 SHORT = "short"
 
-#: Of those that are cordoned so many are seen to in one look, and so many may be begun.
-AT_ONCE, BEGUN_AT_ONCE = 100, 20
+#: Of those that are cordoned so many are seen to in one look.
+AT_ONCE = 100
+
+#: One look cordons workers that are short of time for no longer than this, in seconds, and goes on
+#: with the next ones so much later: they are given tasks meanwhile.
+BEGIN_S, NEXT_S = 0.003, 0.01
 
 #: One look begins to ask workers for their tasks for no longer than this, in seconds.
 MOVE_S = 0.002
@@ -127,6 +131,8 @@ class Cordons:
         self._applied = -1  # which limits
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None  # None: not started, or closed
+        #: Those that the last look has found to be short of time, and has not come to.
+        self._still_short: Iterator[Entry] | None = None
 
     def start(self) -> None:
         """Look by itself from now on."""
@@ -301,9 +307,14 @@ class Cordons:
                     at_limit.append((order, -entry.runs, entry.slot, entry))
         return [entry for *_, entry in sorted(at_limit, key=lambda row: row[:3])]
 
-    def _begin(self, entries: Iterable[Entry]) -> None:
+    def _begin(self, entries: Iterable[Entry], most_s: float = math.inf) -> bool:
+        """Cordon them, for no longer than that; whether all of them have had their turn."""
+        until = self._clock() + most_s
         for entry in entries:
             self.reached(entry)
+            if self._clock() > until:
+                return False
+        return True
 
     def _has_room(self, address: str = "") -> bool:
         out = {a for a, c in self.ongoing.items() if c.why.is_bounded} | self._taken
@@ -459,26 +470,30 @@ class Cordons:
     def _look_alone(self) -> None:
         """What the timer calls."""
         try:
-            self._lease.check()
-            self._apply()
-            self.deadlines.refresh()
-            self._look(AT_ONCE)
-            self._begin(self._next_short())
+            if self._still_short is None:
+                self._lease.check()
+                self._apply()
+                self.deadlines.refresh()
+                self._look(AT_ONCE)
+                self._still_short = iter(self._next_short())
+            is_done = self._begin(self._still_short, BEGIN_S)
+            self._still_short = None if is_done else self._still_short
         except Exception:
             # Fail open: nobody stays out of service because of an error of ours.
             logger.exception("Cannot see to the workers that are cordoned; back to service")
+            self._still_short = None
             for address in list(self.ongoing):
                 self._release(address)
-        self._arm(self._pause_s())
+        finally:
+            self._arm(self._pause_s() if self._still_short is None else NEXT_S)
 
     def _next_short(self) -> list[Entry]:
         ongoing = self.ongoing
-        short = (
+        return [
             e
             for e in self.deadlines.short()
             if e.ws.address not in ongoing and e.ws.status in IN_SERVICE
-        )
-        return list(islice(short, BEGUN_AT_ONCE))
+        ]
 
     def _pause_s(self) -> float:
         pause_s = LOOK_S if self.deadlines.have_ends else SEARCH_S

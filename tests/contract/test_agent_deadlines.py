@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from distributed import Worker, wait
+from distributed.core import Status
+from distributed.scheduler import WorkerState
 from distributed.utils_test import gen_cluster as gen
 from distributed.worker import get_worker
 
@@ -46,6 +48,14 @@ async def known(c: Any, s: Any, prefix: str = "slow", seconds: float = LONG_S) -
     await c.submit(slow, "first", 0, key=f"{prefix}-0")
     RUNS.clear()
     s.task_prefixes[prefix].duration_average = seconds
+
+
+def worker_state(address: str, name: str) -> WorkerState:
+    """A worker on the scheduler's books alone."""
+    return WorkerState(
+        address=address, name=name, status=Status.running, pid=0, nthreads=1, memory_limit=1,
+        local_directory="", nanny="", server_id=name,
+    )  # fmt: skip
 
 
 def ran_on(s: Any, futures: list[Any]) -> set[str]:
@@ -102,6 +112,30 @@ async def test_one_that_joins_alone_runs_what_is_there(c: Any, s: Any) -> None:
     await limit(s, {"w": LEFT_S})
     async with Worker(s.address, name="w", nthreads=1):
         await asyncio.wait_for(wait(future), 5)
+
+
+@gen_cluster(client=True, nthreads=ONE, config={"distributed.scheduler.work-stealing": False})
+async def test_hundreds_that_come_short_of_time_at_once(c: Any, s: Any, a: Any) -> None:
+    """Pods that were made together end together, and no task waits until it is the turn of one."""
+    install(s)
+    await known(c, s, seconds=0.01)
+    many = [worker_state(f"tcp://10.0.{i // 250}.{i % 250}:1", f"w{i}") for i in range(500)]
+    for ws in many:
+        s.workers[ws.address] = ws
+        s.running.add(ws)
+    await limit(s, {ws.name: LEFT_S for ws in many})
+    future = c.submit(slow, 1, 2, key="slow-1", workers=[a.address])
+    await asyncio.sleep(0.6)  # they have been looked at
+    assert not any(ws.status == Status.closing_gracefully for ws in many)
+
+    s.task_prefixes["slow"].duration_average = LONG_S
+    await until(lambda: any(ws.status == Status.closing_gracefully for ws in many))
+    await asyncio.sleep(0.2)
+
+    assert {Status.closing_gracefully} == {ws.status for ws in many}
+    for ws in many:
+        del s.workers[ws.address]
+    await future
 
 
 @gen_cluster(client=True, nthreads=TWO)
