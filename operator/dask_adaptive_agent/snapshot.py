@@ -210,7 +210,7 @@ def _shuffle_pin_row(agent: Agent, entries: dict[str, Entry], run: ShuffleRun) -
 
 
 def _ms(seconds: float) -> int:
-    return max(0, int(seconds * 1000))
+    return whole(seconds * 1000)
 
 
 def _retirements(agent: Agent, entries: dict[str, Entry]) -> list[wire.RetirementRow]:
