@@ -311,7 +311,6 @@ async def test_a_stopped_worker_and_why_one_leaves_are_read(
     assert Reason.TASK_QUOTA is leaving.leaving_reason
     assert "" == leaving.stopped
     assert [1, 2, 3, 4] == sorted(await client.gather(done))
-    assert 2 == len(workers[0].data)
 
 
 async def test_another_ones_words_are_no_reason(s: Any, workers: list[Any], link: Link) -> None:
