@@ -24,6 +24,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask.base
 import dask.local
 import dask.multiprocessing
@@ -47,6 +48,20 @@ def python(*arguments: str, folder: Path, path: str) -> subprocess.Popen[bytes]:
             [sys.executable, "-m", *arguments], stdout=log, stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}, cwd=folder,
         )  # fmt: skip
+
+
+def forget(dask_scheduler: Any = None) -> None:
+    """
+    Remove tasks that nobody wants, and that have never been run: schedulers keep some for good.
+
+    Tests name their random data alike ("A"), so the next one's would be taken for theirs.
+    """
+    tasks = dask_scheduler.tasks.values()
+    left = {ts.key: "forgotten" for ts in tasks if ts.state == "released" and not ts.who_wants}
+    dask_scheduler.transitions(left, stimulus_id="between-tests")
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a scheduler can't import it
 
 
 class Cluster:
@@ -130,6 +145,8 @@ class Clusters:
             note(id=test, lost=lost)
         if lost or took_s >= timeout_s:
             self.drop()
+        else:
+            self.now.client.run_on_scheduler(forget)
 
     def drop(self) -> None:
         if self.now is not None:
