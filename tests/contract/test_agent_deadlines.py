@@ -190,6 +190,7 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(
     await limit(s, {a.name: LEFT_S})
     await c.gather(c.map(slow, range(12), delay_s=0))
     waiting = c.submit(slow, "hold", 2, workers=[b.address])  # so that such tasks are there
+    await until(lambda: s.workers[b.address].processing)
     clock.ahead_s = LEFT_S + 1
     await ask(s, wire.OBSERVE)
     assert [str(a.name)] == (await meters(s))["too_short"]

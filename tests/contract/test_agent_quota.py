@@ -162,7 +162,8 @@ async def stolen(c: Any, s: Any, workers: Any) -> list[Any]:
     for w in workers[:-1]:
         s.handle_worker_status_change(Status.paused, w.address, "test")
     delay_s = 0.05 * workers[0].state.nthreads
-    futures = [c.submit(runs, i, delay_s, key=f"kind{i}-{i}") for i in range(60)]
+    keys = [f"kind{i}-{i}" for i in range(60)]
+    futures: list[Any] = c.map(runs, range(60), [delay_s] * 60, key=keys)  # all at once
     await until(lambda: len(s.workers[workers[-1].address].processing) > 50)
     for w in workers[:-1]:
         s.handle_worker_status_change(Status.running, w.address, "test")

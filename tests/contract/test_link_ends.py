@@ -172,7 +172,7 @@ async def test_a_refusal_is_an_error_in_the_agents_own_words(s: Any, link: Link)
 async def test_a_busy_worker_is_retired_only_if_that_is_said(
     s: Any, client: Any, workers: list[Any], link: Link
 ) -> None:
-    task = client.submit(slow, 1, 1.0, workers=["a"], allow_other_workers=True)
+    task = client.submit(slow, 1, 3.0, workers=["a"], allow_other_workers=True)
     await until(lambda: bool(s.workers[workers[0].address].processing), "it runs")
 
     refused = await link.retire(["a"], POLICY, Reason.UNDERUTILIZED)
