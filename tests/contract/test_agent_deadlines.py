@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from distributed import Worker, wait
 from distributed.core import Status
-from distributed.scheduler import WorkerState
 from distributed.utils_test import gen_cluster as gen
 from distributed.worker import get_worker
 
@@ -20,6 +19,7 @@ from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.attach import install, uninstall
 from dask_adaptive_agent.plugin import AdaptivePlugin
 from support.agent_deadlines import Clock, limit, meters, notes
+from support.agent_fakes import fake_worker
 from support.agent_work import RUNS, ask, slow, until
 
 #: No wait of a test may take longer: a hang is a failure.
@@ -48,14 +48,6 @@ async def known(c: Any, s: Any, prefix: str = "slow", seconds: float = LONG_S) -
     await c.submit(slow, "first", 0, key=f"{prefix}-0")
     RUNS.clear()
     s.task_prefixes[prefix].duration_average = seconds
-
-
-def worker_state(address: str, name: str) -> WorkerState:
-    """A worker on the scheduler's books alone."""
-    return WorkerState(
-        address=address, name=name, status=Status.running, pid=0, nthreads=1, memory_limit=1,
-        local_directory="", nanny="", server_id=name,
-    )  # fmt: skip
 
 
 def ran_on(s: Any, futures: list[Any]) -> set[str]:
@@ -126,10 +118,7 @@ async def test_hundreds_that_come_short_of_time_at_once(c: Any, s: Any, a: Any) 
     """Pods that were made together end together, and no task waits until it is the turn of one."""
     install(s)
     await known(c, s, seconds=0.01)
-    many = [worker_state(f"tcp://10.0.{i // 250}.{i % 250}:1", f"w{i}") for i in range(500)]
-    for ws in many:
-        s.workers[ws.address] = ws
-        s.running.add(ws)
+    many = [fake_worker(s, i) for i in range(500)]
     await limit(s, {ws.name: LEFT_S for ws in many})
     future = c.submit(slow, 1, 2, key="slow-1", workers=[a.address])
     await asyncio.sleep(0.6)  # they have been looked at
@@ -142,7 +131,7 @@ async def test_hundreds_that_come_short_of_time_at_once(c: Any, s: Any, a: Any) 
     assert time.monotonic() - begun < 2  # 10 s and more where each look took twenty
 
     for ws in many:
-        del s.workers[ws.address]
+        del s.workers[ws.address], s.aliases[ws.name]
     await future
 
 

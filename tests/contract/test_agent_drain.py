@@ -326,7 +326,8 @@ async def test_a_retirement_nobody_asks_about_is_cancelled(c: Any, s: Any, a: An
     for _ in range(4):
         await asyncio.sleep(0.25)
         assert 1 == len((await ask(s, wire.OBSERVE, renew=True))["retirements"])
-    await until(lambda: s.workers[a.address].status == Status.running)
+    # A lease, and as long beyond it as ever.
+    await until(lambda: s.workers[a.address].status == Status.running, timeout_s=2.6)
 
     await until(lambda: a.status == Status.running)
     assert not (await ask(s, wire.OBSERVE))["retirements"]

@@ -14,7 +14,7 @@ import pytest
 from distributed import Worker
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import wire
+from dask_adaptive_agent import shuffle_wait, wire
 from dask_adaptive_agent.attach import install, uninstall
 from dask_adaptive_agent.patching import SHUFFLE_RPC
 from dask_adaptive_agent.shuffle_wait import ShuffleWait
@@ -156,10 +156,14 @@ async def test_waiting_can_be_off(c: Any, s: Any, a: Any) -> None:
 
 @pytest.mark.thorough
 @gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_it_waits_no_longer_than_it_may(c: Any, s: Any, a: Any) -> None:
+async def test_it_waits_no_longer_than_it_may(
+    c: Any, s: Any, a: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine announces late, and is not to be taken for workers that are overdue.
+    monkeypatch.setattr(shuffle_wait, "OVERDUE_S", 0.1)
     agent = install(s)
     waits = watched(agent.shuffle_wait)
-    await ask(s, wire.CONFIGURE, shuffle_wait_ms=4000)
+    await ask(s, wire.CONFIGURE, shuffle_wait_ms=2200)
 
     await announce(s)
     future = rechunked(c)
@@ -170,8 +174,7 @@ async def test_it_waits_no_longer_than_it_may(c: Any, s: Any, a: Any) -> None:
     assert 1 == len(waits)
     (message,) = told(agent)
     assert "0 workers came, its outputs go to 1" in message
-    # On a busy machine its last tenth of a second may be too little for anybody to come.
-    assert "as long as it may" in message or "does not pay" in message
+    assert "as long as it may" in message
     assert not agent.shuffle_wait.ongoing
     assert agent.shuffle_wait._timer is None
 

@@ -303,6 +303,7 @@ async def test_a_stopped_worker_and_why_one_leaves_are_read(
     await wait(done)
     await until(lambda: len(s.running) == 1, "it is stopped")
     stopped = await named(link, "a")
+    assert 2 == len(workers[0].data)  # which leave it as soon as it is retired
     await link.retire(["a"], POLICY, Reason.TASK_QUOTA, busy_ok=True)
     leaving = await named(link, "a")
 
