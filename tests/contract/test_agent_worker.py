@@ -49,6 +49,14 @@ async def until_can_import(client: Any, expected: bool) -> None:
         pass
 
 
+async def until_nanny_runs(client: Any) -> None:
+    """A nanny restarts no worker whose start it has not seen the end of: it looks every 50 ms."""
+    while {"running"} != set(
+        (await client.run(lambda dask_worker: dask_worker.process.status.name, nanny=True)).values()
+    ):
+        pass
+
+
 @gen_cluster(**CLIENT)
 async def test_a_worker_that_joins_can_pin(c: Any, s: Any) -> None:
     install(s)
@@ -103,6 +111,7 @@ async def test_a_nanny_that_restarts_its_worker(c: Any, s: Any) -> None:
     async with bare_worker(s, folder(), kind="Nanny"):
         assert await in_task(c, pin_tasks.hold)
         (before,) = s.workers
+        await until_nanny_runs(c)
         os.kill(await in_task(c, os.getpid), signal.SIGKILL)
         await until(lambda: s.workers and before not in s.workers, 60)
         assert await in_task(c, pin_tasks.hold)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 from support.e2e_cluster import LiveCluster
-from support.e2e_tasks import result
 
 Start = Callable[..., Awaitable[LiveCluster]]
 
@@ -47,8 +46,7 @@ async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start: Start
     assert float(rest_until) > time.time() + 60
 
     await c.edit(idleTimeout="2s")
-    futures = c.client.map(result, range(30), seconds=0.5, pure=False)
-    await c.until_connected(2)
+    futures = await c.grow_to(2, tasks=30)
     assert 30 == len(await c.client.gather(futures))
     await _in_a_notebook(c, "cluster.adapt(minimum=1, maximum=3)")  # people change their minds
 

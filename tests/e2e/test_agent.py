@@ -33,12 +33,13 @@ async def test_a_namespace_that_refuses_the_agent_is_served_by_stock_rpc(
     assert INJECTED not in (await c.scheduler_pod())["metadata"].get("annotations", {})
     assert ("False", "InjectionRefused") == await c.condition("Injected")
 
+    first = await c.grow_to(3, tasks=12)
     names = [f"short-{i}" for i in range(12)]
     short = c.client.map(logged, names, seconds=1.0)
-    await c.until_connected(3)
     long = c.client.submit(held, 7, "go")
+    await c.client.gather(first)
     assert names == await c.client.gather(short)
-    del short
+    del first, short
     await c.until_settled(1)
     assert not long.done()
     await Event("go", c.client).set()

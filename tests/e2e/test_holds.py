@@ -36,8 +36,7 @@ async def test_a_pause_ends_by_itself(start: Start) -> None:
 async def test_scale_in_is_paused_and_scale_out_is_not(start: Start) -> None:
     c = await start(policy={"maxReplicas": 2})
     await c.kubectl("annotate", "daskcluster", c.name, f"{NOTE}/paused-scale-in=true")
-    futures = c.client.map(result, range(20), seconds=0.5, pure=False)
-    await c.until_connected(2)
+    futures = await c.grow_to(2, tasks=20)
     assert 20 == len(await c.client.gather(futures))
     del futures
 
@@ -99,8 +98,7 @@ async def test_a_scheduler_that_starts_anew_is_served_anew(start: Start) -> None
 async def test_a_load_that_comes_and_goes_near_the_window_moves_nothing(start: Start) -> None:
     """A period of 8 s, a window of 10 s: what upstream follows with 5 or 6 changes."""
     c = await start(policy={"maxReplicas": 3, "idleTimeout": "10s"})
-    first = c.client.map(result, range(30), seconds=0.5, pure=False)
-    await c.until_connected(3)
+    first = await c.grow_to(3, tasks=30)
     await c.client.gather(first)
     there = await c.deployments()
     for _ in range(4):

@@ -41,8 +41,7 @@ async def test_of_two_replicas_one_acts_and_the_other_takes_over(
     assert 2 == len(release.pods())
     assert f"pod/{first}" in release.pods()
 
-    results = c.client.map(result, range(40), seconds=0.5, pure=False)
-    await c.until_connected(4)
+    results = await c.grow_to(4, tasks=40)
     await c.client.gather(results)
     long = c.client.submit(result, 0, seconds=15.0, pure=False)
     await c.until_event("Underutilized")  # the fall has begun
@@ -54,8 +53,7 @@ async def test_of_two_replicas_one_acts_and_the_other_takes_over(
 
     assert 100_000 == len(await long)
     assert [100_000] * 40 == [len(r) for r in await c.client.gather(results)]
-    more = c.client.map(result, range(20), seconds=0.5, pure=False)
-    await c.until_connected(4)
+    more = await c.grow_to(4, tasks=20)
     await c.client.gather(more)
     del results, more, long
     await c.until_settled(0)

@@ -19,16 +19,23 @@ NODES = Resource("", "v1", "nodes", "Node")
 
 async def test_workers_come_and_go_with_tasks_running_and_nothing_is_redone(start: Start) -> None:
     c = await start(policy={"maxReplicas": 4})
-    results = c.client.map(result, range(24), seconds=0.5, pure=False)
-    await c.until_connected(4)
+    results = await c.grow_to(4, tasks=24)
     long = c.client.map(held, range(2), event="go", pure=False)
     await c.client.gather(results)
     before = await c.connected()
-    busy = {w.name for w in (await c.observe()).workers if w.processing}
+
+    async def busy() -> set[str]:
+        return {w.name for w in (await c.observe()).workers if w.processing}
+
+    async def are_apart() -> bool:
+        return len(await busy()) == 2
+
+    await c.until(are_apart, "Dask has spread the two long ones")
+    at_work = await busy()
     await c.until_settled(2)  # while the long ones run
 
     assert not any(future.done() for future in long)
-    assert busy == await c.connected()
+    assert at_work == await c.connected()
     assert [100_000] * 24 == [len(r) for r in await c.client.gather(results)]
     await Event("go", c.client).set()
     assert [b"\x00", b"\x01"] == await c.client.gather(long)
@@ -141,8 +148,7 @@ async def test_an_annotated_cluster_needs_no_policy_of_its_own(start: Start) -> 
     wishes = {f"{note}/max-replicas": "2", f"{note}/idle-timeout": "2s"}
     c = await start(policy=None, annotations=wishes)
     await c.until_ready()
-    futures = c.client.map(result, range(40), seconds=0.5, pure=False)
-    await c.until_connected(2)
+    futures = await c.grow_to(2, tasks=40)
     assert 40 == len(await c.client.gather(futures))
     assert (40, 40, 0) == await c.counts()
     del futures

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Event
 
 from dask_adaptive.kube.api import Json, KubeApi
 from dask_adaptive.kube.errors import NotFound
@@ -20,6 +20,7 @@ from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.scheduler.link import Link, connect
 from support.e2e_objects import adaptive_policy
+from support.e2e_tasks import held
 from support.kube_server import Kubectl
 
 #: No single wait of a test may take longer: a machine under load is slow, a hang is a failure.
@@ -224,6 +225,20 @@ class LiveCluster:
             return len(await self.connected()) == count
 
         await self.until(is_there, f"{count} workers are connected")
+
+    async def grow_to(self, workers: int, *, tasks: int) -> list[Any]:
+        """
+        Submit tasks, each of 100 kB, that end once so many workers are connected; their futures.
+
+        Tasks of a fixed length are done before the last pod of a slow node is there.
+        """
+        event = f"{workers} workers ({tasks} tasks)"
+        futures: list[Any] = self.client.map(
+            held, range(tasks), event=event, size=100_000, pure=False
+        )
+        await self.until_connected(workers)
+        await Event(event, self.client).set()
+        return futures
 
     async def until_settled(self, count: int) -> None:
         """`replicas`, Deployments, Dask workers and the status all say the same number."""

@@ -38,12 +38,12 @@ def _by_value() -> tuple[Callable[..., Any], ...]:
 
 
 def _with_arguments() -> tuple[Callable[..., Any], ...]:
-    def held(i: int, event: str) -> bytes:
+    def held(i: int, event: str, size: int = 1) -> bytes:
         """Runs for as long as a test wants."""
         from distributed import Event
 
         assert Event(event).wait(240)
-        return bytes([i])
+        return bytes([i]) * size
 
     def ranked(paths: Sequence[Any], rank: int) -> str:
         """One of many paths, all of which every task gets."""
