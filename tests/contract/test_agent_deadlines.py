@@ -203,6 +203,7 @@ async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(
     await known(c, s)
     await c.gather(c.map(slow, range(12), delay_s=0))
     waiting = c.submit(slow, "hold", 2, workers=[b.address])
+    await until(lambda: waiting.key in s.tasks)
     for at_s in (0.0, 8.0, 16.0, 24.0):
         clock.ahead_s = at_s
         await limit(s, {a.name: 0.001})

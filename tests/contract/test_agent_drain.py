@@ -14,7 +14,17 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install
 from support.agent_quota import limit, stopped
-from support.agent_work import RUNS, ask, leave, retire, slow, until, until_left, until_state
+from support.agent_work import (
+    RUNS,
+    ask,
+    leave,
+    retire,
+    slow,
+    until,
+    until_heard,
+    until_left,
+    until_state,
+)
 
 BUSY = {"busy_ok": True, "reason": "test"}
 ONE_THREAD = [("127.0.0.1", 1)] * 4
@@ -282,10 +292,9 @@ async def test_a_memory_monitor_cannot_bring_a_worker_back(c: Any, s: Any, a: An
     await until(lambda: a.state.executing_count)
     await retire(s, a.name, **BUSY)
 
-    a.status = Status.paused
-    await asyncio.sleep(0.05)
-    a.status = Status.running
-    await asyncio.sleep(0.05)
+    for status in (Status.paused, Status.running):
+        a.status = status
+        await until_heard(s, a)
 
     assert Status.closing_gracefully == s.workers[a.address].status
     await future
@@ -453,6 +462,7 @@ async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answe
     workers = [await Worker(s.address, name=name, nthreads=1) for name in (7, "7", "other")]
     try:
         number = workers[0]
+        await until(lambda: 3 == len(s.running))
         future = c.submit(slow, 1, 0.3, workers=[number.address])
         await until(lambda: number.state.executing_count)
 
@@ -509,6 +519,7 @@ async def test_where_all_are_cordoned_they_take_copies_of_each_other(
     await a.close()
 
     async with Worker(s.address, nthreads=1) as new:
+        await until(lambda: s.workers[new.address] in s.running)
         had = _held(s, b)
         await until_state(s, b.name, wire.DRAINED)
         assert had <= _held(s, new), "one in service comes first"

@@ -20,6 +20,7 @@ from support.agent_work import (
     retire,
     slow,
     until,
+    until_heard,
     until_left,
     until_state,
 )
@@ -418,6 +419,7 @@ async def test_whom_a_name_and_a_host_mean(c: Any, s: Any) -> None:
         Worker(s.address, name="xx-1", nthreads=1) as other,
         Worker(s.address, name=7, nthreads=1) as seven,
     ):
+        await until(lambda: 5 == len(s.running))
 
         async def asked(**request: Any) -> set[tuple[str, str]]:
             answer = await ask(s, wire.LEAVE, ending=False, **request)
@@ -445,10 +447,9 @@ async def test_a_memory_monitor_cannot_bring_it_back(c: Any, s: Any, a: Any, b: 
     await until(lambda: a.state.executing_count)
     await leave(s, a.name)
 
-    a.status = Status.paused
-    await asyncio.sleep(0.05)
-    a.status = Status.running
-    await asyncio.sleep(0.05)
+    for status in (Status.paused, Status.running):
+        a.status = status
+        await until_heard(s, a)
 
     assert Status.closing_gracefully == s.workers[a.address].status
     await future

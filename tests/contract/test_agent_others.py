@@ -322,7 +322,8 @@ async def test_a_lifetime_that_is_over_when_the_agent_goes_is_not_forgotten(
 ) -> None:
     """Nor where the worker has said so, and waits for a task."""
     install(s)
-    async with Worker(s.address, name="w", nthreads=1, lifetime="1 s") as w:
+    async with Worker(s.address, name="w", nthreads=1, lifetime="2 s") as w:
+        await until(lambda: s.workers[w.address] in s.running)
         if when == "drained":
             await until_state(s, "w", wire.DRAINED)
             await until(lambda: w.status == Status.closing_gracefully)

@@ -12,7 +12,10 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.agent import Agent
 from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.plugin import AdaptivePlugin
+from support.agent_deadlines import Clock
 from support.agent_quota import (
     BEFORE,
     fails,
@@ -24,7 +27,7 @@ from support.agent_quota import (
     runs,
     stopped,
 )
-from support.agent_work import RUNS, ask, leave, retire, until, until_left, until_state
+from support.agent_work import RUNS, ask, leave, retire, until, until_heard, until_left, until_state
 
 TWO = [("127.0.0.1", 1)] * 2
 FOUR = [("127.0.0.1", 1)] * 4
@@ -129,6 +132,7 @@ async def test_a_worker_that_nobody_has_named_runs_no_more_than_the_others(
 
     await c.gather(c.map(runs, range(40), delay_s=0.001))
     async with Worker(s.address, nthreads=1) as late:
+        await until(lambda: s.workers[late.address] in s.running)
         await c.gather(c.map(runs, range(100, 140), delay_s=0.001))
 
         assert {a.address: wire.S_TASKS, late.address: wire.S_TASKS} == await stopped(s)
@@ -501,12 +505,14 @@ async def test_a_limit_that_is_lifted_brings_a_worker_back(c: Any, s: Any, a: An
 
 @gen_cluster(client=True, nthreads=TWO)
 async def test_nobody_is_stopped_when_nobody_asks(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    await ask(s, wire.CONFIGURE, lease_ms=300)
+    clock = Clock()
+    AdaptivePlugin(Agent(s, clock)).install()
+    await ask(s, wire.CONFIGURE, lease_ms=60_000)
     await limit(s, [a, b], 1)
     await c.gather([c.submit(runs, w.name, workers=[w.address]) for w in (a, b)])
     await until(lambda: not s.running)
 
+    clock.ahead_s = 61
     await until(lambda: len(s.running) == 2, timeout_s=5)
     assert a.address == await c.submit(runs, 3, workers=[a.address])
     assert {} == await stopped(s)  # whoever asks now: the limits are gone
@@ -522,10 +528,9 @@ async def test_a_memory_monitor_cannot_bring_a_stopped_worker_back(
     await c.submit(runs, 1, workers=[a.address])
     await until(lambda: s.workers[a.address] not in s.running)
 
-    a.status = Status.paused
-    await asyncio.sleep(0.05)
-    a.status = Status.running
-    await asyncio.sleep(0.05)
+    for status in (Status.paused, Status.running):
+        a.status = status
+        await until_heard(s, a)
 
     assert s.workers[a.address] not in s.running
     assert {a.address: wire.S_TASKS} == await stopped(s)

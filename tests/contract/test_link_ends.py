@@ -32,6 +32,7 @@ async def s() -> AsyncIterator[Any]:
 @pytest.fixture
 async def workers(s: Any) -> AsyncIterator[list[Any]]:
     async with Worker(s.address, name="a", nthreads=1) as a, Worker(s.address, name="b") as b:
+        await until(lambda: 2 == len(s.running), "both have said that they run")
         yield [a, b]
 
 

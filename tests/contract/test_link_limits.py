@@ -41,6 +41,7 @@ async def workers(s: Any) -> AsyncIterator[list[Any]]:
     one = Worker(s.address, name="a", nthreads=1, memory_limit="1GiB")
     other = Worker(s.address, name="b", nthreads=1, memory_limit=0)
     async with one as a, other as b:
+        await until(lambda: 2 == len(s.running), "both have said that they run")
         yield [a, b]
 
 

@@ -49,7 +49,7 @@ async def test_demand_and_explanations(s: Any, there: Lookout) -> None:
         Client(s.address, asynchronous=True) as client,
     ):
         futures = client.map(slow, range(5), seconds=0.3, pure=False)
-        while not s.tasks:
+        while not s.running or not s.tasks:
             await asyncio.sleep(0.01)
         seen = await there.look(demand=True)
         (row,) = await there.explain()

@@ -49,6 +49,14 @@ async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
         await asyncio.sleep(0.01)
 
 
+async def until_heard(scheduler: Any, worker: Any) -> None:
+    """Until the scheduler has read all that the worker has sent so far."""
+    heard: list[str] = []
+    scheduler.stream_handlers["test-heard"] = lambda worker: heard.append(worker)
+    worker.batched_stream.send({"op": "test-heard"})
+    await until(lambda: heard)
+
+
 async def until_state(scheduler: Any, name: Any, expected: str, **request: Any) -> dict[str, Any]:
     """Ask for a retirement again and again until its state is `expected`; that outcome."""
     deadline = time.monotonic() + 20
