@@ -86,7 +86,10 @@ class Drains:
             return self._outcome(drain)
         if ws.address in self._others:
             return outcome(ws, wire.DRAINING, None, "is being retired by somebody else")
-        veto = self._verdict(ws) or self._veto(ws, terms, busy_ok=busy_ok)
+        veto = self._verdict(ws)
+        if veto is None or veto.code != wire.V_TIMEOUT:
+            # Any other objection is one only as long as it stands.
+            veto = self._veto(ws, terms, busy_ok=busy_ok)
         if veto is not None:
             return outcome(ws, wire.ACTIVE, veto)
         drain = self._begin(ws, terms)

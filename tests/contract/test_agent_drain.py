@@ -236,6 +236,26 @@ async def test_no_recipient_while_moving_brings_it_back(c: Any, s: Any, a: Any, 
     assert [1] == RUNS
 
 
+@gen_cluster(client=True, nthreads=TWO, config=QUIET)
+async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """A worker whose process was about to end was refused for one of long ago, and lost all."""
+    agent = install(s)
+    future = c.submit(slow, 1, 0.5, workers=[a.address])
+    await until(lambda: a.state.executing_count)
+    await retire(s, a.name, **BUSY)
+    b.status = Status.paused
+    await until(lambda: not agent.drains.ongoing)  # nobody has asked why
+    b.status = Status.running
+    await until(lambda: s.workers[b.address] in s.running)
+
+    assert [(wire.DRAINING, "")] == await retire(s, a.name, **BUSY)
+    await until_state(s, a.name, wire.DRAINED)
+    await future
+    assert [1] == RUNS
+
+
 @gen_cluster(client=True, nthreads=TWO)
 async def test_cancel_brings_a_worker_back(c: Any, s: Any, a: Any, b: Any) -> None:
     install(s)

@@ -190,9 +190,15 @@ async def test_a_worker_on_which_everything_fails_is_replaced_and_no_task_is_los
 async def test_long_tasks_and_a_walltime(
     stage: Start, governed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Long tasks under a walltime, in seconds; a worker takes some of them to start."""
+    """
+    Long tasks under a walltime, in seconds; a worker takes some of them to start.
+
+    Both workers end at the same instant, so both need a replacement at once: one after the other,
+    each draining for as long as a task takes, the second one would be too late.
+    """
     lifetime = {"minTaskDuration": "6s", "margin": "1s"}
-    spec = fixed(2, lifetime=lifetime) if governed else {**fixed(2), "mode": "Paused"}
+    recycle = {"lifetime": lifetime, "strategy": {"maxSurge": 2}}
+    spec = fixed(2, **recycle) if governed else {**fixed(2), "mode": "Paused"}
     options = {} if governed else {"inject": True, "initial": 2}
     s = await stage(spec=spec, walltime_s=16.0, **options)
     await connected(s, 2)

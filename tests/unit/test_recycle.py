@@ -106,6 +106,9 @@ AT_EXACT: dict[str, Any] = {
 A, B, C = busy("a"), busy("b"), busy("c")
 FOUR = [busy("a", **SPENT), B, C, busy("d")]
 NIGHT = Window("0 2 * * *", 3600.0)  # AT is 22:13 UTC
+ABORTED_A = RecyclePast(
+    surging_since={"a": NOW - 1e6}, aborted={"a": (NOW + 60.0, "no replacement within 10m")}
+)
 
 
 @pytest.mark.parametrize(
@@ -330,6 +333,29 @@ def test_what_does_not_stand_against_it(
     world = cluster([busy("a", **changes), B, C, busy("d")], target=4)
 
     assert expected == actions(decide(world, **settings))
+
+
+@pytest.mark.parametrize(
+    ("past", "settings"),
+    [
+        pytest.param({}, {}, id="only-one-may-surge"),
+        pytest.param({}, {"max_surge": Amount(2)}, id="two-may-surge"),
+        pytest.param({"recycle": ABORTED_A}, {}, id="no-replacement-came"),
+        pytest.param(
+            {"refusals": {"a": Refusal(NOW + 4.0, Reason.NO_RECIPIENT, "nobody")}}, {},
+            id="it-was-refused-a-moment-ago",
+        ),
+    ],
+)  # fmt: skip
+def test_all_that_end_at_once_are_drained_at_once(
+    past: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """Whoever waits for a turn, or for the next try, is killed with its results."""
+    world = cluster([busy("a", ends_in_s=5.0), busy("b", ends_in_s=5.0), C, busy("d")], target=4)
+
+    done = actions(decide(world, past_of(**past), **settings))
+
+    assert ["retire a", "retire b"] == [one for one in done if "retire" in one]
 
 
 def test_the_next_reason_counts_where_the_first_is_forbidden() -> None:

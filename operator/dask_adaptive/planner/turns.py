@@ -127,7 +127,8 @@ class Chooser:
         # one that waits for a budget must not keep those from leaving that use the budget up.
         is_hasty = self._is_hasty(worker, due)
         taken = self._hasty if is_hasty else self._surging + self._draining
-        if due.is_spent and (taken >= self._slots or self._has_failed(worker)):
+        is_lost = due.is_spent or is_last_chance(worker, due, self._scene.recycle)
+        if is_lost and (taken >= self._slots or self._has_failed(worker)):
             # It is of no use while it waits, so it need not wait for a replacement either.
             if taken < self._slots:
                 self.aborting[worker.name] = self._why_missing
@@ -201,12 +202,12 @@ class Gate:
         self.rows.append(Replacing(worker.name, due.reason, due.message, state))
 
     def _may_leave(self, worker: ObservedWorker, due: Due, *, is_ready: bool) -> bool:
+        if is_last_chance(worker, due, self._scene.recycle):
+            return True  # it is missing from then on, whatever is done now
         refusal = self._scene.past.refusals.get(worker.name)
         if refusal is not None and refusal.until > self._scene.now:
             self.blockers.append(Blocker(worker.name, refusal.reason, refusal.message))
             return False
-        if is_last_chance(worker, due, self._scene.recycle):
-            return True  # it is missing from then on, whatever is done now
         budgets = self._scene.policy.disruption.budgets
         allowed = allowance(budgets, due.reason, max(1, self._heads.base))
         if due.is_spent:
