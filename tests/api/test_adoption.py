@@ -128,7 +128,7 @@ async def test_adapt_is_served_and_given_back(notebook: Notebook) -> None:
         runs = upstream.runs
         await notebook.adapt(3, 5)
         await until(lambda: notebook.replicas() == 3 and notebook.bounds() == (3, 5))
-        assert upstream.runs > runs + 1
+        await until(lambda: upstream.runs > runs + 1)  # one looked after we had written
         assert [] == [n for at, n in upstream.scaled if at > began]
         assert "Adopted" in notebook.told()
         assert "OwnershipConflict" not in notebook.told()

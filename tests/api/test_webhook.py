@@ -129,8 +129,11 @@ async def test_pods_start_with_what_the_policy_says(webhook: Kubectl) -> None:
     assert "10m" == found["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"]
     inherited: Any = dask.config.deserialize(found["DASK_INTERNAL_INHERIT_CONFIG"])
     assert {"distributed": {"logging": {"a.b": "info"}}} == inherited
-    await asyncio.sleep(1.5)  # for workers, what the watch has said is asked
-    assert {} == variables(await asyncio.to_thread(create, webhook, worker("w")))
+
+    def is_plain() -> bool:  # for workers, what the watch has said is asked
+        return not variables(create(webhook, worker("w"), "--dry-run=server"))
+
+    await until(is_plain)
 
 
 async def test_without_a_policy_clients_in_workers_ask_seldom(webhook: Kubectl) -> None:
@@ -257,7 +260,11 @@ async def test_people_can_refuse_for_workers(webhook: Kubectl, target: str) -> N
         await first_injected(webhook)
     if target == "daskcluster":
         webhook("annotate", target, "demo", "dask-adaptive.dev/inject=false")
-        await asyncio.sleep(1.5)  # for workers, what the watch has said is asked
+
+        def is_known() -> bool:  # for workers, what the watch has said is asked
+            return not is_injected(create(webhook, worker("w"), "--dry-run=server"))
+
+        await until(is_known)
     made = await asyncio.to_thread(
         create, webhook, worker("w", metadata=refused if target == "pod" else {})
     )
