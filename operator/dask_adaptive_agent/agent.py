@@ -261,8 +261,8 @@ class Agent:
         return frozenset().union(*some) if any(some) else ()
 
     def is_leaving(self, address: str) -> bool:
-        """Whether a worker drains; being stopped is less than that."""
-        return address in self.drains.ongoing
+        """Whether a worker drains, or somebody retires it; being stopped is less than that."""
+        return address in self.drains.ongoing or self.drains.is_others(address)
 
     def is_pinned(self, ws: WorkerState) -> bool:
         """Whether anybody claims a worker; yes when that can't be known (fail closed)."""
@@ -342,7 +342,7 @@ class Agent:
 
     def gate_of(self, address: str) -> Gate | None:
         """What holds a worker out of service, if anything of ours does."""
-        return self.drains.gate_of(address) or self.cordons.gate_of(address)
+        return self.drains.gate_of(address)
 
     def close(self, *, is_closing: bool) -> None:
         """Stop what runs by itself, and leave nothing in what schedulers of a process share."""

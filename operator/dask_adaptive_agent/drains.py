@@ -188,6 +188,10 @@ class Drains:
             for gate in taken:
                 self._others_are_done(gate, is_retired=gate.ws.address in retired)
 
+    def is_others(self, address: str) -> bool:
+        """Whether somebody else retires a worker, or waits for his turn to: it is his."""
+        return address in self._others
+
     def _taken_over(self, ws: WorkerState) -> Gate:
         self._verdicts.pop(ws.address, None)
         drain = self.ongoing.get(ws.address)
@@ -239,11 +243,16 @@ class Drains:
         return str(ws.name if drain is None else drain.name)
 
     def gate_of(self, address: str) -> Gate | None:
+        """Whatever holds a worker out of service, or has until it confirms that it serves."""
         drain = self.ongoing.get(address)
         if drain is not None:
             return drain.gate
         if address in self._others:
             return self._others[address][0]
+        gate = self._cordons.gate_of(address)
+        if gate is not None:  # since it came back: its word that it serves opens nothing
+            self._settling.pop(address, None)
+            return gate
         gate = self._settling.get(address)
         if gate is not None and not gate.is_settling:
             del self._settling[address]

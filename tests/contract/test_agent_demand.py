@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
 import distributed
+import pytest
 from distributed import Client, Event, Scheduler, Worker
 from distributed.utils_test import gen_cluster
 
+from dask_adaptive_agent import demand as view
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.attach import install
 from dask_adaptive_agent.quiet import NOBODY
@@ -27,6 +30,12 @@ def hold(_: Any, event: str) -> int:
 
 def add(*values: Any) -> int:
     return 1
+
+
+@pytest.fixture(autouse=True)
+def every_answer_is_a_new_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one that took long, on a busy machine, serves for a while."""
+    monkeypatch.setattr(view, "LOOK_PART", math.inf)
 
 
 async def demand(scheduler: Any) -> dict[str, Any]:

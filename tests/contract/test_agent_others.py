@@ -21,6 +21,7 @@ from support.agent_work import (
     retire,
     slow,
     until,
+    until_heard,
     until_left,
     until_state,
 )
@@ -227,6 +228,62 @@ async def test_a_call_right_after_another_keeps_nobody_out(c: Any, s: Any, a: An
     await c.gather(results)
 
 
+@gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
+async def test_a_quota_that_ends_while_a_call_waits_for_its_turn_keeps_nobody_out(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """In old releases all calls wait for one lock: meanwhile the worker still serves."""
+    stock, turn = s.retire_workers, asyncio.Event()
+
+    async def in_turn(*args: Any, **kwargs: Any) -> Any:
+        await turn.wait()
+        return await stock(*args, **kwargs)
+
+    s.retire_workers = in_turn
+    install(s)
+    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
+    await wait(results)
+    call = asyncio.ensure_future(s.retire_workers([a.address]))
+    await asyncio.sleep(0)
+    await limit(s, [a.name], runs=1)
+    b.status = Status.paused  # nobody could take its data
+    await until(lambda: s.workers[b.address] not in s.running)
+    turn.set()
+    assert not await call
+    b.status = Status.running
+    assert [str(a.name)] == await limit(s, [a.name], runs=1)
+    await limit(s, [])
+
+    await serves(c, s, a)
+    await c.gather(results)
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(
+    c: Any, s: Any, a: Any, b: Any
+) -> None:
+    """It confirms that it serves again when it has been stopped once more."""
+    install(s)
+    await c.submit(slow, 0, 0, workers=[a.address])
+    await until_state(s, a.name, wire.DRAINED, **BUSY)
+    await until(lambda: a.status == Status.closing_gracefully)
+    session = (await ask(s, wire.HELLO))["session"]
+    one = {"names": [str(a.name)], "runs": [1], "left_ms": [-1], "profile": [0]}
+
+    s.handlers[wire.CANCEL](names=[str(a.name)], protocol=wire.PROTOCOL)
+    said = s.handlers[wire.LIMIT](
+        **one, session=session, profiles=[{}], stops=1, protocol=wire.PROTOCOL
+    )
+    assert [str(a.name)] == said["stopped"]
+    await until(lambda: a.status == Status.running)
+    await until_heard(s, a)
+
+    assert s.workers[a.address] not in s.running
+    futures = c.map(slow, range(1, 5), delay_s=0)
+    await wait(futures)
+    assert {b.address} == {ws.address for f in futures for ws in s.tasks[f.key].who_has}
+
+
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=TWO, Worker=Nanny, timeout=90)
 async def test_restarts_of_workers_that_drain(c: Any, s: Any, a: Any, b: Any) -> None:
@@ -267,7 +324,7 @@ class ClosesSlowly(WorkerPlugin):
 
 @pytest.mark.parametrize("meanwhile", ["is called back", "a bound task comes"])
 def test_a_worker_that_has_said_that_it_closes_gets_nothing_more(meanwhile: str) -> None:
-    @gen_cluster(client=True, nthreads=TWO)
+    @gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
     async def run(c: Any, s: Any, a: Any, b: Any) -> None:
         install(s)
         await ask(s, wire.CONFIGURE, tally=True)

@@ -16,6 +16,7 @@ import importlib.util
 import inspect
 import logging
 import random
+import re
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -45,8 +46,8 @@ IS_LOOSE_SAFE = "candidates &= all_workers" in inspect.getsource(decide_worker)
 #: Older releases do not begin a P2P shuffle again that has lost a worker: its tasks fail.
 RESTARTS_SHUFFLES = importlib.util.find_spec("distributed.shuffle._scheduler_plugin") is not None
 
-#: What upstream says of a shuffle that it has given up: see `Score`.
-GIVEN_UP = "failed during barrier phase"
+#: What upstream says of a shuffle that it has given up, now and before 2024.9: see `Score`.
+GIVEN_UP = re.compile("failed during barrier phase|shuffle_barrier failed during shuffle")
 
 #: What distributed and the agent must not log: their own states disagree.
 BROKEN = (AssertionError, KeyError, AttributeError, TypeError, ValueError, IndexError)
@@ -156,7 +157,7 @@ class Graph:
         for future, expected in zip(self.futures, self.expected):  # noqa: B905
             if future.status == "pending":
                 score.hangs += 1
-            elif future.status == "error" and GIVEN_UP in str(await future.exception()):
+            elif future.status == "error" and GIVEN_UP.search(str(await future.exception())):
                 score.given_up += 1
             elif future.status != "finished":
                 score.lost += 1
@@ -221,6 +222,9 @@ class Fire:
 
     async def put_out(self) -> None:
         """Take all back that was asked for; whoever is still there serves."""
+        for name, worker in list(self.workers.items()):
+            if worker.status in (Status.closing, Status.closed):  # its stream broke, see `known`
+                del self.workers[name]
         while len(self.workers) < FEWEST:
             await self.joins()
         await limit(self.s, [])
