@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_adaptive_agent.client import pinned as pinned
-    from dask_adaptive_agent.lease import Pin as Pin
-    from dask_adaptive_agent.line import PinRefused as PinRefused
-    from dask_adaptive_agent.line import PinUnavailable as PinUnavailable
-    from dask_adaptive_agent.wish import want as want
+    from dask_adaptive_agent.client.client_lease import Pin as Pin
+    from dask_adaptive_agent.client.client_lease import PinRefused as PinRefused
+    from dask_adaptive_agent.client.client_lease import PinUnavailable as PinUnavailable
+    from dask_adaptive_agent.client.pinned import pinned as pinned
+    from dask_adaptive_agent.client.pinned import want as want
 
 __version__ = "0.1.0"
 
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Late, because `client` imports `distributed`, which takes a second.
     if name in ("pinned", "want", "Pin", "PinRefused", "PinUnavailable"):
-        from dask_adaptive_agent import client
+        from dask_adaptive_agent.client import pinned
 
-        return getattr(client, name)
+        return getattr(pinned, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,66 +3,55 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 from collections.abc import Callable, Collection
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dask_adaptive_agent import claims, patching, wire
-from dask_adaptive_agent.announced import Announced
-from dask_adaptive_agent.answering import Parts, guarded
-from dask_adaptive_agent.barriers import Barriers
-from dask_adaptive_agent.choice import ShuffleChoice
-from dask_adaptive_agent.closing import Closing
-from dask_adaptive_agent.cordons import Cordons
-from dask_adaptive_agent.demand import DemandView
-from dask_adaptive_agent.drain import Terms
-from dask_adaptive_agent.drains import Drains, combined
-from dask_adaptive_agent.explain import explain
-from dask_adaptive_agent.gate import Gate, hearing
-from dask_adaptive_agent.hello import hello
-from dask_adaptive_agent.limits import Limits
-from dask_adaptive_agent.meters import Meters
-from dask_adaptive_agent.naming import registering
-from dask_adaptive_agent.notes import Notes
-from dask_adaptive_agent.operator_lease import OperatorLease
-from dask_adaptive_agent.orders import Orders
-from dask_adaptive_agent.page.page import Page
+import distributed
+
+from dask_adaptive_agent import __version__, patching, wire
+from dask_adaptive_agent.answers import Answers
+from dask_adaptive_agent.demand.demand import DemandView
+from dask_adaptive_agent.drain.drain import Terms
+from dask_adaptive_agent.drain.drains import Drains, combined
+from dask_adaptive_agent.drain.upstream_calls import UpstreamCalls
+from dask_adaptive_agent.page.page import DashboardPage, Looks
 from dask_adaptive_agent.patching import Mismatch, Patch, Patches
-from dask_adaptive_agent.pins import PinTable
-from dask_adaptive_agent.redone import Redone
-from dask_adaptive_agent.relief.choices import at_start
-from dask_adaptive_agent.relief.reliefs import Reliefs
-from dask_adaptive_agent.removals import Removals
-from dask_adaptive_agent.roster import Entry, Roster
-from dask_adaptive_agent.settings import (
-    Invalid,
+from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers, WorkerFloors
+from dask_adaptive_agent.protocol.handlers import Parts, guarded
+from dask_adaptive_agent.protocol.operator_side import Notes, OperatorLease, OperatorPlans
+from dask_adaptive_agent.protocol.requests import (
+    AgentSettings,
+    Malformed,
     Request,
-    Settings,
     flag,
     millis,
     names,
     number,
     one_of,
     optional_names,
+    read_settings,
     shown,
     text,
 )
-from dask_adaptive_agent.shuffle_wait import ShuffleWait
-from dask_adaptive_agent.shuffles import ShuffleRun, Shuffles
-from dask_adaptive_agent.snapshot import snapshot
-from dask_adaptive_agent.sole import SoleBytes
-from dask_adaptive_agent.tally import TallyPlugin
-from dask_adaptive_agent.words import duration, plural
+from dask_adaptive_agent.quotas.cordons import Cordons
+from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
+from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
+from dask_adaptive_agent.redone import Redone, TallyPlugin
+from dask_adaptive_agent.relief.registry import Reliefs, at_start
+from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, WorkersToClose
+from dask_adaptive_agent.service.task_mover import stealing
+from dask_adaptive_agent.shuffle.delay import ShuffleDelay
+from dask_adaptive_agent.shuffle.runs import ShufflePlacement, Shuffles
+from dask_adaptive_agent.shuffle.upcoming import Barriers
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
 logger = logging.getLogger(__name__)
 
-ABORT, FORCE = "Abort", "Force"
-DEADLINE_MS = 15 * 60 * 1000
 #: What Kubernetes gives a pod that says nothing, less what its end itself takes.
 LEAVE_MS = 25_000
 
@@ -74,41 +63,51 @@ class Agent:
         self.scheduler = scheduler
         self.clock = clock
         self.session = uuid4().hex
+        self.started_at = clock()
         self.patches = Patches(scheduler)
         self.features: dict[str, list[Patch]] = {}
-        self.lapses = 0  # how often the lease of what the operator has said has ended
-        self.settings = Settings(relief=at_start())
+        self.settings = AgentSettings(relief=at_start())
         self.notes = Notes(clock)
         self.parts = Parts()
         self.roster = Roster(scheduler, clock)
-        self.limits = Limits(scheduler.workers, clock)
-        self.lease = OperatorLease(clock, self._lease_s, self._lapse)
         self.sole = SoleBytes()
-        self.shuffles = Shuffles(
-            scheduler, clock, timeout_s=self._shuffle_timeout_s, expired=self._shuffle_expired
-        )
-        self.pins = PinTable(clock)
-        self.announced = Announced(clock, self._lease_s)
-        self.barriers = Barriers(
-            scheduler, clock, has_begun=self.shuffles.has_begun, first=self._serve_shuffles
-        )
-        self.closing = Closing(
-            scheduler,
-            self.free,
-            leaving=self.leaving,
-            covers_shuffles=lambda: self.settings.shuffle_pins and self.shuffles.is_known,
-        )
-        self.choice = ShuffleChoice(scheduler, leaving=self.leaving, chosen=self.shuffles.look)
-        self.orders = Orders(self)
+        self.lease = OperatorLease(clock, lambda: self.settings.lease_s, self._lapse)
+        self.plans = OperatorPlans(clock)
+        self.limits = WorkerLimits(clock)
         self.tally: TallyPlugin | None = None
+        self._make_claims()
         self._make_exits()
-        self.shuffle_wait = ShuffleWait(self)
-        self.redone = Redone(scheduler, self._cause)
-        self.removals = Removals(scheduler)
+        self._make_shuffles()
         self.reliefs = Reliefs(scheduler, clock, self.notes.add)
-        self.page = Page(self)
-        self.demand = DemandView(self)
-        self.started_at = clock()
+        self.demand = DemandView(
+            scheduler,
+            clock,
+            self.roster,
+            self.cordons.durations,
+            self.barriers,
+            self.parts,
+            self.shuffle_wait.ongoing,
+        )
+        self.answers = self._make_answers()
+        self.page = DashboardPage(scheduler, Looks(self.answers, self.limits, self.plans))
+
+    def _make_claims(self) -> None:
+        """Whoever holds workers, or wants some."""
+        self.shuffles = Shuffles(
+            self.scheduler,
+            self.clock,
+            timeout_s=lambda: self.settings.shuffle_timeout_s,
+            expired=lambda run: self.pins.shuffle_expired(run),
+        )
+        self.pins = PinnedWorkers(
+            self.scheduler,
+            self.settings,
+            self.shuffles,
+            own_name=lambda ws: self.drains.name_of(ws),
+            note=self.notes.add,
+            clock=self.clock,
+        )
+        self.floors = WorkerFloors(self.clock, self.settings)
 
     def _make_exits(self) -> None:
         """The ways out of service, which take workers over from each other."""
@@ -117,41 +116,104 @@ class Agent:
             self.roster.entries,
             self.limits,
             self.lease,
-            is_pinned=self.is_pinned,
-            is_leaving=self.is_leaving,
-            in_shuffle=lambda address: address in self._held_by_shuffles(),
-            are_arriving=lambda: bool(self.announced.arriving),
+            is_pinned=self.pins.is_pinned,
+            is_leaving=self.is_draining,
+            in_shuffle=lambda address: address in self.pins.in_shuffles(),
+            are_arriving=lambda: bool(self.plans.arriving),
             expect_gates=self.expect_gates,
-            tell=self.notes.add,
+            note=self.notes.add,
             clock=self.clock,
-        )
-        self.meters = Meters(
-            self.roster.entries,
-            self.clock,
-            self.cordons.durations,
-            reached=self.cordons.reached,
-            failed=self.cordons.failed,
         )
         self.drains = Drains(
             self.scheduler,
             cordons=self.cordons,
-            pinned_by=lambda ws, over: ", ".join(self.pinned_by(ws, over=over)),
-            lease_s=self._lease_s,
-            lifetime_s=self._lifetime_s,
-            tell=self.notes.add,
+            pins_of=lambda ws, over: ", ".join(map(str, self.pins.holders(ws, over=over))),
+            lease_s=lambda: self.settings.lease_s,
+            lifetime_s=lambda: self.settings.lifetime_s,
+            note=self.notes.add,
             clock=self.clock,
+        )
+        self.upstream_calls = UpstreamCalls(
+            self.scheduler,
+            self.drains,
+            leaving=self.out_of_service,
+            pinned_by=lambda ws: ", ".join(map(str, self.pins.holders(ws))),
+            expect_gates=self.expect_gates,
+            note=self.notes.add,
+        )
+        self.redone = Redone(self.scheduler, self._cause)
+        self.closing = WorkersToClose(
+            self.scheduler,
+            self.free,
+            leaving=self.out_of_service,
+            covers_shuffles=lambda: self.settings.shuffle_pins and self.shuffles.is_known,
+        )
+
+    def _make_shuffles(self) -> None:
+        self.barriers = Barriers(
+            self.scheduler,
+            self.clock,
+            has_begun=self.shuffles.has_begun,
+            first=self._serve_shuffles,
+        )
+        self.placement = ShufflePlacement(
+            self.scheduler, leaving=self.out_of_service, chosen=self.shuffles.look
+        )
+        self.shuffle_wait = ShuffleDelay(
+            self.scheduler,
+            self.clock,
+            barriers=self.barriers,
+            durations=self.cordons.durations,
+            plans=self.plans,
+            silent_s=lambda: self.lease.silent_s,
+            most_s=lambda: self.settings.shuffle_wait_ms / 1000,
+            out_of_service=self.out_of_service,
+            departing=self.drains.terminations,
+            note=self.notes.add,
+        )
+
+    def _make_answers(self) -> Answers:
+        return Answers(
+            scheduler=self.scheduler,
+            clock=self.clock,
+            session=self.session,
+            parts=self.parts,
+            roster=self.roster,
+            sole=self.sole,
+            drains=self.drains,
+            cordons=self.cordons,
+            pins=self.pins,
+            floors=self.floors,
+            shuffles=self.shuffles,
+            redone=self.redone,
+            tally=lambda: self.tally,
+            reliefs=self.reliefs,
+            demand=self.demand,
+            settings=self.settings,
+            lease=self.lease,
+            notes=self.notes,
+            offered=self.offered,
+            out_of_service=self.out_of_service,
         )
 
     def install(self) -> None:
         """Change what the agent changes from the start on, as far as this release allows it."""
-        self.removals.listeners.append(self.redone.removing)
-        self._add_feature("counting", self.meters.install)
+        self._add_feature("counting", self.cordons.install)
         self._add_feature("workers_to_close", self.closing.install)
-        self._add_feature("orders", self.orders.install)
-        self._add_feature("removals", self.removals.install)
+        self._add_feature("orders", self.upstream_calls.install)
+        self._add_feature("removals", lambda put: put.before_removals(self.redone.removing))
+
+    def close(self, *, is_closing: bool) -> None:
+        """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
+        self.page.uninstall()
+        self.shuffle_wait.close()
+        self.reliefs.close()
+        self.cordons.close(is_closing=is_closing)  # first: nobody comes back to be stopped
+        self.drains.close(is_closing=is_closing)
+        self._set_tally(False)
 
     def has_feature(self, name: str) -> bool:
-        """Whether it is in place, and calls still come to it."""
+        """Tells whether a feature is in place and calls still reach it."""
         patches = self.features.get(name, [])
         return bool(patches) and all([patch.is_called for patch in patches])
 
@@ -161,27 +223,46 @@ class Agent:
             wire.HELLO: guarded(self.hello, any_protocol=True),
             wire.CONFIGURE: guarded(self.configure),
             wire.OBSERVE: guarded(self.observe),
-            wire.EXPLAIN: guarded(self.explain),
+            wire.EXPLAIN: guarded(lambda request: self.answers.explain(optional_names(request))),
             wire.RETIRE: guarded(self.retire),
             wire.CANCEL: guarded(self.cancel),
-            wire.PIN: guarded(self.pin),
-            wire.UNPIN: guarded(self.unpin),
+            wire.PIN: guarded(self.pins.pin),
+            wire.UNPIN: guarded(self.pins.unpin),
             wire.LEAVE: guarded(self.leave),
             wire.LIMIT: guarded(self.limit),
             wire.ANNOUNCE: guarded(self.announce),
-            wire.WANT: guarded(self.demand.handler),
+            wire.WANT: guarded(self.floors.want),
         }
 
     def hello(self, request: Request) -> wire.HelloAnswer:
-        return hello(self)
+        """Versions, and what is in place of all that the agent would have."""
+        return {
+            "protocol": wire.PROTOCOL,
+            "agent": __version__,
+            "distributed": distributed.__version__,  # type: ignore[attr-defined]
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "session": self.session,
+            "scheduler_id": self.scheduler.id,
+            "uptime_ms": int((self.clock() - self.started_at) * 1000),
+            "hooks": {
+                "valid_workers_downscaling": HAS_HOOK,
+                "shuffle": self.shuffles.is_known,
+                **{name: self.has_feature(name) for name in self.features},
+                "stealing": stealing(self.scheduler) is not None,
+                "tally": self.tally is not None,
+                "exact": self.cordons.assigned.is_possible,
+                "page": self.page.is_in_place,
+            },
+            "relief": self.parts.section("relief", self.reliefs.rows, []),
+        }
 
     def configure(self, request: Request) -> Request:
-        settings = self.settings.updated(request)
+        changes = read_settings(request)
         if request.keys() - {"protocol", "tally"}:
             self.lease.begin()
-        self._set_tally(settings.tally)
-        self.settings = settings
-        self.reliefs.configure(settings.relief)
+        self._set_tally(changes.get("tally", self.settings.tally))
+        self.settings.update(changes)
+        self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
         return self.settings.answer()
 
@@ -189,22 +270,21 @@ class Agent:
         session = text(request, "session", "")
         known, heard = number(request, "known", 0), number(request, "heard", 0)
         target_ms = request.get("target_duration_ms")
-        target_s = None if target_ms is None else millis(request, "target_duration_ms", 1) / 1000
+        target_s = None if target_ms is None else millis(request, "target_duration_ms") / 1000
+        meters, demand = flag(request, "meters", False), flag(request, "demand", False)
         self.roster.sync()
         self.lease.check()
-        reviews: list[Callable[[], None]] = [self.cordons.review]
-        if flag(request, "renew", False):
+        renews = flag(request, "renew", False)
+        if renews:
             self.lease.renew()
-            reviews += [self.drains.review, self.announced.heard]
-        for review in reviews:
-            self.parts.section(review.__qualname__, review, None)
-        return snapshot(
-            self, session=session, known=known, heard=heard, target_duration_s=target_s,
-            meters=flag(request, "meters", False), demand=flag(request, "demand", False),
-        )  # fmt: skip
-
-    def explain(self, request: Request) -> wire.ExplainAnswer:
-        return explain(self, optional_names(request))
+        self.parts.section("cordons", self.cordons.review, None)
+        if renews:
+            self.parts.section("drains", self.drains.review, None)
+        if session != self.session:
+            known = heard = 0
+        return self.answers.snapshot(
+            known=known, heard=heard, target_s=target_s, meters=meters, demand=demand
+        )
 
     def retire(self, request: Request) -> wire.RetireAnswer:
         self.expect_gates()
@@ -212,9 +292,9 @@ class Agent:
         busy_ok = flag(request, "busy_ok", False)
         terms = Terms(
             reason=text(request, "reason", ""),
-            left_s=millis(request, "deadline_ms", DEADLINE_MS) / 1000,
+            left_s=millis(request, "deadline_ms", 15 * 60_000) / 1000,
             is_refusable=True,
-            by_force=one_of(request, "on_timeout", (ABORT, FORCE), ABORT) == FORCE,
+            by_force=one_of(request, "on_timeout", ("Abort", "Force"), "Abort") == "Force",
             over_pins=_over_pins(request),
         )
         return self._each(asked, lambda ws: self.drains.retire(ws, terms, busy_ok=busy_ok))
@@ -225,7 +305,7 @@ class Agent:
     def leave(self, request: Request) -> wire.RetireAnswer:
         self.expect_gates()
         if "names" not in self.features:
-            self._add_feature("names", self._hear_of_comers)
+            self._add_feature("names", self.drains.free_names)
         terms = Terms(
             reason=text(request, "reason", "its process ends"),
             left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
@@ -238,59 +318,59 @@ class Agent:
     def limit(self, request: Request) -> wire.LimitAnswer:
         session = text(request, "session")
         if session != self.session:
-            raise Invalid(f"session {shown(session)} has ended; observe, then send limits for that")
-        self.limits.told(request)
+            ended = f"session {shown(session)} has ended; observe, then send limits for that"
+            raise Malformed(ended)
+        self.limits.replace(request)
         self.lease.begin()
         self.roster.sync()
-        stopped = self.cordons.told()
-        return {"protocol": wire.PROTOCOL, "stopped": stopped}
+        return {"protocol": wire.PROTOCOL, "stopped": self.cordons.limits_changed()}
 
     def announce(self, request: Request) -> Request:
-        self.announced.told(request)
+        self.lease.check()
+        self.plans.update(request)
+        self.lease.begin()
         return {"protocol": wire.PROTOCOL}
 
-    def pin(self, request: Request) -> wire.PinAnswer:
-        return claims.pin(self, request)
+    def worker_joined(self, address: str) -> None:
+        entry = self.roster.joined(address)
+        if entry is not None:
+            self.cordons.worker_joined(entry)
+        self.plans.worker_joined()
+        ws = self.scheduler.workers[address]
+        for drain in self.drains.terminations().values():
+            if drain.ws is not ws and str(drain.name) == str(ws.name):
+                self.pins.renamed(str(ws.name), drain.ws.address)
 
-    def unpin(self, request: Request) -> wire.PinAnswer:
-        return claims.unpin(self, request)
+    def client_left(self, client: str) -> None:
+        self.pins.client_left(client)
+        self.floors.client_left(client)
+        self.demand.quiet.client_left(client)
 
-    def leaving(self) -> Collection[str]:
-        """Addresses of workers that are on their way out because of us, or with our help."""
+    def out_of_service(self) -> Collection[str]:
+        """Addresses of workers that get no more tasks because of us: they drain, or are stopped."""
         some = (self.drains.ongoing, self.cordons.ongoing)
         return frozenset().union(*some) if any(some) else ()
 
-    def is_leaving(self, address: str) -> bool:
-        """Whether a worker drains, or somebody retires it; being stopped is less than that."""
+    def is_draining(self, address: str) -> bool:
+        """Tells whether a worker drains, or somebody else retires it; being stopped is less."""
         return address in self.drains.ongoing or self.drains.is_others(address)
-
-    def is_pinned(self, ws: WorkerState) -> bool:
-        """Whether anybody claims a worker; yes when that can't be known (fail closed)."""
-        try:
-            if ws.address in self._held_by_shuffles():
-                return True
-            named = self.pins.names()
-            return bool(named) and (ws.address in named or claims.name_of(self, ws) in named)
-        except Exception:
-            logger.exception("Cannot read pins; holding worker %s", ws.address)
-            return True
 
     def offered(self, entries: dict[str, Entry]) -> list[WorkerState]:
         """Those of the roster that `workers_to_close` lets go, all memory that stays counted."""
-        leaving = self.leaving()
-        staying = [entry.ws for address, entry in entries.items() if address not in leaving]
+        out = self.out_of_service()
+        staying = [entry.ws for address, entry in entries.items() if address not in out]
         # Fail closed: nobody may go.
         return self.parts.section("who may go", lambda: self.closing.offered(staying), [])
 
     def free(self, workers: list[WorkerState]) -> list[WorkerState]:
         """Those of `workers` that nothing holds; none when that can't be known (fail closed)."""
         try:
-            named = self.pins.names()
-            for held in (self.leaving(), self._held_by_shuffles()):
+            named = self.pins.leases.names()
+            for held in (self.out_of_service(), self.pins.in_shuffles()):
                 if held:
                     workers = [ws for ws in workers if ws.address not in held]
         except Exception:
-            logger.exception("Cannot read pins; holding all workers")
+            logger.exception("Failed to read pins; holding all workers")
             return []
         if named:
             workers = [
@@ -298,69 +378,20 @@ class Agent:
             ]
         return workers
 
-    def pinning_shuffles(self) -> list[ShuffleRun]:
-        return self.shuffles.pinning() if self.settings.shuffle_pins else []
-
-    def pinned_by(
-        self,
-        ws: WorkerState,
-        shuffles: list[ShuffleRun] | None = None,
-        over: Collection[str] = (),
-    ) -> list[str]:
-        """
-        Who claims a worker, for what and how long: in words, as of now.
-
-        Args:
-            ws: The worker.
-            shuffles: What `pinning_shuffles()` has just said, for those who ask about many workers.
-            over: Sources of pins that do not count; shuffles always do.
-        """
-        now = self.clock()
-        timeout_s = self.settings.shuffle_timeout_ms / 1000
-        said = []
-        if ws.address in self._held_by_shuffles():
-            said = [
-                f"shuffle {run.id} for {duration(run.since + timeout_s - now)} more"
-                for run in (self.pinning_shuffles() if shuffles is None else shuffles)
-                if ws.address in run.participants
-            ]
-        for name in dict.fromkeys((claims.name_of(self, ws), ws.address)):
-            for lease in self.pins.of(name):
-                if lease.source in over:
-                    continue
-                reason = f" ({lease.reason})" if lease.reason else ""
-                left = duration(lease.until - now)
-                said.append(f"{lease.source} {lease.owner}{reason} for {left} more")
-        return said
-
-    def idle_s(self, entry: Entry) -> float:
-        """Seconds since a worker last had a task, or joined; 0 while it has one."""
-        now = self.clock()
-        if entry.ws.processing:
-            entry.active_at = now
-        return now - entry.active_at
-
-    def gate_of(self, address: str) -> Gate | None:
-        """What holds a worker out of service, if anything of ours does."""
-        return self.drains.gate_of(address)
-
-    def close(self, *, is_closing: bool) -> None:
-        """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
-        self.page.uninstall()
-        self.shuffle_wait.close()
-        self.reliefs.close()
-        self.cordons.close(is_closing=is_closing)  # first: nobody comes back to be stopped
-        self.drains.close(is_closing=is_closing)
-        self.shuffles.close()
-        self._set_tally(False)
+    def expect_gates(self) -> None:
+        """From the first cordon on, or the first message that may begin a drain."""
+        if "gates" not in self.features:
+            self._add_feature(
+                "gates", lambda put: put.put(patching.STATUS_CHANGE, self.cordons.gates.hearing)
+            )
 
     def _lapse(self) -> None:
         """Nobody has renewed what the operator has said: the scheduler works as without it."""
-        logger.info("No operator has renewed its lease: what it has said holds no more")
-        self.lapses += 1
+        logger.info("No operator has renewed its lease: its settings no longer apply")
         self.limits.clear()
-        self.cordons.told()
-        self.settings = self.settings.lapsed()
+        self.cordons.limits_changed()
+        self.plans.clear()
+        self.settings.lapse()
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
 
@@ -373,7 +404,7 @@ class Agent:
             return wire.FORCED if drain.is_forced else wire.LOST
         return wire.ENDED
 
-    def _add_feature(self, name: str, install: Callable[[Patches], None]) -> None:
+    def _add_feature(self, name: str, install: Callable[[Patches], object]) -> None:
         """Fails open: the scheduler does without it, as stock code does."""
         try:
             with self.patches.together() as put:
@@ -381,7 +412,7 @@ class Agent:
         except Mismatch as error:
             why = str(error)
         except Exception as error:
-            logger.exception("Cannot install %s", name)
+            logger.exception("Failed to install %s", name)
             why = f"{error!r:.200}"
         else:
             self.features[name] = put
@@ -390,48 +421,9 @@ class Agent:
         logger.warning("%s is off, stock code serves: %s", name, why)
         self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
 
-    def expect_gates(self) -> None:
-        """From the first cordon on, or the first message that may begin a drain."""
-        if "gates" not in self.features:
-            self._add_feature("gates", self._hear_of_gates)
-
-    def _hear_of_gates(self, patches: Patches) -> None:
-        patches.put(patching.STATUS_CHANGE, lambda stock: hearing(stock, self.gate_of))
-
-    def _hear_of_comers(self, patches: Patches) -> None:
-        patches.put(
-            patching.REGISTER_WORKER_RPC, lambda stock: registering(stock, self.drains.comes)
-        )
-
     def _serve_shuffles(self) -> None:
-        self._add_feature("shuffle_choice", self.choice.install)
+        self._add_feature("shuffle_choice", self.placement.install)
         self._add_feature("shuffle_wait", self.shuffle_wait.install)
-
-    def _held_by_shuffles(self) -> Collection[str]:
-        return self.shuffles.pinned() if self.settings.shuffle_pins else ()
-
-    def _lease_s(self) -> float:
-        return self.settings.lease_ms / 1000
-
-    def _lifetime_s(self) -> float:
-        """How long a worker whose own lifetime is over may take to drain; 0: as in stock."""
-        settings = self.settings
-        return settings.lifetime_ms / 1000 if settings.on_lifetime == wire.LIFETIME_DRAIN else 0.0
-
-    def _shuffle_timeout_s(self) -> float:
-        return self.settings.shuffle_timeout_ms / 1000 if self.settings.shuffle_pins else math.inf
-
-    def _shuffle_expired(self, run: ShuffleRun) -> None:
-        limit = duration(self._shuffle_timeout_s())
-        workers = self.scheduler.workers
-        names = [str(workers[a].name) for a in sorted(run.participants) if a in workers]
-        self.notes.add(
-            wire.N_SHUFFLE_PIN_EXPIRED,
-            f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and pins its "
-            f"{plural(len(names), 'worker')} no more: if one of them leaves, it starts over",
-            names,
-        )
-        self.pins.count_expired(wire.SHUFFLE)
 
     def _each(
         self, asked: list[str], act: Callable[[WorkerState], wire.RetireOutcome]
@@ -442,7 +434,7 @@ class Agent:
 
     def _set_tally(self, wanted: bool) -> None:
         if wanted and self.tally is None:
-            self.tally = TallyPlugin(self.scheduler, self.shuffles, self.removals)
+            self.tally = TallyPlugin(self.scheduler, self.shuffles)
             self.tally.install(self.patches)
         elif not wanted and self.tally is not None:
             self.tally.uninstall()
@@ -452,5 +444,5 @@ class Agent:
 def _over_pins(request: Request) -> frozenset[str]:
     sources = frozenset(optional_names(request, "over_pins") or ())
     if not sources <= {wire.MANUAL, wire.CLIENT}:
-        raise Invalid(f"over_pins must be of {wire.MANUAL}, {wire.CLIENT}, not {sorted(sources)}")
+        raise Malformed(f"over_pins must be of {wire.MANUAL}, {wire.CLIENT}, not {sorted(sources)}")
     return sources

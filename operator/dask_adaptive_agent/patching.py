@@ -25,11 +25,11 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from distributed.scheduler import Scheduler, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ Listener = Callable[[dict[str, Any]], None]
 
 _ABSENT: Any = object()
 
-#: How a cluster does without all of the agent.
+#: The way out of all of the agent.
 NO_AGENT = '`dask-adaptive.dev/inject: "false"`'
 
 
@@ -52,28 +52,21 @@ class Target:
     """
     One place of upstream's.
 
-    Args:
-        owner: `Scheduler`, `Scheduler.handlers`, `Scheduler.stream_handlers`: of one scheduler.
-            `extensions.NAME`: that extension of it. `module` or `module:Class`: for the process.
-            Anything else is a kind of object; `put` and `listen` are given the one that is meant.
-        name: Of the attribute, or the key.
-        why: What the agent does there.
-        when: While what it is in force.
-        way_out: How people do without it. Where a guard fails, it is off by itself.
-        releases: Of distributed where it is patched.
-        guard: Raises `Mismatch` unless upstream's code behaves as known. It gets the scheduler and
-            what is there without us. The documentation quotes its docstring.
-        proof: What is compared besides, by whoever puts something there.
+    Its owner is `Scheduler`, `Scheduler.handlers` or `Scheduler.stream_handlers`, of one scheduler;
+    `extensions.NAME`, that extension of it; `module` or `module:Class`, for the process. Anything
+    else is a kind of object; `put` and `listen` are given the one that is meant.
     """
 
     owner: str
-    name: str
-    why: str
-    when: str = "always"
-    way_out: str = NO_AGENT
-    releases: str = "all"
+    name: str  # of the attribute, or the key
+    why: str  # we are there
+    when: str = "always"  # it is in force
+    way_out: str = NO_AGENT  # how people do without it; where a guard fails, it is off by itself
+    releases: str = "all"  # of distributed where it is patched
+    #: Raises `Mismatch` unless upstream's code behaves as known. It gets the scheduler and what is
+    #: there without us. The documentation quotes its docstring.
     guard: Callable[[Any, Any], None] | None = None
-    proof: str = ""
+    proof: str = ""  # what is compared besides, by whoever puts something there
 
     def __str__(self) -> str:
         if self.owner.endswith("handlers"):
@@ -81,32 +74,33 @@ class Target:
         return f"{self.owner.replace(':', '.')}.{self.name}"
 
 
+@dataclass(eq=False)
 class Patch:
     """One hook of ours at one target."""
 
-    def __init__(self, target: Target, layer: _Layer | _Shared, hook: Any) -> None:
-        self.target = target
-        self.hook = hook
-        self._layer = layer
+    target: Target
+    layer: _Layer | _Shared
+    hook: Any
+    is_listener: bool = False  # called with the message alone, before the wraps
 
     @property
     def is_on(self) -> bool:
-        return self in self._layer.patches
+        return self in self.layer.patches
 
     @property
     def is_called(self) -> bool:
-        """Whether calls still come to us, through whatever others have put over ours."""
-        return self.is_on and self._layer.is_called
+        """Tells whether calls still come to us, through whatever others have put over ours."""
+        return self.is_on and self.layer.is_called
 
     @property
     def stock(self) -> Any:
-        """What is there without us."""
-        return self._layer.stock
+        """The code that is there without us."""
+        return self.layer.stock
 
     def remove(self) -> None:
         """Harmless when it has been removed already."""
         if self.is_on:
-            self._layer.remove(self)
+            self.layer.remove(self)
 
 
 class Patches:
@@ -123,19 +117,41 @@ class Patches:
         What is replaced for the process serves all its schedulers: it must do for those without an
         agent what upstream does. The first `wrap` is used for all who put one there.
         """
-        layer = self._layer(target, owner)
-        patch = Patch(target, layer, wrap)
-        layer.add(patch)
+        return self._add(Patch(target, self._layer(target, owner), wrap))
+
+    def listen(self, target: Target, listener: Listener) -> Patch:
+        """Call `listener(message)`, which may change it, before what handles a stream so far."""
+        return self._add(Patch(target, self._layer(target, None), listener, is_listener=True))
+
+    def _add(self, patch: Patch) -> Patch:
+        patch.layer.add(patch)
         self._patches.append(patch)
         return patch
 
-    def listen(self, target: Target, listener: Listener, *, first: bool = False) -> Patch:
-        """Call `listener(message)` before a stream handler. It may change the message."""
-        layer = self._layer(target, None)
-        patch = Patch(target, layer, listener)
-        layer.add_listener(patch, first=first)  # type: ignore[union-attr]
-        self._patches.append(patch)
-        return patch
+    def before_removals(self, listener: Callable[[WorkerState], None]) -> list[Patch]:
+        """
+        Call `listener(worker)` before the scheduler forgets a worker, which still has all it had.
+
+        `SchedulerPlugin.remove_worker` comes too late: the worker's tasks have been released, and
+        its results are on nobody's books.
+        """
+
+        def wrap(stock: Call) -> Call:
+            async def remove_worker(address: str, *args: Any, **kwargs: Any) -> Any:
+                # As `Scheduler.remove_worker` finds it: most callers have it as the books do.
+                ws = self._scheduler.workers.get(address)
+                try:
+                    if ws is not None:
+                        listener(ws)
+                except Exception:
+                    # Fail open: the worker goes, counted or not.
+                    logger.exception("Failed to count what worker %s had", address)
+                return await stock(address, *args, **kwargs)
+
+            return remove_worker
+
+        # `handle_worker` and `retire_workers` call the method, a worker that closes the handler.
+        return [self.put(target, wrap) for target in (REMOVE_WORKER, REMOVE_WORKER_RPC)]
 
     def in_force(self) -> dict[str, bool]:
         """Places that are changed now. False: somebody's patch keeps calls from ours."""
@@ -166,11 +182,11 @@ class Patches:
         self._patches = []
 
     def _layer(self, target: Target, owner: Any) -> _Layer | _Shared:
-        """Where hooks of the target go. Raises `Mismatch`."""
+        """The layer that hooks of the target go to. Raises `Mismatch`."""
         if owner is None:
             owner = _owner(target, self._scheduler)
         is_shared = isinstance(owner, (type, ModuleType))
-        layer = _Shared.at(owner, target.name) if is_shared else _Layer.at(owner, target)
+        layer = _Shared.at(owner, target.name) if is_shared else _Layer.at(owner, target.name)
         if target.guard is not None and not layer.patches:
             target.guard(self._scheduler, layer.stock)
         self._patches = [patch for patch in self._patches if patch.is_on]
@@ -193,20 +209,19 @@ def _owner(target: Target, scheduler: Any) -> Any:
         raise Mismatch(f"there is no {target.owner} here: {error!r:.100}") from None
 
 
-class _Place:
+class _Place(NamedTuple):
     """An attribute of an object, or an entry of a dict."""
 
-    def __init__(self, owner: Any, name: str) -> None:
-        self.owner = owner
-        self.name = name
+    owner: Any
+    name: str
 
     def read(self) -> Any:
-        """What is there itself: for attributes, not what a class has."""
+        """The entry itself: of an object, not of its class."""
         entries = self.owner if isinstance(self.owner, dict) else vars(self.owner)
         return entries.get(self.name, _ABSENT)
 
     def call(self) -> Any:
-        """What callers find; None: nothing."""
+        """The call that callers find; None: nothing."""
         if isinstance(self.owner, dict):
             return self.owner.get(self.name)
         return getattr(self.owner, self.name, None)
@@ -222,116 +237,88 @@ class _Place:
 
 class _Layer:
     """
-    What lies over one method or handler of one scheduler: listeners, then wraps, then what was
-    there. The function in the place stays the same while hooks come and go: others may wrap it.
+    Lies over one method or handler of one scheduler: listeners, then wraps, then what was there.
+    The function in the place stays the same while hooks come and go: others may wrap it.
     """
 
-    def __init__(self, place: _Place, *, is_stream: bool) -> None:
+    def __init__(self, place: _Place) -> None:
         self._place = place
         self._before = place.read()
         self.stock: Call = place.call()
         if not callable(self.stock):
             raise Mismatch(f"there is no {place.name} here that can be called")
         self.patches: list[Patch] = []
-        self._wraps: list[Patch] = []
         self._listeners: list[Listener] = []
         self._current = self.stock
-        function: Any = self._hearing() if is_stream else self._calling()
-        function.layer_of_ours = self
-        self._function: Call = function
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            # `Server.handle_stream` calls handlers by keyword alone.
+            for listener in self._listeners:
+                try:
+                    listener(kwargs)
+                except Exception:
+                    # Fail open: the scheduler hears of it, whatever we make of it.
+                    logger.exception("Failed to note a message of a worker")
+            return self._current(*args, **kwargs)
+
+        function.layer_of_ours = self  # type: ignore[attr-defined]
+        self._function = function
 
     @classmethod
-    def at(cls, owner: Any, target: Target) -> _Layer:
+    def at(cls, owner: Any, name: str) -> _Layer:
         """The one that is there, also below somebody's wrapper, or a new one."""
-        place = _Place(owner, target.name)
-        call: Any = place.call()
-        while call is not None:
+        place = _Place(owner, name)
+        for call in _wrapped(place.call()):
             layer = getattr(call, "layer_of_ours", None)
             # `functools.wraps` copies attributes to wrappers that are not ours.
             if isinstance(layer, cls) and layer._function is call:
                 return layer
-            call = getattr(call, "__wrapped__", None)
-        return cls(place, is_stream=target.owner == "Scheduler.stream_handlers")
+        return cls(place)
 
     @property
     def is_called(self) -> bool:
-        call: Any = self._place.call()
-        while call is not None and call is not self._function:
-            call = getattr(call, "__wrapped__", None)
-        return call is not None
+        return any(call is self._function for call in _wrapped(self._place.call()))
 
     def add(self, patch: Patch) -> None:
-        call = patch.hook(self._current if self.patches else self.stock)
-        self._wraps.append(patch)
-        self._put_in(patch)
-        self._set_current(call)
-
-    def add_listener(self, patch: Patch, *, first: bool) -> None:
-        self._listeners.insert(0 if first else len(self._listeners), patch.hook)
-        self._put_in(patch)
+        self._set([*self.patches, patch])
+        if not self.is_called:
+            self._place.write(self._function)
 
     def remove(self, patch: Patch) -> None:
-        self.patches.remove(patch)
-        if patch not in self._wraps:
-            self._listeners.remove(patch.hook)
-        else:
-            self._wraps.remove(patch)
-            call = self.stock
-            for other in self._wraps:
-                call = other.hook(call)
-            self._set_current(call)
+        self._set([one for one in self.patches if one is not patch])
         if not self.patches:
             self._current = self._passing
             self._put_back_if_unused()
 
-    def _put_in(self, patch: Patch) -> None:
-        if not self.patches:
-            self._set_current(self.stock)
-        self.patches.append(patch)
-        if not self.is_called:
-            self._place.write(self._function)
+    def _set(self, patches: list[Patch]) -> None:
+        call = self.stock
+        for patch in patches:
+            if not patch.is_listener:
+                call = patch.hook(call)
+        self.patches, self._current = patches, call
+        self._listeners = [one.hook for one in reversed(patches) if one.is_listener]
+        # Servers look at the arguments and the name of a handler, `is_called` at what it wraps.
+        functools.update_wrapper(self._function, call, updated=())
 
     def _put_back_if_unused(self) -> None:
         if not self.patches and self._place.read() is self._function:
             self._place.write(self._before)
 
-    def _set_current(self, call: Call) -> None:
-        self._current = call
-        # Servers look at the arguments and the name of a handler, `is_called` at what it wraps.
-        functools.update_wrapper(self._function, call, updated=())
-
     def _passing(self, *args: Any, **kwargs: Any) -> Any:
         """Unused, below somebody's wrapper, who may have gone meanwhile."""
         self._put_back_if_unused()
         # A server hands the connection to handlers that ask for it, as some of ours do.
-        if args and hasattr(args[0], "peer_address") and not self._takes_comm:
+        has_comm = bool(args) and hasattr(args[0], "peer_address")
+        if has_comm and "comm" not in inspect.signature(self.stock).parameters:
             args = args[1:]
         return self.stock(*args, **kwargs)
 
-    @property
-    def _takes_comm(self) -> bool:
-        return "comm" in inspect.signature(self.stock).parameters
 
-    def _calling(self) -> Call:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._current(*args, **kwargs)
-
-        return call
-
-    def _hearing(self) -> Call:
-        listeners = self._listeners
-
-        # `Server.handle_stream` calls handlers by keyword alone.
-        def call(**message: Any) -> Any:
-            for listener in listeners:
-                try:
-                    listener(message)
-                except Exception:
-                    # Fail open: the scheduler hears of it, whatever we make of it.
-                    logger.exception("Cannot note a message of a worker")
-            return self._current(**message)
-
-        return call
+def _wrapped(call: Any) -> Iterator[Any]:
+    """A call, what it wraps, and so on."""
+    while call is not None:
+        yield call
+        call = getattr(call, "__wrapped__", None)
 
 
 class _Shared:
@@ -410,7 +397,7 @@ def _answers_by_n(scheduler: Any, stock: Any) -> None:
 
 
 def is_upstreams(stock: Any) -> bool:
-    """Whether a call or a property is upstream's own code."""
+    """Tells whether a call or a property is upstream's own code."""
     function = getattr(stock, "fset", None) or getattr(stock, "fget", None) or stock
     function = getattr(function, "__func__", function)
     # `functools.wraps` copies the module's name to wrappers, but not where they were written.
@@ -428,6 +415,13 @@ def _is_upstreams(scheduler: Any, stock: Any) -> None:
 def relief(name: str) -> str:
     """The way out of what a relief patches."""
     return f"`spec.scheduler.relief.{name}: Disabled`"
+
+
+def _with_rpc(
+    name: str, rpc: str, why: str, guard: Callable[[Any, Any], None]
+) -> tuple[Target, Target]:
+    """A method, and the handler by which clients and workers call it."""
+    return Target("Scheduler", name, why, guard=guard), Target(_RPC, rpc, why, guard=guard)
 
 
 _STREAM, _RPC = "Scheduler.stream_handlers", "Scheduler.handlers"
@@ -460,22 +454,19 @@ REGISTER_WORKER_RPC = Target(
     when="from the first notice of an end on",
     guard=_takes("name", "address"),
 )
-_CLOSING = (
-    "Pinned workers are never offered, workers that are leaving are not counted, and 5,000 workers "
-    "cost a fifth. What fails is answered by stock code. Somebody else's rule is asked, if one is "
-    "there already."
+WORKERS_TO_CLOSE, WORKERS_TO_CLOSE_RPC = _with_rpc(
+    "workers_to_close",
+    "workers_to_close",
+    "Pinned workers are never named, and workers that are leaving are not counted. Upstream's rule "
+    "decides, or somebody else's, if one is there already. Where it fails, no worker is named.",
+    _answers_by_n,
 )
-WORKERS_TO_CLOSE = Target("Scheduler", "workers_to_close", _CLOSING, guard=_answers_by_n)
-WORKERS_TO_CLOSE_RPC = Target(_RPC, "workers_to_close", _CLOSING, guard=_answers_by_n)
-_RETIRING = (
+RETIRE_WORKERS, RETIRE_WORKERS_RPC = _with_rpc(
+    "retire_workers",
+    "retire_workers",
     "A worker whose `--lifetime` has ended is drained first. A call that names pinned workers is "
-    "obeyed, and noted."
-)
-RETIRE_WORKERS = Target(
-    "Scheduler", "retire_workers", _RETIRING, guard=_takes("workers", "names", "stimulus_id")
-)
-RETIRE_WORKERS_RPC = Target(
-    _RPC, "retire_workers", _RETIRING, guard=_takes("workers", "names", "stimulus_id")
+    "obeyed, and noted.",
+    _takes("workers", "names", "stimulus_id"),
 )
 RESTART_WORKERS_RPC = Target(
     _RPC,
@@ -491,9 +482,12 @@ BROADCAST_RPC = Target(
     releases="before 2024.2.0",
     guard=_takes("msg", "workers", "nanny"),
 )
-_REMOVING = "Counts what is lost with a worker, while the scheduler still knows what it has."
-REMOVE_WORKER = Target("Scheduler", "remove_worker", _REMOVING, guard=_takes("address"))
-REMOVE_WORKER_RPC = Target(_RPC, "unregister", _REMOVING, guard=_takes("address"))
+REMOVE_WORKER, REMOVE_WORKER_RPC = _with_rpc(
+    "remove_worker",
+    "unregister",
+    "Counts what is lost with a worker, while the scheduler still knows what it has.",
+    _takes("address"),
+)
 SHUFFLE_RPC = Target(
     _RPC,
     "shuffle_get_or_create",
@@ -558,11 +552,12 @@ CLIENT_HEARTBEAT = Target(
 IS_IDLE = Target(
     f"{_SCHEDULER}:SchedulerState",
     "is_idle",
-    "Asks the task groups that were busy lately, not all.",
+    "With many task groups, asks for tasks that are assigned, queued or unrunnable instead.",
     way_out=relief("idle"),
     releases="2023.5.1 and later",
     guard=_is_upstreams,
-    proof="For a task group in each state it answers as known, and asks for nothing else.",
+    proof="For a task group in each state it answers as known, and asks for nothing else. For this "
+    "scheduler both ways give the same answer.",
 )
 PICKLE_DUMPS = Target(
     "distributed.protocol.pickle",
@@ -582,21 +577,18 @@ HOST = Target(
 )
 
 
-def _total(kind: str, name: str) -> Target:
-    return Target(
-        f"{_SCHEDULER}:{kind}",
+#: What upstream sums up over all groups of a prefix at each read.
+PREFIX_READS = tuple(
+    Target(
+        f"{_SCHEDULER}:TaskPrefix",
         name,
-        "Keeps the totals of a task prefix at each change.",
+        "Keeps upstream's answer for a prefix with many groups for a moment.",
         way_out=relief("prefixes"),
         releases=_OLD,
         guard=_is_upstreams,
-        proof="The same life of some tasks leaves the same numbers with ours.",
     )
-
-
-TASK_STATE = _total("TaskState", "state")
-TASK_NBYTES = _total("TaskState", "set_nbytes")
-GROUP_ADD = _total("TaskGroup", "add")
+    for name in ("states", "active_states", "nbytes_total", "duration", "types", "__len__")
+)
 STREAM_SEND = Target(
     "BatchedSend of a worker",
     "send",
@@ -606,4 +598,4 @@ STREAM_SEND = Target(
 )
 
 #: All of them, in the order of the documentation.
-TARGETS = tuple(value for value in list(vars().values()) if isinstance(value, Target))
+TARGETS = (*(value for value in list(vars().values()) if isinstance(value, Target)), *PREFIX_READS)

@@ -18,7 +18,7 @@ async def dask_setup(scheduler: Any) -> None:
         from distributed import Scheduler
 
         if isinstance(scheduler, Scheduler):
-            from dask_adaptive_agent.attach import install
+            from dask_adaptive_agent.loading.attach import install
 
             install(scheduler)
     except Exception:
@@ -31,8 +31,8 @@ async def dask_teardown(scheduler: Any) -> None:
         from distributed import Scheduler
 
         if isinstance(scheduler, Scheduler):
-            from dask_adaptive_agent.attach import uninstall
+            from dask_adaptive_agent.loading.attach import uninstall
 
             uninstall(scheduler)
     except Exception:
-        logger.exception("Cannot stop dask-adaptive")
+        logger.exception("Failed to stop dask-adaptive")

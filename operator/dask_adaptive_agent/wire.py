@@ -49,6 +49,9 @@ SHUFFLE, MANUAL, CLIENT = "shuffle", "manual", "client"
 #: A request beyond them is E_INVALID. (`AnnounceRequest` is cut instead: it is for people to read.)
 MOST_ENTRIES, MOST_LETTERS, MOST_BYTES = 20_000, 2_000, 100_000
 
+#: Bounds of `AnnounceRequest`: rows of its lists (`workers` are sentences), characters of a text.
+MOST_ARRIVALS, MOST_SENTENCES, MOST_DECISIONS, SHORT_LETTERS = 50, 200, 50, 200
+
 #: Pins that one owner may have on different names, and all owners together; beyond: E_REFUSED.
 MOST_PINS_OF_OWNER, MOST_PINS = 20_000, 100_000
 
@@ -77,28 +80,18 @@ N_TASKS_GIVEN_BACK = "TasksGivenBack"
 N_TASK_TOO_LONG = "TaskTooLong"
 #: A worker has come to a limit, and gets no more tasks.
 N_QUOTA_REACHED = "QuotaReached"
-
 #: Serializing takes much of the scheduler's time; says which function, and what helps.
 N_SERIALIZATION_HEAVY = "SerializationHeavy"
 #: A relief could not be applied, or found at work that it can't go on: stock code serves.
 N_RELIEF_FAILED = "ReliefFailed"
-
 #: A shuffle that was about to begin has waited for workers, and why it waits no more.
 N_SHUFFLE_WAITED = "ShuffleWaited"
 
 NOTES = (
-    N_SHUFFLE_WAITED,
-    N_SHUFFLE_PIN_EXPIRED,
-    N_CLIENT_PIN_EXPIRED,
-    N_PINS_OVERRIDDEN,
-    N_WORKER_LEFT,
-    N_TASKS_GIVEN_BACK,
-    N_TASK_TOO_LONG,
-    N_QUOTA_REACHED,
-    N_SERIALIZATION_HEAVY,
+    N_SHUFFLE_WAITED, N_SHUFFLE_PIN_EXPIRED, N_CLIENT_PIN_EXPIRED, N_PINS_OVERRIDDEN,
+    N_WORKER_LEFT, N_TASKS_GIVEN_BACK, N_TASK_TOO_LONG, N_QUOTA_REACHED, N_SERIALIZATION_HEAVY,
     N_RELIEF_FAILED,
-)
-
+)  # fmt: skip
 
 #: What can be taken off a scheduler, and what people may say of each (`spec.scheduler.relief`).
 AUTO, SHARED, DISABLED = "Auto", "Shared", "Disabled"
@@ -123,36 +116,37 @@ R_ACTIVE, R_NOT_NEEDED, R_DISABLED, R_FAILED = "Active", "NotNeeded", "Disabled"
 K_UNKNOWN, K_INVALID, K_PENDING = "Unknown", "Invalid", "PendingRestart"
 
 
-class ErrorAnswer(TypedDict):
+class Message(TypedDict):
+    """Every request and every answer says which protocol its sender speaks."""
+
+    protocol: int
+
+
+class ErrorAnswer(Message):
     """Nothing was done, and why. The agent answers this instead of raising."""
 
     error: str  # one of E_*
     message: str
-    protocol: int
 
 
-class HelloAnswer(TypedDict):
-    """Who answers. `hello` takes `protocol` and answers even when the numbers differ."""
+class HelloAnswer(Message):
+    """Describes the agent. `hello` takes `protocol` and answers even when the numbers differ."""
 
-    protocol: int
     agent: str  # version of dask_adaptive_agent
     distributed: str
     python: str
     session: str  # new with each start of the scheduler or of the agent in it
     scheduler_id: str
     uptime_ms: int  # since the agent started
-    hooks: dict[
-        str, bool
-    ]  # what is in place: "valid_workers_downscaling", "shuffle", "stealing", …
+    hooks: dict[str, bool]  # what is in place: "valid_workers_downscaling", "shuffle", "stealing"…
     relief: list[ReliefRow]  # one for each of `RELIEFS`
 
 
-class ConfigureRequest(TypedDict, total=False):
+class ConfigureRequest(Message, total=False):
     """
     Settings of the agent; keys that are absent keep their value. The answer: the same dict, whole.
     """
 
-    protocol: int
     shuffle_pins: bool  # default True
     shuffle_timeout_ms: int  # a shuffle pins its workers no longer than this; default 1 h
     manual_max_ms: int  # longest lease a manual pin gets; default 24 h
@@ -167,29 +161,26 @@ class ConfigureRequest(TypedDict, total=False):
     config: dict[str, object]  # by dotted key: Dask's configuration that people want; the whole
 
 
-class ObserveRequest(TypedDict, total=False):
+class ObserveRequest(Message, total=False):
     """
     Ask for a snapshot.
 
-    All that the operator has said (limits, ends, retirements, reliefs, settings, announcements)
-    has one lease of `lease_ms`. Only a request with `renew` renews it, and only the leading
-    operator's pass sends that: webhooks, commands and dashboards just look. Once the lease has
-    ended the scheduler works as without an operator, and `Snapshot.lapses` is one higher.
+    All that the operator has sent (limits, ends, retirements, reliefs, settings, announcements)
+    has one lease of `lease_ms`, which only a request with `renew` renews: that of the leading
+    operator's pass. Once the lease has ended the scheduler works as without an operator, and
+    `Snapshot.lapses` is one higher.
 
     `known` is the number of slots the caller has names for, valid only for `session`: send what the
     last snapshot said, or nothing at first.
     """
 
-    protocol: int
     session: str
     known: int
     heard: int  # notes up to this number are not sent again; valid only for `session`
     meters: bool  # whether to answer with `Snapshot.meters`; default False
     demand: bool  # whether to answer with `Snapshot.demand`; default False
     renew: bool  # whether to renew the lease of all that the operator has said; default False
-    target_duration_ms: (
-        int  # passed to the scheduler's adaptive_target; absent: the scheduler's own
-    )
+    target_duration_ms: int  # for the scheduler's adaptive_target; absent: the scheduler's own
 
 
 class Columns(TypedDict):
@@ -293,7 +284,7 @@ class NoteRow(TypedDict):
     number: int  # ascending from 1 within a session
     kind: str  # one of N_*
     message: str
-    names: list[str]  # of the workers that it is about, at most 10
+    names: list[str]  # of at most 10 of its workers
     age_ms: int
 
 
@@ -333,7 +324,7 @@ class SerializedRow(TypedDict):
     size: int  # bytes of the largest one
 
 
-class Serialized(TypedDict):
+class SerializedPart(TypedDict):
     """What serializing tasks has cost since the agent started."""
 
     calls: int
@@ -356,7 +347,7 @@ class Totals(TypedDict):
     clients: int
 
 
-class Tally(TypedDict):
+class TallyPart(TypedDict):
     """
     Runs counted since `configure(tally=True)`: runs - tasks + interrupted were redone, if any.
     """
@@ -370,19 +361,16 @@ class Tally(TypedDict):
     shuffles: int  # different shuffles seen
 
 
-class Snapshot(TypedDict):
+class Snapshot(Message):
     """The scheduler at one instant; the answer to `observe`."""
 
-    protocol: int
     session: str
     known: int  # slots given so far: what to send as `known` next time
     lapses: int  # how often the lease has ended in this session: then all must be sent again
     introduced: Introduction  # slots from the request's `known` on (all, if the session differs)
     workers: Columns
     target: int  # scheduler.adaptive_target, draining workers left out
-    closable: list[
-        int
-    ]  # slots that scheduler.workers_to_close() offers: idle, unpinned, memory spare
+    closable: list[int]  # slots that workers_to_close() offers: idle, unpinned, memory to spare
     actors: list[int]  # slots that hold actors: can't be moved
     pins: list[PinRow]
     pins_expired: dict[str, int]  # by source: pins that ended by their time limit, this session
@@ -394,16 +382,16 @@ class Snapshot(TypedDict):
     meters: Meters | None  # None: not asked for
     redone: dict[str, int]  # by LOST | FORCED | ENDED: tasks and results lost with workers
     totals: Totals
-    tally: Tally | None
+    tally: TallyPart | None
     relief: list[ReliefRow]  # one for each of `RELIEFS`
     config: list[ConfigRow]
-    demand: Demand | None  # None: not asked for
+    demand: DemandPart | None  # None: not asked for
     wants: list[WantRow]
-    quiet: Quiet
-    serialized: Serialized | None  # None: not measured, because `pickling` is not Active
+    quiet: QuietPart
+    serialized: SerializedPart | None  # None: not measured, because `pickling` is not Active
 
 
-class PrefixWork(TypedDict):
+class PrefixColumns(TypedDict):
     """
     Unfinished tasks by prefix: parallel lists, at most 200 long, those with most work first. What
     is beyond is added up in one row named "…".
@@ -414,10 +402,10 @@ class PrefixWork(TypedDict):
     running: list[int]  # assigned to workers
     ready: list[int]  # queued, or without a worker that may run them
     waiting: list[int]  # for other tasks
-    longest_ms: list[int]  # so long has one of its running tasks been at it, as last reported
+    longest_ms: list[int]  # how long its oldest running task has run, as last reported
     done: list[int]  # runs that have finished since the scheduler started
-    width: list[int]  # of its tasks so many can run at once, told from a sample of those that wait
-    level: list[int]  # so many kinds of tasks, one after the other, come first; 0: none
+    width: list[int]  # tasks that can run at once, estimated from a sample of those that wait
+    level: list[int]  # kinds of tasks that come first, one after the other; 0: none
     fan_in: list[float]  # unfinished tasks of other kinds that one waits for, on average
     bound: list[int]  # of all: only some workers may run them (`NeedRow`)
 
@@ -436,22 +424,22 @@ class NeedRow(TypedDict):
     able: list[str]  # names of connected workers that may run them, at most 50
 
 
-class UpcomingShuffle(TypedDict):
+class UpcomingShuffleRow(TypedDict):
     """A P2P shuffle that has not begun: its outputs are yet to be given to workers."""
 
     id: str
     inputs: int  # that have not finished
     outputs: int
     waiting: bool  # its creation waits for workers
-    for_ms: int  # so long
+    for_ms: int  # how long it has waited
 
 
-class Demand(TypedDict):
+class DemandPart(TypedDict):
     """All the work that there is, whether it can run now or not."""
 
-    prefixes: PrefixWork
+    prefixes: PrefixColumns
     needs: list[NeedRow]  # at most 50
-    shuffles: list[UpcomingShuffle]  # at most 50
+    shuffles: list[UpcomingShuffleRow]  # at most 50
     unknown_ms: int  # how long a task of an unknown prefix is taken to run
     incoming_ms: int  # of work a second, where it has come again and again of late; 0: all at once
     every_ms: int  # from one time to the next
@@ -466,21 +454,20 @@ class WantRow(TypedDict):
     group: str  # "": the default worker group
 
 
-class Quiet(TypedDict):
+class QuietPart(TypedDict):
     """For how long nobody has used the scheduler. 0: it is in use."""
 
     no_task_ms: int  # since a task last waited, ran or was queued (or the agent started)
     no_client_ms: int  # since a client was last connected
 
 
-class WantRequest(TypedDict, total=False):
+class WantRequest(Message, total=False):
     """
-    Ask for at least so many workers, for a time. The same `owner` and `group` again: replaced;
-    0 workers: given up. With a `client` it ends soon after that client has left. Never more than
-    the policy's maximum comes of it. Answer: `WantAnswer`.
+    Ask for a minimum number of workers, for a time. The same `owner` and `group` again: replaced;
+    0 workers: given up. With a `client` it ends soon after that client has left. The policy's
+    maximum holds. Answer: `WantAnswer`.
     """
 
-    protocol: int
     workers: int
     ttl_ms: int
     owner: str
@@ -488,18 +475,16 @@ class WantRequest(TypedDict, total=False):
     group: str
 
 
-class WantAnswer(TypedDict):
-    protocol: int
+class WantAnswer(Message):
     wants: list[WantRow]  # all that hold now
 
 
-class AnnounceRequest(TypedDict, total=False):
+class AnnounceRequest(Message, total=False):
     """
     What the operator has on its way, and what it has decided: the whole, each time.
     Answer: `{"protocol": …}`.
     """
 
-    protocol: int
     arriving: list[tuple[int, int]]  # (workers, ms until they are expected), soonest first
     can_grow: int  # workers beyond those that may still be asked for, all groups together
     grow_ms: int  # how long one of them would take to come; absent: unknown
@@ -509,7 +494,7 @@ class AnnounceRequest(TypedDict, total=False):
     decisions: list[tuple[int, str, str, str]]  # (epoch ms, group, reason, message)
 
 
-class RetireRequest(TypedDict, total=False):
+class RetireRequest(Message, total=False):
     """
     Start to drain workers, or ask again how far they are (idempotent).
 
@@ -519,7 +504,6 @@ class RetireRequest(TypedDict, total=False):
     this moment has no task and holds no last copy.
     """
 
-    protocol: int
     names: list[str]
     reason: str
     busy_ok: bool  # default False
@@ -538,10 +522,11 @@ class RetireOutcome(TypedDict):
 #: Why the agent refuses to retire a worker.
 V_PINNED, V_BUSY, V_ACTORS = "Pinned", "Busy", "Actors"
 V_NO_RECIPIENT, V_TIMEOUT = "NoRecipient", "Timeout"
+#: Only ever explained: `workers_to_close` does not offer it, since memory would get scarce.
+V_NOT_OFFERED = "NotOffered"
 
 
-class RetireAnswer(TypedDict):
-    protocol: int
+class RetireAnswer(Message):
     outcomes: list[RetireOutcome]
 
 
@@ -549,7 +534,7 @@ class LimitProfile(TypedDict, total=False):
     """Rules that many workers share."""
 
     exact: bool  # not one run more than `runs`, whatever it costs; default False
-    failures: int  # stop at so many failures within the window; 0: never (default)
+    failures: int  # within the window, at which it stops; 0: never (default)
     window_ms: int  # default 10 min
     patterns: list[str]  # globs (* and ?) of repr(exception): stop at once; 32 of 256 characters
     fresh_ms: int  # how long a new worker lives; -1: no end (default)
@@ -559,7 +544,7 @@ class LimitProfile(TypedDict, total=False):
     runs: int  # of a worker that is not named, as `others`; 0: never stopped for them (default)
 
 
-class LimitRequest(TypedDict, total=False):
+class LimitRequest(Message, total=False):
     """
     How long each worker may go on. Level-based: who is not named has no limit any more (but for
     `others`), and who was stopped and is not at a limit now is back in service.
@@ -584,10 +569,9 @@ class LimitRequest(TypedDict, total=False):
     Answer: `LimitAnswer`.
     """
 
-    protocol: int
     session: str  # of the snapshot that the names are of; another: E_INVALID
     names: list[str]
-    runs: list[int]  # parallel to names: stop at so many runs; 0: never
+    runs: list[int]  # parallel to names: runs at which it stops; 0: never
     left_ms: list[int]  # parallel: until its end; 0: that has passed; -1: none known
     profile: list[int]  # parallel: index into `profiles`
     profiles: list[LimitProfile]
@@ -595,19 +579,17 @@ class LimitRequest(TypedDict, total=False):
     others: int  # profile of workers that are not named; -1 (default): they have no limit
 
 
-class LimitAnswer(TypedDict):
-    protocol: int
+class LimitAnswer(Message):
     stopped: list[str]  # names
 
 
-class CancelRequest(TypedDict, total=False):
+class CancelRequest(Message, total=False):
     """Back to service. Answer: `RetireAnswer`, state ACTIVE or "gone"."""
 
-    protocol: int
     names: list[str]
 
 
-class PinRequest(TypedDict, total=False):
+class PinRequest(Message, total=False):
     """
     Claim workers for a time. Same `source`, `owner` and name again: the lease is replaced.
 
@@ -619,7 +601,6 @@ class PinRequest(TypedDict, total=False):
     Answer: `PinAnswer`.
     """
 
-    protocol: int
     names: list[str]
     client: str  # CLIENT: id of the caller's Dask client, if any: its pins end soon after it leaves
     source: str  # MANUAL | CLIENT
@@ -628,24 +609,22 @@ class PinRequest(TypedDict, total=False):
     ttl_ms: int
 
 
-class UnpinRequest(TypedDict, total=False):
+class UnpinRequest(Message, total=False):
     """
     Give up claims: those of `source` and `owner` on `names`; without `names`, all of that owner.
     """
 
-    protocol: int
     names: list[str]
     source: str
     owner: str
 
 
-class PinAnswer(TypedDict):
-    protocol: int
+class PinAnswer(Message):
     pinned: list[tuple[str, int]]  # (name, ms left) granted; ttl above the cap is cut to it
     message: str
 
 
-class LeaveRequest(TypedDict, total=False):
+class LeaveRequest(Message, total=False):
     """
     Processes of workers are about to end: hand over what they have, or say how far that is.
 
@@ -656,7 +635,6 @@ class LeaveRequest(TypedDict, total=False):
     asks again cannot mean the next worker of that name.
     """
 
-    protocol: int
     names: list[str]  # or addresses; `x` also stands for processes `x-0`, `x-1` (--nworkers)
     hosts: list[str]  # IPs that no other pod shares: every worker that listens there
     left_ms: int
@@ -664,11 +642,15 @@ class LeaveRequest(TypedDict, total=False):
     ending: bool  # default True: it is certain. False: back to service if nobody asks for 300 s
 
 
-class ExplainRequest(TypedDict, total=False):
+class ExplainRequest(Message, total=False):
     """Ask all about some workers; without `names`, about all. Answer: `ExplainAnswer`."""
 
-    protocol: int
     names: list[str]
+
+
+class PinExplanation(TypedDict):
+    source: str  # SHUFFLE | MANUAL | CLIENT
+    owner: str
 
 
 class WorkerExplanation(TypedDict):
@@ -681,13 +663,14 @@ class WorkerExplanation(TypedDict):
     sole_bytes: int
     n_sole: int
     pins: list[str]  # sentences
+    held_by: list[PinExplanation]  # parallel to pins
     retirement: str  # a sentence, or ""
     stopped: str  # a sentence, or ""
     runs: int
     closable: bool
+    veto: str  # why it stays, one of V_*; "": it may go, or is on its way out already
     sentence: str  # why it may or may not go, in one sentence
 
 
-class ExplainAnswer(TypedDict):
-    protocol: int
+class ExplainAnswer(Message):
     workers: list[WorkerExplanation]

@@ -1,5 +1,7 @@
 """
-Puts the page into a dashboard that runs, and takes it out again.
+The page in the dashboard, without Bokeh: puts it into a dashboard that runs, takes it out again,
+and reads what it shows, at most once a second, however many people look, and not at all when nobody
+does.
 
 The dashboard is a Bokeh application among the scheduler's HTTP applications; ours is another one
 beside it, so that nothing of upstream's is changed but the list of pages in its navigation bar.
@@ -9,13 +11,25 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import sys
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_adaptive_agent.page.look import Looks
+from distributed.core import Status
+
+from dask_adaptive_agent.answers import Answers
+from dask_adaptive_agent.quotas.worker_limits import NEVER
+from dask_adaptive_agent.text import duration, plural, size_of
 
 if TYPE_CHECKING:
-    from dask_adaptive_agent.agent import Agent
+    from dask_adaptive_agent.protocol.operator_side import OperatorPlans
+    from dask_adaptive_agent.quotas.roster import Entry
+    from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +42,94 @@ DASHBOARD = "distributed.dashboard.scheduler"
 #: The page by which upstream's dashboard is told from other applications.
 STOCK_PAGE = "/status"
 
+#: Seconds for which a look is shown to everybody who asks.
+FRESH_S = 0.9
 
-class Page:
+#: Rows of a table, but for that of the workers; workers that one row names.
+ROWS, NAMED = 200, 10
+
+ACTIVE, PINNED, STOPPED, ENDING = "active", "pinned", "stopped", "ending"
+
+#: Colour of each state, in tables and counts; what is not named is grey.
+COLOURS = {
+    ACTIVE: "#2e7d32",
+    PINNED: "#1565c0",
+    "draining": "#e65100",
+    "drained": "#bf360c",
+    ENDING: "#b71c1c",
+    STOPPED: "#6a1b9a",
+    "paused": "#795548",
+}
+GREY = "#616161"
+
+#: A table: values by column, all of one length.
+Columns = dict[str, list[Any]]
+
+
+class TableSpec(NamedTuple):
+    """A table: its title, what stands there while it is empty, and its columns."""
+
+    title: str
+    empty: str
+    columns: tuple[tuple[str, str, int, str], ...]  # (field, title, width, kind)
+
+
+TABLES = {
+    "workers": TableSpec(
+        "Workers",
+        "No worker is connected.",
+        (
+            ("name", "Worker", 190, "text"),
+            ("state", "State", 70, "state"),
+            ("tasks", "Tasks", 60, "number"),
+            ("idle", "Idle (s)", 70, "number"),
+            ("memory", "Memory", 80, "bytes"),
+            ("runs", "Runs", 60, "number"),
+            ("quota", "Quota", 190, "text"),
+            ("why", "Why it stays or leaves", 600, "text"),
+        ),
+    ),
+    "decisions": TableSpec(
+        "Last decisions",
+        "No decision has been reported yet.",
+        (
+            ("at", "At (UTC)", 130, "text"),
+            ("group", "Worker group", 150, "text"),
+            ("reason", "Reason", 160, "text"),
+            ("message", "Decision", 700, "text"),
+        ),
+    ),
+    "pins": TableSpec(
+        "Pins",
+        "No worker is pinned.",
+        (
+            ("source", "Source", 70, "text"),
+            ("owner", "Owner", 220, "text"),
+            ("left", "Time left", 70, "text"),
+            ("reason", "For", 250, "text"),
+            ("workers", "Workers", 500, "text"),
+        ),
+    ),
+    "ahead": TableSpec(
+        "Shuffles, and workers asked for",
+        "No shuffle runs or is about to begin, and nobody requests workers.",
+        (
+            ("what", "What", 160, "text"),
+            ("who", "Who", 300, "text"),
+            ("message", "How it stands", 650, "text"),
+        ),
+    ),
+}
+
+
+@dataclass(eq=False)
+class DashboardPage:
     """One scheduler's page. Whatever goes wrong with it is logged, and the scheduler goes on."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._app: Any = None
-        self._pages: list[str] = []
-        self.looks = Looks(agent)
+    scheduler: Any
+    looks: Looks
+    _app: Any = None
+    _pages: list[str] = field(default_factory=list)
 
     @property
     def is_in_place(self) -> bool:
@@ -68,34 +161,31 @@ class Page:
                     for session in app.get_sessions(f"/{NAME}"):
                         session.destroy()
         except Exception:
-            logger.exception("Cannot take the page out of the dashboard")
+            logger.exception("Failed to take the page out of the dashboard")
 
     def _dashboard(self) -> Any:
         """Upstream's application; None: there is no dashboard, or not one that we know."""
         if DASHBOARD not in sys.modules:
             return None  # no bokeh, one that is too old, or nobody has asked for a dashboard
-        for app in self._others():
-            if STOCK_PAGE in getattr(app, "app_paths", ()):
-                return app
-        return None
+        dashboards = (app for app in self._others() if STOCK_PAGE in getattr(app, "app_paths", ()))
+        return next(dashboards, None)
 
     def _others(self) -> list[Any]:
         # RoutingApplication.find_handler asks these in turn until one knows the path.
-        application: Any = getattr(self._agent.scheduler, "http_application", None)
+        application: Any = getattr(self.scheduler, "http_application", None)
         return getattr(application, "applications", [])
 
     def _serve(self, stock: Any) -> None:
         from distributed.dashboard.core import BokehApplication
         from tornado.ioloop import IOLoop
 
-        from dask_adaptive_agent.page.view import show
+        from dask_adaptive_agent.page.document import show
 
-        scheduler: Any = self._agent.scheduler
-        variables = sys.modules[DASHBOARD].template_variables(scheduler)
+        variables = sys.modules[DASHBOARD].template_variables(self.scheduler)
         make: Any = BokehApplication
         self._app = app = make(
             {f"/{NAME}": functools.partial(show, self.looks)},
-            scheduler,
+            self.scheduler,
             prefix=stock.prefix,
             template_variables=variables,
         )
@@ -104,12 +194,200 @@ class Page:
         # Right behind upstream's: what comes after may claim all paths that are left (Jupyter).
         others = self._others()
         others.insert(others.index(stock) + 1, app)
-        # Upstream keeps one list for each scheduler, which all of its pages share.
-        self._pages = variables["pages"]
-        if NAME not in self._pages:
-            self._pages.insert(_place(self._pages), NAME)
+        # Upstream keeps one list for each scheduler, which all of its pages share. Ours comes
+        # behind what people look at most, before Info, which leads out of the dashboard.
+        self._pages = pages = variables["pages"]
+        if NAME not in pages:
+            pages.insert(pages.index("info") if "info" in pages else len(pages), NAME)
 
 
-def _place(pages: list[str]) -> int:
-    """Behind what people look at most, before Info, which leads out of the dashboard."""
-    return pages.index("info") if "info" in pages else len(pages)
+class Look(NamedTuple):
+    """Everything that the page shows, as of one instant."""
+
+    summary: str  # HTML, escaped
+    tables: dict[str, Columns]  # by name; empty: it could not be read
+
+
+@dataclass(eq=False)
+class Looks:
+    """What the page shows of one agent."""
+
+    answers: Answers
+    limits: WorkerLimits
+    plans: OperatorPlans
+    count: int = 0  # looks taken
+    _at: float = -math.inf
+    _last: Look | None = None
+    _has_failed: bool = False
+
+    def take(self) -> Look:
+        """Read everything, at most once a second. Never raises: the summary names what failed."""
+        clock = self.answers.clock
+        if self._last is None or clock() - self._at >= FRESH_S:
+            self.count += 1
+            self._last = self._taken()
+            self._at = clock()
+        return self._last
+
+    def _taken(self) -> Look:
+        self.answers.roster.sync()
+        readers: dict[str, Callable[[], list[Any]]] = {
+            "workers": self._workers,
+            # The last first.
+            "decisions": lambda: [
+                (_clock_time(at), *rest) for at, *rest in reversed(self.plans.decisions)
+            ],
+            "pins": self._pins,
+            "ahead": lambda: [*self._running(), *self._upcoming(), *self._wants()][:ROWS],
+        }
+        tables: dict[str, Columns] = {}
+        problems = []
+        for name, read in readers.items():
+            try:
+                rows = read()
+                fields = [field for field, *_ in TABLES[name].columns]
+                tables[name] = {field: [row[i] for row in rows] for i, field in enumerate(fields)}
+            except Exception as problem:
+                if not self._has_failed:  # once: the page asks every second
+                    self._has_failed = True
+                    logger.exception("The page in the dashboard can't show %s", name)
+                problems.append(f"{name} can't be shown: {problem!r:.200}")
+                tables[name] = {}
+        lines = [self._policy(), self._counts(tables["workers"].get("state", [])), self._work()]
+        lines += [f'<span style="color:#b71c1c">{escape(problem)}</span>' for problem in problems]
+        head = "".join(f'<div style="margin-bottom:4px">{line}</div>' for line in lines)
+        return Look(head, tables)
+
+    def _workers(self) -> list[tuple[Any, ...]]:
+        """A row for each worker, by name: state, tasks, quotas, and why it stays or leaves."""
+        of = self.answers
+        entries = of.roster.entries
+        of.sole.refresh(entries.values())
+        offered = {ws.address for ws in of.offered(entries)}
+        shuffles, held = of.pins.shuffles(), of.pins.names()
+        rows = []
+        for address, entry in entries.items():
+            ws = entry.ws
+            name = of.pins.name_of(ws)
+            pins = of.pins.holders(ws, shuffles) if address in held or name in held else []
+            idle_s = of.roster.idle_s(entry)
+            objection = of.objection(ws, pins, idle_s=idle_s, is_offered=address in offered)
+            state = self._state(entry, is_pinned=bool(pins))
+            # The operator knows more (windows, budgets), but what has happened since knows better.
+            why = self.plans.workers.get(name, "") if state == ACTIVE else ""
+            why = why or (objection.sentence if objection else _may_go(entry, idle_s))
+            memory, tasks = ws.metrics.get("memory", 0), len(ws.processing)
+            quota = self._quota(entry)
+            rows.append((name, state, tasks, round(idle_s), memory, entry.runs, quota, why))
+        return sorted(rows, key=lambda row: row[0])
+
+    def _state(self, entry: Entry, *, is_pinned: bool) -> str:
+        """The first of these that is true: what we do with it, what it is, that it is claimed."""
+        address = entry.ws.address
+        drain = self.answers.drains.ongoing.get(address)
+        if drain is not None:
+            return drain.state if drain.terms.is_refusable else ENDING
+        if address in self.answers.cordons.ongoing:
+            return STOPPED
+        if entry.ws.status is not Status.running:
+            return entry.ws.status.name
+        return PINNED if is_pinned else ACTIVE
+
+    def _quota(self, entry: Entry) -> str:
+        """The used part of each limit of a worker; empty: it has none."""
+        limit = self.limits.of_worker(entry.ws)
+        said = []
+        if limit.runs != NEVER:
+            said.append(f"{entry.runs} of {plural(limit.runs, 'run')}")
+        if limit.rules.failures and entry.record is not None:
+            failures = self.answers.cordons.n_failures(entry)
+            said.append(f"{failures} of {limit.rules.failures} failures")
+        if not math.isinf(entry.ends_at):
+            said.append(f"ends in {duration(max(0.0, entry.ends_at - self.answers.clock()))}")
+        return ", ".join(said)
+
+    def _pins(self) -> list[tuple[Any, ...]]:
+        """Pins: by whom, what for and how long; those that end soonest first."""
+        entries = self.answers.roster.entries
+        pins = sorted(self.answers.pins.rows(entries), key=lambda row: row["left_ms"])[:ROWS]
+        names = {entry.slot: str(entry.ws.name) for entry in entries.values()} if pins else {}
+        return [
+            (
+                row["source"],
+                row["owner"],
+                duration(row["left_ms"] / 1000),
+                row["reason"],
+                _named([names[slot] for slot in row["slots"]]),
+            )
+            for row in pins
+        ]
+
+    def _running(self) -> Iterator[tuple[str, str, str]]:
+        now = self.answers.clock()
+        for run in self.answers.shuffles.running():
+            workers = plural(len(run.participants), "worker")
+            yield "shuffle runs", run.id, f"for {duration(now - run.since)}, on {workers}"
+
+    def _upcoming(self) -> Iterator[tuple[str, str, str]]:
+        for row in self.answers.demand.upcoming():
+            what, waits = "shuffle is to begin", ""
+            if row["waiting"]:
+                what = "shuffle waits for workers"
+                waits = f"for {duration(row['for_ms'] / 1000)}, "
+            inputs, outputs = plural(row["inputs"], "input"), plural(row["outputs"], "output")
+            yield what, row["id"], f"{waits}{inputs} to come, {outputs}"
+
+    def _wants(self) -> Iterator[tuple[str, str, str]]:
+        for row in self.answers.floors.rows():
+            of_group = f" of {row['group']}" if row["group"] else ""
+            floor = f"at least {plural(row['workers'], 'worker')}{of_group}"
+            left = duration(row["left_ms"] / 1000)
+            yield "workers asked for", row["owner"], f"{floor} for {left} more"
+
+    def _policy(self) -> str:
+        plans = self.plans
+        if not plans.policy:
+            silent = "<b>No operator has contacted the agent lately.</b>"
+            return f"{silent} What the agent itself knows is below."
+        message = f": {escape(plans.message)}" if plans.message else ""
+        return f'<b style="font-size:1.25em">{escape(plans.policy)}</b>{message}'
+
+    def _counts(self, states: list[str]) -> str:
+        counted = Counter(states)
+        parts = [plural(len(states), "worker")]
+        for state in [*COLOURS, *sorted(counted.keys() - COLOURS.keys())]:
+            if counted[state]:
+                colour = COLOURS.get(state, GREY)
+                parts.append(f'<b style="color:{colour}">{counted[state]} {escape(state)}</b>')
+        parts += [
+            f"<b>{workers} on the way</b> ({f'in {duration(in_s)}' if in_s else 'due'})"
+            for workers, in_s in self.plans.arriving
+        ]
+        return " · ".join(parts)
+
+    def _work(self) -> str:
+        scheduler: Any = self.answers.scheduler
+        counts = (
+            (sum([len(ws.processing) for ws in list(scheduler.workers.values())]), "at workers"),
+            (len(scheduler.queued), "queued"),
+            (len(scheduler.unrunnable), "that no worker may run"),
+        )
+        return " · ".join([f"{plural(n, 'task')} {where}" for n, where in counts if n]) or "no task"
+
+
+def _may_go(entry: Entry, idle_s: float) -> str:
+    # The exact last copies (`data_copier.last_copies`) would cost a look at each of its results.
+    move = f"{size_of(entry.sole_bytes)} to move" if entry.sole_bytes else "no last copies"
+    return f"may go: idle for {duration(idle_s)}, {move}"
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _clock_time(epoch_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(epoch_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return "?"  # nothing that an operator of ours sends

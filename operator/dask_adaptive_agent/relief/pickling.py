@@ -1,42 +1,185 @@
 """
-What a scheduler pickles for each task, pickled once: relief `pickling`.
+The relief `pickling`: callables that tasks share are pickled once, not for each task.
 
-Tasks are told from all else that `distributed.protocol.pickle.dumps` is called for. The schedulers
-of a process share what is here, and so do those without an agent: what comes out means the same to
-whoever reads it.
+distributed pickles a task whenever it sends one. If workers cannot import the task's function (a
+lambda, a closure, anything from `__main__`), it runs pickle twice in vain, and then cloudpickle
+over the whole task. Here one pass of the standard pickler puts in what is kept (`pickle_cache`) of
+such functions, of classes, and of large partials. What would come out otherwise than by stock code,
+in values or in what is one object, is left to cloudpickle, or to stock code as a whole.
+
+The schedulers of a process share what is kept, and so do those without an agent: what comes out
+means the same to whoever reads it.
 """
 
 from __future__ import annotations
 
+import copyreg
+import io
+import logging
 import operator
+import pickle
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from time import perf_counter
-from typing import Any, ClassVar
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
 from distributed import worker as distributed_worker
 from distributed.protocol import core
-from distributed.protocol.serialize import ToPickle
+from distributed.protocol.serialize import ToPickle, dask_serialize
 
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.relief.base import Mismatch, Place, Relief
-from dask_adaptive_agent.relief.kept import PROTOCOL
-from dask_adaptive_agent.relief.one_pass import TASK, Tasks, callable_of, is_task
+from dask_adaptive_agent.relief.pickle_cache import (
+    CLOUDPICKLES,
+    PROTOCOL,
+    KeptPickle,
+    PickleCache,
+    Unfit,
+    is_importable,
+    require,
+)
+from dask_adaptive_agent.relief.registry import Mismatch, Place, Relief
 from dask_adaptive_agent.relief.serialization import SerializationMeter
-from dask_adaptive_agent.relief.sharing import Sharing
 
-#: What was not asked for so long is dropped after as long again at most.
+if TYPE_CHECKING:
+    from dask_adaptive_agent.relief.sharing import Sharing
+
+logger = logging.getLogger(__name__)
+
+try:
+    from dask._task_spec import Task
+except ImportError:
+    Task = None  # type: ignore[assignment,misc]
+
+#: None before distributed 2024.11.0, the first to send objects: tuples of function, args, kwargs.
+TASK: Any = None if hasattr(distributed_worker, "execute_task") else Task
+#: A pickle that was not used for this time is dropped after at most the same time again.
 AGE_S = 60.0
 
 Dumps = Callable[..., bytes]
+#: Gives what represents a kept pickle in a task's: a function and its arguments.
+PutIn = Callable[[KeptPickle], "tuple[Any, ...]"]
 
 
-class Hook:
-    """Over `distributed.protocol.pickle.dumps`; at work while it has meters to tell."""
+class ByValue(Unfit):
+    """It has what only cloudpickle can pickle, so that is where stock code ends up."""
+
+
+def is_task(x: Any) -> bool:
+    """Tells whether it is a task as a scheduler sends it (`distributed.worker._normalize_task`)."""
+    if TASK is not None:
+        return type(x) is TASK
+    return type(x) is tuple and len(x) == 3 and callable(x[0]) and type(x[2]) is dict
+
+
+def callable_of(task: Any) -> Any:
+    return task[0] if TASK is None else task.func
+
+
+def _is_by_value(function: Any) -> bool:
+    while type(function) is partial:
+        function = function.func
+    return type(function) is FunctionType and not is_importable(function)
+
+
+def _has_serializer(kind: type) -> bool:
+    try:
+        return bool(dask_serialize.dispatch(kind))  # type: ignore[no-untyped-call]
+    except TypeError:
+        return False
+
+
+def _quick_state() -> Callable[[Any], Any] | None:
+    """`Task.__getstate__` in C: a fused task has many. None where this release differs."""
+    if TASK is None or not hasattr(TASK, "get_all_slots"):
+        return None
+    state = attrgetter(*TASK.get_all_slots())
+    sample = TASK("sample", len, (1,), _data_producer=True)
+    is_same = sample.__reduce_ex__(PROTOCOL)[:3] == (_new, (TASK,), state(sample))
+    return state if is_same else None
+
+
+_new: Any = copyreg.__newobj__  # type: ignore[attr-defined]
+_state = _quick_state()
+
+
+def whole(kept: KeptPickle) -> tuple[Any, ...]:
+    return pickle.loads, (kept.data,)
+
+
+class TaskPickler(pickle.Pickler):
+    """One pass of the standard pickler over a task, which puts in pickles that are kept."""
+
+    def __init__(self, cache: PickleCache, task: Any, buffers: list[Any], put_in: PutIn) -> None:
+        self._file = io.BytesIO()
+        super().__init__(self._file, PROTOCOL, buffer_callback=buffers.append)
+        self._cache, self._task, self._put_in = cache, task, put_in
+        self._uses: dict[int, KeptPickle] = {}
+        #: Stock code does not ask for serializers where the callable alone is too much for pickle.
+        self._is_plain = _is_by_value(callable_of(task))
+        self._is_mixed = False
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is TASK and _state is not None:
+            return _new, (TASK,), _state(obj)
+        if kind is BuiltinFunctionType:
+            return NotImplemented
+        if kind is FunctionType or issubclass(kind, type):
+            if obj is TASK or is_importable(obj):
+                return NotImplemented
+            kept = self._cache.find(obj)
+            if kept is None:
+                raise ByValue
+        elif kind is not partial or (kept := self._cache.find(obj)) is None:
+            # Its own ways must not be mixed with pickle's.
+            self._is_mixed = self._is_mixed or kind in CLOUDPICKLES
+            require(self._is_plain or not _has_serializer(kind))
+            return NotImplemented
+        self._uses[id(obj)] = kept
+        return self._put_in(kept)
+
+    def pickled(self) -> bytes:
+        """Raises `Unfit`, and whatever pickling raises."""
+        self.dump(self._task)
+        data = self._file.getvalue()
+        kepts = list(self._uses.values())
+        is_by_value = any(kept.is_by_value for kept in kepts)
+        if kepts and (self._is_mixed or self._clash(kepts)):
+            raise ByValue if is_by_value else Unfit
+        # Stock code looks for this word in what pickle makes of a task.
+        require(is_by_value or b"__main__" not in data)
+        return data
+
+    def _clash(self, kepts: list[KeptPickle]) -> bool:
+        """Tells whether an object is two in this pickle that is one in stock code's."""
+        met = set(self.memo.copy())
+        scopes: dict[int, set[str]] = {}
+        for kept in kepts:
+            # By stock code, functions of one module see each other's global variables: also those
+            # that they don't name, by `get_type_hints` or `DataFrame.query`.
+            see_others = any(
+                scopes.setdefault(scope, names) != names for scope, names in kept.scopes.items()
+            )
+            if see_others or not met.isdisjoint(kept.shareable):
+                return True
+            if len(kepts) > 1:  # a large partial shares thousands
+                met |= kept.shareable
+        return False
+
+
+class TaskPickles:
+    """
+    Pickles tasks, over `distributed.protocol.pickle.dumps`, while it has meters to tell.
+
+    One serves all schedulers of the process.
+    """
 
     def __init__(self) -> None:
-        self.tasks = Tasks()
+        self.cache = PickleCache()
+        self.n_left = 0
         self._meters: tuple[SerializationMeter, ...] = ()
 
     def add(self, meter: SerializationMeter) -> None:
@@ -46,7 +189,41 @@ class Hook:
         """Harmless if it was not added."""
         self._meters = tuple(one for one in self._meters if one is not meter)
         if not self._meters:
-            self.tasks.cache.clear()
+            self.cache.clear()
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "reused": self.cache.n_used,
+            "left_to_stock": self.n_left,
+            "pickled": self.cache.n_made,
+            "kept": len(self.cache.kept()),
+            "kept_bytes": self.cache.nbytes(),
+        }
+
+    def pickled(self, task: Any, buffers: list[Any], put_in: PutIn = whole) -> tuple[bytes, bool]:
+        """
+        The pickle, and whether `put_in` has a part in it.
+
+        Raises whatever pickling raises: stock code knows what to do, or what to say.
+        """
+        function = callable_of(task)
+        if not _is_by_value(function) and not (
+            type(function) is partial and self.cache.was_met(function)
+        ):
+            # Where pickle does it alone, that is the stock code's way, too.
+            try:
+                data = pickle.dumps(task, PROTOCOL, buffer_callback=buffers.append)
+                if b"__main__" not in data:
+                    return data, False
+            except Exception:
+                logger.debug("pickle alone can't do %.80r", function, exc_info=True)
+            buffers.clear()
+        try:
+            return TaskPickler(self.cache, task, buffers, put_in).pickled(), True
+        except ByValue:
+            self.n_left += 1
+            buffers.clear()
+            return cloudpickle.dumps(task, PROTOCOL, buffer_callback=buffers.append), False
 
     def over(self, stock: Dumps) -> Dumps:
         def dumps(x: Any, *, buffer_callback: Any = None, protocol: int | None = PROTOCOL) -> bytes:
@@ -58,18 +235,18 @@ class Hook:
                 # Modules that were registered to go by value concern what has a name as well.
                 and not cloudpickle.list_registry_pickle_by_value()
             ):
-                return self._task(x, buffer_callback, stock)
+                return self._measured(x, buffer_callback, stock)
             return stock(x, buffer_callback=buffer_callback, protocol=protocol)
 
         return dumps
 
-    def _task(self, task: Any, take: Callable[[Any], object], stock: Dumps) -> bytes:
+    def _measured(self, task: Any, take: Callable[[Any], object], stock: Dumps) -> bytes:
         started = perf_counter()
         buffers: list[Any] = []
         try:
-            data = self.tasks.pickled(task, buffers)
+            data, _ = self.pickled(task, buffers)
         except Exception:
-            self.tasks.n_left += 1
+            self.n_left += 1
             buffers.clear()
             data = stock(task, buffer_callback=buffers.append)
         spent, size = perf_counter() - started, len(data)
@@ -81,25 +258,29 @@ class Hook:
         return data
 
 
-HOOK = Hook()
+PICKLES = TaskPickles()
 
 
-class Pickling(Relief):
+class PicklingRelief(Relief):
     """
     Callables are pickled once, not for each task, from 2023.8.1 on.
 
     `Shared`: their bytes cross to each worker once as well.
     """
 
-    name: ClassVar[str] = "pickling"
+    name = "pickling"
 
     def __init__(self, place: Place, choice: str = wire.AUTO) -> None:
         super().__init__(place, choice)
         is_shared = choice == wire.SHARED
-        #: What serializing costs, by function; whoever observes asks it.
+        #: The cost of serializing, by function, for whoever observes.
         self.meter = SerializationMeter(place.clock, place.tell, is_shared=is_shared)
-        self._unheard = SerializationMeter(place.clock, lambda *_: None)  # of what is tried only
-        self._sharing = Sharing(place, self.patches, HOOK.tasks, self.meter) if is_shared else None
+        self._sharing: Sharing | None = None
+        if is_shared:
+            # Imported on demand: hardly anybody chooses it.
+            from dask_adaptive_agent.relief.sharing import Sharing
+
+            self._sharing = Sharing(place, self.patches, PICKLES, self.meter)
         self._timer: object | None = None
 
     @classmethod
@@ -111,18 +292,20 @@ class Pickling(Relief):
         return ""
 
     def install(self) -> None:
-        self.patches.put(patching.PICKLE_DUMPS, HOOK.over)
-        HOOK.add(self._unheard)
-        self._age()
+        self.patches.put(patching.PICKLE_DUMPS, PICKLES.over)
+        unheard = SerializationMeter(self.place.clock, lambda *_: None)  # of what is tried only
+        PICKLES.add(unheard)
+        try:
+            before = PICKLES.cache.n_used
+            prove(ToPickle)
+            if PICKLES.cache.n_used == before:
+                raise Mismatch("distributed does not pickle tasks where it was expected to")
+        finally:
+            PICKLES.remove(unheard)
+        PICKLES.add(self.meter)
         if self._sharing is not None:
             self._sharing.install()
-
-    def check(self) -> None:
-        _compare()
-        if self._sharing is not None:
-            self._sharing.check()
-        HOOK.add(self.meter)
-        HOOK.remove(self._unheard)
+        self._age()
 
     def uninstall(self) -> None:
         if self._timer is not None:
@@ -133,57 +316,52 @@ class Pickling(Relief):
                 self._sharing.uninstall()
         finally:
             self.patches.close()
-            HOOK.remove(self._unheard)
-            HOOK.remove(self.meter)
+            PICKLES.remove(self.meter)
 
     def counts(self) -> dict[str, int]:
         """Of the process: schedulers in it share what they keep."""
         shared = {} if self._sharing is None else self._sharing.counts()
-        return {**HOOK.tasks.counts(), **shared}
+        return {**PICKLES.counts(), **shared}
 
     def _age(self) -> None:
-        HOOK.tasks.cache.age()
-        self.meter.fold()  # nobody may observe, and what waits there lives on
+        PICKLES.cache.age()
         self._timer = self.place.scheduler.loop.call_later(AGE_S, self._age)
 
 
-def samples() -> list[Any]:
-    """Tasks that must come through a scheduler's messages as they went in."""
+def prove(packed: Callable[[Any], Any]) -> Any:
+    """
+    Send samples of tasks three times: as they are pickled at first, when they come again, and then.
+
+    `packed` makes of a task what goes into a message. Returns the last sample, which is of some
+    size; raises `Mismatch` where the other end makes something else of one.
+    """
+    protocol: Any = core
+    task = None
+    for expected, function, *args in _samples():
+        task = (function, tuple(args), {}) if TASK is None else TASK("sample", function, *args)
+        for _ in range(3):
+            frames = protocol.dumps([{"run_spec": packed(task)}])
+            task_there = protocol.loads(frames)[0]["run_spec"]
+            value = task_there[0](*task_there[1]) if TASK is None else task_there({})
+            if value != expected:
+                raise Mismatch(f"a sample gives {value!r:.80} instead of {expected!r:.80}")
+    return task
+
+
+def _samples() -> list[tuple[Any, ...]]:
+    """Values, and the calls that give them."""
     factor, both = 3, [1]
 
     def scaled(x: int) -> int:
         return x * factor
 
-    def is_same(one: object, other: object) -> bool:
-        return one is other
-
-    calls: list[tuple[Callable[..., Any], Any]] = [
-        (operator.add, (1, 2)),
-        (lambda x: x + 1, (1,)),
-        (scaled, (2,)),
-        (partial(scaled, 5), ()),
-        (partial(max, *range(2000)), (7,)),
-        (partial(is_same, both), (both,)),
-        (both.count, (1,)),
+    return [
+        (3, operator.add, 1, 2),
+        (2, lambda x: x + 1, 1),
+        (6, scaled, 2),
+        (15, partial(scaled, 5)),
+        (1999, partial(max, *range(2000)), 7),
+        (True, partial(lambda one, other: one is other, both), both),
+        (1, both.count, 1),
+        (9, partial(lambda _, x: scaled(x), list(range(1000))), 3),
     ]
-    return [(f, args, {}) if TASK is None else TASK("sample", f, *args) for f, args in calls]
-
-
-def value_of(task: Any) -> Any:
-    """What it gives when it is run, as a worker does."""
-    return task[0](*task[1], **task[2]) if TASK is None else task({})
-
-
-def _compare() -> None:
-    """Raises `Mismatch` if a sample's value is another one at the other end."""
-    protocol: Any = core
-    before = HOOK.tasks.cache.n_used
-    for task in samples():
-        expected = value_of(task)
-        for _ in range(3):  # as it is pickled at first, when it comes again, and from then on
-            frames = protocol.dumps([{"run_spec": ToPickle(task)}])
-            value = value_of(protocol.loads(frames)[0]["run_spec"])
-            if value != expected:
-                raise Mismatch(f"a sample gives {value!r:.80} instead of {expected!r:.80}")
-    if HOOK.tasks.cache.n_used == before:
-        raise Mismatch("distributed does not pickle tasks where it was expected to")

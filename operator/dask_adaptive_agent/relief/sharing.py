@@ -18,6 +18,7 @@ import pickle
 import sys
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -32,9 +33,16 @@ from distributed.utils import ensure_memoryview
 
 from dask_adaptive_agent import patching
 from dask_adaptive_agent.patching import Patch, Patches
-from dask_adaptive_agent.relief.base import Mismatch, Place
-from dask_adaptive_agent.relief.kept import PROTOCOL, Kept
-from dask_adaptive_agent.relief.one_pass import TASK, Pickler, Tasks, callable_of, is_task
+from dask_adaptive_agent.relief.pickle_cache import PROTOCOL, KeptPickle
+from dask_adaptive_agent.relief.pickling import (
+    TASK,
+    TaskPickles,
+    callable_of,
+    is_task,
+    prove,
+    whole,
+)
+from dask_adaptive_agent.relief.registry import Mismatch, Place
 from dask_adaptive_agent.relief.serialization import SerializationMeter
 
 logger = logging.getLogger(__name__)
@@ -43,9 +51,9 @@ logger = logging.getLogger(__name__)
 #: forgets all of it then.
 MOST_HELD_BYTES = 64 * 2**20
 PART_OF_MEMORY = 0.05
-#: A worker that sends tasks back so many times is sent everything from then on.
+#: Tasks that a worker may send back; after that, each task brings everything.
 MOST_LACKS = 3
-#: What workers run: it comes with the first task, as text. `held` is by scheduler and worker.
+#: The code that workers run: it comes with the first task. `held` is by scheduler and worker.
 IN_WORKERS = """
 import pickle, sys
 from distributed import Reschedule
@@ -98,7 +106,7 @@ _FIRST = f"(exec(make, {{}}), __import__({NAME!r}).task(*args))[1]"
 
 _process = uuid.uuid4().hex
 _numbers = itertools.count()
-_dropping: set[asyncio.Task[None]] = set()
+_dropping: set[asyncio.Task[None]] = set()  # asyncio keeps no task by itself
 
 
 def workers_half() -> Any:
@@ -107,13 +115,13 @@ def workers_half() -> Any:
     return sys.modules[NAME]
 
 
-class Line:
-    """What one worker holds, as far as its stream of messages has come."""
+class WorkerLine:
+    """The pickles that one worker holds, once it has read its stream up to here."""
 
-    def __init__(self, name: str, tasks: Tasks, most_bytes: int = MOST_HELD_BYTES) -> None:
+    def __init__(self, name: str, pickles: TaskPickles, most_bytes: int = MOST_HELD_BYTES) -> None:
         self.name = name
-        self.n_uses = self.n_definitions = self.n_lacks = 0
-        self._tasks = tasks
+        self.counts: Counter[str] = Counter()
+        self._pickles = pickles
         self._most_bytes = most_bytes
         self._half = workers_half()
         self._held: dict[bytes, int] = {}  # sizes by digest
@@ -125,37 +133,40 @@ class Line:
 
         Raises whatever pickling raises: nothing has changed then.
         """
-        buffers: list[Any] = []
-        pickler: list[_SharingPickler] = []
-
-        def make(*args: Any) -> Pickler:
-            pickler.append(_SharingPickler(self, *args))
-            return pickler[0]
-
-        data = self._tasks.pickled(task, buffers, make)
-        needs = pickler[0].needs if pickler and not pickler[0].is_left else {}
-        frames = buffers
-        if needs:
+        frames: list[Any] = []
+        needs: dict[bytes, KeptPickle] = {}
+        data, is_one_pass = self._pickles.pickled(task, frames, partial(self._put_in, needs))
+        if is_one_pass and needs:
+            call = self._call(task, needs, data, frames)
             frames = []
-            data = pickle.dumps(
-                self._message(task, needs, data, buffers), PROTOCOL, buffer_callback=frames.append
-            )
-            self._note(needs)
+            data = pickle.dumps(call, PROTOCOL, buffer_callback=frames.append)
+            # It is what goes into the stream.
+            self.counts["uses"] += len(needs)
+            self.counts["definitions"] += len(needs.keys() - self._held.keys())
+            self._held.update((digest, len(kept.data)) for digest, kept in needs.items())
+            self._is_new = self._must_forget = False
         views = [ensure_memoryview(frame) for frame in frames]
         sent: Any = Pickled  # upstream's have no types
         return sent({"pickled-obj": data}, views), len(data) + sum(v.nbytes for v in views)
 
     def lacks(self) -> bool:
         """A task has come back: everything is sent anew. False: not for this worker."""
-        self.n_lacks += bool(self._held)
+        self.counts["lacks"] += bool(self._held)
         self._held.clear()
         self._must_forget = True
-        return self.n_lacks <= MOST_LACKS
+        return self.counts["lacks"] <= MOST_LACKS
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def _message(self, task: Any, needs: dict[bytes, Kept], data: bytes, buffers: Any) -> _Call:
+    def _put_in(self, needs: dict[bytes, KeptPickle], kept: KeptPickle) -> tuple[Any, ...]:
+        # Of a class there is one in a process, and each pickle sets its attributes anew.
+        # Of two that are equal in one task, the other one stays another object.
+        if kept.has_classes or needs.setdefault(kept.digest, kept) is not kept:
+            return whole(kept)
+        return self._half.load, (self.name, kept.digest)
+
+    def _call(self, task: Any, needs: dict[bytes, KeptPickle], data: bytes, buffers: Any) -> _Call:
         if sum(self._held.values()) > self._most_bytes:
             self._held.clear()
             self._must_forget = True
@@ -166,13 +177,6 @@ class Line:
         if self._is_new:
             return _Call(eval, (_FIRST, {"make": _MAKE, "args": args}))
         return _Call(self._half.task, args)
-
-    def _note(self, needs: dict[bytes, Kept]) -> None:
-        """It is what goes into the stream."""
-        self.n_uses += len(needs)
-        self.n_definitions += len(needs.keys() - self._held.keys())
-        self._held.update((digest, len(kept.data)) for digest, kept in needs.items())
-        self._is_new = self._must_forget = False
 
 
 class _Call:
@@ -185,124 +189,97 @@ class _Call:
         return self._reduced
 
 
-class _SharingPickler(Pickler):
-    """Names what is kept, so that somebody else may bring it."""
+class Sharing(SchedulerPlugin):
+    """
+    Shared callables in one scheduler. All on its event loop; nothing raises into it.
 
-    def __init__(self, line: Line, *args: Any) -> None:
-        super().__init__(*args)
-        self._line, self._load = line.name, workers_half().load
-        self.needs: dict[bytes, Kept] = {}
-        self.is_left = True
+    It is a plugin because workers come and go.
+    """
 
-    def put_in(self, kept: Kept) -> tuple[Any, ...]:
-        if kept.has_classes:
-            # Of a class there is one in a process, and each pickle sets its attributes anew.
-            return super().put_in(kept)
-        if self.needs.setdefault(kept.digest, kept) is not kept:
-            return super().put_in(kept)  # an equal one, but not the same
-        return self._load, (self._line, kept.digest)
-
-    def pickled(self, task: Any) -> bytes:
-        data = super().pickled(task)
-        self.is_left = False
-        return data
-
-
-class Sharing:
-    """Shared callables in one scheduler. All on its event loop; nothing raises into it."""
+    name = "dask-adaptive-shared"
 
     def __init__(
-        self, place: Place, patches: Patches, tasks: Tasks, meter: SerializationMeter
+        self, place: Place, patches: Patches, pickles: TaskPickles, meter: SerializationMeter
     ) -> None:
-        """
-        Args:
-            patches: Holds what is changed of upstream's code.
-            tasks: Pickles them, and keeps what is shared.
-            meter: Told of each task that is pickled here, and so nowhere else.
-        """
         self._scheduler: Any = place.scheduler
-        self._patches, self._tasks, self._meter = patches, tasks, meter
+        self._patches, self._pickles, self._meter = patches, pickles, meter
         self._prefix = f"{_process}-{next(_numbers)}-"
-        self._lines: dict[str, tuple[Line, Patch]] = {}  # by the worker's address
-        self._gone = Line("", tasks)  # counts of those that have gone
-        self._plugin = _Joins(self)
+        self._lines: dict[str, tuple[WorkerLine, Patch]] = {}  # by the worker's address
+        self._gone: Counter[str] = Counter()  # counts of those that have gone
         self._returns: Patch | None = None
 
     def install(self) -> None:
         """Raises `Mismatch` when upstream is not as expected."""
+        self._prove()
         self._returns = self._patches.listen(patching.RESCHEDULE, self._returned)
-        self._scheduler.add_plugin(self._plugin, name=self._plugin.name)
+        self._scheduler.add_plugin(self, name=self.name)
         for worker in list(self._scheduler.workers):
-            self.begin(worker)
-
-    def check(self) -> None:
-        """Prove that a task arrives as it was, or comes back. Raises `Mismatch`."""
-        protocol: Any = core
-        line, half = Line(f"{self._prefix}check", Tasks()), workers_half()
-        secret = object.__hash__(self)  # a closure, which only crosses by value
-        function = partial(lambda a, b: (a, b, secret), list(range(1000)))
-        task = (function, (1,), {}) if TASK is None else TASK("sample", function, 1)
-
-        def crossed() -> Any:
-            frames = protocol.dumps([{"run_spec": line.pickled(task)[0]}])
-            return callable_of(protocol.loads(frames)[0]["run_spec"])
-
-        try:
-            arrived = [crossed() for _ in range(4)]
-            half.drop(self._prefix)
-            lacking = crossed()
-        finally:
-            half.drop(self._prefix)
-        if any(one(1) != function(1) for one in arrived) or arrived[2] is not arrived[3]:
-            raise Mismatch("a task does not arrive as it was sent")
-        if lacking is not half.again or line.n_definitions != 1:
-            raise Mismatch("callables do not cross once")
+            self._begin(worker)
 
     def uninstall(self) -> None:
         """Stop. Tasks on their way that lack something come back, and are sent as ever."""
         if self._returns is not None:
             self._returns.remove()
-        if self._scheduler.plugins.get(self._plugin.name) is self._plugin:
-            self._scheduler.remove_plugin(name=self._plugin.name)
+        if self._scheduler.plugins.get(self.name) is self:
+            self._scheduler.remove_plugin(name=self.name)
         workers = [worker for worker in self._lines if worker in self._scheduler.workers]
         for worker in list(self._lines):
-            self.end(worker)
+            self._end(worker)
         if workers and self._scheduler.status is Status.running:
             dropping = asyncio.ensure_future(self._drop(workers))
-            _dropping.add(dropping)  # asyncio keeps no task by itself
+            _dropping.add(dropping)
             dropping.add_done_callback(_dropping.discard)
 
     def counts(self) -> dict[str, int]:
-        lines = [self._gone, *(line for line, _ in self._lines.values())]
-        return {
-            "shared_workers": len(self._lines),
-            "shared_uses": sum(line.n_uses for line in lines),
-            "shared_definitions": sum(line.n_definitions for line in lines),
-            "shared_lacks": sum(line.n_lacks for line in lines),
-        }
+        counts = sum((line.counts for line, _ in self._lines.values()), self._gone)
+        known = {f"shared_{name}": counts[name] for name in ("uses", "definitions", "lacks")}
+        return {"shared_workers": len(self._lines), **known}
 
-    def begin(self, worker: str) -> None:
-        self.end(worker)
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        try:
+            self._begin(worker)
+        except Exception:
+            # Fail open: it is sent everything with each task.
+            logger.exception("Failed to share callables with worker %s", worker)
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+        self._end(worker)
+
+    def _prove(self) -> None:
+        """Prove that a task arrives as it was, or comes back. Raises `Mismatch`."""
+        protocol: Any = core
+        line, half = WorkerLine(f"{self._prefix}check", TaskPickles()), workers_half()
+        try:
+            task = prove(lambda task: line.pickled(task)[0])
+            half.drop(self._prefix)  # so that it is lacking
+            frames = protocol.dumps([{"run_spec": line.pickled(task)[0]}])
+            came = callable_of(protocol.loads(frames)[0]["run_spec"])
+        finally:
+            half.drop(self._prefix)
+        if came is not half.again or line.counts["uses"] <= line.counts["definitions"]:
+            raise Mismatch("callables do not cross once")
+
+    def _begin(self, worker: str) -> None:
+        self._end(worker)
         if worker.startswith("inproc://"):
             return  # nothing is pickled on the way to it
         memory_limit = self._scheduler.workers[worker].memory_limit or sys.maxsize
         most_bytes = min(int(memory_limit * PART_OF_MEMORY), MOST_HELD_BYTES)
-        line = Line(f"{self._prefix}{next(_numbers)}-", self._tasks, most_bytes)
-        # Whoever sends, there the order of messages is decided.
+        line = WorkerLine(f"{self._prefix}{next(_numbers)}-", self._pickles, most_bytes)
+        # The order of messages is decided there, whoever sends.
         stream = self._scheduler.stream_comms[worker]
         patch = self._patches.put(patching.STREAM_SEND, partial(self._sending, line), stream)
         self._lines[worker] = line, patch
 
-    def end(self, worker: str) -> None:
-        line, patch = self._lines.pop(worker, (None, None))
-        if line is not None and patch is not None:
-            patch.remove()
-            workers_half().drop(line.name)  # where the worker is in this process
-            self._gone.n_uses += line.n_uses
-            self._gone.n_definitions += line.n_definitions
-            self._gone.n_lacks += line.n_lacks
+    def _end(self, worker: str) -> None:
+        if worker not in self._lines:
+            return
+        line, patch = self._lines.pop(worker)
+        patch.remove()
+        workers_half().drop(line.name)  # where the worker is in this process
+        self._gone += line.counts
 
-    def _sending(self, line: Line, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _sending(self, line: WorkerLine, stock: Callable[..., Any]) -> Callable[..., Any]:
         def send(*messages: Any) -> Any:
             for message in messages:
                 if message.get("op") == "compute-task":
@@ -311,7 +288,7 @@ class Sharing:
 
         return send
 
-    def _replace(self, line: Line, message: dict[str, Any]) -> None:
+    def _replace(self, line: WorkerLine, message: dict[str, Any]) -> None:
         spec = message.get("run_spec")
         # An actor is made once, and holds what it was made of.
         if type(spec) is not ToPickle or not is_task(spec.data) or message.get("actor"):
@@ -328,10 +305,9 @@ class Sharing:
     def _returned(self, message: dict[str, Any]) -> None:
         """A task has come back; it may have raised `Reschedule` itself."""
         worker = message.get("worker", "")
-        line, _ = self._lines.get(worker, (None, None))
-        if line is not None and not line.lacks():
+        if worker in self._lines and not self._lines[worker][0].lacks():
             logger.warning("Worker %s sends tasks back: it gets callables with each", worker)
-            self.end(worker)
+            self._end(worker)
 
     async def _drop(self, workers: list[str]) -> None:
         text = f"(lambda half: half and half.drop({self._prefix!r}))(sys.modules.get({NAME!r}))"
@@ -341,23 +317,4 @@ class Sharing:
             await self._scheduler.broadcast(msg=message, workers=workers, on_error="ignore")
         except Exception:
             # Fail open: they hold it until they end.
-            logger.exception("Cannot tell workers to drop callables")
-
-
-class _Joins(SchedulerPlugin):
-    """Workers come and go."""
-
-    name = "dask-adaptive-shared"
-
-    def __init__(self, sharing: Sharing) -> None:
-        self._sharing = sharing
-
-    def add_worker(self, scheduler: Any, worker: str) -> None:
-        try:
-            self._sharing.begin(worker)
-        except Exception:
-            # Fail open: it is sent everything with each task.
-            logger.exception("Cannot share callables with worker %s", worker)
-
-    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
-        self._sharing.end(worker)
+            logger.exception("Failed to have workers drop callables")

@@ -1,0 +1,377 @@
+"""What the agent answers of one scheduler: its snapshot, and in words why workers stay or go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distributed.core import Status
+
+from dask_adaptive_agent import dask_config, wire
+from dask_adaptive_agent.protocol.handlers import whole
+from dask_adaptive_agent.quotas.cordons import SHORT
+from dask_adaptive_agent.quotas.roster import GPU, gpu_bytes, managed_bytes
+from dask_adaptive_agent.relief.workers_to_close import Delegate
+from dask_adaptive_agent.service.data_copier import last_copies
+from dask_adaptive_agent.text import duration, plural, size_of
+from dask_adaptive_agent.worker_side import lifetime
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, WorkerState
+
+    from dask_adaptive_agent.demand.demand import DemandView
+    from dask_adaptive_agent.drain.drain import Drain
+    from dask_adaptive_agent.drain.drains import Drains
+    from dask_adaptive_agent.pins.pinned_workers import PinHolder, PinnedWorkers, WorkerFloors
+    from dask_adaptive_agent.protocol.handlers import Parts
+    from dask_adaptive_agent.protocol.operator_side import Notes, OperatorLease
+    from dask_adaptive_agent.protocol.requests import AgentSettings
+    from dask_adaptive_agent.quotas.cordons import Cordons
+    from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
+    from dask_adaptive_agent.redone import Redone, TallyPlugin
+    from dask_adaptive_agent.relief.registry import Reliefs
+    from dask_adaptive_agent.shuffle.runs import Shuffles
+
+STATUS_NUMBER = {
+    Status[name]: number for number, name in enumerate(wire.STATUSES) if name != "other"
+}
+OTHER = wire.STATUSES.index("other")
+
+_IN_USE: wire.QuietPart = {"no_task_ms": 0, "no_client_ms": 0}
+
+
+class Objection(NamedTuple):
+    """The first thing that decides, and only that."""
+
+    veto: str  # one of V_*; empty: it does not stay, it is on its way out already
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Reads what one scheduler is at. Changes nothing."""
+
+    scheduler: Scheduler
+    clock: Callable[[], float]
+    session: str
+    parts: Parts
+    roster: Roster
+    sole: SoleBytes
+    drains: Drains
+    cordons: Cordons
+    pins: PinnedWorkers
+    floors: WorkerFloors
+    shuffles: Shuffles
+    redone: Redone
+    tally: Callable[[], TallyPlugin | None]
+    reliefs: Reliefs
+    demand: DemandView
+    settings: AgentSettings
+    lease: OperatorLease
+    notes: Notes
+    offered: Callable[[dict[str, Entry]], list[WorkerState]]
+    out_of_service: Callable[[], Collection[str]]
+
+    def snapshot(
+        self, *, known: int, heard: int, target_s: float | None, meters: bool, demand: bool
+    ) -> wire.Snapshot:
+        """
+        The scheduler at one instant, in columns: 5,000 workers must stay under 15 ms.
+
+        Introductions start at `known`, notes behind `heard`; `target_s` None: as it is configured.
+        """
+        entries, section, now = self.roster.entries, self.parts.section, self.clock()
+        section("data of workers", lambda: self.sole.refresh(entries.values()), None)
+        offered = self.offered(entries)
+        columns = self._columns(list(entries.values()), now)
+        processing = sum(columns["processing"])
+        tally = self.tally()
+        actors = section("actors", lambda: [e.slot for e in entries.values() if e.ws.actors], None)
+        pins = section("pins", lambda: self.pins.rows(entries), None)
+        wants = section("wants", self.floors.rows, None)
+        of = self.drains
+        retirements = section("retirements", lambda: self._drains(of.retirements(), now), None)
+        departures = section("departures", lambda: self._drains(of.terminations(), now), None)
+        # Fail closed: nobody may go while it is not known who must stay.
+        is_known = None not in (actors, pins, wants, retirements, departures)
+        return {
+            "protocol": wire.PROTOCOL,
+            "session": self.session,
+            "known": self.roster.known,
+            "lapses": self.lease.lapses,
+            "introduced": self._introduction([e for e in entries.values() if e.slot >= known]),
+            "workers": columns,
+            # Where nobody can tell how many are wanted, all that are there are.
+            "target": section("target", lambda: self._target(offered, target_s), len(entries)),
+            "closable": [entries[ws.address].slot for ws in offered] if is_known else [],
+            "actors": actors or [],
+            "pins": pins or [],
+            "pins_expired": dict(self.pins.leases.expired),
+            "retirements": retirements or [],
+            "departures": departures or [],
+            "notes": self.notes.since(heard),
+            "shuffles": section("shuffles", lambda: _shuffles(self.shuffles, now), []),
+            "stops": section("stops", lambda: _stops(self.cordons, entries, now), []),
+            "meters": section("meters", self._meters, None) if meters else None,
+            "redone": dict(self.redone.counts),
+            "totals": self._totals(processing=processing),
+            "tally": section("tally", tally.answer, None) if tally else None,
+            "relief": section("relief", self.reliefs.rows, []),
+            "config": section("config", lambda: dask_config.rows(self.settings.config), []),
+            "demand": section("demand", self.demand.answer, None) if demand else None,
+            "wants": wants or [],
+            "quiet": section(
+                "quiet", lambda: self.demand.quiet.answer(processing=processing), _IN_USE
+            ),
+            "serialized": section("serialized", self._serialized, None),
+        }
+
+    def explain(self, names: list[str] | None) -> wire.ExplainAnswer:
+        """All about some workers, or about all; a name without a worker is left out."""
+        entries = self.roster.sync()
+        offered = {ws.address for ws in self.offered(entries)}
+        if names is None:
+            asked = list(self.scheduler.workers.values())
+        else:
+            by_name = self.roster.by_name()
+            asked = [ws for name in names for ws in by_name.get(name, ())]
+        shuffles = self.pins.shuffles()
+
+        def row(ws: WorkerState) -> wire.WorkerExplanation:
+            pins = self.pins.holders(ws, shuffles)
+            return self._row(entries[ws.address], pins, is_offered=ws.address in offered)
+
+        return {"protocol": wire.PROTOCOL, "workers": self.parts.rows("explanations", asked, row)}
+
+    def objection(
+        self, ws: WorkerState, pins: list[PinHolder], *, idle_s: float, is_offered: bool
+    ) -> Objection | None:
+        """Why a worker stays, or that it is leaving already; None: it may go."""
+        leaves = self._leaves(ws)
+        if leaves:
+            return Objection("", leaves)
+        if pins:
+            return Objection(wire.V_PINNED, f"stays: pinned by {', '.join(map(str, pins))}")
+        obstacle = self.drains.obstacle_to(ws)
+        if obstacle is not None:
+            return Objection(obstacle.code, f"stays: {obstacle.message}")
+        if ws.status.name not in ("running", "paused"):
+            elsewhere = f"is leaving, but not because of us: its status is {ws.status.name}"
+            return Objection("", elsewhere)
+        if not is_offered:
+            idle = f"idle for {duration(idle_s)}"
+            full = f"stays: {idle}, but without it results would fill over half of the memory"
+            return Objection(wire.V_NOT_OFFERED, full)
+        return None
+
+    def _drains(self, ongoing: Mapping[str, Drain], now: float) -> list[Any]:
+        entries = self.roster.entries
+        return [
+            {
+                "slot": entries[address].slot,
+                "state": its.state,
+                "reason": its.terms.reason,
+                "for_ms": int((now - its.since) * 1000),
+                "left_ms": -1 if math.isinf(its.left_s) else int(its.left_s * 1000),
+                "message": its.message,
+                **(
+                    {"forced": its.is_forced} if its.terms.is_refusable else {"name": str(its.name)}
+                ),
+            }
+            for address, its in ongoing.items()
+            if address in entries
+        ]
+
+    def _introduction(self, entries: list[Entry]) -> wire.Introduction:
+        def name(ws: WorkerState) -> str:
+            return self.parts.section("names", lambda: str(ws.name), ws.address)
+
+        names = [name(entry.ws) for entry in entries]
+        column = self.parts.column
+        return {
+            "slot": [e.slot for e in entries],
+            "name": names,
+            "address": [
+                "" if e.ws.address == name else e.ws.address for e, name in zip(entries, names)
+            ],
+            "nthreads": column("threads", entries, lambda e: e.ws.nthreads),
+            "memory_limit": column("memory limits", entries, lambda e: e.ws.memory_limit or 0),
+        }
+
+    def _columns(self, entries: list[Entry], now: float) -> wire.Columns:
+        number, running = STATUS_NUMBER, Status.running
+        status, processing, idle_ms = [], [], []
+        for entry in entries:
+            ws = entry.ws
+            # Enum hashes in Python code: most workers run, and are told by identity.
+            status.append(0 if ws.status is running else number.get(ws.status, OTHER))
+            tasks = len(ws.processing)
+            processing.append(tasks)
+            if tasks:
+                entry.active_at = now
+                idle_ms.append(0)
+            else:
+                idle_ms.append(int((now - entry.active_at) * 1000))
+        column = self.parts.column
+        return {
+            "slot": [e.slot for e in entries],
+            "status": status,
+            "processing": processing,
+            "occupancy_ms": column(
+                "occupancy", entries, lambda e: e.ws.occupancy * 1000 if e.ws.processing else 0
+            ),
+            "idle_ms": idle_ms,
+            "sole_bytes": column("bytes of results", entries, lambda e: e.sole_bytes),
+            "memory": column("memory", entries, lambda e: e.ws.metrics.get("memory", 0)),
+        }
+
+    def _target(self, offered: list[WorkerState], duration_s: float | None) -> int:
+        """
+        `Scheduler.adaptive_target` as if workers on their way out, and their tasks, were gone.
+
+        The stock method runs on a stand-in, so each release keeps its own rule; it asks for
+        workers_to_close(), which is `offered` already.
+        """
+        scheduler: Any = self.scheduler
+        workers = {address: entry.ws for address, entry in self.roster.entries.items()}
+        # A plain dict also saves milliseconds: the scheduler's own is sorted, and slow to walk.
+        overrides: dict[str, Any] = {"workers_to_close": lambda: offered, "workers": workers}
+        leaving = self.out_of_service()
+        if leaving:
+            leaving_s = sum([workers[a].occupancy for a in leaving if a in workers])
+            overrides["workers"] = {a: ws for a, ws in workers.items() if a not in leaving}
+            overrides["total_occupancy"] = max(0.0, scheduler.total_occupancy - leaving_s)
+        return whole(type(scheduler).adaptive_target(Delegate(scheduler, **overrides), duration_s))
+
+    def _meters(self) -> wire.Meters:
+        cordons, entries = self.cordons, self.roster.entries
+        short = [
+            entries[address].slot
+            for address, cordon in cordons.ongoing.items()
+            if cordon.why.kind == SHORT and address in entries
+        ]
+        every = list(entries.values())
+        parts = self.parts
+        return {
+            "runs": [e.runs for e in every],
+            "failures": [0 if e.record is None else self.cordons.n_failures(e) for e in every],
+            "managed": parts.column("managed memory", every, lambda e: managed_bytes(e.ws)),
+            "mean_ms": cordons.durations.means_ms(entries),
+            "matched": [
+                (e.slot, e.record.match.text) for e in every if e.record and e.record.match
+            ],
+            "gpu": self._gpus(every),
+            "lifetimes": parts.rows(
+                "lifetimes",
+                [e for e in every if lifetime.METRIC in e.ws.metrics],
+                lambda e: (e.slot, whole(lifetime.left_s(e.ws) * 1000)),
+            ),
+            "too_short": short,
+            "held": len(self.scheduler.queued) + len(self.scheduler.unrunnable) if short else 0,
+            "expected_ms": parts.section(
+                "expected", lambda: whole(cordons.deadlines.expected_s() * 1000), 0
+            ),
+        }
+
+    def _gpus(self, entries: list[Entry]) -> list[tuple[int, int, int]]:
+        with_gpu = [e for e in entries if GPU in e.ws.metrics]
+        used = self.parts.rows("GPUs", with_gpu, lambda e: (e.slot, gpu_bytes(e.ws)))
+        return [(slot, *of_gpu) for slot, of_gpu in used if of_gpu is not None]
+
+    def _serialized(self) -> wire.SerializedPart | None:
+        # Not an import: only the relief knows whether it measures.
+        meter = getattr(self.reliefs.get("pickling"), "meter", None)
+        return None if meter is None else meter.answer()
+
+    def _totals(self, *, processing: int) -> wire.Totals:
+        scheduler, entries = self.scheduler, self.roster.entries
+
+        def total(name: str, number: Callable[[], float]) -> int:
+            return self.parts.section(name, lambda: whole(number()), 0)
+
+        return {
+            "workers": len(scheduler.workers),
+            "running": len(scheduler.running),
+            "threads": scheduler.total_nthreads,
+            "tasks": len(scheduler.tasks),
+            "processing": processing,
+            "queued": len(scheduler.queued),
+            "unrunnable": len(scheduler.unrunnable),
+            "occupancy_ms": total("occupancy", lambda: scheduler.total_occupancy * 1000),
+            "memory": total(
+                "bytes of results", lambda: sum([e.ws.nbytes for e in entries.values()])
+            ),
+            # Futures that nobody waits for belong to a client of that name, which is none.
+            "clients": len(scheduler.clients.keys() - {"fire-and-forget"}),
+        }
+
+    def _row(
+        self, entry: Entry, pins: list[PinHolder], *, is_offered: bool
+    ) -> wire.WorkerExplanation:
+        ws, idle_s = entry.ws, self.roster.idle_s(entry)
+        held = self.objection(ws, pins, idle_s=idle_s, is_offered=is_offered)
+        sole = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
+        sole_bytes = sum([ts.nbytes for ts in sole])
+        drain = self.drains.ongoing.get(ws.address)
+        return {
+            "name": str(ws.name),
+            "address": ws.address,
+            "status": ws.status.name,
+            "idle_ms": int(idle_s * 1000),
+            "processing": [str(ts.key) for ts, _ in zip(ws.processing, range(10))],
+            "n_processing": len(ws.processing),
+            "sole_bytes": self.parts.section("bytes of results", lambda: whole(sole_bytes), 0),
+            "n_sole": len(sole),
+            "pins": list(map(str, pins)),
+            "held_by": [{"source": holder.source, "owner": holder.owner} for holder in pins],
+            "retirement": f"{drain.state}: {drain.message}" if drain else "",
+            "stopped": self.cordons.message_of(ws.address),
+            "runs": entry.runs,
+            "closable": is_offered,
+            "veto": held.veto if held else "",
+            "sentence": held.sentence if held else self._may_go(ws, idle_s),
+        }
+
+    def _may_go(self, ws: WorkerState, idle_s: float) -> str:
+        idle = f"idle for {duration(idle_s)}"
+        copies = last_copies(ws, self.cordons)
+        if not copies:
+            return f"may go: {idle}, no last copies"
+        size = size_of(sum([ts.nbytes for ts in copies]))
+        return f"may go: {idle}, {plural(len(copies), 'last copy', 'last copies')} ({size}) to move"
+
+    def _leaves(self, ws: WorkerState) -> str:
+        """Says what we do with a worker already; empty: nothing."""
+        drain = self.drains.ongoing.get(ws.address)
+        if drain is not None:
+            way = "is on its way out" if drain.terms.is_refusable else "its process is about to end"
+            return f"{way} ({drain.terms.reason}): {drain.message}"
+        stopped = self.cordons.message_of(ws.address)
+        return f"gets no more tasks: {stopped}" if stopped else ""
+
+
+def _stops(cordons: Cordons, entries: dict[str, Entry], now: float) -> list[wire.StopRow]:
+    return [
+        {
+            "slot": entries[address].slot,
+            "kind": cordon.why.kind,
+            "message": cordon.why.message,
+            "for_ms": int((now - cordon.since) * 1000),
+        }
+        for address, cordon in cordons.ongoing.items()
+        if address in entries and cordon.why.kind != SHORT
+    ]
+
+
+def _shuffles(runs: Shuffles, now: float) -> list[wire.ShuffleRow]:
+    return [
+        {
+            "id": run.id,
+            "run_id": run.run_id,
+            "workers": len(run.participants),
+            "for_ms": int((now - run.since) * 1000),
+        }
+        for run in runs.running()
+    ]

@@ -1,0 +1,1 @@
+"""For users' code: `pinned` and `want`."""

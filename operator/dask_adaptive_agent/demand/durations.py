@@ -1,0 +1,198 @@
+"""
+How long tasks take, by their prefix: the one estimator of the agent.
+
+`Cordons` hands over reports of runs. Nothing is measured unless it is switched on, and then at
+most one run in `PAUSE_S`: beyond that, runs are too short and too many to need each one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dask_adaptive_agent.protocol.requests import LONGEST_MS
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskPrefix
+
+logger = logging.getLogger(__name__)
+
+#: Runs of so many seconds, and up to twice that, are the latest; fewer runs than that say little.
+WINDOW_S, FEW = 30.0, 10
+
+#: Ten years. Who reports that a run has lasted longer has no clock.
+FOREVER_S = LONGEST_MS / 1000
+
+#: Of the spread, this part is the newest run's. A mean absolute deviation, weighted like that of
+#: round trips in RFC 6298, but from 0: one long run says nothing of the next one's difference.
+NEWEST = 0.25
+
+#: Seconds between two runs that are measured: a thousand a second cost 0.2 % of the loop.
+PAUSE_S = 0.001
+
+#: States of tasks that run, or are to run.
+UNFINISHED = ("waiting", "queued", "no-worker", "processing")
+
+#: Looking at all prefixes takes at most this part of the time: `TaskPrefix.states` walks all groups
+#: before 2024.6.
+LOOK_PART = 0.005
+
+
+@dataclass
+class Spread:
+    """Of the runs of one prefix, in seconds: their mean, and how far they are from it."""
+
+    mean: float
+    deviation: float = 0.0
+
+    def add(self, took: float) -> None:
+        self.deviation += NEWEST * (abs(took - self.mean) - self.deviation)
+        # As TaskPrefix.add_duration weighs, which forgets its average after an outlier.
+        self.mean = 0.5 * took + 0.5 * self.mean
+
+
+class TaskKind(NamedTuple):
+    """Tasks of one prefix."""
+
+    expected_s: float
+    prefix: TaskPrefix
+
+
+@dataclass(eq=False)
+class Durations:
+    """
+    Two answers for each task prefix: `mean_s`, of many runs, says how much work there is;
+    `expected_s`, of the latest runs and their spread, how long the next one may take.
+    """
+
+    scheduler: Any
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._window_at = self.clock()
+        #: Runs and seconds of each prefix: a window ago, and later.
+        self._old: dict[TaskPrefix, tuple[int, float]] = {}
+        self._new: dict[TaskPrefix, tuple[int, float]] = {}
+        self._spreads: dict[str, Spread] = {}
+        self._by_worker: dict[str, tuple[float, int]] = {}  # seconds and runs, by address
+        #: From then on the next report is measured; infinite: none is.
+        self.next_at = math.inf
+        #: Prefixes with unfinished tasks, and other known ones, as of the last look.
+        self._there: set[TaskPrefix] = set()
+        self._others: set[TaskPrefix] = set()
+        self._look_at = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        return self.next_at < math.inf
+
+    def switch(self, on: bool) -> None:
+        """Measure, or measure no more: what is known stays."""
+        if on != self.is_on:
+            self.next_at = 0.0 if on else math.inf
+
+    def mean_s(self, prefix: TaskPrefix) -> float:
+        """
+        Mean seconds of the runs of the last 30 to 60 s; -1: no run has finished, or workers have
+        reported durations that are none.
+
+        From books that every release keeps (`all_durations`, `state_counts`). `duration_average` is
+        half the newest run, and is forgotten when a task runs for twice as long: where most tasks
+        take a second and some take half a minute, it says either by turns.
+        """
+        mean = self._mean_s(prefix)
+        return mean if 0 <= mean < FOREVER_S else -1.0
+
+    def _mean_s(self, prefix: Any) -> float:
+        done = prefix.state_counts.get("memory", 0)
+        average = float(prefix.duration_average)
+        total = prefix.all_durations.get("compute", 0.0) if done else 0.0
+        if not total or (done < FEW and average >= 0):
+            return average
+        now = self.clock()
+        if now - self._window_at >= WINDOW_S:
+            self._window_at = now
+            self._old, self._new = self._new, {}
+        self._new.setdefault(prefix, (done, total))
+        old_done, old_total = self._old.get(prefix) or self._new[prefix]
+        runs = done - old_done
+        if runs >= FEW and total > old_total:
+            return float((total - old_total) / runs)
+        return float(total / done)
+
+    def expected_s(self, prefix: TaskPrefix, deviations: float, floor_s: float) -> float:
+        """
+        What the next run is expected to take at most: a mean, and so many deviations.
+
+        The mean is the scheduler's, or ours where it has forgotten its own after an outlier.
+        Without a finished run: what those that run have taken already (`max_exec_time`, from
+        heartbeats), and no less than the scheduler assumes.
+        """
+        spread = self._spreads.get(prefix.name)
+        mean = float(prefix.duration_average)
+        if mean < 0:
+            unknown_s = self.scheduler.UNKNOWN_TASK_DURATION
+            mean = max(prefix.max_exec_time, unknown_s) if spread is None else spread.mean
+        return max(floor_s, mean + (0.0 if spread is None else deviations * spread.deviation))
+
+    def kinds(self, deviations: float, floor_s: float) -> tuple[list[TaskKind], list[TaskKind]]:
+        """Kinds of tasks that run or are to run; and those known that are not there now."""
+        now = self.clock()
+        if now >= self._look_at:
+            self._there, self._others = set(), set()
+            for prefix in self.scheduler.task_prefixes.values():
+                if is_among(prefix, UNFINISHED):
+                    self._there.add(prefix)
+                elif prefix.duration_average >= 0 or prefix.name in self._spreads:
+                    self._others.add(prefix)
+            self._look_at = now + (self.clock() - now) / LOOK_PART
+        return (
+            [TaskKind(self.expected_s(p, deviations, floor_s), p) for p in self._there],
+            [TaskKind(self.expected_s(p, deviations, floor_s), p) for p in self._others],
+        )
+
+    def came(self, prefixes: Collection[TaskPrefix]) -> None:
+        """Tasks of these kinds have come since the last look."""
+        self._there.update(prefixes)
+        self._others.difference_update(prefixes)
+
+    def means_ms(self, addresses: Collection[str]) -> list[int]:
+        """The mean of each worker's runs since they are measured; 0: none."""
+        sums = [self._by_worker.get(address, (0.0, 0)) for address in addresses]
+        return [max(1, round(s / runs * 1000)) if runs else 0 for s, runs in sums]
+
+    def forget(self, address: str) -> None:
+        """A worker has left."""
+        self._by_worker.pop(address, None)
+
+    def report(self, msg: dict[str, Any], now: float) -> None:
+        """A worker reports a run; the scheduler has not heard of it yet. Never raises."""
+        self.next_at = now + PAUSE_S
+        try:
+            self._add(msg["key"], msg["worker"], msg.get("startstops") or ())
+        except Exception:
+            # Fail open: the scheduler's own averages remain.
+            logger.exception("Failed to measure a run")
+
+    def _add(self, key: Any, address: str, startstops: Any) -> None:
+        ts = self.scheduler.tasks.get(key)
+        if ts is None:
+            return
+        for one in startstops:
+            if one["action"] == "compute":
+                took = max(0.0, one["stop"] - one["start"])
+                seconds, runs = self._by_worker.get(address, (0.0, 0))
+                self._by_worker[address] = (seconds + took, runs + 1)
+                spread = self._spreads.get(ts.prefix.name)
+                if spread is None:
+                    self._spreads[ts.prefix.name] = Spread(took)
+                else:
+                    spread.add(took)
+
+
+def is_among(prefix: TaskPrefix, states: Collection[str]) -> bool:
+    counts: Any = prefix.states
+    return any(counts.get(state) for state in states)

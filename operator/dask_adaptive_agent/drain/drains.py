@@ -1,0 +1,400 @@
+"""Decides which workers may drain, and on what terms; keeps those that do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.drain.drain import Drain, Terms, Veto, rename
+from dask_adaptive_agent.drain.upstream_calls import LIFETIME
+from dask_adaptive_agent.patching import Call, Patches
+from dask_adaptive_agent.quotas.cordons import Cordons
+from dask_adaptive_agent.service.data_copier import RequestedCopies, is_stuck
+from dask_adaptive_agent.service.gate import Gate
+from dask_adaptive_agent.service.task_mover import arriving
+from dask_adaptive_agent.text import is_process_of, plural
+from dask_adaptive_agent.worker_side import lifetime
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, WorkerState
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which the veto that ended a drain is kept for the next request.
+VERDICT_S = 60.0
+
+OWN_END = Terms("its lifetime is over", is_lifetime=True)
+
+
+@dataclass(eq=False)
+class Drains:
+    """Every worker on its way out, by address."""
+
+    scheduler: Scheduler
+    cordons: Cordons  # cordoned workers are taken over from there, and given back to it
+    #: Says who pins a worker, but for pins of these sources. Raises when it can't be known.
+    pins_of: Callable[[WorkerState, Collection[str]], str]
+    lease_s: Callable[[], float]  # how long a request holds that nobody repeats
+    lifetime_s: Callable[[], float]  # how long one drains whose lifetime is over; 0: not at all
+    note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.ongoing: dict[str, Drain] = {}
+        self.asked = RequestedCopies(self.scheduler)
+        self._gates = self.cordons.gates
+        self._verdicts: dict[str, tuple[float, Veto]] = {}
+        self._background: set[asyncio.Future[Any]] = set()
+
+    def retire(self, ws: WorkerState, terms: Terms, *, busy_ok: bool) -> wire.RetireOutcome:
+        """Start to drain a worker that may refuse, or return how far it is."""
+        drain = self.ongoing.get(ws.address)
+        if drain is not None:
+            if drain.terms.is_refusable:
+                drain.renewed_at = self.clock()
+                drain.look()
+            else:
+                self._look(drain)
+            return self._outcome(drain)
+        name = str(ws.name)
+        if self.is_others(ws.address):
+            return outcome(name, wire.DRAINING, "is being retired by somebody else")
+        veto = self._verdict(ws)
+        if veto is None or veto.code != wire.V_TIMEOUT:
+            # Any other objection is one only as long as it stands. The weightiest comes first.
+            veto = self.standing_veto(ws, terms) or (None if busy_ok else self._busy(ws))
+        if veto is not None:
+            return outcome(name, wire.ACTIVE, veto=veto)
+        drain = self._begin(ws, terms)
+        try:
+            drain.look()
+        except Exception:
+            drain.end()
+            raise
+        drain.start()
+        return self._outcome(drain)
+
+    def cancel(self, ws: WorkerState) -> wire.RetireOutcome:
+        """Back to service, unless its process is sure to end."""
+        drain = self.ongoing.get(ws.address)
+        self._verdicts.pop(ws.address, None)
+        if drain is None:
+            return outcome(str(ws.name), wire.ACTIVE, "was not being retired")
+        if drain.terms.is_certain or drain.is_lifetime:
+            self._look(drain)
+            return self._outcome(drain)
+        drain.end()
+        return outcome(str(ws.name), wire.ACTIVE, "back to service")
+
+    def leave(
+        self, names: Iterable[str], hosts: Iterable[str], terms: Terms
+    ) -> list[wire.RetireOutcome]:
+        """Drain workers whose processes end, or return how far they are; each by its address."""
+        found, unknown = self._found(names, hosts)
+        for ws in found:
+            self._look(self._terminating(ws, terms))
+        drains = [(ws.address, self.ongoing.get(ws.address)) for ws in found]
+        outcomes = [
+            _gone(address) if one is None else outcome(address, one.state, one.message)
+            for address, one in drains
+        ]
+        return outcomes + [_gone(name) for name in unknown]
+
+    def free_names(self, patches: Patches) -> None:
+        """
+        From now on, a worker whose process is sure to end gives way to one that takes its name.
+
+        The replacement of a pod comes at once, under the same name, and the scheduler refuses a
+        name that is taken (`Scheduler.add_worker`).
+        """
+
+        def registering(stock: Call) -> Call:
+            @wraps(stock)
+            async def register_worker(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    drain = self.ongoing.get(self.scheduler.aliases.get(kwargs.get("name"), ""))
+                    if drain is not None and drain.terms.is_certain:
+                        rename(self.scheduler, drain.ws, f"{drain.name} (leaving)")
+                except Exception:
+                    # Fail open: the scheduler refuses a name that is taken, as stock code does.
+                    logger.exception("Failed to free the name of a worker that comes")
+                return await stock(*args, **kwargs)
+
+            return register_worker
+
+        patches.put(patching.REGISTER_WORKER_RPC, registering)
+
+    async def lifetime(self, address: str) -> None:
+        """
+        A worker's own `--lifetime` is over: return when it may be closed without a loss.
+
+        It waits for tasks and pins, but no longer than `lifetime_s`: then the worker goes as
+        in stock. While no other worker is in service it stays, as long as it is of use, within
+        the same bound. Never raises; cancelled, the worker is back in service.
+        """
+        ws = self.scheduler.workers.get(address)
+        if ws is None:
+            return
+        if self.lifetime_s() <= 0:
+            # Stock code moves its data now: the end of a cordon must not bring it back meanwhile.
+            self.cordons.hand_over(address)
+            self._gates.forget(address)
+            return
+        drain: Drain | None = None
+        try:
+            drain = self._terminating(ws, OWN_END)
+            self._look(drain)
+            await asyncio.wait_for(drain.is_drained.wait(), self.lifetime_s())
+        except asyncio.TimeoutError:
+            logger.info("Worker %s has not drained in %.0f s", address, self.lifetime_s())
+        except asyncio.CancelledError:
+            if drain is not None:
+                drain.is_lifetime = False
+                self._look(drain)  # comes back to service unless somebody else wants it gone
+            raise
+        except Exception:
+            # Fail open: the worker closes as it would without us.
+            logger.exception("Failed to wait for worker %s, whose lifetime is over", address)
+        if drain is not None:
+            drain.closes_since = self.clock()
+
+    @contextlib.contextmanager
+    def others_retire(self, workers: Iterable[WorkerState]) -> Iterator[dict[str, Any]]:
+        """
+        While somebody's own `retire_workers` runs: put what it returns into what is given.
+
+        A drain that may be refused ends here: the worker is theirs now. `Scheduler.retire_workers`
+        gives back the status that it has found, which may have been ours, so those that it could
+        not retire are brought back to service here.
+        """
+        taken = [self._taken_over(ws) for ws in workers]
+        retired: dict[str, Any] = {}
+        try:
+            yield retired
+        finally:
+            for gate in taken:
+                self._others_are_done(gate, is_retired=gate.ws.address in retired)
+
+    def is_others(self, address: str) -> bool:
+        """Tells whether somebody else retires a worker, or waits for his turn to do so."""
+        gate = self._gates.get(address)
+        return gate is not None and gate.others > 0
+
+    def _taken_over(self, ws: WorkerState) -> Gate:
+        self._verdicts.pop(ws.address, None)
+        drain = self.ongoing.get(ws.address)
+        if drain is not None and drain.terms.is_refusable:
+            drain.hand_over()
+        self.cordons.hand_over(ws.address)
+        gate = self._gates.hold(ws)
+        gate.is_frozen = True  # they are about to tell it
+        gate.others += 1
+        return gate
+
+    def _others_are_done(self, gate: Gate, *, is_retired: bool) -> None:
+        gate.others -= 1
+        if gate.others or self._gates.get(gate.ws.address) is not gate:
+            return  # the worker is gone, or another call goes on
+        gate.is_frozen = True
+        if gate.ws.address in self.ongoing:
+            return
+        if is_retired:
+            gate.is_held = False
+        else:
+            self.back(gate)
+
+    def review(self) -> None:
+        """The operator still wants all of them: renew their leases, and be up to date."""
+        for drain in self.retirements().values():
+            drain.renewed_at = self.clock()
+            drain.look()
+
+    def terminations(self) -> dict[str, Drain]:
+        """Those that cannot be refused: the process is about to end."""
+        return {a: one for a, one in self.ongoing.items() if not one.terms.is_refusable}
+
+    def retirements(self) -> dict[str, Drain]:
+        """Those that may come back."""
+        return {a: one for a, one in self.ongoing.items() if one.terms.is_refusable}
+
+    def name_of(self, ws: WorkerState) -> str:
+        """The name by which others know a worker, also when it has been renamed."""
+        drain = self.ongoing.get(ws.address)
+        return str(ws.name if drain is None else drain.name)
+
+    def worker_left(self, address: str) -> None:
+        self._verdicts.pop(address, None)
+        drain = self.ongoing.get(address)
+        if drain is not None:
+            drain.end(is_gone=True)
+        self._gates.forget(address)
+
+    def close(self, *, is_closing: bool = False) -> None:
+        """Stop all; back to service unless the scheduler itself closes."""
+        for drain in list(self.ongoing.values()):
+            drain.end(is_gone=is_closing)
+        if is_closing:  # else whoever has outlived its lifetime still has to go
+            for task in self._background:
+                task.cancel()
+
+    def obstacle_to(self, ws: WorkerState) -> Veto | None:
+        """A reason not to retire a worker at once, pins left aside."""
+        return self._obstacle(ws) or self._busy(ws)
+
+    # For `Drain`.
+
+    def standing_veto(self, ws: WorkerState, terms: Terms) -> Veto | None:
+        """An objection to a refusable drain, before it and during it."""
+        if pinned_by := self.pinned_by(ws, terms.over_pins):
+            return Veto(wire.V_PINNED, f"pinned by {pinned_by}")
+        return self._obstacle(ws)
+
+    def pinned_by(self, ws: WorkerState, over: Collection[str] = ()) -> str:
+        # Fail closed: what can't be read counts as a pin.
+        try:
+            return self.pins_of(ws, over)
+        except Exception as error:
+            logger.exception("Failed to read pins; holding worker %s", ws.address)
+            return f"pins that can't be read ({error!r})"
+
+    def back(self, gate: Gate) -> None:
+        """To service, or to what else keeps it out of it."""
+        if gate.others:
+            return  # when they are done
+        self.cordons.take_back(gate)
+        if lifetime.left_s(gate.ws) <= 0 and gate.ws.address in self.scheduler.workers:
+            self._live_out(gate.ws)
+
+    def ended(self, drain: Drain, veto: Veto | None) -> None:
+        self.ongoing.pop(drain.ws.address, None)
+        if veto is not None:
+            self._verdicts[drain.ws.address] = (self.clock(), veto)
+            logger.info("Worker %s stays: %s", drain.ws.address, veto.message)
+
+    def _live_out(self, ws: WorkerState) -> None:
+        """
+        Its lifetime has passed while it was frozen: it comes back, and would stay for ever.
+
+        `Worker.close_gracefully` does nothing when somebody else has said that the worker closes.
+        """
+        task = asyncio.ensure_future(
+            self.scheduler.retire_workers(
+                workers=[ws.address],
+                close_workers=True,
+                stimulus_id=f"{LIFETIME}-{self.clock()}",
+            )
+        )
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _begin(self, ws: WorkerState, terms: Terms) -> Drain:
+        logger.info("Draining worker %s (%s): %s", ws.name, ws.address, terms.reason)
+        self.cordons.hand_over(ws.address)
+        drain = self.ongoing[ws.address] = Drain(self, self._gates.hold(ws), terms)
+        return drain
+
+    def _terminating(self, ws: WorkerState, terms: Terms) -> Drain:
+        self._verdicts.pop(ws.address, None)
+        drain = self.ongoing.get(ws.address)
+        if drain is None:
+            return self._begin(ws, terms)
+        drain.notice(terms)
+        return drain
+
+    def _look(self, drain: Drain) -> None:
+        drain.start()
+        try:
+            drain.look()
+        except Exception:
+            # Its own watch tries again: the process ends whatever goes wrong here.
+            logger.exception("Failed to check the drain of %s", drain.ws.address)
+
+    def _outcome(self, drain: Drain) -> wire.RetireOutcome:
+        veto = self._verdict(drain.ws) if drain.is_over else None
+        return outcome(str(drain.name), drain.state, drain.message, veto)
+
+    def _busy(self, ws: WorkerState) -> Veto | None:
+        tasks = len(ws.processing)
+        if not tasks and not arriving(self.scheduler, ws):
+            return None
+        return Veto(wire.V_BUSY, f"has {plural(max(1, tasks), 'task')}")
+
+    def _obstacle(self, ws: WorkerState) -> Veto | None:
+        if ws.actors or any(ts.actor for ts in ws.processing):
+            return Veto(wire.V_ACTORS, "holds actors, which can't be moved")
+        if ws.processing and not any(other is not ws for other in self.scheduler.running):
+            return Veto(wire.V_NO_RECIPIENT, "has tasks, and no other worker is in service")
+        if is_stuck(self.scheduler, ws, self.cordons):
+            return Veto(wire.V_NO_RECIPIENT, "no other worker can take its data")
+        return None
+
+    def _verdict(self, ws: WorkerState) -> Veto | None:
+        """The veto that ended the last drain of this worker; only the first request gets it."""
+        at, veto = self._verdicts.pop(ws.address, (0.0, None))
+        return veto if veto is not None and self.clock() - at < VERDICT_S else None
+
+    def _found(
+        self, names: Iterable[str], hosts: Iterable[str]
+    ) -> tuple[list[WorkerState], list[str]]:
+        found: dict[str, WorkerState] = {}
+        unknown = []
+        for name in names:
+            named = self._meant(name)
+            found.update((ws.address, ws) for ws in named)
+            if not named:
+                unknown.append(name)
+        for host in hosts:
+            # Not by looking at every worker: each pod of many that end at once asks every second.
+            there = self.scheduler.host_info.get(host, {}).get("addresses", ())
+            found.update((address, self.scheduler.workers[address]) for address in there)
+            if not there:
+                unknown.append(host)
+        return list(found.values()), unknown
+
+    def _meant(self, name: str) -> list[WorkerState]:
+        """
+        The workers that a name means: the one of that name, or all processes started under it.
+
+        Of two that had it one after the other it means the one whose process ends.
+        """
+        workers = self.scheduler.workers
+        if name in workers:
+            return [workers[name]]
+        named = [(ws, self.name_of(ws)) for ws in workers.values()]
+        ending = self.terminations()
+        for candidates in ([one for one in named if one[0].address in ending], named):
+            if exactly := [ws for ws, own in candidates if own == name]:
+                return exactly
+            found = [one for one in candidates if is_process_of(one[1], name)]
+            if found:
+                # All processes, also those that nobody has asked to leave yet.
+                names = {own for _, own in found}
+                found += [(w, n) for w, n in named if is_process_of(n, name) and n not in names]
+                return [ws for ws, _ in found]
+        return []
+
+
+def outcome(
+    name: str, state: str, message: str = "", veto: Veto | None = None
+) -> wire.RetireOutcome:
+    code, message = veto or ("", message)
+    return {"name": name, "state": state, "veto": code, "message": message}
+
+
+def combined(name: str, outcomes: Sequence[wire.RetireOutcome]) -> wire.RetireOutcome:
+    """One answer for the workers that share a name: the least advanced of them speaks for all."""
+    if not outcomes:
+        return _gone(name)
+    order = (wire.ACTIVE, wire.DRAINING, wire.DRAINED)
+    least = min(outcomes, key=lambda one: order.index(one["state"]))
+    return {**least, "name": name}
+
+
+def _gone(name: str) -> wire.RetireOutcome:
+    return outcome(name, "gone", "no such worker")

@@ -1,0 +1,151 @@
+"""
+Calls that name workers to retire or to restart: obeyed, and noted if they break pins.
+
+What names no worker (`retire_workers(n=…)`) goes through `workers_to_close`, which honours pins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.patching import Call, Patches
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, WorkerState
+
+    from dask_adaptive_agent.drain.drains import Drains
+
+logger = logging.getLogger(__name__)
+
+#: Our own calls begin their stimulus_id so.
+OURS = "dask-adaptive"
+
+#: `Worker.close_gracefully` begins its stimulus_id so: the worker's own --lifetime has ended.
+LIFETIME = "worker-close-gracefully"
+
+#: `Scheduler.check_worker_ttl` begins its stimulus_id so: those workers do not answer any more.
+NOT_ANSWERING = "check-worker-ttl"
+
+
+@dataclass
+class UpstreamCalls:
+    """Wraps `retire_workers`, `restart_workers` and `restart` of one scheduler."""
+
+    scheduler: Scheduler
+    drains: Drains  # drain whose lifetime is over; leave those that a call names to it
+    leaving: Callable[[], Collection[str]]  # addresses: their pins have been respected
+    pinned_by: Callable[[WorkerState], str]  # in words
+    expect_gates: Callable[[], None]  # as for `Cordons`
+    note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
+
+    def install(self, patches: Patches) -> None:
+        # Upstream's HTTP API calls the method.
+        patches.put(patching.RETIRE_WORKERS, self._retiring)
+        patches.put(
+            patching.RETIRE_WORKERS_RPC, lambda stock: self._retiring(stock, "retire_workers")
+        )
+        # Before it had restart_workers, Client.restart_workers broadcast to nannies.
+        has_it = "restart_workers" in self.scheduler.handlers
+        target = patching.RESTART_WORKERS_RPC if has_it else patching.BROADCAST_RPC
+        patches.put(target, self._restarting)
+
+    def restarts(self) -> None:
+        """`SchedulerPlugin.restart`: `Scheduler.restart` is about to restart all workers."""
+        self._note_pins("restart", self._named(None), "restart")
+
+    def _retiring(self, stock: Call, op: str = "") -> Call:
+        @wraps(stock)
+        async def retire_workers(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _readable(args, kwargs)
+            workers = args[0] if args else kwargs.get("workers")
+            stimulus = str(kwargs.get("stimulus_id") or "")
+            if stimulus.startswith(LIFETIME):
+                # Never raises, unless it is cancelled: then the call is, too.
+                self.expect_gates()
+                for address in workers or ():
+                    await self.drains.lifetime(address)
+                return await stock(*args, **kwargs)
+            named = self._named(workers or (), kwargs.get("names"))
+            self._note_pins("retire", named, stimulus, op)
+            with self.drains.others_retire(named) as retired:
+                answer = await stock(*args, **kwargs)
+                retired.update(answer)
+            return answer
+
+        return retire_workers
+
+    def _restarting(self, stock: Call) -> Call:
+        @wraps(stock)
+        async def restart(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _readable(args, kwargs)
+            workers = args[0] if args else kwargs.get("workers")
+            stimulus, msg = str(kwargs.get("stimulus_id") or ""), kwargs.get("msg")
+            if msg is None:
+                self._note_pins("restart", self._named(workers), stimulus, "restart_workers")
+            elif isinstance(msg, dict) and msg.get("op") == "restart" and kwargs.get("nanny"):
+                self._note_pins("restart", self._named(workers), stimulus, "broadcast")
+            return await stock(*args, **kwargs)
+
+        return restart
+
+    def _named(
+        self, addresses: Iterable[str] | None, names: Iterable[Any] | None = None
+    ) -> list[WorkerState]:
+        """Those of these names, or addresses; all if there are none of either."""
+        known = self.scheduler.workers
+        try:
+            if names is not None:
+                texts = {str(name) for name in names}  # as Scheduler.retire_workers compares them
+                return [ws for ws in known.values() if str(ws.name) in texts]
+            every = known if addresses is None else dict.fromkeys(addresses)
+            return [known[address] for address in every if address in known]
+        except Exception:
+            # Fail open: upstream's code judges its arguments.
+            logger.exception("Failed to find the workers that a call names")
+            return []
+
+    def _note_pins(self, verb: str, named: list[WorkerState], stimulus: str, op: str = "") -> None:
+        """Note the pins that a call breaks, if any; `op`: of an RPC."""
+        if stimulus.startswith((OURS, NOT_ANSWERING)):
+            return
+        try:
+            leaving = self.leaving()
+            staying = [ws for ws in named if ws.address not in leaving]
+            pinned = [(ws, by) for ws in staying if (by := self.pinned_by(ws))]
+            if not pinned:
+                return
+            shown = [f"{ws.name} ({by})" for ws, by in pinned[:3]]
+            if len(pinned) > 3:
+                shown.append(f"{len(pinned) - 3} more")
+            call = f" ({stimulus})" if stimulus else ""
+            message = f"somebody{self._caller(op)}{call} named pinned workers to {verb}, and was "
+            names = [str(ws.name) for ws, _ in pinned]
+            self.note(wire.N_PINS_OVERRIDDEN, f"{message}obeyed: {'; '.join(shown)}", names)
+        except Exception:
+            # Fail open: the call is obeyed, noted or not.
+            logger.exception("Failed to find the pins that a call to %s workers has broken", verb)
+
+    def _caller(self, op: str) -> str:
+        """
+        The addresses of whoever has this RPC answered now.
+
+        Not by a handler that asks for its connection: what others have put over it need not pass
+        one on.
+        """
+        comms: dict[Any, Any] = getattr(self.scheduler, "_comms", {}) if op else {}
+        callers = sorted({str(comm.peer_address) for comm, its in comms.items() if its == op})
+        return f" at {' or '.join(callers)}" if callers else ""
+
+
+def _readable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments with a list for each iterator, which can be read but once."""
+
+    def readable(value: Any) -> Any:
+        return list(value) if isinstance(value, Iterator) else value
+
+    return tuple(map(readable, args)), {name: readable(value) for name, value in kwargs.items()}

@@ -1,0 +1,1 @@
+"""Loads the agent into a scheduler: by the preload, or live."""

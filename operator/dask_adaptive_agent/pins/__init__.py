@@ -1,0 +1,1 @@
+"""Pins of code and of people, as leases."""

@@ -1,0 +1,225 @@
+"""Time-limited claims, on workers or on groups of them. No `distributed`; a clock is handed in."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, KeysView
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.protocol.requests import Refused
+
+#: (source, owner): whoever asks again under the same one renews.
+Claimant = tuple[str, str]
+
+#: Seconds that the leases of a Dask client go on after it has left: it may be back, and it renews
+#: every 20 s at least.
+CLIENT_AWAY_S = 60.0
+
+#: Seconds for which it is remembered that a claim has lasted as long as it may: callers that live
+#: renew at least every 20 s, and each refusal prolongs it.
+SPENT_S = 600.0
+
+
+class Lease(NamedTuple):
+    """One claim on one worker (or group of workers); instants are on the clock of the table."""
+
+    name: str
+    source: str
+    owner: str
+    reason: str
+    until: float
+    since: float  # when it was first set, renewals left aside
+    latest: float  # it ends then, however often it is renewed; infinite: there is no such limit
+    client: str  # the caller's Dask client, if any
+    workers: int = 0  # of a group: the minimum that is wanted
+
+
+@dataclass(eq=False)
+class LeaseTable:
+    """
+    Leases by worker name, source and owner.
+
+    A name needs no worker: who pins may know of a worker that is about to join. Every lease ends by
+    itself, and what has ended is forgotten at the next call, so the table cannot leak. A call costs
+    O(log n) for each lease it names, and each lease that has ended is paid for once.
+    """
+
+    clock: Callable[[], float]
+    most: int = wire.MOST_PINS  # leases that it holds
+
+    def __post_init__(self) -> None:
+        self.expired: Counter[str] = Counter()  # leases that came to their end, by source
+        self._by_name: dict[str, dict[Claimant, Lease]] = {}
+        self._by_claimant: dict[Claimant, dict[str, Lease]] = {}
+        self._count = 0
+        #: Ends of leases, some of them replaced or given up since: those are skipped.
+        self._ends: list[tuple[float, str, Claimant]] = []
+        #: Who has had its time: until when that is remembered, the soonest first, and whether
+        #: anybody was told.
+        self._spent: dict[Claimant, tuple[float, bool]] = {}
+
+    def __len__(self) -> int:
+        self._purge()
+        return self._count
+
+    def pin(
+        self,
+        names: Iterable[str],
+        *,
+        source: str,
+        owner: str,
+        reason: str,
+        ttl_s: float,
+        total_s: float = math.inf,
+        client: str = "",
+        workers: int = 0,
+    ) -> float:
+        """
+        Claim workers; a claim of the same source and owner on the same name is replaced.
+
+        No renewal prolongs it beyond `total_s` since it was first set. Returns the seconds that are
+        granted, the least of all names: `ttl_s`, or what is left of `total_s`. Raises `Refused`
+        where there would be more leases than the table holds; nothing was claimed then.
+        """
+        self._purge()
+        now = self.clock()
+        granted_s = ttl_s
+        names = list(names)
+        claimed = self._by_claimant.get((source, owner), {})
+        new = sum([name not in claimed for name in names])
+        _has_room(len(claimed) + new, wire.MOST_PINS_OF_OWNER, "of one owner")
+        _has_room(self._count + new, self.most, "in all")
+        for name in names:
+            since = claimed[name].since if name in claimed else now
+            latest = since + total_s
+            until = max(now, min(now + ttl_s, latest))
+            granted_s = min(granted_s, until - now)
+            self._put(Lease(name, source, owner, reason, until, since, latest, client, workers))
+        return granted_s
+
+    def unpin(
+        self, *, source: str, owner: str, names: Iterable[str] | None = None
+    ) -> list[tuple[str, float]]:
+        """Give up the claims of one owner; returns what was given up, as (name, seconds left)."""
+        self._purge()
+        now = self.clock()
+        claimed = self._by_claimant.get((source, owner), {})
+        given_up = [claimed[n] for n in (claimed if names is None else set(names)) if n in claimed]
+        for lease in given_up:
+            self._remove(lease)
+        if names is None:
+            self._spent.pop((source, owner), None)
+        return sorted((lease.name, lease.until - now) for lease in given_up)
+
+    def drop(self, name: str) -> None:
+        """The worker of that name is gone, and all claims on it."""
+        self._purge()
+        for lease in list(self._by_name.get(name, {}).values()):
+            self._remove(lease)
+
+    def move(self, name: str, other: str) -> None:
+        """The worker is called otherwise from now on, and its claims go with it."""
+        self._purge()
+        for lease in list(self._by_name.get(name, {}).values()):
+            self._remove(lease)
+            self._put(lease._replace(name=other))
+
+    def cut(self, client: str, within_s: float) -> None:
+        """A Dask client has left: its claims end soon, unless they are renewed."""
+        until = self.clock() + within_s
+        for lease in self.every():
+            if lease.client == client and until < lease.until:
+                self._put(lease._replace(until=until))
+
+    def is_spent(self, names: Iterable[str], *, source: str, owner: str, total_s: float) -> bool:
+        """Tells whether a claim may no longer be renewed: it has lasted `total_s` on some name."""
+        self._purge()
+        claimant = (source, owner)
+        claimed = self._by_claimant.get(claimant, {})
+        since = min([claimed[name].since for name in names if name in claimed], default=math.inf)
+        return claimant in self._spent or total_s <= self.clock() - since
+
+    def refuse(self, *, source: str, owner: str) -> bool:
+        """Remember that a renewal was refused; whether that is the first time."""
+        _, was_told = self._spent.get((source, owner), (0.0, False))
+        self._spend((source, owner), was_told=True)
+        return not was_told
+
+    def of(self, name: str) -> list[Lease]:
+        """Claims on one worker, the one that lasts longest first."""
+        self._purge()
+        return sorted(
+            self._by_name.get(name, {}).values(), key=lambda x: (-x.until, x.source, x.owner)
+        )
+
+    def names(self) -> KeysView[str]:
+        """Every name that is claimed now; to be read at once."""
+        self._purge()
+        return self._by_name.keys()
+
+    def every(self) -> list[Lease]:
+        self._purge()
+        return [lease for leases in self._by_name.values() for lease in leases.values()]
+
+    def claims(self) -> dict[Lease, list[str]]:
+        """Names by what was granted together, as a lease without a name."""
+        out: dict[Lease, list[str]] = {}
+        for lease in self.every():
+            out.setdefault(lease._replace(name=""), []).append(lease.name)
+        return out
+
+    def _put(self, lease: Lease) -> None:
+        claimant = (lease.source, lease.owner)
+        of_name = self._by_name.setdefault(lease.name, {})
+        self._count += claimant not in of_name
+        of_name[claimant] = lease
+        self._by_claimant.setdefault(claimant, {})[lease.name] = lease
+        heapq.heappush(self._ends, (lease.until, lease.name, claimant))
+        if len(self._ends) > 2 * self._count + 64:
+            self._ends = [
+                (one.until, name, key)
+                for name, of_name in self._by_name.items()
+                for key, one in of_name.items()
+            ]
+            heapq.heapify(self._ends)
+
+    def _remove(self, lease: Lease) -> None:
+        claimant = (lease.source, lease.owner)
+        of_name, of_claimant = self._by_name[lease.name], self._by_claimant[claimant]
+        del of_name[claimant], of_claimant[lease.name]
+        if not of_name:
+            del self._by_name[lease.name]
+        if not of_claimant:
+            del self._by_claimant[claimant]
+        self._count -= 1
+
+    def _spend(self, claimant: Claimant, *, was_told: bool) -> None:
+        # Taken out first, so that it goes to the end: the order is by time.
+        _, is_known = self._spent.pop(claimant, (0.0, False))
+        self._spent[claimant] = (self.clock() + SPENT_S, was_told or is_known)
+
+    def _purge(self) -> None:
+        now = self.clock()
+        while self._ends and self._ends[0][0] <= now:
+            _, name, claimant = heapq.heappop(self._ends)
+            lease = self._by_name.get(name, {}).get(claimant)
+            if lease is None or lease.until > now:
+                continue
+            self._remove(lease)
+            self.expired[lease.source] += 1
+            if lease.latest <= lease.until:
+                self._spend(claimant, was_told=False)
+        while self._spent:
+            claimant, (until, _) = next(iter(self._spent.items()))
+            if now < until:
+                break
+            del self._spent[claimant]
+
+
+def _has_room(count: int, most: int, whose: str) -> None:
+    if count > most:
+        raise Refused(f"there may be at most {most} pins {whose}, and these would make {count}")

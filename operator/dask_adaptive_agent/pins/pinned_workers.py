@@ -1,0 +1,323 @@
+"""
+Workers that somebody claims: people by annotation, code by `pinned`, P2P shuffles that run; and the
+number of workers that code asks for by `want`.
+
+Pins of the operator (annotations) go by name, so that they hold a worker that is about to join;
+those of code go by address, because code means the workers that it sees.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.pins.leases import CLIENT_AWAY_S, LeaseTable
+from dask_adaptive_agent.protocol.handlers import whole
+from dask_adaptive_agent.protocol.requests import (
+    AgentSettings,
+    Malformed,
+    Refused,
+    Request,
+    millis,
+    names,
+    number,
+    one_of,
+    optional_names,
+    text,
+)
+from dask_adaptive_agent.text import duration, plural
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
+
+    from dask_adaptive_agent.quotas.roster import Entry
+    from dask_adaptive_agent.shuffle.runs import ShuffleRun, Shuffles
+
+logger = logging.getLogger(__name__)
+
+#: Floors that are kept, and the highest: more is a mistake of units.
+MOST_FLOORS, MOST_WORKERS = 1_000, 1_000_000
+
+LONGEST = "renewals included: the longest that the policy allows (spec.pins.client.maxDuration)"
+
+
+class PinHolder(NamedTuple):
+    """One claim on one worker, as answers tell of it."""
+
+    source: str
+    owner: str
+    message: str  # what for and how long, in words
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
+@dataclass(eq=False)
+class PinnedWorkers:
+    """All claims on the workers of one scheduler."""
+
+    scheduler: Any
+    settings: AgentSettings  # what the policy allows
+    shuffle_runs: Shuffles
+    #: The name of a worker, also when it was renamed to make room for another.
+    own_name: Callable[[WorkerState], str]
+    note: Callable[[str, str, Collection[str]], None]  # takes kind, message, names of workers
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.leases = LeaseTable(self.clock)
+
+    def pin(self, request: Request) -> wire.PinAnswer:
+        is_client = one_of(request, "source", (wire.MANUAL, wire.CLIENT)) == wire.CLIENT
+        return self._pin_for_client(request) if is_client else self._pin_by_hand(request)
+
+    def unpin(self, request: Request) -> wire.PinAnswer:
+        source = one_of(request, "source", (wire.MANUAL, wire.CLIENT))
+        asked = optional_names(request)
+        if asked is not None and source == wire.CLIENT:
+            asked = [ws.address for name in asked for ws in self._meant(name)]
+        given_up = self.leases.unpin(source=source, owner=text(request, "owner"), names=asked)
+        message = f"{plural(len(given_up), 'pin')} given up"
+        return {"protocol": wire.PROTOCOL, "pinned": [], "message": message}
+
+    def client_left(self, client: str) -> None:
+        self.leases.cut(client, CLIENT_AWAY_S)
+
+    def renamed(self, name: str, address: str) -> None:
+        """A worker that departs gives its name to another one: its pins stay with it."""
+        self.leases.move(name, address)
+
+    def worker_left(self, ws: WorkerState) -> None:
+        """All pins end with their worker, unless another has taken its name."""
+        self.leases.drop(ws.address)
+        for name in {str(ws.name), self.own_name(ws)} & self.leases.names():
+            others = self.scheduler.workers.values()
+            if not any(str(other.name) == name for other in others if other is not ws):
+                self.leases.drop(name)
+
+    def shuffle_expired(self, run: ShuffleRun) -> None:
+        limit = duration(self.settings.shuffle_timeout_s)
+        workers = self.scheduler.workers
+        held = [str(workers[a].name) for a in sorted(run.participants) if a in workers]
+        self.note(
+            wire.N_SHUFFLE_PIN_EXPIRED,
+            f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and pins its "
+            f"{plural(len(held), 'worker')} no more: if one of them leaves, it starts over",
+            held,
+        )
+        self.leases.expired[wire.SHUFFLE] += 1
+
+    def name_of(self, ws: WorkerState) -> str:
+        """By which name a worker is pinned: one that departs keeps its own until it is taken."""
+        name = self.own_name(ws)
+        owner = self.scheduler.aliases.get(name, ws.address)
+        return name if owner == ws.address else str(ws.name)
+
+    def in_shuffles(self) -> Collection[str]:
+        """Addresses; raises when shuffles cannot be read: the caller must hold all workers."""
+        return self.shuffle_runs.pinned() if self.settings.shuffle_pins else ()
+
+    def shuffles(self) -> list[ShuffleRun]:
+        return self.shuffle_runs.pinning() if self.settings.shuffle_pins else []
+
+    def names(self) -> set[str]:
+        """Names and addresses of all workers that somebody claims."""
+        return {*self.leases.names(), *self.in_shuffles()}
+
+    def is_pinned(self, ws: WorkerState) -> bool:
+        """Tells whether anybody claims a worker; yes when that can't be known (fail closed)."""
+        try:
+            if ws.address in self.in_shuffles():
+                return True
+            named = self.leases.names()
+            return bool(named) and (ws.address in named or self.name_of(ws) in named)
+        except Exception:
+            logger.exception("Failed to read pins; holding worker %s", ws.address)
+            return True
+
+    def holders(
+        self,
+        ws: WorkerState,
+        shuffles: list[ShuffleRun] | None = None,
+        over: Collection[str] = (),
+    ) -> list[PinHolder]:
+        """
+        The claims on a worker, what for and how long, but those of the sources `over`.
+
+        Whoever asks about many workers gives what `shuffles()` has just said.
+        """
+        now = self.clock()
+        held = []
+        if ws.address in self.in_shuffles():
+            held = [
+                PinHolder(wire.SHUFFLE, run.id, f"for {duration(self._left_s(run, now))} more")
+                for run in (self.shuffles() if shuffles is None else shuffles)
+                if ws.address in run.participants
+            ]
+        for name in dict.fromkeys((self.name_of(ws), ws.address)):
+            for lease in self.leases.of(name):
+                if lease.source not in over:
+                    reason = f"({lease.reason}) " if lease.reason else ""
+                    left = f"{reason}for {duration(lease.until - now)} more"
+                    held.append(PinHolder(lease.source, lease.owner, left))
+        return held
+
+    def rows(self, entries: dict[str, Entry]) -> list[wire.PinRow]:
+        """Every pin, with the slots of the workers that it holds."""
+        now = self.clock()
+        claims = self.leases.claims()
+        slots: dict[str, list[int]] = {}
+        for address, entry in entries.items() if claims else ():
+            for name in {self.name_of(entry.ws), address}:
+                slots.setdefault(name, []).append(entry.slot)
+        rows: list[wire.PinRow] = [
+            {
+                "source": claim.source,
+                "owner": claim.owner,
+                "reason": claim.reason,
+                "left_ms": _ms(claim.until - now),
+                "latest_ms": _ms((claim.until if math.isinf(claim.latest) else claim.latest) - now),
+                "for_ms": _ms(now - claim.since),
+                "slots": sorted({slot for name in named for slot in slots.get(name, ())}),
+            }
+            for claim, named in claims.items()
+        ]
+        return rows + [self._shuffle_row(run, entries, now) for run in self.shuffles()]
+
+    def _shuffle_row(self, run: ShuffleRun, entries: dict[str, Entry], now: float) -> wire.PinRow:
+        left_ms = _ms(self._left_s(run, now))
+        return {
+            "source": wire.SHUFFLE,
+            "owner": run.id,
+            "reason": "takes part in a P2P shuffle",
+            "left_ms": left_ms,
+            "latest_ms": left_ms,
+            "for_ms": _ms(now - run.since),
+            "slots": sorted([entries[a].slot for a in run.participants if a in entries]),
+        }
+
+    def _left_s(self, run: ShuffleRun, now: float) -> float:
+        return run.since + self.settings.shuffle_timeout_s - now
+
+    def _pin_by_hand(self, request: Request) -> wire.PinAnswer:
+        asked = names(request)
+        ttl_s = millis(request, "ttl_ms") / 1000
+        granted_s = self.leases.pin(
+            asked,
+            source=wire.MANUAL,
+            owner=text(request, "owner"),
+            reason=text(request, "reason", ""),
+            ttl_s=min(ttl_s, self.settings.manual_max_ms / 1000),
+        )
+        cut = f"cut from {duration(ttl_s)} to {duration(granted_s)}" if granted_s < ttl_s else ""
+        return _granted(asked, granted_s, cut)
+
+    def _pin_for_client(self, request: Request) -> wire.PinAnswer:
+        asked = names(request)
+        claimant: dict[str, Any] = {"source": wire.CLIENT, "owner": text(request, "owner")}
+        reason, client = text(request, "reason", ""), text(request, "client", "")
+        ttl_s, cap_s = _allowed_s(request, self.settings, "pin")
+        meant = [(name, self._meant(name)) for name in asked]
+        unknown = [name for name, workers in meant if not workers]
+        if unknown:
+            raise Malformed(f"no worker has the name or address {', '.join(unknown[:10])}")
+        workers = {ws.address: ws for _, each in meant for ws in each}
+        if self.leases.is_spent(workers, total_s=cap_s, **claimant):
+            spent = f"pinned for {duration(cap_s)}, {LONGEST}"
+            if self.leases.refuse(**claimant):
+                pin = f"a pin from code ({reason})" if reason else "a pin from code"
+                still = f"{pin} has {spent}; its caller still asks for it"
+                held = [str(ws.name) for ws in workers.values()]
+                self.note(wire.N_CLIENT_PIN_EXPIRED, still, held)
+            raise Refused(spent)
+        granted_s = self.leases.pin(
+            workers, reason=reason, ttl_s=ttl_s, total_s=cap_s, client=client, **claimant
+        )
+        ends = f"ends in {duration(granted_s)} for good" if granted_s < ttl_s else ""
+        return _granted(asked, granted_s, ends)
+
+    def _meant(self, name: str) -> list[WorkerState]:
+        """Workers with that name or address. Names are any hashable; on the wire they are text."""
+        workers = self.scheduler.workers
+        address = name if name in workers else self.scheduler.aliases.get(name)
+        if address in workers:
+            return [workers[address]]
+        return [ws for ws in workers.values() if str(ws.name) == name]
+
+
+@dataclass(eq=False)
+class WorkerFloors:
+    """
+    Numbers of workers that code asks for, as leases by owner and worker group. Each ends by itself,
+    and soon after its client has left.
+    """
+
+    clock: Callable[[], float]
+    settings: AgentSettings
+
+    def __post_init__(self) -> None:
+        self._leases = LeaseTable(self.clock, MOST_FLOORS)
+
+    def want(self, request: Request) -> wire.WantAnswer:
+        """Answer `wire.WANT`. Raises `Malformed` and `Refused`."""
+        workers = number(request, "workers", 0, high=MOST_WORKERS)
+        groups = [text(request, "group", "")]
+        claimant: dict[str, Any] = {"source": wire.CLIENT, "owner": text(request, "owner")}
+        if workers:
+            client = text(request, "client", "")
+            ttl_s, cap_s = _allowed_s(request, self.settings, "floor")
+            if self._leases.is_spent(groups, total_s=cap_s, **claimant):
+                raise Refused(f"workers were wanted for {duration(cap_s)}, {LONGEST}")
+            self._leases.pin(
+                groups, reason="", ttl_s=ttl_s, total_s=cap_s, client=client, workers=workers,
+                **claimant,
+            )  # fmt: skip
+        else:
+            self._leases.unpin(names=groups, **claimant)
+        return {"protocol": wire.PROTOCOL, "wants": self.rows()}
+
+    def client_left(self, client: str) -> None:
+        self._leases.cut(client, CLIENT_AWAY_S)
+
+    def rows(self) -> list[wire.WantRow]:
+        """All that hold now, the highest first."""
+        now = self.clock()
+        leases = sorted(self._leases.every(), key=lambda x: (-x.workers, x.owner, x.name))
+        return [
+            {
+                "workers": lease.workers,
+                "left_ms": max(1, int((lease.until - now) * 1000)),
+                "owner": lease.owner,
+                "group": lease.name,
+            }
+            for lease in leases
+        ]
+
+
+def _allowed_s(request: Request, settings: AgentSettings, claim: str) -> tuple[float, float]:
+    """For how long code claims something, and the longest that it may. Raises `Refused`."""
+    ttl_s, cap_s = millis(request, "ttl_ms") / 1000, settings.client_max_ms / 1000
+    if not settings.client_pins:
+        raise Refused(
+            f"the policy allows no {claim}s from code (spec.pins.client.enabled is false)"
+        )
+    if ttl_s > cap_s:
+        raise Refused(
+            f"a {claim} of {duration(ttl_s)} is longer than the {duration(cap_s)} that the policy "
+            "allows (spec.pins.client.maxDuration)"
+        )
+    return ttl_s, cap_s
+
+
+def _granted(asked: list[str], granted_s: float, message: str) -> wire.PinAnswer:
+    # Rounded up: a lease of less than a millisecond is one.
+    pinned = [(name, math.ceil(granted_s * 1000)) for name in asked]
+    return {"protocol": wire.PROTOCOL, "pinned": pinned, "message": message}
+
+
+def _ms(seconds: float) -> int:
+    return whole(seconds * 1000)

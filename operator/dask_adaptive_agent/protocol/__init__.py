@@ -1,0 +1,1 @@
+"""Reads messages from the operator and from clients, and answers them."""

@@ -1,0 +1,142 @@
+"""
+RPC handlers as the scheduler calls them: they never raise, and they speak one protocol. A value
+that cannot be reported costs the answer only the part that it belongs to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgpack  # type: ignore[import-untyped]
+
+from dask_adaptive_agent import __version__, wire
+from dask_adaptive_agent.protocol.requests import Malformed, Refused, Request
+
+logger = logging.getLogger(__name__)
+
+#: The highest number in an answer: every reader takes it exactly, as a float too.
+MOST = 2**53
+
+T = TypeVar("T")
+Row = TypeVar("Row")
+
+
+def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) -> Callable[..., Any]:
+    """
+    The handler with the keyword arguments of its request, answering whatever goes wrong; with
+    `any_protocol` it answers those who speak another protocol, too.
+    """
+
+    def answer(**request: Any) -> Any:
+        protocol = request.get("protocol", wire.PROTOCOL)
+        if protocol != wire.PROTOCOL and not any_protocol:
+            spoken = (
+                f"this agent ({__version__}) speaks protocol {wire.PROTOCOL}, not {protocol!r:.80}"
+            )
+            return error(wire.E_PROTOCOL, spoken)
+        try:
+            return sendable(handler(request))
+        except Malformed as invalid:
+            return sendable(error(wire.E_INVALID, str(invalid)))
+        except Refused as refused:
+            return sendable(error(wire.E_REFUSED, str(refused)))
+        except Exception as unexpected:
+            logger.exception("Failed to answer")
+            return error(wire.E_INTERNAL, ascii(unexpected))
+
+    return answer
+
+
+def error(code: str, message: str) -> wire.ErrorAnswer:
+    return {"error": code, "message": message, "protocol": wire.PROTOCOL}
+
+
+def sendable(answer: Any) -> Any:
+    """
+    The answer, or a copy without numbers and text that msgpack cannot encode. Clients in the
+    scheduler's own process send names and keys that were never encoded before.
+    """
+    try:
+        msgpack.packb(answer, use_bin_type=True)
+    except (ValueError, TypeError, OverflowError):
+        return _replaced(answer)
+    return answer
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_replaced(key): _replaced(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replaced(one) for one in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, (int, float)):
+        return value if abs(value) <= MOST else 0
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class Parts:
+    """
+    Builds answers part by part. What cannot be reported is left out, and logged once a part.
+
+    Metrics, names and sizes are made by other people's code, so each part is guarded, and not only
+    those that are known to fail.
+    """
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def section(self, name: str, build: Callable[[], T], empty: T) -> T:
+        """Returns what `build` returns, or `empty` where it fails."""
+        try:
+            return build()
+        except Exception as problem:
+            self._failed(name, problem)
+            return empty
+
+    def rows(self, name: str, items: Iterable[Row], row: Callable[[Row], T]) -> list[T]:
+        """A row for each item; items whose row fails have none."""
+        out = []
+        for item in items:
+            try:
+                out.append(row(item))
+            except Exception as problem:
+                self._failed(name, problem)
+        return out
+
+    def column(self, name: str, items: Sequence[Row], number: Callable[[Row], Any]) -> list[int]:
+        """A whole number from 0 to `MOST` for each item; 0 where there is none."""
+        try:
+            numbers = [int(number(item)) for item in items]
+            if not numbers or (min(numbers) >= 0 and max(numbers) <= MOST):
+                return numbers
+            raise ValueError(f"from {min(numbers)} to {max(numbers)}")
+        except Exception as problem:
+            self._failed(name, problem)
+        return [self.section(name, partial(_whole_of, number, item), 0) for item in items]
+
+    def _failed(self, name: str, problem: Exception) -> None:
+        # Logged once: answers are given every few seconds.
+        if name not in self._logged:
+            self._logged.add(name)
+            logger.warning("Answers are incomplete: %s", name, exc_info=problem)
+
+
+def _whole_of(number: Callable[[Row], Any], item: Row) -> int:
+    return whole(number(item))
+
+
+def whole(value: Any) -> int:
+    """The nearest whole number from 0 to `MOST`; raises for what is no number, NaN included."""
+    return max(0, min(MOST, int(value)))
+
+
+def amount(value: Any) -> float:
+    """A number that readers can reckon with; raises for any other, NaN included."""
+    number = float(value)
+    if not abs(number) <= MOST:
+        raise ValueError(f"{number} is no amount")
+    return number

@@ -1,0 +1,164 @@
+"""
+The operator as the agent sees it: the lease of all that it has said (what nobody renews ends), its
+plans, and the notes that it is to be told. No `distributed`; the clock is handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.protocol.requests import (
+    LONGEST_MS,
+    Malformed,
+    Request,
+    number,
+    shown,
+    text,
+)
+
+#: Notes that are kept for an operator that is away, and workers that one names.
+KEPT, NAMED = 100, 10
+
+#: A lease ends at most this many seconds after it was renewed.
+LONGEST_S = 300.0
+
+#: Overdue workers are expected for this many seconds more, or times the announced wait.
+GRACE_S, GRACE_TIMES = 30.0, 2.0
+
+
+@dataclass(eq=False)
+class OperatorLease:
+    """
+    The lease of all that an operator has said. Whatever is said begins it; only the leader's passes
+    renew it.
+    """
+
+    clock: Callable[[], float]
+    lease_s: Callable[[], float]  # how long it lasts; `LONGEST_S` at most
+    ended: Callable[[], None]  # called once, when it has ended
+    lapses: int = 0  # how often it has ended
+    _renewed_at: float = math.inf  # infinite: nothing was said, or the lease has ended
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it ends; infinite: nothing has been said."""
+        return self._renewed_at + min(self.lease_s(), LONGEST_S) - self.clock()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since an operator was last there; infinite: none is."""
+        return abs(self.clock() - self._renewed_at)
+
+    def renew(self) -> None:
+        self._renewed_at = self.clock()
+
+    def begin(self) -> None:
+        """Something was said, maybe not by the leader: that renews no lease that runs."""
+        self.check()
+        if math.isinf(self._renewed_at):
+            self.renew()
+
+    def check(self) -> None:
+        """End it if it is time to."""
+        if self.left_s < 0:
+            self._renewed_at = math.inf
+            self.lapses += 1
+            self.ended()
+
+
+class OperatorPlans:
+    """The last `wire.AnnounceRequest`; empty at first, and when the operator's lease has ended."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.clear()
+
+    def clear(self) -> None:
+        self.update({})
+
+    def update(self, request: Request) -> None:
+        """Take a message over, as the whole of what is known; `Malformed`: nothing has changed."""
+        arriving = [
+            (_count(workers), _count(ms) / 1000)
+            for workers, ms in _rows(request, "arriving", wire.MOST_ARRIVALS, (int, int))
+        ]
+        can_grow = number(request, "can_grow", 0)
+        grow_ms = request.get("grow_ms")
+        grow_s = None if grow_ms is None else number(request, "grow_ms", high=LONGEST_MS) / 1000
+        policy, message = text(request, "policy", ""), text(request, "message", "")
+        workers = _rows(request, "workers", wire.MOST_SENTENCES, (str, str))
+        decisions = _rows(request, "decisions", wire.MOST_DECISIONS, (int, str, str, str))
+        self._at = self._clock()
+        self._arriving = arriving
+        self.can_grow = can_grow  # workers beyond those on their way that may still be asked for
+        self.grow_s = grow_s  # how long one of those would take to come; None: unknown
+        self.policy, self.message = policy[: wire.SHORT_LETTERS], message[: wire.SHORT_LETTERS]
+        self.workers: dict[str, str] = dict(workers)  # why each is to leave, or stays: a sentence
+        #: (seconds since 1970, group, reason, message), in the order in which they were sent.
+        self.decisions = [(at / 1000, group, why, said) for at, group, why, said in decisions]
+
+    def worker_joined(self) -> None:
+        """One of those on their way is there, before the operator has said so."""
+        for index, (workers, in_s) in enumerate(self._arriving):
+            if workers > 0:
+                self._arriving[index] = (workers - 1, in_s)
+                return
+
+    @property
+    def arriving(self) -> list[tuple[int, float]]:
+        """(workers, seconds until they are expected; 0: overdue), soonest first."""
+        passed_s = self._clock() - self._at
+        return [
+            (workers, max(0.0, in_s - passed_s))
+            for workers, in_s in self._arriving
+            if workers and passed_s <= in_s + max(GRACE_S, GRACE_TIMES * in_s)
+        ]
+
+
+class Notes:
+    """The last `KEPT` notes, numbered from 1 on: whoever reads says what was heard before."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._notes: deque[tuple[float, Any]] = deque(maxlen=KEPT)  # when, and a `wire.NoteRow`
+        self._number = 0
+
+    def add(self, kind: str, message: str, names: Iterable[str] = ()) -> None:
+        self._number += 1
+        row = {"number": self._number, "kind": kind, "message": message}
+        self._notes.append((self._clock(), {**row, "names": list(names)[:NAMED]}))
+
+    def since(self, heard: int) -> list[wire.NoteRow]:
+        """Those with a number above `heard`, oldest first."""
+        now = self._clock()
+        kept: list[Any] = [{**row, "age_ms": int((now - at) * 1000)} for at, row in self._notes]
+        return [row for row in kept if row["number"] > heard]
+
+
+def _rows(request: Request, key: str, most: int, kinds: tuple[type, ...]) -> list[Any]:
+    """Rows of these kinds of values, texts cut; msgpack gives tuples as well as lists."""
+    value = request.get(key) or ()
+    if not isinstance(value, (list, tuple)):
+        raise Malformed(f"{key} must be a list, not {shown(value)}")
+    rows = []
+    for row in value[:most]:
+        if not isinstance(row, (list, tuple)) or len(row) != len(kinds):
+            raise Malformed(f"{key} must have rows of {len(kinds)} values, not {shown(row)}")
+        for one, kind in zip(row, kinds):
+            if not isinstance(one, kind) or isinstance(one, bool):
+                raise Malformed(f"{key} must have {kind.__name__} where it has {shown(one)}")
+        rows.append(
+            tuple(one[: wire.SHORT_LETTERS] if isinstance(one, str) else one for one in row)
+        )
+    return rows
+
+
+def _count(value: int) -> int:
+    if not 0 <= value <= LONGEST_MS:
+        raise Malformed(f"arriving must have numbers from 0 to {LONGEST_MS}, not {shown(value)}")
+    return value

@@ -1,0 +1,162 @@
+"""Reads requests as values, and holds the operator's settings. No clock, no `distributed`."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from typing import Any, cast
+
+import msgpack  # type: ignore[import-untyped]
+
+from dask_adaptive_agent import wire
+
+Request = dict[str, Any]
+
+#: Upper bound of every duration in a request: ten years. Beyond it, somebody mixed up units.
+LONGEST_MS = 10 * 365 * 24 * 3600 * 1000
+
+
+class Malformed(ValueError):
+    """The request makes no sense; only its sender can fix it."""
+
+
+class Refused(Exception):
+    """The request makes sense, and the policy does not allow it."""
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it, however large it is, and whether or not it can be shown."""
+    try:
+        return reprlib.repr(value)[:80]
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def bounded(key: str, count: int, most: int, what: str) -> None:
+    """Raises `Malformed` where there is more of something than a request may hold."""
+    if count > most:
+        raise Malformed(f"{key} must have at most {most} {what}, not {count}")
+
+
+def flag(request: Request, key: str, default: bool | None = None) -> bool:
+    value = request.get(key, default)
+    if not isinstance(value, bool):
+        raise Malformed(f"{key} must be true or false, not {shown(value)}")
+    return value
+
+
+def number(
+    request: Request, key: str, default: int | None = None, *, low: int = 0, high: int = 2**53
+) -> int:
+    value = request.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise Malformed(f"{key} must be a whole number from {low} to {high}, not {shown(value)}")
+    return value
+
+
+def millis(request: Request, key: str, default: int | None = None) -> int:
+    """A duration of at least 1 ms."""
+    return number(request, key, default, low=1, high=LONGEST_MS)
+
+
+def mapping(request: Request, key: str, *, of: type = object) -> Mapping[str, Any]:
+    """Values of one type by text."""
+    value = request.get(key)
+    if not isinstance(value, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, of) for k, v in value.items()
+    ):
+        raise Malformed(f"{key} must be values by text, not {shown(value)}")
+    try:
+        size = len(msgpack.packb(value, use_bin_type=True))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        raise Malformed(f"{key} must hold plain values, not {shown(value)}") from None
+    bounded(key, size, wire.MOST_BYTES, "bytes")
+    return value
+
+
+def text(request: Request, key: str, default: str | None = None) -> str:
+    value = request.get(key, default)
+    if not isinstance(value, str):
+        raise Malformed(f"{key} must be text, not {shown(value)}")
+    bounded(key, len(value), wire.MOST_LETTERS, "characters")
+    return value
+
+
+def one_of(request: Request, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+    value = text(request, key, default)
+    if value not in allowed:
+        raise Malformed(f"{key} must be one of {', '.join(allowed)}, not {shown(value)}")
+    return value
+
+
+def names(request: Request, key: str = "names") -> list[str]:
+    """The names asked about, each once, in order. msgpack gives tuples as well as lists."""
+    value = request.get(key)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise Malformed(f"{key} must be a list of text, not {shown(value)}")
+    bounded(key, len(value), wire.MOST_ENTRIES, "entries")
+    bounded(key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry")
+    return list(dict.fromkeys(cast("list[str]", value)))
+
+
+def optional_names(request: Request, key: str = "names") -> list[str] | None:
+    return None if request.get(key) is None else names(request, key)
+
+
+def _setting(read: Callable[[Request, str], Any], default: Any) -> Any:
+    """A field of `AgentSettings`: how a request's value is read, and its value before any."""
+    return field(default_factory=lambda: default, metadata={"read": read})
+
+
+@dataclass
+class AgentSettings:
+    """Settings of one agent, as they are now; names and units are those of `ConfigureRequest`."""
+
+    shuffle_pins: bool = _setting(flag, True)
+    shuffle_timeout_ms: int = _setting(millis, 3_600_000)
+    manual_max_ms: int = _setting(millis, 24 * 3_600_000)
+    client_pins: bool = _setting(flag, True)
+    client_max_ms: int = _setting(millis, 4 * 3_600_000)
+    lease_ms: int = _setting(millis, 300_000)
+    on_lifetime: str = _setting(
+        partial(one_of, allowed=(wire.LIFETIME_DRAIN, wire.LIFETIME_STOCK)), wire.LIFETIME_DRAIN
+    )
+    lifetime_ms: int = _setting(millis, 15 * 60_000)
+    shuffle_wait_ms: int = _setting(partial(number, high=LONGEST_MS), 60_000)
+    tally: bool = _setting(flag, False)
+    relief: Mapping[str, str] = _setting(partial(mapping, of=str), {})
+    config: Mapping[str, Any] = _setting(mapping, {})
+
+    @property
+    def shuffle_timeout_s(self) -> float:
+        """The longest that a shuffle pins its workers; infinite: it pins none."""
+        return self.shuffle_timeout_ms / 1000 if self.shuffle_pins else math.inf
+
+    @property
+    def lease_s(self) -> float:
+        return self.lease_ms / 1000
+
+    @property
+    def lifetime_s(self) -> float:
+        """The longest that a worker drains whose own lifetime is over; 0: as in stock."""
+        return self.lifetime_ms / 1000 if self.on_lifetime == wire.LIFETIME_DRAIN else 0.0
+
+    def update(self, changes: Mapping[str, Any]) -> None:
+        """Take over what `read_settings` has read; what is not named stays."""
+        vars(self).update(changes)
+
+    def lapse(self) -> None:
+        """Nobody stands for these settings any more: no relief, and no shuffle waits."""
+        self.update({"relief": dict.fromkeys(wire.RELIEFS, wire.DISABLED), "shuffle_wait_ms": 0})
+
+    def answer(self) -> Request:
+        return {"protocol": wire.PROTOCOL, **asdict(self)}
+
+
+def read_settings(request: Request) -> dict[str, Any]:
+    """The settings that a `wire.ConfigureRequest` names. Raises `Malformed`."""
+    named = [one for one in fields(AgentSettings) if one.name in request]
+    return {one.name: one.metadata["read"](request, one.name) for one in named}

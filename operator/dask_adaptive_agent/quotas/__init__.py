@@ -1,0 +1,1 @@
+"""Quotas that the scheduler itself keeps: runs, failures, ends of workers."""

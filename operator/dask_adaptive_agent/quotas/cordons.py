@@ -1,0 +1,478 @@
+"""
+Cordoned workers get no more tasks: they have come to a limit, or are short of time.
+
+They finish what they have begun, and keep their data. The operator decides whether one is replaced;
+a cordon only keeps the worker from going far beyond its limit until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distributed.core import Status
+
+from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.demand.durations import Durations
+from dask_adaptive_agent.quotas.assigned_runs import AssignedRuns
+from dask_adaptive_agent.quotas.deadlines import LOOK_S, SEARCH_S, Deadlines
+from dask_adaptive_agent.quotas.failures import Failures, Record
+from dask_adaptive_agent.quotas.worker_limits import NEVER, PASSED, WorkerLimits
+from dask_adaptive_agent.service.gate import LONGEST_LOOK_S, SHORTEST_LOOK_S, Gate, Gates
+from dask_adaptive_agent.service.task_mover import Mover
+from dask_adaptive_agent.text import duration, plural
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, WorkerState
+
+    from dask_adaptive_agent.patching import Patches
+    from dask_adaptive_agent.protocol.operator_side import OperatorLease
+    from dask_adaptive_agent.quotas.roster import Entry
+
+logger = logging.getLogger(__name__)
+
+#: Reports of a worker that a run ended, whether or not the scheduler accepts its result. A run that
+#: raised `Reschedule` is reported by the third (`worker_state_machine.RescheduleMsg`). A run whose
+#: task was cancelled meanwhile is reported by none.
+REPORTS = (patching.TASK_FINISHED, patching.TASK_ERRED, patching.RESCHEDULE)
+
+#: The most pressing first: that order counts where not all may be cordoned.
+ORDER = (wire.S_PATTERN, wire.S_FAILURES, wire.S_TASKS)
+
+#: The kind of a worker that is short of time. Not on the wire: those are `Meters.too_short`.
+SHORT = "short"
+
+#: Cordoned workers that one look checks.
+AT_ONCE = 100
+
+#: Seconds for which one look cordons workers that are short of time, and until it goes on with the
+#: next ones: they are given tasks meanwhile.
+BEGIN_S, NEXT_S = 0.003, 0.01
+
+#: Seconds for which one look asks workers to give up tasks.
+MOVE_S = 0.002
+
+#: A worker with another status is on its way out.
+STAYING = (Status.init, Status.running, Status.paused)
+
+
+class Why(NamedTuple):
+    """The limit that a worker has come to: `SHORT`, or one of `wire.S_*`; and a sentence."""
+
+    kind: str
+    message: str
+    is_bounded: bool = True  # no more than `LimitRequest.stops` at once
+    is_exact: bool = False  # whatever pins the worker, and whatever is bound to it
+
+
+class Cordon(NamedTuple):
+    gate: Gate
+    why: Why
+    since: float
+    mover: Mover
+
+
+@dataclass(eq=False)
+class Cordons:
+    """Every worker that is cordoned, by address."""
+
+    scheduler: Scheduler
+    entries: dict[str, Entry]  # the roster's, by address; the same dict for ever
+    limits: WorkerLimits  # the operator's last request,
+    lease: OperatorLease  # and how long it holds
+    is_pinned: Callable[[WorkerState], bool]  # then it is not cordoned; true: can't be known
+    is_leaving: Callable[[str], bool]  # an address drains, or somebody else retires it
+    in_shuffle: Callable[[str], bool]  # an address takes part in a P2P shuffle
+    are_arriving: Callable[[], bool]  # workers are on their way
+    expect_gates: Callable[[], None]  # patches the handler of statuses, from the first cordon on
+    note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        scheduler, clock = self.scheduler, self.clock
+        self.failures = Failures(clock, lambda: len(scheduler.workers))
+        self.assigned = AssignedRuns(scheduler, self.entries, self.reached)
+        self.durations = Durations(scheduler, clock)
+        self.deadlines = Deadlines(
+            scheduler, self.entries, self.limits, self.durations,
+            is_cordoned=self._is_short, are_arriving=self.are_arriving, note=self.note, clock=clock,
+        )  # fmt: skip
+        self.ongoing: OrderedDict[str, Cordon] = OrderedDict()
+        self.gates = Gates(scheduler, clock, self._room)
+        #: Cordoned since the last request, out of service ever since, and no longer in our hands:
+        #: they still count, or more workers would be missing than the operator has allowed.
+        self._taken: set[str] = set()
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None  # None: not started, or closed
+        #: Those that the last look has found to be short of time, and has not come to.
+        self._still_short: Iterator[Entry] | None = None
+
+    def install(self, patches: Patches) -> None:
+        """Count the runs that workers report from now on."""
+        for target in REPORTS:
+            is_failure = target is patching.TASK_ERRED
+            patches.listen(target, self._count_failure if is_failure else self._count)
+
+    def start(self) -> None:
+        """From now on, look without being asked."""
+        self._arm(LOOK_S)
+
+    def limits_changed(self) -> list[str]:
+        """Returns the names of those that are cordoned at a limit now."""
+        self._taken.clear()
+        self.failures.keep_for([rules.window_s for rules in self.limits.rules])
+        for entry in self.entries.values():  # `worker_joined` does it for a new one
+            self._apply_to(entry)
+        self.deadlines.refresh(anew=True)
+        self.review(len(self.ongoing))
+        return [str(c.gate.ws.name) for c in self.ongoing.values() if c.why.kind != SHORT]
+
+    def review(self, most: int = AT_ONCE) -> None:
+        """Check all limits, and at most `most` of the cordoned workers."""
+        self._refresh()
+        if not self.limits.is_empty or self.ongoing or self.deadlines.have_ends:
+            self._look(most)
+            self._begin(self._at_limit())
+        self._hasten()
+
+    def reached(self, entry: Entry) -> None:
+        """A worker may have come to a limit. Never raises: this is called in transitions."""
+        try:
+            self._cordon(entry)
+        except Exception:
+            # Fail open: it goes on with its tasks, as it would without us.
+            logger.exception("Failed to cordon worker %s", entry.ws.address)
+
+    def _count(self, msg: dict[str, Any]) -> None:
+        """A worker reports a run. Once a task: every line is paid 1,000 times a second."""
+        entry = self.entries.get(msg["worker"])
+        if entry is not None:  # else a late report of a worker that has left
+            entry.active_at = now = self.clock()
+            if now >= self.durations.next_at:
+                self.durations.report(msg, now)
+            entry.runs = runs = entry.runs + 1
+            if runs >= entry.stop_at:
+                self.reached(entry)
+
+    def _count_failure(self, msg: dict[str, Any]) -> None:
+        """A run has raised; the scheduler does not know it yet."""
+        entry = self.entries.get(msg["worker"])
+        if entry is None:
+            return
+        entry.active_at = self.clock()
+        entry.runs += 1
+        try:
+            text, key = str(msg.get("exception_text") or ""), msg.get("key")
+            ts: Any = self.scheduler.tasks.get(key)  # type: ignore[arg-type]
+            entry.record = entry.record or Record()
+            self.failures.add(
+                entry.record,
+                key=key,
+                prefix=str(key if ts is None or ts.prefix is None else ts.prefix.name),
+                text=text,
+                pattern=self.limits.of_worker(entry.ws).rules.match(text),
+            )
+        except Exception:
+            # Fail open: its runs are counted all the same.
+            logger.exception("Failed to count a failure of worker %s", entry.ws.address)
+        self.reached(entry)
+
+    def graph_added(self) -> None:
+        """A graph has come, and none of its tasks is assigned yet. Never raises."""
+        try:
+            if self.deadlines.graph_added():
+                for entry in self.deadlines.short():
+                    self._cordon(entry)
+        except Exception:
+            logger.exception("Failed to find the workers for which a graph's tasks are too long")
+
+    def is_spent(self, ws: WorkerState) -> bool:
+        """Tells whether an exact quota is used up: not one run more, even if it is the only one."""
+        entry = self.entries.get(ws.address)
+        if entry is None or entry.ws is not ws or entry.exact_at == NEVER:
+            return False
+        return self.assigned.given(entry) >= entry.exact_at
+
+    def n_failures(self, entry: Entry) -> int:
+        """Within the window of the worker, less those that are not its fault."""
+        if entry.record is None:
+            return 0
+        window_s = self.limits.of_worker(entry.ws).rules.window_s
+        return entry.record.within(window_s, self.clock())
+
+    def hand_over(self, address: str) -> None:
+        """End a cordon, if there is one, for a caller that holds its gate from now on."""
+        cordon = self.ongoing.pop(address, None)
+        if cordon is not None and cordon.why.is_bounded:
+            self._taken.add(address)
+
+    def take_back(self, gate: Gate) -> None:
+        """Open a gate that was somebody else's, unless its worker is to be cordoned."""
+        try:
+            entry = self.entries.get(gate.ws.address)
+            if entry is not None and entry.ws is gate.ws and self._cordon(entry, gate):
+                return
+        except Exception:
+            logger.exception("Failed to cordon worker %s", gate.ws.address)
+        gate.release()
+
+    def is_cordoned(self, ws: WorkerState) -> bool:
+        """
+        Tells whether a worker gets no new tasks, but stays: its copies are safe.
+
+        None that drains is among them, or two could rely on each other, and none that closes.
+        """
+        cordon = self.ongoing.get(ws.address)
+        is_same = cordon is not None and cordon.gate.ws is ws
+        return is_same and ws.status == Status.closing_gracefully
+
+    def recipients(self) -> Iterator[WorkerState]:
+        """Those that may fetch copies: neither paused, nor frozen as far as they know."""
+        for cordon in self.ongoing.values():
+            gate = cordon.gate
+            is_running = gate.reported == Status.running and not gate.is_settling
+            if is_running and self.is_cordoned(gate.ws):
+                yield gate.ws
+
+    def message_of(self, address: str) -> str:
+        cordon = self.ongoing.get(address)
+        return "" if cordon is None else cordon.why.message
+
+    def worker_joined(self, entry: Entry) -> None:
+        """It gets tasks as soon as it runs, so check now whether its end allows that."""
+        self._apply_to(entry)
+        if entry.ends_at < math.inf:
+            self.deadlines.refresh(anew=not self.deadlines.have_ends)
+            self.reached(entry)
+            self._hasten()
+
+    def worker_left(self, address: str) -> None:
+        entry = self.entries.get(address)
+        if entry is not None and entry.record is not None:
+            self.failures.forget(entry.record)
+        self.durations.forget(address)
+        self.hand_over(address)
+
+    def close(self, *, is_closing: bool = False) -> None:
+        """Cordon nobody any more; open all gates unless the scheduler itself closes."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.limits.clear()
+        self.durations.switch(False)
+        self.assigned.uninstall()
+        cordons, self.ongoing = self.ongoing, OrderedDict()
+        for cordon in () if is_closing else cordons.values():
+            cordon.gate.open()
+
+    def _refresh(self) -> None:
+        if self.limits.are_exact:
+            self.assigned.install()
+        else:
+            self.assigned.uninstall()
+        self.deadlines.refresh()
+
+    def _apply_to(self, entry: Entry) -> None:
+        limit = self.limits.of_worker(entry.ws)
+        entry.stop_at = limit.runs
+        entry.exact_at = limit.runs if limit.rules.exact else NEVER
+        # The operator no longer knows an end that has passed; keep it for a while: `LATE_S`.
+        ends_at = entry.ends_at if limit.ends_at == PASSED else limit.ends_at
+        entry.ends_at = min(ends_at, entry.own_end_at)
+
+    def _at_limit(self) -> list[Entry]:
+        """Workers that are to be cordoned and are not, the most pressing first."""
+        near = [e for e in self.entries.values() if e.runs >= e.stop_at or e.record is not None]
+        if self.limits.are_exact:
+            near += self.assigned.near()
+        at_limit = []
+        for entry in (*near, *self._short()):
+            why = None if entry.ws.address in self.ongoing else self._limit_of(entry)
+            if why is not None:
+                order = ORDER.index(why.kind) if why.is_bounded else -1
+                at_limit.append((order, -entry.runs, entry.slot, entry))
+        return [entry for *_, entry in sorted(at_limit, key=lambda row: row[:3])]
+
+    def _begin(self, entries: Iterable[Entry], most_s: float = math.inf) -> bool:
+        """Cordon them, for no longer than that; returns whether all of them have had their turn."""
+        until = self.clock() + most_s
+        for entry in entries:
+            self.reached(entry)
+            if self.clock() > until:
+                return False
+        return True
+
+    def _why(self, entry: Entry) -> Why | None:
+        """The reason for which a worker may be cordoned, the number of others left aside."""
+        why = self._limit_of(entry)
+        return why if why is None or why.is_exact or not self.is_pinned(entry.ws) else None
+
+    def _cordon(self, entry: Entry, gate: Gate | None = None) -> bool:
+        """
+        Cordon a worker if it is to be and may be; returns whether it is cordoned now.
+
+        Somebody else may have taken it out of service through `gate`, and be done.
+        """
+        ws, out = entry.ws, self.ongoing
+        if ws.address in out:
+            return True
+        why = None if self._is_closed else self._why(entry)
+        if why is None:
+            return False
+        if why.is_bounded and ws.address not in self._taken:
+            bounded = {address for address, cordon in out.items() if cordon.why.is_bounded}
+            if len(bounded | self._taken) >= self.limits.cordons:
+                return False
+        if gate is None:
+            if ws.status not in STAYING or self.is_leaving(ws.address):
+                return False
+            gate = self.gates.hold(ws)
+        self.expect_gates()  # no request need have come: a worker's lifetime is enough
+        out[ws.address] = Cordon(gate, why, self.clock(), Mover(self.scheduler, ws, self.clock))
+        gate.thaw()
+        gate.shut()
+        self._report(entry, why)
+        self._hasten()
+        return True
+
+    def _room(self, ws: WorkerState) -> int:
+        """The number of tasks bound to a worker that its exact quota still allows."""
+        entry = self.entries.get(ws.address)
+        # A shuffle that has begun must end: its workers are pinned, so no other one would come.
+        if entry is None or entry.exact_at == NEVER or self.in_shuffle(ws.address):
+            return NEVER
+        return max(0, entry.exact_at - self.assigned.given(entry))
+
+    def _report(self, entry: Entry, why: Why) -> None:
+        logger.info("Worker %s gets no more tasks: %s", entry.ws.name, why.message)
+        # Coming to the end of its runs or of its time is ordinary, and would flood.
+        if why.kind not in (wire.S_TASKS, SHORT, *entry.noted):
+            entry.noted.add(why.kind)
+            message = f"{entry.ws.name} gets no more tasks: {why.message}"
+            self.note(wire.N_QUOTA_REACHED, message, [str(entry.ws.name)])
+
+    def _limit_of(self, entry: Entry) -> Why | None:
+        """The limit it has come to; unbounded ones first, not to take another worker's place."""
+        if entry.exact_at != NEVER:
+            given = self.assigned.given(entry)
+            if given >= entry.exact_at:
+                message = f"was given {given} of {entry.exact_at} runs"
+                return Why(wire.S_TASKS, message, is_bounded=False, is_exact=True)
+        if self.deadlines.is_short(entry):
+            return Why(SHORT, self.deadlines.message(entry), is_bounded=False)
+        failed = self._why_failed(entry)
+        if failed is None and entry.runs >= entry.stop_at:
+            return Why(wire.S_TASKS, f"has made {entry.runs} of {entry.stop_at} runs")
+        return failed
+
+    def _why_failed(self, entry: Entry) -> Why | None:
+        record = entry.record
+        if record is None:
+            return None
+        rules = self.limits.of_worker(entry.ws).rules
+        for match in record.matched:
+            if match.pattern in rules.patterns:
+                return Why(wire.S_PATTERN, f"a failure matches {match.pattern!r}: {match.text}")
+        if rules.failures:
+            count = record.within(rules.window_s, self.clock())
+            if count >= rules.failures:
+                within = f"within {duration(rules.window_s)}"
+                return Why(wire.S_FAILURES, f"{plural(count, 'failure')} {within}")
+        return None
+
+    def _is_short(self, address: str) -> bool:
+        cordon = self.ongoing.get(address)
+        return cordon is not None and cordon.why.kind == SHORT
+
+    def _look(self, most: int) -> None:
+        """Open the gates of those that are not to be cordoned any more; see to the next others."""
+        move_until = self.clock() + MOVE_S
+        for address, cordon in list(islice(self.ongoing.items(), most)):
+            ws, entry = cordon.gate.ws, self.entries.get(address)
+            if self.scheduler.workers.get(address) is not ws or entry is None:
+                self.worker_left(address)
+                continue
+            self.ongoing.move_to_end(address)
+            why = self._why(entry)
+            if why is None:
+                self._release(address)
+                continue
+            self.ongoing[address] = cordon._replace(why=why)
+            is_alone = why.kind == SHORT and not self.deadlines.may_wait
+            cordon.gate.admit(resources=is_alone)
+            if why.kind == SHORT and self.clock() <= move_until and _has_unstarted(ws):
+                cordon.mover.ask(back=self.deadlines.may_wait)
+        bounded = [(address, c) for address, c in self.ongoing.items() if c.why.is_bounded]
+        bounded.sort(key=lambda row: (ORDER.index(row[1].why.kind), row[1].since, row[0]))
+        for address, _ in bounded[self.limits.cordons :]:
+            self._release(address)
+        for address in list(self._taken):
+            taken = self.scheduler.workers.get(address)
+            if taken in self.scheduler.running and not self.is_leaving(address):
+                self._taken.discard(address)
+
+    def _release(self, address: str) -> None:
+        # First out of the books: it gets tasks at once, and may be cordoned again.
+        self.ongoing.pop(address).gate.release()
+
+    def _look_alone(self) -> None:
+        """One look of the timer's."""
+        try:
+            if self._still_short is None:
+                self.lease.check()
+                self._refresh()
+                self._look(AT_ONCE)
+                self._still_short = iter(self._short())
+            is_done = self._begin(self._still_short, BEGIN_S)
+            self._still_short = None if is_done else self._still_short
+        except Exception:
+            # Fail open: nobody stays out of service because of an error of ours.
+            logger.exception("Failed to check the cordoned workers; back to service")
+            self._still_short = None
+            for address in list(self.ongoing):
+                self._release(address)
+        finally:
+            self._arm(self._pause_s() if self._still_short is None else NEXT_S)
+
+    def _short(self) -> list[Entry]:
+        out = self.ongoing
+        return [
+            entry
+            for entry in self.deadlines.short()
+            if entry.ws.address not in out and entry.ws.status in STAYING
+        ]
+
+    def _pause_s(self) -> float:
+        pause_s = LOOK_S if self.deadlines.have_ends else SEARCH_S
+        if self.ongoing:
+            n = len(self.ongoing)
+            work_s = max(min(n, AT_ONCE) / 250, n * len(self.scheduler.unrunnable) / 10_000)
+            pause_s = min(pause_s, LONGEST_LOOK_S, max(SHORTEST_LOOK_S, work_s))
+        return max(0.0, min(pause_s, self.lease.left_s + SHORTEST_LOOK_S))
+
+    def _hasten(self) -> None:
+        if self._timer is not None:
+            loop: Any = self.scheduler.loop
+            pause_s = self._pause_s()
+            if self._timer.when() > loop.asyncio_loop.time() + pause_s:
+                self._arm(pause_s)
+
+    def _arm(self, pause_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop: Any = self.scheduler.loop
+        self._timer = loop.asyncio_loop.call_later(pause_s, self._look_alone)
+
+
+def _has_unstarted(ws: WorkerState) -> bool:
+    """Tells whether a worker has tasks that it has not begun, as far as it has reported."""
+    if len(ws.processing) <= len(ws.executing) + len(ws.long_running):
+        return False
+    return any(ts not in ws.executing and ts not in ws.long_running for ts in ws.processing)

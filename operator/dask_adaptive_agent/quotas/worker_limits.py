@@ -1,0 +1,195 @@
+"""
+How long each worker may go on, by the operator's last request. Parses and remembers, no more.
+
+A limit goes by name: it may come before its worker joins, and it holds for a worker that comes back
+under the same name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.protocol.requests import (
+    LONGEST_MS,
+    Malformed,
+    Request,
+    bounded,
+    flag,
+    number,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
+
+#: `runs` of a worker that may make any number of them.
+NEVER = 2**62
+
+#: Failures kept of one worker: more can't be asked for.
+MOST_FAILURES = 1000
+
+WINDOW_MS = 10 * 60 * 1000
+
+#: Characters of an exception's text that patterns are matched against.
+SEARCHED = 2_000
+
+
+@lru_cache(maxsize=1024)
+def glob(pattern: str) -> re.Pattern[str]:
+    """
+    A pattern in which `*` stands for any text, `?` for any one character, and all else for itself.
+
+    It has to match the whole of a text; case counts. Since Python 3.9 `fnmatch.translate` lets each
+    piece between two `*` match in one place only, so there is no backtracking to speak of.
+    """
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules that many workers share; see `wire.LimitProfile`."""
+
+    exact: bool = False
+    failures: int = 0  # 0: never cordoned for failures
+    window_s: float = WINDOW_MS / 1000
+    patterns: tuple[str, ...] = ()
+    fresh_s: float = math.inf
+    floor_s: float = 0.0
+    deviations: float = 2.0
+    measure: bool = False
+    runs: int = 0  # of workers that are not named; 0: any number
+
+    def match(self, exception_text: str) -> str:
+        """The first pattern that matches an exception's text; empty: none."""
+        text = exception_text[:SEARCHED]
+        return next((one for one in self.patterns if glob(one).match(text)), "")
+
+
+#: The end of a worker that had passed when the operator sent it.
+PASSED = -math.inf
+
+#: The rules of workers that the request does not name.
+UNNAMED = Rules()
+
+
+class WorkerLimit(NamedTuple):
+    """The limit of one worker; `ends_at` is on the clock of `WorkerLimits`, or `PASSED`."""
+
+    runs: int = NEVER
+    ends_at: float = math.inf
+    rules: Rules = UNNAMED
+
+
+NO_LIMIT = WorkerLimit()
+
+
+class WorkerLimits:
+    """The last `wire.LimitRequest`, by worker."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._by_name: dict[str, WorkerLimit] = {}
+        self._others = NO_LIMIT
+        self.rules: tuple[Rules, ...] = ()
+        self.cordons = 0  # how many workers may be out of service at a limit
+
+    def replace(self, request: Request) -> None:
+        """Forget the last request for this one. Raises Malformed, and then nothing has changed."""
+        value = request.get("profiles", ())
+        if not isinstance(value, (list, tuple)) or not all(isinstance(one, dict) for one in value):
+            raise Malformed(f"profiles must be a list of maps, not {shown(value)}")
+        bounded("profiles", len(value), wire.MOST_ENTRIES, "entries")
+        rules = tuple([_rules(one) for one in value])
+        by_name = _limits(request, rules, self._clock())
+        others = number(request, "others", -1, low=-1, high=len(rules) - 1)
+        self.cordons = number(request, "stops", 0)
+        self._others = NO_LIMIT
+        if others >= 0:
+            self._others = WorkerLimit(runs=rules[others].runs or NEVER, rules=rules[others])
+        self.rules, self._by_name = rules, by_name
+
+    def clear(self) -> None:
+        self._by_name, self.rules, self.cordons = {}, (), 0
+        self._others = NO_LIMIT
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._by_name and self._others is NO_LIMIT
+
+    @property
+    def are_exact(self) -> bool:
+        return any(rules.exact for rules in self.rules)
+
+    def of_worker(self, ws: WorkerState) -> WorkerLimit:
+        limit = self._by_name.get(str(ws.name))
+        return limit or self._by_name.get(ws.address, self._others)
+
+
+def _limits(request: Request, rules: Sequence[Rules], now: float) -> dict[str, WorkerLimit]:
+    names = _column(request, "names", str)
+    runs = _whole_numbers(request, "runs", 0, 2**53)
+    left_ms = _whole_numbers(request, "left_ms", -1, LONGEST_MS)
+    index = _whole_numbers(request, "profile", 0, len(rules) - 1)
+    if not len(names) == len(runs) == len(left_ms) == len(index):
+        raise Malformed(
+            f"names, runs, left_ms and profile must be of one length, not {len(names)}, "
+            f"{len(runs)}, {len(left_ms)} and {len(index)}"
+        )
+    return {
+        name: WorkerLimit(n or NEVER, _ends_at(ms, now), rules[i])
+        for name, n, ms, i in zip(names, runs, left_ms, index)
+    }
+
+
+def _ends_at(left_ms: int, now: float) -> float:
+    if left_ms < 0:
+        return math.inf
+    return now + left_ms / 1000 if left_ms else PASSED
+
+
+def _rules(profile: Request) -> Rules:
+    fresh_ms = number(profile, "fresh_ms", -1, low=-1, high=LONGEST_MS)
+    patterns = _column(profile, "patterns", str)
+    bounded("patterns", len(patterns), 32, "entries")
+    longest = max(map(len, patterns), default=0)
+    bounded("patterns", longest, 256, "characters in an entry")
+    deviations = profile.get("deviations", 2.0)
+    if type(deviations) not in (int, float) or not 0 <= deviations <= 100:
+        raise Malformed(f"deviations must be a number from 0 to 100, not {shown(deviations)}")
+    return Rules(
+        exact=flag(profile, "exact", False),
+        failures=number(profile, "failures", 0, high=MOST_FAILURES),
+        window_s=number(profile, "window_ms", WINDOW_MS, low=1, high=LONGEST_MS) / 1000,
+        patterns=tuple(patterns),
+        fresh_s=math.inf if fresh_ms < 0 else fresh_ms / 1000,
+        floor_s=number(profile, "floor_ms", 0, high=LONGEST_MS) / 1000,
+        deviations=float(deviations),
+        measure=flag(profile, "measure", False),
+        runs=number(profile, "runs", 0, high=2**53),
+    )
+
+
+def _column(request: Request, key: str, kind: type) -> Sequence[Any]:
+    value = request.get(key, ())
+    # `type`, not isinstance: True is no number of runs.
+    if not isinstance(value, (list, tuple)) or not all([type(one) is kind for one in value]):
+        what = "text" if kind is str else "whole numbers"
+        raise Malformed(f"{key} must be a list of {what}, not {shown(value)}")
+    bounded(key, len(value), wire.MOST_ENTRIES, "entries")
+    if kind is str:
+        bounded(key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry")
+    return value
+
+
+def _whole_numbers(request: Request, key: str, low: int, high: int) -> Sequence[int]:
+    values = _column(request, key, int)
+    if values and not (low <= min(values) and max(values) <= high):
+        raise Malformed(f"{key} must be from {low} to {high}, not {min(values)} to {max(values)}")
+    return values

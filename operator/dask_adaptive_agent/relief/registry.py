@@ -1,0 +1,215 @@
+"""
+The reliefs of one scheduler: what a relief is, and what applies, removes and reports them.
+
+A relief replaces a known piece of upstream's code with something cheaper. It first checks that
+upstream's code is what it expects, proves itself once on a real answer, and can be removed at any
+moment with nothing left behind. It never raises into the scheduler: where it fails, stock code
+answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.patching import Mismatch as Mismatch
+from dask_adaptive_agent.patching import Patches
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+#: Set in a scheduler's pod, so that what is disabled never begins: `pickling=Shared,host=Disabled`.
+VARIABLE = "DASK_ADAPTIVE_RELIEF"
+
+#: All reliefs by name, in the order in which they are applied. A module is imported only when its
+#: relief is applied: what it imports may be gone from a newer release, and only it with it.
+KINDS = {
+    "prefixes": "dask_adaptive_agent.relief.task_groups:PrefixesRelief",
+    "idle": "dask_adaptive_agent.relief.task_groups:IdleRelief",
+    "pickling": "dask_adaptive_agent.relief.pickling:PicklingRelief",
+    "host": "dask_adaptive_agent.relief.identity:HostRelief",
+    "identity": "dask_adaptive_agent.relief.identity:IdentityRelief",
+    "clientInfo": "dask_adaptive_agent.relief.client_info:ClientInfoRelief",
+}
+
+
+def at_start(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The choices in the environment. Anything odd in it is logged and left out."""
+    choices = {}
+    for word in filter(None, (w.strip() for w in environ.get(VARIABLE, "").split(","))):
+        name, _, choice = word.partition("=")
+        if choice in wire.RELIEFS.get(name, ()):
+            choices[name] = choice
+        else:
+            logger.warning("%s: %.80r is not known here, and ignored", VARIABLE, word)
+    return choices
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a relief works, and whom it reports to."""
+
+    scheduler: Scheduler
+    clock: Callable[[], float]
+    #: Tells people something, once: a kind of `wire.NOTES`, and a sentence.
+    tell: Callable[[str, str], None]
+    #: Says why the relief cannot go on. It is removed, and stock code serves.
+    give_up: Callable[[str], None]
+
+
+class Relief:
+    """
+    One load taken off one scheduler.
+
+    All methods run on the scheduler's event loop. `install` is called once, on an idle or a busy
+    scheduler; `uninstall` may be called at any time after, also after an `install` that raised half
+    way, and must then leave nothing behind.
+    """
+
+    #: As in `wire.RELIEFS`.
+    name: ClassVar[str]
+
+    def __init__(self, place: Place, choice: str = wire.AUTO) -> None:
+        """`choice`: one of `wire.RELIEFS[name]`, never `wire.DISABLED`."""
+        self.place = place
+        #: Its changes of upstream's code; `uninstall` puts them back.
+        self.patches = Patches(place.scheduler)
+
+    @classmethod
+    def needless(cls) -> str:
+        """Why there is nothing to do on this release of distributed; empty: there is."""
+        return ""
+
+    def install(self) -> None:
+        """
+        Take the load off, and prove that answers are as before.
+
+        Raises `Mismatch` where upstream's code, or an answer of ours, is not as expected.
+        """
+        raise NotImplementedError
+
+    def uninstall(self) -> None:
+        """Put everything back, unless somebody else has replaced ours since: pass on then."""
+        self.patches.close()
+
+    def counts(self) -> dict[str, int]:
+        """Counts of its work so far, by snake_case names: calls, hits, bytes. Cheap."""
+        return {}
+
+
+class _State(NamedTuple):
+    state: str  # one of wire.R_*
+    message: str
+
+
+@dataclass(eq=False)
+class Reliefs:
+    """
+    Applies what people want of each relief. Nothing here raises.
+
+    One that has failed stays out until people disable it and enable it again, or choose another
+    way: what failed once fails again, and each try costs the scheduler time.
+    """
+
+    scheduler: Scheduler
+    clock: Callable[[], float]
+    note: Callable[[str, str], None]  # takes kind, message
+
+    def __post_init__(self) -> None:
+        self._states: dict[str, _State] = {}
+        self._choices: dict[str, str] = {}
+        self._active: dict[str, Relief] = {}
+
+    def configure(self, choices: Mapping[str, str]) -> None:
+        """Apply the choices. A relief that is not named, or a choice unknown here, is `Auto`."""
+        for name in KINDS:
+            choice = choices.get(name, wire.AUTO)
+            choice = choice if choice in wire.RELIEFS[name] else wire.AUTO
+            if self._choices.get(name) != choice:
+                self._choices[name] = choice
+                self._remove(name)
+                self._states[name] = self._apply(name, choice)
+
+    def close(self) -> None:
+        """Remove all, the last one first."""
+        for name in reversed(list(self._active)):
+            self._remove(name)
+        self._choices.clear()
+        self._states.clear()
+
+    def in_force(self) -> dict[str, bool]:
+        """Their changes of upstream's code; see `Patches.in_force`."""
+        out: dict[str, bool] = {}
+        for relief in self._active.values():
+            out.update(relief.patches.in_force())
+        return out
+
+    def get(self, name: str) -> Relief | None:
+        """The relief of that name, if it is active."""
+        return self._active.get(name)
+
+    def rows(self) -> list[wire.ReliefRow]:
+        return [
+            {"name": name, "state": at.state, "message": at.message, "counts": self._counts(name)}
+            for name, at in self._states.items()
+        ]
+
+    def _apply(self, name: str, choice: str) -> _State:
+        if choice == wire.DISABLED:
+            return _State(wire.R_DISABLED, f"spec.scheduler.relief.{name} says so")
+        try:
+            module, _, attribute = KINDS[name].partition(":")
+            kind: type[Relief] = getattr(import_module(module), attribute)
+            why = kind.needless()
+            if why:
+                return _State(wire.R_NOT_NEEDED, why)
+            give_up = partial(self._give_up, name)
+            relief = kind(Place(self.scheduler, self.clock, self.note, give_up), choice)
+        except Exception as error:
+            logger.exception("Relief %s can't be made", name)
+            return self._failed(name, f"it can't be made: {error!r:.200}")
+        self._active[name] = relief
+        try:
+            relief.install()
+        except Exception as error:
+            self._remove(name)
+            if isinstance(error, Mismatch):
+                return self._failed(name, str(error))
+            logger.exception("Relief %s can't be applied", name)
+            return self._failed(name, f"it can't be applied: {error!r:.200}")
+        return _State(wire.R_ACTIVE, "" if choice == wire.AUTO else choice)
+
+    def _give_up(self, name: str, message: str) -> None:
+        if name in self._active:
+            self._remove(name)
+            self._states[name] = self._failed(name, message)
+
+    def _failed(self, name: str, message: str) -> _State:
+        logger.warning("Relief %s is off, stock code serves: %s", name, message)
+        self.note(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {message}")
+        return _State(wire.R_FAILED, message)
+
+    def _remove(self, name: str) -> None:
+        relief = self._active.pop(name, None)
+        if relief is None:
+            return
+        try:
+            relief.uninstall()
+        except Exception:
+            logger.exception("Failed to remove relief %s", name)
+
+    def _counts(self, name: str) -> dict[str, int]:
+        relief = self._active.get(name)
+        try:
+            return {} if relief is None else relief.counts()
+        except Exception:
+            logger.exception("Failed to count what relief %s has done", name)
+            return {}

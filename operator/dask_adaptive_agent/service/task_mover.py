@@ -1,0 +1,158 @@
+"""Move tasks that have not started away from a worker, with the scheduler's own work stealing."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distributed.core import Status
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: Workers looked at for who should take a task, or a copy: of more, so many by chance. To look at
+#: 5,000 of them takes longer than a look may.
+CONSIDERED = 500
+
+#: Thieves considered for tasks without restrictions: enough to spread a worker's queue.
+THIEVES = 32
+
+#: Seconds until a task that stayed is asked for again: it runs already, or nobody else might
+#: take it.
+ASK_AGAIN_S = 5.0
+
+
+def stealing(scheduler: Scheduler) -> Any:
+    """`WorkStealing`, or None: there is none where `distributed.scheduler.work-stealing` is off."""
+    extension = scheduler.extensions.get("stealing")
+    return extension if hasattr(extension, "move_task_request") else None
+
+
+def considered(workers: Iterable[WorkerState], but: WorkerState) -> list[WorkerState]:
+    """Those of some workers, or a sample of them, that may take what another one has."""
+    others = list(workers)
+    if len(others) > CONSIDERED:
+        others = random.sample(others, CONSIDERED)
+    return [ws for ws in others if ws is not but]
+
+
+def arriving(scheduler: Scheduler, ws: WorkerState) -> bool:
+    """Tells whether a stolen task is on its way to this worker, soon to be in `processing`."""
+    extension = stealing(scheduler)
+    if extension is None or not extension.in_flight:
+        return False
+    return any(info["thief"] is ws for info in list(extension.in_flight.values()))
+
+
+class Nobody:
+    """
+    A thief that has left: `WorkStealing.move_task_confirm` then lets the scheduler decide anew.
+
+    As much of a WorkerState as is read before that.
+    """
+
+    address = "nobody"
+    name = "nobody"
+    status = Status.closed  # check_idle_saturated leaves it alone
+    nthreads = 1
+    occupancy = 0.0
+    has_what: dict[Any, Any] = {}  # noqa: RUF012 - nothing is ever put into it
+    processing: dict[Any, Any] = {}  # noqa: RUF012
+
+
+@dataclass(eq=False)
+class Mover:
+    """
+    Asks one worker to give up its tasks that have not started, one request a task.
+
+    The worker decides (`WorkerState._handle_steal_request`): it keeps what runs, and the scheduler
+    reassigns the rest when the answer comes (`WorkStealing.move_task_confirm`), so no run is lost.
+    A task that no other worker may take is not asked for: it runs here.
+    """
+
+    scheduler: Scheduler
+    ws: WorkerState
+    clock: Callable[[], float]
+    asked: dict[Any, float] = field(default_factory=dict)  # when, by key
+
+    def ask(self, *, back: bool = False) -> int:
+        """
+        Ask for each task that has a taker and was not asked for lately; returns how many.
+
+        With `back`, a task without a taker that anybody might take waits at the scheduler.
+        """
+        extension = stealing(self.scheduler)
+        if extension is None or not self.ws.processing:
+            return 0
+        now = self.clock()
+        self.asked = {key: at for key, at in self.asked.items() if now - at < ASK_AGAIN_S}
+        takers = _Takers(self.scheduler, self.ws)
+        asked = 0
+        for ts in list(self.ws.processing):
+            if ts.key in self.asked or ts in self.ws.long_running or ts in extension.in_flight:
+                continue
+            thief: Any = takers.best(ts)
+            if thief is None and back and not takers.is_restricted(ts):
+                thief = Nobody()
+            if thief is not None:
+                extension.move_task_request(ts, self.ws, thief)
+                asked += 1
+            if thief is not None or takers.is_restricted(ts):
+                self.asked[ts.key] = now
+        return asked
+
+
+@dataclass(eq=False)
+class _Takers:
+    """Workers in service that may take tasks of one worker, the least loaded first."""
+
+    scheduler: Scheduler
+    victim: WorkerState
+
+    def __post_init__(self) -> None:
+        self._extra: dict[str, int] = {}  # requests of this round, by address
+        self._least_loaded: list[WorkerState] | None = None
+        self._allowed: dict[Any, list[WorkerState]] = {}  # by restrictions
+
+    @staticmethod
+    def is_restricted(ts: TaskState) -> bool:
+        return bool(ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
+
+    def best(self, ts: TaskState) -> WorkerState | None:
+        """As `WorkStealing._get_thief`: restrictions hold unless the task calls them loose."""
+        takers = self._allowed_for(ts) if self.is_restricted(ts) else []
+        if not takers and (ts.loose_restrictions or not self.is_restricted(ts)):
+            takers = self._anybody()
+        if not takers:
+            return None
+        best = min(takers, key=self._load)
+        self._extra[best.address] = self._extra.get(best.address, 0) + 1
+        return best
+
+    def _anybody(self) -> list[WorkerState]:
+        # Looks at every worker: not before a task is there that anybody may take.
+        if self._least_loaded is None:
+            others = considered(self.scheduler.running, self.victim)
+            self._least_loaded = heapq.nsmallest(THIEVES, others, key=self._load)
+        return self._least_loaded
+
+    def _allowed_for(self, ts: TaskState) -> list[WorkerState]:
+        restrictions = (
+            frozenset(ts.worker_restrictions or ()),
+            frozenset(ts.host_restrictions or ()),
+            frozenset((ts.resource_restrictions or {}).items()),
+        )
+        allowed = self._allowed.get(restrictions)
+        if allowed is None:
+            valid = self.scheduler.valid_workers(ts) or ()
+            # valid_workers leaves out workers that are not running only if there are any.
+            allowed = [ws for ws in valid if ws in self.scheduler.running and ws is not self.victim]
+            self._allowed[restrictions] = allowed
+        return allowed
+
+    def _load(self, ws: WorkerState) -> tuple[float, str]:
+        tasks = len(ws.processing) + self._extra.get(ws.address, 0)
+        return tasks / max(1, ws.nthreads), ws.address

@@ -1,0 +1,1 @@
+"""P2P shuffles: which run, which come, and where their outputs go."""

@@ -1,0 +1,72 @@
+"""
+How long a worker still lives by its own `--lifetime`: it sends that with each of its heartbeats.
+
+The text of this very module is sent to workers (see `worker_plugin`), so it imports what a worker
+has anyway, and nothing of the package. `left_s` is the scheduler's side of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Any
+
+#: A key of `WorkerState.metrics`. Its value is a map: a number would become a column of the
+#: dashboard (`WorkerTable`).
+METRIC = "dask-adaptive"
+
+
+def report(worker: Any) -> bool:
+    """Begin; call it on the worker's loop. Returns whether there is anything to report."""
+    loop = asyncio.get_running_loop()
+    ends_at = _ends_at(worker, loop)
+    if ends_at is None:
+        return False
+    end, lifetime_s = ends_at, float(worker.lifetime)
+
+    def left(_: Any) -> dict[str, float]:
+        return {"left_s": max(0.0, end - loop.time()), "lifetime_s": lifetime_s}
+
+    worker.metrics[METRIC] = left
+    return True
+
+
+def be_silent(worker: Any) -> None:
+    worker.metrics.pop(METRIC, None)
+
+
+def left_s(ws: Any) -> float:
+    """Seconds until the lifetime of a `WorkerState` is over; infinite: none is known."""
+    metric = ws.metrics.get(METRIC)
+    left = metric.get("left_s") if isinstance(metric, dict) else None
+    if not isinstance(left, (int, float)) or math.isnan(left):
+        return math.inf
+    return max(0.0, float(left) - max(0.0, time.time() - float(ws.last_seen)))
+
+
+def _ends_at(worker: Any, loop: asyncio.AbstractEventLoop) -> float | None:
+    """
+    When the worker's lifetime ends, on the clock of its loop, and no later than it does.
+
+    `Worker.__init__` draws the lifetime (`--lifetime-stagger`) and starts a timer. Where the loop
+    does not show its timers, the start of the process counts, which was before.
+    """
+    lifetime = getattr(worker, "lifetime", None)
+    if not lifetime:
+        return None
+    for handle in list(getattr(loop, "_scheduled", ())):
+        if not handle.cancelled() and _is_end(handle, worker):
+            return float(handle.when())
+    left = worker.monitor.proc.create_time() + lifetime - time.time()
+    # Else the process is older than its worker, and says nothing of it.
+    return loop.time() + left if left > 0 else None
+
+
+def _is_end(handle: Any, worker: Any) -> bool:
+    # IOLoop.call_at hands asyncio a partial of the callback.
+    for arg in (getattr(handle, "_callback", None), *(getattr(handle, "_args", None) or ())):
+        method = getattr(arg, "func", arg)
+        if getattr(method, "__self__", None) is worker:
+            return getattr(method, "__name__", "") == "close_gracefully"
+    return False
