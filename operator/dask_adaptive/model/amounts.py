@@ -1,11 +1,14 @@
-"""Amounts as people write them: `80%`, `25%` of the workers or `2` of them, `500Mi`."""
+"""
+What people write, read and written: amounts (`80%`, `2` of the workers, `500Mi`), durations (`90s`,
+`1h30m`), instants (RFC 3339), and the pin annotation (`true`, a duration, or an instant).
+"""
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
-
-from dask_adaptive.model.recycle import Amount
+from dataclasses import dataclass
 
 #: The same patterns stand in the CRD's schema.
 PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
@@ -16,6 +19,20 @@ _UNITS = {
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
 }  # fmt: skip
 _NUMBER = re.compile(r"([0-9.]+(?:[eE][0-9]+)?)(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number, or a part of a group's workers."""
+
+    number: int = 0
+    percent: float | None = None  # 0..100; then `number` does not count
+
+    def of(self, total: int) -> int:
+        """Rounded up, as Karpenter's budgets: 10 % of 4 workers is 1; 0 % is none."""
+        if self.percent is None:
+            return self.number
+        return math.ceil(total * self.percent / 100 - 1e-9)
 
 
 def parse_percent(text: object) -> float:
@@ -74,3 +91,87 @@ def format_bytes(size: float) -> str:
         units.pop(0)
     is_exact = abs(size) >= 10 or units[0] == "B"
     return f"{size:.0f} {units[0]}" if is_exact else f"{size:.1f} {units[0]}"
+
+
+#: The same pattern stands in the CRD's schema.
+PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+
+
+def parse_duration(text: str) -> float:
+    """
+    Read a duration as seconds.
+
+    Raises:
+        ValueError: Not a duration; the message says what one looks like.
+    """
+    if not isinstance(text, str) or not re.match(PATTERN, text):
+        raise ValueError(f"{text!r} is not a duration; write one like 90s, 15m or 1h30m")
+    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds as people read them: at most two units, none that is zero."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms" if seconds > 0 else "0s"
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, left = divmod(rest, 60)
+    if hours:
+        return f"{hours}h" + (f"{minutes}m" if minutes else f"{left}s" if left else "")
+    if minutes:
+        return f"{minutes}m{left}s" if left else f"{minutes}m"
+    return f"{left}s"
+
+
+def read_instant(text: str) -> float | None:
+    """Read an RFC 3339 instant as seconds since 1970; None if it is none."""
+    try:
+        read = datetime.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    # Without a time zone it would mean different times to different people.
+    return read.timestamp() if read.tzinfo is not None else None
+
+
+def instant(seconds: float) -> str:
+    """Write seconds since 1970 as Kubernetes does."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime(
+        "%Y-%m-%dT%H:%M:%SZ"
+    )
+
+
+def lifts(value: str) -> bool:
+    """Tells whether a pin annotation says that there is no pin."""
+    return value.strip().lower() in ("", "false")
+
+
+def pin_end(value: str, since: float) -> tuple[float, str]:
+    """
+    When a pin ends, and what is wrong with it.
+
+    Fail safe: what cannot be read pins like `true`, and the second value says how to mend it.
+
+    Args:
+        value: The annotation's value; see `lifts` for those that are no pin.
+        since: When the annotation was set, in seconds since 1970; durations count from there.
+
+    Returns:
+        The end in seconds since 1970, infinite for `true` (the caller applies the policy's cap),
+        and a sentence, empty if nothing is wrong.
+    """
+    said = value.strip()
+    if said.lower() == "true":
+        return math.inf, ""
+    end = read_instant(said)
+    if end is not None:
+        return end, ""
+    try:
+        return since + parse_duration(said), ""
+    except ValueError:
+        problem = (
+            f'the pin {value!r} is none of "true", a duration such as 4h, or an instant such as'
+            " 2026-01-31T18:00:00Z; it pins until it is corrected or removed"
+        )
+        return math.inf, problem

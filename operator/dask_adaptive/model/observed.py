@@ -1,16 +1,93 @@
-"""What was seen of a cluster, frozen at one instant. Times are seconds, sizes are bytes."""
+"""One observation of a cluster, at one instant. Times are seconds, sizes are bytes."""
 
 from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from dask_adaptive.model.demand import Demand, Quiet, Want
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import UNUSED, Quota, QuotaNotes, Use
 from dask_adaptive.model.scaling import NO_PAUSE, Pause, Room
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixWork:
+    """Unfinished tasks of one prefix."""
+
+    name: str
+    mean_s: float | None  # measured; None: none has finished yet
+    running: int  # assigned to workers
+    ready: int  # queued, or without a worker that may run them
+    waiting: int  # for other tasks
+    longest_s: float = 0.0  # so long has one of its running tasks been at it
+    done: int = 0  # runs that have finished since the scheduler started
+    # How its tasks hang on others: as the agent tells it from a sample of those that wait.
+    width: int | None = None  # so many can run at once; None: nobody looked
+    level: int = 0  # so many kinds of tasks, one after the other, come first; 0: it can begin now
+    fan_in: float = 1.0  # unfinished tasks of other kinds that one of them waits for, on average
+    bound: int = 0  # of all: only some workers may run them (`Need`)
+
+    @property
+    def unfinished(self) -> int:
+        return self.running + self.ready + self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Tasks that only some workers may run. They are part of `Demand.prefixes` as well."""
+
+    tasks: int  # assigned, or without a worker
+    stuck: int  # of them: no connected worker may run them
+    seconds: float  # expected, of all of them
+    resources: Mapping[str, float]  # what each claims
+    workers: tuple[str, ...] = ()  # names or addresses; at most 50
+    hosts: tuple[str, ...] = ()
+    loose: bool = False  # allow_other_workers
+    waiting: int = 0  # for other tasks, beyond `tasks`; `seconds` does not count them
+    able: tuple[str, ...] = ()  # connected workers that may run them; at most 50
+
+
+@dataclass(frozen=True, slots=True)
+class UpcomingShuffle:
+    """A P2P shuffle whose inputs are not all there: its outputs are yet to be given to workers."""
+
+    id: str
+    inputs: int  # that have not finished
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A floor that a client's code asks for, as long as its lease lasts."""
+
+    workers: int
+    left_s: float
+    owner: str
+    group: str = ""  # empty: the default worker group
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """All that asks for workers, at one instant."""
+
+    prefixes: tuple[PrefixWork, ...] = ()  # at most 200; what is beyond is one row named "…"
+    needs: tuple[Need, ...] = ()  # at most 50 kinds
+    shuffles: tuple[UpcomingShuffle, ...] = ()
+    incoming: float = 0.0  # seconds of work a second that have come again and again of late
+    every_s: float = 0.0  # from one time to the next
+    unknown_s: float = 0.5  # `distributed.scheduler.unknown-task-duration`
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """For how long nobody has used the cluster. 0: it is in use."""
+
+    no_task_s: float = 0.0
+    no_client_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +114,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class ManualPin:
-    """What a person asked for by annotation; the agent is told of it."""
+    """A pin that a person asked for by annotation."""
 
     left_s: float  # until it ends; not yet capped by the policy
     reason: str
@@ -46,18 +123,26 @@ class ManualPin:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What others are told about a worker where they look: by annotations on its pod."""
+    """Our annotations on a worker's pod, for autoscalers of machines and for people."""
 
     pinned_by: str = ""  # who holds it; empty: nobody
     keep: bool = False  # not to be evicted by autoscalers of machines: it is pinned or busy
 
 
 class Leaving(enum.Enum):
-    """How far a worker is on its way out."""
+    """The state of a retirement."""
 
     NO = "active"
     DRAINING = "draining"
     DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """Why the agent keeps new tasks from a worker."""
+
+    quota: Quota
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +158,23 @@ class SchedulerWorker:
     sole_bytes: int  # results that no other worker holds
     memory: int = 0
     memory_limit: int = 0
-    occupancy_s: float = 0.0
     closable: bool = False  # offered by workers_to_close
     actors: bool = False
     pins: tuple[Pin, ...] = ()
     leaving: Leaving = Leaving.NO
     leaving_message: str = ""
     leaving_reason: Reason | None = None  # why we let it go; None: not leaving, or not by us
-    departing: str = ""  # not empty: its process is about to end; what it waits for
-    departing_left_s: float = math.inf  # until it ends, whatever is still there
+    terminating: str = ""  # not empty: its process is about to end; what it waits for
+    terminates_in_s: float = math.inf  # until it ends, whatever is still there
     use: Use = UNUSED
     lifetime_left_s: float = math.inf  # by Dask's own --lifetime
-    stopped: str = ""  # not empty: gets no more tasks, and why
-    stopped_for: Quota | None = None
+    cordon: Cordon | None = None  # the agent keeps new tasks from it
     too_short: bool = False  # gets no more tasks: it ends too soon for some of those that wait
 
     @property
     def is_cordoned(self) -> bool:
-        """Whether the agent keeps new tasks from it, by the status of one that is being closed."""
-        return bool(self.stopped) or self.too_short
+        """The agent gives it the status of a closing worker, so that it gets no new tasks."""
+        return self.cordon is not None or self.too_short
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +224,7 @@ class ConfigProblem:
 
 @dataclass(frozen=True, slots=True)
 class SerializedFunction:
-    """What the tasks of one function have cost so far to serialize."""
+    """The cost so far of serializing the tasks of one function."""
 
     function: str
     calls: int
@@ -152,7 +235,7 @@ class SerializedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Serialized:
-    """What serializing tasks has cost since the agent started."""
+    """The cost of serializing tasks since the agent started."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -199,18 +282,18 @@ class ObservedScheduler:
 
 @dataclass(frozen=True, slots=True)
 class PlatformWorker:
-    """What the platform knows of one worker: a Deployment and its pod, or a local process."""
+    """One worker as the platform knows it: a Deployment and its pod, or a local process."""
 
     name: str
     uid: str
     group: str
     age_s: float
-    going: bool = False  # deletion has begun
+    deleting: bool = False  # deletion has begun
     pod: str = ""
     addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
     waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
     manual_pin: ManualPin | None = None
-    node_going: str = ""  # not empty: the machine under it is about to go; who says so
+    node_terminating: str = ""  # not empty: the machine under it is about to go; who says so
     mark: Mark = Mark()  # as its pod is annotated now, by us
     pod_uid: str = ""
     pod_created_at: float = 0.0  # seconds since 1970, on the platform's clock; 0: unknown
@@ -224,7 +307,7 @@ class PlatformWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class TerminatingPod:
     """A worker's pod that is being deleted, by whoever's decision. Its Deployment may stay."""
 
     worker: str
@@ -232,20 +315,8 @@ class Ending:
     addresses: tuple[str, ...]  # its IPs, none of them another pod's
     left_s: float  # until it is killed
     dask_names: tuple[str, ...] = ()  # addresses of the Dask workers that are still in it
-    told_left_s: float = math.inf  # what the agent knows of `left_s`; infinite: nothing
+    known_left_s: float = math.inf  # what the agent knows of `left_s`; infinite: nothing
     manual_pin: ManualPin | None = None  # a person's, on it or above it
-
-
-@dataclass(frozen=True, slots=True)
-class PlatformGroup:
-    """A worker group as the platform holds it."""
-
-    name: str
-    replicas: int  # asked for: spec.worker.replicas
-    handled: int | None = None  # the number that upstream has acted on last; None: unknown
-    room: Room | None = None  # what the namespace's quotas leave for more workers; None: no quota
-    threads: int = 0  # of one worker, by its command line or CPU limit; 0: unknown
-    resources: tuple[tuple[str, float], ...] = ()  # Dask's, that one worker offers, as started
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +325,52 @@ class PlatformView:
 
     found: bool = True
     conflict: str = ""  # somebody else scales this cluster: who, and how to mend it
-    groups: tuple[PlatformGroup, ...] = ()
+    groups: tuple[ObservedGroup, ...] = ()  # without their workers
     workers: tuple[PlatformWorker, ...] = ()
-    ending: tuple[Ending, ...] = ()
+    terminating: tuple[TerminatingPod, ...] = ()
     at: float = 0.0  # seconds since 1970, when this was seen
     free_gpus: int | None = None  # on machines that are there; None: unknown
     pause: Pause = NO_PAUSE
     uid: str = ""  # of the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A worker is not connected: it starts, or its process has ended and the next one comes."""
+
+    terminating: str = ""  # see `ObservedWorker.terminating`
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A worker is connected, and nobody is closing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retiring:
+    """The agent retires a worker on our behalf."""
+
+    reason: Reason | None = None  # None: not known to this version
+    message: str = ""
+    is_drained: bool = False  # no task, no last copy; it may be deleted
+
+    @property
+    def word(self) -> str:
+        return "drained" if self.is_drained else "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Somebody else closes a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleting:
+    """The deletion of a worker's Deployment has begun."""
+
+
+#: Where a worker stands between its Deployment's creation and deletion: one of these at a time.
+Lifecycle: TypeAlias = Pending | Serving | Retiring | Closing | Deleting
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +387,7 @@ class ObservedWorker:
     group: str
     age_s: float
     dask_names: tuple[str, ...] = ()  # empty: not connected
-    going: bool = False
+    lifecycle: Lifecycle = Serving()
     pod: str = ""
     waiting: str = ""
     processing: int = 0
@@ -285,21 +395,15 @@ class ObservedWorker:
     sole_bytes: int = 0
     closable: bool = False
     actors: bool = False
-    in_service: bool = True  # its status is running or paused: nobody is closing it
     pins: tuple[Pin, ...] = ()
     manual_pin: ManualPin | None = None
-    leaving: Leaving = Leaving.NO
-    leaving_message: str = ""
-    ending: str = ""  # not empty: its process is about to end, the next comes; what it waits for
-    node_going: str = ""
+    node_terminating: str = ""
     mark: Mark = Mark()
-    leaving_reason: Reason | None = None
     pod_uid: str = ""
     pod_age_s: float = 0.0
     use: Use = UNUSED
     ends_in_s: float = math.inf  # by its pod's deadline, an annotation, or Dask's --lifetime
-    stopped: str = ""
-    stopped_for: Quota | None = None
+    cordon: Cordon | None = None
     paused: bool = False  # starts nothing, and takes no data: Dask pauses workers short of memory
     too_short: bool = False
     quota_notes: QuotaNotes | None = None
@@ -316,8 +420,38 @@ class ObservedWorker:
 
     @property
     def takes_tasks(self) -> bool:
-        """Whether it is of use for new work."""
-        return not self.stopped and not self.too_short and not self.paused
+        """It is of use for new work."""
+        return self.cordon is None and not self.too_short and not self.paused
+
+    @property
+    def retiring(self) -> Retiring | None:
+        return self.lifecycle if isinstance(self.lifecycle, Retiring) else None
+
+    @property
+    def retires_for(self) -> Reason | None:
+        return self.lifecycle.reason if isinstance(self.lifecycle, Retiring) else None
+
+    @property
+    def is_replaced(self) -> bool:
+        """It is retiring to make room for another."""
+        return self.retires_for is not None and self.retires_for.replaces
+
+    @property
+    def is_draining(self) -> bool:
+        return isinstance(self.lifecycle, Retiring) and not self.lifecycle.is_drained
+
+    @property
+    def is_drained(self) -> bool:
+        return isinstance(self.lifecycle, Retiring) and self.lifecycle.is_drained
+
+    @property
+    def terminating(self) -> str:
+        """Not empty: its last process is about to end, and the next comes; what it waits for."""
+        return self.lifecycle.terminating if isinstance(self.lifecycle, Pending) else ""
+
+    @property
+    def is_deleting(self) -> bool:
+        return isinstance(self.lifecycle, Deleting)
 
     @property
     def is_pinned(self) -> bool:
@@ -329,12 +463,12 @@ class ObservedGroup:
     """One worker group: what is asked for, and what is there."""
 
     name: str
-    replicas: int
+    replicas: int  # asked for: spec.worker.replicas
     workers: tuple[ObservedWorker, ...] = ()
-    handled: int | None = None
-    room: Room | None = None
-    threads: int = 0
-    resources: tuple[tuple[str, float], ...] = ()
+    handled: int | None = None  # the number that upstream has acted on last; None: unknown
+    room: Room | None = None  # what the namespace's quotas leave for more workers; None: no quota
+    threads: int = 0  # of one worker, by its command line or CPU limit; 0: unknown
+    resources: tuple[tuple[str, float], ...] = ()  # Dask's, that one worker offers, as started
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +481,7 @@ class ObservedCluster:
     groups: tuple[ObservedGroup, ...] = ()
     scheduler: ObservedScheduler = ObservedScheduler()
     strangers: tuple[str, ...] = ()  # Dask workers that belong to no Deployment of the cluster
-    ending: tuple[Ending, ...] = ()
+    terminating: tuple[TerminatingPod, ...] = ()
     at: float = 0.0  # seconds since 1970
     free_gpus: int | None = None
     pause: Pause = NO_PAUSE

@@ -1,4 +1,4 @@
-"""What a pass remembers for the next one. Lost with the process, which only ever delays."""
+"""The memory of earlier passes. It is lost with the process, which only ever delays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dask_adaptive.model.recycle import RecyclePast
 
 
 class Recommendation(NamedTuple):
-    """What the load asked for, and when."""
+    """The number that the load asked for, and when."""
 
     at: float  # seconds, same clock as `now`
     replicas: int
@@ -45,12 +45,13 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class GroupPast:
-    """What is remembered of one worker group that is scaled."""
+    """The memory of one worker group that is scaled."""
 
     recommendations: tuple[Recommendation, ...] = ()
     changes: tuple[Change, ...] = ()  # as far back as any rate policy looks
-    gap: tuple[int, ...] = (0, 0)  # `fleet.gap_of` as last seen
+    gap: tuple[int, ...] = (0, 0)  # `groups.gap_of` as last seen
     gap_since: float = 0.0  # when it was first seen
+    corrected_at: float | None = None  # `replicas` told the truth, because none came that it asked
     desired: int | None = None  # by the last plan that had a number
     asked: int | None = None  # most that was asked for, and got, since workers were last let go
     up_at: float | None = None  # when more workers were last asked for

@@ -1,4 +1,4 @@
-"""What was decided: values, not yet carried out."""
+"""Decisions as values: a plan with its actions, and decisions as they are remembered."""
 
 from __future__ import annotations
 
@@ -6,10 +6,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dask_adaptive.model.history import Step
 from dask_adaptive.model.past import Blocked
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, QuotaUse, Replacing
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage through which a number has gone, and what it made of it."""
+
+    stage: str  # "load" | "hint" | "schedule" | "idle" | "window" | "rate" | "bounds" | "cap" | …
+    replicas: int
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    One change of mind about one worker group, or one thing done: an edge, never a heartbeat.
+
+    `inputs` are the figures that it was made from, by name (queued, processing, serving, pending,
+    arrival_s, …), numbers only.
+    """
+
+    at: float  # seconds since 1970
+    group: str
+    before: int  # workers that served
+    wanted: int
+    desired: int
+    reason: Reason
+    message: str
+    outcome: str = ""  # "Done" | "Refused: …" | "Failed: …" | "Advised" | "Held"
+    asked_by: str = "load"  # "load" | "client …" | "schedule …" | "annotation …" | "policy"
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+
+
+#: Decisions of one policy that are kept; the oldest go first.
+KEPT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +151,7 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Why one worker that is not needed stays."""
+    """The objection that keeps a worker which is not needed."""
 
     worker: str
     reason: Reason
@@ -125,7 +160,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """How many workers one group shall have, and how that number came about."""
+    """The number of workers of one group, and the steps that led to it."""
 
     group: str
     serving: int  # there now, those that are to leave not counted
@@ -178,7 +213,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one action."""
+    """The result of one action."""
 
     action: Action
     done: bool

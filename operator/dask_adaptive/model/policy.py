@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Amount, Budget, Recycle, Window
-from dask_adaptive.model.recycle_spec import (
-    read_budgets,
-    read_groups,
-    read_max_per_hour,
-    read_recycle,
-    read_restart_at,
-    read_windows,
+from dask_adaptive.model.recycle import Budget, GroupRecycle, Recycle, Window
+from dask_adaptive.model.scaling import (
+    Behavior,
+    Fallback,
+    GroupBounds,
+    Idle,
+    LoadTarget,
+    Schedule,
+    ShuffleWait,
+    WorkerGroups,
+    not_above,
 )
-from dask_adaptive.model.scaling import GroupBounds, Scaling
-from dask_adaptive.model.scaling_spec import read_scaling
-from dask_adaptive.model.scheduler_spec import SchedulerSettings, read_scheduler
-from dask_adaptive.model.spec import InvalidPolicy as InvalidPolicy
-from dask_adaptive.model.spec import Reader
+from dask_adaptive.model.scheduler_settings import SchedulerSettings
+from dask_adaptive.model.spec import (
+    Check,
+    Count,
+    Instant,
+    InvalidPolicy,
+    Listed,
+    ObjectName,
+    Part,
+    Positive,
+    PositiveSeconds,
+    Seconds,
+    decode,
+    one_of,
+)
+
+__all__ = ["InvalidPolicy", "Policy", "parse_policy"]
 
 
 class Mode(str, enum.Enum):
@@ -41,14 +57,34 @@ class OnLifetime(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pins:
-    """Which pins count, and the longest that each may last. Times in seconds."""
+class ClusterRef:
+    name: ObjectName
 
-    shuffle: bool = True
-    shuffle_timeout_s: float = 3600.0
-    manual_max_s: float = 24 * 3600.0
-    client: bool = True  # whether code may pin
-    client_max_s: float = 4 * 3600.0
+
+@dataclass(frozen=True, slots=True)
+class ShufflePins:
+    enabled: bool = True
+    timeout_s: Seconds = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ManualPins:
+    max_duration_s: Seconds = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPins:
+    enabled: bool = True  # whether code may pin
+    max_duration_s: Seconds = 4 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Which pins count, and the longest that each may last."""
+
+    shuffle: ShufflePins = ShufflePins()
+    manual: ManualPins = ManualPins()
+    client: ClientPins = ClientPins()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +92,27 @@ class EvictionGuard:
     """Whether evictions of a worker's pod are put off until it has drained."""
 
     enabled: bool = False
-    max_delay_s: float = 10 * 60.0  # from the first eviction that was put off
+    max_delay_s: Seconds = 10 * 60.0  # from the first eviction that was put off
 
 
 @dataclass(frozen=True, slots=True)
 class Disruption:
     """What is made of news about machines, and told to those who take them away."""
 
-    node_signals: bool = True  # drain workers whose node is about to go
+    #: Drain workers whose node is about to go.
+    node_signals: Annotated[bool, one_of({"Drain": True, "Ignore": False})] = True
     hints: bool = True  # annotate pods of pinned and busy workers: not to be evicted
-    budgets: tuple[Budget, ...] = (Budget(Amount(percent=25.0)),)
-    windows: tuple[Window, ...] = ()
-    max_per_hour: Amount | None = None  # recycles for quotas; None: no limit
+    budgets: Annotated[tuple[Budget, ...], Listed(32)] = (Budget(Amount(percent=25.0)),)
+    windows: Annotated[tuple[Window, ...], Listed(32)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
     """How a worker leaves."""
 
-    grace_s: float = 15 * 60.0  # from the first request to the deadline
+    grace_period_s: Seconds = 15 * 60.0  # from the first request to the deadline
     on_timeout: OnTimeout = OnTimeout.ABORT
-    max_concurrent: int = 5  # workers on their way out at once
+    max_concurrent: Positive = 5  # workers on their way out at once
     on_lifetime: OnLifetime = OnLifetime.DRAIN  # when a worker's own `--lifetime` is over
 
 
@@ -84,53 +120,112 @@ class Retirement:
 class Policy:
     """
     One AdaptivePolicy. Bounds are Deployments of the default worker group, unless it has bounds of
-    its own; then `maximum` is that of all groups together.
+    its own; then `max_replicas` is that of all groups together.
     """
 
-    cluster: str
-    maximum: int
-    minimum: int = 0
+    cluster_ref: ClusterRef
+    max_replicas: Count
+    min_replicas: Count = 0
     mode: Mode = Mode.AUTO
-    idle_timeout_s: float = 60.0
-    target_duration_s: float = 5.0
+    idle_timeout_s: Seconds = 60.0
+    target: LoadTarget = field(default_factory=LoadTarget)
+    behavior: Behavior = field(default_factory=Behavior)
+    schedules: Annotated[tuple[Schedule, ...], Listed(32)] = ()
+    idle: Idle = field(default_factory=Idle)
+    fallback: Fallback = field(default_factory=Fallback)
+    #: After a pod has found no node for so long, no more workers are requested.
+    unschedulable_timeout_s: PositiveSeconds = 300.0
+    max_unready: Part = 0.45  # with more of the workers away, nothing is scaled
+    shuffle: ShuffleWait = field(default_factory=ShuffleWait)
     pins: Pins = field(default_factory=Pins)
     retirement: Retirement = field(default_factory=Retirement)
     eviction_guard: EvictionGuard = field(default_factory=EvictionGuard)
     disruption: Disruption = field(default_factory=Disruption)
     recycle: Recycle = field(default_factory=Recycle)
-    group_recycle: Mapping[str, Recycle] = field(default_factory=dict)  # by worker group
-    restart_at: float | None = None  # seconds since 1970: pods made before are replaced
+    worker_groups: WorkerGroups = ()
+    restart_at: Instant | None = None  # seconds since 1970: pods made before are replaced
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    scaling: Scaling = field(default_factory=Scaling)
+
+    @property
+    def cluster(self) -> str:
+        return self.cluster_ref.name
+
+    @property
+    def own_bounds(self) -> tuple[GroupBounds, ...]:
+        """Of the groups in `spec.workerGroups` that are scaled."""
+        return tuple(
+            GroupBounds(
+                group.name,
+                group.max_replicas,
+                group.min_replicas or 0,
+                self.idle_timeout_s if group.idle_timeout_s is None else group.idle_timeout_s,
+                group.priority or 0,
+            )
+            for group in self.worker_groups
+            if group.max_replicas is not None
+        )
 
     def bounds(self, default_group: str) -> tuple[GroupBounds, ...]:
         """Of each worker group that is scaled, the default one first."""
-        own = {g.name: g for g in self.scaling.groups}
-        default = own.pop(default_group, GroupBounds(default_group, self.maximum, self.minimum))
+        own = {g.name: g for g in self.own_bounds}
+        default = own.pop(default_group, None) or GroupBounds(
+            default_group, self.max_replicas, self.min_replicas, self.idle_timeout_s, priority=0
+        )
         return (default, *own.values())
 
-    def idle_timeout_of(self, bounds: GroupBounds) -> float:
-        """Seconds without a task after which a worker of the group may leave."""
-        return self.idle_timeout_s if bounds.idle_timeout_s is None else bounds.idle_timeout_s
+    @property
+    def group_recycle(self) -> Mapping[str, GroupRecycle]:
+        """By worker group: what it has instead of `recycle`."""
+        return {g.name: g.recycle for g in self.worker_groups if g.recycle is not None}
 
-    def recycle_of(self, group: str) -> Recycle:
+    def recycle_of(self, group: str) -> GroupRecycle:
         return self.group_recycle.get(group, self.recycle)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.minimum <= self.maximum:
-            raise InvalidPolicy(
-                "spec.minReplicas must lie between 0 and spec.maxReplicas,"
-                f" got {self.minimum} and {self.maximum}"
-            )
-        if self.target_duration_s <= 0:
-            raise InvalidPolicy("spec.target.duration must be longer than 0s")
-        if self.retirement.max_concurrent < 1:
-            raise InvalidPolicy("spec.retirement.maxConcurrent must be at least 1")
+    def checks(self) -> Iterator[Check]:
+        if self.min_replicas > self.max_replicas:
+            yield not_above("spec.maxReplicas", self.min_replicas, self.max_replicas)
+        yield from self._checks_of_groups()
+        yield from self._checks_of_schedules()
+        replicas = self.fallback.replicas
+        if replicas is not None and replicas > self.max_replicas:
+            words = f"({replicas}) must not be greater than spec.maxReplicas ({self.max_replicas})"
+            yield Check(".fallback.replicas", words, ("fallback", "maxReplicas"))
         if self._would_stand_still():
-            raise InvalidPolicy(
-                "spec.disruption.budgets has one of 0 for TaskQuota, and with recycle.tasks.exact"
-                " workers would come to their quota and never be replaced: raise it, or drop exact"
+            yield Check(
+                ".disruption.budgets",
+                "has one of 0 for TaskQuota, and with recycle.tasks.exact workers would come to"
+                " their quota and never be replaced: raise it, or drop exact",
+                ("disruption", "recycle", "workerGroups"),
             )
+
+    def _checks_of_groups(self) -> Iterator[Check]:
+        """With bounds for the default group, the policy's maximum is that of all groups."""
+        groups = self.own_bounds
+        if all(g.name != f"{self.cluster}-default" for g in groups):
+            return
+        if self.min_replicas:
+            words = "must be that of the default group in spec.workerGroups: write it there"
+            yield Check(".minReplicas", words, ("minReplicas", "workerGroups", "clusterRef"))
+        total = sum(g.minimum for g in groups)
+        if total > self.max_replicas:
+            yield Check(
+                ".workerGroups",
+                f"the minReplicas of all groups ({total}) must not be more than spec.maxReplicas"
+                f" ({self.max_replicas}): lower them or raise it",
+                ("workerGroups", "maxReplicas", "clusterRef"),
+            )
+
+    def _checks_of_schedules(self) -> Iterator[Check]:
+        default, needs = f"{self.cluster}-default", ("clusterRef", "schedules", "workerGroups")
+        most = {bounds.name: bounds.maximum for bounds in self.bounds(default)}
+        for i, schedule in enumerate(self.schedules):
+            maximum = most.get(schedule.worker_group or default)
+            if maximum is None:
+                words = "must be the default group, or one of spec.workerGroups with maxReplicas"
+                yield Check(f".schedules[{i}].workerGroup", words, needs)
+            elif schedule.min_replicas > maximum:
+                words = "must not be greater than maxReplicas of its worker group"
+                yield Check(f".schedules[{i}].minReplicas", words, (*needs, "maxReplicas"))
 
     def _would_stand_still(self) -> bool:
         is_forbidden = any(
@@ -152,60 +247,6 @@ def parse_policy(spec: Mapping[str, Any]) -> Policy:
             what the API server would not.
 
     Raises:
-        InvalidPolicy: The user can mend it by editing the field that the message names.
+        InvalidPolicy: The user can fix it; the text has a line for each problem, with its path.
     """
-    reader = Reader(spec, "spec")
-    guard, recycle = reader.object("evictionGuard"), reader.object("recycle")
-    policy = Policy(
-        cluster=reader.object("clusterRef").text("name", "the name of the DaskCluster"),
-        maximum=reader.count("maxReplicas", None),
-        minimum=reader.count("minReplicas", 0),
-        mode=Mode(reader.one_of("mode", [m.value for m in Mode], "Auto")),
-        idle_timeout_s=reader.seconds("idleTimeout", "60s"),
-        target_duration_s=reader.object("target").seconds("duration", "5s"),
-        pins=_pins(reader.object("pins")),
-        retirement=_retirement(reader.object("retirement")),
-        eviction_guard=EvictionGuard(
-            enabled=guard.flag("enabled", False), max_delay_s=guard.seconds("maxDelay", "10m")
-        ),
-        disruption=_disruption(reader.object("disruption"), recycle),
-        recycle=read_recycle(recycle),
-        group_recycle=read_groups(reader),
-        restart_at=read_restart_at(reader),
-        scheduler=read_scheduler(reader.object("scheduler")),
-        scaling=read_scaling(reader),
-    )
-    reader.refuse_unknown()
-    return policy
-
-
-def _pins(spec: Reader) -> Pins:
-    shuffle, manual, client = (spec.object(k) for k in ("shuffle", "manual", "client"))
-    return Pins(
-        shuffle=shuffle.flag("enabled", True),
-        shuffle_timeout_s=shuffle.seconds("timeout", "1h"),
-        manual_max_s=manual.seconds("maxDuration", "24h"),
-        client=client.flag("enabled", True),
-        client_max_s=client.seconds("maxDuration", "4h"),
-    )
-
-
-def _retirement(spec: Reader) -> Retirement:
-    return Retirement(
-        grace_s=spec.seconds("gracePeriod", "15m"),
-        on_timeout=OnTimeout(spec.one_of("onTimeout", [o.value for o in OnTimeout], "Abort")),
-        max_concurrent=spec.count("maxConcurrent", 5),
-        on_lifetime=OnLifetime(
-            spec.one_of("onLifetime", [o.value for o in OnLifetime], OnLifetime.DRAIN.value)
-        ),
-    )
-
-
-def _disruption(spec: Reader, recycle: Reader) -> Disruption:
-    return Disruption(
-        node_signals=spec.one_of("nodeSignals", ["Drain", "Ignore"], "Drain") == "Drain",
-        hints=spec.flag("hints", True),
-        budgets=read_budgets(spec, Disruption().budgets),
-        windows=read_windows(spec),
-        max_per_hour=read_max_per_hour(recycle),
-    )
+    return decode(Policy, spec, "spec")

@@ -6,7 +6,7 @@ import enum
 
 
 class Reason(str, enum.Enum):
-    """Why something was done or not done. Shown to users: append only, never rename."""
+    """The reason of a decision. Shown to users: append only, never rename."""
 
     # why a number of replicas is what it is
     LOAD_INCREASED = "LoadIncreased"
@@ -133,7 +133,7 @@ class Reason(str, enum.Enum):
 
     @property
     def replaces(self) -> bool:
-        """Whether a worker that leaves for it is replaced by another."""
+        """A worker that leaves for this reason is replaced by another."""
         return self in _REPLACING
 
     def __str__(self) -> str:

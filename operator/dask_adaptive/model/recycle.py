@@ -4,10 +4,32 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.spec import (
+    Check,
+    Count,
+    Cron,
+    Glob,
+    Line,
+    Listed,
+    Must,
+    Number,
+    Part,
+    Positive,
+    PositiveSeconds,
+    Rate,
+    Seconds,
+    Surge,
+    Workers,
+    Zone,
+    itself,
+    one_of,
+)
 
 
 class Quota(str, enum.Enum):
@@ -20,7 +42,7 @@ class Quota(str, enum.Enum):
     FAILURES = "failures"
 
 
-class Strategy(str, enum.Enum):
+class StrategyType(str, enum.Enum):
     SURGE = "Surge"  # the replacement first
     IN_PLACE = "InPlace"  # the pod is deleted once drained; its Deployment brings the next
 
@@ -40,106 +62,134 @@ class Trait(str, enum.Enum):
     UNMANAGED_MEMORY = "UnmanagedMemory"
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """A number, or a part of a group's workers."""
+Deviations = Annotated[Number, Must(lambda d: d <= 10, "must be at most 10")]
 
-    number: int = 0
-    percent: float | None = None  # 0..100; then `number` does not count
-
-    def of(self, total: int) -> int:
-        """Rounded up, as Karpenter's budgets: 10 % of 4 workers is 1; 0 % is none."""
-        if self.percent is None:
-            return self.number
-        return math.ceil(total * self.percent / 100 - 1e-9)
+#: Reasons for which a worker is replaced.
+Replaces = Annotated[Reason, one_of({r.value: r for r in Reason if r.replaces})]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskQuota:
-    maximum: int = 0  # runs; 0: no quota
-    jitter: float = 0.0  # 0..1: a worker's own quota is up to this part lower
+    max: Count = 0  # runs; 0: no quota
+    jitter: Part = 0.0  # a worker's own quota is up to this part lower
     exact: bool = False  # not one run more, though nobody is left to work
     from_walltime: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LifetimeQuota:
-    maximum_s: float = math.inf
-    jitter: float = 0.0
-    floor_s: float = 0.0  # no task is expected to take less
-    deviations: float = 2.0  # a task is expected to take its mean and so many deviations
-    margin_s: float = 10.0  # before a worker's end it is drained: data moves, nothing runs
-    is_walltime: bool = False  # somebody else ends workers at `maximum_s`
+    max_s: PositiveSeconds = math.inf
+    jitter: Part = 0.0
+    min_task_duration_s: Seconds = 0.0  # no task is expected to take less
+    deviations: Deviations = 2.0  # a task is expected to take its mean and so many deviations
+    margin_s: Seconds = 10.0  # before a worker's end it is drained: data moves, nothing runs
+    walltime: bool = False  # somebody else ends workers then
+
+    def checks(self) -> Iterator[Check]:
+        if self.walltime and math.isinf(self.max_s):
+            words = "needs recycle.lifetime.max: how long workers have"
+            yield Check(".walltime", words, ("walltime", "max"))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuota:
     """Parts of the worker's memory limit, 0..1; infinite: no quota."""
 
-    soft: float = math.inf
-    for_s: float = 120.0  # so long above the soft line
-    hard: float = math.inf  # of the whole process
+    soft: Line = math.inf
+    for_s: Seconds = 120.0  # so long above the soft line
+    hard: Line = math.inf  # of the whole process
     measure: Measure = Measure.UNMANAGED
-    leak_rate: float = math.inf  # bytes of unmanaged memory an hour
-    leak_window_s: float = 3600.0
-    over_pins: bool = False  # whether the hard line beats pins of people
+    leak_rate: Rate = math.inf  # bytes of unmanaged memory an hour
+    leak_window_s: Annotated[Seconds, Must(lambda s: s >= 60, "must be at least 1m")] = 3600.0
+    override_pins: bool = False  # the hard line beats pins of people
+
+    def checks(self) -> Iterator[Check]:
+        yield from _lines(self)
+        if math.inf == self.soft == self.hard == self.leak_rate and self != MemoryQuota():
+            words = "has no quota: set soft, hard or leakRate"
+            yield Check("", words, ("soft", "hard", "leakRate"))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuQuota:
-    soft: float = math.inf
-    for_s: float = 120.0
-    hard: float = math.inf
+    soft: Line = math.inf
+    for_s: Seconds = 120.0
+    hard: Line = math.inf
+
+    def checks(self) -> Iterator[Check]:
+        yield from _lines(self)
+        if math.inf == self.soft == self.hard and self != GpuQuota():
+            yield Check("", "has no quota: set soft or hard", ("soft", "hard"))
+
+
+def _lines(quota: MemoryQuota | GpuQuota) -> Iterator[Check]:
+    if math.isfinite(quota.soft) and quota.soft >= quota.hard:
+        words = "must be lower than hard: lower the one or raise the other"
+        yield Check(".soft", words, ("soft", "hard"))
 
 
 @dataclass(frozen=True, slots=True)
 class FailureQuota:
-    maximum: int = 0  # 0: no quota
-    window_s: float = 600.0
-    patterns: tuple[str, ...] = ()  # globs
+    max: Count = 0  # 0: no quota
+    window_s: PositiveSeconds = 600.0
+    patterns: Annotated[tuple[Glob, ...], Listed(32, key=itself)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Replace outliers: above the mean of the group by so many standard deviations."""
 
-    traits: tuple[Trait, ...] = ()  # empty: off
-    deviations: float = 2.0
-    min_tasks: int = 100
+    by: Annotated[tuple[Trait, ...], Listed(3, key=itself)] = ()  # empty: off
+    deviations: Annotated[Deviations, Must(lambda d: d > 0, "must be more than 0")] = 2.0
+    min_tasks: Positive = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Recycle:
-    """`spec.recycle`, or what one worker group has instead."""
+class Strategy:
+    """How a worker is replaced."""
+
+    type: StrategyType = StrategyType.SURGE
+    max_surge: Surge = field(default_factory=lambda: Amount(1))
+    ready_timeout_s: PositiveSeconds = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecycle:
+    """What one worker group has instead of `spec.recycle`."""
 
     tasks: TaskQuota = TaskQuota()
     lifetime: LifetimeQuota = LifetimeQuota()
     memory: MemoryQuota = MemoryQuota()
-    gpu: GpuQuota = GpuQuota()
+    gpu_memory: GpuQuota = GpuQuota()
     failures: FailureQuota = FailureQuota()
     selection: Selection = Selection()
     drift: bool = True
-    min_age_s: float = 0.0
-    strategy: Strategy = Strategy.SURGE
-    max_surge: Amount = Amount(1)
-    ready_timeout_s: float = 600.0
+    min_age_s: Seconds = 0.0
+    strategy: Strategy = Strategy()
+
+
+@dataclass(frozen=True, slots=True)
+class Recycle(GroupRecycle):
+    """`spec.recycle`."""
+
+    max_per_hour: Workers | None = None  # recycles for quotas; None: no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
     """How many workers of a group may be missing at once for such reasons."""
 
-    workers: Amount
-    reasons: frozenset[Reason] = frozenset()  # empty: all
+    workers: Workers
+    reasons: Annotated[frozenset[Replaces], Listed(16, key=itself)] = frozenset()  # empty: all
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """When workers may be replaced. No window at all: always."""
 
-    schedule: str  # cron, five fields
-    duration_s: float
-    zone: str = "UTC"  # IANA
+    schedule: Cron
+    duration_s: PositiveSeconds
+    time_zone: Zone = "UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +273,7 @@ class Replacing:
     worker: str
     reason: Reason
     message: str  # the quota and how far it is used
-    state: str  # "Due" (waits its turn) | "Surging" (its replacement starts) | "Draining"
+    state: str  # "Due" (waits for its turn) | "Surging" (its replacement starts) | "Draining"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +282,7 @@ class RecyclePast:
 
     begun: tuple[float, ...] = ()  # when recycles for quotas began, this hour; seconds of `now`
     totals: Mapping[Reason, int] = field(default_factory=dict)  # recycles begun, by reason
-    # These four by life, see `planner.rations.life_of`.
+    # These four by life, see `effective_quotas.life_of`.
     #: Since when over a soft line of memory; of GPU memory: by life and ` gpu`.
     above_since: Mapping[str, float] = field(default_factory=dict)
     samples: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)

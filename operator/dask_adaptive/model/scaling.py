@@ -3,9 +3,37 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from dask_adaptive.model.recycle import Window
+from dask_adaptive.model.recycle import GroupRecycle, Window
+from dask_adaptive.model.spec import (
+    Check,
+    Count,
+    Cron,
+    Listed,
+    Must,
+    ObjectName,
+    Positive,
+    PositiveSeconds,
+    Seconds,
+    Text,
+    Tolerance,
+    Whole,
+    Zone,
+    one_of,
+)
+
+#: The longest that a direction is stabilized, and the periods of its policies, are HPA's own limits
+#: (`maxStabilizationWindowSeconds`, `maxPeriodSeconds` in its validation).
+Stabilization = Annotated[Seconds, Must(lambda s: s <= 3600, "must not be longer than 1h")]
+Period = Annotated[Seconds, Must(lambda s: 1 <= s <= 1800, "must be from 1s to 30m")]
+MAX_PRIORITY = 1000
+Priority = Annotated[
+    Whole,
+    Must(lambda n: abs(n) <= MAX_PRIORITY, f"must be from -{MAX_PRIORITY} to {MAX_PRIORITY}"),
+]
 
 
 class Source(str, enum.Enum):
@@ -33,8 +61,8 @@ class RatePolicy:
     """So many workers may come (or go) within a period."""
 
     type: RateType
-    value: int  # workers, or percent of those there at the period's beginning; above 0
-    period_s: float
+    value: Positive  # workers, or percent of those there at the period's beginning
+    period_s: Period
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +74,92 @@ class Direction:
         HorizontalPodAutoscaler (autoscaling/v2), HPAScalingRules.
     """
 
-    window_s: float | None = 0.0  # stabilization; None (scale-down only): the group's idleTimeout
-    select: Select = Select.MAX
-    policies: tuple[RatePolicy, ...] = ()  # none: as fast as it likes
-    tolerance: float = 0.0  # 0..1: a wish no further than this from what is there is none
+    stabilization_window_s: Stabilization | None = 0.0
+    select_policy: Select = Select.MAX
+    policies: Annotated[tuple[RatePolicy, ...], Listed(16)] = ()  # none: without a limit
+    tolerance: Tolerance = 0.0  # smaller changes, as parts of the current number, are ignored
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleUp(Direction):
+    max_pending: Positive | None = None  # workers of a group that may be on their way at once
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleDown(Direction):
+    stabilization_window_s: Stabilization | None = None  # None: the group's idleTimeout
+    delay_after_scale_up_s: Seconds = 0.0  # no worker leaves for so long after one was requested
 
 
 @dataclass(frozen=True, slots=True)
 class Behavior:
     """`spec.behavior`."""
 
-    up: Direction = Direction()
-    down: Direction = Direction(window_s=None)
-    max_pending: int | None = None  # workers of a group that may be on their way at once
-    delay_after_up_s: float = 0.0  # no worker leaves for so long after one was asked for
+    scale_up: ScaleUp = ScaleUp()
+    scale_down: ScaleDown = ScaleDown()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBounds:
-    """One worker group that is scaled."""
+    """One worker group that is scaled, with all that it takes from its policy."""
 
     name: str
     maximum: int
-    minimum: int = 0
-    idle_timeout_s: float | None = None  # None: the policy's
-    priority: int = 0  # of several that could run the same task the highest grows first
+    minimum: int
+    idle_timeout_s: float  # without a task, after which a worker may leave
+    priority: int  # of several that could run the same task the highest grows first
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """One of `spec.workerGroups`; it is scaled if it has a maximum."""
+
+    name: ObjectName
+    max_replicas: Count | None = None
+    min_replicas: Count | None = None
+    idle_timeout_s: Seconds | None = None
+    priority: Priority | None = None
+    recycle: GroupRecycle | None = None
+
+    def checks(self) -> Iterator[Check]:
+        if self.max_replicas is None:
+            for key, value in (
+                ("minReplicas", self.min_replicas),
+                ("idleTimeout", self.idle_timeout_s),
+                ("priority", self.priority),
+            ):
+                if value is not None:
+                    words = "needs maxReplicas: a group without it is not scaled"
+                    yield Check(f".{key}", words, ("maxReplicas", key))
+        elif (self.min_replicas or 0) > self.max_replicas:
+            yield not_above("maxReplicas", self.min_replicas, self.max_replicas)
+
+
+def not_above(limit: str, minimum: int | None, maximum: int) -> Check:
+    words = f"({minimum}) must not be greater than {limit} ({maximum}): lower the one or raise"
+    return Check(".minReplicas", f"{words} the other", ("minReplicas", "maxReplicas"))
+
+
+def _name(group: Any) -> Any:
+    return group.get("name") if isinstance(group, Mapping) else None
+
+
+WorkerGroups = Annotated[tuple[WorkerGroup, ...], Listed(32, key=_name)]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A floor at certain hours. Of several that are open the highest counts."""
 
-    window: Window
-    minimum: int
-    group: str = ""  # empty: the default worker group
+    cron: Cron
+    duration_s: PositiveSeconds
+    min_replicas: Positive
+    time_zone: Zone = "UTC"
+    worker_group: Text = ""  # empty: the default worker group
+
+    @property
+    def window(self) -> Window:
+        return Window(self.cron, self.duration_s, self.time_zone)
 
 
 class IdleAction(str, enum.Enum):
@@ -92,33 +172,55 @@ class IdleAction(str, enum.Enum):
 class Idle:
     """What becomes of a cluster that nobody uses: no task at all, and no pin."""
 
-    after_s: float | None = None  # None: never
+    after_s: PositiveSeconds | None = None  # None: never
     action: IdleAction = IdleAction.NOTHING
-    no_client_s: float | None = None  # the same action once no client is connected for so long
+    #: The same action once no client has been connected for so long.
+    no_client_timeout_s: PositiveSeconds | None = None
+
+    def checks(self) -> Iterator[Check]:
+        if (
+            self.action is not IdleAction.NOTHING
+            and self.after_s is self.no_client_timeout_s is None
+        ):
+            words = "needs idle.after or idle.noClientTimeout: when to do it"
+            yield Check(".action", words, ("after", "noClientTimeout", "action"))
+
+
+class FallbackBehavior(str, enum.Enum):
+    HOLD = "Hold"
+    REPLICAS = "Replicas"
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """What holds while the scheduler can't be asked. Workers are only ever added."""
 
-    failure_threshold: int = 3  # questions in a row without an answer
-    replicas: int | None = None  # None: hold what is there; else at least so many
+    failure_threshold: Positive = 3  # questions in a row without an answer
+    replicas: Count | None = None  # None: hold what is there; else at least so many
+    behavior: FallbackBehavior = FallbackBehavior.HOLD
 
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """What is not asked for in vain."""
-
-    unschedulable_timeout_s: float = 300.0  # pods that find no node for longer: stop asking
-    max_unready: float = 0.45  # 0..1: with more of the workers away, nothing is scaled
+    def checks(self) -> Iterator[Check]:
+        if (self.behavior is FallbackBehavior.REPLICAS) is not (self.replicas is not None):
+            verb = "is required with" if self.replicas is None else "needs"
+            words = f"{verb} fallback.behavior: Replicas"
+            yield Check(".replicas", words, ("behavior", "replicas"))
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffleWait:
     """Whether a P2P shuffle that is about to begin waits for workers that are on their way."""
 
-    enabled: bool = True
-    most_s: float = 60.0
+    wait_for_workers: Annotated[bool, one_of({"Auto": True, "Disabled": False})] = True
+    #: No client waits longer than 10 minutes for a shuffle to begin.
+    max_wait_s: Annotated[Seconds, Must(lambda s: s <= 600, "must not be longer than 10m")] = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTarget:
+    """What asks for workers, and how much work each is to have."""
+
+    source: Source = Source.STARTUP_AWARE
+    duration_s: PositiveSeconds = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +250,3 @@ class Room:
 
     workers: int
     message: str  # what is short, in words: names the ResourceQuota
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """All of the policy that is about the number of workers, but for the default group's bounds."""
-
-    groups: tuple[GroupBounds, ...] = ()  # those with bounds of their own
-    source: Source = Source.STARTUP_AWARE
-    behavior: Behavior = Behavior()
-    schedules: tuple[Schedule, ...] = ()
-    idle: Idle = Idle()
-    fallback: Fallback = Fallback()
-    caps: Caps = field(default_factory=Caps)
-    shuffle_wait: ShuffleWait = ShuffleWait()

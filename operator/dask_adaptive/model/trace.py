@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from dask_adaptive.model.demand import PrefixWork, Want
+from dask_adaptive.model.observed import PrefixWork, Want
 
 #: Of the format; in the first line of a trace. Keys are added, never given another meaning.
 VERSION = 1
 
 
 class InvalidTrace(ValueError):
-    """Not a trace that can be read; who gave the file can mend it."""
+    """Not a trace that can be read; who gave the file can fix it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,9 @@ class Trace:
 
 
 def origin_line(origin: Origin) -> str:
-    return _line(
-        {
-            "trace": VERSION,
-            "cluster": origin.cluster,
-            "started": round(origin.started, 3),
-            "every_s": origin.every_s,
-            "default_group": origin.default_group,
-            "distributed": origin.distributed,
-            "agent": origin.agent,
-            "redacted": origin.is_redacted,
-        }
-    )
+    row = {"trace": VERSION, **asdict(origin), "started": round(origin.started, 3)}
+    row["redacted"] = row.pop("is_redacted")
+    return _line(row)
 
 
 def sample_line(sample: Sample) -> str:
@@ -165,8 +156,7 @@ def _sample(row: Mapping[str, Any]) -> Sample:
         session=int(row.get("session", 0)),
         prefixes=tuple(_prefix(*columns) for columns in row.get("prefixes", ())),
         groups=tuple(
-            TraceGroup(str(name), *(int(n) for n in numbers))
-            for name, *numbers in row.get("groups", ())
+            TraceGroup(str(name), *map(int, numbers)) for name, *numbers in row.get("groups", ())
         ),
         pins=tuple((str(source), int(n)) for source, n in row.get("pins", {}).items()),
         wants=tuple(
@@ -184,14 +174,7 @@ def _prefix(
     *_: object,
 ) -> PrefixWork:  # fmt: skip
     return PrefixWork(
-        name=str(name),
-        mean_s=None if mean_s is None else float(mean_s),
-        running=int(running),
-        ready=int(ready),
-        waiting=int(waiting),
-        longest_s=float(longest_s),
-        done=int(done),
-        level=int(level),
-        width=None if width is None else int(width),
-        fan_in=float(fan_in),
-    )
+        str(name), None if mean_s is None else float(mean_s), int(running), int(ready),
+        int(waiting), float(longest_s), int(done), None if width is None else int(width),
+        int(level), float(fan_in),
+    )  # fmt: skip

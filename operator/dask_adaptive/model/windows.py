@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
+from cronsim import CronSim
 
 from dask_adaptive.model.recycle import Window
 
@@ -27,31 +27,6 @@ def is_open(windows: Sequence[Window], at: float) -> bool:
     return not windows or any(_is_open(window, at) for window in windows)
 
 
-def problem_of_schedule(schedule: str) -> str:
-    """Say what is wrong with a cron schedule; empty if nothing is."""
-    example = "write five fields, such as 0 2 * * 1-5"
-    if len(schedule.split()) != 5:  # cronsim would take a sixth for seconds
-        return f"{schedule!r} is not a cron schedule; {example}"
-    try:
-        next(CronSim(schedule, datetime(2024, 1, 1, tzinfo=timezone.utc)))
-    except CronSimError as exc:
-        return f"{schedule!r} is not a cron schedule ({str(exc).lower()}); {example}"
-    except StopIteration:
-        return f"{schedule!r} never comes; {example}"
-    return ""
-
-
-def problem_of_zone(zone: object) -> str:
-    """Say what is wrong with the name of a time zone; empty if nothing is."""
-    if isinstance(zone, str):
-        try:
-            ZoneInfo(zone)
-            return ""
-        except (KeyError, ValueError, OSError):  # not there; no key; a folder
-            pass
-    return f"{zone!r} is not a time zone; write one like Europe/Berlin or UTC"
-
-
 def _is_open(window: Window, at: float) -> bool:
     since = at - window.duration_s
     return any(since < opening <= at for opening in _openings(window, since, at))
@@ -59,7 +34,7 @@ def _is_open(window: Window, at: float) -> bool:
 
 def _openings(window: Window, since: float, at: float) -> Iterator[float]:
     """Openings after `since`, up to the first after `at`; one before may be among them."""
-    start = datetime.fromtimestamp(since, _zone(window.zone))
+    start = datetime.fromtimestamp(since, _zone(window.time_zone))
     for opening in CronSim(window.schedule, start):
         # In an hour that comes twice cronsim, which forgets which of the two it started in, may
         # name an opening of the first one: the caller skips it.

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from dask_adaptive.model.observed import ObservedCluster
+from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Action, Blocker, DeleteCluster, Plan, Retire
+from dask_adaptive.model.plan import (
+    Action,
+    Arriving,
+    Blocker,
+    Cancel,
+    GroupPlan,
+    Plan,
+    Retire,
+    SetReplicas,
+    Step,
+)
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.budget import left_this_hour
-from dask_adaptive.planner.demand import loads
-from dask_adaptive.planner.endings import tell_endings
-from dask_adaptive.planner.fleet import homed
-from dask_adaptive.planner.frozen import blind, frozen, returned
-from dask_adaptive.planner.gates import gate
-from dask_adaptive.planner.idle import deletion
-from dask_adaptive.planner.joined import arriving, as_advice, joined
-from dask_adaptive.planner.moves import Move, moved
-from dask_adaptive.planner.others import Part, others, part_of
-from dask_adaptive.planner.pauses import is_paused, pauses_all
-from dask_adaptive.planner.pins import sync_pins
-from dask_adaptive.planner.remember import renewed
-from dask_adaptive.planner.stages import drafts_of
+from dask_adaptive.model.recycle import Limits
+from dask_adaptive.model.scaling import GroupBounds, IdleAction
+from dask_adaptive.planner.actions.external import sync_pins, tell_endings
+from dask_adaptive.planner.actions.groups import on_the_way, sort_workers, with_worker_groups
+from dask_adaptive.planner.actions.next_step import NextStep, next_step
+from dask_adaptive.planner.context import PassContext, scaled_groups
+from dask_adaptive.planner.memory import renewed
+from dask_adaptive.planner.number.demand import loads
+from dask_adaptive.planner.number.floors import (
+    deletion,
+    fallback_floor,
+    is_paused,
+    paused_step,
+    pauses_all,
+    scheduled_floor,
+)
+from dask_adaptive.planner.number.stages import Draft, drafts_of, telling
+from dask_adaptive.planner.recycling.agent_limits import limits_for
+from dask_adaptive.planner.recycling.budgets import RecycleContext, left_this_hour
+from dask_adaptive.planner.recycling.select import (
+    GroupRecycling,
+    cancel_unscaled,
+    recycle_group,
+    recycle_unscaled,
+)
+
+#: Fewer workers that are away never stop anything: in a small cluster one is soon a large part.
+AWAY_LEAST = 3
+
+#: A worker that takes so many times longer than others did is not counted on any more.
+LATE = 3.0
+
+#: One that is late is expected within this part of what others took.
+SOON = 0.25
 
 
 def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -> Plan:
@@ -37,91 +68,284 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
         past: What earlier passes remembered; an empty one only delays.
         now: Seconds, on the clock that stamped `past`.
     """
-    past = homed(past, observed)
-    if (stop := _cannot_decide(observed, policy, past)) is not None:
+    context = PassContext(observed, policy, with_worker_groups(past, observed), now)
+    if (stop := _cannot_decide(context)) is not None:
         return stop
 
-    always = (*tell_endings(observed, past), *sync_pins(observed, policy))
+    always = (*tell_endings(observed, context.past), *sync_pins(observed, policy))
     if past.session != observed.scheduler.session:
-        past = renewed(past)  # another scheduler's load says nothing about this one's
-    if (still := _held(observed, policy, past)) is not None:
+        # Another scheduler's load says nothing about this one's.
+        context = replace(context, past=renewed(context.past))
+    if (still := _held(context)) is not None:
         return replace(still, actions=(*always, *still.actions))
-    decided = _scaled(observed, policy, past, now=now)
+    decided = _scaled(context)
     if policy.mode is Mode.ADVISE:
-        advising = (Reason.ADVISING, "the policy only advises")
-        return as_advice(decided, (*always, *returned(observed, policy, past, *advising)))
+        returned = _all_returned(context, Reason.ADVISING, "the policy only advises")
+        return _as_advice(decided, (*always, *returned))
     return replace(decided, actions=(*always, *decided.actions))
 
 
-def _cannot_decide(observed: ObservedCluster, policy: Policy, past: Past) -> Plan | None:
-    """The plans that touch no worker because too little, or something wrong, is known."""
-    name = observed.key.name
-    if not observed.found:
-        return Plan(Reason.CLUSTER_NOT_FOUND, f"there is no DaskCluster {name}; waiting for it")
-    if observed.conflict:
-        return Plan(Reason.OWNERSHIP_CONFLICT, observed.conflict)
-    if observed.group(observed.key.default_group) is None:
-        missing = f"the cluster has no worker group {observed.key.default_group} yet"
-        return Plan(Reason.CLUSTER_NOT_FOUND, missing)
-    return blind(observed, policy, past) if observed.scheduler.problem is not None else None
+def count_blockers(blockers: Sequence[Blocker]) -> tuple[tuple[Reason, int], ...]:
+    """Count the workers that stay, by reason: most first, then by the reason's word."""
+    counts = Counter(b.reason for b in blockers)
+    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0].value)))
 
 
-def _held(observed: ObservedCluster, policy: Policy, past: Past) -> Plan | None:
-    """The plans that scale nothing although the load is known: somebody, or a gate, holds it."""
-    why = _why_held(observed, policy, past)
-    if why is None:
-        return None
-    wanted = {name: load.wanted for name, load in loads(observed, policy, past).items()}
-    still = frozen(observed, policy, past, *why, wanted=wanted)
-    if why[0] is Reason.TOO_MANY_UNREADY:
-        return still  # what drains goes on, but nothing is taken away
-    return replace(still, actions=returned(observed, policy, past, *why))
-
-
-def _why_held(observed: ObservedCluster, policy: Policy, past: Past) -> tuple[Reason, str] | None:
-    if policy.mode is Mode.PAUSED:
-        return Reason.PAUSED, "paused: nothing is scaled"
-    if is_paused(observed.pause) and pauses_all(observed.pause):
-        said = [part for part in (observed.pause.message, observed.pause.problem) if part]
-        return Reason.PAUSED, "; ".join(["paused: nothing is scaled", *said])
-    step = gate(observed, policy, past)
-    return None if step is None else (step.reason, step.message)
-
-
-def _scaled(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -> Plan:
-    drafts = drafts_of(observed, policy, past, now=now)
-    left = left_this_hour(policy, observed, past.recycle, now)
-    leaving = sum(draft.fleet.leaving_unneeded for draft in drafts)
-    parts: list[Part] = []
-    moves: list[Move] = []
+def _scaled(context: PassContext) -> Plan:
+    observed, policy = context.observed, context.policy
+    drafts = drafts_of(context)
+    left = left_this_hour(context)
+    leaving = sum(not w.is_replaced for draft in drafts for w in draft.workers.retiring)
+    recycled: list[GroupRecycling] = []
+    steps: list[NextStep] = []
     for draft in drafts:
-        part = part_of(
-            observed, draft.group, draft.fleet, draft.assessment, policy, past,
-            desired=draft.number, left=left, is_scaled=True, now=now,
-        )  # fmt: skip
-        move = moved(observed, draft, part, policy, past, leaving=leaving, now=now)
-        left = part.turn.left
-        leaving += _begun(move.actions)
-        parts.append(part)
-        moves.append(move)
-    scaled = {draft.name for draft in drafts}
-    rest = others(observed, policy, past, scaled=scaled, left=left, now=now)
-    decided = joined(moves, (*parts, *rest), observed, policy)
-    decided = replace(decided, arriving=arriving(drafts, decided.actions, past, now=now))
-    end = deletion(observed, replace(policy, mode=Mode.AUTO))  # advised of, if not done
-    return decided if end is None else _ended(decided, end)
-
-
-def _begun(actions: Sequence[Action]) -> int:
-    return sum(isinstance(a, Retire) and a.reason is Reason.UNDERUTILIZED for a in actions)
-
-
-def _ended(decided: Plan, end: DeleteCluster) -> Plan:
-    """Nobody uses the cluster: it goes as a whole, and nothing else is done to it."""
+        at = RecycleContext(context, draft.group, draft.number, left, is_scaled=True)
+        mine = recycle_group(draft.workers, draft.assessment, at)
+        step = next_step(context, draft, mine, leaving=leaving)
+        left = mine.left
+        begun = [a for a in step.actions if isinstance(a, Retire)]
+        leaving += sum(a.reason is Reason.UNDERUTILIZED for a in begun)
+        recycled.append(mine)
+        steps.append(step)
+    rest = recycle_unscaled(context, scaled={draft.name for draft in drafts}, left=left)
+    decided = _cluster_plan(context, steps, (*recycled, *rest))
+    decided = replace(decided, arriving=_arriving(drafts, decided.actions, context))
+    end = deletion(observed, policy)  # in mode Advise this is advice, too
+    if end is None:
+        return decided
+    # Nobody uses the cluster: it goes as a whole, and nothing else is done to it.
     return replace(decided, reason=end.reason, message=end.message, actions=(end,))
 
 
-def count_blockers(blockers: Sequence[Blocker]) -> tuple[tuple[Reason, int], ...]:
-    """How many workers stay for each reason, most first, then by the reason's word."""
-    counts = Counter(b.reason for b in blockers)
-    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0].value)))
+# Plans that scale nothing: too little, or something wrong, is known; somebody, or a gate, holds it
+
+
+def _cannot_decide(context: PassContext) -> Plan | None:
+    """The plans that touch no worker."""
+    observed = context.observed
+    if not observed.found:
+        missing = f"there is no DaskCluster {observed.key.name}; waiting for it"
+        return Plan(Reason.CLUSTER_NOT_FOUND, missing)
+    if observed.conflict:
+        return Plan(Reason.OWNERSHIP_CONFLICT, observed.conflict)
+    if observed.group(context.default_group) is None:
+        missing = f"the cluster has no worker group {context.default_group} yet"
+        return Plan(Reason.CLUSTER_NOT_FOUND, missing)
+    return None if observed.scheduler.is_connected else _blind(context)
+
+
+def _held(context: PassContext) -> Plan | None:
+    """The plans that scale nothing although the load is known."""
+    why = _why_held(context)
+    if why is None:
+        return None
+    wanted = {name: load.wanted for name, load in loads(context).items()}
+    still = _frozen(context, *why, wanted=wanted)
+    if why[0] is Reason.TOO_MANY_UNREADY:
+        return still  # what drains goes on, but nothing is taken away
+    return replace(still, actions=_all_returned(context, *why))
+
+
+def _why_held(context: PassContext) -> tuple[Reason, str] | None:
+    pause = context.observed.pause
+    if context.policy.mode is Mode.PAUSED:
+        return Reason.PAUSED, "paused: nothing is scaled"
+    if is_paused(pause) and pauses_all(pause):
+        said = [part for part in (pause.message, pause.problem) if part]
+        return Reason.PAUSED, "; ".join(["paused: nothing is scaled", *said])
+    message = _too_many_away(context)
+    return (Reason.TOO_MANY_UNREADY, message) if message else None
+
+
+def _too_many_away(context: PassContext) -> str:
+    """
+    Say that nothing is to be scaled, because more of the workers than `maxUnready` are away.
+
+    Then something is wrong with more than the load (a network, a registry, a zone), and what the
+    scheduler says of load is as wrong. What never connected, or we let go or replace, is not away.
+
+    Source:
+        cluster-autoscaler, `--max-total-unready-percentage` (45) and `--ok-total-unready-count`
+        (3; there more than so many stop it, here as many do: clusters of workers are smaller).
+    """
+    known = [
+        w
+        for group in context.observed.groups
+        for w in group.workers
+        if (w.is_connected or w.name in context.past.seen) and not _is_let_go(w, context)
+    ]
+    away = sum(not w.is_connected for w in known)
+    most = context.policy.max_unready
+    if away < AWAY_LEAST or away <= most * len(known):
+        return ""
+    return (
+        f"{away} of {len(known)} connected workers are lost, more than {most:.0%}"
+        " (maxUnready): nothing is scaled until they are back"
+    )
+
+
+def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
+    past = context.past
+    if worker.is_deleting or worker.retiring is not None:
+        return True
+    if worker.name in past.leaving or worker.name in past.restarted:
+        return True
+    # Replaced in place: its next pod is on its way. Later than that it is away like any other.
+    recycled = past.counted.get(worker.name)
+    ready_s = context.policy.recycle_of(worker.group).strategy.ready_timeout_s
+    return recycled not in (None, worker.pod_uid) and worker.pod_age_s < ready_s
+
+
+def _frozen(
+    context: PassContext, reason: Reason, message: str, *, wanted: Mapping[str, int]
+) -> Plan:
+    """Leave all groups as they are; `wanted`: what the load asks for, as far as it is known."""
+    heed_nodes = context.policy.disruption.node_signals
+    groups = []
+    for group, _ in scaled_groups(context.observed, context.policy):
+        serving = sort_workers(group, context.past.deleted, heed_nodes=heed_nodes).serving
+        groups.append(
+            GroupPlan(
+                group=group.name,
+                serving=serving,
+                wanted=wanted.get(group.name, 0),
+                desired=serving,
+                reason=reason,
+                message=message,
+                current=serving,
+                is_frozen=True,
+            )
+        )
+    return replace(_summary(groups), message=message)
+
+
+def _all_returned(context: PassContext, reason: Reason, message: str) -> tuple[Cancel, ...]:
+    """Put every worker that is on its way out by our doing back to service."""
+    scaled = [group for group, _ in scaled_groups(context.observed, context.policy)]
+    back = (w for group in scaled for w in sort_workers(group, context.past.deleted).retiring)
+    names = {group.name for group in scaled}
+    others = cancel_unscaled(context.observed, names, reason, message)
+    return (*(Cancel(w.name, w.dask_names, reason, message) for w in back), *others)
+
+
+def _blind(context: PassContext) -> Plan:
+    """Without the scheduler no worker is taken away; up to what people set as floors some come."""
+    scheduler, mode = context.observed.scheduler, context.policy.mode
+    problem = scheduler.problem or Reason.SCHEDULER_UNREACHABLE
+    plan = _frozen(context, problem, f"{scheduler.message}; no worker is taken away", wanted={})
+    raised = tuple(_raised(context))
+    if mode is Mode.ADVISE:
+        return replace(plan, advice=raised)
+    return plan if mode is Mode.PAUSED else replace(plan, actions=raised)
+
+
+def _raised(context: PassContext) -> Iterator[SetReplicas]:
+    default, policy = context.default_group, context.policy
+    groups = scaled_groups(context.observed, policy)
+    left: float = math.inf
+    if any(bounds.name == default for bounds in policy.own_bounds):
+        left = policy.max_replicas - sum(group.replicas for group, _ in groups)
+    for group, bounds in groups:
+        replicas, is_default = group.replicas, group.name == default
+        floor = _floor(context, group, bounds)
+        number = int(min(floor.replicas, bounds.maximum, replicas + max(left, 0)))
+        paused = paused_step(number, replicas, context.observed.pause, is_default=is_default)
+        number = number if paused is None else paused.replicas
+        if number > replicas:
+            left -= number - replicas
+            yield SetReplicas(group.name, number, floor.reason, floor.message)
+
+
+def _floor(context: PassContext, group: ObservedGroup, bounds: GroupBounds) -> Step:
+    """The highest floor of a group, and what sets it. Safe without the scheduler: it only adds."""
+    minimum = bounds.minimum
+    desired = context.past.of(group.name).desired
+    is_to_zero = context.policy.idle.action is IdleAction.SCALE_TO_ZERO
+    if is_to_zero and desired is not None and desired < minimum:
+        minimum = 0  # nobody used the cluster when the scheduler was last heard
+    below = f"{group.replicas} replicas are below minReplicas {minimum}"
+    fallback = fallback_floor(context) if group.name == context.default_group else None
+    lowest = Step("bounds", minimum, Reason.BELOW_MINIMUM, below)
+    floors = (lowest, scheduled_floor(context, group.name), fallback)
+    return max((step for step in floors if step is not None), key=lambda step: step.replicas)
+
+
+# One plan for the cluster, from those for its groups
+
+
+def _cluster_plan(
+    context: PassContext, steps: Sequence[NextStep], recycled: Sequence[GroupRecycling]
+) -> Plan:
+    """
+    Args:
+        steps: Of the groups that are scaled, the default one first.
+        recycled: The recycles of all groups, those of the scaled ones first.
+    """
+    actions: list[Action] = [action for step in steps for action in step.actions]
+    blockers = [blocker for step in steps for blocker in step.blockers]
+    for group in recycled[len(steps) :]:
+        actions += (*group.back, *group.restart, *group.retire)
+        blockers += group.blockers
+    return replace(
+        _summary([step.plan for step in steps]),
+        actions=tuple(actions),
+        blockers=tuple(blockers),
+        replacing=tuple(row for group in recycled for row in group.rows),
+        uses=tuple(use for group in recycled for use in group.assessment.uses),
+        storm=next((group.storm for group in recycled if group.storm), ""),
+        limits=limits_for(context, recycled, left=recycled[-1].left),
+        floors={n: f for group in recycled for n, f in group.floors.items()},
+        waiting=frozenset().union(*(group.waiting for group in recycled)),
+        aborting={n: why for group in recycled for n, why in group.aborting.items()},
+    )
+
+
+def _summary(groups: Sequence[GroupPlan]) -> Plan:
+    """The numbers of all groups together, and what there is to say of the most telling one."""
+    first = telling(groups)
+    wanted, desired = sum(g.wanted for g in groups), sum(g.desired for g in groups)
+    message = first.message
+    if len(groups) > 1:
+        message = f"{first.group}: {message}"
+        if first.reason is Reason.DESIRED_WITHIN_RANGE:
+            message = f"{desired} workers wanted and present, in {len(groups)} groups"
+    return Plan(first.reason, message, wanted, desired, groups=tuple(groups))
+
+
+def _as_advice(decided: Plan, actions: tuple[Action, ...]) -> Plan:
+    """The same decision, not carried out: nothing is enforced, nobody waits for anything."""
+    return replace(
+        decided,
+        actions=actions,
+        advice=decided.actions,
+        limits=Limits(),
+        replacing=tuple(replace(row, state="Due") for row in decided.replacing),
+        floors={},
+        waiting=frozenset(),
+        aborting={},
+        arriving=(),
+    )
+
+
+def _arriving(
+    drafts: Sequence[Draft], actions: Sequence[Action], context: PassContext
+) -> tuple[Arriving, ...]:
+    """Lists the workers that were asked for by when they are expected, the soonest first."""
+    asked = {a.group: a.replicas for a in actions if isinstance(a, SetReplicas)}
+    found = Counter(
+        round(in_s)
+        for draft in drafts
+        for in_s in _expected(draft, asked.get(draft.name, 0), context)
+    )
+    return tuple(Arriving(workers, float(in_s)) for in_s, workers in sorted(found.items()))
+
+
+def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[float]:
+    takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
+    for worker in draft.workers.pending:
+        is_stuck = worker.refused or worker.unschedulable_s > takes_s
+        if not is_stuck and worker.age_s <= LATE * takes_s:
+            yield max(takes_s - worker.age_s, SOON * takes_s)
+    unmade = on_the_way(context, draft.workers)
+    for _ in range(max(unmade, asked - draft.workers.present)):
+        yield takes_s

@@ -1,0 +1,353 @@
+"""
+`spec.scheduler`: what is taken off a scheduler, and the configuration of Dask that it starts with,
+as variables of its environment, and of its workers'. Pure.
+
+A setting's path is what lies between its value and the top: `("distributed", "scheduler",
+"worker-ttl")`. A part may have dots itself, as names of loggers do; Dask's own dotted keys cannot
+say that.
+
+Dask reads `DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL=10m` (dask.config.collect_env): lower case, `__`
+for a dot, `_` also for a hyphen, the value in Python's syntax or else as text. What can't be
+written so (`distributed.logging` has names of loggers with dots in them, others have capitals) goes
+into DASK_INTERNAL_INHERIT_CONFIG, in which Dask's own SSHCluster hands its configuration on: JSON
+in base64, which every other variable outranks, whoever set that.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias
+
+from dask_adaptive.model.spec import InvalidPolicy, Kind, Problem, decode, json_name, one_of
+
+Path: TypeAlias = tuple[str, ...]
+
+#: A JSON value: a tuple for each list, a read-only mapping for each object.
+Value: TypeAlias = Any
+
+AUTO, SHARED, DISABLED = "Auto", "Shared", "Disabled"
+
+#: What the agent comes in by: with a value from here, it would not.
+PRELOAD = ("distributed", "scheduler", "preload")
+
+#: How often a client asks its scheduler about workers.
+POLLING = ("distributed", "client", "scheduler-info-interval")
+
+#: Sections of distributed's own configuration: a plain value in their place ends any scheduler.
+_SECTIONS = frozenset(
+    ("distributed", *rest)
+    for rest in (
+        (), ("scheduler",), ("worker",), ("nanny",), ("client",), ("comm",), ("deploy",),
+        ("adaptive",), ("diagnostics",), ("dashboard",), ("admin",), ("p2p",), ("logging",),
+    )
+)  # fmt: skip
+
+#: Settings of one policy, and characters of all their keys and values: they travel to the
+#: scheduler with its pod, and Linux allows 128 KiB in one variable.
+MAX_SETTINGS, MAX_CHARACTERS = 200, 32_000
+
+#: Whole numbers beyond this cannot be sent to a scheduler (msgpack).
+_BIGGEST = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value of Dask's configuration."""
+
+    path: Path
+    value: Value
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def spelled(self) -> Path:
+        """The path as Dask compares it."""
+        return spelled(self.path)
+
+
+def spelled(path: Path) -> Path:
+    """As Dask compares paths: `worker_ttl` and `worker-ttl` are the same."""
+    return tuple(part.replace("_", "-") for part in path)
+
+
+def read_settings(node: Any) -> tuple[Setting, ...]:
+    """
+    Read nested configuration. At the top a dotted key stands for its path, as in
+    `dask.config.set`; below, a dot is part of the name, as in Dask's YAML files. The text `None`
+    stands for null, as in Dask's variables: `kubectl apply` leaves nulls out.
+
+    Returns:
+        The settings in the order of their paths: the API server sorts keys, files do not.
+
+    Raises:
+        InvalidPolicy: The user can fix it; each problem has its path.
+    """
+    if not isinstance(node, Mapping):
+        example = "{distributed: {scheduler: {worker-ttl: 10m}}}"
+        raise InvalidPolicy(f"must be an object with Dask's configuration, such as {example}")
+    read = list(_settings(node, ()))
+    found = tuple(sorted((s for s in read if isinstance(s, Setting)), key=lambda s: s.path))
+    problems = [p for p in read if isinstance(p, Problem)]
+    problems += [*_contradictions(found), *_harm(found)]
+    size = sum(len(s.key) + len(str(s.value)) for s in found)
+    if len(found) > MAX_SETTINGS or size > MAX_CHARACTERS:
+        words = (
+            f"holds {len(found)} settings of {size} characters, and {MAX_SETTINGS} of"
+            f" {MAX_CHARACTERS} are allowed: put the others into the image, in /etc/dask"
+        )
+        problems.append(Problem("", words))
+    if problems:
+        raise InvalidPolicy(*problems)
+    return found
+
+
+def _settings(node: Mapping[Any, Any], above: Path) -> Iterator[Setting | Problem]:
+    for key, value in node.items():
+        where = "".join(f".{part}" for part in above)
+        if not isinstance(key, str):
+            yield Problem(where, f'the key {key!r} must be a text: write "{key}"')
+            continue
+        parts = (*above, key) if above else tuple(key.split("."))
+        if not all(part.strip() and part.isprintable() for part in parts):
+            yield Problem(where, f"the key {key!r} has a part without a name")
+        elif isinstance(value, Mapping):
+            yield from _settings(value, parts)
+        else:
+            try:
+                yield Setting(parts, _frozen(None if value == "None" else value))
+            except ValueError as exc:
+                yield Problem("".join(f".{part}" for part in parts), str(exc))
+
+
+def _frozen(value: Any) -> Value:
+    if isinstance(value, Mapping):
+        return MappingProxyType({str(k): _frozen(v) for k, v in value.items()})
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(one) for one in value)
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, int) and -_BIGGEST <= value < _BIGGEST:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise ValueError(
+        f"{value!s:.80} can't be sent to a scheduler; write a text (in quotes), a number,"
+        " true, false, null, a list or an object"
+    )
+
+
+def _contradictions(settings: tuple[Setting, ...]) -> Iterator[Problem]:
+    seen: dict[Path, Setting] = {}
+    for setting in settings:
+        if setting.spelled in seen:
+            yield Problem("", f"says {setting.key} twice; keep one of the two")
+        seen[setting.spelled] = setting
+    for path, setting in seen.items():
+        for length in range(1, len(path)):
+            if path[:length] in seen:
+                upper = seen[path[:length]].key
+                yield Problem("", f"gives {upper} a value, and {setting.key} below it too")
+
+
+def _harm(settings: tuple[Setting, ...]) -> Iterator[Problem]:
+    for setting in settings:
+        if setting.spelled == PRELOAD:
+            words = (
+                "must not have a value, because it loads the agent: set"
+                " DASK_DISTRIBUTED__SCHEDULER__PRELOAD in the DaskCluster instead"
+            )
+            yield Problem(f".{setting.key}", words)
+        if setting.spelled in _SECTIONS:
+            yield Problem(f".{setting.key}", "is a section; name a setting in it")
+
+
+_OnOff = Annotated[str, one_of({AUTO: AUTO, DISABLED: DISABLED})]
+
+
+@dataclass(frozen=True, slots=True)
+class ReliefChoices:
+    """A choice for each of `wire.RELIEFS`, which the core does not import."""
+
+    prefixes: _OnOff = AUTO
+    idle: _OnOff = AUTO
+    pickling: Annotated[str, one_of({AUTO: AUTO, SHARED: SHARED, DISABLED: DISABLED})] = AUTO
+    host: _OnOff = AUTO
+    identity: _OnOff = AUTO
+    client_info: _OnOff = AUTO
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Those with another choice than Auto, by their names in JSON."""
+        choices = {json_name(own): choice for own, choice in asdict(self).items()}
+        return {name: choice for name, choice in choices.items() if choice != AUTO}
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """What a policy wants of the scheduler itself."""
+
+    relief: ReliefChoices = ReliefChoices()
+    config: Annotated[tuple[Setting, ...], Kind(read_settings)] = ()
+
+    def configures(self, path: Path) -> bool:
+        """Tells whether `config` has a setting."""
+        return any(setting.spelled == spelled(path) for setting in self.config)
+
+
+def scheduler_settings(spec: Mapping[str, Any]) -> SchedulerSettings:
+    """Read the `scheduler` of a policy's spec, whatever else is in it. Raises `InvalidPolicy`."""
+    return decode(SchedulerSettings, spec.get("scheduler") or {}, "spec.scheduler")
+
+
+def flat(settings: Iterable[Setting]) -> dict[str, Any]:
+    """
+    JSON by dotted key. What lies below a part with a dot in it has no such key, and is part of the
+    value above it: `{"distributed.logging": {"distributed.scheduler": "debug"}}`.
+    """
+    flat: dict[str, Any] = {}
+    for setting in settings:
+        split = next((i for i, part in enumerate(setting.path) if "." in part), len(setting.path))
+        key, below = ".".join(setting.path[:split]), setting.path[split:]
+        if below:
+            _put(flat.setdefault(key, {}), below, thaw(setting.value))
+        else:
+            flat[key] = thaw(setting.value)
+    return flat
+
+
+def nested(settings: Iterable[Setting]) -> dict[str, Any]:
+    """JSON as in a YAML file of Dask."""
+    root: dict[str, Any] = {}
+    for setting in settings:
+        _put(root, setting.path, thaw(setting.value))
+    return root
+
+
+def thaw(value: Value) -> Any:
+    """Plain JSON again."""
+    if isinstance(value, Mapping):
+        return {key: thaw(one) for key, one in value.items()}
+    return [thaw(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _put(root: dict[str, Any], path: Path, value: Any) -> None:
+    for part in path[:-1]:
+        root = root.setdefault(part, {})
+    root[path[-1]] = value
+
+
+RELIEF = "DASK_ADAPTIVE_RELIEF"
+INHERIT = "DASK_INTERNAL_INHERIT_CONFIG"
+
+#: Whatever a worker's clients know of other workers they ask for when they need it.
+SELDOM = Setting(POLLING, "600s")
+
+#: A part of a path that comes back out of a variable as it was, or as Dask takes for the same.
+_PLAIN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*|[a-z0-9]+(_[a-z0-9]+)*")
+
+#: Variables of Dask and of ours that are no setting, though they look like one.
+_RESERVED = frozenset({RELIEF, INHERIT, "DASK_CONFIG", "DASK_ROOT_CONFIG"})
+
+#: What newer releases of Dask read as a value though Python does not (interpret_value).
+_WORDS = frozenset({"none", "null", "true", "false"})
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Variables to set, and settings that find no way in."""
+
+    variables: Mapping[str, str]
+    left_out: tuple[str, ...] = ()  # keys: the pod has a DASK_INTERNAL_INHERIT_CONFIG of its own
+
+
+def of_scheduler(
+    settings: SchedulerSettings, taken: Collection[str], *, has_unseen: bool = False
+) -> Environment:
+    """
+    The variables of a scheduler.
+
+    Args:
+        taken: Variables that are there already: what they say counts.
+        has_unseen: There may be others that can't be seen, and must not be overwritten.
+    """
+    found = _of_config(settings.config, taken, has_unseen=has_unseen)
+    chosen = settings.relief.chosen
+    if not chosen or RELIEF in taken:
+        return found
+    relief = ",".join(f"{name}={choice}" for name, choice in chosen.items())
+    return Environment({RELIEF: relief, **found.variables}, found.left_out)
+
+
+def of_worker(
+    settings: SchedulerSettings, taken: Collection[str], *, has_unseen: bool = False
+) -> Environment:
+    """
+    The variables of a worker; the arguments are those of `of_scheduler`.
+
+    Where there may be others, none: the agent slows worker clients down, too, from 2025.4.0 on.
+    """
+    is_off = settings.relief.client_info == DISABLED or settings.configures(POLLING)
+    return Environment({}) if is_off or has_unseen else _of_config((SELDOM,), taken)
+
+
+def variable(path: Path) -> str:
+    """The name of a setting's variable; empty if it can't have one."""
+    if not all(_PLAIN.fullmatch(part) for part in path):
+        return ""
+    name = "DASK_" + "__".join(part.replace("-", "_").upper() for part in path)
+    return "" if name in _RESERVED else name
+
+
+def literal(value: Value) -> str:
+    """A value as Dask reads it out of a variable: text as it stands, where that stays text."""
+    plain = thaw(value)
+    if isinstance(plain, str) and plain.lower() not in _WORDS:
+        try:
+            ast.literal_eval(plain)
+        except (SyntaxError, ValueError):
+            return plain
+        except (MemoryError, RecursionError):
+            pass  # nested so deeply that another Python may well read it
+    return repr(plain)
+
+
+def _of_config(
+    config: Iterable[Setting], taken: Collection[str], *, has_unseen: bool = False
+) -> Environment:
+    theirs = {_canonical(name) for name in taken}
+    variables: dict[str, str] = {}
+    below: list[Setting] = []
+    for setting in config:
+        name = variable(setting.path)
+        if name and _canonical(name) in theirs:
+            continue
+        if not name or has_unseen or any(_overlap(name, other) for other in theirs):
+            below.append(setting)
+        else:
+            variables[name] = literal(setting.value)
+    if below and INHERIT in taken:
+        return Environment(variables, tuple(s.key for s in below))
+    return Environment({**variables, **({INHERIT: _inherited(below)} if below else {})})
+
+
+def _canonical(name: str) -> str:
+    return name.upper().replace("-", "_")
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one stands for a section that the other is in: their order would decide."""
+    return one.startswith(f"{other}__") or other.startswith(f"{one}__")
+
+
+def _inherited(settings: Iterable[Setting]) -> str:
+    """As dask.config.serialize."""
+    return base64.urlsafe_b64encode(json.dumps(nested(settings)).encode()).decode()

@@ -1,0 +1,124 @@
+"""Which workers may leave, and which of them should leave first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.observed import ObservedWorker, Pin
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Blocker
+from dask_adaptive.model.reason import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class VetoContext:
+    """What a veto may look at besides the worker."""
+
+    past: Past
+    now: float
+    in_service: int  # Dask workers of the whole cluster that take tasks and data
+    idle_s: float  # so long a worker of its group has to be without a task
+    has_agent: bool = True
+
+
+#: Says why a worker must stay, or None when this rule has no objection.
+Veto = Callable[[ObservedWorker, VetoContext], "tuple[Reason, str] | None"]
+
+
+def pinned(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+    if not worker.is_pinned:
+        return None
+    return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
+
+
+def without_agent(_: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+    if at.has_agent:
+        return None
+    return Reason.AGENT_MISSING, "the scheduler has no agent, without which the cluster only grows"
+
+
+def busy(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+    return (Reason.BUSY, "has tasks") if worker.processing else None
+
+
+def holds_actors(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+    return (Reason.HOLDS_ACTORS, "holds actors, which cannot be moved") if worker.actors else None
+
+
+def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+    if worker.idle_s >= at.idle_s:
+        return None
+    limit = format_duration(at.idle_s)
+    return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
+
+
+def no_recipient(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+    if not worker.sole_bytes or at.in_service > len(worker.dask_names):
+        return None
+    return Reason.NO_RECIPIENT, "holds the last copy of results and no other worker can take them"
+
+
+def not_offered(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+    if worker.closable:
+        return None
+    return (
+        Reason.NOT_OFFERED,
+        "not offered by the scheduler's workers_to_close: its memory is needed",
+    )
+
+
+def refused_lately(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+    refusal = at.past.refusals.get(worker.name)
+    if refusal is None or refusal.until <= at.now:
+        return None
+    return refusal.reason, refusal.message
+
+
+#: Checked in this order; the first objection is the one reported.
+VETOES: tuple[Veto, ...] = (
+    without_agent, pinned, busy, holds_actors, in_grace, no_recipient, not_offered, refused_lately,
+)  # fmt: skip
+
+
+def veto(worker: ObservedWorker, at: VetoContext) -> Blocker | None:
+    """The first objection to letting a connected worker go, or None when it may."""
+    for rule in VETOES:
+        if (objection := rule(worker, at)) is not None:
+            return Blocker(worker.name, *objection)
+    return None
+
+
+def ranked(workers: Iterable[ObservedWorker], first: Collection[str] = ()) -> list[ObservedWorker]:
+    """Cheapest to lose first: those in `first`, then those with least data, then idle longest."""
+    return sorted(workers, key=lambda w: (w.name not in first, w.sole_bytes, -w.idle_s, w.name))
+
+
+def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
+    """
+    First to go among those that never connected: stuck before starting, young before old.
+
+    The oldest that is merely starting is the one that will soonest be of use.
+    """
+    return sorted(workers, key=lambda w: (not w.waiting, w.age_s, w.name))
+
+
+def claims(worker: ObservedWorker, pins: Iterable[Pin] | None = None) -> set[str]:
+    """The owners of a worker's pins (by default of all), in words that stay as time passes."""
+    held = {_claim(pin) for pin in (worker.pins if pins is None else pins)}
+    if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.pins):
+        held.add(_manual(worker.manual_pin.reason))
+    return held
+
+
+def _claim(pin: Pin) -> str:
+    if pin.source == "manual":
+        return _manual(pin.reason)
+    if pin.source == "shuffle":
+        return f"shuffle {pin.owner}"
+    return f"{pin.source} {pin.owner}" + (f" ({pin.reason})" if pin.reason else "")
+
+
+def _manual(reason: str) -> str:
+    return "annotation" + (f" ({reason})" if reason else "")

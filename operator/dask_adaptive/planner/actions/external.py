@@ -1,0 +1,147 @@
+"""Reactions to decisions of others: terminating nodes and pods, and pins by annotation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.observed import (
+    Leaving,
+    ObservedCluster,
+    ObservedWorker,
+    TerminatingPod,
+)
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Blocker, Leave, Retire, SetPin, Unpin
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.actions.candidates import claims
+from dask_adaptive.planner.actions.groups import GroupWorkers
+
+#: The scheduler's idea of a worker's end may differ by so much from its pod's.
+SLACK_S = 5.0
+
+#: The owner under which the operator pins; pins of others with source "manual" are not touched.
+OWNER = "operator"
+
+#: A lease is renewed when it is this much shorter than what the annotation asks for.
+PIN_SLACK_S = 30.0
+
+
+def drain_terminating_nodes(
+    workers: GroupWorkers, past: Past, *, now: float
+) -> tuple[tuple[Retire, ...], tuple[Blocker, ...]]:
+    """
+    Let workers go whose machine does, busy ones too; those that stay are told, and why.
+
+    The machine does not wait, so neither `idleTimeout` nor `retirement.maxConcurrent` counts here.
+    Only a pin holds, until it ends, and actors, which cannot be moved.
+    """
+    leaving, blockers = [], []
+    for worker in workers.on_terminating_node:
+        refusal = past.refusals.get(worker.name)
+        if refusal is not None and refusal.until > now:
+            blockers.append(Blocker(worker.name, refusal.reason, refusal.message))
+        else:
+            why = worker.node_terminating
+            leaving.append(
+                Retire(worker.name, worker.dask_names, Reason.NODE_GOING, why, busy_ok=True)
+            )
+    blockers += [_held(w) for w in workers.active if w.name in workers.node_terminates]
+    return tuple(leaving), tuple(blockers)
+
+
+def _held(worker: ObservedWorker) -> Blocker:
+    if worker.is_pinned:
+        held = f"pinned by {', '.join(sorted(claims(worker)))}"
+        return Blocker(worker.name, Reason.PINNED, f"{worker.node_terminating}; {held}")
+    held = "holds actors, which cannot be moved"
+    return Blocker(worker.name, Reason.HOLDS_ACTORS, f"{worker.node_terminating}; {held}")
+
+
+def tell_endings(observed: ObservedCluster, past: Past) -> tuple[Leave, ...]:
+    """
+    Say which workers are about to end where the scheduler does not know, or believes in more time.
+
+    In all groups and modes: the pod goes whatever we decide, and this only saves work. Less time
+    than the pod has may be the word of somebody who was not sure of the end: ours is heard once.
+    """
+    if not observed.terminating:
+        return ()
+    drained = {w.address for w in observed.scheduler.workers if w.leaving is Leaving.DRAINED}
+    return tuple(
+        Leave(
+            pod.worker,
+            pod.dask_names,
+            pod.left_s,
+            Reason.POD_ENDING,
+            f"pod {pod.pod} is being deleted",
+        )
+        for pod in observed.terminating
+        if set(pod.dask_names) - drained and not _is_known(pod, past)
+    )
+
+
+def _is_known(pod: TerminatingPod, past: Past) -> bool:
+    too_long_s = pod.known_left_s - pod.left_s
+    if too_long_s < -SLACK_S:
+        return past.told >= set(pod.dask_names)
+    return too_long_s <= SLACK_S
+
+
+def sync_pins(observed: ObservedCluster, policy: Policy) -> tuple[SetPin | Unpin, ...]:
+    """
+    Bring the agent's manual pins in step with the annotations, for all groups of the cluster.
+
+    Nothing to do while the agent is missing: our own vetoes look at the annotations themselves.
+    """
+    if not observed.scheduler.agent:
+        return ()
+    staying = tuple(
+        action
+        for group in observed.groups
+        for worker in group.workers
+        if worker.dask_names and (worker.manual_pin is not None or worker.pins)
+        for action in _sync(worker, policy)
+    )
+    return (*staying, *_lifted(observed))
+
+
+def _lifted(observed: ObservedCluster) -> Iterator[Unpin]:
+    """
+    Pins on pods that are being deleted, whose annotation is gone: the pod waits for nothing else.
+
+    None is set there: what a person annotates now is about the next pod.
+    """
+    if not observed.terminating:
+        return
+    pinned = {
+        w.address
+        for w in observed.scheduler.workers
+        if any(p.source == "manual" and p.owner == OWNER for p in w.pins)
+    }
+    connected = {w.name for g in observed.groups for w in g.workers if w.dask_names}
+    for pod in observed.terminating:
+        if pod.manual_pin is None and pinned & set(pod.dask_names):
+            # By its name as well, unless that is its successor's by now.
+            by_name = () if pod.worker in connected else (pod.worker,)
+            message = f"its annotation is gone; pod {pod.pod} is being deleted"
+            names = (*pod.dask_names, *by_name)
+            yield Unpin(pod.worker, names, Reason.PIN_REMOVED, message)
+
+
+def _sync(worker: ObservedWorker, policy: Policy) -> Iterator[SetPin | Unpin]:
+    held = next((p for p in worker.pins if p.source == "manual" and p.owner == OWNER), None)
+    asked = worker.manual_pin
+    if asked is None:
+        if held is not None:
+            message = "its annotation is gone or has run out"
+            yield Unpin(worker.name, worker.dask_names, Reason.PIN_REMOVED, message)
+        return
+    ttl_s = min(asked.left_s, policy.pins.manual.max_duration_s)
+    is_as_long = held is not None and abs(held.left_s - ttl_s) <= PIN_SLACK_S
+    if held is not None and is_as_long and held.reason == asked.reason:
+        return
+    reason = Reason.INVALID_PIN if asked.problem else Reason.PIN_REQUESTED
+    message = asked.problem or f"pinned by annotation for {format_duration(ttl_s)}"
+    yield SetPin(worker.name, worker.dask_names, ttl_s, asked.reason, reason, message)

@@ -1,0 +1,230 @@
+"""A group's workers by their lifecycle, and how far `replicas` is from the Deployments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from dask_adaptive.model.observed import (
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
+    Pending,
+    Retiring,
+    Serving,
+)
+from dask_adaptive.model.past import Past
+from dask_adaptive.planner.context import PassContext
+
+#: How long `replicas` and the Deployments must disagree, unchanged, before we take it that nobody
+#: is at work on it. Upstream's operator makes tens of Deployments a second; this is far above.
+SETTLE_S = 30.0
+
+#: The same where the group says which number upstream has acted on last, and it is another one:
+#: kopf tries a handler that fails again every 60 s, and begins anew at each change of the number.
+UNHANDLED_S = 150.0
+
+#: The same where it is this one. The group and its Deployments are seen through two watches.
+HANDLED_S = 2.0
+
+#: Where nobody says what upstream has acted on, it has seen a number that has stood for so long.
+SEEN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWorkers:
+    """One group's workers, each in exactly one of the tuples."""
+
+    group: ObservedGroup
+    pending: tuple[ObservedWorker, ...]  # not connected
+    active: tuple[ObservedWorker, ...]  # connected and in service
+    on_terminating_node: tuple[ObservedWorker, ...]  # in service, and free to leave their node
+    retiring: tuple[ObservedWorker, ...]  # on their way out by our doing
+    other: tuple[ObservedWorker, ...]  # being deleted, or being closed by somebody else
+    node_terminates: frozenset[str]  # names of connected workers, those that may not leave as well
+    replaced: tuple[ObservedWorker, ...] = ()  # in service until others have taken their places
+    restarting: tuple[ObservedWorker, ...] = ()  # on their way out, and back by themselves
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def replicas(self) -> int:
+        return self.group.replicas
+
+    @property
+    def present(self) -> int:
+        """Deployments that exist; upstream counts those that are being deleted as well."""
+        return len(self.group.workers)
+
+    @property
+    def serving(self) -> int:
+        """Workers that serve the load, or will once they are up; not those that are to leave."""
+        return len(self.pending) + len(self.active) + len(self.restarting)
+
+    @property
+    def in_service(self) -> int:
+        """Workers that are connected and serve, for however long."""
+        return len(self.active) + len(self.replaced)
+
+    @property
+    def recallable(self) -> tuple[ObservedWorker, ...]:
+        """Workers on their way out that can come back to service, and stay."""
+        return tuple(
+            w for w in self.retiring if w.name not in self.node_terminates and not w.is_replaced
+        )
+
+    @property
+    def gap(self) -> int:
+        """Workers that were asked for and do not exist; negative: too many exist."""
+        return self.replicas - self.present
+
+
+def sort_workers(
+    group: ObservedGroup, deleted: Collection[str] = (), *, heed_nodes: bool = True
+) -> GroupWorkers:
+    """
+    Sort a group's workers by their lifecycle.
+
+    A worker on a terminating node that is pinned, or holds actors, stays `active`.
+
+    Args:
+        heed_nodes: Whether news of terminating nodes counts.
+        deleted: Workers whose deletion was sent: past saving, whatever the platform still shows.
+    """
+    rows: dict[str, list[ObservedWorker]] = defaultdict(list)
+    for worker in group.workers:
+        is_heeded = heed_nodes and bool(worker.node_terminating)
+        place = "other" if worker.name in deleted else _place(worker, node_terminates=is_heeded)
+        rows[place].append(worker)
+    return GroupWorkers(
+        group=group,
+        pending=tuple(rows["pending"]),
+        active=tuple(rows["active"]),
+        on_terminating_node=tuple(rows["on_terminating_node"]),
+        retiring=tuple(rows["retiring"]),
+        other=tuple(rows["other"]),
+        node_terminates=frozenset(
+            w.name for w in group.workers if heed_nodes and w.node_terminating and w.is_connected
+        ),
+    )
+
+
+def _place(worker: ObservedWorker, *, node_terminates: bool) -> str:
+    match worker.lifecycle:
+        case Pending(terminating):
+            # On a terminating node its last pod waits for others to take what it has, and does not
+            # end before: none comes in its place (an eviction that is put off).
+            return "other" if terminating and node_terminates else "pending"
+        case Serving():
+            is_free = node_terminates and not worker.is_pinned and not worker.actors
+            return "on_terminating_node" if is_free else "active"
+        case Retiring():
+            return "retiring"
+    return "other"
+
+
+def set_apart(
+    workers: GroupWorkers,
+    *,
+    replaced: Collection[str] = (),
+    restarting: Collection[str] = (),
+    back: Collection[str] = (),
+) -> GroupWorkers:
+    """
+    Sort workers once more, by what their recycles come to.
+
+    Args:
+        replaced: Active workers whose places others are to take.
+        restarting: Retiring ones that come back by themselves.
+        back: Retiring ones that are called back now.
+    """
+    if not (replaced or restarting or back):
+        return workers
+    active = (*workers.active, *(w for w in workers.retiring if w.name in back))
+    restarted = tuple(w for w in workers.retiring if w.name in restarting)
+    return replace(
+        workers,
+        active=tuple(w for w in active if w.name not in replaced),
+        replaced=tuple(w for w in active if w.name in replaced),
+        restarting=(*workers.restarting, *restarted),
+        retiring=tuple(w for w in workers.retiring if w.name not in {*restarting, *back}),
+    )
+
+
+def with_worker_groups(past: Past, observed: ObservedCluster) -> Past:
+    """
+    The past with a group for each worker that is leaving.
+
+    Of one that is gone by the time a new operator first looks, only the name is known: upstream
+    names workers after their group (`build_worker_deployment_spec`), and groups after nothing.
+    """
+    if not past.leaving:
+        return past
+    present = {w.name: g.name for g in observed.groups for w in g.workers}
+    # Of names that begin alike the longest is the last.
+    names = sorted((g.name for g in observed.groups), reverse=True)
+
+    def home(worker: str) -> str:
+        known = present.get(worker) or past.homes.get(worker)
+        alike = (n for n in names if worker.startswith(f"{n}-"))
+        return known or next(alike, observed.key.default_group)
+
+    return replace(past, homes={name: home(name) for name in past.leaving})
+
+
+def gap_of(group: ObservedGroup) -> tuple[int, ...]:
+    """The figures that change when somebody acts on a group's number of workers."""
+    handled = () if group.handled is None else (group.handled,)
+    return (group.replicas, len(group.workers), *handled)
+
+
+def is_creating(context: PassContext, workers: GroupWorkers) -> bool:
+    """
+    Tells whether upstream may still be making, or removing, workers to match `replicas`.
+
+    Then `replicas` must not be lowered: upstream acts on changes of the field, and a number below
+    what it is about to make would have it choose victims itself (facts 2 and 9a). kopf notes the
+    number that upstream has acted on when its handler is through (`daskworkergroup_replica_update`
+    in its `last-handled-configuration`): where that is known, nothing is guessed from the gap.
+    """
+    mine = context.past.of(workers.name)
+    rest_s = context.now - mine.gap_since if mine.gap == gap_of(workers.group) else 0.0
+    if workers.group.handled is not None and workers.group.handled != workers.replicas:
+        return rest_s < UNHANDLED_S
+    if workers.gap == 0 or workers.gap == _explained_gap(context.past, workers.group):
+        return False
+    return rest_s < (SETTLE_S if workers.group.handled is None else HANDLED_S)
+
+
+def is_unseen(context: PassContext, workers: GroupWorkers, replicas: int) -> bool:
+    """
+    Tells whether upstream might see no change in so many replicas, and make no worker.
+
+    kopf compares with what it has handled last: if it looks only when the number is that again,
+    nothing has changed. First it has to see the number before.
+    """
+    if workers.group.handled is not None:
+        return replicas == workers.group.handled != workers.replicas
+    corrected_at = context.past.of(workers.name).corrected_at
+    return corrected_at is not None and context.now - corrected_at < SEEN_S
+
+
+def on_the_way(context: PassContext, workers: GroupWorkers) -> int:
+    """Counts the workers that upstream has been asked for and is about to make."""
+    if not is_creating(context, workers):
+        return 0
+    return max(0, workers.gap - _explained_gap(context.past, workers.group))
+
+
+def is_deleting(context: PassContext, workers: GroupWorkers) -> bool:
+    """Tells whether the platform still shows a worker whose deletion was sent."""
+    return any(w.name in context.past.deleted for w in workers.group.workers)
+
+
+def _explained_gap(past: Past, group: ObservedGroup) -> int:
+    """Counts the missing workers that we took away."""
+    missing = past.leaving - {w.name for w in group.workers}
+    return sum(past.homes.get(name) == group.name for name in missing)

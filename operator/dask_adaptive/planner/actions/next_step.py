@@ -1,0 +1,264 @@
+"""The next step of one group towards its number: more workers, fewer, or `replicas` put right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.observed import Leaving, ObservedWorker
+from dask_adaptive.model.plan import (
+    Action,
+    Blocker,
+    Cancel,
+    Delete,
+    GroupPlan,
+    Retire,
+    SetReplicas,
+)
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.actions.candidates import VetoContext, ranked, ranked_pending, veto
+from dask_adaptive.planner.actions.external import drain_terminating_nodes
+from dask_adaptive.planner.actions.groups import GroupWorkers, is_creating, is_deleting, is_unseen
+from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.number.stages import Draft, limited_by, why_at_rest, why_more
+from dask_adaptive.planner.recycling.select import GroupRecycling
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """Actions that bring a group closer to its number, and their reason."""
+
+    reason: Reason
+    message: str
+    actions: tuple[Action, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """All that is done in one group, in this order."""
+
+    plan: GroupPlan
+    actions: tuple[Action, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+
+
+def next_step(
+    context: PassContext, draft: Draft, recycled: GroupRecycling, *, leaving: int
+) -> NextStep:
+    """Decide the next step of one group; `leaving`: of the cluster, as nobody needs them."""
+    workers = recycled.workers
+    drained = delete_drained(workers)
+    # What must leave for its node does so whatever is desired; replacements are asked for first.
+    evacuated, held = drain_terminating_nodes(workers, context.past, now=context.now)
+    departures: tuple[Action, ...] = (*evacuated, *recycled.restart, *recycled.retire)
+
+    if draft.number > workers.serving:
+        change = scale_up(context, workers, draft.number, why_more(draft, workers))
+        # Those that have drained wait: one that goes before upstream has looked for what it is to
+        # make would be made anew.
+        actions = (*recycled.back, *change.actions, *departures)
+    elif draft.number < workers.serving:
+        due = frozenset(d.worker for d in recycled.assessment.due if d.is_over)
+        change = scale_down(context, workers, draft, due=due, leaving=leaving)
+        actions = (*recycled.back, *drained, *departures, *change.actions)
+        actions = (*actions, *_settle(context, workers, actions))
+    else:
+        limited = limited_by(draft, is_at_rest=True)
+        change = Adjustment(*why_at_rest(draft, workers, limited))
+        settle = _settle(context, workers, drained)
+        actions = (*recycled.back, *drained, *departures, *settle)
+    reason, message = change.reason, change.message
+    if actions and not change.actions and draft.number <= workers.serving:
+        reason, message = actions[0].reason, actions[0].message
+    blockers = _merged(held, recycled.blockers, change.blockers)
+    return NextStep(_group_plan(draft, workers, reason, message), actions, blockers)
+
+
+def _group_plan(draft: Draft, workers: GroupWorkers, reason: Reason, message: str) -> GroupPlan:
+    figures = {
+        "serving": workers.serving,
+        "pending": len(workers.pending),
+        "retiring": len(workers.retiring),
+        "replicas": draft.group.replicas,
+        "minReplicas": draft.bounds.minimum,
+        "maxReplicas": draft.bounds.maximum,
+    }
+    return GroupPlan(
+        group=draft.name,
+        serving=workers.serving,
+        wanted=draft.wanted,
+        desired=draft.number,
+        reason=reason,
+        message=message,
+        steps=draft.steps,
+        inputs={**draft.load.inputs, **figures},
+        limited=limited_by(draft, is_at_rest=workers.serving == draft.number),
+        asked_by=draft.load.asked_by,
+        current=draft.current,
+        blocked=draft.blocked,
+    )
+
+
+def _merged(*objections: Sequence[Blocker]) -> tuple[Blocker, ...]:
+    """One objection for each worker: the first."""
+    found: dict[str, Blocker] = {}
+    for blocker in (b for each in objections for b in each):
+        found.setdefault(blocker.worker, blocker)
+    return tuple(found.values())
+
+
+def _settle(
+    context: PassContext, workers: GroupWorkers, actions: Sequence[Action]
+) -> tuple[SetReplicas, ...]:
+    """Bring `replicas` in step with the Deployments, so that upstream finds nothing to do."""
+    if workers.gap == 0 or is_creating(context, workers):
+        return ()
+    # A number above what is left when all deletions are through has upstream make workers anew
+    # (facts 9a): wait until each is seen gone.
+    if is_deleting(context, workers) or any(isinstance(a, Delete) for a in actions):
+        return ()
+    message = f"{workers.present} workers exist, {workers.replicas} are requested"
+    return (SetReplicas(workers.name, workers.present, Reason.REPLICAS_CORRECTED, message),)
+
+
+# More workers: first those that were about to leave, then new ones
+
+
+def scale_up(
+    context: PassContext, workers: GroupWorkers, desired: int, cause: tuple[Reason, str]
+) -> Adjustment:
+    """Bring the workers that serve up to `desired`, which is above their number now."""
+    missing = desired - workers.serving
+    back = _called_back(workers, missing)
+    missing -= len(back)
+    if not missing:
+        return Adjustment(back[0].reason, back[0].message, back)
+    reason, message = _why_up(workers, desired, cause)
+    goal = workers.present + missing
+    if is_unseen(context, workers, goal):
+        seen = f"{goal} are needed, once {workers.replicas} replicas are handled"
+        return Adjustment(Reason.SETTLING, seen, back)
+    if goal > workers.replicas:
+        rise = SetReplicas(workers.name, goal, reason, message)
+        return Adjustment(reason, message, (*back, rise))
+    if is_creating(context, workers) or is_deleting(context, workers):
+        on_the_way = f"{workers.gap} requested workers do not exist yet"
+        return Adjustment(Reason.SETTLING, on_the_way, back)
+    # Upstream acts on changes of `replicas` only. Here the number stands at or above the goal and
+    # nobody is at work on it, so it is first told the truth; from there the next pass can rise.
+    number = goal if goal < workers.replicas else workers.present
+    known = f"{workers.present} workers exist, {workers.replicas} are requested"
+    fix = SetReplicas(
+        workers.name, number, Reason.REPLICAS_CORRECTED, f"{known}, {goal} are needed"
+    )
+    return Adjustment(reason, message, (*back, fix))
+
+
+def _why_up(workers: GroupWorkers, desired: int, cause: tuple[Reason, str]) -> tuple[Reason, str]:
+    more = desired - workers.serving
+    leaving = len(workers.on_terminating_node)
+    leaving += sum(w.name in workers.node_terminates for w in workers.retiring)
+    if leaving and more <= leaving:
+        going = f"{leaving} workers are on nodes that are about to go away"
+        return Reason.NODE_GOING, f"{going}: {more} more are needed"
+    replaced = len(workers.replaced) + sum(w.is_replaced for w in workers.retiring)
+    if replaced and more <= replaced + leaving:
+        going = f"{replaced} workers are to be replaced"
+        return Reason.RECYCLING, f"{going}: {more} more must come first"
+    return cause
+
+
+def _called_back(workers: GroupWorkers, missing: int) -> tuple[Cancel, ...]:
+    # Those with the most data first: they are the dearest to lose and the furthest from done.
+    order = sorted(workers.recallable, key=lambda w: (-w.sole_bytes, w.name))
+    return tuple(
+        Cancel(w.name, w.dask_names, Reason.WANTED_AGAIN, "wanted again before it had left")
+        for w in order[:missing]
+    )
+
+
+# Fewer workers: those that never connected first, then idle ones that nothing holds
+
+
+def scale_down(
+    context: PassContext, workers: GroupWorkers, draft: Draft, *, due: Collection[str], leaving: int
+) -> Adjustment:
+    """
+    Let workers go until as many serve as the draft says, which is below their number now.
+
+    Never one that a veto objects to; never more on their way out at once than
+    `retirement.maxConcurrent` (one that never connected costs nothing and is not counted); never so
+    many that fewer than desired are connected: one that is pending may never come.
+
+    Args:
+        due: Workers whose quotas have run out: of those that may go, they go first.
+        leaving: Workers of the whole cluster that are on their way out because nobody needs them.
+    """
+    desired = draft.number
+    unpinned = [w for w in ranked_pending(workers.pending) if w.manual_pin is None]
+    deletions = tuple(_never_connected(w) for w in unpinned[: workers.serving - desired])
+    surplus = workers.serving - len(workers.pending) - desired
+    if surplus <= 0:
+        if not deletions:
+            return Adjustment(Reason.NO_CANDIDATES, "workers that never connected are pinned")
+        message = f"{desired} desired: {len(deletions)} workers that never connected leave first"
+        return Adjustment(deletions[0].reason, message, deletions)
+
+    idle_s = draft.bounds.idle_timeout_s
+    free, blockers = _divide(context, workers, idle_s=idle_s)
+    budget = context.policy.retirement.max_concurrent - leaving
+    chosen = ranked(free, first=due)[: max(0, min(surplus, budget))]
+    actions: tuple[Action, ...] = (*deletions, *(_retire(w, desired) for w in chosen))
+    if chosen:
+        reason = Reason.UNDERUTILIZED
+        idle = f"{len(chosen)} idle worker{'s' if len(chosen) > 1 else ''} will be retired"
+        message = f"{workers.serving} workers, {desired} desired: {idle}"
+    elif free:
+        reason = Reason.BUDGET_EXHAUSTED
+        message = f"{leaving} workers are leaving already (retirement.maxConcurrent)"
+    else:
+        reason = Reason.NO_CANDIDATES
+        message = f"{surplus} of {workers.serving} workers are not needed, none may leave now"
+    return Adjustment(reason, message, actions, blockers)
+
+
+def delete_drained(workers: GroupWorkers) -> tuple[Delete, ...]:
+    """Delete drained workers: they have no task and no last copy, and get no new work."""
+    return tuple(
+        Delete(w.name, w.uid, w.dask_names, Reason.DRAINED, "drained: no task, no last copy")
+        for w in workers.retiring
+        if w.is_drained
+    )
+
+
+def _divide(
+    context: PassContext, workers: GroupWorkers, *, idle_s: float
+) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:
+    """The active workers that may leave, and why the others may not."""
+    scheduler = context.observed.scheduler
+    in_service = sum(
+        w.leaving is Leaving.NO and w.status == "running" and not w.terminating
+        for w in scheduler.workers
+    )
+    has_agent = scheduler.degraded is None
+    at = VetoContext(context.past, context.now, in_service, idle_s, has_agent=has_agent)
+    free, blockers = [], []
+    for worker in workers.active:
+        if (blocker := veto(worker, at)) is None:
+            free.append(worker)
+        else:
+            blockers.append(blocker)
+    return free, tuple(blockers)
+
+
+def _never_connected(worker: ObservedWorker) -> Delete:
+    why = worker.waiting or "still starting"
+    message = f"not needed and never connected ({why})"
+    return Delete(worker.name, worker.uid, (), Reason.NEVER_CONNECTED, message)
+
+
+def _retire(worker: ObservedWorker, desired: int) -> Retire:
+    message = f"idle for {format_duration(worker.idle_s)}, {desired} workers desired"
+    return Retire(worker.name, worker.dask_names, Reason.UNDERUTILIZED, message)

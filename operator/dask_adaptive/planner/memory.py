@@ -1,0 +1,181 @@
+"""Computes the past that the next pass sees; nothing else changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
+from dask_adaptive.model.past import GroupPast, Past, Refusal
+from dask_adaptive.model.plan import (
+    Action,
+    Cancel,
+    Delete,
+    GroupPlan,
+    Leave,
+    Outcome,
+    Plan,
+    Retire,
+    SetReplicas,
+)
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import RecyclePast
+from dask_adaptive.planner.actions.groups import gap_of, with_worker_groups
+from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.number.behavior import BLIND_S, remembered
+from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long
+from dask_adaptive.planner.recycling.past import remember_recycles
+
+#: A worker whose retirement was refused is not asked again for so long.
+REFUSED_S = 15.0
+
+#: The same where there may be no other time, or where it is of little use meanwhile: its node is
+#: about to go, or its quota has run out.
+REFUSED_PRESSING_S = 5.0
+
+
+def remember(
+    past: Past,
+    observed: ObservedCluster,
+    policy: Policy,
+    decided: Plan,
+    outcomes: Sequence[Outcome],
+    *,
+    now: float,
+) -> Past:
+    """The past as the next pass should see it. A scheduler that started anew has none."""
+    if observed.group(observed.key.default_group) is None or not observed.scheduler.is_connected:
+        # Without an answer nothing new is known; what was is kept, so that a short outage does
+        # not lengthen the window, and a long one ends with recommendations too old to count.
+        return past
+    past = with_worker_groups(past, observed)
+    last = [g.recommendations[-1].at for g in past.groups.values() if g.recommendations]
+    is_blind = _is_blind(max(last, default=past.since), now=now)
+    if observed.scheduler.session != past.session or is_blind:
+        past = replace(renewed(past), session=observed.scheduler.session, since=now)
+    if decided.reason is Reason.PAUSED:
+        past = replace(past, since=now)  # nothing was recommended meanwhile
+    done = [outcome.action for outcome in outcomes if outcome.done]
+    context = PassContext(observed, policy, past, now)
+    groups = {plan.group: _remembered_group(context, plan, done) for plan in decided.groups}
+    present = {w.name for g in observed.groups for w in g.workers}
+    deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
+    inside = {name for pod in observed.terminating for name in pod.dask_names}
+    told = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
+    past = replace(
+        remember_recycles(past, observed, policy, decided, outcomes, now=now),
+        groups=groups,
+        refusals=_refusals(past, outcomes, now=now),
+        leaving=_leaving(context, done) | deleted,
+        deleted=(past.deleted & present) | deleted,
+        told=(past.told & inside) | told,
+    )
+    return with_worker_groups(past, observed)
+
+
+def renewed(past: Past) -> Past:
+    """The past as it is when a scheduler has started anew: what it was about is gone."""
+    known = past.recycle
+    # All but the load is still true of a group.
+    groups = {
+        name: GroupPast(
+            changes=mine.changes, up_at=mine.up_at, arrival_s=mine.arrival_s, blocked=mine.blocked
+        )
+        for name, mine in past.groups.items()
+    }
+    kept = RecyclePast(
+        begun=known.begun, totals=known.totals, aborted=known.aborted, ready_s=known.ready_s
+    )
+    return Past(
+        groups=groups,
+        leaving=past.leaving,
+        homes=past.homes,
+        recycle=kept,
+        seen=past.seen,
+        aborts=past.aborts,
+        counted=past.counted,
+    )
+
+
+def _is_blind(last_at: float | None, *, now: float) -> bool:
+    """Tells whether the last recommendation is too old for a window to count on it."""
+    return last_at is None or now - last_at >= BLIND_S
+
+
+def _refusals(past: Past, outcomes: Sequence[Outcome], *, now: float) -> dict[str, Refusal]:
+    kept = {name: r for name, r in past.refusals.items() if r.until > now}
+    for outcome in outcomes:
+        if isinstance(outcome.action, Retire) and not outcome.done:
+            reason = outcome.action.reason
+            is_pressing = reason is Reason.NODE_GOING or reason.replaces
+            until = now + (REFUSED_PRESSING_S if is_pressing else REFUSED_S)
+            kept[outcome.action.worker] = Refusal(until, outcome.reason, outcome.message)
+    return kept
+
+
+def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
+    """
+    Names that, once they are missing, explain that `replicas` is too high.
+
+    A number that was set since has taken those that are missing into account: they explain nothing
+    any more, or workers that upstream is about to make would be taken for ones that we deleted.
+    """
+    past, groups = context.past, context.observed.groups
+    workers = [w for g in groups for w in g.workers]
+    present = {w.name for w in workers}
+    retiring = {w.name for w in workers if w.retiring is not None or w.is_deleting}
+    settled = {g.name for g in groups if g.replicas == len(g.workers)}
+    settled |= {a.group for a in done if isinstance(a, SetReplicas)}
+    missing = {n for n in past.leaving - present if past.homes.get(n) not in settled}
+    return frozenset(missing | retiring | past.deleted & present)
+
+
+def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Action]) -> GroupPast:
+    """One group's past as the next pass should see it."""
+    observed, policy, past, now = context.observed, context.policy, context.past, context.now
+    mine, group = past.of(plan.group), observed.group(plan.group) or ObservedGroup(plan.group, 0)
+    gap, measured_s = gap_of(group), arrival_s(mine.arrival_s, past, group.workers)
+    mine = replace(
+        mine,
+        gap=gap,
+        gap_since=mine.gap_since if gap == mine.gap else now,
+        arrival_s=at_least_as_long(measured_s, past, group.workers),
+    )
+    if plan.desired > plan.serving and any(_corrects(action, plan.group) for action in done):
+        mine = replace(mine, corrected_at=now)
+    if plan.is_frozen:
+        if plan.reason is Reason.PAUSED:
+            return replace(mine, since=None, recommendations=(), desired=None)
+        return mine  # what was recommended grows too old to count
+    last_at = mine.recommendations[-1].at if mine.recommendations else mine.since
+    if mine.since is None or _is_blind(last_at, now=now):
+        mine = replace(mine, since=now, recommendations=())
+    bounds = policy.bounds(context.default_group)
+    idle_timeout_s = next((b.idle_timeout_s for b in bounds if b.name == plan.group), 0.0)
+    mine = remembered(
+        mine, wanted=plan.wanted, before=plan.current, after=_after(plan, group, done),
+        behavior=policy.behavior, idle_timeout_s=idle_timeout_s, now=now,
+    )  # fmt: skip
+    return replace(mine, desired=plan.desired, blocked=plan.blocked)
+
+
+def _corrects(action: Action, group: str) -> bool:
+    is_corrected = isinstance(action, SetReplicas) and action.group == group
+    return is_corrected and action.reason is Reason.REPLICAS_CORRECTED
+
+
+def _after(plan: GroupPlan, group: ObservedGroup, done: Sequence[Action]) -> int:
+    """The workers of a group after what was asked for, and got; recycles change no number."""
+    names = {w.name for w in group.workers}
+    more = fewer = 0
+    for action in done:
+        if isinstance(action, SetReplicas):
+            if action.group == plan.group and action.reason is not Reason.REPLICAS_CORRECTED:
+                more += max(0, action.replicas - max(group.replicas, len(group.workers)))
+        elif isinstance(action, Cancel | Retire | Delete) and action.worker in names:
+            more += isinstance(action, Cancel)
+            fewer += action.reason in {Reason.UNDERUTILIZED, Reason.NEVER_CONNECTED}
+    if plan.desired > plan.current:
+        return min(plan.desired, plan.current + more)
+    return max(plan.desired, plan.current - fewer)

@@ -1,0 +1,258 @@
+"""Limits how fast a number of workers moves: stabilization windows, tolerance, rate policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.past import Change, GroupPast, Recommendation
+from dask_adaptive.model.plan import Step
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import Behavior, Direction, RatePolicy, RateType, Select
+
+#: With no recommendation for so long we were blind: what was before no longer counts.
+BLIND_S = 20.0
+
+#: Changes that are remembered; beyond it the oldest are counted together, as late as the later.
+CHANGES = 200
+
+
+def damped(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast,
+    *, idle_timeout_s: float, since: float | None, now: float,
+) -> tuple[int, tuple[Step, ...]]:  # fmt: skip
+    """
+    Move from `current` towards `wanted` as far as `behavior` allows, and say which rules held it.
+
+    Up to what was desired last nothing is limited but by the window: workers that have died since
+    are replaced at once. A fall needs more than HPA asks for: the load must have been watched,
+    without a gap, for as long as any rule looks back, because an operator or a scheduler that has
+    just started has no past to judge by. A higher `wanted` never gives a lower number.
+
+    Args:
+        idle_timeout_s: The window of a fall where `behavior` names none.
+        since: When the load was first watched, without a gap since; None: not yet.
+
+    Source:
+        HorizontalPodAutoscaler (autoscaling/v2), `spec.behavior`.
+    """
+    watched_s = -math.inf if since is None else now - since
+    steady, step = _stabilized(wanted, current, behavior, past, idle_timeout_s, watched_s, now=now)
+    steps = [step]
+    if steady > current:
+        number, step = _risen(steady, current, behavior.scale_up, past, now=now)
+        steps.append(step)
+    elif steady < current:
+        number, step = _fallen(steady, current, behavior, past, watched_s, now=now)
+        steps.append(step)
+    else:
+        number = current
+    return number, tuple(s for s in steps if s is not None)
+
+
+def remembered(
+    past: GroupPast, *, wanted: int, before: int, after: int, behavior: Behavior,
+    idle_timeout_s: float, now: float,
+) -> GroupPast:  # fmt: skip
+    """
+    The past with this pass in it, and nothing that no rule can look back to.
+
+    Args:
+        before: Workers before what this pass has asked for, and has got; `after`: after it.
+    """
+    policies = (*behavior.scale_up.policies, *behavior.scale_down.policies)
+    longest_s = max((p.period_s for p in policies), default=0.0)
+    changes = [c for c in past.changes if now - c.at < longest_s]
+    # As with HPA, which counts what is asked for, those that come for dead ones are no change.
+    change = max(0, after - _owed(before, past)) if after > before else after - before
+    if change and policies:
+        changes.append(Change(now, change))
+    return replace(
+        past,
+        recommendations=_recommendations(past, wanted, behavior, idle_timeout_s, now=now),
+        changes=_few(changes),
+        asked=after if after < before else max(after, past.asked or 0),
+        up_at=now if change > 0 else past.up_at,
+    )
+
+
+def window_of(direction: Direction, idle_timeout_s: float) -> float:
+    return (
+        idle_timeout_s
+        if direction.stabilization_window_s is None
+        else direction.stabilization_window_s
+    )
+
+
+def _stabilized(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast,
+    idle_timeout_s: float, watched_s: float, *, now: float,
+) -> tuple[int, Step | None]:  # fmt: skip
+    if wanted == current:
+        return current, None
+    is_rise = wanted > current
+    window_s = window_of(behavior.scale_up if is_rise else behavior.scale_down, idle_timeout_s)
+    if window_s <= 0:
+        return wanted, None
+    if _is_watched(past, window_s, watched_s, now=now):
+        recent = [wanted, *(r.replicas for r in past.recommendations if now - r.at < window_s)]
+        held = max(current, min(recent)) if is_rise else min(current, max(recent))
+    else:
+        # HPA, too, holds what it finds at its own start, as if it had been recommended then
+        # (recordInitialRecommendation).
+        held = current
+    if held == wanted:
+        return held, None
+    reason = Reason.SCALE_UP_STABILIZED if is_rise else Reason.SCALE_DOWN_STABILIZED
+    until = f"until the {'rise' if is_rise else 'fall'} has lasted {format_duration(window_s)}"
+    return held, Step("window", held, reason, f"{wanted} wanted, {held} held {until}")
+
+
+def _is_watched(past: GroupPast, window_s: float, watched_s: float, *, now: float) -> bool:
+    if watched_s < window_s:
+        return False
+    return any(now - r.at < BLIND_S for r in past.recommendations[-1:])
+
+
+def _risen(
+    steady: int, current: int, up: Direction, past: GroupPast, *, now: float
+) -> tuple[int, Step | None]:
+    owed = _owed(current, past)
+    if steady <= owed:
+        return steady, None
+    if _is_within(steady, owed, up.tolerance):
+        message = f"{steady} are within {up.tolerance:.0%} of {owed}"
+        return owed, Step("tolerance", owed, Reason.WITHIN_TOLERANCE, message)
+    allowed = _allowed_up(owed, up, past.changes, now=now)
+    if allowed is None or steady <= allowed:
+        return steady, None
+    limit = max(owed, allowed)
+    message = f"{steady} needed, {limit} allowed now ({_in_words(up, 'scaleUp')})"
+    return limit, Step("rate", limit, Reason.SCALE_UP_LIMITED, message)
+
+
+def _fallen(
+    steady: int, current: int, behavior: Behavior, past: GroupPast, watched_s: float, *, now: float
+) -> tuple[int, Step | None]:
+    down = behavior.scale_down
+    # To nothing at all is no small step, whatever the tolerance.
+    if steady > 0 and _is_within(steady, current, down.tolerance):
+        message = f"{steady} are within {down.tolerance:.0%} of {current}"
+        return current, Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
+    since_up_s = watched_s if past.up_at is None else now - past.up_at
+    if (
+        behavior.scale_down.delay_after_scale_up_s > 0
+        and since_up_s < behavior.scale_down.delay_after_scale_up_s
+    ):
+        delay = format_duration(behavior.scale_down.delay_after_scale_up_s)
+        message = f"{steady} needed, {current} held for {delay} after more were requested"
+        return current, Step("delay", current, Reason.DELAY_AFTER_SCALE_UP, message)
+    allowed = _allowed_down(current, down, past.changes, watched_s, now=now)
+    if allowed is None or steady >= allowed:
+        return steady, None
+    limit = min(current, allowed)
+    message = f"{steady} needed, {limit} allowed now ({_in_words(down, 'scaleDown')})"
+    return limit, Step("rate", limit, Reason.SCALE_DOWN_LIMITED, message)
+
+
+def _owed(current: int, past: GroupPast) -> int:
+    """
+    Workers there would be, had none died: those are replaced whatever the rate.
+
+    What was desired says how many are still needed, what was asked for how many there have been: in
+    mode Advise, and while the API server refuses, the one runs ahead of the other.
+    """
+    return max(current, min(past.desired or 0, past.asked or 0))
+
+
+def _is_within(number: int, current: int, tolerance: float) -> bool:
+    return tolerance > 0 and abs(number - current) <= tolerance * current + 1e-9
+
+
+def _allowed_up(
+    current: int, up: Direction, changes: Sequence[Change], *, now: float
+) -> int | None:
+    """None: any number."""
+    if up.select_policy is Select.DISABLED:
+        return current
+    numbers = [_risen_by(p, _at_start(current, p, changes, now)) for p in up.policies]
+    if not numbers:
+        return None
+    return min(numbers) if up.select_policy is Select.MIN else max(numbers)
+
+
+def _allowed_down(
+    current: int, down: Direction, changes: Sequence[Change], watched_s: float, *, now: float
+) -> int | None:
+    if down.select_policy is Select.DISABLED:
+        return current
+    # What left before we watched is not known: until a period is over its policy lets nobody go.
+    numbers = [
+        _fallen_by(p, _at_start(current, p, changes, now)) if watched_s >= p.period_s else current
+        for p in down.policies
+    ]
+    if not numbers:
+        return None
+    return max(numbers) if down.select_policy is Select.MIN else min(numbers)
+
+
+def _at_start(current: int, policy: RatePolicy, changes: Sequence[Change], now: float) -> int:
+    """Workers at the beginning of the period, had nothing changed but what we asked for."""
+    return max(0, current - sum(c.workers for c in changes if now - c.at < policy.period_s))
+
+
+def _risen_by(policy: RatePolicy, start: int) -> int:
+    if policy.type is RateType.PODS:
+        return start + policy.value
+    # Rounded up, as HPA does. Of none any percentage is none, and HPA, which leaves 0 only for its
+    # minimum, would stay there for good: here one worker may always come, and then its percent.
+    return start + max(1, -(-start * policy.value // 100))
+
+
+def _fallen_by(policy: RatePolicy, start: int) -> int:
+    if policy.type is RateType.PODS:
+        return start - policy.value
+    return start * (100 - policy.value) // 100  # so many leave, rounded up
+
+
+def _in_words(direction: Direction, name: str) -> str:
+    if direction.select_policy is Select.DISABLED:
+        return f"behavior.{name}.selectPolicy is Disabled"
+    policies = [
+        f"{p.value}{'%' if p.type is RateType.PERCENT else ''} in {format_duration(p.period_s)}"
+        for p in direction.policies
+    ]
+    word = " and " if direction.select_policy is Select.MIN else " or "
+    return f"behavior.{name}: {word.join(policies)}"
+
+
+def _recommendations(
+    past: GroupPast, wanted: int, behavior: Behavior, idle_timeout_s: float, *, now: float
+) -> tuple[Recommendation, ...]:
+    """
+    Those that can still be the highest of the window of a fall, or the lowest of that of a rise.
+
+    One that a later one covers, from above for the one and from below for the other, never can:
+    what is left are two staircases, so no more than twice the numbers that there are.
+    """
+    down_s = window_of(behavior.scale_down, idle_timeout_s)
+    up_s = window_of(behavior.scale_up, idle_timeout_s)
+    newest = Recommendation(now, wanted)
+    kept = [newest]
+    highest = lowest = wanted
+    for earlier in reversed(past.recommendations):
+        is_highest = earlier.replicas > highest and now - earlier.at < down_s
+        is_lowest = earlier.replicas < lowest and now - earlier.at < up_s
+        if is_highest or is_lowest:
+            kept.append(earlier)
+            highest, lowest = max(highest, earlier.replicas), min(lowest, earlier.replicas)
+    return tuple(reversed(kept))
+
+
+def _few(changes: list[Change]) -> tuple[Change, ...]:
+    while len(changes) > CHANGES:
+        first, second = changes[:2]
+        changes[:2] = [Change(second.at, first.workers + second.workers)]
+    return tuple(changes)

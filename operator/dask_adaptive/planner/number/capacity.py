@@ -1,0 +1,455 @@
+"""The arithmetic of work and workers: threads needed, workers there, workers to add."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from dask_adaptive.model.observed import (
+    Demand,
+    Leaving,
+    Need,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
+    Pending,
+    PrefixWork,
+    SchedulerWorker,
+    Serving,
+)
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.recycle import RecyclePast
+from dask_adaptive.model.scaling import GroupBounds
+from dask_adaptive.planner.context import PassContext, scaled_groups
+
+#: Of a worker's threads, so much may be missing at no cost that anybody notices.
+SLACK = 0.25
+
+#: Threads that are needed at an instant, from (seconds from now, thread-seconds there until then).
+ThreadsNeeded = Callable[[float, float], float]
+
+#: One that connects so long after it was made had other reasons than being slow to start.
+TOO_LONG_S = 3600.0
+
+#: So much of the number is what the newest worker took: asked for too late, a replacement costs
+#: capacity or lets quotas be overrun; asked for early it only costs its own idle seconds.
+SLOWER, FASTER = 0.6, 0.15
+
+#: What passes before the Deployment is made, and after its worker has connected: a pass of ours,
+#: upstream's turn, another pass.
+OVERHEAD_S = 3.0
+
+#: What is assumed where nothing was measured (`RecyclePast.ready_s`).
+ASSUMED_S = RecyclePast().ready_s
+
+_Known = TypeVar("_Known", float, "float | None")
+
+#: Where each task waits for at least this part of those before it, it waits for all of them.
+BARRIER = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tasks of one kind that can begin at about the same time."""
+
+    seconds: float  # one thread alone would take so long
+    width: float  # threads that it can keep busy
+    level: int = 0
+    begins_s: float = 0.0  # from now; infinite: nobody can tell
+
+
+def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, ...]:
+    """
+    All work that any worker may do, by kind.
+
+    Args:
+        threads: Of connected workers: so many tasks run, others that are assigned have not begun.
+        duration_s: `target.duration`: in which time work is to be done once workers are there.
+    """
+    rows = [row for row in demand.prefixes if row.unfinished > 0]
+    flow = sum(row.running + row.ready for row in rows)
+    known: list[Part] = []
+    previous: list[tuple[PrefixWork, Part]] = []
+    begins_s = 0.0
+    for level in sorted({row.level for row in rows}):
+        here: list[tuple[PrefixWork, Part]] = []
+        for row in (r for r in rows if r.level == level):
+            starts_s = begins_s + _held_up_s(row, previous, demand.unknown_s, threads, duration_s)
+            here.append((row, _part(row, demand.unknown_s, threads, flow, starts_s)))
+        known += [part for _, part in here]
+        begins_s = min(part.begins_s for _, part in here)
+        previous = here
+    return tuple(part for part in known if part.seconds > 0)
+
+
+def left_after(parts: Iterable[Part], at_s: float, thread_seconds: float) -> tuple[Part, ...]:
+    """The work that is left at `at_s`, after so many thread-seconds were spent on it."""
+    pairs = [(p, min(p.seconds, p.width * max(0.0, at_s - p.begins_s))) for p in parts]
+    total = sum(could for _, could in pairs)
+    share = min(1.0, thread_seconds / total) if total else 0.0
+    return tuple(
+        replace(p, seconds=p.seconds - could * share, begins_s=max(0.0, p.begins_s - at_s))
+        for p, could in pairs
+    )
+
+
+def threads_for(parts: Sequence[Part], duration_s: float) -> float:
+    """
+    Threads that the work needs to be done within `duration_s`, or as near to that as it can.
+
+    Never more than can run at once: of one kind no more than its width, of all kinds no more than
+    the widest level, because tasks behind each other do not run at the same time.
+    """
+    soon = [p for p in parts if p.begins_s <= duration_s and p.seconds > 0]
+    needed = sum(min(p.width, p.seconds / duration_s) for p in soon)
+    return min(needed, widest_level(soon))
+
+
+def widest_level(parts: Sequence[Part]) -> float:
+    """The most threads that tasks which are not behind each other keep busy."""
+    by_level: dict[int, float] = {}
+    for part in parts:
+        by_level[part.level] = by_level.get(part.level, 0.0) + part.width
+    return max(by_level.values(), default=0.0)
+
+
+def expected_s(row: PrefixWork, unknown_s: float) -> float:
+    """
+    The expected duration of one run of a kind.
+
+    Without a finished run it is what the scheduler assumes, and twice what the longest has taken
+    so far: half-way through is the best guess for something nobody has seen the end of.
+    """
+    if row.mean_s is not None:
+        return max(row.mean_s, 0.001)
+    return max(unknown_s, 2 * row.longest_s, 0.001)
+
+
+def running_s(row: PrefixWork, unknown_s: float, threads: int) -> float:
+    """Seconds of work left in the tasks of a kind that are assigned to workers."""
+    each_s = expected_s(row, unknown_s)
+    begun = min(row.running, max(threads, 1))
+    waiting_s = (row.running - begun) * each_s
+    if row.mean_s is None:
+        return waiting_s + begun * max(unknown_s, row.longest_s)
+    # They began one after the other, the first of them `longest_s` ago.
+    lasts_s = row.longest_s * (1 + 1 / max(begun, 1)) / 2
+    left_s = begun * (each_s - lasts_s if lasts_s < each_s else each_s / 2)
+    if row.running and row.longest_s > 1.5 * each_s:
+        left_s += row.longest_s  # one that is far beyond the mean: as long again
+    return waiting_s + left_s
+
+
+def _part(row: PrefixWork, unknown_s: float, threads: int, flow: int, begins_s: float) -> Part:
+    each_s = expected_s(row, unknown_s)
+    seconds = running_s(row, unknown_s, threads) + (row.ready + row.waiting) * each_s
+    free = 1 - min(1.0, row.bound / row.unfinished)
+    return Part(seconds * free, _width(row, flow) * free, row.level, begins_s)
+
+
+def _width(row: PrefixWork, flow: int) -> float:
+    if row.width is not None:
+        return max(min(row.width, row.unfinished), row.running + row.ready, 1)
+    # Nobody looked how tasks hang together: those that wait can run about as wide as the tasks
+    # before them are many. For a chain that is one, for a map behind a source all of it.
+    return max(min(row.unfinished, flow), 1)
+
+
+def _held_up_s(
+    row: PrefixWork, before: Sequence[tuple[PrefixWork, Part]], unknown_s: float,
+    threads: int, duration_s: float,
+) -> float:  # fmt: skip
+    """Seconds between the earliest start of the level before and that of this kind."""
+    if not before:
+        return 0.0
+    first_s = min(_first_s(r, unknown_s) for r, _ in before)
+    tasks = sum(r.unfinished for r, _ in before)
+    if row.fan_in / tasks < BARRIER:
+        return first_s
+    if any(r.mean_s is None for r, _ in before):
+        return math.inf  # it may take a second or a day
+    every = [p for _, p in before]
+    could = max(threads, threads_for([replace(p, begins_s=0.0) for p in every], duration_s), 1.0)
+    lasting = [p.seconds / min(could, p.width) for p in every if p.seconds > 0]
+    return max([first_s, sum(p.seconds for p in every) / could, *lasting])
+
+
+def _first_s(row: PrefixWork, unknown_s: float) -> float:
+    """Seconds until the first task of a kind ends."""
+    each_s = expected_s(row, unknown_s)
+    if row.mean_s is None:
+        return unknown_s
+    return max(each_s - row.longest_s, 0.0) if row.running else each_s
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """One worker group that is scaled."""
+
+    name: str
+    maximum: int
+    priority: int
+    threads: float  # of one worker
+    connected: int  # in service
+    busy: int  # of them: those that have tasks
+    pending: tuple[float, ...]  # seconds until each is expected, the soonest first
+    arrival_s: float  # that one takes which is asked for now
+    grows: bool = True  # whether workers are added, or only kept
+
+    @property
+    def serving(self) -> int:
+        return self.connected + len(self.pending)
+
+
+def supplies(context: PassContext) -> tuple[Supply, ...]:
+    """The groups that are scaled, in the order in which they grow."""
+    default, groups = context.default_group, scaled_groups(context.observed, context.policy)
+    every = [_supply(bounds, group, context.past) for group, bounds in groups]
+    return tuple(sorted(every, key=lambda s: (-s.priority, s.name != default, s.name)))
+
+
+def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past) -> Supply:
+    there = [w for w in group.workers if isinstance(w.lifecycle, Pending | Serving)]
+    connected = [w for w in there if w.is_connected]
+    measured = past.of(group.name).arrival_s
+    arrival_s = max(0.0, past.recycle.ready_s if measured is None else measured)
+    pending = [_comes_in_s(w, arrival_s) for w in there if not w.is_connected]
+    return Supply(
+        name=group.name,
+        maximum=bounds.maximum,
+        priority=bounds.priority,
+        threads=threads_of(group),
+        connected=len(connected),
+        busy=sum(w.processing > 0 for w in connected),
+        pending=tuple(sorted(pending)),
+        arrival_s=arrival_s,
+    )
+
+
+def _comes_in_s(worker: ObservedWorker, arrival_s: float) -> float:
+    """Whole seconds, so that thousands that were asked for together are one instant."""
+    if worker.unschedulable_s or worker.refused:
+        return arrival_s  # as good as one that is asked for now
+    age_s = worker.pod_age_s or worker.age_s
+    # One that is late is as late again: there is no telling, and no reason to ask for another.
+    return float(round(min(abs(arrival_s - age_s), arrival_s)))
+
+
+def threads_of(group: ObservedGroup) -> float:
+    """Threads of one worker: as measured, or else as it is to be started, or else one."""
+    known = [w.nthreads for w in group.workers if w.nthreads > 0]
+    return sum(known) / len(known) if known else float(max(group.threads, 1))
+
+
+def other_threads(observed: ObservedCluster, every: Sequence[Supply]) -> int:
+    """Threads of connected workers that belong to no group that is scaled."""
+    return sum(w.nthreads for w in serving_elsewhere(observed, [s.name for s in every]))
+
+
+def serving_elsewhere(
+    observed: ObservedCluster, groups: Collection[str]
+) -> Iterator[SchedulerWorker]:
+    """Dask workers that stay, and belong to none of the groups."""
+    ours = _dask_names(observed, groups)
+    for worker in observed.scheduler.workers:
+        if worker.name not in ours and worker.leaving is Leaving.NO and not worker.terminating:
+            yield worker
+
+
+def _dask_names(observed: ObservedCluster, groups: Collection[str]) -> set[str]:
+    mine = (g for g in observed.groups if g.name in groups)
+    return {name for group in mine for w in group.workers for name in w.dask_names}
+
+
+def fill(every: Sequence[Supply], need: ThreadsNeeded, *, other: float) -> dict[str, int]:
+    """
+    Assign the threads that are needed to workers: first to those that are there, then to those on
+    their way, then to new ones; each kind by the order of the groups.
+
+    A worker counts from the instant on at which it is expected: what those before it have done by
+    then is done, and if nothing is left for it, it is not needed.
+    """
+    connected = other + sum(s.connected * s.threads for s in every)
+    coming = sorted((at, s.threads, s.name) for s in every for at in s.pending)
+    needs = _needs(every, need, connected, coming)
+
+    wanted: dict[str, int] = {}
+    left = max(needs.values()) - other
+    for one in every:
+        wanted[one.name] = min(one.connected, _workers(left, one.threads))
+        left -= wanted[one.name] * one.threads
+    there = connected
+    for at, threads, name in coming:
+        needed = max(n for t, n in needs.items() if t >= at)
+        # However little there is to do: where nobody is, the first is kept until it has come.
+        if not _workers(needed - there, threads, or_one=not there):
+            break
+        wanted[name] += 1
+        there += threads
+    for one in every:
+        if not one.grows or wanted[one.name] < one.serving:
+            continue
+        more = _workers(needs[one.arrival_s] - there, one.threads, or_one=not there)
+        more = max(0, min(more, one.maximum - wanted[one.name]))
+        wanted[one.name] += more
+        there += more * one.threads
+    return wanted
+
+
+def _needs(
+    every: Sequence[Supply],
+    need: ThreadsNeeded,
+    connected: float,
+    coming: Sequence[tuple[float, float, str]],
+) -> Mapping[float, float]:
+    """Threads that are needed at each instant that matters."""
+    instants = {0.0, *(at for at, _, _ in coming), *(s.arrival_s for s in every)}
+    return {
+        t: need(t, connected * t + sum(max(0.0, t - at) * n for at, n, _ in coming))
+        for t in instants
+    }
+
+
+def _workers(threads: float, each: float, *, or_one: bool = False) -> int:
+    if threads <= 0:
+        return 0
+    return max(math.ceil(threads / each - SLACK), int(or_one))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The workers that restricted tasks need."""
+
+    workers: Mapping[str, int]  # needed for them, by group
+    messages: Mapping[str, str] = field(default_factory=dict)  # by group
+    nobody: str = ""  # not empty: tasks that no group which is scaled can run
+
+
+def bound_workers(
+    observed: ObservedCluster, every: Sequence[Supply], demand: Demand, duration_s: float
+) -> Bound:
+    """Workers of each group that are there, or should be, for tasks that only they may run."""
+    workers = dict.fromkeys((s.name for s in every), 0)
+    kinds: dict[str, list[str]] = {}
+    nobody: list[str] = []
+    # Those that wait for others are not asked for yet: it may be hours until they can run.
+    for need in (n for n in demand.needs if n.tasks > 0 and is_strict(n)):
+        said = f"{need.tasks} tasks need {described(need)}"
+        able = [a for s in every if (a := _able(observed, s, need)) is not None]
+        able = [replace(s, maximum=max(0, s.maximum - workers[s.name])) for s in able]
+        other = _others_able(observed, need, every)
+        if not able and not other:
+            nobody.append(f"{said}, which no worker of a group that is scaled has")
+        for name, number in _asked(able, need, duration_s, other).items():
+            if number:
+                workers[name] += number
+                kinds.setdefault(name, []).append(said)
+    return Bound(workers, {n: ", ".join(k[:3]) for n, k in kinds.items()}, "; ".join(nobody[:3]))
+
+
+def _asked(
+    able: Sequence[Supply], need: Need, duration_s: float, other: float
+) -> Mapping[str, int]:
+    if not able:
+        return {}
+    part = Part(max(need.seconds, 0.001), need.tasks)
+
+    def threads(at_s: float, done: float) -> float:
+        return threads_for(left_after([part], at_s, done), duration_s)
+
+    return fill(able, threads, other=other)
+
+
+def is_strict(need: Need) -> bool:
+    """Tells a need from a preference: `allow_other_workers` relaxes all but resources."""
+    return bool(need.resources) or (bool(need.workers or need.hosts) and not need.loose)
+
+
+def described(need: Need) -> str:
+    said = [f"{name}={amount:g}" for name, amount in sorted(need.resources.items())]
+    if not need.loose:
+        named = [*need.workers, *need.hosts]
+        if named:
+            said.append("one of " + ", ".join(named[:3]) + (", …" if len(named) > 3 else ""))
+    return " and ".join(said)
+
+
+def _able(observed: ObservedCluster, supply: Supply, need: Need) -> Supply | None:
+    """The group as far as it can serve a need: how many such tasks one worker runs at once."""
+    group = observed.group(supply.name)
+    at_once = None if group is None else _at_once(group, supply, need)
+    if group is None or at_once is None:
+        return None
+    named = [*need.workers, *need.hosts]
+    if not named or need.loose or group.name in named:
+        return replace(supply, threads=at_once)
+    # A worker that is named is one of a kind: another one of its group is no help.
+    here = _named(group, named)
+    if not here:
+        return None
+    return replace(
+        supply, threads=at_once, connected=min(supply.connected, here), pending=(), grows=False
+    )
+
+
+def _at_once(group: ObservedGroup, supply: Supply, need: Need) -> float | None:
+    offered = dict(group.resources)
+    claims = {name: amount for name, amount in need.resources.items() if amount > 0}
+    if all(offered.get(name, 0.0) >= amount for name, amount in claims.items()):
+        fits = (math.floor(offered[name] / amount) for name, amount in claims.items())
+        return float(max(1, min([math.floor(supply.threads), *fits])))
+    here = {name for w in group.workers for name in w.dask_names}
+    # Nobody says what its workers are started with, and some of them may run such tasks.
+    return 1.0 if here.intersection(need.able) else None
+
+
+def _named(group: ObservedGroup, names: Collection[str]) -> int:
+    return sum(
+        w.name in names or any(name in names for name in w.dask_names)
+        for w in group.workers
+        if w.is_connected
+    )
+
+
+def _others_able(observed: ObservedCluster, need: Need, every: Sequence[Supply]) -> float:
+    """How many such tasks run at once on workers of groups that are not scaled."""
+    return float(len(set(need.able) - _dask_names(observed, [s.name for s in every])))
+
+
+def arrival_s(known_s: _Known, past: Past, workers: Iterable[ObservedWorker]) -> _Known:
+    """
+    Measure the seconds from asking for a worker until it serves; None: none has come yet.
+
+    Only first pods count, and only of workers that an earlier pass has waited for.
+    """
+    if not past.seen:
+        return known_s
+    for worker in workers:
+        if worker.is_connected and worker.name not in past.seen and worker.age_s < TOO_LONG_S:
+            took_s = worker.age_s + OVERHEAD_S
+            if known_s is None:
+                known_s = took_s
+            else:
+                known_s += (SLOWER if took_s > known_s else FASTER) * (took_s - known_s)
+    return known_s
+
+
+def at_least_as_long(
+    known_s: float | None, past: Past, workers: Iterable[ObservedWorker]
+) -> float | None:
+    """
+    The same, and no less than those on their way have taken already.
+
+    Workers that take longer than anybody has measured would otherwise be given up again and again
+    before the first of them has come.
+    """
+    ages = [w.age_s for w in workers if _is_first_start(w, past) and w.age_s < TOO_LONG_S]
+    longest_s = max(ages, default=0.0) + OVERHEAD_S
+    return longest_s if longest_s > (ASSUMED_S if known_s is None else known_s) else known_s
+
+
+def _is_first_start(worker: ObservedWorker, past: Past) -> bool:
+    is_on_its_way = not (worker.is_connected or worker.is_deleting or worker.name in past.seen)
+    return is_on_its_way and not (worker.refused or worker.unschedulable_s)

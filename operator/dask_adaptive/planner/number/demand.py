@@ -1,0 +1,267 @@
+"""The workers that the load, and people's code, ask for: `loads` is the entry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedGroup
+from dask_adaptive.model.plan import Step
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import Source
+from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.number.capacity import (
+    Bound,
+    Part,
+    Supply,
+    bound_workers,
+    fill,
+    left_after,
+    other_threads,
+    parts_of,
+    serving_elsewhere,
+    supplies,
+    threads_for,
+    widest_level,
+)
+
+#: Nothing is done faster than this, whatever `target.duration` says.
+SHORTEST_S = 0.1
+
+#: From so much of the workers' memory full of results on, twice the workers are asked for while
+#: there is work (as `Scheduler.adaptive_target` does).
+FULL = 0.6
+
+#: Where work that keeps coming would keep at least this part of the threads busy all the time, what
+#: is there now stands for what there will be.
+RECURRING = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The workers that are asked for in one group, before any limit."""
+
+    wanted: int
+    reason: Reason
+    message: str
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    asked_by: str = "load"  # "load" | "client …"
+    steps: tuple[Step, ...] = ()
+
+    def at_least(self, number: int, stage: str, reason: Reason, message: str) -> Load:
+        """The same load, with so many workers where it is fewer."""
+        if number <= self.wanted:
+            return self
+        steps = (*self.steps, Step(stage, number, reason, message))
+        return replace(self, wanted=number, reason=reason, message=message, steps=steps)
+
+
+def loads(context: PassContext) -> Mapping[str, Load]:
+    """
+    One load for each worker group that is scaled and exists; the scheduler has answered.
+
+    The policy's `target.source` says what is asked, and its bounds say which groups.
+    """
+    demand = context.observed.scheduler.demand
+    every = supplies(context)
+    if demand is not None and context.policy.target.source is Source.STARTUP_AWARE:
+        found = startup_aware(context, every, demand)
+    else:
+        found = _scheduler_target(context, every, demand)
+    return {name: _with_wants(load, context.observed, name) for name, load in found.items()}
+
+
+def _with_wants(load: Load, observed: ObservedCluster, group: str) -> Load:
+    """At least what clients have asked for."""
+    default = observed.key.default_group
+    mine = [w for w in observed.scheduler.wants if (w.group or default) == group and w.left_s > 0]
+    most = max(mine, key=lambda w: (w.workers, w.owner), default=None)
+    if most is None or most.workers <= load.wanted:
+        return load
+    # Without the time that is left: a sentence that counts down would be news all the time.
+    message = f"client {most.owner} wants at least {most.workers} workers"
+    raised = load.at_least(most.workers, "hint", Reason.CLIENT_WANTS, message)
+    return replace(raised, asked_by=f"client {most.owner}")
+
+
+def _load(one: Supply, wanted: int, message: str, inputs: Mapping[str, float]) -> Load:
+    reason = Reason.LOAD_INCREASED if wanted > one.serving else Reason.UNDERUTILIZED
+    if wanted == one.serving:
+        reason = Reason.DESIRED_WITHIN_RANGE
+    needed = inputs.get("bound_workers", 0)
+    if reason is Reason.LOAD_INCREASED and 2 * needed > wanted:
+        reason = Reason.NEEDED_RESOURCES
+    known = {
+        **inputs,
+        "serving": float(one.serving),
+        "pending": float(len(one.pending)),
+        "arrival_s": one.arrival_s,
+        "threads": one.threads,
+    }
+    return Load(wanted, reason, message, known, steps=(Step("load", wanted, reason, message),))
+
+
+# `target.source: Scheduler`
+
+
+def _scheduler_target(
+    context: PassContext, every: Sequence[Supply], demand: Demand | None
+) -> dict[str, Load]:
+    """As the scheduler's own adaptive_target says; it knows nothing of groups."""
+    observed = context.observed
+    scheduler = observed.scheduler
+    inputs = {"queued": float(scheduler.queued), "running": float(scheduler.processing)}
+    needs: Mapping[str, int] = {}
+    if demand is not None:
+        needs = bound_workers(observed, every, demand, _duration_s(context)).workers
+    found = {}
+    for one in every:
+        group = observed.group(one.name)
+        if one.name == context.default_group and group is not None:
+            wanted = wanted_workers(observed, group)
+            message = f"the scheduler's adaptive_target gives {wanted} workers of this group"
+        elif demand is None:
+            # Nobody can say what other groups are for: nothing of them is taken away.
+            wanted, message = one.serving, "the load of this group is not known: its number stays"
+        else:
+            wanted = max(needs[one.name], one.busy)
+            message = f"{needs[one.name]} needed by tasks that only this group may run"
+        found[one.name] = _load(one, wanted, message, inputs)
+    return found
+
+
+def wanted_workers(cluster: ObservedCluster, group: ObservedGroup) -> int:
+    """
+    Turn the scheduler's adaptive_target into workers (Deployments) of one group.
+
+    adaptive_target speaks of all Dask workers of the cluster. Those of other groups serve the load
+    too, so they are taken off; a Deployment that runs several Dask workers counts as that many.
+    """
+    mine = [w for w in group.workers if w.is_connected]
+    processes = sum(len(w.dask_names) for w in mine)
+    each = max(1, round(processes / len(mine))) if mine else 1
+    others = sum(1 for _ in serving_elsewhere(cluster, [group.name]))
+    return math.ceil(max(0, cluster.scheduler.target - others) / each)
+
+
+# `target.source: StartupAware`
+
+
+def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand) -> dict[str, Load]:
+    """Ask for workers for the work that there is, as far as they would come in time."""
+    observed, duration_s = context.observed, _duration_s(context)
+    bound = bound_workers(observed, every, demand, duration_s)
+    other = other_threads(observed, every)
+    threads = other + sum(s.connected * s.threads for s in every)
+    parts = parts_of(demand, threads=int(threads), duration_s=duration_s)
+    growing = _growing(observed, [_without(s, bound.workers[s.name]) for s in every])
+    free = fill(growing, _free_need(demand, parts, growing, other, duration_s), other=other)
+    ahead_of = _shuffled_threads(demand, parts, duration_s)
+    ahead = fill(growing, lambda *_: ahead_of, other=other)
+    crowded = _crowded(observed, growing) if parts else {}
+
+    inputs = _inputs(demand, parts, threads)
+    full = "results fill over 60% of the memory of workers: twice as many are wanted"
+    shuffles = f"{len(demand.shuffles)} P2P shuffles are about to assign their outputs to workers"
+    found = {}
+    for one in every:
+        mine = bound.workers[one.name]
+        wanted, soon = max(free[one.name] + mine, one.busy), ahead[one.name] + mine
+        message = _message(one, wanted, bound, inputs)
+        load = _load(one, wanted, message, {**inputs, "bound_workers": float(mine)})
+        load = load.at_least(crowded.get(one.name, 0), "memory", Reason.LOAD_INCREASED, full)
+        found[one.name] = load.at_least(
+            soon, "shuffle", Reason.SHUFFLE_AHEAD, f"{shuffles}: {soon} workers"
+        )
+    return found
+
+
+def _duration_s(context: PassContext) -> float:
+    return max(context.policy.target.duration_s, SHORTEST_S)
+
+
+def _free_need(
+    demand: Demand, parts: Sequence[Part], every: Sequence[Supply], other: float, duration_s: float
+) -> Callable[[float, float], float]:
+    """Threads that work which any worker may do needs, at each instant."""
+    if not _goes_on(demand, every, other):
+        return lambda at_s, done: threads_for(left_after(parts, at_s, done), duration_s)
+    # Work that keeps coming will be there when new workers are, though this lot may be done; and
+    # those that were asked for in its course are for the next.
+    kept = other + sum(s.serving * s.threads for s in every)
+    needed = max(kept, threads_for(parts, duration_s))
+    return lambda *_: needed
+
+
+def _goes_on(demand: Demand, every: Sequence[Supply], other: float) -> bool:
+    """Tells whether work keeps coming faster than new workers do, to too few workers."""
+    threads = other + sum(s.connected * s.threads for s in every)
+    is_frequent = all(demand.every_s < s.arrival_s for s in every)
+    return is_frequent and demand.incoming > RECURRING * max(threads, 1)
+
+
+def _crowded(observed: ObservedCluster, growing: Sequence[Supply]) -> Mapping[str, int]:
+    """Twice the workers of the group that grows first, where results fill the memory."""
+    limit = sum(w.memory_limit for w in observed.scheduler.workers)
+    first = next((s for s in growing if s.grows), None)
+    if first is None or observed.scheduler.results <= FULL * limit or not limit:
+        return {}
+    return {first.name: 2 * first.connected}
+
+
+def _growing(observed: ObservedCluster, every: Sequence[Supply]) -> list[Supply]:
+    """Marks the groups that grow for unrestricted work: resources are for tasks that need them."""
+    default = observed.key.default_group
+    usual = next((s.priority for s in every if s.name == default), 0)
+    special = {g.name for g in observed.groups if g.resources and g.name != default}
+    return [replace(s, grows=s.name not in special or s.priority > usual) for s in every]
+
+
+def _without(supply: Supply, taken: int) -> Supply:
+    """The group without the workers that restricted tasks take."""
+    come = max(0, taken - supply.connected)
+    return replace(
+        supply,
+        connected=max(0, supply.connected - taken),
+        pending=supply.pending[come:],
+        maximum=max(0, supply.maximum - taken),
+    )
+
+
+def _shuffled_threads(demand: Demand, parts: Sequence[Part], duration_s: float) -> float:
+    """Threads worth having when the outputs of upcoming shuffles are given to workers."""
+    outputs = sum(s.outputs for s in demand.shuffles)
+    if not outputs:
+        return 0.0
+    behind_s = sum(p.seconds for p in parts if p.level > 0)
+    each_s = max(demand.unknown_s, behind_s / outputs)
+    return min(float(outputs), math.ceil(outputs * each_s / duration_s))
+
+
+def _message(one: Supply, wanted: int, bound: Bound, inputs: Mapping[str, float]) -> str:
+    coming = f", {len(one.pending)} pending" if one.pending else ""
+    said = [
+        f"{inputs['running']:.0f} tasks run, {inputs['queued']:.0f} are queued,"
+        f" {inputs['waiting']:.0f} wait for others",
+        f"{inputs['work_s']:.0f} s of work, at most {inputs['width']:.0f} tasks at once",
+        f"{one.connected} workers of {one.threads:g} threads are there{coming},"
+        f" a new one takes {one.arrival_s:.0f} s: {wanted} wanted",
+        bound.messages.get(one.name, ""),
+        bound.nobody,
+    ]
+    return "; ".join(part for part in said if part)
+
+
+def _inputs(demand: Demand, parts: Sequence[Part], threads: float) -> dict[str, float]:
+    rows = demand.prefixes
+    ready = float(sum(r.ready for r in rows))
+    return {
+        "queued": ready,
+        "ready": ready,
+        "running": float(sum(r.running for r in rows)),
+        "waiting": float(sum(r.waiting for r in rows)),
+        "work_s": round(sum(p.seconds for p in parts), 3),
+        "width": round(widest_level(parts), 3),
+        "cluster_threads": float(threads),
+    }

@@ -1,0 +1,173 @@
+"""Floors and holds that people set: schedules, idle, fallback, pause annotations."""
+
+from __future__ import annotations
+
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
+from dask_adaptive.model.plan import DeleteCluster, Step
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import Idle, IdleAction, Pause
+from dask_adaptive.model.windows import is_open
+from dask_adaptive.planner.context import PassContext
+
+
+def scheduled_floor(context: PassContext, group: str) -> Step | None:
+    """The highest floor of `spec.schedules` that is open for a group now."""
+    open_now = [
+        s
+        for s in context.policy.schedules
+        if (s.worker_group or context.default_group) == group
+        and is_open((s.window,), context.observed.at)
+    ]
+    if not open_now:
+        return None
+    highest = max(open_now, key=lambda s: s.min_replicas)
+    window = highest.window
+    message = f"at least {highest.min_replicas} by schedule {window.schedule} ({window.time_zone})"
+    return Step("schedule", highest.min_replicas, Reason.SCHEDULED_MINIMUM, message)
+
+
+def fallback_floor(context: PassContext) -> Step | None:
+    """
+    The floor of the default group while the scheduler does not answer (`spec.fallback`).
+
+    None: as many workers as there are.
+    """
+    fallback, scheduler = context.policy.fallback, context.observed.scheduler
+    asked = max(1, fallback.failure_threshold)
+    if scheduler.is_connected or fallback.replicas is None or scheduler.unanswered < asked:
+        return None
+    default = context.policy.bounds(context.default_group)[0]
+    number = min(max(fallback.replicas, default.minimum), default.maximum)
+    message = f"no answer to {asked} requests (fallback): at least {number} workers"
+    return Step("fallback", number, Reason.FALLBACK, message)
+
+
+def lifts_minimums(observed: ObservedCluster, policy: Policy) -> str:
+    """
+    Say that minimums no longer hold, because nobody uses the cluster and its policy wants it so.
+
+    Workers leave as they do for want of work: the windows and the vetoes are not shortened, and
+    one that holds the last copy of a result stays as long as no other can take it.
+    """
+    if policy.idle.action is not IdleAction.SCALE_TO_ZERO:
+        return ""
+    unused = _unused(observed, policy.idle)
+    return f"{unused}: minimums do not hold" if unused else ""
+
+
+def deletion(observed: ObservedCluster, policy: Policy) -> DeleteCluster | None:
+    """
+    Delete the cluster that nobody uses, if its policy wants it so and nothing speaks against it.
+
+    What is deleted is lost, so more counts as use than for a worker: results in memory while a
+    client is connected (its futures and `persist`ed collections), and actors. Results whose client
+    is gone do not count, or nearly no cluster would ever go: published data, queues and variables
+    are kept by a pin.
+    """
+    scheduler = observed.scheduler
+    if policy.idle.action is not IdleAction.DELETE_CLUSTER:
+        return None
+    if not observed.uid or is_paused(observed.pause):
+        return None
+    # Stock RPC can't tell how long a cluster has been quiet, nor who has pinned what.
+    if not scheduler.agent or scheduler.degraded is not None:
+        return None
+    if (unused := _unused(observed, policy.idle)) and not _holds_something(scheduler):
+        return DeleteCluster(observed.uid, Reason.CLUSTER_IDLE, f"{unused}: it is deleted")
+    return None
+
+
+def _unused(observed: ObservedCluster, idle: Idle) -> str:
+    """
+    For how long nobody has used the cluster, in words; empty: somebody does, or not yet.
+
+    In the policy's figures: measured ones would make news of the same thing all the time.
+    """
+    scheduler = observed.scheduler
+    if not scheduler.is_connected or _has_work(scheduler) or _is_claimed(observed):
+        return ""
+    quiet = scheduler.quiet
+    if idle.after_s is not None and 0 < quiet.no_task_s >= idle.after_s:
+        return f"no task for {format_duration(idle.after_s)} or longer"
+    # A client that has sent its work and left (fire_and_forget) is waited for by nobody but us:
+    # until its tasks are done the cluster is in use, and they are what was looked at above.
+    if idle.no_client_timeout_s is not None and 0 < quiet.no_client_s >= idle.no_client_timeout_s:
+        return f"no client for {format_duration(idle.no_client_timeout_s)} or longer, and no task"
+    return ""
+
+
+def _has_work(scheduler: ObservedScheduler) -> bool:
+    if scheduler.queued or scheduler.processing or scheduler.held or scheduler.shuffles:
+        return True
+    if any(w.processing for w in scheduler.workers):
+        return True
+    demand = scheduler.demand
+    if demand is None:
+        return False
+    return bool(demand.shuffles) or any(p.unfinished for p in demand.prefixes)
+
+
+def _is_claimed(observed: ObservedCluster) -> bool:
+    """Tells whether somebody claims the cluster: by pins of any kind, or a client's `want`."""
+    scheduler = observed.scheduler
+    return (
+        any(w.is_pinned for group in observed.groups for w in group.workers)
+        or any(w.pins for w in scheduler.workers)
+        or any(w.workers > 0 and w.left_s > 0 for w in scheduler.wants)
+    )
+
+
+def _holds_something(scheduler: ObservedScheduler) -> bool:
+    has_client = scheduler.quiet.no_client_s <= 0
+    return any(w.actors or (has_client and w.sole_bytes) for w in scheduler.workers)
+
+
+def paused_step(desired: int, serving: int, pause: Pause, *, is_default: bool) -> Step | None:
+    """
+    The number of workers that the annotations of a pause leave, where it is another one.
+
+    Of several that are set each counts: `paused-replicas` names the number (of the default group),
+    and `paused-scale-in` and `paused-scale-out` keep the group from going there. What can't be read
+    holds what it is about, and everything if that is not known either.
+    """
+    if not is_paused(pause):
+        return None
+    if pauses_all(pause):
+        return _pause_step(serving, Reason.PAUSED, pause, "nothing is scaled")
+    number, reason, what = desired, Reason.DESIRED_WITHIN_RANGE, ""
+    if pause.replicas is not None and is_default:
+        number, reason = pause.replicas, Reason.REPLICAS_HELD
+        what = f"{desired} wanted, {number} held"
+    if pause.scale_in and number < serving:
+        what = f"{number} wanted, {serving} held: no worker leaves"
+        number, reason = serving, Reason.SCALE_IN_PAUSED
+    elif pause.scale_out and number > serving:
+        what = f"{number} wanted, {serving} held: no worker is requested"
+        number, reason = serving, Reason.SCALE_OUT_PAUSED
+    if not what:
+        return None
+    return _pause_step(number, Reason.INVALID_PAUSE if pause.problem else reason, pause, what)
+
+
+def is_paused(pause: Pause) -> bool:
+    """Tells whether a pause holds anything; it ends by itself, even if nobody looks."""
+    if pause.left_s is not None and pause.left_s <= 0:
+        return False
+    return pause.all or _names_a_direction(pause) or bool(pause.problem)
+
+
+def pauses_all(pause: Pause) -> bool:
+    # Without a direction what is left is a problem with nothing that could be read.
+    return pause.all or not _names_a_direction(pause)
+
+
+def _names_a_direction(pause: Pause) -> bool:
+    return pause.scale_in or pause.scale_out or pause.replicas is not None
+
+
+def _pause_step(replicas: int, reason: Reason, pause: Pause, what: str) -> Step:
+    # The condition says when it ends: a sentence that counts down would be news all the time.
+    said = (part for part in (what, pause.message, pause.problem) if part)
+    return Step("pause", replicas, reason, "; ".join(said))

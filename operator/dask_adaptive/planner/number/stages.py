@@ -1,0 +1,280 @@
+"""Takes the number that the load asks for through the stages: floors, behavior, bounds, caps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from dask_adaptive.model.observed import ObservedGroup
+from dask_adaptive.model.past import Blocked, Past
+from dask_adaptive.model.plan import GroupPlan, Step
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import StrategyType
+from dask_adaptive.model.scaling import GroupBounds
+from dask_adaptive.planner.actions.groups import GroupWorkers, on_the_way, sort_workers
+from dask_adaptive.planner.context import PassContext, scaled_groups
+from dask_adaptive.planner.number.behavior import damped
+from dask_adaptive.planner.number.caps import capped, shared, stuck_workers
+from dask_adaptive.planner.number.demand import Load, loads
+from dask_adaptive.planner.number.floors import lifts_minimums, paused_step, scheduled_floor
+from dask_adaptive.planner.recycling.quotas import Assessment, RecycleCandidate, assess
+from dask_adaptive.planner.recycling.select import is_under_way
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One group's number on its way through the stages."""
+
+    group: ObservedGroup
+    bounds: GroupBounds
+    workers: GroupWorkers
+    assessment: Assessment
+    load: Load
+    current: int  # what it moves from, see `current_workers`
+    wanted: int  # what the load asks for
+    number: int  # what the stages have made of it so far
+    steps: tuple[Step, ...]  # that of the load first; the last one made the number
+    floor: Step | None = None  # below which no stage takes it, but caps and pauses
+    blocked: Blocked | None = None
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def standing(self) -> int:
+        """Workers that are there or on their way, and retiring ones that can be called back."""
+        return self.current + len(self.workers.recallable)
+
+    def at(self, step: Step | None) -> Draft:
+        """After one more stage; None: it had nothing to say."""
+        if step is None:
+            return self
+        return replace(self, number=step.replicas, steps=(*self.steps, step))
+
+    def on_floor(self) -> Draft:
+        """No lower than its floor."""
+        is_below = self.floor is not None and self.number < self.floor.replicas
+        return self.at(self.floor) if is_below else self
+
+
+def drafts_of(context: PassContext) -> tuple[Draft, ...]:
+    """Take each group's load through all stages; the same input gives the same numbers."""
+    asked = loads(context)
+    drafts = []
+    for group, bounds in scaled_groups(context.observed, context.policy):
+        draft = _loaded(context, group, bounds, asked[group.name])
+        for stage in (_floored, _damped, _bounded, _capped):
+            draft = stage(draft, context)
+        drafts.append(draft)
+    return tuple(_paused(draft, context) for draft in _shared(drafts, context))
+
+
+def _loaded(context: PassContext, group: ObservedGroup, bounds: GroupBounds, load: Load) -> Draft:
+    policy, past = context.policy, context.past
+    workers = sort_workers(group, past.deleted, heed_nodes=policy.disruption.node_signals)
+    assessment = assess(context, group)
+    wanted = wanted_now(load.wanted, workers, assessment.due, past)
+    steps = load.steps
+    if wanted != load.wanted:
+        stand_in = f"{load.wanted - wanted} of {load.wanted} replace workers that leave"
+        steps = (*steps, Step("recycle", wanted, Reason.RECYCLING, stand_in))
+    current = current_workers(context, workers, assessment.due)
+    return Draft(group, bounds, workers, assessment, load, current, wanted, wanted, steps)
+
+
+def _floored(draft: Draft, context: PassContext) -> Draft:
+    """The minimum, unless nobody uses the cluster; and, used or not, what schedules keep."""
+    minimum = draft.bounds.minimum
+    floors = []
+    if minimum > 0:
+        idle = lifts_minimums(context.observed, context.policy)
+        if not idle:
+            message = f"{draft.number} wanted, minReplicas is {minimum}"
+            floors.append(Step("bounds", minimum, Reason.TOO_FEW_REPLICAS, message))
+        else:
+            draft = draft.at(Step("idle", draft.number, Reason.CLUSTER_IDLE, idle))
+    if (scheduled := scheduled_floor(context, draft.name)) is not None:
+        floors.append(scheduled)
+    floor = max(floors, key=lambda step: step.replicas, default=None)
+    return replace(draft, floor=floor).on_floor()
+
+
+def _damped(draft: Draft, context: PassContext) -> Draft:
+    policy, past = context.policy, context.past
+    mine = past.of(draft.name)
+    watched = None if past.since is None or mine.since is None else max(past.since, mine.since)
+    number, steps = damped(
+        draft.number, draft.current, policy.behavior, mine,
+        idle_timeout_s=draft.bounds.idle_timeout_s, since=watched, now=context.now,
+    )  # fmt: skip
+    # What a floor asks for is not slowed down: as with HPA, minReplicas hold at once.
+    return replace(draft, number=number, steps=(*draft.steps, *steps)).on_floor()
+
+
+def _bounded(draft: Draft, _: PassContext) -> Draft:
+    maximum = draft.bounds.maximum
+    if draft.number <= maximum:
+        return draft
+    message = f"{draft.number} wanted, maxReplicas is {maximum}"
+    return draft.at(Step("bounds", maximum, Reason.TOO_MANY_REPLICAS, message))
+
+
+def _capped(draft: Draft, context: PassContext) -> Draft:
+    number, steps, blocked = capped(context, draft.number, draft.workers, draft.group)
+    return replace(draft, number=number, steps=(*draft.steps, *steps), blocked=blocked)
+
+
+def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
+    """`maxReplicas` of the policy is that of all groups together where the default has its own."""
+    policy = context.policy
+    if all(g.name != context.default_group for g in policy.own_bounds):
+        return drafts
+    # Nobody is taken away so that another group can grow, and none grows into the place of one that
+    # has yet to leave; but what is beyond the limit goes. Another group need not wait for the
+    # places of workers that no node takes.
+    maximum = policy.max_replicas - sum(max(0, d.current - d.number) for d in drafts)
+    desired = {d.name: d.number for d in drafts}
+    stuck = {d.name: len(stuck_workers(d.workers.pending, policy)) for d in drafts}
+    floor = {d.name: min(d.number, d.current - stuck[d.name]) for d in drafts}
+    if sum(floor.values()) > policy.max_replicas:
+        maximum = policy.max_replicas
+        desired = {d.name: min(d.number, d.current) for d in drafts}
+        floor = {d.name: min(desired[d.name], d.bounds.minimum) for d in drafts}
+    numbers = shared(desired, [d.bounds for d in drafts], floor, maximum)
+    return [_limited(draft, numbers[draft.name], policy.max_replicas) for draft in drafts]
+
+
+def _limited(draft: Draft, number: int, maximum: int) -> Draft:
+    """Lower a number to what the cluster's limit leaves, and say why."""
+    if number == draft.number:
+        return draft
+    message = f"{draft.number} needed, {number} for now: maxReplicas of all groups is {maximum}"
+    return draft.at(Step("cluster", number, Reason.CLUSTER_LIMIT, message))
+
+
+def _paused(draft: Draft, context: PassContext) -> Draft:
+    is_default, pause = draft.name == context.default_group, context.observed.pause
+    return draft.at(paused_step(draft.number, draft.standing, pause, is_default=is_default))
+
+
+def wanted_now(
+    wanted: int, workers: GroupWorkers, due: Collection[RecycleCandidate], past: Past
+) -> int:
+    """
+    The workers that the load asks for, without those that only stand in for leaving ones.
+
+    `Scheduler.adaptive_target` never asks for fewer than have tasks: a replacement that works next
+    to the worker that it replaces would be taken for demand, and each recycle would leave the
+    cluster one worker larger.
+    """
+    desired = past.of(workers.name).desired
+    if desired is None or not is_under_way(workers, due):
+        return wanted
+    floors = sum(w.name in past.floors for w in workers.group.workers)
+    return max(desired, wanted - floors) if desired < wanted <= workers.in_service else wanted
+
+
+def current_workers(
+    context: PassContext, workers: GroupWorkers, due: Collection[RecycleCandidate]
+) -> int:
+    """
+    The number to move from, as if no worker were being replaced; it includes workers that were
+    asked for and are about to be made.
+
+    While some are, what was desired last says it best: neither one more, because a replacement has
+    come, nor one fewer, because a worker is about to go. Without a past it is guessed.
+    """
+    past, recycle = context.past, context.policy.recycle_of(workers.name)
+    if not is_under_way(workers, due):
+        return workers.serving + on_the_way(context, workers)
+    desired = past.of(workers.name).desired
+    if desired is not None:
+        return desired
+    if recycle.strategy.type is StrategyType.IN_PLACE:
+        return workers.serving + sum(w.is_replaced for w in workers.retiring)
+    surged = min(len(due), max(1, recycle.strategy.max_surge.of(workers.in_service)))
+    return max(workers.serving - surged, workers.in_service)
+
+
+#: What keeps a number from what is asked for, the most important first: `ScalingLimited`.
+LIMITS = (
+    Reason.UNSCHEDULABLE,
+    Reason.QUOTA_EXCEEDED,
+    Reason.ADMISSION_REFUSED,
+    Reason.CLUSTER_LIMIT,
+    Reason.TOO_MANY_REPLICAS,
+    Reason.MAX_PENDING,
+    Reason.SCALE_UP_LIMITED,
+    Reason.TOO_FEW_REPLICAS,
+    Reason.SCALE_DOWN_LIMITED,
+)
+
+#: Bounds are told once a group has come to them: on its way there it is not limited by them yet.
+_BOUNDS = frozenset({Reason.TOO_MANY_REPLICAS, Reason.TOO_FEW_REPLICAS})
+
+#: Ordinary demand: nothing that would have to be explained.
+_USUAL = frozenset(
+    {
+        Reason.LOAD_INCREASED,
+        Reason.DESIRED_WITHIN_RANGE,
+        Reason.UNDERUTILIZED,
+        Reason.RECYCLING,
+    }
+)
+
+
+def limited_by(draft: Draft, *, is_at_rest: bool) -> Step | None:
+    """The stage that kept the number from what is asked for, if one did."""
+    step = draft.steps[-1]
+    if step.reason not in LIMITS:
+        return None
+    return step if is_at_rest or step.reason not in _BOUNDS else None
+
+
+def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
+    """The first stage that asks for so many workers, as the reason of a rise."""
+    there = f"{draft.wanted} wanted, {workers.serving} there: {draft.number} workers"
+    asks = next(s for s in draft.steps if s.replicas >= draft.number)
+    if asks.reason in _USUAL:
+        return Reason.LOAD_INCREASED, there
+    if asks.reason is Reason.TOO_FEW_REPLICAS:
+        return Reason.BELOW_MINIMUM, there
+    return asks.reason, f"{asks.message}: {draft.number} workers, {workers.serving} there"
+
+
+def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tuple[Reason, str]:
+    """The reason and message of a group that has reached its number."""
+    if limited is not None:
+        return limited.reason, limited.message
+    replaced = (
+        *workers.replaced,
+        *workers.restarting,
+        *(w for w in workers.retiring if w.is_replaced),
+    )
+    if replaced:
+        return Reason.RECYCLING, f"{len(replaced)} workers are being replaced"
+    if workers.retiring:
+        return Reason.RETIRING, f"{len(workers.retiring)} workers are leaving"
+    if draft.steps[-1].reason in _USUAL:
+        return Reason.DESIRED_WITHIN_RANGE, f"{draft.number} workers wanted and present"
+    return draft.steps[-1].reason, draft.steps[-1].message
+
+
+def telling(plans: Iterable[GroupPlan]) -> GroupPlan:
+    """The group with the most important plan; the first of equals."""
+    return min(plans, key=_rank)
+
+
+#: Of these there is least to say.
+_QUIET = (Reason.DESIRED_WITHIN_RANGE, Reason.SCALE_DOWN_STABILIZED, Reason.RETIRING)
+
+
+def _rank(plan: GroupPlan) -> int:
+    """Groups that move come first, then limited ones; frozen ones are all alike."""
+    if plan.reason in _QUIET:
+        return 100 - _QUIET.index(plan.reason)
+    if plan.desired != plan.serving:
+        return 1
+    is_limit = plan.limited is not None and plan.limited.reason is plan.reason
+    return 2 + LIMITS.index(plan.reason) if is_limit else 50

@@ -1,0 +1,185 @@
+"""What the agent is to enforce by itself between two passes, for all groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dask_adaptive.model.observed import ObservedWorker
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import GroupRecycle, Limit, Limits, Profile, Trait
+from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.recycling.effective_quotas import effective_quotas, own_tasks
+from dask_adaptive.planner.recycling.select import GroupRecycling
+
+#: What a worker has left within the margin before its end: next to nothing. An agent that hears
+#: that an end has passed gives the worker tasks again.
+IMMINENT_S = 0.001
+
+_NO_LIMIT = Limit()
+
+#: Of workers that nothing bounds. The agent is told of them only where it watches newcomers.
+_UNBOUND = _NO_LIMIT, Profile()
+
+
+def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: int) -> Limits:
+    """
+    Say what may go on with how much.
+
+    A worker that must not be replaced now has no limit of runs or failures: it serves on over its
+    quota. An exact quota of tasks, and an end that others have set, hold whatever happens.
+
+    Workers that join before the next pass are watched by the rules that are the same for all: one
+    on a broken machine fails a hundred tasks a second, and one that nobody counts runs past its
+    quota while the operator is away. Where groups have rules of their own, the lowest exact quota
+    holds for a newcomer until the next pass.
+
+    Args:
+        left: Recycles that maxPerHour still allows beyond those that are under way.
+    """
+    if not context.observed.scheduler.agent:
+        return Limits()
+    of_groups = [_GroupLimits(context, group, left=left) for group in groups]
+    newcomers = _newcomers(context, of_groups)
+    profiles: dict[Profile, int] = {} if newcomers is None else {newcomers: 0}
+    workers: dict[str, Limit] = {}
+    last, number = None, 0  # most workers share a profile, and one is slow to hash
+    rows = [(w.dask_names, limits.of(w)) for limits in of_groups for w in limits.group.workers]
+    for names, row in (*rows, (context.observed.strangers, _UNBOUND)):
+        if not names or (row is _UNBOUND and newcomers is None):
+            continue
+        if row[1] is not last:
+            last, number = row[1], profiles.setdefault(row[1], len(profiles))
+        limit = replace(row[0], profile=number) if number else row[0]
+        workers.update(dict.fromkeys(names, limit))
+    stops = sum(limits.stops for limits in of_groups)
+    under_way = sum(len(limits.under_way) for limits in of_groups)
+    others = None if newcomers is None else 0
+    return Limits(workers, tuple(profiles), min(stops, left + under_way), others)
+
+
+def _newcomers(context: PassContext, of_groups: Iterable[_GroupLimits]) -> Profile | None:
+    """By what workers are watched that nobody has seen yet."""
+    if context.policy.group_recycle:
+        exact = [limits.exact_runs for limits in of_groups if limits.exact_runs]
+        return Profile(exact=True, runs=min(exact)) if exact else None
+    return next(ls.newcomers for ls in of_groups if ls.group.name == context.default_group)
+
+
+class _GroupLimits:
+    """The limits of one group's workers."""
+
+    def __init__(self, context: PassContext, recycled: GroupRecycling, *, left: int) -> None:
+        at = recycled.at
+        self.group, self._recycle, self._heads = at.group, at.recycle, recycled.heads
+        self._at, self._begun = at, len(recycled.retire)
+        self.under_way = recycled.under_way
+        self._expected_s = context.observed.scheduler.expected_s
+        self._is_exact = self._recycle.tasks.exact
+        # Those that are under way have been counted by maxPerHour already.
+        is_open = at.is_open and not at.hold and (left > 0 or bool(self.under_way))
+        may_runs = is_open and Reason.TASK_QUOTA not in at.forbidden
+        self._may_runs = self._is_exact or may_runs
+        self._may_fail = is_open and Reason.FAILURES not in at.forbidden
+        full = profile_of(self._recycle, self.group.workers)
+        self._loose = replace(full, failures=0, patterns=())
+        runs = self._recycle.tasks.max if self._may_runs else 0
+        self._profile = replace(full if self._may_fail else self._loose, runs=runs)
+        self._is_counted = False  # any worker's runs are: see `of`
+        self._is_watched = _watches(self._profile)
+
+    @property
+    def newcomers(self) -> Profile | None:
+        """
+        By what workers of this group are watched that nobody has seen yet. Their own jitter and
+        annotations are told once they have been.
+        """
+        if self._recycle.min_age_s:
+            return replace(self._loose, runs=self.exact_runs) if self.exact_runs else None
+        is_bounded = self._is_watched or self._profile.runs
+        return self._profile if is_bounded else None
+
+    @property
+    def exact_runs(self) -> int:
+        """The exact quota of tasks of this group's workers; 0: there is none."""
+        return self._recycle.tasks.max if self._is_exact else 0
+
+    @property
+    def stops(self) -> int:
+        """
+        How many workers may be cordoned at once, those included that are. Exact quotas are not
+        held back by that. To be asked when `of` has been for each worker.
+        """
+        reasons = [Reason.TASK_QUOTA] if self._is_counted and not self._is_exact else []
+        reasons += [Reason.FAILURES] if self._is_watched else []
+        if not reasons:  # agents of 0.1.0 cordon nobody beyond this, however exact
+            return self._heads.in_service if self._is_counted else 0
+        total = max(1, self._heads.base)
+        allowed = min(self._at.allowance(reason, total) for reason in reasons)
+        missing = self._heads.missing - self._heads.cordoned + self._begun
+        return int(max(0, min(allowed, total) - missing))
+
+    def of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
+        limit = limit_of(worker, self._recycle, expected_s=self._expected_s)
+        may_stop = worker.name in self.under_way or (
+            worker.name not in self._at.aborted and worker.pod_age_s >= self._recycle.min_age_s
+        )
+        if not (self._is_exact or (may_stop and self._may_runs)) and limit.runs:
+            limit = replace(limit, runs=0)
+        profile, notes = self._profile if may_stop else self._loose, worker.quota_notes
+        if may_stop and self._may_fail and notes is not None and notes.failures is not None:
+            profile = replace(profile, failures=notes.failures)
+        self._is_counted |= bool(limit.runs)
+        is_watched = _watches(profile)
+        self._is_watched |= is_watched
+        if limit == _NO_LIMIT and not is_watched and not profile.measure:
+            return _UNBOUND
+        return limit, profile
+
+
+def _watches(profile: Profile) -> bool:
+    return bool(profile.failures or profile.patterns)
+
+
+def limit_of(worker: ObservedWorker, recycle: GroupRecycle, *, expected_s: float) -> Limit:
+    """
+    What the agent is to enforce for each Dask worker of this worker; `profile` is 0.
+
+    `left_s` is about ends that others set: of the pod, or of Dask's --lifetime. At
+    `recycle.lifetime.max` nothing ends, unless it is a walltime: see `with_walltimes`.
+    """
+    left_s = 0.0
+    if worker.ends_in_s > 0:
+        left_s = max(IMMINENT_S, worker.ends_in_s - recycle.lifetime.margin_s)
+    runs = own_tasks(worker, effective_quotas(worker, recycle).tasks)
+    if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
+        # Exact limits count what is assigned, too: that is on its way already.
+        given = worker.use.runs + (worker.processing if recycle.tasks.exact else 0)
+        fitting = max(1, given + math.floor(min(left_s / expected_s, 1e9)))
+        runs = min(runs, fitting) if runs else fitting
+    return Limit(runs, left_s)
+
+
+def profile_of(recycle: GroupRecycle, workers: Sequence[ObservedWorker]) -> Profile:
+    """
+    The rules that the workers of one group share.
+
+    The youngest worker tells how long a new one will live; without it tasks that are too long for
+    every worker would wait for a new one for ever.
+    """
+    connected = (w for w in workers if w.dask_names)
+    youngest = min(connected, key=lambda w: (w.pod_age_s, w.name), default=None)
+    fresh_s = math.inf
+    if youngest is not None:
+        fresh_s = max(0.0, youngest.pod_age_s + youngest.ends_in_s - recycle.lifetime.margin_s)
+    return Profile(
+        exact=recycle.tasks.exact,
+        failures=recycle.failures.max,
+        window_s=recycle.failures.window_s,
+        patterns=recycle.failures.patterns,
+        fresh_s=fresh_s,
+        floor_s=recycle.lifetime.min_task_duration_s,
+        deviations=recycle.lifetime.deviations,
+        measure=Trait.DURATION in recycle.selection.by,
+    )

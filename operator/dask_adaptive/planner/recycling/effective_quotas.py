@@ -1,0 +1,91 @@
+"""What one worker may use: its group's quotas, its own annotations before them, less its jitter."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TypeVar
+
+from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import GroupRecycle, LifetimeQuota, Quota, QuotaNotes, TaskQuota
+
+T = TypeVar("T")
+
+
+def effective_quotas(worker: ObservedWorker, recycle: GroupRecycle) -> GroupRecycle:
+    """The quotas of a worker's group, or what its annotations say instead; without jitter."""
+    return recycle if worker.quota_notes is None else _annotated(recycle, worker.quota_notes)
+
+
+@lru_cache(maxsize=1024)
+def _annotated(recycle: GroupRecycle, notes: QuotaNotes) -> GroupRecycle:
+    def own(noted: T | None, usual: T) -> T:
+        return usual if noted is None else noted
+
+    tasks, lifetime, memory = recycle.tasks, recycle.lifetime, recycle.memory
+    soft, hard = own(notes.memory_soft, memory.soft), own(notes.memory_hard, memory.hard)
+    failures = recycle.failures
+    return replace(
+        recycle,
+        tasks=replace(tasks, max=own(notes.tasks, tasks.max)),
+        lifetime=replace(lifetime, max_s=own(notes.lifetime_s, lifetime.max_s)),
+        memory=replace(memory, soft=soft, hard=hard),
+        failures=replace(failures, max=own(notes.failures, failures.max)),
+    )
+
+
+def life_of(worker: ObservedWorker) -> str:
+    """What a worker's quotas belong to: a new pod under the same name begins with clean ones."""
+    return worker.pod_uid or worker.uid
+
+
+@lru_cache(maxsize=2**16)
+def shares(life: str) -> tuple[float, float]:
+    """Two numbers in [0, 1), of tasks and of lifetime: the same for the same life, always."""
+    drawn = blake2b(life.encode(), digest_size=8).digest()
+    return int.from_bytes(drawn[:4], "big") / 2**32, int.from_bytes(drawn[4:], "big") / 2**32
+
+
+def own_tasks(worker: ObservedWorker, quota: TaskQuota) -> int:
+    """Runs that a worker may make, less its jitter; 0: any number."""
+    if not quota.max or not quota.jitter:
+        return quota.max
+    return max(1, math.ceil(quota.max * (1 - quota.jitter * shares(life_of(worker))[0])))
+
+
+def own_lifetime_s(worker: ObservedWorker, quota: LifetimeQuota) -> float:
+    """How old a worker's pod may become, less its jitter."""
+    if not quota.jitter:
+        return quota.max_s
+    return quota.max_s * (1 - quota.jitter * shares(life_of(worker))[1])
+
+
+def has_spent(worker: ObservedWorker, recycle: GroupRecycle) -> bool:
+    """Whether a worker has used up an exact quota of tasks, and so gets no more of them."""
+    return recycle.tasks.exact and (
+        (worker.cordon is not None and worker.cordon.quota is Quota.TASKS)
+        or worker.retires_for is Reason.TASK_QUOTA
+    )
+
+
+def with_walltimes(observed: ObservedCluster, policy: Policy) -> ObservedCluster:
+    """The same cluster, where `recycle.lifetime.max` is a worker's end if it is a walltime."""
+    if not any(policy.recycle_of(g.name).lifetime.walltime for g in observed.groups):
+        return observed
+    groups = tuple(_with_walltimes(g, policy.recycle_of(g.name)) for g in observed.groups)
+    return replace(observed, groups=groups)
+
+
+def _with_walltimes(group: ObservedGroup, recycle: GroupRecycle) -> ObservedGroup:
+    if not recycle.lifetime.walltime:
+        return group
+    workers = []
+    for worker in group.workers:
+        own_s = own_lifetime_s(worker, effective_quotas(worker, recycle).lifetime)
+        left_s = max(0.0, own_s - worker.pod_age_s)
+        workers.append(replace(worker, ends_in_s=min(left_s, worker.ends_in_s)))
+    return replace(group, workers=tuple(workers))

@@ -1,0 +1,202 @@
+"""What recycling remembers from pass to pass: of workers their use, of recycles how they went."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Action, Outcome, Plan, Restart, Retire
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import RecyclePast
+from dask_adaptive.planner.number.capacity import arrival_s
+from dask_adaptive.planner.recycling.anomalies import Sample, growth, with_sample
+from dask_adaptive.planner.recycling.budgets import HOUR_S
+from dask_adaptive.planner.recycling.effective_quotas import life_of
+from dask_adaptive.planner.recycling.quotas import (
+    SOFT_LINES,
+    Number,
+    QuotaContext,
+    SoftMemory,
+    alike,
+    paced_over_s,
+)
+
+#: Passes that follow each other faster than this say nothing of a pace.
+SHORTEST_S = 1.0
+
+#: A replacement that did not come is not asked for again for longer than this.
+LONGEST_S = 3600.0
+
+#: What people asked for is not counted by maxPerHour.
+_ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED, Reason.DRIFTED})
+
+_NOTHING = RecyclePast()
+
+
+def remember_recycles(
+    past: Past, observed: ObservedCluster, policy: Policy, decided: Plan,
+    outcomes: Sequence[Outcome], *, now: float,
+) -> Past:  # fmt: skip
+    """The past with what recycles need of this pass, and without workers that are gone."""
+    workers = {w.name: w for g in observed.groups for w in g.workers}
+    done = [outcome.action for outcome in outcomes if outcome.done]
+    replaced = [a for a in done if isinstance(a, Retire) and a.reason.replaces]
+    begun, counted = _begun(past, workers, replaced)
+    aborted, aborts = _aborted(past, policy, decided, workers, now=now)
+    if any(a.worker in decided.floors and a.worker not in decided.waiting for a in replaced):
+        aborted, aborts = {}, {}  # its replacement is there: they can be made (again)
+    kept = remember_quotas(past.recycle, observed, policy, now=now)
+    automatic = [now for reason in begun if reason not in _ASKED]
+    since = past.recycle.surging_since
+    waiting = decided.waiting - decided.aborting.keys()
+    return replace(
+        past,
+        seen=frozenset(n for n, w in workers.items() if w.is_connected or n in past.seen),
+        floors=dict(decided.floors),
+        aborts=aborts,
+        counted=counted,
+        restarted=_restarted(past, workers, done),
+        recycle=replace(
+            kept,
+            begun=(*(at for at in kept.begun if now - at < HOUR_S), *automatic),
+            totals=Counter(begun) + Counter(kept.totals),
+            surging_since={name: since.get(name, now) for name in waiting},
+            aborted=aborted,
+            ready_s=arrival_s(past.recycle.ready_s, past, workers.values()),
+        ),
+    )
+
+
+def _begun(
+    past: Past, workers: Mapping[str, ObservedWorker], replaced: Sequence[Retire]
+) -> tuple[list[Reason], dict[str, str]]:
+    """Why recycles began in this pass: each pod's is counted once, however often it is tried."""
+    reasons = []
+    counted = {n: pod for n, pod in past.counted.items() if n in workers}
+    for action in replaced:
+        life = life_of(workers[action.worker]) if action.worker in workers else ""
+        if counted.get(action.worker) != life:
+            counted[action.worker] = life
+            reasons.append(action.reason)
+    return reasons, counted
+
+
+def _aborted(
+    past: Past, policy: Policy, decided: Plan, workers: Mapping[str, ObservedWorker], *, now: float
+) -> tuple[dict[str, tuple[float, str]], dict[str, int]]:
+    """Back-offs, twice as long each time, whichever worker it is that waits in vain."""
+    known = past.recycle.aborted
+    aborted = {n: a for n, a in known.items() if n in workers and a[0] > now}
+    aborts = {n: count for n, count in past.aborts.items() if n in workers}
+    count = max(past.aborts.values(), default=0)
+    for name in decided.aborting.keys() & workers.keys():
+        first_s = policy.recycle_of(workers[name].group).strategy.ready_timeout_s
+        until = now + min(first_s * 2 ** min(count, 12), LONGEST_S)
+        aborted[name], aborts[name] = (until, decided.aborting[name]), count + 1
+    return aborted, aborts
+
+
+def _restarted(
+    past: Past, workers: Mapping[str, ObservedWorker], done: Sequence[Action]
+) -> dict[str, str]:
+    """Whose pods we have deleted, as long as the scheduler still shows the old processes."""
+    leaving = {n for n, w in workers.items() if w.retiring}
+    kept = {n: pod for n, pod in past.restarted.items() if n in leaving}
+    return kept | {a.worker: a.pod_uid for a in done if isinstance(a, Restart)}
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is known of workers that are still there."""
+
+    above_since: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
+    growth: dict[str, float] = field(default_factory=dict)
+    pace: dict[str, tuple[float, int, float]] = field(default_factory=dict)
+
+
+def remember_quotas(
+    past: RecyclePast, observed: ObservedCluster, policy: Policy, *, now: float
+) -> RecyclePast:
+    """
+    The past with what quotas need of this observation, and without workers that are gone.
+
+    `ready_s` is not measured here: that takes knowledge of what was waited for.
+    """
+    kept = _Kept()
+    for group in observed.groups:
+        at = QuotaContext(policy.recycle_of(group.name), past, now)
+        workers = [w for w in group.workers if w.dask_names and not w.is_deleting]
+        for own, same in alike(workers, at):
+            limits = [(line, line.use(own), line.allowed(own.recycle)) for line in SOFT_LINES]
+            lines = [line for line in limits if line[2] < math.inf]
+            for worker in same:
+                _keep(kept, worker, own, lines)
+    return replace(
+        past,
+        above_since=kept.above_since,
+        samples=kept.samples,
+        growth=kept.growth,
+        pace=kept.pace,
+    )
+
+
+def _keep(
+    kept: _Kept,
+    worker: ObservedWorker,
+    at: QuotaContext,
+    lines: Sequence[tuple[SoftMemory, Number, float]],
+) -> None:
+    life, past = life_of(worker), at.past
+    known = past.pace.get(life)
+    kept.pace[life] = _pace(known, worker, over_s=paced_over_s(past), now=at.now)
+    if known is None or worker.use.runs < known[1]:
+        past = _NOTHING  # another process, though maybe in the same pod: its memory began anew
+    for line, use, limit in lines:
+        if use(worker) >= limit:
+            key = line.key(worker)
+            kept.above_since[key] = past.above_since.get(key, at.now)
+    if math.isfinite(at.recycle.memory.leak_rate):
+        _keep_samples(kept, worker, at, past)
+
+
+def _pace(
+    known: tuple[float, int, float] | None, worker: ObservedWorker, *, over_s: float, now: float
+) -> tuple[float, int, float]:
+    """When it last worked, its runs by then, and runs a second while it has tasks."""
+    runs = worker.use.runs
+    if known is None:
+        return now, runs, runs / worker.pod_age_s if worker.pod_age_s > 0 else 0.0
+    at, before, pace = known
+    if now - at < SHORTEST_S:
+        return known
+    if runs == before and not worker.processing:
+        return known  # it rests: `TaskRuns` says for how long its pace counts
+    if runs < before or now - at > over_s:
+        return now, runs, pace  # another process, or a rest: what lies between was no work
+    weight = 1 - math.exp((at - now) / over_s)
+    pace += weight * ((runs - before) / (now - at) - pace)
+    # An average that begins at nothing comes too late for a worker that is spent within seconds.
+    is_young = 0 < worker.pod_age_s < 3 * over_s
+    return now, runs, max(pace, runs / worker.pod_age_s) if is_young else pace
+
+
+def _keep_samples(
+    kept: _Kept, worker: ObservedWorker, at: QuotaContext, past: RecyclePast
+) -> None:  # fmt: skip
+    life, quota = life_of(worker), at.recycle.memory
+    window_s = quota.leak_window_s
+    before = past.samples.get(life, ())
+    samples = with_sample(before, at.now, worker.use.unmanaged_bytes, window_s=window_s)
+    kept.samples[life] = samples
+    if samples is before:
+        grows = past.growth.get(life, 0.0)
+    else:
+        grows = growth(samples, window_s=window_s, notable=quota.leak_rate)
+    if grows > 0:
+        kept.growth[life] = grows

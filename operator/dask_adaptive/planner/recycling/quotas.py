@@ -1,0 +1,620 @@
+"""
+The quotas: one rule for each reason to replace a worker, and all that is known of it.
+
+A rule says what a worker has used and what its limit is, when it is due, and how that is written.
+What goes over all quotas (who is due, metrics, `explain`, whether a drain still has its reason)
+goes over the one table `RULES`. When a worker is replaced, and how many at once: `select`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+from dask_adaptive import DOMAIN
+from dask_adaptive.model.amounts import format_bytes, format_duration
+from dask_adaptive.model.observed import ObservedGroup, ObservedWorker
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import (
+    GroupRecycle,
+    Measure,
+    Quota,
+    QuotaNotes,
+    QuotaUse,
+    RecyclePast,
+)
+from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.recycling.anomalies import Outlier, find_outliers
+from dask_adaptive.planner.recycling.effective_quotas import (
+    effective_quotas,
+    has_spent,
+    life_of,
+    own_lifetime_s,
+    own_tasks,
+)
+
+#: Seconds over which the pace of a worker is averaged at least.
+PACE_S = 10.0
+
+#: Of those that are due, but for urgent ones, they go first.
+_FIRST = (Reason.FAILURES, Reason.RECYCLE_REQUESTED)
+
+#: As much as is shown of a failure's text.
+SHOWN = 120
+
+Workers = Sequence[ObservedWorker]
+Number = Callable[[ObservedWorker], float]
+
+_NO_NOTES, _NO_PAST, _NO_PACE = QuotaNotes(), RecyclePast(), (0.0, 0, 0.0)
+
+_PROCESS, _UNMANAGED = attrgetter("use.process"), attrgetter("use.unmanaged")
+_GPU = attrgetter("use.gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class RecycleCandidate:
+    """A worker that is to be replaced, now or soon, if budgets and windows allow it."""
+
+    worker: str
+    reason: Reason
+    message: str  # the quota and its use, in words
+    ratio: float = 1.0  # use of the quota; 1: used up
+    is_over: bool = True  # False: will be within the time that a new worker takes
+    is_urgent: bool = False  # windows and minAge do not hold it
+    is_manual: bool = False  # maxPerHour does not count it
+    #: It gets no more tasks, whatever is decided: to hold it back would save no capacity.
+    is_spent: bool = False
+    rest: tuple[RecycleCandidate, ...] = ()  # what else it is due for, if that is not allowed
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaContext:
+    """What a rule may look at besides the worker."""
+
+    recycle: GroupRecycle  # as `effective_quotas` gives it, but for jitter
+    past: RecyclePast = _NO_PAST
+    now: float = 0.0
+    at: float = 0.0  # seconds since 1970
+    restart_at: float = -math.inf  # pods made before are replaced
+    expected_s: float = 0.0  # of the longest unfinished task
+    outliers: Mapping[str, Outlier] = field(default_factory=dict)
+
+
+def alike(
+    workers: Workers, at: QuotaContext
+) -> Iterator[tuple[QuotaContext, list[ObservedWorker]]]:
+    """Workers by what their annotations say, each time with the quotas that hold for them."""
+    by_notes: dict[QuotaNotes | None, list[ObservedWorker]] = defaultdict(list)
+    for worker in workers:
+        by_notes[worker.quota_notes].append(worker)
+    for same in by_notes.values():
+        yield replace(at, recycle=effective_quotas(same[0], at.recycle)), same
+
+
+class QuotaRule:
+    """
+    One reason to replace a worker; most often, that a number has come to its limit.
+
+    Attributes:
+        quota: What is rationed; None: nothing, so no use is shown.
+        is_urgent: Neither windows nor minAge hold it back.
+        used, allowed: Where the number is in a worker, and its limit in `Recycle`.
+        words: The message when it is over its limit, and when it will be soon; what stands in
+            braces is in `figures`.
+        shown: Use and limit for `explain`; None: one look at a worker does not tell its use.
+    """
+
+    quota: Quota | None = None
+    reason: Reason
+    is_urgent = False
+    used: attrgetter[float]
+    allowed: attrgetter[float]
+    words = "", ""
+    shown: tuple[str, str] | None = None
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        """What a worker may use; infinite: it has no such quota."""
+        return self.allowed(at.recycle)
+
+    def lowest(self, workers: Workers, at: QuotaContext) -> float:
+        """The lowest limit that any of these workers may have, which are alike and have one."""
+        return self.limit(workers[0], at)
+
+    def use(self, at: QuotaContext) -> Number:
+        """Gives what a worker has used."""
+        return self.used
+
+    def soon(self, at: QuotaContext) -> Number:
+        """Gives what it will have used when a replacement that is asked for now is there."""
+        return self.use(at)
+
+    def ratio(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        """The part of its limit that a worker has used. Asked only where it has one."""
+        return self.use(at)(worker) / max(self.limit(worker, at), 1e-9)
+
+    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
+        """Whether a worker could be due by this rule, however little it has used so far."""
+        return self.limit(worker, at) < math.inf
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        return {"use": self.use(at)(worker), "limit": self.limit(worker, at)}
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        """Why a worker is due by this rule, or None if it is not."""
+        limit, use = self.limit(worker, at), self.use(at)(worker)
+        is_over, ratio = use >= limit, use / max(limit, 1e-9)
+        if not is_over and self.soon(at)(worker) < limit:
+            return None
+        message = self.words[not is_over].format(**self.figures(worker, at))
+        return RecycleCandidate(worker.name, self.reason, message, ratio, is_over, self.is_urgent)
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        """
+        Those that may be due, and the one of the highest use: a cheap look at many that are alike.
+
+        Only they are judged. It may name too many, never too few.
+        """
+        if not workers or not self.applies(workers[0], at):
+            return ()
+        line, use, soon = self.lowest(workers, at), self.use(at), self.soon(at)
+        first = max(workers, key=use)
+        if line < self.limit(first, at):  # with jitter another may have used more of a lower limit
+            least = line * self.ratio(first, at)
+            close = [w for w in workers if use(w) >= least]
+            first = max(close, key=lambda w: self.ratio(w, at), default=first)
+        elif soon is use and use(first) < line:
+            return (first,)
+        return [w for w in workers if soon(w) >= line or w is first]
+
+
+class TaskRuns(QuotaRule):
+    quota, reason = Quota.TASKS, Reason.TASK_QUOTA
+    used = attrgetter("use.runs")
+    words = "{use:,} tasks run ({source})", "will soon have run {limit:,} tasks ({source})"
+    shown = "{use:,} tasks run", "{limit:,}"
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return own_tasks(worker, at.recycle.tasks) or math.inf
+
+    def lowest(self, workers: Workers, at: QuotaContext) -> float:
+        return at.recycle.tasks.max * (1 - at.recycle.tasks.jitter)
+
+    def soon(self, at: QuotaContext) -> Number:
+        paces, ready_s, over_s = at.past.pace, at.past.ready_s, paced_over_s(at.past)
+        is_exact = at.recycle.tasks.exact
+
+        def runs(worker: ObservedWorker) -> float:
+            seen_at, _, pace = paces.get(life_of(worker), _NO_PACE)
+            # A short rest changes nothing. Of a long one nobody knows the end, and a replacement
+            # that came too early would stand beside it all the while.
+            is_resting = not worker.processing and at.now - seen_at > over_s
+            more = (0.0 if is_resting else pace * ready_s) + is_exact * worker.processing
+            return worker.use.runs + more
+
+        return runs
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        found, is_spent = super().judge(worker, at), has_spent(worker, at.recycle)
+        if is_spent and worker.use.runs < self.limit(worker, at) < math.inf:
+            # What is left of its quota is assigned.
+            message = worker.cordon.message if worker.cordon else ""
+            return RecycleCandidate(worker.name, self.reason, message, is_spent=True)
+        return replace(found, is_spent=True) if found and is_spent else found
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        figures, maximum = super().figures(worker, at), str(at.recycle.tasks.max)
+        source = _source("tasks", _notes_of(worker).tasks, maximum, str(figures["limit"]))
+        return {**figures, "source": source}
+
+
+class TasksThatFit(QuotaRule):
+    """The quota of tasks that is computed from the time a worker has left."""
+
+    reason = Reason.TASK_QUOTA
+
+    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
+        return at.recycle.tasks.from_walltime
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        return [w for w in workers if w.ends_in_s < math.inf]
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        expected_s, left_s = at.expected_s, worker.ends_in_s - at.recycle.lifetime.margin_s
+        is_on = at.recycle.tasks.from_walltime and expected_s > 0
+        if not is_on or left_s - at.past.ready_s >= expected_s:
+            return None
+        message = "no other task fits before it ends (recycle.tasks.fromWalltime)"
+        ratio = 2 * expected_s / (expected_s + max(left_s, 0.0))
+        is_over, is_spent = left_s < expected_s, has_spent(worker, at.recycle)
+        return RecycleCandidate(
+            worker.name, self.reason, message, ratio, is_over, is_spent=is_spent
+        )
+
+
+class PodAge(QuotaRule):
+    quota, reason = Quota.LIFETIME, Reason.LIFETIME
+    used = attrgetter("pod_age_s")
+    words = "is older than {own} ({source})", "will soon be older than {own} ({source})"
+    shown = "{age} old", "{own}"
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return own_lifetime_s(worker, at.recycle.lifetime)
+
+    def lowest(self, workers: Workers, at: QuotaContext) -> float:
+        return at.recycle.lifetime.max_s * (1 - at.recycle.lifetime.jitter)
+
+    def soon(self, at: QuotaContext) -> Number:
+        ready_s = at.past.ready_s
+        return lambda worker: worker.pod_age_s + ready_s
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        own, noted = format_duration(self.limit(worker, at)), _notes_of(worker).lifetime_s
+        source = _source("lifetime", noted, format_duration(at.recycle.lifetime.max_s), own)
+        return {"age": format_duration(worker.pod_age_s), "own": own, "source": source}
+
+
+class EndOfLife(QuotaRule):
+    """An end that others have set: its pod's deadline, an annotation, Dask's own --lifetime."""
+
+    quota, reason = Quota.LIFETIME, Reason.LIFETIME
+    shown = "ends in {left}", "{margin} before its end"
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return at.recycle.lifetime.margin_s if worker.ends_in_s < math.inf else math.inf
+
+    def ratio(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        """How much of its life it has behind it, up to its margin."""
+        left_s = max(0.0, worker.ends_in_s - at.recycle.lifetime.margin_s)
+        return worker.pod_age_s / (worker.pod_age_s + left_s) if left_s else 1.0
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        left = format_duration(max(0.0, worker.ends_in_s))
+        return {"left": left, "margin": format_duration(at.recycle.lifetime.margin_s)}
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        return [w for w in workers if w.ends_in_s < math.inf or w.too_short]
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        margin_s, ready_s = at.recycle.lifetime.margin_s, at.past.ready_s
+        left_s, ratio = worker.ends_in_s - margin_s, 1.0
+        if left_s <= 0:
+            message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
+            ratio = 1 - left_s
+        elif worker.too_short:
+            message = "a task waits that it is not expected to finish before it ends"
+        elif left_s <= at.expected_s + ready_s:
+            # The last task that fits is done by then, and the replacement is to be there.
+            message = "it ends soon, and has no time for any task that waits or runs"
+            ratio = ready_s / (ready_s + left_s)
+        else:
+            return None
+        is_over = left_s <= 0 or worker.too_short
+        return RecycleCandidate(worker.name, self.reason, message, ratio, is_over, is_urgent=True)
+
+
+class SoftMemory(QuotaRule):
+    """Memory that has been above a soft line for long; the past knows since when, by `key`."""
+
+    quota, reason = Quota.MEMORY, Reason.MEMORY_SOFT
+    allowed, for_s = attrgetter("memory.soft"), attrgetter("memory.for_s")
+    field = "recycle.memory.soft"
+    shown = "{what} {use:.0%}", "soft {limit:.0%} for {within}"
+
+    def key(self, worker: ObservedWorker) -> str:
+        return life_of(worker)
+
+    def is_unmanaged(self, at: QuotaContext) -> bool:
+        return at.recycle.memory.measure is Measure.UNMANAGED
+
+    def use(self, at: QuotaContext) -> Number:
+        return _UNMANAGED if self.is_unmanaged(at) else _PROCESS
+
+    def name(self, at: QuotaContext) -> str:
+        return "unmanaged memory" if self.is_unmanaged(at) else "its process's memory"
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        what = "unmanaged" if self.is_unmanaged(at) else "process"
+        within = format_duration(self.for_s(at.recycle))
+        return {**super().figures(worker, at), "what": what, "within": within}
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        found, for_s = super().judge(worker, at), self.for_s(at.recycle)
+        left_s = at.past.above_since.get(self.key(worker), at.now) + for_s - at.now
+        if found is None or left_s > at.past.ready_s:
+            return None
+        since = f"for over {format_duration(for_s)}" if left_s <= 0 else "for long"
+        line = f"{self.limit(worker, at):.0%} of the limit"
+        message = f"{self.name(at)} has been above {line} {since} ({self.field})"
+        return replace(found, message=message, is_over=left_s <= 0)
+
+
+class SoftGpuMemory(SoftMemory):
+    quota, reason = Quota.GPU_MEMORY, Reason.GPU_MEMORY
+    allowed, for_s = attrgetter("gpu_memory.soft"), attrgetter("gpu_memory.for_s")
+    field = "recycle.gpuMemory.soft"
+    shown = "{use:.0%}", "soft {limit:.0%} for {within}"
+
+    def key(self, worker: ObservedWorker) -> str:
+        return f"{life_of(worker)} gpu"
+
+    def use(self, at: QuotaContext) -> Number:
+        return _GPU
+
+    def name(self, at: QuotaContext) -> str:
+        return "GPU memory"
+
+
+class HardMemory(QuotaRule):
+    quota, reason, is_urgent = Quota.MEMORY, Reason.MEMORY_HARD, True
+    used, allowed = _PROCESS, attrgetter("memory.hard")
+    words = "its process takes {level:.0f}% of its memory (recycle.memory.hard)", ""
+    shown = "process {use:.0%}", "hard {limit:.0%}"
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        use, limit = self.use(at)(worker), self.limit(worker, at)
+        # In steps of 5 %, or each breath that a worker takes would be news.
+        return {"use": use, "limit": limit, "level": max(limit * 100, math.floor(use * 20) * 5)}
+
+
+class HardGpuMemory(HardMemory):
+    quota, reason = Quota.GPU_MEMORY, Reason.GPU_MEMORY
+    used, allowed = _GPU, attrgetter("gpu_memory.hard")
+    words = "{level:.0f}% of GPU memory is taken (recycle.gpuMemory.hard)", ""
+    shown = "{use:.0%}", "hard {limit:.0%}"
+
+
+class MemoryLeak(QuotaRule):
+    quota, reason = Quota.MEMORY, Reason.MEMORY_LEAK
+    allowed = attrgetter("memory.leak_rate")
+    words = "unmanaged memory grows by {use} an hour (recycle.memory.leakRate {limit})", ""
+
+    def use(self, at: QuotaContext) -> Number:
+        return lambda worker: at.past.growth.get(life_of(worker), 0.0)
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        return {
+            "use": format_bytes(self.use(at)(worker)),
+            "limit": format_bytes(self.limit(worker, at)),
+        }
+
+
+class FailureCount(QuotaRule):
+    quota, reason = Quota.FAILURES, Reason.FAILURES
+    used = attrgetter("use.failures")
+    words = "{use:,} runs failed within {within} ({source})", ""
+    shown = "{use:,} runs failed", "{limit:,} within {within}"
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return at.recycle.failures.max or math.inf
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        quota, noted = at.recycle.failures, _notes_of(worker).failures
+        source = _source("failures", noted, str(quota.max), str(quota.max))
+        within = format_duration(quota.window_s)
+        return {**super().figures(worker, at), "within": within, "source": source}
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        found, cordon = super().judge(worker, at), worker.cordon
+        if found is None and cordon and cordon.quota is Quota.FAILURES and self.applies(worker, at):
+            # The failure for which the agent has cordoned it is out of the window by now.
+            return RecycleCandidate(worker.name, self.reason, cordon.message)
+        return found
+
+
+class FailurePattern(FailureCount):
+    words = 'a task failed with "{text}" (recycle.failures.patterns)', ""
+    shown = "{found} was found", "any of {patterns} patterns"
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return 1.0 if at.recycle.failures.patterns else math.inf
+
+    def use(self, at: QuotaContext) -> Number:
+        return _matches
+
+    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+        text, patterns = worker.use.match, len(at.recycle.failures.patterns)
+        found = "one" if text else "none"
+        return {"text": " ".join(text.split())[:SHOWN], "found": found, "patterns": patterns}
+
+
+class StandsOut(QuotaRule):
+    """It is far from the rest of its group, by what it takes for the same work."""
+
+    reason = Reason.OUTLIER
+
+    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
+        return bool(at.recycle.selection.by)
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        return [w for w in workers if w.name in at.outliers]
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        found = at.outliers.get(worker.name)
+        return found and RecycleCandidate(worker.name, self.reason, found.message, found.ratio)
+
+
+class Requested(QuotaRule):
+    """Somebody wants this worker replaced; the two rules below are alike."""
+
+    reason = Reason.RECYCLE_REQUESTED
+
+    def wish(self, worker: ObservedWorker, at: QuotaContext) -> str:
+        """Empty: nobody wants it."""
+        asked = worker.recycle_asked
+        return f"its replacement was requested: {asked}" if asked else ""
+
+    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
+        return bool(self.wish(worker, at))
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        return [w for w in workers if w.recycle_asked]
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        wish = self.wish(worker, at)
+        return RecycleCandidate(worker.name, self.reason, wish, is_manual=True) if wish else None
+
+
+class RestartedGroup(Requested):
+    reason = Reason.RESTART_REQUESTED
+
+    def wish(self, worker: ObservedWorker, at: QuotaContext) -> str:
+        is_older = at.at - worker.pod_age_s < at.restart_at
+        return "its pod was made before spec.restartAt" if is_older else ""
+
+    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
+        return at.restart_at > -math.inf
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        return workers if at.restart_at > -math.inf else ()
+
+
+class Drifted(Requested):
+    reason = Reason.DRIFTED
+
+    def wish(self, worker: ObservedWorker, at: QuotaContext) -> str:
+        differs = worker.drift if at.recycle.drift else ""
+        return f"differs from its worker group: {differs}" if differs else ""
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        return [w for w in workers if w.drift]
+
+
+SOFT_LINES = (SoftMemory(), SoftGpuMemory())
+
+RULES: tuple[QuotaRule, ...] = (
+    TaskRuns(), TasksThatFit(), PodAge(), EndOfLife(), SOFT_LINES[0], HardMemory(), MemoryLeak(),
+    SOFT_LINES[1], HardGpuMemory(), FailurePattern(), FailureCount(), StandsOut(), Requested(),
+    RestartedGroup(), Drifted(),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What the quotas say of one group."""
+
+    due: tuple[RecycleCandidate, ...] = ()  # one for each worker, by reason and use: a total order
+    uses: tuple[QuotaUse, ...] = ()  # the highest use of each quota that the group has
+
+
+def assess(context: PassContext, group: ObservedGroup) -> Assessment:
+    """
+    Find the workers of a group that are due, and how far its quotas are used.
+
+    Those that drain are assessed like any other; those that are not connected, or being deleted,
+    are never due.
+    """
+    workers = [w for w in group.workers if w.dask_names and not w.is_deleting]
+    observed, policy = context.observed, context.policy
+    recycle = policy.recycle_of(group.name)
+    begins_at = math.inf if policy.restart_at is None else policy.restart_at
+    at = QuotaContext(
+        recycle=recycle,
+        past=context.past.recycle,
+        now=context.now,
+        at=observed.at,
+        restart_at=begins_at if begins_at <= observed.at else -math.inf,
+        expected_s=observed.scheduler.expected_s,
+        outliers=find_outliers(workers, recycle.selection),
+    )
+    due: dict[str, list[RecycleCandidate]] = defaultdict(list)
+    uses: dict[Quota, tuple[float, str]] = {}
+    for own, same in alike(workers, at):
+        cordoned = [w for w in same if w.cordon is not None]  # may be due whatever they have used
+        others = [w for w in same if w.cordon is None]
+        for rule, worker in ((r, w) for r in RULES for w in (*r.near(others, own), *cordoned)):
+            if (candidate := rule.judge(worker, own)) is not None:
+                due[worker.name].append(candidate)
+            if rule.quota is not None and rule.applies(worker, own):
+                used = (-rule.ratio(worker, own), worker.name)
+                uses[rule.quota] = min(used, uses.get(rule.quota, used))
+    return Assessment(
+        tuple(sorted(map(_first_of, due.values()), key=_urgency)),
+        tuple(QuotaUse(group.name, q, -uses[q][0], uses[q][1]) for q in Quota if q in uses),
+    )
+
+
+def _first_of(found: Sequence[RecycleCandidate]) -> RecycleCandidate:
+    """
+    Of the reasons for which one worker is due the one that the fewest rules hold back.
+
+    What is over goes before what will be, then what no window holds, then what people ask for.
+    """
+    if len(found) == 1:
+        return found[0]
+    first, *others = sorted(
+        found,
+        key=lambda c: (not c.is_over, not c.is_urgent, not c.is_manual, _rank(c), -c.ratio,
+                       c.reason.value),
+    )  # fmt: skip
+    return replace(first, rest=tuple(others))
+
+
+def _urgency(candidate: RecycleCandidate) -> tuple[int, float, str]:
+    return _rank(candidate), -candidate.ratio, candidate.worker
+
+
+def _rank(candidate: RecycleCandidate) -> int:
+    """Among those that are urgent, or those that are not."""
+    if candidate.is_urgent:
+        return int(candidate.reason is Reason.LIFETIME)
+    return _FIRST.index(candidate.reason) if candidate.reason in _FIRST else len(_FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLine:
+    """How far one worker has used up one quota, for people who ask `explain`."""
+
+    quota: Quota
+    used: str
+    limit: str
+    ratio: float  # 1: used up
+
+
+def quota_lines(worker: ObservedWorker, recycle: GroupRecycle) -> tuple[QuotaLine, ...]:
+    """Every quota that holds for a worker, but those whose use takes many looks to tell."""
+    at, lines = QuotaContext(effective_quotas(worker, recycle)), []
+    for rule in RULES:
+        if rule.quota is not None and rule.shown is not None and rule.applies(worker, at):
+            used, limit = (text.format(**rule.figures(worker, at)) for text in rule.shown)
+            lines.append(QuotaLine(rule.quota, used, limit, rule.ratio(worker, at)))
+    return tuple(lines)
+
+
+def still_applies(worker: ObservedWorker, recycle: GroupRecycle, policy: Policy) -> bool:
+    """
+    Whether a worker could still be replaced for the reason for which it drains.
+
+    Its use of the quota does not count: memory falls, and failures are forgotten, as it drains.
+    """
+    restart_at = -math.inf if policy.restart_at is None else policy.restart_at
+    at = QuotaContext(effective_quotas(worker, recycle), restart_at=restart_at)
+    return any(r.applies(worker, at) for r in RULES if r.reason is worker.retires_for)
+
+
+def paced_over_s(past: RecyclePast) -> float:
+    """
+    Over how long the pace of a worker is averaged: what is so old counts for a third.
+
+    Not less than a replacement takes, or one finished run would be taken for several to come.
+    """
+    return max(PACE_S, past.ready_s)
+
+
+def _notes_of(worker: ObservedWorker) -> QuotaNotes:
+    return worker.quota_notes or _NO_NOTES
+
+
+def _matches(worker: ObservedWorker) -> float:
+    return 1.0 if worker.use.match else 0.0
+
+
+def _source(name: str, noted: float | None, maximum: str, own: str) -> str:
+    """Where a limit comes from."""
+    if noted is not None:
+        return f"annotation {DOMAIN}/recycle-{name}: {own}"
+    said = f"recycle.{name}.max {maximum}"
+    return said if own == maximum else f"{said}, less its jitter: {own}"
