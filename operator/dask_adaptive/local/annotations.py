@@ -1,4 +1,4 @@
-"""What people say about single workers of a rehearsal: `pin` for this machine, without kubectl."""
+"""Annotations of single workers in a rehearsal: `pin` for this machine, without kubectl."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dask_adaptive.model.amounts import lifts, pin_end, read_instant
 from dask_adaptive.model.observed import ManualPin
-from dask_adaptive.model.pins import lifts, pin_end, read_instant
 
 #: Names the rehearsal's directory to the script that runs in it.
 ENVIRONMENT = "DASK_ADAPTIVE_REHEARSAL"
@@ -24,7 +24,7 @@ class Annotations:
         self._file = directory / "annotations.json"
 
     def manual_pin(self, worker: str, max_s: float) -> ManualPin | None:
-        """What the file says of a worker now, read as an annotation of its pod would be."""
+        """Read a worker's pin, as an annotation of its pod would be read."""
         said = self._read().get(worker, {}).get("pin")
         if said is None or lifts(said["value"]):
             return None
@@ -33,7 +33,7 @@ class Annotations:
         return ManualPin(left_s, said["reason"], problem) if left_s > 0 else None
 
     def recycle_asked(self, worker: str, pod_created_at: float) -> str:
-        """Who wants the worker's pod replaced; empty: nobody, or it has been replaced since."""
+        """Says who wants the worker's pod replaced; empty: nobody, or it has been replaced."""
         said = self._read().get(worker, {}).get("recycle")
         if said is None:
             return ""

@@ -34,7 +34,7 @@ OTHERS_LEFT = "others left"
 #: Where the cluster is; None: on this machine, in a rehearsal.
 NAMESPACE = os.environ.get("DASK_ADAPTIVE_DEMO_NAMESPACE")
 
-#: How long any act may wait for the cluster; a demo that hangs is worse than one that fails.
+#: The longest that an act waits for the cluster; a demo that hangs is worse than one that fails.
 PATIENCE_S = 180.0
 
 
@@ -102,13 +102,13 @@ def burst(client: Client) -> Burst:
 
 
 def shuffle(client: Client, frame: Any, load: Burst) -> tuple[list[str], Any]:
-    say("Act 2: a P2P shuffle begins on three workers, and the other load falls away.")
+    say("Act 2: a P2P shuffle begins on three workers, and the burst ends.")
     chosen = names(client)[:3]
     # Submitted while everybody is busy: none of the three can be idle, and leave, before that.
     future = client.compute(frame, workers=chosen, allow_other_workers=False)
     load.until("the shuffle's tasks at their workers", lambda: has_other_tasks(client))
     say(f"  All {load.end()} tasks of the burst are done.")
-    until("the shuffle to begin", lambda: all(pins(client, name) for name in chosen))
+    until("the shuffle to begin", lambda: all(sources_of_pins(client, name) for name in chosen))
     until("others to leave", lambda: len(names(client)) <= 3)
     assert set(chosen) <= set(names(client)), "a worker of the running shuffle left"
     say(f"  Down to {len(names(client))} workers while it runs; its own three are pinned.")
@@ -116,12 +116,12 @@ def shuffle(client: Client, frame: Any, load: Burst) -> tuple[list[str], Any]:
 
 
 def has_other_tasks(client: Client) -> bool:
-    """Whether workers have tasks that are not of the burst."""
+    """Tells whether workers have tasks that are not of the burst."""
     return any(not str(key).startswith("burst") for w in client.processing().values() for key in w)
 
 
 def shuffled() -> Any:
-    """A shuffle that lasts until `OTHERS_LEFT` is set; a dataframe of rows and sums."""
+    """Build a shuffle that lasts until `OTHERS_LEFT` is set; its result has rows and sums."""
     import dask.dataframe as dd
     import pandas as pd
 
@@ -145,7 +145,7 @@ def pinned(client: Client, chosen: list[str], future: Any) -> None:
     keep = chosen[-1]
     say("Act 3: one of the three is pinned by hand; then the shuffle ends.")
     pin(keep, "10m")
-    until("the pin", lambda: any(text.startswith("manual") for text in pins(client, keep)))
+    until("the pin", lambda: "manual" in sources_of_pins(client, keep))
     say(f"  pinned: {keep}")
     distributed.Event(OTHERS_LEFT, client=client).set()
     found = future.result()
@@ -165,9 +165,8 @@ def unpinned(client: Client, kept: str) -> None:
     say(f"  {took:.1f} s later the cluster is at its minimum.")
 
 
-def pins(client: Client, worker: str) -> list[str]:
-    """Who claims a worker, in sentences, as the agent says."""
-    return [text for row in asked(client, worker) for text in row["pins"]]
+def sources_of_pins(client: Client, worker: str) -> list[str]:
+    return [pin["source"] for row in asked(client, worker) for pin in row["held_by"]]
 
 
 def asked(client: Client, worker: str) -> Any:

@@ -1,42 +1,44 @@
-"""A scheduler, worker processes and the loop that governs them, started and ended together."""
+"""
+A scheduler, worker processes and the loop that governs them, started and ended together; and a
+script that runs in it while people watch.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
+import shlex
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Protocol
 
-from dask_adaptive.local.platform import LocalPlatform
-from dask_adaptive.local.scheduler import LocalScheduler
+from rich.console import Console
+from rich.live import Live
+
+from dask_adaptive.local.annotations import ENVIRONMENT
+from dask_adaptive.local.processes import LocalPlatform, LocalScheduler, Machine
 from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.environment import of_scheduler, of_worker
-from dask_adaptive.model.history import KEPT, Decision
+from dask_adaptive.loop.tracing import TraceFile
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
+from dask_adaptive.model.plan import KEPT, Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import GroupBounds
+from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
+from dask_adaptive.rehearse import demo
+from dask_adaptive.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
 from dask_adaptive.scheduler.link import Link, connect
 
 #: Passes come faster than in a cluster: a rehearsal is watched by a person.
 PASS_S = 0.5
-
-
-class Watcher(Protocol):
-    """Who follows a rehearsal: the live view, the recorder, a test."""
-
-    def saw(self, result: PassResult) -> None: ...
-
-    def happened(self, event: Event) -> None: ...
 
 
 class _Reporter:
@@ -70,48 +72,34 @@ class Rehearsal:
             `scheduler.config` is what the scheduler starts with.
         directory: For logs, annotations and worker directories; must exist.
         watchers: Told of each pass and each event.
-        capacity, nthreads, memory_limit, groups, walltime_s, nanny: As `LocalPlatform` takes them.
         initial: Workers that the cluster starts with, as `spec.worker.replicas` says.
         inject: Whether the scheduler preloads the agent.
         attach: Whether the loop may attach it to a scheduler that runs without.
         port: Of the scheduler; 0 takes a free one.
         timeout_s: For each call to the scheduler.
-        python: The interpreter of scheduler and workers: another release of distributed.
     """
 
     def __init__(
         self,
         policy: Policy,
         directory: Path,
+        machine: Machine,
         *,
         watchers: tuple[Watcher, ...] = (),
-        capacity: int = 64,
-        nthreads: int = 1,
-        memory_limit: str = "1GiB",
-        groups: tuple[str, ...] = (),
         initial: int = 0,
         inject: bool = True,
         attach: bool = True,
         port: int = 0,
         timeout_s: float = 5.0,
-        python: str = sys.executable,
-        walltime_s: float = math.inf,
-        nanny: bool = False,
     ) -> None:
         self.policy, self.key = policy, ClusterKey("local", policy.cluster)
-        self._directory, self._watchers = directory, watchers
-        self._local = {
-            "capacity": capacity, "nthreads": nthreads, "memory_limit": memory_limit,
-            "groups": groups, "python": python, "walltime_s": walltime_s, "nanny": nanny,
-            "env": of_worker(policy.scheduler, os.environ).variables if inject else {},
-            "manual_max_s": lambda: self.policy.pins.manual_max_s,
-        }  # fmt: skip
-        self._initial = initial
-        self._attach, self._timeout_s = attach, timeout_s
+        self._directory, self._machine, self._watchers = directory, machine, watchers
+        self._worker_env = of_worker(policy.scheduler, os.environ).variables if inject else {}
+        self._initial, self._attach, self._timeout_s = initial, attach, timeout_s
         # As the webhook does: what the shell says already counts, and without injection nothing.
         variables = of_scheduler(policy.scheduler, os.environ).variables if inject else {}
         self.scheduler = LocalScheduler(
-            directory, port=port, inject=inject, python=python, env=variables
+            directory, port=port, inject=inject, python=machine.python, env=variables
         )
         self.platform: LocalPlatform
         self.link: Link
@@ -123,7 +111,7 @@ class Rehearsal:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What the loops of this rehearsal have decided, oldest first; the last ones only."""
+        """The last decisions of this rehearsal's loops, oldest first."""
         return tuple(self._reporter.decisions)
 
     @property
@@ -132,8 +120,10 @@ class Rehearsal:
 
     async def __aenter__(self) -> Rehearsal:
         await self.scheduler.start()
-        local = dict(self._local)
-        self.platform = LocalPlatform(self.key, self._directory, self.address, **local)  # type: ignore[arg-type]
+        self.platform = LocalPlatform(
+            self.key, self._directory, self.address, self._machine, env=self._worker_env,
+            manual_max_s=lambda: self.policy.pins.manual.max_duration_s,
+        )  # fmt: skip
         await self.platform.set_replicas(self.key.default_group, self._initial)
         self.start_loop()
         return self
@@ -146,6 +136,11 @@ class Rehearsal:
         finally:
             await self.platform.close()
             await self.scheduler.process.end()
+
+    def say(self, line: str) -> None:
+        """Pass a line on to all watchers."""
+        for watcher in self._watchers:
+            watcher.said(line)
 
     def start_loop(
         self,
@@ -188,3 +183,122 @@ class Rehearsal:
                 for watcher in self._watchers:
                     watcher.saw(result)
             await asyncio.sleep(PASS_S)
+
+
+#: After the script, workers get their idleTimeout and this much more to leave.
+SETTLE_S = 20.0
+
+
+class _Tracing(Watcher):
+    """Writes the load of each pass; a trace holds nothing of what was done."""
+
+    def __init__(self, file: TraceFile) -> None:
+        self._file = file
+
+    def saw(self, result: PassResult) -> None:
+        self._file.write(result.observed)
+
+
+def rehearse(
+    policy: Policy, script: Sequence[str], directory: Path, machine: Machine, *, name: str,
+    plain: bool, trace: Path | None = None, svg: Path | None = None,
+) -> tuple[int, RehearsalFigures]:  # fmt: skip
+    """
+    Run a script (path and arguments; empty: the demo) under a policy, watched on standard output.
+
+    Args:
+        name: Of the policy's file.
+        trace: Where what was to do is written, for `simulate`; None: nowhere.
+        svg: Where a picture of it is written; None: nowhere.
+
+    Returns:
+        The script's exit code, and the figures that were shown.
+    """
+    console, page = Console(), Page(f"rehearsal of {name}")
+    figures, picture = RehearsalFigures(_default(policy).maximum), Picture(page)
+    run = [sys.executable, *(script or [str(demo.__file__)])]
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        watchers: list[Watcher] = [figures, page]
+        if console.is_terminal and not plain:
+            live = Live(console=console, get_renderable=lambda: page, refresh_per_second=4)
+            stack.enter_context(live)
+        else:
+            watchers.append(PlainView(console))
+        if svg is not None:
+            watchers.append(picture)
+        if trace is not None:
+            trace.unlink(missing_ok=True)
+            watchers.append(_Tracing(stack.enter_context(TraceFile(trace, every_s=PASS_S))))
+        rehearsal = Rehearsal(
+            policy,
+            directory,
+            machine,
+            watchers=tuple(watchers),
+            initial=min(1, _default(policy).maximum),  # as dask-kubernetes' own examples do
+        )
+        code = asyncio.run(_rehearse(rehearsal, directory, run, figures))
+    console.print(figures.table())
+    if svg is not None:
+        picture.write(svg, shlex.join(["dask-adaptive", "rehearse", name, *script]), figures)
+    return code, figures
+
+
+async def _rehearse(
+    rehearsal: Rehearsal, directory: Path, run: Sequence[str], figures: RehearsalFigures
+) -> int:
+    async with rehearsal:
+        rehearsal.say(f"scheduler at {rehearsal.address}")
+        rehearsal.say(f"dashboard at {rehearsal.scheduler.dashboard}")
+        for line in missing_here(rehearsal.policy):
+            rehearsal.say(line)
+        code = await _run_script(run, rehearsal, directory)
+        if code == 0:
+            await _until_settled(rehearsal, figures)
+        return code
+
+
+def missing_here(policy: Policy) -> list[str]:
+    """Name the worker groups of a policy that a rehearsal does not have, in sentences."""
+    return [
+        f"worker group {bounds.name} is not here: a rehearsal has only the default one, and tasks"
+        f" that need a worker of {bounds.name} wait"
+        for bounds in policy.bounds(_default(policy).name)[1:]
+    ]
+
+
+def _default(policy: Policy) -> GroupBounds:
+    return policy.bounds(ClusterKey("local", policy.cluster).default_group)[0]
+
+
+async def _run_script(run: Sequence[str], rehearsal: Rehearsal, directory: Path) -> int:
+    env = {
+        **os.environ,
+        "DASK_SCHEDULER_ADDRESS": rehearsal.address,
+        "PYTHONUNBUFFERED": "1",
+        ENVIRONMENT: str(directory),
+    }
+    script = await asyncio.create_subprocess_exec(
+        *run, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    assert script.stdout is not None
+    try:
+        async for line in script.stdout:
+            rehearsal.say(line.decode(errors="replace").rstrip())
+            rehearsal.raise_if_broken()
+        return await script.wait()
+    finally:
+        if script.returncode is None:
+            script.send_signal(signal.SIGTERM)
+            await script.wait()
+
+
+async def _until_settled(rehearsal: Rehearsal, figures: RehearsalFigures) -> None:
+    """Give idle workers the time to leave, so that the figures tell of it."""
+    default = _default(rehearsal.policy)
+    limit_s, least = default.idle_timeout_s + SETTLE_S, default.minimum
+    for _ in range(int(limit_s / 0.2)):
+        rehearsal.raise_if_broken()
+        if figures.present <= least:
+            return
+        await asyncio.sleep(0.2)

@@ -1,87 +1,78 @@
-"""Runs as people see them on a terminal: a table of figures, and charts made of blocks."""
+"""Runs as people see them: a table and charts of blocks on a terminal, or a picture."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dask_adaptive.model.duration import format_duration
-from dask_adaptive.simulate.figures import Figures
-from dask_adaptive.simulate.replay import Point
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.simulate.replay import Figures, Point, Run
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 #: Rows and columns of a chart.
 HEIGHT, WIDTH = 5, 72
 
-#: What is drawn: its name, its colour, and its number at a point.
+#: Curves: name, colour, and the number at a point.
 CURVES: tuple[tuple[str, str, Callable[[Point], int]], ...] = (
     ("workers", "green", lambda p: p.present),
     ("tasks to do", "yellow", lambda p: p.unfinished),
 )
 
+#: Rows of the table: what a figure is called, and how it reads; empty: there is nothing to say.
+_ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("workers at most", lambda f: str(f.peak)),
+    ("worker-seconds", lambda f: f"{f.worker_s:.0f}"),
+    ("cost", lambda f: "" if f.cost is None else f"{f.cost:.2f}"),
+    ("makespan", lambda f: format_duration(f.makespan_s)),
+    (
+        "mean wait of a task",
+        lambda f: "" if f.mean_wait_s is None else format_duration(f.mean_wait_s),
+    ),
+    ("changes of direction", lambda f: str(f.turns)),
+    ("redone tasks", lambda f: "" if f.redone is None else str(f.redone)),
+    ("not done at the end", lambda f: str(f.unfinished or "")),
+)
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One column of the table, and its charts."""
 
-    title: str
-    figures: Figures
-    points: tuple[Point, ...]
-
-
-def draw(console: Console, shown: Sequence[Shown]) -> None:
+def draw(console: Console, runs: Sequence[Run]) -> None:
     """Draw runs side by side: figures in one table, charts with one scale below each other."""
-    console.print(table_of(shown))
-    lasted_s = max(s.points[-1].t for s in shown)
+    console.print(table_of(runs))
+    lasted_s = max(run.points[-1].t for run in runs)
     for name, colour, value in CURVES:
-        top = max((value(p) for s in shown for p in s.points), default=0)
-        for s in shown:
+        top = max((value(p) for run in runs for p in run.points), default=0)
+        for run in runs:
             console.print()
-            console.print(Text(f"{name}: {s.title}", style="bold"))
-            console.print(Text("\n".join(chart(s.points, value, top, lasted_s)), style=colour))
+            console.print(Text(f"{name}: {run.title}", style="bold"))
+            console.print(Text("\n".join(chart(run.points, value, top, lasted_s)), style=colour))
 
 
-def table_of(shown: Sequence[Shown]) -> Table:
+def table_of(runs: Sequence[Run]) -> Table:
+    """Render the figures of runs side by side, without rows that are empty for all."""
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for s in shown:
-        table.add_column(s.title, justify="right")
-    for name, *cells in rows_of([s.figures for s in shown]):
-        is_broken = name.startswith("redone") and any(c not in ("0", "") for c in cells)
-        table.add_row(name, *cells, style="bold red" if is_broken else "")
+    for run in runs:
+        table.add_column(run.title, justify="right")
+    for name, cell in _ROWS:
+        cells = [cell(run.figures) for run in runs]
+        is_broken = name == "redone tasks" and any(c not in ("0", "") for c in cells)
+        if any(cells):
+            table.add_row(name, *cells, style="bold red" if is_broken else "")
     return table
-
-
-def rows_of(figures: Sequence[Figures]) -> list[tuple[str, ...]]:
-    """Name and values of each figure, in words; a row that is empty for all is left out."""
-    rows: list[tuple[str, ...]] = [
-        ("workers at most", *(str(f.peak) for f in figures)),
-        ("worker-seconds", *(f"{f.worker_s:.0f}" for f in figures)),
-        ("cost", *("" if f.cost is None else f"{f.cost:.2f}" for f in figures)),
-        ("makespan", *(format_duration(f.makespan_s) for f in figures)),
-        (
-            "mean wait of a task",
-            *("" if f.mean_wait_s is None else format_duration(f.mean_wait_s) for f in figures),
-        ),
-        ("changes of direction", *(str(f.turns) for f in figures)),
-        ("redone tasks", *("" if f.redone is None else str(f.redone) for f in figures)),
-        ("not done at the end", *(str(f.unfinished) if f.unfinished else "" for f in figures)),
-    ]
-    return [row for row in rows if any(row[1:])]
 
 
 def chart(
     points: Sequence[Point], value: Callable[[Point], int], top: int, lasted_s: float
 ) -> list[str]:
     """One curve as lines of blocks, with its scale; `top` and `lasted_s` are the scales' ends."""
-    values = columns(points, value, lasted_s)
+    values = _columns(points, value, lasted_s)
     label = max(len(str(top)), 1)
     lines = []
     for row in range(HEIGHT - 1, -1, -1):
@@ -94,7 +85,7 @@ def chart(
     return lines
 
 
-def columns(points: Sequence[Point], value: Callable[[Point], int], lasted_s: float) -> list[int]:
+def _columns(points: Sequence[Point], value: Callable[[Point], int], lasted_s: float) -> list[int]:
     """The highest value in each of `WIDTH` equal spans of time: no peak is lost."""
     found = [0] * WIDTH
     scale = WIDTH / max(lasted_s, 1e-9)
@@ -110,3 +101,39 @@ def _block(value: int, top: int, row: int) -> str:
         return _BLOCKS[0]
     eighths = math.ceil(value / top * HEIGHT * 8) - row * 8
     return _BLOCKS[min(max(eighths, 0), 8)]
+
+
+class PlotUnavailable(RuntimeError):
+    """matplotlib, which is an extra, is not installed; the message says how to install it."""
+
+
+def plot(runs: Sequence[Run], path: Path) -> None:
+    """
+    Write a picture; its name says which kind. The same runs give the same bytes.
+
+    Raises:
+        PlotUnavailable: matplotlib is missing.
+        OSError: The file can't be written.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as exc:
+        raise PlotUnavailable(
+            "a picture needs matplotlib: pip install 'dask-adaptive[plot]'"
+        ) from exc
+    # Names of parts of an SVG are random otherwise.
+    with matplotlib.rc_context({"svg.hashsalt": "dask-adaptive"}):
+        figure: Any = Figure(figsize=(9, 6), layout="constrained")
+        axes = figure.subplots(len(CURVES), 1, sharex=True)
+        for axis, (name, _, value) in zip(axes, CURVES, strict=True):
+            for run in runs:
+                times, values = [p.t for p in run.points], [value(p) for p in run.points]
+                axis.step(times, values, where="post", label=run.title)
+            axis.set_ylabel(name)
+            axis.set_ylim(bottom=0)
+            axis.grid(alpha=0.3)
+        axes[0].legend()
+        axes[-1].set_xlabel("seconds")
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
+        figure.savefig(path, metadata=metadata)

@@ -1,28 +1,177 @@
-"""Worker groups as processes on this machine, with the manners of upstream's Deployments."""
+"""
+Child processes of a rehearsal: a Dask scheduler with the agent preloaded, and worker groups with
+the manners of upstream's Deployments.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
+import os
 import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from dask_adaptive.deadline import timeout
 from dask_adaptive.local.annotations import Annotations
-from dask_adaptive.local.process import Process
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import PlatformGroup, PlatformView, PlatformWorker
+from dask_adaptive.model.observed import ObservedGroup, PlatformView, PlatformWorker
+
+#: After SIGTERM, how long a process may take before it is killed.
+PATIENCE_S = 5.0
+
+
+async def start_child(
+    command: Sequence[str], log: Path, env: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Start a process with these further variables, whose output goes to a file."""
+    with log.open("ab") as file:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, **env},
+            start_new_session=True,  # a Ctrl-C at the terminal is for us to pass on
+        )
+
+
+class Process:
+    """A child process whose output goes to a file. Only ever signals the pid it started itself."""
+
+    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str]) -> None:
+        self._command, self._log, self._env = list(command), log, dict(env)
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._child = await start_child(self._command, self._log, self._env)
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._child is None or self._child.returncode is not None
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process if it still runs."""
+        if self._child is not None and self._child.returncode is None:
+            self._child.send_signal(number)
+
+    async def wait(self) -> int:
+        """The exit code, once there is one."""
+        assert self._child is not None
+        return await self._child.wait()
+
+    async def end(self, patience_s: float = PATIENCE_S) -> None:
+        """SIGTERM, then SIGKILL; returns when the process is gone."""
+        if self.has_ended:
+            return
+        self.send(signal.SIGTERM)
+        try:
+            async with timeout(patience_s):
+                await self.wait()
+        except asyncio.TimeoutError:
+            self.send(signal.SIGKILL)
+            await self.wait()
+
+    def log_tail(self, lines: int = 20) -> str:
+        if not self._log.exists():
+            return ""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+
+#: Time in which a scheduler must listen; imports are slow on a busy machine.
+START_S = 60.0
+
+
+class LocalScheduler:
+    """
+    `dask scheduler` on the loopback interface.
+
+    Args:
+        directory: For its log and the file that says where it listens.
+        port: 0 takes a free one; a fixed one lets workers find a scheduler that is started again.
+        inject: Preload the agent, as the webhook does in a cluster.
+        python: The interpreter, and with it the release of distributed.
+        env: Further variables, as the webhook sets them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        inject: bool = True,
+        python: str = sys.executable,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._file = directory / "scheduler.json"
+        preload = {"DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_adaptive_agent.preload"}
+        self.process = Process(
+            [
+                python, "-m", "distributed.cli.dask_scheduler",
+                "--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0",
+                "--scheduler-file", str(self._file),
+            ],
+            log=directory / "scheduler.log",
+            env={**preload, **env} if inject else env,
+        )  # fmt: skip
+        self.address = ""
+        self.dashboard = ""
+
+    async def start(self) -> None:
+        """
+        Start, or start again, and wait until it listens.
+
+        Raises:
+            RuntimeError: It ended or said nothing in time; the message holds the end of its log.
+        """
+        self._file.unlink(missing_ok=True)
+        await self.process.start()
+        for _ in range(int(START_S / 0.05)):
+            if self.process.has_ended:
+                break
+            if (said := self._read()) is not None:
+                self.address = said["address"]
+                port = said.get("services", {}).get("dashboard")
+                self.dashboard = f"http://127.0.0.1:{port}/status" if port else ""
+                return
+            await asyncio.sleep(0.05)
+        raise RuntimeError(f"the scheduler did not start:\n{self.process.log_tail()}")
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            return json.loads(self._file.read_text())  # type: ignore[no-any-return]
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None  # not written, or half written
+
 
 #: Pause before a worker that died is started again, as kubelet does for a crashed container.
 RESTART_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a cluster gets of this machine."""
+
+    capacity: int = 64  # workers that there is room for; others wait, like unschedulable pods
+    nthreads: int = 1  # of each worker, as `dask worker` takes it
+    memory_limit: str = "1GiB"
+    python: str = sys.executable  # the interpreter: another release of distributed
+    groups: tuple[str, ...] = ()  # worker groups beside the default one
+    walltime_s: float = math.inf  # then a worker is killed, as by a batch system; another comes
+    nanny: bool = False  # starts a worker again that takes too much memory
 
 
 @dataclass
@@ -60,13 +209,7 @@ class LocalPlatform:
         key: Names the cluster; its default worker group exists from the start.
         directory: For logs, and the annotations file.
         address: Of the scheduler.
-        capacity: Workers this machine has room for; further ones wait, like unschedulable pods.
-        nthreads, memory_limit: As `dask worker` takes them.
-        python: The interpreter of the workers.
         manual_max_s: The longest that an annotation may pin, as the policy says now.
-        groups: Further worker groups, by name.
-        walltime_s: A worker is killed when it is so old, as by a batch system; another comes.
-        nanny: Whether each worker has a nanny, which starts it again when it takes too much memory.
         env: Further variables of the workers.
     """
 
@@ -75,23 +218,15 @@ class LocalPlatform:
         key: ClusterKey,
         directory: Path,
         address: str,
+        machine: Machine,
         *,
-        capacity: int = 64,
-        nthreads: int = 1,
-        memory_limit: str = "1GiB",
-        groups: tuple[str, ...] = (),
-        python: str = sys.executable,
         manual_max_s: Callable[[], float] = lambda: math.inf,
-        walltime_s: float = math.inf,
-        nanny: bool = False,
         env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._key, self._directory, self._address = key, directory, address
-        self._capacity, self._nthreads, self._memory_limit = capacity, nthreads, memory_limit
-        self._groups = {name: _Group() for name in (key.default_group, *groups)}
-        self._python, self._manual_max_s, self._walltime_s = python, manual_max_s, walltime_s
-        self._nanny = "--nanny" if nanny else "--no-nanny"
-        self._env = dict(env)
+        self._machine, self._capacity = machine, machine.capacity
+        self._groups = {name: _Group() for name in (key.default_group, *machine.groups)}
+        self._manual_max_s, self._env = manual_max_s, dict(env)
         self._numbers = itertools.count(1)
         self._ending = set[asyncio.Task[None]]()
         self._uid = uuid.uuid4().hex
@@ -103,7 +238,7 @@ class LocalPlatform:
             return PlatformView(found=False)
         return PlatformView(
             groups=tuple(
-                PlatformGroup(n, g.replicas, threads=self._nthreads)
+                ObservedGroup(n, g.replicas, handled=g.replicas, threads=self._machine.nthreads)
                 for n, g in self._groups.items()
             ),
             workers=tuple(self._view(w) for g in self._groups.values() for w in g.workers.values()),
@@ -147,11 +282,11 @@ class LocalPlatform:
         return next(g.workers[worker].process for g in self._groups.values() if worker in g.workers)
 
     def log_of(self, worker: str) -> str:
-        """What a worker has written, whether or not it still exists."""
+        """Read the log of a worker, whether or not it still exists."""
         return (self._directory / f"{worker}.log").read_text(errors="replace")
 
     def resize(self, capacity: int) -> None:
-        """From now on this machine has room for so many workers; those that wait start."""
+        """Set the number of workers that there is room for, and start those that waited."""
         self._capacity = capacity
         self._fill()
 
@@ -176,18 +311,18 @@ class LocalPlatform:
             pod_created_at=worker.pod_created_at,
             ends_in_s=min(
                 self.annotations.ends_in_s(worker.name),
-                worker.pod_created_at + self._walltime_s - time.time(),
+                worker.pod_created_at + self._machine.walltime_s - time.time(),
             ),
             recycle_asked=self.annotations.recycle_asked(worker.name, worker.pod_created_at),
         )
 
     def _create(self, group: str, row: _Group) -> None:
-        name = f"{group}-worker-{next(self._numbers)}"
+        name, machine = f"{group}-worker-{next(self._numbers)}", self._machine
         command = [
-            self._python, "-m", "distributed.cli.dask_worker", self._address,
-            "--name", name, "--nthreads", str(self._nthreads), "--memory-limit", self._memory_limit,
-            self._nanny, "--no-dashboard", "--death-timeout", "60",
-            "--local-directory", str(self._directory),
+            machine.python, "-m", "distributed.cli.dask_worker", self._address, "--name", name,
+            "--nthreads", str(machine.nthreads), "--memory-limit", machine.memory_limit,
+            "--nanny" if machine.nanny else "--no-nanny", "--no-dashboard",
+            "--death-timeout", "60", "--local-directory", str(self._directory),
         ]  # fmt: skip
         log = self._directory / f"{name}.log"
         process = Process(command, log=log, env={**self._env, "DASK_WORKER_NAME": name})
@@ -217,7 +352,7 @@ class LocalPlatform:
 
     async def _ended(self, worker: _Worker) -> None:
         """Wait for the end of a process, which comes with its walltime at the latest."""
-        left_s = worker.pod_created_at + self._walltime_s - time.time()
+        left_s = worker.pod_created_at + self._machine.walltime_s - time.time()
         try:
             async with timeout(None if left_s == math.inf else max(0.0, left_s)):
                 await worker.process.wait()

@@ -1,4 +1,4 @@
-"""A cluster in simulated time: tasks on threads, and workers that come, idle and go."""
+"""A Dask cluster in simulated time: tasks on threads, and workers that come, work and go."""
 
 from __future__ import annotations
 
@@ -12,111 +12,119 @@ from functools import partial
 
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.simulate.load import UNKNOWN_S, Arrival, Load, Withdrawal
-from dask_adaptive_agent.lots import Lots
+from dask_adaptive.model.recycle import Limits
+from dask_adaptive.simulate.workload import UNKNOWN_S, Arrival, Withdrawal, Workload
+from dask_adaptive_agent.demand.arrivals import Batches
 
-#: From the call that deletes a worker until it is seen gone, and from the call that asks for one
-#: until it exists: upstream's operator makes tens of Deployments a second.
-API_S = 0.5
+#: From the call that deletes a worker until the API server shows it no more.
+DELETE_S = 0.5
 
-#: How long the agent needs to empty a worker that runs nothing. Results are not modelled.
+#: Time that the agent needs to empty a worker that runs nothing. Results are not modelled.
 DRAIN_S = 0.5
 
 
 @dataclass(slots=True)
 class Worker:
-    """One worker, from being asked for until it is gone."""
+    """One worker, from its Deployment's creation to its end."""
 
     name: str
     uid: str
     group: str
     made_at: float
     threads: int
-    life: int = 0  # counts up when its process is another
+    pod: int = 0  # counts up when its pod is replaced
+    pod_at: float = 0.0
+    process: int = 0  # counts up when its process ends
     connected_at: float = math.inf
     idle_since: float = math.inf
     running: dict[int, str] = field(default_factory=dict)  # prefix by number of the run
-    runs: int = 0
+    runs: int = 0  # of this process
     leaving: Leaving = Leaving.NO
     leaving_reason: Reason | None = None
-    going: bool = False
+    is_cordoned: bool = False  # it has had all runs that its quota allows
+    deleting: bool = False
     is_stuck: bool = False  # there is no room for it
 
     @property
     def is_here(self) -> bool:
-        """Whether its scheduler knows it."""
-        return self.connected_at < math.inf and not self.going
+        """Tells whether its scheduler knows it."""
+        return self.connected_at < math.inf and not self.deleting
+
+    @property
+    def serves(self) -> bool:
+        return self.is_here and self.leaving is Leaving.NO
 
     @property
     def takes_tasks(self) -> bool:
-        is_free = self.leaving is Leaving.NO and len(self.running) < self.threads
-        return self.is_here and is_free
+        return self.serves and not self.is_cordoned and len(self.running) < self.threads
 
 
-#: How long the n-th worker of a group takes to connect, in seconds.
+#: Seconds until the n-th worker of a group connects; infinite: it never does.
 Startup = Callable[[str, int], float]
 
 
-class World:
+class SimulatedCluster:
     """
-    What a platform and a scheduler would show. Everything in it happens by `advance`.
+    Kubernetes, dask-kubernetes, a scheduler and its agent. Time passes in `advance` alone.
 
     Args:
-        load: What is to be done.
         startup: How long workers take to come.
         threads: Of one worker, by group.
         capacity: Workers that there is room for; the others wait for it. None: any number.
+        handle_s: How long dask-kubernetes takes to act on a change of `replicas`.
+        drain_s: How long the agent takes to empty a worker once its tasks are done.
     """
 
     def __init__(
-        self, load: Load, startup: Startup, threads: Mapping[str, int],
-        *, capacity: int | None = None,
+        self, workload: Workload, startup: Startup, threads: Mapping[str, int], *,
+        capacity: int | None = None, handle_s: float = 0.0, drain_s: float = DRAIN_S,
     ) -> None:  # fmt: skip
-        self.load, self._startup, self._threads = load, startup, threads
-        self._capacity = math.inf if capacity is None else capacity
+        self.workload, self.startup, self._threads = workload, startup, threads
+        self.capacity = math.inf if capacity is None else capacity
+        self._handle_s, self._drain_s = handle_s, drain_s
         self.now = 0.0
         self.workers: dict[str, Worker] = {}
         self.replicas: dict[str, int] = dict.fromkeys(threads, 0)
+        self.handled = dict(self.replicas)  # what dask-kubernetes has acted on
         self.ready: Counter[str] = Counter()
         self.waiting: Counter[str] = Counter()
-        self.done: Counter[str] = Counter(load.done)
-        self.finished = self.redone = 0
-        self.lots = Lots()
-        self.is_deleted = False
+        self.done: Counter[str] = Counter(workload.done)
+        self.finished = 0
+        self.redone = 0  # runs that ended with their worker's process
+        self.killed = 0  # workers that dask-kubernetes chose to remove
         self.lost = 0  # tasks that came when the cluster had been deleted
+        self.batches = Batches()
+        self.is_deleted = False
         self.last_work_at = 0.0  # when the last task so far finished
-        self.busy_s = 0.0  # thread-seconds of runs that finished
         self.waited_s = 0.0  # task-seconds in the queue
+        self._limits = Limits()
         self._owed: Counter[str] = Counter()  # released before they had come
         self._queue: list[tuple[int, int, str]] = []  # prefixes with ready tasks, next first
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._number = itertools.count(1)
         self._made: Counter[str] = Counter()
-        self._releases = iter(load.releases)
+        self._releases = iter(workload.releases)
         self._release = next(self._releases, None)
         self._starts: dict[int, tuple[float, str]] = {}  # of runs: when, which worker
-        for arrival in load.arrivals:
-            self._at(arrival.at, partial(self._arrive, arrival))
-        for withdrawal in load.withdrawals:
+        for arrival in workload.arrivals:
+            self._at(arrival.at, partial(self.arrive, arrival))
+        for withdrawal in workload.withdrawals:
             self._at(withdrawal.at, partial(self._withdraw, withdrawal))
+
+    # Observing it.
 
     @property
     def unfinished(self) -> int:
         return self.ready.total() + self.waiting.total() + len(self._starts)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all that comes has come, and is done."""
-        return not self.unfinished and not any(a.at > self.now for a in self.load.arrivals[-1:])
-
     def of(self, group: str) -> Iterator[Worker]:
         return (w for w in self.workers.values() if w.group == group)
 
     def mean_s(self, prefix: str) -> float | None:
-        """As the scheduler has measured it so far."""
-        if self.done[prefix] > self.load.done.get(prefix, 0):
-            return self.load.duration_s[prefix]
-        return self.load.known.get(prefix)
+        """The mean duration that the scheduler has measured so far."""
+        if self.done[prefix] > self.workload.done.get(prefix, 0):
+            return self.workload.duration_s[prefix]
+        return self.workload.known.get(prefix)
 
     def running(self) -> dict[str, tuple[int, float]]:
         """Tasks that run, by prefix, and for how long the longest of them has."""
@@ -127,51 +135,49 @@ class World:
             found[prefix] = (count + 1, max(longest, self.now - began))
         return found
 
-    def add(self, group: str, *, connected: bool = False, idle_s: float = 0.0) -> Worker:
-        """A worker that is asked for now, or that is there already."""
+    # Requests to Kubernetes.
+
+    def add(self, group: str, *, connected: bool = False) -> Worker:
+        """Create a worker; `connected`: it has been there already."""
         self._made[group] += 1
-        number = self._made[group]
-        name = f"{group}-worker-{number:04d}"
-        worker = Worker(name, f"{name}-uid", group, self.now, max(1, self._threads[group]))
+        name = f"{group}-worker-{self._made[group]:04d}"
+        threads = max(1, self._threads[group])
+        worker = Worker(name, f"{name}-uid", group, self.now, threads, pod_at=self.now)
         self.workers[name] = worker
         self.replicas.setdefault(group, 0)
         if connected:
-            self._connect(worker, 0, idle_s)
+            self._connect(worker, 0)
         else:
-            self._start(worker)
+            self.start(worker)
         return worker
 
     def set_replicas(self, group: str, replicas: int) -> None:
-        """As upstream's operator acts on it: it makes what is missing, and takes what is over."""
         self.replicas[group] = replicas
-        present = list(self.of(group))
+        if self._handle_s:
+            self._at(self.now + self._handle_s, partial(self.handle, group))
+        else:
+            self.handle(group)
+
+    def handle(self, group: str) -> None:
+        """Create missing workers and delete surplus ones, as `daskworkergroup_replica_update`."""
+        if self.handled.get(group) == self.replicas[group]:
+            return
+        replicas = self.handled[group] = self.replicas[group]
+        present = [w for w in self.of(group) if not w.deleting]
         for _ in range(replicas - len(present)):
             self.add(group)
-        for worker in present[replicas:] if replicas < len(present) else ():
+        for worker in present[replicas:]:
+            self.killed += 1
             self.delete(worker.name)  # whatever it does
-
-    def retire(self, name: str, reason: Reason, *, busy_ok: bool) -> bool:
-        """As the agent does: refused if the worker has tasks, but for one that is replaced."""
-        worker = self.workers[name]
-        if worker.running and not busy_ok:
-            return False
-        worker.leaving, worker.leaving_reason = Leaving.DRAINING, reason
-        self._drain_when_idle(worker)
-        return True
-
-    def cancel(self, name: str) -> None:
-        worker = self.workers[name]
-        worker.leaving, worker.leaving_reason = Leaving.NO, None
-        self._assign()
 
     def delete(self, name: str) -> None:
         """Its process ends now, whatever it runs; it is gone when the API server has seen to it."""
         worker = self.workers.get(name)
-        if worker is None or worker.going:
+        if worker is None or worker.deleting:
             return
         self._end_process(worker)
-        worker.going = True
-        self._at(self.now + API_S, partial(self._remove, name))
+        worker.deleting = True
+        self._at(self.now + DELETE_S, partial(self._remove, name))
 
     def delete_all(self) -> None:
         """The cluster is deleted, and all that was to be done with it."""
@@ -182,12 +188,60 @@ class World:
         self.waiting.clear()
 
     def restart(self, name: str) -> None:
-        """Its process ends, and its platform brings the next for the same worker."""
+        """Its pod is deleted, and its Deployment brings the next."""
+        worker = self.workers[name]
+        worker.pod, worker.pod_at = worker.pod + 1, self.now
+        self.crash(name)
+
+    def crash(self, name: str) -> None:
+        """Its process ends, and another one starts."""
         worker = self.workers[name]
         self._end_process(worker)
-        worker.leaving, worker.leaving_reason, worker.runs = Leaving.NO, None, 0
-        worker.made_at = self.now
-        self._start(worker)
+        worker.runs, worker.is_cordoned = 0, False
+        worker.leaving, worker.leaving_reason = Leaving.NO, None
+        self.start(worker)
+
+    # Requests to the agent.
+
+    def retire(self, name: str, reason: Reason) -> None:
+        """Begin to drain a worker: it gets no more tasks, and is empty after the last of them."""
+        worker = self.workers[name]
+        worker.leaving, worker.leaving_reason = Leaving.DRAINING, reason
+        self._drain_when_idle(worker)
+
+    def cancel(self, name: str) -> None:
+        worker = self.workers[name]
+        worker.leaving, worker.leaving_reason = Leaving.NO, None
+        self._assign()
+
+    def enforce(self, limits: Limits) -> None:
+        """Quotas of runs, as the agent keeps them between two passes."""
+        self._limits = limits
+        for worker in self.workers.values():
+            worker.is_cordoned = worker.is_cordoned and self._is_spent(worker)
+        left = limits.stops - sum(w.is_cordoned for w in self.workers.values())
+        for worker in self.workers.values():
+            is_exact = self._quota_of(worker)[1]
+            if worker.serves and not worker.is_cordoned and self._is_spent(worker):
+                worker.is_cordoned = is_exact or left > 0
+                left -= worker.is_cordoned
+        self._assign()
+
+    def _quota_of(self, worker: Worker) -> tuple[int, bool]:
+        """Runs that a process may have (0: any number), and whether none beyond may begin."""
+        limit = self._limits.workers.get(worker.name)
+        number = self._limits.others if limit is None else limit.profile
+        if number is None:
+            return 0, False
+        profile = self._limits.profiles[number]
+        return (profile.runs if limit is None else limit.runs), profile.exact
+
+    def _is_spent(self, worker: Worker) -> bool:
+        runs, is_exact = self._quota_of(worker)
+        had = worker.runs + (len(worker.running) if is_exact else 0)
+        return bool(runs) and had >= runs
+
+    # Events in time.
 
     def advance(self, until: float) -> None:
         """Let everything happen up to an instant."""
@@ -205,51 +259,56 @@ class World:
         if when < math.inf:
             heapq.heappush(self._events, (when, next(self._number), happen))
 
-    def _start(self, worker: Worker) -> None:
+    def start(self, worker: Worker) -> None:
+        """Its process connects after a while, if there is room for it."""
         others = sum(not w.is_stuck for w in self.workers.values() if w is not worker)
-        worker.is_stuck = others >= self._capacity
+        worker.is_stuck = others >= self.capacity
         if not worker.is_stuck:
-            takes_s = self._startup(worker.group, int(worker.name.rpartition("-")[2]))
-            self._at(self.now + takes_s, partial(self._connect, worker, worker.life))
+            takes_s = self.startup(worker.group, int(worker.name.rpartition("-")[2]))
+            self._at(self.now + takes_s, partial(self._connect, worker, worker.process))
 
     def _remove(self, name: str) -> None:
-        """It is gone, and its room is the next one's."""
+        """Forget a worker, and give its room to the next one."""
         self.workers.pop(name, None)
-        waiting = next((w for w in self.workers.values() if w.is_stuck and not w.going), None)
-        if waiting is not None:
-            self._start(waiting)
+        self.fill()
 
-    def _connect(self, worker: Worker, life: int, idle_s: float = 0.0) -> None:
-        if worker.going or worker.life != life:
-            return
-        worker.connected_at, worker.idle_since = self.now, self.now - idle_s
-        self._assign()
+    def fill(self) -> None:
+        """Start workers that there is room for by now."""
+        for worker in self.workers.values():
+            if worker.is_stuck and not worker.deleting:
+                self.start(worker)
+
+    def _connect(self, worker: Worker, process: int) -> None:
+        if not worker.deleting and worker.process == process:
+            worker.connected_at = worker.idle_since = self.now
+            self._assign()
 
     def _end_process(self, worker: Worker) -> None:
-        """What runs on it has to be run again: the promise that must not be broken."""
+        """Run its tasks again elsewhere: the operator promises that this never happens."""
         self.redone += len(worker.running)
         for number, prefix in worker.running.items():
             del self._starts[number]
             self._push(prefix, 1, first=True)
         worker.running.clear()
-        worker.life += 1
+        worker.process += 1
         worker.connected_at = worker.idle_since = math.inf
         self._assign()
 
     def _drain_when_idle(self, worker: Worker) -> None:
         if worker.leaving is Leaving.DRAINING and not worker.running:
-            self._at(self.now + DRAIN_S, partial(self._drained, worker))
+            self._at(self.now + self._drain_s, partial(self._drained, worker))
 
     def _drained(self, worker: Worker) -> None:
         if worker.leaving is Leaving.DRAINING and not worker.running:
             worker.leaving = Leaving.DRAINED
 
-    def _arrive(self, arrival: Arrival) -> None:
+    def arrive(self, arrival: Arrival) -> None:
+        """Tasks are submitted now."""
         if self.is_deleted:
             self.lost += arrival.ready + arrival.waiting
             return
         mean_s = self.mean_s(arrival.prefix) or UNKNOWN_S
-        self.lots.add(self.now, (arrival.ready + arrival.waiting) * mean_s)
+        self.batches.add(self.now, (arrival.ready + arrival.waiting) * mean_s)
         owed = min(self._owed[arrival.prefix], arrival.waiting)
         self._owed[arrival.prefix] -= owed
         self.waiting[arrival.prefix] += arrival.waiting - owed
@@ -257,7 +316,7 @@ class World:
         self._assign()
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
-        """Those that wait first; what runs, runs to its end."""
+        """Take away tasks, waiting ones first; those that run go on."""
         left = withdrawal.tasks
         for tasks in (self.waiting, self.ready):
             taken = min(left, tasks[withdrawal.prefix])
@@ -268,8 +327,8 @@ class World:
     def _push(self, prefix: str, tasks: int, *, first: bool = False) -> None:
         if tasks and not self.is_deleted:
             self.ready[prefix] += tasks
-            # What others wait for, and what had begun already, goes before what is new: Dask
-            # finishes what it has begun.
+            # Tasks that others wait for, and those that had begun already, go before new ones:
+            # Dask finishes what it has begun.
             heapq.heappush(self._queue, (0 if first else 1, next(self._number), prefix))
 
     def _next_prefix(self) -> str | None:
@@ -289,25 +348,26 @@ class World:
         heapq.heapify(free)
         while free and (prefix := self._next_prefix()) is not None:
             worker = self.workers[heapq.heappop(free)[1]]
-            self._run(worker, prefix)
+            self.run(worker, prefix)
             if worker.takes_tasks:
                 heapq.heappush(free, (len(worker.running) / worker.threads, worker.name))
 
-    def _run(self, worker: Worker, prefix: str) -> None:
+    def run(self, worker: Worker, prefix: str) -> None:
+        """Begin a ready task."""
         self.ready[prefix] -= 1
         number = next(self._number)
         worker.running[number] = prefix
         worker.idle_since = math.inf
+        worker.is_cordoned = self._quota_of(worker)[1] and self._is_spent(worker)
         self._starts[number] = (self.now, worker.name)
-        takes_s = self.load.duration_s[prefix]
-        self._at(self.now + takes_s, partial(self._finish, worker, number))
+        self._at(self.now + self.workload.duration_s[prefix], partial(self.finish, worker, number))
 
-    def _finish(self, worker: Worker, number: int) -> None:
+    def finish(self, worker: Worker, number: int) -> None:
+        """End a run that has not been interrupted."""
         prefix = worker.running.pop(number, None)
         if prefix is None:  # its worker was taken away
             return
-        began, _ = self._starts.pop(number)
-        self.busy_s += self.now - began
+        del self._starts[number]
         self.finished += 1
         self.done[prefix] += 1
         worker.runs += 1
@@ -315,11 +375,13 @@ class World:
         if not worker.running:
             worker.idle_since = self.now
             self._drain_when_idle(worker)
-        if (before := self._next_prefix()) is None or not worker.takes_tasks:
+        if self._next_prefix() is None or not worker.takes_tasks:
             self._assign()
         else:  # with tasks in the queue every other thread is taken
             self._get_ready()
-            self._run(worker, self._next_prefix() or before)
+            prefix = self._next_prefix()
+            assert prefix is not None
+            self.run(worker, prefix)
 
     def _get_ready(self) -> None:
         """Let tasks wait no more whose turn has come, or the next ones if nothing else can run."""
@@ -334,13 +396,10 @@ class World:
             self._push(prefix, here, first=True)
             self._release = next(self._releases, None)
         if not self.ready.total() and not self._starts:
-            self._free_stranded()
-
-    def _free_stranded(self) -> None:
-        """No release is left for them: the trace told of fewer than have come to wait."""
-        for prefix in sorted(self.waiting):
-            tasks, self.waiting[prefix] = self.waiting[prefix], 0
-            self._push(prefix, tasks)
+            # No release is left for them: the trace told of fewer than have come to wait.
+            for prefix in sorted(self.waiting):
+                tasks, self.waiting[prefix] = self.waiting[prefix], 0
+                self._push(prefix, tasks)
 
 
 def startup_of(arrived: Mapping[str, list[float]], default_s: float) -> Startup:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
-from dask_adaptive.model.demand import PrefixWork
+from dask_adaptive.model.observed import PrefixWork
 from dask_adaptive.model.trace import Sample, Trace
 
-#: How long a task of a prefix runs of which none has finished: Dask's own guess
+#: Seconds that a task of a prefix runs of which none has finished: Dask's own guess
 #: (`distributed.scheduler.unknown-task-duration`).
 UNKNOWN_S = 0.5
 
-#: In so many portions tasks get ready that did so between two samples.
+#: Tasks that got ready between two samples do so in this many portions.
 PORTIONS = 20
 
 
@@ -45,8 +46,8 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """All that is to be done."""
+class Workload:
+    """All that is to be done, and how."""
 
     arrivals: tuple[Arrival, ...]  # by time
     withdrawals: tuple[Withdrawal, ...]  # by time
@@ -61,7 +62,7 @@ class Load:
         return sum(a.ready + a.waiting for a in self.arrivals)
 
 
-def load_of(trace: Trace) -> Load:
+def workload_of(trace: Trace) -> Workload:
     """
     The work that a trace tells of.
 
@@ -69,15 +70,15 @@ def load_of(trace: Trace) -> Load:
     more. Of those that waited the trace does not say for which tasks: they are taken to get ready
     when as many tasks have finished, of all prefixes, as had finished when they really did.
     """
-    book = _Book()
+    reader = _Reader()
     for sample in trace.samples:
-        book.add(sample)
-    book.close()
+        reader.add(sample)
+    reader.close()
     first = trace.samples[0].prefixes
-    return Load(
-        arrivals=tuple(book.arrivals),
-        withdrawals=tuple(book.withdrawals),
-        releases=tuple(sorted(book.releases, key=lambda r: r.after)),
+    return Workload(
+        arrivals=tuple(reader.arrivals),
+        withdrawals=tuple(reader.withdrawals),
+        releases=tuple(sorted(reader.releases, key=lambda r: r.after)),
         duration_s=_durations(trace.samples),
         known={p.name: p.mean_s for p in first if p.mean_s is not None},
         done={p.name: p.done for p in first},
@@ -86,7 +87,7 @@ def load_of(trace: Trace) -> Load:
 
 
 def _shapes(samples: Sequence[Sample]) -> dict[str, PrefixWork]:
-    """Of each prefix the row in which most of its tasks waited: it tells most of its shape."""
+    """Pick the row of each prefix in which most tasks waited: it knows most of its shape."""
     shapes: dict[str, PrefixWork] = {}
     for prefix in (p for s in samples for p in s.prefixes):
         known = shapes.get(prefix.name)
@@ -106,44 +107,14 @@ def _durations(samples: Sequence[Sample]) -> dict[str, float]:
     return {name: max(means.get(name, longest[name]), 1e-3) for name in longest}
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """Of one prefix, at one sample."""
-
-    unfinished: int = 0
-    waiting: int = 0
-    done: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What became of one prefix from one sample to the next."""
-
-    name: str
-    before: _Seen
-    after: _Seen
-    finished: int
-
-    @property
-    def new(self) -> int:
-        """Tasks that came; negative: that were withdrawn."""
-        return self.after.unfinished + self.finished - self.before.unfinished
-
-    @property
-    def got_ready(self) -> int:
-        """Tasks that wait no more, or never did."""
-        now = self.after.unfinished - self.after.waiting + self.finished
-        return max(0, now - (self.before.unfinished - self.before.waiting))
-
-
-class _Book:
+class _Reader:
     """Compares each sample with the one before."""
 
     def __init__(self) -> None:
         self.arrivals: list[Arrival] = []
         self.withdrawals: list[Withdrawal] = []
         self.releases: list[Release] = []
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, PrefixWork] = {}
         self._last: Sample | None = None
         self._finished = 0  # since the trace began, all prefixes
 
@@ -151,62 +122,65 @@ class _Book:
         if self._last is not None and sample.session != self._last.session:
             self._lose(sample.t)
         rows = {p.name: p for p in sample.prefixes}
-        names = sorted({*rows, *self._seen})
-        changes = [self._change(name, rows.get(name), sample) for name in names]
-        finished = self._finished + sum(c.finished for c in changes)
-        for change in changes:
-            self._enter(change, sample.t, range(self._finished, finished))
-            self._seen[change.name] = change.after
+        changes = []
+        for name in sorted({*rows, *self._seen}):
+            before = self._seen.get(name) or self._before(rows[name], sample)
+            left = before.done + before.unfinished
+            done = replace(before, running=0, ready=0, waiting=0, done=left)
+            changes.append((before, rows.get(name, done)))  # no row: nothing of it is left to do
+        finished = self._finished + sum(_finished(*change) for change in changes)
+        for before, after in changes:
+            self._compare(sample.t, before, after, range(self._finished, finished))
+            self._seen[after.name] = after
         self._finished, self._last = finished, sample
 
     def close(self) -> None:
-        """What still waits when the trace ends gets ready while the rest is worked off."""
+        """Release tasks that still wait at the end, level by level, as the rest is worked off."""
         begin = self._finished
-        end = begin + sum(s.unfinished - s.waiting for s in self._seen.values())
-        levels = {p.name: p.level for p in self._last.prefixes} if self._last else {}
-        for level in sorted(set(levels.values())):
-            waiting = {n: self._seen[n].waiting for n in sorted(levels) if levels[n] == level}
-            for name, tasks in waiting.items():
-                self.releases += _portions(name, tasks, range(begin, end))
-            if tasks := sum(waiting.values()):
-                begin, end = end, end + tasks
+        end = begin + sum(s.running + s.ready for s in self._seen.values())
+        rows = sorted(self._last.prefixes if self._last else (), key=lambda p: (p.level, p.name))
+        for _, level in groupby(rows, key=lambda p: p.level):
+            waiting = [row for row in level if row.waiting]
+            for row in waiting:
+                self.releases += _portions(row.name, row.waiting, range(begin, end))
+            if waiting:
+                begin, end = end, end + sum(row.waiting for row in waiting)
 
     def _lose(self, t: float) -> None:
-        """A scheduler that starts anew knows of nothing that was to be done."""
+        """Withdraw all tasks: a scheduler that has started anew knows none of them."""
         for name, seen in sorted(self._seen.items()):
             if seen.unfinished:
                 self.withdrawals.append(Withdrawal(t, name, seen.unfinished))
         self._seen.clear()
         self._last = None
 
-    def _change(self, name: str, row: PrefixWork | None, sample: Sample) -> _Change:
-        before = self._seen.get(name)
-        if row is None:  # nothing of it is left to do
-            assert before is not None
-            after = _Seen(0, 0, before.done + before.unfinished)
-            return _Change(name, before, after, before.unfinished)
-        before = before or _Seen(done=self._done_before(row, sample))
-        after = _Seen(row.running + row.ready + row.waiting, row.waiting, row.done)
-        return _Change(name, before, after, max(0, row.done - before.done))
+    def _before(self, row: PrefixWork, sample: Sample) -> PrefixWork:
+        """Guess the row that a prefix, new in the trace, had at the sample before."""
+        done = row.done
+        if self._last is not None:
+            # Perhaps it is not new to the scheduler: no more than could be run meanwhile.
+            threads = sum(g.connected * max(g.threads, 1) for g in sample.groups)
+            meanwhile = threads * (sample.t - self._last.t) / max(row.mean_s or UNKNOWN_S, 1e-3)
+            done = max(0, row.done - round(meanwhile) - 1)
+        return PrefixWork(row.name, None, 0, 0, 0, done=done)
 
-    def _done_before(self, row: PrefixWork, sample: Sample) -> int:
-        """How many runs of a prefix that is new in the trace had finished at the sample before."""
-        if self._last is None:
-            return row.done
-        # Perhaps it is not new to the scheduler: no more than could be run meanwhile.
-        threads = sum(g.connected * max(g.threads, 1) for g in sample.groups)
-        meanwhile = threads * (sample.t - self._last.t) / max(row.mean_s or UNKNOWN_S, 1e-3)
-        return max(0, row.done - round(meanwhile) - 1)
-
-    def _enter(self, change: _Change, t: float, span: range) -> None:
-        new, got_ready = change.new, change.got_ready
-        if new < 0:
-            self.withdrawals.append(Withdrawal(t, change.name, -new))
+    def _compare(self, t: float, before: PrefixWork, after: PrefixWork, span: range) -> None:
+        finished = _finished(before, after)
+        new = after.unfinished + finished - before.unfinished
+        # Tasks that wait no more, or never did.
+        got_ready = after.running + after.ready + finished - before.running - before.ready
+        got_ready = max(0, got_ready)
         ready = min(got_ready, max(new, 0))
+        if new < 0:
+            self.withdrawals.append(Withdrawal(t, after.name, -new))
         if new > 0:
-            self.arrivals.append(Arrival(t, change.name, ready, new - ready))
-        released = min(got_ready - ready, change.before.waiting)
-        self.releases += _portions(change.name, released, span)
+            self.arrivals.append(Arrival(t, after.name, ready, new - ready))
+        released = min(got_ready - ready, before.waiting)
+        self.releases += _portions(after.name, released, span)
+
+
+def _finished(before: PrefixWork, after: PrefixWork) -> int:
+    return max(0, after.done - before.done)
 
 
 def _portions(prefix: str, tasks: int, span: range) -> Iterator[Release]:

@@ -1,0 +1,288 @@
+"""Shows a rehearsal: plain lines or a live page, the figures at its end, a picture."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import ClassVar
+
+from rich.console import Console, Group, RenderableType
+from rich.rule import Rule
+from rich.segment import Segment, Segments
+from rich.table import Table
+from rich.text import Text
+
+from dask_adaptive.loop.one_pass import PassResult
+from dask_adaptive.loop.ports import Event, EventType
+from dask_adaptive.loop.summary import worker_state
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.observed import ObservedWorker, Tally
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.actions.candidates import claims
+
+_COLOURS = {
+    "Pending": "yellow", "Active": "green", "Stopped": "yellow", "Draining": "magenta",
+    "Drained": "magenta", "Going": "red",
+}  # fmt: skip
+
+#: The figure that matters most: its name, and its value in a good rehearsal.
+_NONE_REDONE = ("redone because of us", "0")
+
+#: The id of a shuffle: its start tells it from others.
+_HASH = re.compile(r"\b([0-9a-f]{6})[0-9a-f]{10,}")
+
+
+class Watcher:
+    """Follows a rehearsal, overriding what it wants to know: a view, the figures, a test."""
+
+    def said(self, line: str) -> None:
+        """The script, or the rehearsal itself, printed a line."""
+
+    def happened(self, event: Event) -> None:
+        """The loop reported an event."""
+
+    def saw(self, result: PassResult) -> None:
+        """A pass has ended."""
+
+
+class PlainView(Watcher):
+    """One line for each thing that happens: for pipes, logs and CI."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._began, self._last = console, time.monotonic(), ""
+
+    def said(self, line: str) -> None:
+        stamp = f"{time.monotonic() - self._began:6.1f} s  "
+        self._console.print(stamp + line, highlight=False, markup=False, soft_wrap=True)
+
+    def happened(self, event: Event) -> None:
+        self.said(f"  {event.reason.value}: {_sentence(event)}")
+
+    def saw(self, result: PassResult) -> None:
+        s = result.status
+        line = f"  workers: {s.connected} connected, {s.busy} busy, {s.pinned} pinned, " + (
+            f"{s.retiring} leaving, {s.pending} pending, {s.desired} desired"
+        )
+        if s.recycled:
+            line += f", {sum(n for _, n in s.recycled)} recycled"
+        if line != self._last:
+            self._last = line
+            self.said(line)
+
+
+class Page(Watcher):
+    """Workers as rows, what the script says, and what was just done and why; rich renders it."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._began = title, time.monotonic()
+        self._result: PassResult | None = None
+        self._said: deque[str] = deque(maxlen=6)
+        self._happened: deque[tuple[str, Text]] = deque(maxlen=9)
+
+    def said(self, line: str) -> None:
+        self._said.append(line)
+
+    def happened(self, event: Event) -> None:
+        style = "red" if event.type is EventType.WARNING else "cyan"
+        text = Text.assemble((event.reason.value, style), " ", _sentence(event))
+        self._happened.append((f"{time.monotonic() - self._began:4.0f} s", text))
+
+    def saw(self, result: PassResult) -> None:
+        self._result = result
+
+    def __rich__(self) -> RenderableType:
+        if self._result is None:
+            return Group(Rule(self._title), "starting the scheduler and the first worker …")
+        happened = Table.grid(padding=(0, 1))
+        for row in self._happened:
+            happened.add_row(*row)
+        said = Text("\n".join(self._said), style="bold")
+        return Group(
+            Rule(self._title), _headline(self._result), _workers(self._result),
+            Rule("done, and why"), happened, Rule("the script"), said,
+        )  # fmt: skip
+
+
+class Picture(Watcher):
+    """The page at the moment that shows most, and the figures, as an SVG of a terminal."""
+
+    #: Fewer columns break every sentence; with more, the text is too small on a telephone.
+    COLUMNS: ClassVar = 72
+
+    def __init__(self, page: Page) -> None:
+        self._page, self._most = page, (0, 0)
+        self._segments: list[Segment] = []
+        self._console = Console(
+            width=self.COLUMNS, file=io.StringIO(), record=True, force_terminal=True,
+            color_system="truecolor", legacy_windows=False, _environ={},
+        )  # fmt: skip
+
+    def saw(self, result: PassResult) -> None:
+        """Keep the page where workers differ most in what they do; of several, the fullest."""
+        workers = [worker for group in result.observed.groups for worker in group.workers]
+        kinds = {(worker_state(w), w.processing > 0, bool(claims(w))) for w in workers}
+        if (len(kinds), len(workers)) >= self._most:
+            self._most = len(kinds), len(workers)
+            lines = self._console.render_lines(self._page)
+            self._segments = [s for line in lines for s in (*line, Segment.line())]
+
+    def write(self, path: Path, command: str, figures: RehearsalFigures) -> None:
+        self._console.print(Segments(self._segments), figures.table(), sep="\n", end="")
+        svg = self._console.export_svg(title=command, unique_id="rehearsal")
+        # The picture fetches no font from the network: the reader's own fixed-width font will do.
+        path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
+
+
+def _sentence(event: Event) -> str:
+    return f"{event.worker} {event.message}" if event.worker else event.message
+
+
+def _headline(result: PassResult) -> Text:
+    s, scheduler = result.status, result.observed.scheduler
+    text = Text(f"{s.wanted} wanted · {s.desired} desired · {s.connected} connected   ")
+    text.append(f"{scheduler.processing + scheduler.queued} tasks to do   ")
+    if scheduler.tally is not None:
+        text.append(f"{scheduler.tally.runs} runs, {scheduler.tally.redone} redone   ", "bold")
+    if s.recycled:
+        text.append(f"{sum(n for _, n in s.recycled)} recycled   ", "magenta")
+    for shuffle in scheduler.shuffles:
+        text.append(f"\nshuffle run {shuffle.run_id} on {shuffle.workers} workers", "yellow")
+    text.append(f"\n{s.reason.value}: {s.message}", style="italic")
+    return text
+
+
+def _workers(result: PassResult) -> Table:
+    table = Table(expand=True, pad_edge=False, box=None)
+    for name, kind in (("worker", "left"), ("state", "left"), ("tasks", "right"), ("idle", "right"),
+                       ("only here", "right"), ("held by", "left")):  # fmt: skip
+        table.add_column(name, justify=kind)  # type: ignore[arg-type]
+    for group in result.observed.groups:
+        for worker in group.workers:
+            table.add_row(*_cells(worker))
+    return table
+
+
+def _cells(worker: ObservedWorker) -> tuple[str | Text, ...]:
+    state = worker_state(worker)
+    return (
+        worker.name,
+        Text(state, style=_COLOURS[state]),
+        "█" * min(worker.processing, 8) + f" {worker.processing}" if worker.processing else "",
+        format_duration(worker.idle_s) if worker.is_connected and not worker.processing else "",
+        f"{worker.sole_bytes / 1e6:.1f} MB" if worker.sole_bytes >= 1e5 else "",
+        Text(_HASH.sub(r"\1…", ", ".join(sorted(claims(worker)))), style="yellow"),
+    )
+
+
+class RehearsalFigures(Watcher):
+    """
+    The figures of a rehearsal, added up pass by pass.
+
+    Args:
+        maximum: Workers of the fixed cluster that it is compared with.
+        clock: In seconds.
+    """
+
+    def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._maximum, self._clock = maximum, clock
+        self._began = self._last = clock()
+        self._rising_since: float | None = None
+        self._busy_at: dict[str, float] = {}  # when each worker had a task last
+        self.tally: Tally | None = None
+        self.recycled: tuple[tuple[Reason, int], ...] = ()  # workers replaced, by reason
+        self.present = self.peak = 0  # workers that exist; the most that were connected
+        self.worker_s = 0.0  # sum over all workers of the time each existed
+        self.to_connected_s: list[float] = []  # from load to the workers it asked for, each time
+        self.to_gone_s: list[float] = []  # from a worker's last task to its end, each worker
+
+    def saw(self, result: PassResult) -> None:
+        workers = [w for g in result.observed.groups for w in g.workers]
+        self.add(
+            present=len(workers),
+            idle_s={w.name: w.idle_s for w in workers if w.is_connected},
+            wanted=result.plan.wanted,
+            desired=result.plan.desired,
+            tally=result.observed.scheduler.tally,
+            recycled=result.status.recycled,
+        )
+
+    def add(
+        self, *, present: int, idle_s: Mapping[str, float], wanted: int, desired: int,
+        tally: Tally | None, recycled: Sequence[tuple[Reason, int]] = (),
+    ) -> None:  # fmt: skip
+        """
+        Add one moment; the time since the last one counts with the workers of then.
+
+        Args:
+            idle_s: Of each connected worker; 0 while it has a task.
+        """
+        now = self._clock()
+        self.worker_s += self.present * (now - self._last)
+        self.present, self._last = present, now
+        self.peak = max(self.peak, len(idle_s))
+        self.tally = tally or self.tally
+        self.recycled = tuple(recycled)
+        if self._rising_since is None:
+            self._rising_since = now if min(wanted, desired) > len(idle_s) else None
+        elif len(idle_s) >= desired:
+            self.to_connected_s.append(now - self._rising_since)
+            self._rising_since = None
+        for name in self._busy_at.keys() - idle_s.keys():
+            self.to_gone_s.append(now - self._busy_at.pop(name))
+        self._busy_at.update({name: now - seconds for name, seconds in idle_s.items()})
+
+    def table(self) -> RenderableType:
+        table = Table(box=None, show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
+        for name, value in self.rows():
+            table.add_row(name, value, style="bold green" if (name, value) == _NONE_REDONE else "")
+        return Group(Rule("in figures"), table)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Name and value of each figure, in words."""
+        lasted_s = self._last - self._began
+        fixed_s = self._maximum * lasted_s
+        share = self.worker_s / fixed_s if fixed_s else 0
+        rows = [
+            *self._rows_of_tasks(),
+            ("peak workers", str(self.peak)),
+            (
+                "worker-seconds, of a fixed cluster's",
+                f"{self.worker_s:.0f} of {fixed_s:.0f} ({share:.0%})",
+            ),
+            ("from load to workers connected", _spread(self.to_connected_s)),
+            ("from last task to end of a worker", _spread(self.to_gone_s)),
+            ("lasted", f"{lasted_s:.0f} s"),
+        ]
+        if self.recycled:
+            why = ", ".join(f"{count} {reason.value}" for reason, count in self.recycled)
+            rows.append(("workers recycled", why))
+        return rows
+
+    def _rows_of_tasks(self) -> list[tuple[str, str]]:
+        tally = self.tally
+        if tally is None:
+            return [("tasks", "not counted: the agent was not there")]
+        rows = [
+            ("tasks that finished", str(tally.tasks)),
+            ("runs", str(tally.runs)),
+            (_NONE_REDONE[0], str(tally.redone)),
+        ]
+        if tally.erred:
+            rows.append(("runs that raised (the script's own)", str(tally.erred)))
+        if tally.shuffles:
+            shuffles = f"{tally.shuffles}; {tally.max_shuffle_run}"
+            rows.append(("P2P shuffles; highest run id", shuffles))
+        return rows
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "never"
+    return f"median {median(values):.1f} s, {min(values):.1f} to {max(values):.1f} s"
