@@ -1,64 +1,225 @@
-"""What commands that ask Kubernetes share: options, the connection, and errors as sentences."""
+"""Connects commands to Kubernetes: kubectl's options, the connection, errors as sentences."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import functools
 import os
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import Forbidden, KubeError, NotFound, Unauthorized
+from dask_adaptive.model.amounts import parse_duration
+
+if TYPE_CHECKING:
+    from dask_adaptive.kube.api import KubeApi, KubeError
 
 NOTHING, USAGE, UNREACHABLE = 1, 2, 3
+
+_IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+#: Names to complete that do not come within these seconds do not come.
+_PATIENCE_S = 2
+
+_CONNECTION = ("kubeconfig", "context", "namespace")
 
 T = TypeVar("T")
 
 
-def kube_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that kubectl has, with kubectl's meaning."""
-    function = click.option("--context", help="Context of the kubeconfig.")(function)
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The API server and the namespace that kubectl's options name."""
+
+    kubeconfig: str | None = None  # None: KUBECONFIG, or kubectl's default
+    context: str | None = None  # None: the current one
+    chosen: str | None = None  # namespace; None: that of the context
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that kubectl would use."""
+        return self.chosen or _namespace_of(self.kubeconfig, self.context)
+
+    @property
+    def kubectl(self) -> tuple[str, ...]:
+        """kubectl, with the options that lead to the same API server."""
+        config = ("--kubeconfig", self.kubeconfig) if self.kubeconfig else ()
+        return ("kubectl", *config, *(("--context", self.context) if self.context else ()))
+
+    def ask(self, question: Callable[[KubeApi], Awaitable[T]], *, dry_run: bool = False) -> T:
+        """
+        Connect, ask, disconnect; an error ends the program with a sentence and an exit code.
+
+        Args:
+            dry_run: The API server checks all writes, and carries out none.
+        """
+        import asyncio
+
+        from dask_adaptive.kube.api import KubeApi, KubeError
+
+        async def session() -> T:
+            api = await KubeApi.connect(
+                kubeconfig=self.kubeconfig, context=self.context, dry_run=dry_run
+            )
+            try:
+                return await question(api)
+            finally:
+                await api.close()
+
+        try:
+            return asyncio.run(session())
+        except KubeError as exc:
+            fail(_sentence(exc), UNREACHABLE)
+
+
+async def found(question: Awaitable[T]) -> T | None:
+    """The answer of the API server; None if there is no such object."""
+    from dask_adaptive.kube.api import NotFound
+
+    try:
+        return await question
+    except NotFound:
+        return None
+
+
+def access_of(context: click.Context) -> Access:
+    """Read the connection's options, those after the command's name first."""
+    here, above = context.params, context.find_root().params
+
+    def value(name: str) -> str | None:
+        chosen: str | None = here.get(name) or above.get(name)
+        return chosen
+
+    return Access(*map(value, _CONNECTION))
+
+
+def known(*questions: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """
+    Completes names that kubectl knows, as it does itself; without an answer in time none.
+
+    Args:
+        questions: What to ask kubectl, each with one name a line as its answer.
+    """
+
+    def names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        access = access_of(context)
+        namespace = ("--namespace", access.chosen) if access.chosen else ()
+        found = set[str]()
+        for question in questions:
+            words = (*access.kubectl, *namespace, f"--request-timeout={_PATIENCE_S}s")
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                answer = subprocess.run(
+                    [*words, *question.split()], capture_output=True, text=True,
+                    timeout=_PATIENCE_S,
+                )  # fmt: skip
+                found |= {name.rpartition("/")[2] for name in answer.stdout.splitlines()}
+        return sorted(name for name in found if name.startswith(incomplete))
+
+    return names
+
+
+_POLICIES, _CLUSTERS = "get adaptivepolicies -o name", "get daskclusters -o name"
+_WORKERS = "get pods -l dask.org/component=worker -o name"
+
+policies, clusters, workers = known(_POLICIES), known(_CLUSTERS), known(_WORKERS)
+policies_and_clusters = known(_POLICIES, _CLUSTERS)
+workers_and_clusters = known(_WORKERS, _CLUSTERS)
+namespaces = known("get namespaces -o name")
+
+
+def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--kubeconfig` and `--context`; the values are in `access_of(context)`."""
+    function = click.option(
+        "--context", help="Context of the kubeconfig.", allow_from_autoenv=False,
+        shell_complete=known("config get-contexts -o name"),
+    )(function)  # fmt: skip
     return click.option(
-        "-n", "--namespace", help="Namespace; default: that of the kubeconfig's context."
-    )(function)
+        "--kubeconfig", type=click.Path(), metavar="FILE", allow_from_autoenv=False,
+        help="The kubeconfig; default: KUBECONFIG, or kubectl's.",
+    )(function)  # fmt: skip
 
 
-output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people or for programs.",
+namespace_option = click.option(
+    "-n", "--namespace", shell_complete=namespaces,
+    help="Namespace; default: that of the kubeconfig's context.",
+)  # fmt: skip
+
+
+def kube_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that kubectl has, with kubectl's meaning; `function` gets them as `access`."""
+    return namespace_option(cluster_options(function))
+
+
+def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same without a namespace."""
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        others = {k: v for k, v in given.items() if k not in _CONNECTION}
+        function(access=access_of(click.get_current_context()), **others)
+
+    return connection_options(command)
+
+
+def _or_before_the_command(
+    context: click.Context, option: click.Parameter, chosen: tuple[str, ...]
+) -> tuple[str, ...]:
+    above = context.find_root().params.get("namespace")
+    is_given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+    return (above,) if above and not is_given else chosen
+
+
+namespaces_option = click.option(
+    "-n", "--namespace", "namespaces", multiple=True, envvar="DASK_ADAPTIVE_NAMESPACES",
+    callback=_or_before_the_command, shell_complete=namespaces,
+    help="Only in this namespace; may be repeated. Default: all.",
+)  # fmt: skip
+
+all_namespaces_option = click.option(
+    "-A", "--all-namespaces", is_flag=True, help="In all namespaces."
+)
+
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Have the API server check the changes without writing them."
 )
 
 
-def ask(question: Callable[[KubeApi], Awaitable[T]], *, context: str | None) -> T:
-    """Connect, ask, disconnect; an error ends the program with a sentence and an exit code."""
+def would(dry_run: bool) -> str:
+    """kubectl's suffix for a sentence about a change that was only checked."""
+    return " (server dry run)" if dry_run else ""
 
-    async def session() -> T:
-        api = await KubeApi.connect(context=context)
-        try:
-            return await question(api)
-        finally:
-            await api.close()
 
+def output_formats(*formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`-o`, with the formats that a command has; the first is the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True,
+        help="For people or for programs.",
+    )  # fmt: skip
+
+
+output_option = output_formats("table", "json", "yaml")
+
+
+def duration(value: str | float) -> float:
+    """A `type` of options: seconds, written as in policies: 90s, 15m or 1h30m."""
     try:
-        return asyncio.run(session())
-    except KubeError as exc:
-        fail(_sentence(exc), UNREACHABLE)
+        return value if isinstance(value, float) else parse_duration(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
 
 
 def _sentence(exc: KubeError) -> str:
+    from dask_adaptive.kube.api import Forbidden, NotFound, Unauthorized
+
     if isinstance(exc, Forbidden):
         return f"{exc}; ask your cluster's administrator for this right"
     if isinstance(exc, Unauthorized):
-        return f"Kubernetes does not know you ({exc}); log in again, as for kubectl"
+        return f"Kubernetes refuses your credentials ({exc}); log in again, as for kubectl"
     if isinstance(exc, NotFound):
         return f"{exc}; are the CRDs installed? (helm install dask-adaptive …)"
     return str(exc)
@@ -69,16 +230,15 @@ def fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-@functools.lru_cache(maxsize=1)
-def default_namespace(context: str | None = None) -> str:
-    """The namespace that kubectl would use here."""
-    in_pod = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+def _namespace_of(kubeconfig: str | None, context: str | None) -> str:
     from kubernetes.config import ConfigException, list_kube_config_contexts
+    from yaml import YAMLError
 
     try:
         untyped: Any = list_kube_config_contexts
-        contexts, active = untyped(os.environ.get("KUBECONFIG"))
-    except (ConfigException, OSError, TypeError):
-        return in_pod.read_text().strip() if in_pod.exists() else "default"
+        contexts, active = untyped(kubeconfig or os.environ.get("KUBECONFIG"))
+    except (ConfigException, YAMLError, OSError, ValueError, TypeError):
+        # `KubeApi.connect` says what is wrong with it.
+        return _IN_POD.read_text().strip() if _IN_POD.exists() else "default"
     chosen = next((c for c in contexts if c["name"] == context), active)
     return str((chosen.get("context") or {}).get("namespace") or "default")

@@ -1,64 +1,119 @@
-"""`dask-adaptive check`: is everything in order, and how is it mended?"""
+"""`dask-adaptive check`: the installation, and the conditions of its policies, with fixes."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import enum
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias, TypeVar
 
 import click
 from rich.text import Text
 
 from dask_adaptive.cli.access import (
     NOTHING,
-    ask,
-    default_namespace,
+    Access,
+    duration,
     kube_options,
     output_option,
+    policies_and_clusters,
 )
-from dask_adaptive.cli.check_facts import gather
-from dask_adaptive.cli.check_finding import Finding, Level
-from dask_adaptive.cli.check_rules import findings
-from dask_adaptive.cli.paint import BAD, FAINT, GOOD, ODD, line, show, styled
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import KubeError
-from dask_adaptive.model.duration import parse_duration
+from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, dump, show
+from dask_adaptive.cli.status_view import PolicyView, RowView, StatusView, list_policies
+from dask_adaptive.kube.api import (
+    AUTOSCALERS,
+    CLUSTERS,
+    DEPLOYMENTS,
+    GROUPS,
+    LEASES,
+    PODS,
+    POLICIES,
+    ApiUnreachable,
+    Json,
+    KubeApi,
+    KubeError,
+    NotFound,
+    Resource,
+    Unauthorized,
+)
+from dask_adaptive.kube.objects import ADOPT
+from dask_adaptive.loop import status as st
+from dask_adaptive.model.reason import Reason
+from dask_adaptive_agent import __version__
+
+#: Seconds between two rounds of `--wait`.
+_RETRY_S = 2.0
+
+_INSTALL = "helm install dask-adaptive … (docs/howto/install.md)"
+_INSTALL_UPSTREAM = (
+    "install dask-kubernetes, if it is not there: without it nothing creates workers"
+)
+
+NAME_LABEL = "app.kubernetes.io/name"
+OPERATOR, UPSTREAM = "dask-adaptive-operator", "dask-kubernetes-operator"
+
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "")
+CRD_NAMES = tuple(f"{r.plural}.{r.group}" for r in (POLICIES, CLUSTERS, GROUPS, AUTOSCALERS))
+MUTATING = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "")
+ENDPOINTS = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+
+#: Rights that the operator's service account needs: a verb, a resource, its subresource.
+_RIGHTS = (
+    ("list", POLICIES, ""), ("patch", POLICIES, "status"), ("list", CLUSTERS, ""),
+    ("list", GROUPS, ""), ("patch", GROUPS, "scale"), ("list", PODS, ""),
+    ("list", DEPLOYMENTS, ""), ("delete", DEPLOYMENTS, ""),
+)  # fmt: skip
+
+T = TypeVar("T")
+
+
+class Level(str, enum.Enum):
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
 
 _STYLES = {Level.OK: GOOD, Level.WARNING: ODD, Level.ERROR: BAD}
 
-#: Between two looks of `--wait`.
-_AGAIN_S = 2.0
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was checked."""
+
+    level: Level
+    what: str
+    message: str
+    fix: str = ""  # empty: nothing to fix
 
 
 @click.command("check")
-@click.argument("cluster", required=False)
-@click.option("--wait", metavar="DURATION", help="Look again until nothing is wrong, so long.")
+@click.argument("cluster", required=False, shell_complete=policies_and_clusters)
+@click.option(
+    "--wait",
+    type=duration,
+    default=0.0,
+    help="Repeat the check until nothing is wrong, for this long at most.",
+)
 @kube_options
 @output_option
-def command(
-    cluster: str | None, wait: str | None, namespace: str | None, context: str | None, output: str
-) -> None:
+def command(cluster: str | None, wait: float, access: Access, output: str) -> None:
     """
-    Look whether everything is in order, and say how to mend what is not.
+    Check the installation and the policies, and suggest fixes.
 
     CLUSTER is a DaskCluster or an AdaptivePolicy; by default all of the namespace. Exit code 1 if
     anything is an error; warnings are none.
     """
-    where = namespace or default_namespace(context)
-    try:
-        wait_s = parse_duration(wait) if wait else 0.0
-    except ValueError as exc:
-        raise click.BadParameter(f"--wait: {exc}") from exc
+    where = access.namespace
 
     async def question(api: KubeApi) -> list[Finding]:
-        return findings(await gather(api, where, cluster, context))
+        return findings(await gather(api, where, cluster))
 
-    found = ask(lambda api: _patiently(lambda: question(api), wait_s), context=context)
-    if output == "json":
-        click.echo(json.dumps({"items": [asdict(f) for f in found]}, indent=2))
+    found = access.ask(lambda api: _patiently(lambda: question(api), wait))
+    if output != "table":
+        dump({"items": [asdict(f) for f in found]}, output)
     else:
         show(lines_of(found))
     if any(f.level is Level.ERROR for f in found):
@@ -68,7 +123,7 @@ def command(
 async def _patiently(
     question: Callable[[], Awaitable[list[Finding]]], wait_s: float
 ) -> list[Finding]:
-    """Ask until there is no error, or the time is up; then it is as it is."""
+    """Ask until there is no error, or the time is up; the last answer counts."""
     end = time.monotonic() + wait_s
     while True:
         is_last = time.monotonic() >= end
@@ -79,21 +134,303 @@ async def _patiently(
         except KubeError:
             if is_last:
                 raise
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(_RETRY_S)
 
 
 def lines_of(found: Iterable[Finding]) -> list[Text]:
-    """A line for each finding, with a second one that says how to mend it."""
+    """Render a line for each finding, and a second one for its fix."""
     found = list(found)
     lines = []
     for f in found:
-        lines.append(
-            line(styled(f"{f.level.value:<8}", _STYLES[f.level]), f"{f.what}: {f.message}")
-        )
-        if f.mend:
-            lines.append(styled(f"        mend: {f.mend}", FAINT))
-    counts = {level: sum(f.level is level for f in found) for level in Level}
-    errors, warnings = counts[Level.ERROR], counts[Level.WARNING]
+        level = Text(f"{f.level.value:<8}", _STYLES[f.level])
+        lines.append(Text.assemble(level, f"{f.what}: {f.message}"))
+        if f.fix:
+            lines.append(Text(f"        fix: {f.fix}", FAINT))
+    ok, warnings, errors = (sum(f.level is level for f in found) for level in Level)
     style = BAD if errors else ODD if warnings else GOOD
-    said = f"{counts[Level.OK]} in order, {warnings} warnings, {errors} errors"
-    return [*lines, styled(said, style)]
+    return [*lines, Text(f"{ok} in order, {warnings} warnings, {errors} errors", style)]
+
+
+# The facts.
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A fact that could not be read, and why."""
+
+    why: str
+    is_absent: bool = False  # the object does not exist, rather than we may not read it
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    hooks: Sequence[Json]  # each with its `clientConfig`
+    ready: int = 0  # endpoints that answer them
+
+
+#: Facts, by their subject.
+Facts: TypeAlias = "Mapping[str, Any | Missing]"
+
+
+async def gather(api: KubeApi, namespace: str, cluster: str | None) -> Facts:
+    """
+    All facts, in the order in which things depend on each other.
+
+    Args:
+        cluster: A DaskCluster or AdaptivePolicy; None: all policies of the namespace.
+
+    Raises:
+        KubeError: The API server can't be reached at all, or does not know us.
+    """
+    operators = await _try(api.list(DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={OPERATOR}"))
+    where, account = _home(operators)
+    return {
+        **{f"CRD {name}": await _try(api.get(CRDS.path(name=name))) for name in CRD_NAMES},
+        "operator": operators,
+        "leader": await _try(api.get(LEASES.path(where or namespace, OPERATOR))),
+        "webhook": await _try(_webhooks(api)),
+        "dask-kubernetes": await _try(
+            api.list(DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={UPSTREAM}")
+        ),
+        "the operator's rights": await _rights_of(api, namespace, account) if account else {},
+        "policies": await _try(list_policies(api, namespace, cluster)),
+    }
+
+
+async def _try(question: Awaitable[T]) -> T | Missing:
+    try:
+        return await question
+    except NotFound as exc:
+        return Missing(str(exc), is_absent=True)
+    except (ApiUnreachable, Unauthorized):
+        raise
+    except KubeError as exc:
+        return Missing(str(exc))
+
+
+def _home(operators: Sequence[Json] | Missing) -> tuple[str, str]:
+    """The namespace of the operator, and the user name of its service account."""
+    if isinstance(operators, Missing) or not operators:
+        return "", ""
+    where = operators[0]["metadata"]["namespace"]
+    account = operators[0]["spec"]["template"]["spec"].get("serviceAccountName", "default")
+    return where, f"system:serviceaccount:{where}:{account}"
+
+
+async def _webhooks(api: KubeApi) -> Webhooks:
+    found = await api.list(MUTATING.path(), selector=f"{NAME_LABEL}={OPERATOR}")
+    hooks = [hook for body in found for hook in body["webhooks"]]
+    service = next((s for h in hooks if (s := h["clientConfig"].get("service"))), None)
+    if service is None:
+        return Webhooks(hooks)
+    selector = f"kubernetes.io/service-name={service['name']}"
+    slices = await api.list(ENDPOINTS.path(service["namespace"]), selector=selector)
+    endpoints = [e for one in slices for e in one.get("endpoints") or []]
+    # An endpoint without the condition is ready (discovery.k8s.io/v1, EndpointConditions).
+    ready = sum((e.get("conditions") or {}).get("ready") is not False for e in endpoints)
+    return Webhooks(hooks, ready)
+
+
+async def _rights_of(api: KubeApi, namespace: str, account: str) -> dict[str, bool | None]:
+    """Ask for the operator's rights in a namespace; None where the API server does not say."""
+    rights: dict[str, bool | None] = {}
+    for verb, resource, subresource in _RIGHTS:
+        asked = {
+            "resourceAttributes": {
+                "namespace": namespace, "verb": verb, "group": resource.group,
+                "resource": resource.plural, "subresource": subresource,
+            },
+            "user": account,
+            "groups": ["system:serviceaccounts", "system:authenticated"],
+        }  # fmt: skip
+        kind = "SubjectAccessReview"
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": asked}
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        answer = await _try(api.create(path, body))
+        name = f"{verb} {resource.plural}" + (f"/{subresource}" if subresource else "")
+        rights[name] = None if isinstance(answer, Missing) else bool(answer["status"]["allowed"])
+    return rights
+
+
+# The rules. Pure: facts in, findings out.
+
+
+def findings(facts: Facts) -> list[Finding]:
+    found: list[Finding] = []
+    for what, fact in facts.items():
+        if not isinstance(fact, Missing):
+            found += _RULES.get(what, _crd)(what, fact)
+        elif fact.is_absent:
+            is_theirs = "dask.org" in what
+            found.append(_error(what, "is not there", _INSTALL_UPSTREAM if is_theirs else _INSTALL))
+        else:
+            found.append(_warning(what, f"not known: {fact.why}", "ask somebody who may read it"))
+    return found
+
+
+def _ok(what: str, message: str) -> Finding:
+    return Finding(Level.OK, what, message)
+
+
+def _warning(what: str, message: str, fix: str) -> Finding:
+    return Finding(Level.WARNING, what, message, fix)
+
+
+def _error(what: str, message: str, fix: str) -> Finding:
+    return Finding(Level.ERROR, what, message, fix)
+
+
+def _crd(what: str, crd: Json) -> Iterator[Finding]:
+    served = [v for v in crd["spec"]["versions"] if v.get("served")]
+    fields: Json = served[0].get("schema") or {} if served else {}
+    for key in ("openAPIV3Schema", "properties", "spec", "properties"):
+        fields = fields.get(key) or {}
+    lacks = [f"spec.{field}" for field in _OUR_FIELDS if field not in fields]
+    if crd["metadata"]["name"] == CRD_NAMES[0] and lacks:
+        fix = "kubectl apply the CRDs of the chart: Helm installs CRDs, and never upgrades them"
+        yield _error(what, f"is too old: it lacks {', '.join(lacks)}", fix)
+    else:
+        yield _ok(what, f"serves {', '.join(v['name'] for v in served)}")
+
+
+#: One field of each thing that has been added to AdaptivePolicy.
+_OUR_FIELDS = (
+    "clusterRef", "maxReplicas", "pins", "recycle", "scheduler", "behavior", "schedules", "idle",
+    "fallback",
+)  # fmt: skip
+
+
+def _operator(what: str, deployments: Sequence[Json]) -> Iterator[Finding]:
+    if not deployments:
+        yield _error(what, "is not installed", _INSTALL)
+    elif len(deployments) > 1:
+        places = ", ".join(sorted(map(_place, deployments)))
+        message = f"installed {len(deployments)} times: {places}"
+        yield _warning(what, message, "let each watch namespaces of its own (watch.namespaces)")
+    for deployment in deployments:
+        yield _readiness(what, deployment)
+        version = _version(deployment)
+        if version != __version__:
+            message = f"is {version}, this program {__version__}"
+            yield _warning(what, message, "use the program of the operator's release")
+
+
+def _leader(what: str, lease: Json) -> Iterator[Finding]:
+    holder = (lease.get("spec") or {}).get("holderIdentity")
+    if holder:
+        yield _ok(what, str(holder))
+    else:
+        yield _error(what, "no replica leads", "wait 15 s; then see the operator's logs")
+
+
+def _upstream(what: str, deployments: Sequence[Json]) -> Iterator[Finding]:
+    if not deployments:
+        yield _warning(what, "its operator was not found by its label", _INSTALL_UPSTREAM)
+    for deployment in deployments:
+        yield _readiness(f"{what} {_version(deployment)}", deployment)
+
+
+def _readiness(what: str, deployment: Json) -> Finding:
+    ready = (deployment.get("status") or {}).get("readyReplicas", 0)
+    wanted = deployment["spec"].get("replicas", 1)
+    message = f"{_place(deployment)}: {ready} of {wanted} replicas ready"
+    if ready:
+        return _ok(what, message)
+    namespace, _, name = _place(deployment).partition("/")
+    fix = f"kubectl -n {namespace} describe deployment {name}; logs deployment/{name}"
+    return _error(what, message, fix)
+
+
+def _place(body: Json) -> str:
+    return f"{body['metadata']['namespace']}/{body['metadata']['name']}"
+
+
+def _version(body: Json) -> str:
+    labels = body["metadata"].get("labels") or {}
+    return str(labels.get("app.kubernetes.io/version", "of unknown version"))
+
+
+def _webhook(what: str, webhooks: Webhooks) -> Iterator[Finding]:
+    if not webhooks.hooks:
+        message = "is not registered: running schedulers are attached instead"
+        yield _warning(what, message, "webhook.enabled=true in the chart's values")
+    elif any(not hook["clientConfig"].get("caBundle") for hook in webhooks.hooks):
+        yield _error(what, "has no caBundle: the API server can't trust it", "helm upgrade")
+    elif webhooks.ready:
+        yield _ok(what, f"registered, {webhooks.ready} endpoints ready")
+    else:
+        yield _error(what, "has no endpoint", "check that the operator's pods are ready")
+
+
+def _rights(what: str, rights: Mapping[str, bool | None]) -> Iterator[Finding]:
+    lacks = [right for right, is_allowed in rights.items() if is_allowed is False]
+    if lacks:
+        fix = "helm upgrade; is this namespace in watch.namespaces?"
+        yield _error(what, f"may not {', '.join(lacks)}", fix)
+    elif None in rights.values():
+        yield _warning(what, "not known: the API server does not say", "ask who may ask it")
+    elif rights:
+        yield _ok(what, f"{len(rights)} checked")
+
+
+def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
+    if not policies:
+        yield _warning(what, "there is none in the namespace", "apply one: docs/tutorial.md")
+    for policy in policies:
+        yield from _policy(f"policy {policy.name}", policy.cluster, policy.status)
+
+
+def _policy(what: str, cluster: str, status: StatusView | None) -> Iterator[Finding]:
+    """Repeats what the operator says of a policy in its status; nothing is judged again."""
+    if status is None:
+        yield _error(what, "the operator has not processed it", "see the operator, above")
+        return
+    faults = {c.reason: c for c in status.conditions if _is_fault(c)}
+    for reason, c in faults.items():
+        is_error = c.name in (st.READY, st.ABLE_TO_SCALE) and reason not in _HARMLESS
+        message = f"{c.name}={c.state}, {reason}: {c.message}"
+        level = Level.ERROR if is_error else Level.WARNING
+        yield Finding(level, what, message, _FIXES.get(reason, f"dask-adaptive explain {cluster}"))
+    if not faults:
+        yield _ok(what, f"{status.reason}: {status.message}")
+    for row in status.workers:
+        if row.reason in (Reason.INVALID_PIN, Reason.INVALID_QUOTA):
+            fix = "correct that annotation with kubectl annotate --overwrite, or remove it"
+            yield _error(f"worker {row.name}", row.message, fix)
+    agent = status.scheduler.agent
+    if agent and agent != __version__:
+        message = f"its scheduler has agent {agent}, this program is {__version__}"
+        yield _warning(what, message, "the scheduler's next pod gets the new agent")
+
+
+def _is_fault(condition: RowView) -> bool:
+    if condition.name in (st.SCALING_LIMITED, st.PAUSED):
+        return condition.state == "True" and condition.reason in _FAULTS_WHEN_TRUE
+    return condition.state == "False"
+
+
+_FAULTS_WHEN_TRUE = frozenset(
+    {Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.UNSCHEDULABLE, Reason.INVALID_PAUSE}
+)
+
+#: Nothing is broken: what the policy is for has not been created yet.
+_HARMLESS = frozenset({Reason.CLUSTER_NOT_FOUND})
+
+#: Fixes by reason; for all others `explain` says more.
+_FIXES: Mapping[str, str] = {
+    Reason.CLUSTER_NOT_FOUND: "create the DaskCluster, or correct clusterRef",
+    Reason.OWNERSHIP_CONFLICT: f"delete the other policy or the DaskAutoscaler, or hand the latter"
+    f" over: kubectl annotate daskautoscaler NAME {ADOPT}=true",
+    Reason.AGENT_MISSING: "docs/howto/without-the-agent.md; the next scheduler pod gets the agent",
+    Reason.PROTOCOL_MISMATCH: "use the operator and the agent of one release",
+    Reason.QUOTA_EXCEEDED: "free something, or raise the ResourceQuota",
+}
+
+_RULES: Mapping[str, Callable[[str, Any], Iterator[Finding]]] = {
+    "operator": _operator,
+    "leader": _leader,
+    "webhook": _webhook,
+    "dask-kubernetes": _upstream,
+    "the operator's rights": _rights,
+    "policies": _policies,
+}

@@ -1,59 +1,116 @@
-"""One cluster as it is now, Kubernetes and scheduler joined: what the planner would see."""
+"""
+One cluster as it is now: what Kubernetes knows of it, and what its scheduler says.
+
+The scheduler is reached from a laptop as kubectl does it: through the API server.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from dask_adaptive.cli.from_here import lookout
-from dask_adaptive.kube.api import Json, KubeApi
-from dask_adaptive.kube.errors import NotFound
+from dask_adaptive.cli.access import Access, found
+from dask_adaptive.deadline import timeout
+from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, PODS, KubeApi
 from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL
-from dask_adaptive.kube.resources import CLUSTERS, DEPLOYMENTS, GROUPS, PODS
 from dask_adaptive.kube.view import view
 from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.loop.join import join
 from dask_adaptive.loop.tracing import Tracer
+from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import PlatformView
-from dask_adaptive.model.pins import read_instant
+from dask_adaptive.model.observed import ObservedScheduler, PlatformView
 from dask_adaptive.model.trace import Trace
+
+if TYPE_CHECKING:
+    from dask_adaptive.scheduler.link import ReadOnlyLink
+
+#: For the way to a scheduler, and for each of its answers.
+PATIENCE_S, ANSWER_S = 10.0, 3.0
+
+#: kubectl's line once it forwards: `Forwarding from 127.0.0.1:40123 -> 8786`.
+_FORWARDING = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")
+
+
+async def observe_scheduler(key: ClusterKey, access: Access) -> ObservedScheduler:
+    """Ask the agent in a cluster's scheduler; a problem is part of the answer."""
+    try:
+        async with link_to(key, access) as link:
+            return await link.observe(meters=True)
+    except ConnectionError as exc:
+        return ObservedScheduler(message=str(exc))
+
+
+@contextlib.asynccontextmanager
+async def link_to(key: ClusterKey, access: Access) -> AsyncIterator[ReadOnlyLink]:
+    """
+    A scheduler that can be asked again and again.
+
+    Raises:
+        ConnectionError: There is no way to it from here; the message says why.
+    """
+    from dask_adaptive.scheduler.link import ReadOnlyLink
+
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            async with timeout(PATIENCE_S):
+                port = await stack.enter_async_context(_forwarded(key, access))
+            link = ReadOnlyLink(f"tcp://127.0.0.1:{port}", timeout_s=ANSWER_S)
+            stack.push_async_callback(link.close)
+            yield link
+    except FileNotFoundError as exc:
+        raise ConnectionError("kubectl is not on the PATH") from exc
+    except asyncio.TimeoutError as exc:
+        raise ConnectionError(f"no answer within {PATIENCE_S:g} s") from exc
+
+
+@contextlib.asynccontextmanager
+async def _forwarded(key: ClusterKey, access: Access) -> AsyncIterator[int]:
+    """Forward a port of this machine to the scheduler's."""
+    process = await asyncio.create_subprocess_exec(
+        *access.kubectl, "--namespace", key.namespace, "port-forward",
+        f"service/{key.name}-scheduler", ":8786",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        said = _FORWARDING.search(await process.stdout.readline())
+        if said is None:
+            why = (await process.stderr.read()).decode(errors="replace").strip()
+            raise ConnectionError(why or "kubectl port-forward ended without an error message")
+        yield int(said[1])
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
 
 
 async def platform_view(api: KubeApi, key: ClusterKey) -> PlatformView:
-    """What Kubernetes knows of a cluster, pins by annotation left out. Raises `KubeError`."""
-    objects = [body for bodies in (await _objects(api, key)).values() for body in bodies]
-    world = World()
-    for kind in KINDS:
-        for body in objects:
-            if body["kind"] == kind.resource.kind:
-                world.take(kind, "ADDED", body)
-    return view(world, key, now=time.time(), read_pin=lambda _: None)
-
-
-async def _objects(api: KubeApi, key: ClusterKey) -> Mapping[str, list[Json]]:
+    """Read a cluster from Kubernetes, without pins by annotation. Raises `KubeError`."""
     selector = f"{CLUSTER_LABEL}={key.name},{COMPONENT_LABEL}=worker"
     groups = await api.list(GROUPS.path(key.namespace))
-    found = {
-        "DaskCluster": await _cluster(api, key),
-        "DaskWorkerGroup": [g for g in groups if g["spec"].get("cluster") == key.name],
-        "Deployment": await api.list(DEPLOYMENTS.path(key.namespace), selector=selector),
-        "Pod": await api.list(PODS.path(key.namespace), selector=selector),
+    cluster = await found(api.get(CLUSTERS.path(key.namespace, key.name)))
+    bodies = {
+        CLUSTERS: [cluster] if cluster else [],
+        GROUPS: [g for g in groups if g["spec"].get("cluster") == key.name],
+        DEPLOYMENTS: await api.list(DEPLOYMENTS.path(key.namespace), selector=selector),
+        PODS: await api.list(PODS.path(key.namespace), selector=selector),
     }
-    # The objects of a list do not say of which kind they are.
-    return {kind: [{**body, "kind": kind} for body in bodies] for kind, bodies in found.items()}
-
-
-async def _cluster(api: KubeApi, key: ClusterKey) -> list[Json]:
-    try:
-        return [await api.get(CLUSTERS.path(key.namespace, key.name))]
-    except NotFound:
-        return []
+    world = World()
+    for kind in KINDS:
+        for body in bodies.get(kind.resource, ()):
+            world.take(kind, "ADDED", body)
+    return view(world, key, now=time.time(), manual_max_s=0.0)
 
 
 async def trace_of_now(
-    api: KubeApi, namespace: str, cluster: str, *, context: str | None, now: float
+    api: KubeApi, namespace: str, cluster: str, *, access: Access, now: float
 ) -> Trace | str:
     """
     What a cluster has to do now, as a trace of one sample; or why that is not known.
@@ -65,8 +122,8 @@ async def trace_of_now(
     if not seen.found:
         return f"there is no DaskCluster {cluster} in namespace {namespace}"
     try:
-        async with lookout(key, context) as there:
-            scheduler = await there.look(demand=True)
+        async with link_to(key, access) as link:
+            scheduler = await link.observe(demand=True)
     except ConnectionError as exc:
         return f"the scheduler can't be reached: {exc}"
     observed, tracer = join(key, seen, scheduler), Tracer()
@@ -79,7 +136,7 @@ async def trace_of_now(
 
 
 async def _ready_after(api: KubeApi, key: ClusterKey) -> tuple[tuple[str, float], ...]:
-    """Of each worker's pod how long it took from its creation until it was ready, by group."""
+    """Measure how long each worker's pod took from its creation until it was ready, by group."""
     selector = f"{CLUSTER_LABEL}={key.name},{COMPONENT_LABEL}=worker"
     took = []
     for pod in await api.list(PODS.path(key.namespace), selector=selector):

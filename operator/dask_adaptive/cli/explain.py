@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.cli.access import (
     NOTHING,
-    ask,
-    default_namespace,
+    Access,
     fail,
+    found,
     kube_options,
     output_option,
+    workers_and_clusters,
 )
-from dask_adaptive.cli.get import table
-from dask_adaptive.cli.scheduler_cost import costs_of, facts_of_live, facts_of_status, merged
-from dask_adaptive.kube.api import Json, KubeApi
-from dask_adaptive.kube.errors import NotFound
-from dask_adaptive.kube.objects import parse_pod
-from dask_adaptive.kube.resources import EVENTS, PODS, POLICIES
+from dask_adaptive.cli.output import Cell, aligned, dump, show
+from dask_adaptive.cli.status_view import (
+    NOT_LOOKED,
+    PinView,
+    PolicyView,
+    RowView,
+    StatusView,
+    list_policies,
+)
+from dask_adaptive.kube.api import EVENTS, PODS, KubeError
+from dask_adaptive.kube.objects import PodObject, parse_pod
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ObservedScheduler
+from dask_adaptive.model.observed import ObservedScheduler, ObservedWorker, ReliefState, Serialized
+from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Quota
 
-_EVENTS_SHOWN = 5
+if TYPE_CHECKING:
+    from dask_adaptive.kube.api import Json, KubeApi
+
+#: Last events, and functions whose serializing costs most.
+_EVENTS_SHOWN = _FUNCTIONS_SHOWN = 5
 
 Facts = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of a worker or a cluster."""
+    """All that is known of a worker or a cluster."""
 
     about: str
     policy: str
@@ -49,230 +60,228 @@ class Answer:
     events: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What only a scheduler itself can say."""
-
-    quotas: Facts = ()  # how far a worker has used up each of its quotas
-    live: ObservedScheduler | None = None  # of a cluster: its scheduler
-
-
-NOBODY = Asked()
-
-
 @click.command("explain")
-@click.argument("name", metavar="POD|CLUSTER")
+@click.argument("name", metavar="POD|CLUSTER", shell_complete=workers_and_clusters)
 @kube_options
 @output_option
-def command(name: str, namespace: str | None, context: str | None, output: str) -> None:
+def command(name: str, access: Access, output: str) -> None:
     """
     Say why a worker stays or leaves, or why a cluster has the workers it has.
 
     NAME is a worker's pod, a worker, a DaskCluster or an AdaptivePolicy.
     """
-    where = namespace or default_namespace(context)
 
-    async def question(api: KubeApi) -> tuple[list[Json], Json | None, list[Json], Asked]:
-        policies = await api.list(POLICIES.path(where))
-        try:
-            pod: Json | None = await api.get(PODS.path(where, name))
-        except NotFound:
-            pod = None
-        events = await api.list(EVENTS.path(where), field=f"involvedObject.name={name}")
-        asked = Asked(await _quotas(api, policies, pod, context))
-        if pod is None:
-            asked = Asked(live=await _live(policies, name, where, context))
-        return policies, pod, events, asked
+    async def question(api: KubeApi) -> Answer | None:
+        policies = await list_policies(api, access.namespace)
+        answer = await _explained(api, name, policies, access)
+        path = EVENTS.path(access.namespace)
+        events = await api.list(path, field=f"involvedObject.name={name}")
+        last = sorted(events, key=_when)[-_EVENTS_SHOWN:]
+        return answer and replace(answer, events=tuple(map(_event, last)))
 
-    answer = explanation(name, *ask(question, context=context))
+    answer = access.ask(question)
     if answer is None:
+        where = access.namespace
         fail(f"nothing in namespace {where} that is called {name} is under a policy", NOTHING)
-    if output == "json":
-        click.echo(json.dumps(asdict(answer), indent=2))
+    if output == "table":
+        show(render(answer))
     else:
-        click.echo(render(answer))
+        dump(asdict(answer), output)
 
 
-async def _live(
-    policies: Iterable[Json], name: str, namespace: str, context: str | None
-) -> ObservedScheduler | None:
-    """What the scheduler of a cluster says; None if the name is not a cluster's or a policy's."""
-    policy = next((p for p in policies if name in _names(p)), None)
-    if policy is None:
-        return None
-    from dask_adaptive.cli.from_here import look_from_here
-
-    return await look_from_here(ClusterKey(namespace, _names(policy)[1]), context)
-
-
-def _names(policy: Json) -> tuple[str, str]:
-    """A policy's own name, and its cluster's."""
-    return policy["metadata"]["name"], policy["spec"]["clusterRef"]["name"]
-
-
-async def _quotas(
-    api: KubeApi, policies: Iterable[Json], pod: Json | None, context: str | None
-) -> Facts:
-    """How far the worker in a pod has used up its quotas; nothing for one that is ending."""
-    if pod is None or "deletionTimestamp" in pod["metadata"]:
-        return ()
-    cluster = (pod["metadata"].get("labels") or {}).get("dask.org/cluster-name")
-    policy = next((p for p in policies if p["spec"]["clusterRef"]["name"] == cluster), None)
-    if policy is None:
-        return ()
-    from dask_adaptive.cli.quota_use import quota_facts
-
-    return await quota_facts(api, policy, pod, parse_pod(pod), context=context)
-
-
-def explanation(
-    name: str, policies: Iterable[Json], pod: Json | None, events: Iterable[Json],
-    asked: Asked = NOBODY,
-) -> Answer | None:  # fmt: skip
-    """Put together what the policies' status, the pod and its events say. Pure."""
-    answer = _explanation(name, list(policies), pod, events)
-    if answer is None:
-        return None
-    if asked.live is None:
-        return replace(answer, facts=(*answer.facts, *asked.quotas))
-    facts = merged(answer.facts, facts_of_live(asked.live))
-    return replace(answer, facts=facts, serialized=costs_of(asked.live))
-
-
-def _explanation(
-    name: str, policies: list[Json], pod: Json | None, events: Iterable[Json]
+async def _explained(
+    api: KubeApi, name: str, policies: list[PolicyView], access: Access
 ) -> Answer | None:
-    told = tuple(_event(e) for e in sorted(events, key=_when)[-_EVENTS_SHOWN:])
+    from dask_adaptive.cli.cluster_now import observe_scheduler
+
     for policy in policies:
-        if name in (policy["metadata"]["name"], policy["spec"]["clusterRef"]["name"]):
-            return _of_cluster(policy, told)
-    cluster = (pod or {}).get("metadata", {}).get("labels", {}).get("dask.org/cluster-name")
-    worker = parse_pod(pod).worker if pod else name
-    is_ending = pod is not None and "deletionTimestamp" in pod["metadata"]
+        if policy.is_of(name):
+            key = ClusterKey(access.namespace, policy.cluster)
+            return of_cluster(policy, await observe_scheduler(key, access))
+    pod = await found(api.get(PODS.path(access.namespace, name)))
+    if pod is None:
+        rows = ((p, p.status.worker(name)) for p in policies if p.status)
+        return next((of_worker(p, row) for p, row in rows if row), None)
+    parsed = parse_pod(pod)
     for policy in policies:
-        if is_ending and policy["spec"]["clusterRef"]["name"] == cluster:
-            return _of_ending_pod(policy, worker, pod or {}, told)
-        for row in (policy.get("status") or {}).get("workers") or []:
-            if name in (row["name"], row.get("pod")):
-                return _of_row(policy, row, pod, told)
-        if pod is not None and policy["spec"]["clusterRef"]["name"] == cluster:
-            return _of_quiet_worker(policy, worker, pod, told)
+        if policy.cluster == parsed.key.name:
+            quotas = () if parsed.meta.deleting else await _quotas(api, policy, parsed, access)
+            return of_pod(policy, parsed, _pod_facts(pod), quotas)
     return None
 
 
-def _of_cluster(policy: Json, events: tuple[str, ...]) -> Answer:
-    status = policy.get("status") or {}
-    numbers = {
-        "replicas": "replicas",
-        "desired": "desiredReplicas",
-        "wanted by the load": "wantedReplicas",
-        "connected": "connected",
-        "pending": "pending",
-        "idle": "idle",
-        "busy": "busy",
-        "pinned": "pinned",
-        "retiring": "retiring",
-    }
-    counted = [(what, str(status.get(field, "?"))) for what, field in numbers.items()]
-    held = [(f"held by {p['source']}", str(p["workers"])) for p in status.get("pins") or []]
-    stay = [(f"stay: {b['reason']}", str(b["workers"])) for b in status.get("blockers") or []]
-    pending = status.get("pendingReasons") or []
-    wait = [(f"pending: {p['reason']}", str(p["workers"])) for p in pending]
-    recycled = status.get("recycled") or {}
-    worn = [(f"recycled: {reason}", str(count)) for reason, count in sorted(recycled.items())]
+def of_cluster(policy: PolicyView, live: ObservedScheduler) -> Answer:
+    """
+    Put together what the status of a cluster says, and its scheduler.
+
+    Args:
+        live: What the scheduler says now; its message says why it says nothing.
+    """
+    status = policy.status or StatusView(reason="Unknown", message=NOT_LOOKED)
+    facts, known = _live_facts(live), _cluster_facts(status) if policy.status else ()
+    names = {name for name, _ in facts}  # what is live instead of what the status says of it
     return Answer(
-        about=f"DaskCluster {policy['spec']['clusterRef']['name']}",
-        policy=policy["metadata"]["name"],
-        state=policy["spec"].get("mode", "Auto"),
-        reason=status.get("reason", "Unknown"),
-        message=status.get("message", "the operator has not looked at it yet; is it running?"),
-        facts=(*counted, *held, *stay, *wait, *worn, *facts_of_status(status)),
-        conditions=tuple(
-            (c["type"], c["status"], c.get("reason", ""), c.get("message", ""))
-            for c in status.get("conditions") or []
-        ),
-        workers=tuple(
-            (w["name"], w.get("state", ""), w.get("reason", ""), w.get("message", ""))
-            for w in status.get("workers") or []
-        ),
-        events=events,
+        about=f"DaskCluster {policy.cluster}",
+        policy=policy.name,
+        state=policy.mode,
+        reason=status.reason,
+        message=status.message,
+        facts=(*((name, said) for name, said in known if name not in names), *facts),
+        conditions=tuple((c.name, c.state, c.reason, c.message) for c in status.conditions),
+        workers=tuple((w.name, w.state, w.reason, w.message) for w in status.workers),
+        serialized=_costs(live.serialized) if live.serialized else (),
     )
 
 
-def _of_row(policy: Json, row: Json, pod: Json | None, events: tuple[str, ...]) -> Answer:
-    return Answer(
-        about=f"worker {row['name']}",
-        policy=policy["metadata"]["name"],
-        state=row.get("state", ""),
-        reason=row.get("reason", ""),
-        message=row.get("message", ""),
-        facts=(
-            *_pod_facts(pod),
-            *_holder_facts(policy, row["name"]),
-            *_replacing_facts(policy, row["name"]),
-        ),
-        events=events,
+def _cluster_facts(status: StatusView) -> Facts:
+    names = ("replicas", "desired", "wanted", "connected", "pending", "idle", "busy", "pinned",
+             "retiring")  # fmt: skip
+    said = {"wanted": "wanted by the load"}
+    return (
+        *((said.get(name, name), str(getattr(status, name))) for name in names),
+        *((f"held by {row.source}", str(row.workers)) for row in status.pins),
+        *((f"stay: {row.reason}", str(row.workers)) for row in status.blockers),
+        *((f"pending: {row.reason}", str(row.workers)) for row in status.pending_reasons),
+        *((f"recycled: {reason}", str(n)) for reason, n in sorted(status.recycled.items())),
+        *((f"relief {row.name}", _state(row)) for row in status.scheduler.relief),
+        *((f"config {row.name}", _state(row)) for row in status.scheduler.config),
     )
 
 
-def _of_ending_pod(policy: Json, worker: str, pod: Json, events: tuple[str, ...]) -> Answer:
-    """A pod that is being deleted; the worker's row, if any, is about its process or the next."""
-    rows = (policy.get("status") or {}).get("workers") or []
-    said = next((r["message"] for r in rows if r["name"] == worker and r.get("message")), "")
-    return Answer(
-        about=f"worker {worker}",
-        policy=policy["metadata"]["name"],
-        state="Going",
-        reason=Reason.POD_ENDING.value,
-        message=said or "its pod is being deleted, and nothing of its work is waited for",
-        facts=_pod_facts(pod),
-        events=events,
-    )
+def _live_facts(seen: ObservedScheduler) -> Facts:
+    """The scheduler's own figures, as of now."""
+    if not seen.agent:
+        problem = seen.message or seen.degraded_message
+        return (("what reliefs do", f"not known: {problem}"),)
+    facts = []
+    for relief in seen.relief:
+        counts = ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in relief.counts)
+        state = _state(relief)
+        facts.append((f"relief {relief.name}", f"{state} ({counts})" if counts else state))
+    if cost := seen.serialized:
+        total = f"{cost.seconds:.1f} s and {_size(cost.sent_bytes)} for {cost.calls:,} tasks"
+        share = f"{cost.share:.0%} of the scheduler's CPU time in the last minute"
+        facts.append(("serializing", f"{total}; {share}"))
+    return tuple(facts)
 
 
-def _holder_facts(policy: Json, worker: str) -> Facts:
-    held = (policy.get("status") or {}).get("heldBy") or []
+def _costs(cost: Serialized) -> tuple[tuple[str, ...], ...]:
+    """The cost of serializing by function, the dearest first, as rows of text."""
     return tuple(
-        (f"held by {row['source']} {row.get('owner', '')}", _until(row))
-        for row in held
-        if worker in (row.get("workers") or ())
-    )
+        (row.function, f"{row.calls:,}", f"{row.seconds:.2f}", _size(row.sent_bytes),
+         _size(row.largest_bytes))
+        for row in cost.top[:_FUNCTIONS_SHOWN]
+    )  # fmt: skip
 
 
-def _replacing_facts(policy: Json, worker: str) -> Facts:
-    rows = (policy.get("status") or {}).get("replacing") or []
-    return tuple(
-        ("is to be replaced", f"{row['state']}: {row['reason']}: {row.get('message', '')}")
-        for row in rows
-        if row["worker"] == worker
-    )
+def of_worker(policy: PolicyView, row: RowView, facts: Facts = ()) -> Answer:
+    """Explain a worker that the status names."""
+    status = policy.status
+    assert status is not None
+    pins = [pin for pin in status.held_by if row.name in pin.workers]
+    held = [(f"held by {pin.source} {pin.owner}", _until(pin)) for pin in pins]
+    replaced = [
+        ("is to be replaced", f"{r.state}: {r.reason}: {r.message}")
+        for r in status.replacing
+        if r.name == row.name
+    ]
+    about = f"worker {row.name}"
+    said = (*facts, *held, *replaced)
+    return Answer(about, policy.name, row.state, row.reason, row.message, said)
 
 
-def _until(row: Json) -> str:
-    until = f"until {row['until']} at the latest" if row.get("until") else "until it is given up"
-    return f"{until} ({row['reason']})" if row.get("reason") else until
+def of_pod(policy: PolicyView, pod: PodObject, facts: Facts, quotas: Facts) -> Answer:
+    """Explain a worker by its pod."""
+    status = policy.status
+    row = status and (status.worker(pod.meta.name) or status.worker(pod.worker))
+    if pod.meta.deleting:
+        # The row, if there is one, may be about the worker's next pod.
+        said = row.message if row else ""
+        message = said or "its pod is being deleted, and nothing waits for its work"
+        row = RowView(pod.worker, state="Going", reason=str(Reason.POD_ENDING), message=message)
+    elif row:
+        answer = of_worker(policy, row, facts)
+        return replace(answer, facts=(*answer.facts, *quotas))
+    else:
+        said = pod.waiting or "in service: busy, or idle for too short a time to be considered"
+        state = "Pending" if pod.waiting else "Active"
+        row = RowView(pod.worker, state=state, reason="InService", message=said)
+    about = f"worker {pod.worker}"
+    return Answer(about, policy.name, row.state, row.reason, row.message, (*facts, *quotas))
 
 
-def _of_quiet_worker(policy: Json, worker: str, pod: Json, events: tuple[str, ...]) -> Answer:
-    waiting = parse_pod(pod).waiting
-    return Answer(
-        about=f"worker {worker}",
-        policy=policy["metadata"]["name"],
-        state="Pending" if waiting else "Active",
-        reason="InService",
-        message=waiting or "in service: busy, or idle for too short a time to be considered",
-        facts=_pod_facts(pod),
-        events=events,
-    )
-
-
-def _pod_facts(pod: Json | None) -> Facts:
-    if pod is None:
-        return ()
+def _pod_facts(pod: Json) -> Facts:
     notes = pod["metadata"].get("annotations") or {}
     ours = [(k, v) for k, v in sorted(notes.items()) if k.startswith(f"{DOMAIN}/")]
     phase = (pod.get("status") or {}).get("phase", "Unknown")
     return (("pod", f"{pod['metadata']['name']} ({phase})"), *ours)
+
+
+def _until(pin: PinView) -> str:
+    until = f"until {pin.until} at the latest" if pin.until else "until it is released"
+    return f"{until} ({pin.reason})" if pin.reason else until
+
+
+async def _quotas(api: KubeApi, policy: PolicyView, pod: PodObject, access: Access) -> Facts:
+    """
+    How far a worker has used up its quotas, as its scheduler says.
+
+    The status does not say it: a number that changes with every task would be written with every
+    task.
+    """
+    from dask_adaptive.cli.cluster_now import observe_scheduler, platform_view
+    from dask_adaptive.loop.join import join
+    from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
+
+    if policy.rules is None:
+        return (("quotas", "not known: the policy can't be read"),)
+    try:
+        seen = await platform_view(api, pod.key)
+    except KubeError as exc:
+        return (("quotas", f"not known: {exc}"),)
+    scheduler = await observe_scheduler(pod.key, access)
+    observed = with_walltimes(join(pod.key, seen, scheduler), policy.rules)
+    workers = [w for g in observed.groups for w in g.workers if w.name == pod.worker]
+    return quota_facts(workers[0], policy.rules, scheduler.message) if workers else ()
+
+
+def quota_facts(worker: ObservedWorker, policy: Policy, problem: str = "") -> Facts:
+    """
+    A worker's quotas.
+
+    Args:
+        problem: Why its scheduler did not say what it has used; empty: it did.
+    """
+    from dask_adaptive.planner.recycling.quotas import quota_lines
+
+    lines = quota_lines(worker, policy.recycle_of(worker.group))
+    facts = [
+        (f"quota {line.quota.value}", f"{line.used}, of {line.limit} ({line.ratio:.0%})")
+        for line in lines
+        if not problem or line.quota is Quota.LIFETIME
+    ]
+    missing = f"the scheduler's counts are missing: {problem}" if problem else ""
+    more = (
+        ("gets no more tasks", worker.cordon.message if worker.cordon else ""),
+        ("annotation", worker.quota_notes.problem if worker.quota_notes else ""),
+        ("to be replaced", worker.recycle_asked),
+        ("differs from its group", worker.drift),
+        ("quotas", missing),
+    )
+    return (*facts, *((name, said) for name, said in more if said))
+
+
+def _state(row: RowView | ReliefState) -> str:
+    return f"{row.state}: {row.message}" if row.message else row.state
+
+
+def _size(amount: float) -> str:
+    """Bytes, for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            break
+        amount /= 1000
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
 
 
 def _when(event: Mapping[str, Any]) -> str:
@@ -285,22 +294,21 @@ def _event(event: Mapping[str, Any]) -> str:
     return f"{_when(event)} {event.get('reason')}: {event.get('message')}{times}"
 
 
-def render(answer: Answer) -> str:
+def render(answer: Answer) -> list[Cell]:
     """For people."""
-    lines = [
+    lines: list[Cell] = [
         f"{answer.about}, under AdaptivePolicy {answer.policy}: {answer.state}",
         f"  {answer.reason}: {answer.message}",
+        *(f"  {name}: {value}" for name, value in answer.facts),
     ]
-    lines += [f"  {name}: {value}" for name, value in answer.facts]
-    if answer.conditions:
-        rows = [list(c) for c in answer.conditions]
-        lines += ["", table(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows)]
-    if answer.serialized:
-        heads = ("FUNCTION", "TASKS", "SECONDS", "BYTES", "LARGEST")
-        lines += ["", table(heads, [list(row) for row in answer.serialized])]
-    if answer.workers:
-        rows = [list(w) for w in answer.workers]
-        lines += ["", table(("WORKER", "STATE", "REASON", "MESSAGE"), rows)]
+    tables = (
+        (("CONDITION", "STATUS", "REASON", "MESSAGE"), answer.conditions),
+        (("FUNCTION", "TASKS", "SECONDS", "BYTES", "LARGEST"), answer.serialized),
+        (("WORKER", "STATE", "REASON", "MESSAGE"), answer.workers),
+    )
+    for heads, rows in tables:
+        if rows:
+            lines += ["", *aligned(heads, rows)]
     if answer.events:
         lines += ["", "Last events:", *(f"  {event}" for event in answer.events)]
-    return "\n".join(lines)
+    return lines

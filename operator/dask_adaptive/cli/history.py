@@ -2,115 +2,100 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
 from dask_adaptive.cli.access import (
-    NOTHING,
-    ask,
-    default_namespace,
-    fail,
+    Access,
+    duration,
+    found,
     kube_options,
     output_option,
+    policies_and_clusters,
 )
-from dask_adaptive.cli.paint import BAD, FAINT, GOOD, aligned, show, styled
-from dask_adaptive.cli.pins import of_cluster
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import NotFound
-from dask_adaptive.kube.history import decision_json, history_name, history_of
-from dask_adaptive.kube.resources import CONFIG_MAPS, POLICIES
-from dask_adaptive.model.duration import parse_duration
-from dask_adaptive.model.history import Decision
-from dask_adaptive.model.pins import instant
+from dask_adaptive.cli.output import BAD, FAINT, GOOD, Cell, aligned, dump, show
+from dask_adaptive.cli.status_view import policies_of
+from dask_adaptive.kube.api import CONFIG_MAPS
+from dask_adaptive.kube.status_json import decision_json, history_name, history_of
+from dask_adaptive.model.amounts import format_duration, instant
+from dask_adaptive.model.plan import Decision
+
+if TYPE_CHECKING:
+    from dask_adaptive.kube.api import KubeApi
 
 _COLUMNS = ("WHEN", "GROUP", "FROM", "WANTED", "TO", "ASKED BY", "OUTCOME", "REASON", "MESSAGE")
 
 
 @click.command("history")
-@click.argument("cluster")
-@click.option("--since", metavar="DURATION", help="Only what was decided since then, such as 1h.")
+@click.argument("cluster", shell_complete=policies_and_clusters)
+@click.option("--since", type=duration, help="Only decisions of this period, such as 1h.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The last so many."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Maximum number of decisions.",
 )
 @click.option("--steps", is_flag=True, help="Show the steps of each decision as well.")
 @kube_options
 @output_option
 def command(
-    cluster: str, since: str | None, limit: int, steps: bool, namespace: str | None,
-    context: str | None, output: str,
-) -> None:  # fmt: skip
+    cluster: str, since: float | None, limit: int, steps: bool, access: Access, output: str
+) -> None:
     """
     Show the last decisions about CLUSTER, oldest first.
 
     CLUSTER is a DaskCluster or an AdaptivePolicy. 200 decisions of each policy are kept, in the
-    ConfigMap POLICY-adaptive-history. Exit code 1 if it is under no AdaptivePolicy.
+    ConfigMap POLICY-adaptive-history. Exit code 1 if it has no AdaptivePolicy.
     """
-    where = namespace or default_namespace(context)
-    try:
-        since_s = parse_duration(since) if since else None
-    except ValueError as exc:
-        raise click.BadParameter(f"--since: {exc}") from exc
+    where = access.namespace
 
-    async def question(api: KubeApi) -> list[Decision] | None:
-        policies = of_cluster(cluster, await api.list(POLICIES.path(where)))
-        found: list[Decision] = []
-        for policy in policies:
-            path = CONFIG_MAPS.path(where, history_name(policy["metadata"]["name"]))
-            try:
-                found += history_of(await api.get(path))
-            except NotFound:
-                continue
-        return found if policies else None
+    async def question(api: KubeApi) -> list[Decision]:
+        names = [history_name(policy.name) for policy in await policies_of(api, where, cluster)]
+        maps = [await found(api.get(CONFIG_MAPS.path(where, name))) for name in names]
+        return [decision for body in maps if body for decision in history_of(body)]
 
-    decisions = ask(question, context=context)
-    if decisions is None:
-        fail(f"{cluster} in namespace {where} is under no AdaptivePolicy", NOTHING)
-    earliest = 0.0 if since_s is None else time.time() - since_s
+    decisions = access.ask(question)
+    earliest = 0.0 if since is None else time.time() - since
     chosen = sorted((d for d in decisions if d.at >= earliest), key=lambda d: d.at)[-limit:]
-    if output == "json":
-        click.echo(json.dumps({"items": [decision_json(d) for d in chosen]}, indent=2))
+    if output != "table":
+        dump({"items": [decision_json(d) for d in chosen]}, output)
     elif chosen:
         show(lines_of(chosen, steps=steps))
     else:
-        click.echo("No decisions." if since is None else f"No decisions within {since}.")
+        within = "" if since is None else f" within {format_duration(since)}"
+        click.echo(f"No decisions{within}.")
 
 
-def lines_of(decisions: Iterable[Decision], *, steps: bool = False) -> list[Text]:
-    """A table; with `steps` each row is followed by its own."""
+def lines_of(decisions: Iterable[Decision], *, steps: bool = False) -> list[Cell]:
+    """Render a table; with `steps` each row is followed by its own."""
     decisions = list(decisions)
-    head, *rows = aligned(_COLUMNS, map(_row, decisions))
-    lines = [head]
-    for decision, row in zip(decisions, rows, strict=True):
-        lines.append(row)
-        if steps:
-            lines += _steps(decision)
+    rows = [
+        (instant(d.at), d.group, str(d.before), str(d.wanted), str(d.desired), d.asked_by,
+         outcome(d), d.reason.value, d.message)
+        for d in decisions
+    ]  # fmt: skip
+    head, *table = aligned(_COLUMNS, rows)
+    lines: list[Cell] = [head]
+    for decision, row in zip(decisions, table, strict=True):
+        lines += [row, *(details(decision) if steps else ())]
     return lines
 
 
-def _row(decision: Decision) -> Sequence[str | Text]:
-    outcome = decision.outcome or "?"
-    is_good = outcome in ("Done", "Held", "Advised", "?")
-    return (
-        instant(decision.at),
-        decision.group,
-        str(decision.before),
-        str(decision.wanted),
-        str(decision.desired),
-        decision.asked_by,
-        styled(outcome, GOOD if is_good else BAD),
-        decision.reason.value,
-        decision.message,
-    )
+def outcome(decision: Decision) -> Cell:
+    is_good = decision.outcome in ("", "Done", "Held", "Advised")
+    return Text(decision.outcome or "?", GOOD if is_good else BAD)
 
 
-def _steps(decision: Decision) -> Iterable[Text]:
+def details(decision: Decision) -> Iterable[Cell]:
+    """The steps of a decision, and what it was made from."""
     width = max((len(s.stage) for s in decision.steps), default=0)
     for s in decision.steps:
-        yield Text(f"    {s.stage.ljust(width)} → {s.replicas:>3}   {s.reason}: {s.message}")
+        yield f"    {s.stage.ljust(width)} → {s.replicas:>3}   {s.reason}: {s.message}"
     if decision.inputs:
         figures = ", ".join(f"{name} {value:g}" for name, value in sorted(decision.inputs.items()))
-        yield styled(f"    made from: {figures}", FAINT)
+        yield Text(f"    made from: {figures}", FAINT)

@@ -1,33 +1,85 @@
-"""The command line: collects the commands, and turns errors into one sentence and an exit code."""
+"""
+The command line: which commands there are, and what shells and kubectl complete.
+
+Each command is imported only when it is asked for.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from dask_adaptive.cli import (
-    check,
-    explain,
-    get,
-    history,
-    pin,
-    pins,
-    record,
-    recycle,
-    rehearse,
-    report,
-    run,
-    simulate,
-    status,
-    tidy,
-    version,
-    why_not_down,
+from dask_adaptive.cli.access import connection_options, namespace_option, output_option
+from dask_adaptive_agent import __version__
+
+#: Commands and their help, in the order of a day's work: look, ask why, hold, try out, fix, run.
+COMMANDS = {
+    "status": "Show each cluster on one screen.",
+    "get": "List AdaptivePolicies with their state.",
+    "explain": "Explain a worker, or the number of a cluster's workers.",
+    "why-not-down": "Show why workers that are not needed stay, and until when.",
+    "history": "Show the last decisions about a cluster.",
+    "pins": "List pins with their owners, workers, reasons and ends.",
+    "pin": "Pin a worker: it is not retired until the pin ends.",
+    "unpin": "Remove a worker's pin.",
+    "recycle": "Replace a worker, or all workers of a cluster.",
+    "rehearse": "Run a script under a policy on this machine.",
+    "record": "Record the load of a cluster for `simulate`.",
+    "simulate": "Show what would have happened under a policy.",
+    "check": "Check the installation and suggest fixes.",
+    "report": "Write a zip to attach to a bug report.",
+    "tidy": "Remove what the operator has set in clusters.",
+    "run": "Run the operator.",
+    "completion": "Print a shell's completion script.",
+    "version": "Print the versions of this program and its dependencies.",
+}
+
+#: Commands that are not `command` in the module of their name.
+_ELSEWHERE = {"pin": ("pins", "pin"), "unpin": ("pins", "unpin")}
+
+#: The variable by which a shell's function asks for completions.
+_VARIABLE = "_DASK_ADAPTIVE_COMPLETE"
+
+#: What kubectl completes next (cobra's ShellCompDirective): files, folders, or neither.
+_FILES, _NOTHING, _FOLDERS = ":0", ":4", ":16"
+
+
+class LazyGroup(click.Group):
+    """Its help and its completion import no command: all together they take most of a second."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.commands or cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        name, attribute = _ELSEWHERE.get(cmd_name, (cmd_name, "command"))
+        module = importlib.import_module(f"dask_adaptive.cli.{name.replace('-', '_')}")
+        command: click.Command = getattr(module, attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [(name, said) for name, said in COMMANDS.items() if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=said) for name, said in found), *options]
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-def cli() -> None:
+@click.version_option(__version__, message="%(prog)s %(version)s")
+@namespace_option
+@connection_options
+def cli(**_: Any) -> None:
     """
     Scale Dask clusters on Kubernetes without redoing any work.
 
@@ -40,22 +92,68 @@ def cli() -> None:
     """
 
 
-#: In the order of a day's work: look, ask why, hold, try out, mend, run.
-COMMANDS: tuple[click.Command, ...] = (
-    status.command, get.command, explain.command, why_not_down.command, history.command,
-    pins.command, pin.command, pin.uncommand, recycle.command,
-    rehearse.command, record.command, simulate.command,
-    check.command, report.command, tidy.command, run.command, version.command,
-)  # fmt: skip
+@cli.command("version")
+@output_option
+def _version(output: str) -> None:
+    """Show the versions of this program, of the protocol and of what it is made of."""
+    import platform
+    from importlib import metadata
 
-for command in COMMANDS:
-    cli.add_command(command)
+    from dask_adaptive.cli.output import dump
+    from dask_adaptive_agent import wire
+
+    versions = {
+        "dask-adaptive": __version__,
+        "protocol": wire.PROTOCOL,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("distributed", "kopf", "kubernetes")},
+    }
+    if output != "table":
+        dump(versions, output)
+        return
+    for name, version in versions.items():
+        click.echo(f"{name:<14} {version}")
+
+
+@cli.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def _completion(shell: str) -> None:
+    """
+    Print a script that makes SHELL complete commands, options and names.
+
+    \b
+    bash: source <(dask-adaptive completion bash)
+    zsh:  source <(dask-adaptive completion zsh)
+    fish: dask-adaptive completion fish | source
+
+    Names of policies, clusters and workers are those that kubectl finds within two seconds. For
+    `kubectl dask-adaptive`, kubectl's own completion asks `kubectl_complete-dask_adaptive`.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "dask-adaptive", _VARIABLE).source())
+
+
+def complete_for_kubectl() -> None:
+    """
+    Entry point of `kubectl_complete-dask_adaptive`.
+
+    kubectl runs it with all words after the plugin's name, the last of which is to be completed,
+    and reads a completion a line, then a directive (its `getPluginCompletions`).
+    """
+    *before, incomplete = sys.argv[1:] or [""]
+    found = ShellComplete(cli, {}, "", _VARIABLE).get_completions(before, incomplete)
+    for item in found:
+        if item.type == "plain":
+            click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
+    kinds = {item.type for item in found}
+    click.echo(_FILES if "file" in kinds else _FOLDERS if "dir" in kinds else _NOTHING)
 
 
 def main() -> None:
     """Entry point of `dask-adaptive` and of `kubectl dask-adaptive`."""
     name = "kubectl dask-adaptive" if "kubectl-dask_adaptive" in sys.argv[0] else "dask-adaptive"
-    cli(prog_name=name)
+    cli(prog_name=name, complete_var=_VARIABLE)
 
 
 if __name__ == "__main__":

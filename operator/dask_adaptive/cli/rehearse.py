@@ -23,18 +23,28 @@ REDONE = 5
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--plain", is_flag=True, help="Plain lines, also on a terminal.")
 @click.option(
-    "--capacity", default=64, show_default=True, help="Workers this machine has room for."
+    "--capacity",
+    default=64,
+    show_default=True,
+    help="Number of workers that this machine has room for.",
 )
 @click.option("--nthreads", default=1, show_default=True, help="Threads of each worker.")
 @click.option("--memory-limit", default="1GiB", show_default=True, help="Memory of each worker.")
-@click.option("--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep logs here.")
+@click.option(
+    "--logs", type=click.Path(file_okay=False, path_type=Path), help="Directory for logs."
+)
 @click.option(
     "--trace", type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write what was to do here, for `simulate`.",
+    help="Record a trace here, for `simulate`.",
+)  # fmt: skip
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Draw the terminal at the busiest moment, and the figures, here.",
 )  # fmt: skip
 def command(
     policy: Path, script: str | None, arguments: Sequence[str], plain: bool, capacity: int,
     nthreads: int, memory_limit: str, logs: Path | None, trace: Path | None,
+    svg: Path | None,
 ) -> None:  # fmt: skip
     """
     Run SCRIPT under POLICY with a real scheduler and real workers on this machine.
@@ -45,7 +55,8 @@ def command(
     Exit codes: the script's own; 2 for a policy that makes no sense; 5 if work was redone.
     """
     # Only this command needs distributed, which takes a second to import.
-    from dask_adaptive.rehearse.runner import Machine, rehearse
+    from dask_adaptive.local.processes import Machine
+    from dask_adaptive.rehearse.rehearsal import rehearse
 
     wanted = read_policy(policy)
     machine = Machine(capacity, nthreads, memory_limit)
@@ -56,9 +67,10 @@ def command(
             [script, *arguments] if script else [],
             Path(directory),
             machine,
-            title=f"rehearsal of {policy}",
+            name=policy.name,
             plain=plain,
             trace=trace,
+            svg=svg,
         )
     redone = figures.tally.redone if figures.tally else 0
     sys.exit(code or (REDONE if redone else 0))

@@ -2,125 +2,82 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from dask_adaptive.cli.access import UNREACHABLE, fail
+from dask_adaptive.cli.access import UNREACHABLE, Access, cluster_options, fail, namespaces_option
 
-#: What a log record has by itself; all else was given as `extra`.
+#: A log record's own attributes; all others were given as `extra`.
 _OWN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def _env(name: str) -> str:
-    return f"DASK_ADAPTIVE_{name}"
-
-
-@click.command("run")
+@click.command("run", context_settings={"auto_envvar_prefix": "DASK_ADAPTIVE"})
+@namespaces_option
 @click.option(
-    "-n",
-    "--namespace",
-    "namespaces",
-    multiple=True,
-    envvar=_env("NAMESPACES"),
-    help="Serve only this namespace; may be repeated. Default: all.",
-)
-@click.option("--dev", is_flag=True, help="On your machine: kubeconfig, no webhook, no lease.")
-@click.option("--context", help="Context of the kubeconfig.")
-@click.option("--http-port", type=int, default=8080, show_default=True, envvar=_env("HTTP_PORT"))
+    "--dev", is_flag=True, allow_from_autoenv=False,
+    help="For your machine: kubeconfig, no webhook, no Lease.",
+)  # fmt: skip
+@cluster_options
+@click.option("--http-port", type=int, default=8080, show_default=True)
+@click.option("--webhook-port", type=int, default=8443, show_default=True)
 @click.option(
-    "--webhook-port", type=int, default=8443, show_default=True, envvar=_env("WEBHOOK_PORT")
-)
-@click.option(
-    "--certificates",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar=_env("CERTIFICATES"),
+    "--certificates", type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder with tls.crt and tls.key for the webhook. Default: no webhook.",
-)
+)  # fmt: skip
 @click.option(
-    "--worker-grace",
-    type=click.IntRange(min=1),
-    default=300,
+    "--worker-grace", type=click.IntRange(min=1), default=300, show_default=True,
+    help="Grace period of workers' pods in seconds, if their DaskWorkerGroup sets none.",
+)  # fmt: skip
+@click.option(
+    "--hints/--no-hints", default=True, show_default=True,
+    help="Annotate the pods of pinned and busy workers for autoscalers of machines.",
+)  # fmt: skip
+@click.option(
+    "--adopt", type=click.Choice(["Never", "Annotated", "Always"]), default="Annotated",
+    help="Which DaskAutoscalers are adopted: none, those annotated so, or all.",
     show_default=True,
-    envvar=_env("WORKER_GRACE"),
-    help="Seconds that pods of workers have to end, where their DaskWorkerGroup sets none.",
-)
+)  # fmt: skip
+@click.option("--identity", help="Unique name of this replica.")
+@click.option("--lease-namespace", default="default", show_default=True)
+@click.option("--deployment", default="", help="The operator's Deployment, which owns the Lease.")
 @click.option(
-    "--hints/--no-hints",
-    default=True,
-    show_default=True,
-    envvar=_env("HINTS"),
-    help="Annotate pods of pinned and busy workers, for autoscalers of machines.",
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-@click.option(
-    "--adopt",
-    type=click.Choice(["Never", "Annotated", "Always"]),
-    default="Annotated",
-    show_default=True,
-    envvar=_env("ADOPT"),
-    help="Which DaskAutoscalers are taken over: none, those annotated so, or all.",
-)
-@click.option("--identity", envvar=_env("IDENTITY"), help="Unique name of this replica.")
-@click.option(
-    "--lease-namespace", default="default", show_default=True, envvar=_env("LEASE_NAMESPACE")
-)
-@click.option("--deployment", default="", envvar=_env("DEPLOYMENT"), help="To own the Lease.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    envvar=_env("LOG_FORMAT"),
-)
-@click.option("--verbose", is_flag=True, envvar=_env("VERBOSE"), help="Log what is held, too.")
+@click.option("--verbose", is_flag=True, help="Log passes that change nothing, too.")
 def command(
-    namespaces: tuple[str, ...],
-    dev: bool,
-    context: str | None,
-    http_port: int,
-    webhook_port: int,
-    certificates: Path | None,
-    worker_grace: int,
-    hints: bool,
-    adopt: str,
-    identity: str | None,
-    lease_namespace: str,
-    deployment: str,
-    log_format: str,
-    verbose: bool,
-) -> None:
+    *, access: Access, dev: bool, certificates: Path | None, worker_grace: int, adopt: str,
+    identity: str | None, log_format: str, verbose: bool, **others: Any,
+) -> None:  # fmt: skip
     """
     Run the operator.
 
     Each option can be given as an environment variable as well: DASK_ADAPTIVE_ and its name in
     capitals (DASK_ADAPTIVE_NAMESPACES holds all of them, separated by spaces).
     """
-    from dask_adaptive.controller.app import serve
-    from dask_adaptive.controller.settings import Settings
-    from dask_adaptive.kube.adoption import Adopt
-    from dask_adaptive.kube.errors import KubeError
+    import asyncio
+
+    from dask_adaptive.controller.app import Settings, serve
+    from dask_adaptive.kube.annotated import Adopt
+    from dask_adaptive.kube.api import KubeError
 
     set_up_logging(log_format, verbose=verbose)
     settings = Settings(
         identity=identity or f"{socket.gethostname()}-{os.getpid()}",
-        namespaces=namespaces,
-        lease_namespace=lease_namespace,
         lease=not dev,
-        deployment=deployment,
         address="127.0.0.1" if dev else "0.0.0.0",
-        http_port=http_port,
-        webhook_port=webhook_port,
         certificates=None if dev else certificates,
         grace_s=worker_grace,
-        hints=hints,
         adopt=Adopt(adopt),
-        context=context,
+        kubeconfig=access.kubeconfig,
+        context=access.context,
+        **others,  # options that are settings as they are
     )
     try:
         asyncio.run(serve(settings))

@@ -5,43 +5,55 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import click
 
-from dask_adaptive.cli.access import USAGE, ask, fail
-from dask_adaptive.kube.adoption import woken_notes
-from dask_adaptive.kube.api import Json, KubeApi
-from dask_adaptive.kube.errors import Conflict, KubeError, NotFound
-from dask_adaptive.kube.marks import changes
+from dask_adaptive.cli.access import (
+    USAGE,
+    Access,
+    cluster_options,
+    dry_run_option,
+    fail,
+    namespaces_option,
+)
+from dask_adaptive.kube.annotated import woken_notes
+from dask_adaptive.kube.api import (
+    AUTOSCALERS,
+    DEPLOYMENTS,
+    PODS,
+    POLICIES,
+    Conflict,
+    Json,
+    KubeApi,
+    KubeError,
+    NotFound,
+    Resource,
+)
+from dask_adaptive.kube.notes import changes
 from dask_adaptive.kube.objects import COMPONENT_LABEL, parse_autoscaler, parse_policy_object
-from dask_adaptive.kube.resources import AUTOSCALERS, DEPLOYMENTS, PODS, POLICIES, Resource
 from dask_adaptive.model.observed import Mark
 
-#: How long to wait for the operator's pods to be gone; their grace period is 30 s.
+#: The operator's pods must be gone within this time; their grace period is 30 s.
 STOP_S = 60.0
 
-#: Pods that are written at the same time.
+#: Objects that are written at the same time.
 _AT_ONCE = 10
 
 
 @click.command("tidy")
+@namespaces_option
 @click.option(
-    "-n",
-    "--namespace",
-    "namespaces",
-    multiple=True,
-    envvar="DASK_ADAPTIVE_NAMESPACES",
-    help="Only in this namespace; may be repeated. Default: all.",
-)
-@click.option(
-    "--stop",
-    metavar="NAMESPACE/NAME",
+    "--stop", metavar="NAMESPACE/NAME",
     help="Scale the operator's Deployment to 0 first, or it would put them back.",
-)
-@click.option("--context", help="Context of the kubeconfig.")
-def command(namespaces: tuple[str, ...], stop: str | None, context: str | None) -> None:
+)  # fmt: skip
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@cluster_options
+def command(
+    namespaces: tuple[str, ...], stop: str | None, yes: bool, dry_run: bool, access: Access
+) -> None:
     """
     Give everything back that the operator has taken.
 
@@ -54,17 +66,18 @@ def command(namespaces: tuple[str, ...], stop: str | None, context: str | None) 
     if stop and not name:
         fail(f"--stop {stop}: write NAMESPACE/NAME of the operator's Deployment", USAGE)
 
-    async def work(api: KubeApi) -> list[Tidied]:
-        if stop:
+    async def work(api: KubeApi) -> int:
+        if not yes and not dry_run:
+            for sweep in SWEEPS:
+                click.echo(sweep.planned.format(len(await _found(api, sweep, namespaces))))
+            click.confirm("Do this?", abort=True)
+        if stop and not dry_run:
             await stop_operator(api, where, name)
-        return [await sweep(api, namespaces) for sweep in SWEEPS]
+        return sum([await _carry_out(api, sweep, namespaces) for sweep in SWEEPS])
 
-    tidied = ask(work, context=context)
-    for row in tidied:
-        for failure in row.failures:
-            click.echo(f"Error: {failure}", err=True)
-        click.echo((row.one if row.count == 1 else row.many).format(row.count))
-    failed = sum(len(row.failures) for row in tidied)
+    failed = access.ask(work, dry_run=dry_run)
+    if dry_run:
+        click.echo("dry run: nothing was written")
     if failed:
         fail(f"{failed} objects could not be written; run this again", 1)
 
@@ -89,107 +102,88 @@ async def stop_operator(api: KubeApi, namespace: str, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tidied:
-    """What came of one kind of object."""
+class Sweep:
+    """The change to one kind of object."""
 
-    one: str  # the sentence about it, with a place for the count
-    many: str
-    count: int
-    failures: tuple[str, ...]
-
-
-async def remove_policies(api: KubeApi, namespaces: Sequence[str]) -> Tidied:
-    """Delete the policies that the operator made; with each goes its history. `KubeError`."""
-
-    async def one(policy: Json) -> str:
-        meta = policy["metadata"]
-        path = POLICIES.path(meta["namespace"], meta["name"])
-        with contextlib.suppress(Conflict):  # another one by now
-            await api.delete(path, uid=meta["uid"])
-        return "deleted"
-
-    made = _found(api, POLICIES, namespaces, lambda p: parse_policy_object(p).managed)
-    words = ("{} policy of the operator's deleted", "{} policies of the operator's deleted")
-    return await _each(made, one, words)
+    resource: Resource
+    is_ours: Callable[[Json], bool]
+    act: Callable[[KubeApi, str, Json], Awaitable[str]]  # on a path; returns what was done
+    planned: str  # with a place for the count
+    done: tuple[str, str]  # the same for one and for several
+    selector: str = ""
 
 
-async def wake_autoscalers(api: KubeApi, namespaces: Sequence[str]) -> Tidied:
-    """Let upstream's autoscaler go on where it was put to rest. Raises `KubeError`."""
-
-    async def one(autoscaler: Json) -> str:
-        meta = autoscaler["metadata"]
-        body = {"metadata": {"uid": meta["uid"], "annotations": woken_notes()}}
-        await api.patch(AUTOSCALERS.path(meta["namespace"], meta["name"]), body)
-        return "given back to dask-kubernetes"
-
-    def is_adopted(body: Json) -> bool:
-        return parse_autoscaler(body).adopted_at is not None
-
-    adopted = _found(api, AUTOSCALERS, namespaces, is_adopted)
-    words = ("{} DaskAutoscaler given back", "{} DaskAutoscalers given back")
-    return await _each(adopted, one, words)
+async def _delete_policy(api: KubeApi, path: str, meta: Json) -> str:
+    with contextlib.suppress(Conflict):  # another one by now
+        await api.delete(path, uid=meta["uid"])
+    return "deleted"
 
 
-async def clean_pods(api: KubeApi, namespaces: Sequence[str]) -> Tidied:
-    """Take our annotations off the pods of workers. Raises `KubeError`."""
+async def _wake_autoscaler(api: KubeApi, path: str, meta: Json) -> str:
+    await api.patch(path, _annotated(meta, woken_notes()))
+    return "given back to dask-kubernetes"
 
-    async def one(pod: Json) -> str:
-        meta = pod["metadata"]
-        notes = changes(meta.get("annotations") or {}, Mark())
-        body = {"metadata": {"uid": meta["uid"], "annotations": notes}}
-        await api.patch(PODS.path(meta["namespace"], meta["name"]), body)
-        return ", ".join(sorted(notes))
 
-    def is_marked(pod: Json) -> bool:
-        return bool(changes(pod["metadata"].get("annotations") or {}, Mark()))
+async def _clean_pod(api: KubeApi, path: str, meta: Json) -> str:
+    notes = changes(meta.get("annotations") or {}, Mark())
+    await api.patch(path, _annotated(meta, notes))
+    return ", ".join(sorted(notes))
 
-    workers = f"{COMPONENT_LABEL}=worker"
-    marked = _found(api, PODS, namespaces, is_marked, selector=workers)
-    words = ("annotations removed from {} pod", "annotations removed from {} pods")
-    return await _each(marked, one, words)
+
+def _annotated(meta: Json, notes: Mapping[str, str | None]) -> Json:
+    return {"metadata": {"uid": meta["uid"], "annotations": notes}}
 
 
 #: Policies go first: as long as one is there, its cluster has somebody who scales it.
-SWEEPS = (remove_policies, wake_autoscalers, clean_pods)
+SWEEPS = (
+    Sweep(
+        POLICIES, lambda body: parse_policy_object(body).managed, _delete_policy,
+        "policies of the operator's to delete: {}",
+        ("{} policy of the operator's deleted", "{} policies of the operator's deleted"),
+    ),
+    Sweep(
+        AUTOSCALERS, lambda body: parse_autoscaler(body).adopted_at is not None, _wake_autoscaler,
+        "DaskAutoscalers to give back: {}",
+        ("{} DaskAutoscaler given back", "{} DaskAutoscalers given back"),
+    ),
+    Sweep(
+        PODS, lambda body: bool(changes(body["metadata"].get("annotations") or {}, Mark())),
+        _clean_pod, "pods to remove annotations from: {}",
+        ("annotations removed from {} pod", "annotations removed from {} pods"),
+        selector=f"{COMPONENT_LABEL}=worker",
+    ),
+)  # fmt: skip
 
 
-async def _each(
-    objects: AsyncIterator[Json], one: Callable[[Json], Awaitable[str]], words: tuple[str, str]
-) -> Tidied:
-    """Do the same to all objects, some at a time; `one` says what it did."""
+async def _carry_out(api: KubeApi, sweep: Sweep, namespaces: Sequence[str]) -> int:
+    """Do it to all objects, some at a time; returns how many failed. Raises `KubeError`."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def guarded(body: Json) -> str:
-        meta = body["metadata"]
+    async def one(meta: Json) -> bool:
         async with turns:
             try:
-                done = await one(body)
+                path = sweep.resource.path(meta["namespace"], meta["name"])
+                done = await sweep.act(api, path, meta)
             except NotFound:
-                return ""
+                return True
             except KubeError as exc:
-                return str(exc)
+                click.echo(f"Error: {exc}", err=True)
+                return False
         click.echo(f"{meta['namespace']}/{meta['name']}: {done}")
-        return ""
+        return True
 
-    found = [body async for body in objects]
-    failures = tuple(said for said in await asyncio.gather(*map(guarded, found)) if said)
-    return Tidied(*words, len(found) - len(failures), failures)
+    outcomes = await asyncio.gather(*map(one, await _found(api, sweep, namespaces)))
+    click.echo(sweep.done[sum(outcomes) != 1].format(sum(outcomes)))
+    return len(outcomes) - sum(outcomes)
 
 
-async def _found(
-    api: KubeApi,
-    resource: Resource,
-    namespaces: Sequence[str],
-    is_ours: Callable[[Json], bool],
-    *,
-    selector: str = "",
-) -> AsyncIterator[Json]:
-    for scope in tuple(namespaces) or (None,):
+async def _found(api: KubeApi, sweep: Sweep, namespaces: Sequence[str]) -> list[Json]:
+    """Metadata of our objects: there may be thousands, in pages of which only this is needed."""
+    found = []
+    for scope in namespaces or (None,):
         with contextlib.suppress(NotFound):  # the kind is not installed (any more)
-            async for body in api.each(resource.path(scope), selector=selector):
-                if is_ours(body):
-                    # Of a page of objects only this is needed, and there may be thousands.
-                    yield {"metadata": {k: body["metadata"].get(k) for k in _NEEDED}}
-
-
-_NEEDED = ("namespace", "name", "uid", "annotations")
+            async for body in api.each(sweep.resource.path(scope), selector=sweep.selector):
+                if sweep.is_ours(body):
+                    kept = ("namespace", "name", "uid", "annotations")
+                    found.append({k: body["metadata"].get(k) for k in kept})
+    return found

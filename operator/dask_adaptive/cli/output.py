@@ -1,15 +1,19 @@
-"""Lines with colours, on a terminal only: `NO_COLOR` and pipes get plain text."""
+"""Prints for commands: colours on a terminal, plain text elsewhere, JSON and YAML."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from rich.console import Console
+import click
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: Where there is no terminal to ask, lines are as long as they like to be.
 _UNBOUNDED = 100_000
@@ -20,8 +24,28 @@ Cell: TypeAlias = "str | Text"
 GOOD, BAD, ODD, FAINT, HEAD = "green", "red", "yellow", "dim", "bold"
 
 
+def dump(value: object, output: str) -> None:
+    """For programs: as JSON or YAML."""
+    text = json.dumps(value, indent=2)
+    click.echo(_yaml(text) if output == "yaml" else text)
+
+
+def stream(value: object, output: str) -> str:
+    """One of several documents: a line of JSON, or YAML after its separator."""
+    text = json.dumps(value)
+    return f"---\n{_yaml(text)}" if output == "yaml" else text
+
+
+def _yaml(text: str) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True)).rstrip()
+
+
 def console() -> Console:
-    """Standard output. Nothing in a line is taken for markup, and no line is wrapped."""
+    """Standard output, without colours where `NO_COLOR` is set or nobody looks at a terminal."""
+    from rich.console import Console
+
     is_terminal = sys.stdout.isatty()
     with_colours = is_terminal and not os.environ.get("NO_COLOR")
     return Console(
@@ -36,23 +60,19 @@ def console() -> Console:
     )
 
 
-def show(lines: Iterable[Text], to: Console | None = None) -> None:
+def show(lines: Iterable[Cell], to: Console | None = None) -> None:
+    """Nothing in a line is taken for markup, and no line is wrapped."""
     screen = to or console()
     for line in lines:
         screen.print(line)
 
 
-def line(*parts: Cell) -> Text:
-    return Text.assemble(*parts)
-
-
-def styled(text: str, style: str) -> Text:
-    return Text(text, style=style)
-
-
 def aligned(columns: Sequence[str], rows: Iterable[Sequence[Cell]], indent: str = "") -> list[Text]:
-    """A table as kubectl aligns it, with its head."""
-    cells = [[styled(c, HEAD) for c in columns], *([Text.assemble(c) for c in r] for r in rows)]
+    """Align a table as kubectl does, with its head; without rows there is no line."""
+    rows = list(rows)
+    if not rows:
+        return []
+    cells = [[Text(c, HEAD) for c in columns], *([Text.assemble(c) for c in r] for r in rows)]
     widths = [max(row[i].cell_len for row in cells) for i in range(len(columns))]
     lines = []
     for row in cells:

@@ -1,0 +1,199 @@
+"""AdaptivePolicies and their status as values, parsed once for all commands that show them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dask_adaptive.cli.access import NOTHING, fail
+from dask_adaptive.kube.api import POLICIES
+from dask_adaptive.kube.status_json import last_decision_of
+from dask_adaptive.model.plan import Decision
+from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+
+if TYPE_CHECKING:
+    from dask_adaptive.kube.api import Json, KubeApi
+
+T = TypeVar("T")
+
+NOT_LOOKED = "the operator has not processed it yet; is it running?"
+
+
+def _of(kind: type) -> Any:
+    """Declare an object of the status, or a list of them; empty if it is missing."""
+    return field(default=(), metadata={"kind": kind})
+
+
+def _written(default: T, *keys: str) -> T:
+    """Declare a field with other names in the status: the first that is there counts."""
+    made: T = field(default=default, metadata={"keys": keys})
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """A worker, a condition, a relief or setting of the scheduler: its state, and why."""
+
+    name: str = _written("", "name", "type", "worker", "key")
+    state: str = _written("", "state", "status")
+    reason: str = ""
+    message: str = ""
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PinView:
+    source: str
+    owner: str = ""
+    reason: str = ""
+    until: str = ""  # an instant; empty: not known
+    workers: tuple[str, ...] = ()  # the first ten
+    count: int = 0
+
+    def names(self, most: int = 3) -> str:
+        """The first names, and how many more there are."""
+        shown = ", ".join(self.workers[:most])
+        more = self.count - len(self.workers[:most])
+        return f"{shown} and {more} more" if more > 0 else shown
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCount:
+    """A number of workers, by a reason or by the source of the pin that holds them."""
+
+    workers: int
+    reason: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerView:
+    distributed: str = ""
+    agent: str = ""
+    relief: tuple[RowView, ...] = _of(RowView)
+    config: tuple[RowView, ...] = _of(RowView)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseView:
+    message: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Workers of a group, or, in a status, of all groups that are scaled."""
+
+    name: str = ""
+    replicas: int = 0
+    desired: int = _written(0, "desiredReplicas")
+    wanted: int = _written(0, "wantedReplicas")
+    connected: int = 0
+    pending: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView(GroupView):
+    """The status that the operator wrote last."""
+
+    idle: int = 0
+    busy: int = 0
+    pinned: int = 0
+    retiring: int = 0
+    groups: tuple[GroupView, ...] = _of(GroupView)
+    workers: tuple[RowView, ...] = _of(RowView)  # about which there is something to say
+    held_by: tuple[PinView, ...] = _of(PinView)
+    conditions: tuple[RowView, ...] = _of(RowView)
+    blockers: tuple[WorkerCount, ...] = _of(WorkerCount)  # not needed, and stay
+    pending_reasons: tuple[WorkerCount, ...] = _of(WorkerCount)
+    pins: tuple[WorkerCount, ...] = _of(WorkerCount)
+    replacing: tuple[RowView, ...] = _of(RowView)  # workers
+    recycled: Mapping[str, int] = field(default_factory=dict)  # by reason
+    scheduler: SchedulerView = field(default=SchedulerView(), metadata={"kind": SchedulerView})
+    pause: PauseView | None = field(default=None, metadata={"kind": PauseView})
+    decision: Decision | None = None  # the last one
+
+    def worker(self, name: str) -> RowView | None:
+        """Find a worker by its name or its pod's."""
+        return next((w for w in self.workers if name in (w.name, w.pod)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """An AdaptivePolicy, with its status."""
+
+    body: Json
+    namespace: str
+    name: str
+    cluster: str
+    mode: str
+    rules: Policy | None  # None: nothing that this version can read
+    status: StatusView | None  # None: the operator has not processed it
+
+    @property
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Least and most workers, by group, the default one first."""
+        rows = self.rules.bounds(f"{self.cluster}-default") if self.rules else ()
+        return {row.name: (row.minimum, row.maximum) for row in rows}
+
+    def is_of(self, name: str) -> bool:
+        """Tells whether the policy, or its cluster, has this name."""
+        return name in (self.name, self.cluster)
+
+
+async def list_policies(
+    api: KubeApi, namespace: str | None, name: str | None = None
+) -> list[PolicyView]:
+    """List policies by namespace and name: all, or those of one cluster. Raises `KubeError`."""
+    return views_of(await api.list(POLICIES.path(namespace)), name)
+
+
+async def policies_of(api: KubeApi, namespace: str | None, name: str) -> list[PolicyView]:
+    """List the policies of a cluster, by its name or theirs; end the program without any."""
+    found = await list_policies(api, namespace, name)
+    if not found:
+        place = f"namespace {namespace}" if namespace else "any namespace"
+        fail(f"{name} in {place} has no AdaptivePolicy", NOTHING)
+    return found
+
+
+def views_of(bodies: Iterable[Json], name: str | None = None) -> list[PolicyView]:
+    chosen = (p for p in map(_policy_view, bodies) if name is None or p.is_of(name))
+    return sorted(chosen, key=lambda p: (p.namespace, p.name))
+
+
+def _policy_view(body: Json) -> PolicyView:
+    spec, meta, status = body["spec"], body["metadata"], body.get("status")
+    try:
+        rules = parse_policy(spec)
+    except InvalidPolicy:
+        rules = None
+    return PolicyView(
+        body=body,
+        namespace=meta["namespace"],
+        name=meta["name"],
+        cluster=spec["clusterRef"]["name"],
+        mode=spec.get("mode", "Auto"),
+        rules=rules,
+        status=replace(_read(StatusView, status), decision=last_decision_of(status))
+        if status
+        else None,
+    )
+
+
+def _read(kind: type[T], body: Mapping[str, Any]) -> T:
+    """Read the fields that are there; their keys are camelCase unless declared otherwise."""
+    values = {}
+    for f in fields(kind):  # type: ignore[arg-type]  # all kinds are dataclasses
+        camel = re.sub("_(.)", lambda match: match[1].upper(), f.name)
+        keys, inner = f.metadata.get("keys", (camel,)), f.metadata.get("kind")
+        value = next((body[key] for key in keys if body.get(key) is not None), None)
+        if isinstance(value, list):
+            values[f.name] = tuple(_read(inner, row) if inner else row for row in value)
+        elif value is not None:
+            values[f.name] = _read(inner, value) if inner else value
+    return kind(**values)
