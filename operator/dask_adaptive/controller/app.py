@@ -1,4 +1,7 @@
-"""The whole operator, put together and run until it is told to stop."""
+"""
+The whole operator, put together and run until it is told to stop: watches by kopf, whose handlers
+neither decide nor write, probes and metrics on one HTTP port, webhooks, and a task for each policy.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +13,52 @@ import math
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import kopf
 from aiohttp import web
 
-from dask_adaptive.controller.annotations import AnnotatedPolicies
+from dask_adaptive import DOMAIN
+from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
 from dask_adaptive.controller.compose import Composer, Connect
 from dask_adaptive.controller.evictions import EvictionReviewer
-from dask_adaptive.controller.injector import Injector
 from dask_adaptive.controller.lease import LeaderLease
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.controller.probes import probes_app
-from dask_adaptive.controller.settings import Settings
 from dask_adaptive.controller.visits import Visitor, Visits
-from dask_adaptive.controller.watches import kopf_settings, registry_of
-from dask_adaptive.controller.webhook import Certificate, webhook_app
+from dask_adaptive.controller.webhook import Certificate, Injector, webhook_app
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.agent_zip import bundle
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import KubeError
+from dask_adaptive.kube.annotated import Adopt
+from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.kube.objects import PolicyObject
-from dask_adaptive.kube.world import World, kinds_within
+from dask_adaptive.kube.world import KINDS, Kind, World, kinds_within
 from dask_adaptive.scheduler.link import connect
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of one operator process."""
+
+    identity: str  # unique among replicas: the pod's name
+    namespaces: tuple[str, ...] = ()  # empty: all
+    lease_namespace: str = "default"
+    lease: bool = True  # without it, this process takes itself for the only one
+    deployment: str = ""  # of the operator itself; owns the Lease, so that uninstalling removes it
+    address: str = "0.0.0.0"
+    http_port: int = 8080  # probes and metrics
+    webhook_port: int = 8443
+    certificates: Path | None = None  # folder with tls.crt and tls.key; None: no webhook
+    grace_s: int = 300  # of workers' pods where nobody set one; the webhook writes it
+    hints: bool = True  # whether workers' pods may be annotated
+    adopt: Adopt = Adopt.ANNOTATED  # which DaskAutoscalers are taken over
+    kubeconfig: str | None = None  # None: the pod's service account, or the user's
+    context: str | None = None  # of the kubeconfig
+    resync_s: float = 300.0
+
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +70,92 @@ HEAD_START_S = 3.0
 
 #: How long the webhook is served after the end of everything else; the pod's grace is 30 s.
 LINGER_S = 3.0
+
+
+def registry_of(world: World, api: KubeApi, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
+    """Handlers that tell the world what changed, over connections like that of `api`."""
+    registry = kopf.OperatorRegistry()
+    login: Any = kopf.on.login(id="login", registry=registry)
+    login(_login(api))
+    for kind in kinds:
+        resource = kind.resource
+        watch: Any = kopf.on.event(
+            resource.group,
+            resource.version,
+            resource.plural,
+            id=f"watch-{resource.plural}",
+            registry=registry,
+        )
+        watch(_handler(world, kind))
+    return registry
+
+
+def _login(api: KubeApi) -> Callable[..., Any]:
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        found = await api.credentials()
+        scheme, _space, token = (found.authorization or "").partition(" ")
+        return kopf.ConnectionInfo(
+            server=found.server,
+            ca_path=found.ca_file,
+            insecure=not found.verify,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=found.certificate_file,
+            private_key_path=found.key_file,
+            # Tokens of pods are renewed; a login with a new one must come before the old one ends.
+            expiration=datetime.now(timezone.utc) + timedelta(minutes=10) if token else None,
+        )
+
+    return login
+
+
+def _handler(world: World, kind: Kind) -> Callable[..., Any]:
+    async def take(event: Mapping[str, Any], **_: Any) -> None:
+        world.take(kind, event["type"], event["object"])
+
+    return take
+
+
+class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
+    """
+    Spares kopf half of its work: for each event it would copy the object and compare it with what
+    was handled last (`_detect_causes`), for handlers of a sort that we have none of.
+    """
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        return None
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """
+    Settings under which kopf only watches.
+
+    With `on.event` alone it writes nothing: no finalizers, no annotations. The names are set all
+    the same, so that no change here can ever make us collide with dask-kubernetes' own kopf.
+    """
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # needs no right to watch CRDs and namespaces
+    settings.peering.standalone = True
+    settings.persistence.finalizer = f"{DOMAIN}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=DOMAIN)
+    settings.persistence.diffbase_storage = _NoDiffs(prefix=DOMAIN)
+    # A connection can die without a word; see kopf#204 and kopf#698.
+    settings.watching.server_timeout = 240
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    # A first list of 50,000 pods must not be in memory at once, nor a task be kept for each.
+    settings.watching.chunk_size = 500
+    settings.queueing.idle_timeout = 0.5
+    for kind in KINDS:
+        if kind.selector:
+            where = (kind.resource.group, kind.resource.version, kind.resource.plural)
+            settings.watching.label_selectors[where] = kind.selector
+    return settings
 
 
 class Operator:
@@ -75,33 +186,17 @@ class Operator:
     async def run(self) -> None:
         """Run until `stop` is called. Raises what ended a part that should have gone on."""
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._serve_probes())
+            probes = probes_app(self._metrics, lambda: self._waits_for)
+            where = (self._settings.address, self._settings.http_port)
+            await stack.enter_async_context(_served(probes, *where))
             await stack.enter_async_context(self._serve_webhook())
-            parts = [asyncio.create_task(self._work(), name="work")]
-            stopped = asyncio.create_task(self._stop.wait(), name="stop")
-            try:
-                await asyncio.wait({*parts, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                for part in parts:
-                    if part.done():
-                        part.result()
-            finally:
-                await _end([*parts, stopped])
+            await _until_one_ends(self._work(), self._stop.wait())
 
     async def _work(self) -> None:
         await self._wait_for_kinds()
-        watching = asyncio.create_task(self._watch(), name="kopf")
-        leading = asyncio.create_task(self._lead_when_possible(), name="leader")
-        resyncing = asyncio.create_task(self._resync_forever(), name="resync")
-        try:
-            tasks = {watching, leading, resyncing}
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
-            if not self._stop.is_set():
-                raise RuntimeError("kopf ended without being asked to")
-        finally:
-            await _end([leading, resyncing, watching])
+        await _until_one_ends(self._watch(), self._lead_when_possible(), self._resync_forever())
+        if not self._stop.is_set():
+            raise RuntimeError("kopf ended unexpectedly")
 
     async def _wait_for_kinds(self) -> None:
         """Kinds that are not installed can't be watched, and kopf would not notice their coming."""
@@ -128,12 +223,7 @@ class Operator:
             namespaces=self._settings.namespaces,
         )
         self.take_signals()  # kopf took them; we need them, to give the lease back first
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            await _end(tasks)
+        await _until_one_ends(*tasks)
 
     def take_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -181,27 +271,13 @@ class Operator:
                 logger.warning("Nothing is done before all lists are read: %s", exc)
                 await asyncio.sleep(RETRY_S)
         self._metrics.leader.set(1)
-        tasks = [
-            asyncio.create_task(self.visits.run(), name="visits"),
-            asyncio.create_task(self._annotated.run(), name="annotated policies"),
-        ]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
+            await _until_one_ends(self.visits.run(), self._annotated.run())
         finally:
             self._metrics.leader.set(0)
-            await _end(tasks)
 
     def _make_visitor(self, policy: PolicyObject) -> Visitor:
         return Visitor(policy, world=self._world, composer=self._composer, metrics=self._metrics)
-
-    @contextlib.asynccontextmanager
-    async def _serve_probes(self) -> AsyncIterator[None]:
-        app = probes_app(self._metrics, lambda: self._waits_for)
-        async with _served(app, self._settings.address, self._settings.http_port):
-            yield
 
     @contextlib.asynccontextmanager
     async def _serve_webhook(self) -> AsyncIterator[None]:
@@ -212,7 +288,7 @@ class Operator:
         evictions = EvictionReviewer(
             self._world, self._composer.events, self._metrics, connect=self._connect
         )
-        watching = asyncio.create_task(certificate.watch(), name="certificate")
+        watching = asyncio.create_task(certificate.watch())
         where = (self._settings.address, self._settings.webhook_port)
         try:
             async with _served(webhook_app(self._injector(), evictions), *where, certificate):
@@ -249,8 +325,18 @@ async def _served(
         await runner.cleanup()
 
 
-async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    tasks = list(tasks)
+async def _until_one_ends(*parts: Awaitable[Any]) -> None:
+    """Run all until one ends, end the others; raises what that one raised."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await _end(tasks)
+
+
+async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -260,7 +346,7 @@ async def serve(
     settings: Settings, *, api: KubeApi | None = None, connect: Connect = connect
 ) -> None:
     """Run one operator until SIGTERM or SIGINT. Raises `KubeError` if it can't even begin."""
-    api = api or await KubeApi.connect(context=settings.context)
+    api = api or await KubeApi.connect(kubeconfig=settings.kubeconfig, context=settings.context)
     operator = Operator(settings, api, connect=connect)
     operator.take_signals()
     sparing = asyncio.create_task(_spare_the_collector(operator.has_seen))
@@ -277,3 +363,26 @@ async def _spare_the_collector(has_seen: asyncio.Event) -> None:
     await has_seen.wait()
     gc.collect()
     gc.freeze()
+
+
+def probes_app(metrics: Metrics, not_ready: Callable[[], str]) -> web.Application:
+    """Serve `/healthz` (the event loop turns), `/readyz` (nothing is waited for), `/metrics`."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        why = not_ready()
+        return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        return web.Response(
+            body=metrics.render(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", show_metrics)
+    return app

@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dask_adaptive.kube.agent_config import Consent
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import KubeError
-from dask_adaptive.kube.events import EventPoster
-from dask_adaptive.kube.gpus import FreeGpus
+from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.kube.inject import refusal
 from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
-from dask_adaptive.kube.platform import KubePlatform
-from dask_adaptive.kube.reporter import KubeReporter
-from dask_adaptive.kube.status_json import last_decision_of, recycles_of
+from dask_adaptive.kube.platform import FreeGpus, KubePlatform
+from dask_adaptive.kube.reporter import EventPoster, KubeReporter
+from dask_adaptive.kube.status_json import last_decision_of, leaving_of, recycles_of
 from dask_adaptive.kube.view import scheduler_address
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.one_pass import ClusterLoop
@@ -24,16 +21,13 @@ from dask_adaptive.loop.ports import Ports, Reporter, Retired, SchedulerLink, To
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
-from dask_adaptive.scheduler.link import connect
+from dask_adaptive.scheduler.link import ONLY_GROWS, connect
 
 #: For each call to a scheduler.
 SCHEDULER_TIMEOUT_S = 5.0
-
-#: States in which a policy's status says that a worker is on its way out.
-_LEAVING = ("Draining", "Drained", "Going")
 
 
 class ClosableLink(SchedulerLink, Protocol):
@@ -70,7 +64,7 @@ class FollowingLink:
             return replace(
                 observed,
                 degraded=Reason.INJECTION_REFUSED,
-                degraded_message=f"{refused}; served as far as stock RPC allows",
+                degraded_message=f"{refused}; {ONLY_GROWS}",
             )
         return observed
 
@@ -164,18 +158,13 @@ class Composer:
         self.events = EventPoster(api, wall_clock)
 
     def govern(self, policy: PolicyObject, current: Callable[[], Policy | None]) -> Governed:
-        """
-        Set up one policy.
-
-        Args:
-            current: The policy as it is now; None while its spec makes no sense.
-        """
+        """Set up one policy; `current` is what it is now, None while its spec makes no sense."""
         platform = KubePlatform(
             policy.key,
             api=self._api,
             world=self._world,
             wall_clock=self._wall_clock,
-            manual_max_s=lambda: (current() or _DEFAULTS).pins.manual_max_s,
+            manual_max_s=lambda: (current() or _DEFAULTS).pins.manual.max_duration_s,
             gpus=self._gpus,
         )
         reporter = KubeReporter(
@@ -190,25 +179,12 @@ class Composer:
             policy.key, world=self._world, consent=self._consent, connect=self._connect
         )
         ports = Ports(platform=platform, link=link, reporter=reporter, clock=self._clock)
-        _, recent = recycles_of(policy.status)
+        recycled, recent = recycles_of(policy.status)
         loop = ClusterLoop(
-            policy.key, ports, leaving(policy), recycled=recycled(policy), recent=recent,
+            policy.key, ports, leaving_of(policy.status), recycled=recycled, recent=recent,
             name=policy.meta.name, last=last_decision_of(policy.status),
         )  # fmt: skip
         return Governed(loop, link, reporter)
 
 
-_DEFAULTS = Policy(cluster="", maximum=0)
-
-
-def leaving(policy: PolicyObject) -> list[str]:
-    """Workers that an earlier process had on their way out, as the policy's status says."""
-    rows = policy.status.get("workers") or []
-    return [row["name"] for row in rows if row.get("state") in _LEAVING]
-
-
-def recycled(policy: PolicyObject) -> dict[Reason, int]:
-    """How many workers earlier processes have recycled, as the policy's status says."""
-    words = {reason.value: reason for reason in Reason}
-    totals, _ = recycles_of(policy.status)
-    return {words[word]: count for word, count in totals.items() if word in words}
+_DEFAULTS = Policy(ClusterRef(""), max_replicas=0)

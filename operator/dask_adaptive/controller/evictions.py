@@ -23,17 +23,14 @@ from typing import Any
 from dask_adaptive.controller.compose import ClosableLink, Connect
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.deadline import timeout
-from dask_adaptive.kube.api import Json
-from dask_adaptive.kube.errors import KubeError
-from dask_adaptive.kube.events import EventPoster, News, Subject
+from dask_adaptive.kube.api import PODS, POLICIES, Json, KubeError
 from dask_adaptive.kube.objects import PodObject, PolicyObject
-from dask_adaptive.kube.owners import conflict
-from dask_adaptive.kube.resources import PODS, POLICIES
-from dask_adaptive.kube.view import scheduler_address
+from dask_adaptive.kube.reporter import EventPoster, News, Subject
+from dask_adaptive.kube.view import conflict, scheduler_address
 from dask_adaptive.kube.world import World
-from dask_adaptive.loop.names import host
+from dask_adaptive.loop.join import host
 from dask_adaptive.loop.ports import EventType, LinkError, Retired, SchedulerLink
-from dask_adaptive.model.duration import format_duration
+from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.policy import InvalidPolicy, Mode, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 
@@ -110,15 +107,13 @@ class EvictionReviewer:
 
     async def review(self, review: Mapping[str, Any]) -> Json:
         """Answer one AdmissionReview."""
-        request = review["request"]
-        verdict, message = await self._judge(request)
+        verdict, message = await self._judge(review["request"])
         self._metrics.evictions.labels(verdict.value).inc()
-        response: Json = {"uid": request["uid"], "allowed": verdict is not Verdict.DELAYED}
-        if verdict is Verdict.DELAYED:
-            # As for a PodDisruptionBudget: kubectl drain, autoscalers and Karpenter ask again.
-            status = {"code": 429, "reason": "TooManyRequests", "message": message}
-            response["status"] = status
-        return {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
+        if verdict is not Verdict.DELAYED:
+            return answer_to(review, allowed=True)
+        # As for a PodDisruptionBudget: kubectl drain, autoscalers and Karpenter ask again.
+        status = {"code": 429, "reason": "TooManyRequests", "message": message}
+        return answer_to(review, allowed=False, status=status)
 
     async def close(self) -> None:
         for task in self._posting:
@@ -137,7 +132,7 @@ class EvictionReviewer:
             async with timeout(ANSWER_S):
                 waiting = await self._ask(guarded, delay)
         except (LinkError, asyncio.TimeoutError) as exc:
-            logger.warning("Eviction of %s not put off: %s", guarded.pod.meta.name, exc)
+            logger.warning("Eviction of %s not delayed: %s", guarded.pod.meta.name, exc)
             return Verdict.FAILED, ""
         if not waiting:
             return Verdict.DRAINED, ""
@@ -152,9 +147,9 @@ class EvictionReviewer:
 
     def _guarded(self, namespace: str, name: str) -> Guarded | None:
         pod = self._world.get(PodObject, namespace, name)
-        if pod is None or pod.meta.going or conflict(self._world, pod.key, now=time.time()):
+        if pod is None or pod.meta.deleting or conflict(self._world, pod.key, now=time.time()):
             return None
-        about = [p for p in self._world.of(PolicyObject, pod.key) if not p.meta.going]
+        about = [p for p in self._world.of(PolicyObject, pod.key) if not p.meta.deleting]
         if len(about) != 1:
             return None
         try:
@@ -205,14 +200,18 @@ class EvictionReviewer:
     async def _post(self, pod: PodObject, about: PolicyObject, text: str) -> None:
         reason = str(Reason.EVICTION_DELAYED)
         subjects = {
-            Subject(PODS, pod.meta.namespace, pod.meta.name, pod.meta.uid): text,
-            Subject(POLICIES, about.meta.namespace, about.meta.name, about.meta.uid): (
-                f"{pod.worker}: {text}"
-            ),
+            Subject.of(PODS, pod.meta): text,
+            Subject.of(POLICIES, about.meta): f"{pod.worker}: {text}",
         }
         for subject, message in subjects.items():
             with contextlib.suppress(KubeError):  # an event that is lost changes nothing
                 await self._events.post(subject, News(EventType.NORMAL, reason, message))
+
+
+def answer_to(review: Mapping[str, Any], **response: Any) -> Json:
+    """The AdmissionReview that answers another."""
+    response = {"uid": review["request"]["uid"], **response}
+    return {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
 
 
 def is_dry_run(request: Mapping[str, Any]) -> bool:
@@ -231,7 +230,7 @@ async def _agree(link: SchedulerLink, policy: Policy, delay: _Delay, names: set[
             seen = await link.observe(policy)
     except asyncio.TimeoutError:
         return
-    lefts = [w.departing_left_s for w in seen.workers if {w.name, w.address} & names]
+    lefts = [w.terminates_in_s for w in seen.workers if {w.name, w.address} & names]
     if lefts:  # else nothing was seen; the next time, perhaps
         delay.agree(policy, min(lefts))
 

@@ -15,9 +15,16 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from dask_adaptive.deadline import timeout
-from dask_adaptive.kube.api import Json, KubeApi
-from dask_adaptive.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from dask_adaptive.kube.resources import DEPLOYMENTS, LEASES
+from dask_adaptive.kube.api import (
+    DEPLOYMENTS,
+    LEASES,
+    AlreadyExists,
+    Conflict,
+    Json,
+    KubeApi,
+    KubeError,
+    NotFound,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -153,14 +160,8 @@ class LeaderLease:
             except NotFound:
                 logger.warning("Deployment %s is not there to own the Lease", self._owner)
             else:
-                meta["ownerReferences"] = [
-                    {
-                        "apiVersion": DEPLOYMENTS.api_version,
-                        "kind": DEPLOYMENTS.kind,
-                        "name": self._owner,
-                        "uid": owner["metadata"]["uid"],
-                    }
-                ]
+                uid = owner["metadata"]["uid"]
+                meta["ownerReferences"] = [DEPLOYMENTS.owner(self._owner, uid)]
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,

@@ -6,23 +6,136 @@ Each help text begins with the metric's stability, as those of Kubernetes do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-from dask_adaptive.controller.scheduler_load import SchedulerLoad
-from dask_adaptive.controller.stability import stable
-from dask_adaptive.loop.held import pins_of
 from dask_adaptive.loop.one_pass import PassResult
-from dask_adaptive.loop.status import Condition
+from dask_adaptive.loop.summary import pins_of
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ObservedCluster
-from dask_adaptive.model.plan import GroupPlan, Outcome, Retire
-from dask_adaptive.model.recycle import QuotaUse
+from dask_adaptive.model.observed import ObservedScheduler, ReliefState, Serialized
+from dask_adaptive.model.plan import Retire
 from dask_adaptive_agent import wire
 
-_CLUSTER = ["namespace", "cluster"]
+M = TypeVar("M", GaugeMetricFamily, CounterMetricFamily)
+
+#: Stays as it is, name, labels and meaning, until it has been deprecated for a minor release.
+STABLE = "STABLE"
+
+#: May get more labels or values, with a line in the changelog.
+BETA = "BETA"
+
+#: May change or go with any release.
+ALPHA = "ALPHA"
+
+_CLUSTER = ("namespace", "cluster")
+
+
+class _Metric(NamedTuple):
+    stability: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+#: Metrics by their names, without the prefix, and without the `_total` of counters.
+_HISTOGRAMS = {"pass_seconds": _Metric(STABLE, "Duration of a pass over one cluster")}
+_GAUGES = {
+    "workers": _Metric(STABLE, "Workers, by state", (*_CLUSTER, "state")),
+    "replicas": _Metric(
+        STABLE,
+        "Workers asked for (requested), decided (desired), needed by the load (wanted)",
+        (*_CLUSTER, "what"),
+    ),
+    "leader": _Metric(STABLE, "1 in the replica that acts, else 0"),
+    "policies": _Metric(STABLE, "AdaptivePolicies"),
+    "condition": _Metric(
+        BETA,
+        "1 for the status (true, false, unknown) and reason of each condition of a policy",
+        (*_CLUSTER, "type", "status", "reason"),
+    ),
+    "group_replicas": _Metric(
+        BETA,
+        "Workers of one group: there (serving), decided (desired), called for (wanted)",
+        (*_CLUSTER, "group", "what"),
+    ),
+    "pinned_workers": _Metric(BETA, "Workers held by pins, by source", (*_CLUSTER, "source")),
+    "pins": _Metric(
+        BETA,
+        "Pins that hold workers, by source; one pin may hold many workers",
+        (*_CLUSTER, "source"),
+    ),
+    "pin_age_seconds_max": _Metric(
+        BETA,
+        "Seconds since the oldest pin that holds a worker was set; 0 without pins",
+        (*_CLUSTER, "source"),
+    ),
+    "quota_used_ratio": _Metric(
+        BETA,
+        "Highest use of a quota by any worker of a group; 1: used up",
+        (*_CLUSTER, "group", "quota"),
+    ),
+    "worker_arrival_seconds": _Metric(
+        ALPHA,
+        "How long a worker of a group takes from being asked for to being connected",
+        (*_CLUSTER, "group"),
+    ),
+}
+_COUNTERS = {
+    "passes": _Metric(STABLE, "Passes over clusters, by outcome", ("outcome",)),
+    "actions": _Metric(
+        STABLE,
+        "Actions on clusters, by kind and reason; done says whether it was carried out",
+        ("action", "reason", "done"),
+    ),
+    "recycles": _Metric(
+        STABLE,
+        "Workers that began to leave in order to be replaced, by reason",
+        (*_CLUSTER, "reason"),
+    ),
+    "tasks_redone": _Metric(
+        STABLE, "Tasks and results lost with workers, by cause", (*_CLUSTER, "cause")
+    ),
+    "pin_expired": _Metric(
+        BETA,
+        "Pins that ended by their time limit while their owner still held them, by source",
+        (*_CLUSTER, "source"),
+    ),
+    "injections": _Metric(
+        BETA, "Pods of schedulers and workers seen by the webhook, by result", ("result",)
+    ),
+    "evictions": _Metric(
+        BETA, "Evictions seen by the webhook, by result; all but delayed are allowed", ("result",)
+    ),
+}
+_OF_SCHEDULERS = {
+    "relief_state": _Metric(
+        BETA,
+        "1 for the state that each relief of a scheduler is in",
+        (*_CLUSTER, "relief", "state"),
+    ),
+    "serialize_share": _Metric(
+        ALPHA, "Part of a scheduler's CPU time spent serializing tasks in the last minute", _CLUSTER
+    ),
+    "serialize_seconds": _Metric(
+        ALPHA,
+        "Seconds spent serializing tasks, by function; the ten dearest",
+        (*_CLUSTER, "function"),
+    ),
+    "serialize_bytes": _Metric(
+        ALPHA, "Bytes of serialized tasks, by function; the ten dearest", (*_CLUSTER, "function")
+    ),
+}
+
+STABILITY = {
+    f"dask_adaptive_{name}": metric.stability
+    for name, metric in (_HISTOGRAMS | _GAUGES | _COUNTERS | _OF_SCHEDULERS).items()
+}
+
 _SOURCES = ("shuffle", "manual", "client")
 _CAUSES = (wire.LOST, wire.FORCED, wire.ENDED)
 _STATES = ("connected", "pending", "idle", "busy", "pinned", "retiring")
@@ -31,209 +144,114 @@ _STATES = ("connected", "pending", "idle", "busy", "pinned", "retiring")
 _Series: TypeAlias = Mapping[tuple[str, ...], float]
 
 
+def _named(name: str, metric: _Metric) -> tuple[str, str, tuple[str, ...]]:
+    return f"dask_adaptive_{name}", f"[{metric.stability}] {metric.text}", metric.labels
+
+
 class Metrics:
     """All metrics of one operator."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._set_before: dict[tuple[Gauge, ClusterKey], frozenset[tuple[str, ...]]] = {}
-        self._passes = self._counter(
-            "dask_adaptive_passes", "Passes over clusters, by outcome", ["outcome"]
-        )
+        gauges = {
+            name: Gauge(*_named(name, metric), registry=self.registry)
+            for name, metric in _GAUGES.items()
+        }
+        counters = {
+            name: Counter(*_named(name, metric), registry=self.registry)
+            for name, metric in _COUNTERS.items()
+        }
+        self._gauges, self._counters = gauges, counters
         self._seconds = Histogram(
-            "dask_adaptive_pass_seconds",
-            stable("dask_adaptive_pass_seconds", "Duration of a pass over one cluster"),
+            *_named("pass_seconds", _HISTOGRAMS["pass_seconds"]),
             registry=self.registry,
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
         )
-        self._actions = self._counter(
-            "dask_adaptive_actions",
-            "Actions on clusters, by kind and reason; done says whether it was carried out",
-            ["action", "reason", "done"],
-        )
-        self._workers = self._gauge(
-            "dask_adaptive_workers", "Workers, by state", [*_CLUSTER, "state"]
-        )
-        self._replicas = self._gauge(
-            "dask_adaptive_replicas",
-            "Workers asked for (requested), decided (desired), called for by the load (wanted)",
-            [*_CLUSTER, "what"],
-        )
-        self._make_groups()
-        self._make_pins()
-        self._make_quotas()
-        self._make_others()
+        self.leader, self.watched = gauges["leader"], gauges["policies"]
+        self.injections, self.evictions = counters["injections"], counters["evictions"]
+        self._expired = _Before(counters["pin_expired"], _SOURCES)
+        self._redone = _Before(counters["tasks_redone"], _CAUSES)
+        self._shown: dict[ClusterKey, dict[str, frozenset[tuple[str, ...]]]] = defaultdict(dict)
         self._schedulers = SchedulerLoad()
         self.registry.register(self._schedulers)
 
-    def _make_groups(self) -> None:
-        self._groups = self._gauge(
-            "dask_adaptive_group_replicas",
-            "Workers of one group: there (serving), decided (desired), called for (wanted)",
-            [*_CLUSTER, "group", "what"],
-        )
-        self._arrival = self._gauge(
-            "dask_adaptive_worker_arrival_seconds",
-            "How long a worker of a group takes from being asked for to being connected",
-            [*_CLUSTER, "group"],
-        )
-        self._conditions = self._gauge(
-            "dask_adaptive_condition",
-            "1 for the status (true, false, unknown) and reason of each condition of a policy",
-            [*_CLUSTER, "type", "status", "reason"],
-        )
-
-    def _make_pins(self) -> None:
-        self._pins = self._gauge(
-            "dask_adaptive_pinned_workers", "Workers held by pins, by source", [*_CLUSTER, "source"]
-        )
-        self._claims = self._gauge(
-            "dask_adaptive_pins",
-            "Pins that hold workers, by source; one pin may hold many workers",
-            [*_CLUSTER, "source"],
-        )
-        self._oldest = self._gauge(
-            "dask_adaptive_pin_age_seconds_max",
-            "Seconds since the oldest pin that holds a worker was set; 0 without pins",
-            [*_CLUSTER, "source"],
-        )
-        self._expired = self._counter(
-            "dask_adaptive_pin_expired",
-            "Pins that ended by their time limit while their owner still held them, by source",
-            [*_CLUSTER, "source"],
-        )
-        self._expired_before = _Before(self._expired, _SOURCES)
-
-    def _make_quotas(self) -> None:
-        self._recycles = self._counter(
-            "dask_adaptive_recycles",
-            "Workers that began to leave in order to be replaced, by reason",
-            [*_CLUSTER, "reason"],
-        )
-        self._used = self._gauge(
-            "dask_adaptive_quota_used_ratio",
-            "Highest use of a quota by any worker of a group; 1: used up",
-            [*_CLUSTER, "group", "quota"],
-        )
-        self._redone = self._counter(
-            "dask_adaptive_tasks_redone",
-            "Tasks and results lost with workers, by cause",
-            [*_CLUSTER, "cause"],
-        )
-        self._redone_before = _Before(self._redone, _CAUSES)
-
-    def _make_others(self) -> None:
-        self.leader = self._gauge("dask_adaptive_leader", "1 in the replica that acts, else 0")
-        self.watched = self._gauge("dask_adaptive_policies", "AdaptivePolicies")
-        self.injections = self._counter(
-            "dask_adaptive_injections",
-            "Pods of schedulers and workers seen by the webhook, by result",
-            ["result"],
-        )
-        self.evictions = self._counter(
-            "dask_adaptive_evictions",
-            "Evictions seen by the webhook, by result; all but delayed are allowed",
-            ["result"],
-        )
-
     def passed(self, key: ClusterKey, result: PassResult, seconds: float) -> None:
         """Count a pass that came to its end."""
-        self._passes.labels("done").inc()
+        self._counters["passes"].labels("done").inc()
         self._seconds.observe(seconds)
         for outcome in result.outcomes:
-            kind, reason = type(outcome.action).__name__, str(outcome.reason)
-            self._actions.labels(kind, reason, str(outcome.done).lower()).inc()
-        status = result.status
-        for state in _STATES:
-            self._workers.labels(*key, state).set(getattr(status, state))
-        numbers = {
-            "requested": status.replicas,
-            "desired": status.desired,
-            "wanted": status.wanted,
-        }
-        for what, number in numbers.items():
-            self._replicas.labels(*key, what).set(number)
-        held = dict.fromkeys(_SOURCES, 0) | dict(status.pins)
-        for source, workers in held.items():
-            self._pins.labels(*key, source).set(workers)
-        self._grouped(key, result.plan.groups)
-        self._conditioned(key, status.conditions)
-        self._pinned(key, result.observed)
-        self._recycled(key, result.outcomes)
-        self._quotas(key, result.plan.uses)
+            action, reason = outcome.action, outcome.reason
+            labels = (type(action).__name__, str(reason), str(outcome.done).lower())
+            self._counters["actions"].labels(*labels).inc()
+            if isinstance(action, Retire) and action.reason.replaces and outcome.done:
+                self._counters["recycles"].labels(*key, action.reason.value).inc()
+        for name, series in self._series(result):
+            self._show(name, key, series)
         scheduler = result.observed.scheduler
-        self._redone_before.count(key, scheduler.session, scheduler.redone)
+        self._expired.count(key, scheduler.session, scheduler.pins_expired)
+        self._redone.count(key, scheduler.session, scheduler.redone)
         self._schedulers.saw(key, scheduler)
 
-    def _grouped(self, key: ClusterKey, plans: Sequence[GroupPlan]) -> None:
-        numbers: _Series = {
-            (plan.group, what): float(getattr(plan, what))
-            for plan in plans
-            for what in ("serving", "desired", "wanted")
-        }
-        self._set_all(self._groups, key, numbers)
-        arrival: _Series = {
-            (p.group,): p.inputs["arrival_s"] for p in plans if "arrival_s" in p.inputs
-        }
-        self._set_all(self._arrival, key, arrival)
-
-    def _conditioned(self, key: ClusterKey, conditions: Iterable[Condition]) -> None:
+    @staticmethod
+    def _series(result: PassResult) -> Iterator[tuple[str, _Series]]:
+        """What gauges say of a cluster now."""
+        status, decided = result.status, result.plan
+        yield "workers", {(state,): getattr(status, state) for state in _STATES}
+        yield (
+            "replicas",
+            {
+                ("requested",): status.replicas,
+                ("desired",): status.desired,
+                ("wanted",): status.wanted,
+            },
+        )
         words = {None: "unknown", True: "true", False: "false"}
-        now: _Series = {(c.type, words[c.status], c.reason.value): 1.0 for c in conditions}
-        self._set_all(self._conditions, key, now)
+        yield "condition", {(c.type, words[c.status], c.reason.value): 1 for c in status.conditions}
+        yield (
+            "group_replicas",
+            {
+                (plan.group, what): getattr(plan, what)
+                for plan in decided.groups
+                for what in ("serving", "desired", "wanted")
+            },
+        )
+        yield (
+            "worker_arrival_seconds",
+            {(p.group,): p.inputs["arrival_s"] for p in decided.groups if "arrival_s" in p.inputs},
+        )
+        yield "quota_used_ratio", {(u.group, u.quota.value): u.ratio for u in decided.uses}
+        held = dict.fromkeys(_SOURCES, 0) | dict(status.pins)
+        yield "pinned_workers", {(source,): workers for source, workers in held.items()}
+        ages: dict[str, list[float]] = {source: [] for source in _SOURCES}
+        for claim, pin in pins_of(result.observed).items():
+            ages.setdefault(claim.source, []).append(pin.for_s)
+        yield "pins", {(source,): len(ages[source]) for source in _SOURCES}
+        yield "pin_age_seconds_max", {(s,): max(ages[s], default=0.0) for s in _SOURCES}
 
-    def _set_all(self, gauge: Gauge, key: ClusterKey, values: _Series) -> None:
+    def _show(self, name: str, key: ClusterKey, series: _Series) -> None:
         """These are a cluster's series now; what it had besides is gone."""
+        gauge, shown = self._gauges[name], self._shown[key]
         # Not remove_by_labels, which walks the series of all clusters, in each pass of each.
-        for gone in self._set_before.get((gauge, key), frozenset()) - values.keys():
+        for gone in shown.get(name, frozenset()) - series.keys():
             gauge.remove(*key, *gone)
-        for labels, value in values.items():
+        for labels, value in series.items():
             gauge.labels(*key, *labels).set(value)
-        self._set_before[gauge, key] = frozenset(values)
-
-    def _pinned(self, key: ClusterKey, observed: ObservedCluster) -> None:
-        pins = pins_of(observed)
-        for source in _SOURCES:
-            ages = [held.for_s for claim, held in pins.items() if claim.source == source]
-            self._claims.labels(*key, source).set(len(ages))
-            self._oldest.labels(*key, source).set(max(ages, default=0.0))
-        scheduler = observed.scheduler
-        self._expired_before.count(key, scheduler.session, scheduler.pins_expired)
-
-    def _recycled(self, key: ClusterKey, outcomes: Iterable[Outcome]) -> None:
-        for outcome in outcomes:
-            action = outcome.action
-            if isinstance(action, Retire) and action.reason.replaces and outcome.done:
-                self._recycles.labels(*key, action.reason.value).inc()
-
-    def _quotas(self, key: ClusterKey, uses: Iterable[QuotaUse]) -> None:
-        now: _Series = {(use.group, use.quota.value): use.ratio for use in uses}
-        self._set_all(self._used, key, now)
+        shown[name] = frozenset(series)
 
     def failed(self, outcome: str) -> None:
         """Count a pass that did not: `error`, `timeout` or `invalid`."""
-        self._passes.labels(outcome).inc()
+        self._counters["passes"].labels(outcome).inc()
 
     def forget(self, key: ClusterKey) -> None:
         """Drop all series of a cluster that nobody scales any more."""
-        labels = dict(zip(_CLUSTER, key, strict=True))
-        for gauge in (
-            self._workers, self._replicas, self._pins, self._claims, self._oldest, self._used,
-            self._groups, self._arrival, self._conditions,
-        ):  # fmt: skip
-            gauge.remove_by_labels(labels)
-            self._set_before.pop((gauge, key), None)
-        for counter in (self._expired, self._recycles, self._redone):
-            counter.remove_by_labels(labels)
-        for before in (self._expired_before, self._redone_before):
+        for name in tuple(self._shown[key]):
+            self._show(name, key, {})
+        del self._shown[key]
+        for name in ("pin_expired", "recycles", "tasks_redone"):
+            self._counters[name].remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))
+        for before in (self._expired, self._redone):
             before.forget(key)
         self._schedulers.forget(key)
-
-    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(name, stable(name, text), labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(name, stable(name, text), labels, registry=self.registry)
 
     def render(self) -> bytes:
         return bytes(generate_latest(self.registry))
@@ -259,3 +277,50 @@ class _Before:
 
     def forget(self, key: ClusterKey) -> None:
         self._last.pop(key, None)
+
+
+class SchedulerLoad(Collector):
+    """
+    Shows what was seen last of each scheduler, and nothing of one that does not answer.
+
+    The counters are the agent's own: they begin anew with it, which Prometheus takes for what it
+    is. So a function that is among the dearest no more leaves no series behind, and when it is
+    again, its series goes on.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[ClusterKey, tuple[tuple[ReliefState, ...], Serialized | None]] = {}
+
+    def saw(self, key: ClusterKey, scheduler: ObservedScheduler) -> None:
+        self._seen[key] = (scheduler.relief, scheduler.serialized)
+
+    def forget(self, key: ClusterKey) -> None:
+        self._seen.pop(key, None)
+
+    def collect(self) -> Iterable[Metric]:
+        seen = sorted(self._seen.items())  # a copy: scrapes and passes share one thread or not
+        yield self._reliefs((key, reliefs) for key, (reliefs, _) in seen)
+        yield from self._serialized([(key, cost) for key, (_, cost) in seen if cost is not None])
+
+    def _reliefs(self, rows: Iterable[tuple[ClusterKey, tuple[ReliefState, ...]]]) -> Metric:
+        family = _family(GaugeMetricFamily, "relief_state")
+        for key, reliefs in rows:
+            for relief in reliefs:
+                family.add_metric([*key, relief.name, relief.state], 1)
+        return family
+
+    def _serialized(self, rows: list[tuple[ClusterKey, Serialized]]) -> Iterator[Metric]:
+        share = _family(GaugeMetricFamily, "serialize_share")
+        seconds = _family(CounterMetricFamily, "serialize_seconds")
+        sent = _family(CounterMetricFamily, "serialize_bytes")
+        for key, cost in rows:
+            share.add_metric([*key], cost.share)
+            for row in cost.top:
+                seconds.add_metric([*key, row.function], row.seconds)
+                sent.add_metric([*key, row.function], row.sent_bytes)
+        yield from (share, seconds, sent)
+
+
+def _family(kind: type[M], name: str) -> M:
+    full, text, labels = _named(name, _OF_SCHEDULERS[name])
+    return kind(full, text, labels=labels)

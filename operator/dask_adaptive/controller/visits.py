@@ -16,12 +16,11 @@ from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.world import World
-from dask_adaptive.loop.held import aged
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import LinkError, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
+from dask_adaptive.loop.summary import aged
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 
@@ -91,7 +90,7 @@ class Visitor:
             name
             for group in self._last.observed.groups
             for worker in group.workers
-            if worker.leaving is not Leaving.NO
+            if worker.retiring is not None
             for name in worker.dask_names
         ]
         if names:
@@ -168,18 +167,15 @@ class Visitor:
         status = self._last.status if self._last else Status()
         others = tuple(c for c in status.conditions if c.type != READY)
         seen_s = time.monotonic() - self._last_at
-        status = replace(status, held_by=aged(status.held_by, seen_s))
+        status = replace(
+            status, reason=reason, message=message, conditions=(ready, *others),
+            held_by=aged(status.held_by, seen_s),
+        )  # fmt: skip
         try:
-            await self._governed.reporter.status(_with(status, reason, message, (ready, *others)))
+            await self._governed.reporter.status(status)
         except PlatformError as exc:
             self._log.warning("Nor can it be reported: %s", exc)
         return min(LONGEST_REST_S * 2.0 ** (self._failures - 1), LONGEST_BACKOFF_S)
-
-
-def _with(
-    status: Status, reason: Reason, message: str, conditions: tuple[Condition, ...]
-) -> Status:
-    return replace(status, reason=reason, message=message, conditions=conditions)
 
 
 async def _ended(visitor: Visitor, task: asyncio.Task[None]) -> None:
@@ -226,7 +222,7 @@ class Visits:
 
     async def _settle(self) -> None:
         # By uid: a policy that was deleted and made anew is another one.
-        there = {p.meta.uid: p for p in self._world.all(PolicyObject) if not p.meta.going}
+        there = {p.meta.uid: p for p in self._world.all(PolicyObject) if not p.meta.deleting}
         for uid in set(self._running) - set(there):
             policy, visitor, task = self._running.pop(uid)
             self._of[policy.key].pop(uid)

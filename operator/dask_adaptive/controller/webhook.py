@@ -1,8 +1,13 @@
-"""What the API server calls: the webhooks' paths and their certificate."""
+"""
+The webhooks: their paths and certificate, and the review of pods. `kube.inject` decides which pods
+get the agent.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,17 +16,201 @@ from typing import Any
 
 from aiohttp import web
 
-from dask_adaptive.controller.evictions import EvictionReviewer
-from dask_adaptive.controller.injector import Injector
-from dask_adaptive.kube.api import Json
+from dask_adaptive.controller.evictions import EvictionReviewer, answer_to
+from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.deadline import timeout
+from dask_adaptive.kube.agent_config import AgentConfig, Consent
+from dask_adaptive.kube.api import CLUSTERS, GROUPS, POLICIES, Json, KubeApi, KubeError
+from dask_adaptive.kube.inject import (
+    Injection,
+    Skip,
+    component,
+    inject,
+    inject_worker,
+    may_be_default,
+    objection,
+    refusal,
+)
+from dask_adaptive.kube.objects import (
+    CLUSTER_LABEL,
+    GROUP_LABEL,
+    INJECT,
+    ClusterObject,
+    GroupObject,
+    PolicyObject,
+    parse_cluster,
+    parse_group,
+    parse_policy_object,
+)
+from dask_adaptive.kube.worker_pods import SCHEDULER, WORKER
+from dask_adaptive.kube.world import World
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.policy import InvalidPolicy
+from dask_adaptive.model.scheduler_settings import SchedulerSettings, scheduler_settings
+from dask_adaptive_agent import __version__
+
+_INJECT = INJECT.partition("/")[2]
+
+#: A pod waits for no list longer than this; the API server waits 5 s for the webhook.
+PATIENCE_S = 2.0
+
+#: One file often holds a cluster and its policy, and dask-kubernetes may be faster than the second.
+SECOND_LOOK_S = 0.5
 
 logger = logging.getLogger(__name__)
 
 #: How often the certificate's files are looked at.
 RELOAD_S = 30.0
 
-
 Review = Callable[[Mapping[str, Any]], Awaitable[Json]]
+
+
+class Injector:
+    """
+    Answers AdmissionReviews. Fails open: a pod that can't be changed safely is left as it is.
+
+    Args:
+        grace_s: What pods of workers get as `terminationGracePeriodSeconds` where nobody set one.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        world: World,
+        config: AgentConfig,
+        consent: Consent,
+        metrics: Metrics,
+        *,
+        grace_s: int,
+    ) -> None:
+        self._api, self._world, self._metrics = api, world, metrics
+        self._config, self._consent, self._grace_s = config, consent, grace_s
+        self._policies = PolicyFinder(api, world)
+
+    async def review(self, review: Mapping[str, Any]) -> Json:
+        """Answer one AdmissionReview; always allows the pod."""
+        request = review["request"]
+        outcome = await self._decide(request)
+        result = "injected" if isinstance(outcome, Injection) else "skipped"
+        self._metrics.injections.labels(result).inc()
+        more: Json = {}
+        if isinstance(outcome, Injection):
+            patch = json.dumps(list(outcome.patch)).encode()
+            more |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+        why = outcome.lacks if isinstance(outcome, Injection) else outcome.why
+        if why:
+            # Shown in the API server's audit log.
+            more["auditAnnotations"] = {"not-injected": why}
+            logger.info("Pod in %s left as it is: %s", _where(request), why)
+        return answer_to(review, allowed=True, **more)
+
+    async def _decide(self, request: Mapping[str, Any]) -> Injection | Skip:
+        pod, namespace = request["object"], request["namespace"]
+        role = component(pod)
+        why = objection(pod, role if role in (SCHEDULER, WORKER) else SCHEDULER)
+        if why:
+            return Skip(why)
+        name = pod["metadata"]["labels"].get(CLUSTER_LABEL, "")
+        try:
+            cluster = await self._cluster(namespace, name, fresh=role == SCHEDULER)
+            refused = refusal(f"DaskCluster {name}", {INJECT: cluster.note(_INJECT) or ""})
+            refused = refused or await self._consent.refused_by_namespace(namespace)
+            key = ClusterKey(namespace, name)
+            outcome = Skip(refused) if refused else await self._patch(pod, key, role)
+            if isinstance(outcome, Injection) and not request.get("dryRun"):
+                ensure = self._config.ensure if role == SCHEDULER else self._config.ensure_lately
+                await ensure(namespace, name, cluster.meta.uid)
+        except KubeError as exc:
+            return Skip(f"its ConfigMap can't be created or checked: {exc}")
+        return outcome
+
+    async def _patch(self, pod: Json, key: ClusterKey, role: str) -> Injection | Skip:
+        name = self._config.bundle.name
+        settings = await self._policies.settings(key, fresh=role == SCHEDULER)
+        if role == SCHEDULER:
+            return inject(pod, name, version=__version__, settings=settings)
+        grace_s = await self._grace(pod, key.namespace)
+        return inject_worker(pod, name, version=__version__, grace_s=grace_s, settings=settings)
+
+    async def _cluster(self, namespace: str, name: str, *, fresh: bool) -> ClusterObject:
+        """For workers, which come in bursts, what the watch said last is good enough."""
+        known = None if fresh else self._world.get(ClusterObject, namespace, name)
+        return known or parse_cluster(await self._api.get(CLUSTERS.path(namespace, name)))
+
+    async def _grace(self, pod: Json, namespace: str) -> int | None:
+        """The grace period that a worker's pod is to get; None: its own is somebody's wish."""
+        name = pod["metadata"]["labels"].get(GROUP_LABEL, "")
+        if not may_be_default(pod) or not name:
+            return None
+        # The pod can't tell whether a person wrote 30 or the API server did; the DaskWorkerGroup
+        # can, whose `spec.worker.spec` dask-kubernetes copies (build_worker_deployment_spec).
+        try:
+            group = self._world.get(GroupObject, namespace, name) or parse_group(
+                await self._api.get(GROUPS.path(namespace, name))
+            )
+        except KubeError as exc:
+            logger.info("Grace period of a worker in %s left as it is: %s", namespace, exc)
+            return None
+        return self._grace_s if group.grace_s is None else None
+
+
+def _where(request: Mapping[str, Any]) -> str:
+    pod = request.get("object") or {}
+    cluster = (pod.get("metadata", {}).get("labels") or {}).get(CLUSTER_LABEL, "?")
+    return f"{request.get('namespace')}/{cluster}"
+
+
+class PolicyFinder:
+    """
+    Finds the settings. Fails open: where the policy can't be read or understood, nothing but the
+    defaults holds until the scheduler's next pod, and the policy's status says what waits.
+    """
+
+    def __init__(self, api: KubeApi, world: World) -> None:
+        self._api, self._world = api, world
+
+    async def settings(self, key: ClusterKey, *, fresh: bool) -> SchedulerSettings:
+        """
+        What holds for a cluster.
+
+        Args:
+            fresh: Ask the API server where the watch has told of no policy: one that is applied
+                with its cluster is younger than that, and a scheduler starts only once.
+        """
+        policies = self._world.of(PolicyObject, key)
+        if fresh and not policies:
+            policies = await self._asked(key)
+        chosen = _chosen(policies)
+        if chosen is None:
+            return SchedulerSettings()
+        try:
+            return scheduler_settings(chosen.spec)
+        except InvalidPolicy as exc:
+            logger.warning("Pod of %s gets defaults: %s", key, exc)
+            return SchedulerSettings()
+
+    async def _asked(self, key: ClusterKey) -> list[PolicyObject]:
+        try:
+            async with timeout(PATIENCE_S):
+                found = await self._listed(key)
+                if not found:
+                    await asyncio.sleep(SECOND_LOOK_S)
+                    found = await self._listed(key)
+        except (KubeError, asyncio.TimeoutError) as exc:
+            logger.warning("Pod of %s gets defaults, policies can't be listed: %r", key, exc)
+            return []
+        return found
+
+    async def _listed(self, key: ClusterKey) -> list[PolicyObject]:
+        found = await self._api.list(POLICIES.path(key.namespace))
+        return [policy for policy in map(parse_policy_object, found) if policy.key == key]
+
+
+def _chosen(policies: list[PolicyObject]) -> PolicyObject | None:
+    """Of several one that people wrote; of several such none, as long as nobody mends it."""
+    staying = [p for p in policies if not p.meta.deleting]
+    written = [p for p in staying if not p.managed] or staying
+    return written[0] if len(written) == 1 else None
 
 
 def webhook_app(injector: Injector, evictions: EvictionReviewer) -> web.Application:

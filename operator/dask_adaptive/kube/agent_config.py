@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 
 from dask_adaptive.kube.agent_zip import ZIP, Bundle
-from dask_adaptive.kube.api import STRATEGIC, Json, KubeApi
-from dask_adaptive.kube.errors import AlreadyExists, KubeError, NotFound
+from dask_adaptive.kube.api import (
+    CLUSTERS,
+    CONFIG_MAPS,
+    NAMESPACES,
+    STRATEGIC,
+    AlreadyExists,
+    Json,
+    KubeApi,
+    KubeError,
+    NotFound,
+)
 from dask_adaptive.kube.inject import MANAGED_LABELS, refusal
-from dask_adaptive.kube.resources import CLUSTERS, CONFIG_MAPS, NAMESPACES
-from dask_adaptive.kube.turns import Turns
 
 #: How long a ConfigMap that we have seen to is taken to be there, for pods that start without it.
 #: Should somebody delete it, workers that start meanwhile get it when the next one brings it back.
 FRESH_S = 60.0
+
+
+class KeyedLock:
+    """A lock for each key that somebody waits for, and for no other."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, asyncio.Lock] = {}
+        self._waiting: dict[Hashable, int] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, key: Hashable) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._waiting[key] = self._waiting.get(key, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key], self._locks[key]
 
 
 class AgentConfig:
@@ -30,7 +59,7 @@ class AgentConfig:
     ) -> None:
         self._api, self.bundle, self._clock = api, bundle, clock
         self._ensured: dict[tuple[str, str], float] = {}  # namespace, cluster's uid; until when
-        self._turns = Turns()
+        self._locks = KeyedLock()
 
     async def ensure(self, namespace: str, cluster: str, cluster_uid: str) -> None:
         """Make the ConfigMap or join its owners. Raises `KubeError`: then don't rely on it."""
@@ -56,17 +85,11 @@ class AgentConfig:
         Raises `KubeError`.
         """
         key = (namespace, cluster_uid)
-        async with self._turns.of(key):
+        async with self._locks.of(key):
             if self._clock() >= self._ensured.get(key, 0.0):
                 await self.ensure(namespace, cluster, cluster_uid)
 
     def _body(self, namespace: str, cluster: str, cluster_uid: str) -> Json:
-        owner = {
-            "apiVersion": CLUSTERS.api_version,
-            "kind": CLUSTERS.kind,
-            "name": cluster,
-            "uid": cluster_uid,
-        }
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -74,7 +97,7 @@ class AgentConfig:
                 "name": self.bundle.name,
                 "namespace": namespace,
                 "labels": MANAGED_LABELS,
-                "ownerReferences": [owner],
+                "ownerReferences": [CLUSTERS.owner(cluster, cluster_uid)],
             },
             "immutable": True,
             "data": dict(self.bundle.texts),
@@ -88,11 +111,11 @@ class Consent:
     def __init__(self, api: KubeApi, clock: Callable[[], float], *, ttl_s: float = 30.0) -> None:
         self._api, self._clock, self._ttl_s = api, clock, ttl_s
         self._namespaces: dict[str, tuple[float, str]] = {}
-        self._turns = Turns()
+        self._locks = KeyedLock()
 
     async def refused_by_namespace(self, namespace: str) -> str:
         """Who refuses, or an empty text; remembered for a while. Raises `KubeError`."""
-        async with self._turns.of(namespace):
+        async with self._locks.of(namespace):
             return await self._refused_by(namespace)
 
     async def _refused_by(self, namespace: str) -> str:

@@ -1,28 +1,157 @@
 """
-Policies that we make: from a DaskCluster's annotations, or from a DaskAutoscaler that is taken
-over. What should be there, against what is. Pure.
+Policies that we make, from a DaskCluster's annotations, or from a DaskAutoscaler that is taken
+over: what should be there, against what is. And when upstream's timer rests. Pure.
+
+Upstream's timer returns early as long as the annotation `COOLDOWN` lies ahead, and so it is put to
+rest by that. It is never deleted: it is the user's object, and once we are gone it goes on.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.kube.adoption import Adopt, adopted_spec, chosen, rest_of
-from dask_adaptive.kube.api import Json
+from dask_adaptive.kube.api import CLUSTERS, POLICIES, Json
 from dask_adaptive.kube.objects import (
+    ADOPT,
+    ADOPTED,
     BY_ADOPTION,
     BY_ANNOTATIONS,
+    COOLDOWN,
     MANAGED_BY,
     AutoscalerObject,
     ClusterObject,
     PolicyObject,
 )
-from dask_adaptive.kube.resources import CLUSTERS, POLICIES
+from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.policy import InvalidPolicy, Mode, parse_policy
 from dask_adaptive.model.reason import Reason
+
+#: Upstream rests for so long at a time. It is the longest that nobody scales a cluster whose
+#: operator has died: long enough for an operator to be upgraded or moved to another node, and for
+#: a node's worth of its image, and short enough that nobody has to mend anything by hand.
+REST_S = 600.0
+
+#: With so much left, the rest is made longer. An operator may be away for so long, less `MARGIN_S`.
+RENEW_S = 300.0
+
+#: With less left, upstream counts as awake: its clock may be ahead of ours.
+MARGIN_S = 30.0
+
+#: A run of upstream's timer that had looked at the annotation before it was there is over by then:
+#: it is one request to the scheduler, and the timer's own interval is 5 s.
+SETTLE_S = 5.0
+
+
+class Adopt(str, enum.Enum):
+    """Which DaskAutoscalers are taken over; the chart's value `adopt`."""
+
+    NEVER = "Never"
+    ANNOTATED = "Annotated"  # those that people have annotated, or whose cluster they have
+    ALWAYS = "Always"  # all but those where an annotation says "false"
+
+
+def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt) -> bool:
+    """
+    Whether a DaskAutoscaler is to be taken over. Its own annotation goes before its cluster's.
+    Raises `InvalidPolicy`, which says how to mend it.
+    """
+    if adopt is Adopt.NEVER:
+        return False
+    said = autoscaler.adopt
+    if said is None:
+        said = cluster.note(ADOPT.partition("/")[2])
+    if said is None:
+        return adopt is Adopt.ALWAYS
+    word = said.strip().lower()
+    if word not in ("true", "false"):
+        raise InvalidPolicy(f'annotation {ADOPT} must be "true" or "false", got {said!r}')
+    return word == "true"
+
+
+def chosen(
+    cluster: ClusterObject, autoscalers: Sequence[AutoscalerObject], adopt: Adopt
+) -> AutoscalerObject | None:
+    """The one to be taken over, if any. Raises `InvalidPolicy` if it can't be told which."""
+    wished = [a for a in autoscalers if is_wished(cluster, a, adopt)]
+    if not wished:
+        return None
+    if len(autoscalers) > 1:
+        names = ", ".join(a.meta.name for a in autoscalers)
+        raise InvalidPolicy(
+            f"DaskAutoscalers {names} are all for DaskCluster {cluster.meta.name};"
+            " none is adopted until all but one are deleted"
+        )
+    return wished[0]
+
+
+def adopted_spec(cluster: ClusterObject, autoscaler: AutoscalerObject, idle: str | None) -> Json:
+    """
+    The policy's spec that a DaskAutoscaler asks for; whatever else a policy has is people's to set.
+    Raises `InvalidPolicy`, which says how to mend it.
+    """
+    spec: Json = {
+        "clusterRef": {"name": cluster.meta.name},
+        "maxReplicas": autoscaler.maximum,
+        "minReplicas": autoscaler.minimum,
+    }
+    if idle is not None:
+        spec["idleTimeout"] = idle.strip()
+    words = {"maxReplicas": "spec.maximum", "minReplicas": "spec.minimum"}
+    return _checked(spec, words, f"DaskAutoscaler {autoscaler.meta.name}: ")
+
+
+def _checked(spec: Json, words: Mapping[str, str], head: str = "") -> Json:
+    """The spec, if it makes sense; its fields are called as people have written them."""
+    try:
+        parse_policy(spec)
+    except InvalidPolicy as exc:
+        text = str(exc)
+        for field, word in words.items():
+            text = text.replace(f"spec.{field}", word)
+        raise InvalidPolicy(head + text) from exc
+    return spec
+
+
+def is_awake(autoscaler: AutoscalerObject, now: float) -> bool:
+    """Whether upstream may scale, now or before its rest could be made longer."""
+    return autoscaler.adopted_at is None or autoscaler.rests_until - now < MARGIN_S
+
+
+def at_rest(autoscaler: AutoscalerObject, now: float) -> bool:
+    """Whether upstream does nothing, and no run of it that began before is still under way."""
+    if autoscaler.adopted_at is None or is_awake(autoscaler, now):
+        return False
+    return now - autoscaler.adopted_at >= SETTLE_S
+
+
+def rest_of(autoscaler: AutoscalerObject, now: float) -> tuple[float, float] | None:
+    """
+    What to write: until when upstream rests, and since when. None: it is written well.
+
+    A time that is too far ahead (a clock was wrong) is written anew, too: the bound that `REST_S`
+    promises holds.
+    """
+    since = autoscaler.adopted_at
+    if since is None or is_awake(autoscaler, now) or since > now + 1:  # written in whole seconds
+        return now + REST_S, now
+    if RENEW_S <= autoscaler.rests_until - now <= REST_S + MARGIN_S:
+        return None
+    return now + REST_S, since
+
+
+def rest_notes(until: float, since: float) -> dict[str, str | None]:
+    """The annotations that put upstream to rest; both times in seconds since 1970."""
+    return {COOLDOWN: f"{until:.0f}", ADOPTED: instant(since)}
+
+
+def woken_notes() -> dict[str, str | None]:
+    """The same, taken back: upstream goes on at its timer's next turn."""
+    return {COOLDOWN: None, ADOPTED: None}
+
 
 MAXIMUM, MINIMUM, IDLE = "max-replicas", "min-replicas", "idle-timeout"
 _FIELDS = {"maxReplicas": MAXIMUM, "minReplicas": MINIMUM, "idleTimeout": IDLE}
@@ -100,19 +229,18 @@ def steps(
     What to do about a cluster's annotations and its DaskAutoscaler, in this order.
 
     A policy is made before upstream is put to rest, and removed before it is woken: in between,
-    the policy waits (`kube.owners`), so that there are never two who scale.
+    the policy waits (`kube.view`), so that there are never two who scale.
 
     Args:
-        cluster: The DaskCluster, not being deleted (its policy goes with it, as its child).
-        policies: All policies for it, of people and of ours.
-        autoscalers: All DaskAutoscalers for it.
+        cluster: Not being deleted: its policy goes with it, as its child.
+        policies: All for it, of people and of ours.
         now: Seconds since 1970.
     """
     seen = _Seen(
         cluster,
-        standing=[a for a in autoscalers if not a.meta.going],
-        ours=[p for p in policies if p.managed and not p.meta.going],
-        written=[p for p in policies if not p.managed and not p.meta.going],
+        standing=[a for a in autoscalers if not a.meta.deleting],
+        ours=[p for p in policies if p.managed and not p.meta.deleting],
+        written=[p for p in policies if not p.managed and not p.meta.deleting],
     )
     try:
         taken, problems = chosen(cluster, seen.standing, adopt), []
@@ -188,7 +316,7 @@ def _rests(seen: _Seen, taken: AutoscalerObject | None, *, now: float) -> Iterat
 
 
 def _told(seen: _Seen, autoscaler: AutoscalerObject) -> str:
-    head = f"DaskAutoscaler {autoscaler.meta.name} was taken over: upstream's autoscaler rests"
+    head = f"DaskAutoscaler {autoscaler.meta.name} was adopted: upstream's autoscaler rests"
     if seen.written:
         name = seen.written[0].meta.name
         return f"{head}, and AdaptivePolicy {name} says how many workers there are"
@@ -210,12 +338,7 @@ def _farewells(seen: _Seen, changes: Sequence[Step]) -> Iterator[Step]:
 
 
 def wanted_spec(cluster: ClusterObject) -> Json:
-    """
-    The spec that the annotations ask for.
-
-    Raises:
-        InvalidPolicy: Who annotated the cluster can mend it; the message says how.
-    """
+    """The spec that the annotations ask for. Raises `InvalidPolicy`, which says how to mend it."""
     notes = dict(cluster.notes)
     spec: Json = {
         "clusterRef": {"name": cluster.meta.name},
@@ -223,14 +346,7 @@ def wanted_spec(cluster: ClusterObject) -> Json:
         "minReplicas": _count(notes, MINIMUM, "0"),
         "idleTimeout": notes.get(IDLE, "60s").strip(),
     }
-    try:
-        parse_policy(spec)
-    except InvalidPolicy as exc:
-        text = str(exc)
-        for field, note in _FIELDS.items():
-            text = text.replace(f"spec.{field}", f"annotation {DOMAIN}/{note}")
-        raise InvalidPolicy(text) from exc
-    return spec
+    return _checked(spec, {f: f"annotation {DOMAIN}/{name}" for f, name in _FIELDS.items()})
 
 
 def _count(notes: Mapping[str, str], name: str, default: str) -> int:
@@ -251,14 +367,7 @@ def policy_body(cluster: ClusterObject, spec: Mapping[str, Any], by: str = BY_AN
             "name": cluster.meta.name,
             "namespace": cluster.meta.namespace,
             "labels": {MANAGED_BY: by},
-            "ownerReferences": [
-                {
-                    "apiVersion": CLUSTERS.api_version,
-                    "kind": CLUSTERS.kind,
-                    "name": cluster.meta.name,
-                    "uid": cluster.meta.uid,
-                }
-            ],
+            "ownerReferences": [CLUSTERS.owner(cluster.meta.name, cluster.meta.uid)],
         },
         "spec": dict(spec),
     }

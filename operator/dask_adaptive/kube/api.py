@@ -1,4 +1,22 @@
-"""The asyncio client of the `kubernetes` package, wrapped: JSON in, JSON or typed errors out."""
+"""
+The asyncio client of the `kubernetes` package, wrapped: JSON in, JSON or typed errors out; and the
+kinds of objects by their addresses.
+
+What can go wrong with the API server, and who can put it right:
+
+* PlatformError (loop.ports)
+  + KubeError
+    + ApiUnreachable   time, or whoever runs the API server; retried
+    + Unauthorized     whoever gave the credentials: they are missing, wrong or out of date
+    + Forbidden        whoever installed the chart: a rule is missing from its role
+    + NotFound         nobody needs to: the object is gone (or its CRD is not installed)
+    + AlreadyExists    nobody: somebody else was faster
+    + Conflict         time: the object changed under our hands, or a precondition does not hold
+    + Invalid          a developer, or who wrote the object: the API server refuses its content
+
+That package and aiohttp take most of a second to import: the first connection does it, so that the
+help of a command does not.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +25,118 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import aiohttp
-from kubernetes.aio import client, config
-
+from dask_adaptive import DOMAIN
 from dask_adaptive.deadline import timeout
-from dask_adaptive.kube.errors import ApiUnreachable, KubeError, error_of
+from dask_adaptive.loop.ports import PlatformError
+
+
+class Resource(NamedTuple):
+    """One kind of object, as the API server addresses it."""
+
+    group: str  # empty: the core group
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def owner(self, name: str, uid: str) -> Json:
+        """An entry of `metadata.ownerReferences`."""
+        return {"apiVersion": self.api_version, "kind": self.kind, "name": name, "uid": uid}
+
+    def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+        """The URL path of a collection, of an object, or of its subresource."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root]
+        if namespace is not None:
+            parts += ["namespaces", namespace]
+        parts += [p for p in (self.plural, name, subresource) if p]
+        return "/".join(parts)
+
+
+DASK = "kubernetes.dask.org"
+
+POLICIES = Resource(DOMAIN, "v1alpha1", "adaptivepolicies", "AdaptivePolicy")
+CLUSTERS = Resource(DASK, "v1", "daskclusters", "DaskCluster")
+GROUPS = Resource(DASK, "v1", "daskworkergroups", "DaskWorkerGroup")
+AUTOSCALERS = Resource(DASK, "v1", "daskautoscalers", "DaskAutoscaler")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+PODS = Resource("", "v1", "pods", "Pod")
+SERVICES = Resource("", "v1", "services", "Service")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+NODES = Resource("", "v1", "nodes", "Node")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
+EVENTS = Resource("", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+
 
 Json: TypeAlias = dict[str, Any]
+
+
+class KubeError(PlatformError):
+    """The API server said no, or nothing."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiUnreachable(KubeError): ...
+
+
+class Unauthorized(KubeError): ...
+
+
+class Forbidden(KubeError): ...
+
+
+class NotFound(KubeError): ...
+
+
+class AlreadyExists(KubeError): ...
+
+
+class Conflict(KubeError): ...
+
+
+class Invalid(KubeError): ...
+
+
+_BY_STATUS: dict[int, type[KubeError]] = {
+    400: Invalid,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    422: Invalid,
+}
+
+
+def error_of(status: int, body: str, request: str) -> KubeError:
+    """Turn an answer of 4xx or 5xx into the error that says who can fix it."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = {}
+    if not isinstance(answer, dict):
+        answer = {}
+    said = str(answer.get("message") or body.strip()[:200] or f"status {status}")
+    kind = _BY_STATUS.get(status, ApiUnreachable)
+    if status == 409 and answer.get("reason") == "AlreadyExists":
+        kind = AlreadyExists
+    if kind is ApiUnreachable:
+        said = f"the API server answered {request} with {status}: {said}"
+    return kind(said, status=status)
+
+
+if TYPE_CHECKING:
+    from kubernetes.aio import client
+
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -41,34 +162,52 @@ class Credentials:
 class KubeApi:
     """A connection to one API server. Every call has a deadline; a failed one is a `KubeError`."""
 
-    def __init__(self, api: client.ApiClient, *, timeout_s: float = 10.0) -> None:
-        self._client, self._timeout_s = api, timeout_s
+    def __init__(
+        self, api: client.ApiClient, *, timeout_s: float = 10.0, dry_run: bool = False
+    ) -> None:
+        self._client, self._timeout_s, self._dry_run = api, timeout_s, dry_run
         self._client.user_agent = "dask-adaptive"
 
     @classmethod
-    async def connect(cls, *, context: str | None = None, timeout_s: float = 10.0) -> KubeApi:
+    async def connect(
+        cls,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        timeout_s: float = 10.0,
+        dry_run: bool = False,
+    ) -> KubeApi:
         """
-        Use the pod's service account, or else the user's kubeconfig.
+        Use the kubeconfig that is named, or the pod's service account, or else the user's.
+
+        Args:
+            dry_run: The API server checks all writes, and carries out none.
 
         Raises:
-            KubeError: There is neither; the user can fix it by setting KUBECONFIG.
+            KubeError: There is neither; the message says which files were looked for.
         """
+        from kubernetes.aio import client, config
+        from kubernetes.aio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
+        from yaml import YAMLError
+
         settings = client.Configuration()
-        in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
+        files = kubeconfig or os.environ.get("KUBECONFIG")
         try:
-            if in_pod:
+            if files is None and "KUBERNETES_SERVICE_HOST" in os.environ:
                 config.load_incluster_config(  # type: ignore[no-untyped-call]
                     client_configuration=settings
                 )
             else:
+                _refuse_missing(files or KUBE_CONFIG_DEFAULT_LOCATION)
                 await config.load_kube_config(  # type: ignore[no-untyped-call]
-                    os.environ.get("KUBECONFIG"), context, client_configuration=settings
+                    files, context, client_configuration=settings
                 )
-        except (config.ConfigException, OSError, ValueError) as exc:
+        # An empty file is a TypeError of the library's.
+        except (config.ConfigException, YAMLError, OSError, ValueError, TypeError) as exc:
             raise KubeError(
-                f"no way to reach Kubernetes: {exc}; set KUBECONFIG to a file that kubectl can use"
+                f"there is no usable kubeconfig: {exc}; set KUBECONFIG to one that kubectl can use"
             ) from exc
-        return cls(client.ApiClient(settings), timeout_s=timeout_s)
+        return cls(client.ApiClient(settings), timeout_s=timeout_s, dry_run=dry_run)
 
     @property
     def host(self) -> str:
@@ -113,11 +252,7 @@ class KubeApi:
 
     async def text(self, path: str, query: Mapping[str, str] | None = None) -> str:
         """What is not JSON: a pod's log, or what it answers through the API server."""
-        request = f"GET {path}"
-        status, text = await self._answer(request, "GET", path, query, None, "application/json")
-        if status >= 400:
-            raise error_of(status, text, request)
-        return text
+        return await self._answer("GET", path, query)
 
     async def watch(
         self, path: str, *, version: str, field: str = "", seconds: int = 300
@@ -131,9 +266,11 @@ class KubeApi:
         """
         query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(seconds)}
         query |= {"fieldSelector": field} if field else {}
+        import aiohttp
+
         request = f"watch of {path}"
         try:
-            answer = await self._opened("GET", path, query, None, "application/json", None)
+            answer = await self._opened("GET", path, query)
             if answer.status >= 400:
                 raise error_of(answer.status, (await answer.read()).decode(), request)
             async for line in _lines(answer.response.content.iter_any()):
@@ -143,7 +280,7 @@ class KubeApi:
                     raise error_of(code, json.dumps(event["object"]), request)
                 yield event["type"], event["object"]
         except (aiohttp.ClientError, OSError) as exc:
-            raise ApiUnreachable(f"the {request} broke off: {exc}") from exc
+            raise ApiUnreachable(f"the {request} was interrupted: {exc}") from exc
 
     async def create(self, path: str, body: Json) -> Json:
         return await self._call("POST", path, {"fieldManager": FIELD_MANAGER}, body)
@@ -171,47 +308,40 @@ class KubeApi:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        request = f"{method} {path}"
-        status, text = await self._answer(request, method, path, query, body, content_type)
-        if status >= 400:
-            raise error_of(status, text, request)
+        if self._dry_run and method != "GET":
+            query = {**(query or {}), "dryRun": "All"}
+        text = await self._answer(method, path, query, body, content_type)
         answer = json.loads(text) if text else {}
         return answer if isinstance(answer, dict) else {}
 
     async def _answer(
-        self, request: str, method: str, path: str, query: Mapping[str, str] | None,
-        body: Json | None, content_type: str,
-    ) -> tuple[int, str]:  # fmt: skip
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> str:  # fmt: skip
+        import aiohttp
+
+        request = f"{method} {path}"
         try:
             async with timeout(self._timeout_s):
-                return await self._send(method, path, query, body, content_type)
+                answer = await self._opened(
+                    method, path, query, body, content_type, self._timeout_s
+                )
+                text: str = (await answer.read()).decode()
         except (asyncio.TimeoutError, TimeoutError) as exc:
             raise ApiUnreachable(f"no answer to {request} within {self._timeout_s:g} s") from exc
         except (aiohttp.ClientError, OSError) as exc:
             raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: Json | None,
-        content_type: str,
-    ) -> tuple[int, str]:
-        answer = await self._opened(method, path, query, body, content_type, self._timeout_s)
-        content: bytes = await answer.read()
-        return answer.status, content.decode()
+        if answer.status >= 400:
+            raise error_of(answer.status, text, request)
+        return text
 
     async def _opened(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: Json | None,
-        content_type: str,
-        timeout_s: float | None,
-    ) -> Any:
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,
+        content_type: str = "application/json", timeout_s: float | None = None,
+    ) -> Any:  # fmt: skip
         """An answer of which only the head has been read."""
+        import aiohttp
+
         verb, url, headers, payload, _ = await self._client.param_serialize(
             method,
             path,
@@ -222,6 +352,16 @@ class KubeApi:
         )
         return await self._client.call_api(
             verb, url, headers, payload, _request_timeout=aiohttp.ClientTimeout(timeout_s)
+        )
+
+
+def _refuse_missing(files: str) -> None:
+    """Raises `KubeError` if none of these kubeconfigs exists."""
+    paths = [os.path.expanduser(path) for path in files.split(os.pathsep) if path]
+    if not any(map(os.path.exists, paths)):
+        raise KubeError(
+            f"there is no kubeconfig at {' or '.join(paths)}: name the file that kubectl uses with"
+            " --kubeconfig, or set KUBECONFIG to it"
         )
 
 

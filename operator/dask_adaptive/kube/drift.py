@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.costs import thousandths
+from dask_adaptive.kube.worker_pods import thousandths
 
 #: Set by `build_worker_deployment_spec` in each container where the user has not.
 _ADDED = frozenset({"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"})
@@ -73,11 +73,9 @@ def drifted(
     somebody else has changed (a webhook, say), and would change again in the next one.
 
     Args:
-        wanted: Of the DaskWorkerGroup.
-        found: Of the Deployment.
-        group_made_at: When the group was made; times are seconds since 1970.
-        group_written_at: When its pod spec was last written; None: nobody knows.
-        made_at: When the Deployment was made.
+        wanted: Of the DaskWorkerGroup, `found` of the Deployment.
+        group_written_at: When the group's pod spec was last written; None: nobody knows.
+        made_at: When the Deployment was made. All times are seconds since 1970.
     """
     if group_written_at is None or group_written_at <= group_made_at + _MAKING_S:
         return ""

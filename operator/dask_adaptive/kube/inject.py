@@ -7,7 +7,6 @@ Pure: pod in, JSON patch out. Nothing that the user set is overwritten.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -16,19 +15,16 @@ from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
-from dask_adaptive.model.environment import INHERIT, Environment, of_scheduler, of_worker
-from dask_adaptive.model.scheduler_spec import SchedulerSettings
+from dask_adaptive.kube.worker_pods import SCHEDULER, WORKER, command_line, program
+from dask_adaptive.model.scheduler_settings import (
+    INHERIT,
+    Environment,
+    SchedulerSettings,
+    of_scheduler,
+    of_worker,
+)
 
 VOLUME = "dask-adaptive-agent"
-
-#: Values of COMPONENT_LABEL.
-SCHEDULER, WORKER = "scheduler", "worker"
-
-#: How one recognises the container that runs the program.
-_COMMANDS = {
-    SCHEDULER: re.compile(r"dask[ -]scheduler|distributed\.cli\.dask_scheduler"),
-    WORKER: re.compile(r"dask([ -]cuda)?[ -]worker|distributed\.cli\.dask_worker|dask_cuda\.cli"),
-}
 
 #: What the API server writes where nobody has asked for a grace period.
 DEFAULT_GRACE_S = 30
@@ -72,10 +68,8 @@ def inject(
     Let a scheduler's pod load the agent, and start with the configuration that people want.
 
     Args:
-        pod: As the API server sends it to a webhook.
         config_map: Holds the agent, in the pod's namespace.
         version: Of the agent, for the annotation that says what was done.
-        settings: What the cluster's policy says of its scheduler.
     """
     why = objection(pod, SCHEDULER)
     if why:
@@ -112,7 +106,6 @@ def inject_worker(
 
     Args:
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
-        settings: What the cluster's policy says of its scheduler, which this worker's code asks.
     """
     why = objection(pod, WORKER)
     if why:
@@ -184,15 +177,9 @@ def objection(pod: Mapping[str, Any], role: str) -> str:
 
 
 def _container(pod: Mapping[str, Any], role: str) -> tuple[int, Mapping[str, Any]]:
-    """The container that runs the program: by its command, else by its name, else the first."""
     containers: Sequence[Mapping[str, Any]] = pod["spec"]["containers"]
-    for at, container in enumerate(containers):
-        if _COMMANDS[role].search(" ".join(_words(container))):
-            return at, container
-    for at, container in enumerate(containers):
-        if container.get("name") == role:
-            return at, container
-    return 0, containers[0]
+    at = program(containers, role)
+    return at, containers[at]
 
 
 def _mount(pod: Mapping[str, Any], at: int, config_map: str, *, optional: bool) -> Iterator[Json]:
@@ -237,10 +224,6 @@ def _set(path: str, value: Any, *, replaces: bool) -> Json:
     return {"op": "replace" if replaces else "add", "path": path, "value": value}
 
 
-def _words(container: Mapping[str, Any]) -> list[str]:
-    return [*(container.get("command") or []), *(container.get("args") or [])]
-
-
 def _preload(container: Mapping[str, Any], path: str) -> tuple[Json, ...] | Skip:
     # With --preload on the command line Dask ignores the configuration: the two are not merged.
     for field in ("args", "command"):
@@ -248,14 +231,14 @@ def _preload(container: Mapping[str, Any], path: str) -> tuple[Json, ...] | Skip
         if any(w == "--preload" or w.startswith("--preload=") for w in words):
             end: Json = {"op": "add", "path": f"{path}/{field}/-"}
             return ({**end, "value": "--preload"}, {**end, "value": BOOT_PATH})
-    if any("--preload" in w for w in _words(container)):
+    if any("--preload" in w for w in command_line(container)):
         return Skip("a shell command with --preload can't be extended safely")
     env = container.get("env") or []
     for at, variable in enumerate(env):
         if variable.get("name") != PRELOAD:
             continue
         if "value" not in variable:
-            return Skip(f"{PRELOAD} comes from elsewhere (valueFrom) and can't be extended")
+            return Skip(f"{PRELOAD} comes from valueFrom and can't be extended")
         value = str([*preloads(variable["value"]), BOOT_PATH])
         return ({"op": "replace", "path": f"{path}/env/{at}/value", "value": value},)
     return tuple(_append(container, path, "env", {"name": PRELOAD, "value": BOOT_PATH}))

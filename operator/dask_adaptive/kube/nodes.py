@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from dask_adaptive.kube.claims import Claims, gpus_in
 from dask_adaptive.kube.objects import Meta, parse_meta
+from dask_adaptive.kube.worker_pods import Claims, gpus_in
 from dask_adaptive.model.keys import ClusterKey
 
 #: Taints with which somebody says that a node is about to go, whatever their value and effect.
@@ -45,8 +45,6 @@ class NodeObject:
     is_ready: bool = True
     gpus: Claims = ()  # that it has for pods
 
-    KIND: ClassVar[str] = "Node"
-
     @property
     def key(self) -> ClusterKey:
         return NOWHERE
@@ -56,7 +54,7 @@ class NodeObject:
         return self.is_ready and not self.signals
 
     @property
-    def going(self) -> str:
+    def terminating(self) -> str:
         """A sentence for people; empty if the node stays."""
         name = f"node {self.meta.name}"
         taints = [s for s in self.signals if s not in (CORDONED, DELETED)]
@@ -68,7 +66,7 @@ class NodeObject:
 def parse_node(body: Mapping[str, Any]) -> NodeObject:
     meta, spec = parse_meta(body), body.get("spec") or {}
     signals = dict.fromkeys(_going_taints(spec.get("taints") or []))
-    if meta.going:  # Karpenter's and others' finalizers hold a node until it is drained
+    if meta.deleting:  # Karpenter's and others' finalizers hold a node until it is drained
         signals[DELETED] = None
     if spec.get("unschedulable"):
         signals[CORDONED] = None

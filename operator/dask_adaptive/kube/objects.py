@@ -8,32 +8,42 @@ marked so. Equality decides whether a cluster is visited, so be stingy.
 from __future__ import annotations
 
 import functools
+import json
 import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.kube import marks
-from dask_adaptive.kube.claims import Claims, gpus_of
-from dask_adaptive.kube.costs import NO_SHAPE, Shape, shape_of
 from dask_adaptive.kube.drift import Sketch, sketch
-from dask_adaptive.kube.handled import handled_replicas
-from dask_adaptive.kube.pauses import PauseNote, read_pause_notes
-from dask_adaptive.kube.pins import PinNote, read_pin
-from dask_adaptive.kube.quotas import QuotaNote, read_quota_notes
-from dask_adaptive.kube.started import Resources, resources_of, threads_of
-from dask_adaptive.kube.waiting import (
+from dask_adaptive.kube.notes import (
+    MARK_NAMES,
+    Note,
+    read_mark,
+    read_notes,
+    worker_spec_written_at,
+)
+from dask_adaptive.kube.worker_pods import (
+    NO_SHAPE,
+    Claims,
+    Resources,
+    Shape,
     deployment_refused,
     deployment_waiting,
+    gpus_of,
     pod_waiting,
+    resources_of,
+    shape_of,
+    threads_of,
     unscheduled_since,
 )
-from dask_adaptive.kube.written import worker_spec_written_at
+from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
-from dask_adaptive.model.pins import read_instant
+
+#: kopf's default, which dask-kubernetes keeps.
+HANDLED = "kopf.zalando.org/last-handled-configuration"
 
 CLUSTER_LABEL = "dask.org/cluster-name"
 COMPONENT_LABEL = "dask.org/component"
@@ -45,14 +55,35 @@ BY_ANNOTATIONS, BY_ADOPTION = "annotations", "adoption"
 
 #: On a DaskAutoscaler or its DaskCluster, by people: whether it is to be taken over.
 ADOPT = f"{DOMAIN}/adopt"
+
 #: On a DaskAutoscaler, by us: since when upstream's autoscaler has rested without a break.
 ADOPTED = f"{DOMAIN}/adopted"
+
 #: On a DaskAutoscaler: upstream's own, seconds since 1970. Until then its timer does nothing
 #: (dask-kubernetes' daskautoscaler_adapt).
 COOLDOWN = "kubernetes.dask.org/cooldown-until"
 
 INJECT = f"{DOMAIN}/inject"
 INJECTED = f"{DOMAIN}/injected"
+
+
+def handled_replicas(metadata: Mapping[str, Any]) -> int | None:
+    """
+    `spec.worker.replicas` of a DaskWorkerGroup as dask-kubernetes handled it last; None: unknown.
+
+    kopf notes the object that its handlers have seen, when they have all succeeded
+    (`AnnotationsDiffBaseStorage.store` in `process_changing_cause`). Changes that come while one
+    is being handled wait: down and up again, the number that is noted may be the one requested,
+    although the handler still acts on the one between.
+    """
+    text = (metadata.get("annotations") or {}).get(HANDLED)
+    if not text:
+        return None
+    try:
+        replicas = json.loads(text)["spec"]["worker"]["replicas"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return replicas if isinstance(replicas, int) and not isinstance(replicas, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +94,7 @@ class Meta:
     name: str
     uid: str
     created_at: float  # seconds since 1970
-    going: bool = False  # deletion has begun
+    deleting: bool = False  # deletion has begun
     version: int = field(default=0, compare=False)  # resourceVersion
 
 
@@ -89,9 +120,7 @@ class PolicyObject:
     managed_by: str = ""  # what we made it from; empty: a person's
     owner_uid: str = ""
     status: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    pauses: tuple[PauseNote, ...] = ()
-
-    KIND: ClassVar[str] = "AdaptivePolicy"
+    asks: tuple[Note, ...] = ()
 
     @property
     def managed(self) -> bool:
@@ -106,9 +135,7 @@ class ClusterObject:
     meta: Meta
     key: ClusterKey
     notes: tuple[tuple[str, str], ...] = ()  # its annotations of our domain, prefix cut off
-    pin: PinNote | None = None
-    quotas: tuple[QuotaNote, ...] = ()
-    pauses: tuple[PauseNote, ...] = ()
+    asks: tuple[Note, ...] = ()
 
     def note(self, name: str) -> str | None:
         return dict(self.notes).get(name)
@@ -121,10 +148,9 @@ class GroupObject:
     meta: Meta
     key: ClusterKey
     replicas: int
-    pin: PinNote | None = None
     grace_s: int | None = field(default=None, compare=False)  # as its workers' template says
     handled: int | None = None  # the replicas that dask-kubernetes has acted on last
-    quotas: tuple[QuotaNote, ...] = ()
+    asks: tuple[Note, ...] = ()  # its own, then those of its workers' template
     sketch: Sketch = ()
     written_at: float | None = field(default=None, compare=False)  # its workers' pod spec
     shape: Shape = NO_SHAPE  # of its workers' pods, as their template says
@@ -154,8 +180,7 @@ class DeploymentObject:
     group: str
     waiting: str = ""  # why it has no pod
     refused: str = ""  # who refuses to let its pod be made, and why
-    pin: PinNote | None = None
-    quotas: tuple[QuotaNote, ...] = ()
+    asks: tuple[Note, ...] = ()
     sketch: Sketch = ()
     gpus: Claims = ()
 
@@ -169,12 +194,11 @@ class PodObject:
     worker: str  # name of its Deployment
     addresses: tuple[str, ...] = ()
     waiting: str = ""
-    pin: PinNote | None = None
     node: str = ""
     host_network: bool = False  # its addresses are its node's
     ends_at: float | None = None  # seconds since 1970: deleted, and killed then at the latest
-    notes: tuple[tuple[str, str], ...] = ()  # annotations that `marks` has to know
-    quotas: tuple[QuotaNote, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()  # annotations that `read_mark` has to know
+    asks: tuple[Note, ...] = ()
     started_at: float | None = None  # seconds since 1970: taken on by its node
     deadline_s: float = math.inf  # seconds from then on: it is ended
     unscheduled_at: float | None = None  # since then no node has had room for it
@@ -191,7 +215,7 @@ class PodObject:
 
     @property
     def mark(self) -> Mark:
-        return marks.read_mark(dict(self.notes))
+        return read_mark(dict(self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +236,7 @@ def parse_meta(body: Mapping[str, Any]) -> Meta:
         name=meta["name"],
         uid=meta.get("uid", ""),
         created_at=read_instant(meta.get("creationTimestamp") or "") or 0.0,
-        going=bool(meta.get("deletionTimestamp")),
+        deleting=bool(meta.get("deletionTimestamp")),
         version=int(version) if version.isdigit() else 0,
     )
 
@@ -243,7 +267,7 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
         managed_by=_labels(body).get(MANAGED_BY, ""),
         owner_uid=owners[0].get("uid", ""),
         status=body.get("status") or {},
-        pauses=read_pause_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
+        asks=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
 
 
@@ -257,11 +281,7 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
         notes=tuple(
             sorted((k[len(prefix) :], v) for k, v in annotations.items() if k.startswith(prefix))
         ),
-        pin=read_pin(body["metadata"], f"DaskCluster {meta.name}", made_by_upstream=False),
-        quotas=read_quota_notes(
-            body["metadata"], f"DaskCluster {meta.name}", made_by_upstream=False
-        ),
-        pauses=read_pause_notes(body["metadata"], f"DaskCluster {meta.name}"),
+        asks=read_notes(body["metadata"], f"DaskCluster {meta.name}"),
     )
 
 
@@ -270,19 +290,15 @@ def parse_group(body: Mapping[str, Any]) -> GroupObject:
     key = ClusterKey(meta.namespace, spec.get("cluster", ""))
     worker = spec.get("worker") or {}
     name = f"DaskWorkerGroup {meta.name}"
-    template = worker.get("metadata") or {}
     # A group other than the default one is a person's own object, whatever labels it has.
-    ours = meta.name == key.default_group
-    pin = read_pin(body["metadata"], name, made_by_upstream=ours)
-    quotas = read_quota_notes(body["metadata"], name, made_by_upstream=ours)
+    own = read_notes(body["metadata"], name, made_by_upstream=meta.name == key.default_group)
     return GroupObject(
         meta,
         key,
         replicas=int(worker.get("replicas") or 0),
-        pin=pin or read_pin(template, name, made_by_upstream=False),
         grace_s=(worker.get("spec") or {}).get("terminationGracePeriodSeconds"),
         handled=handled_replicas(body["metadata"]),
-        quotas=(*quotas, *read_quota_notes(template, name, made_by_upstream=False)),
+        asks=(*own, *read_notes(worker.get("metadata") or {}, name)),
         sketch=sketch(worker.get("spec")),
         written_at=worker_spec_written_at(body["metadata"]),
         shape=shape_of(worker.get("spec")),
@@ -323,8 +339,7 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
         group=sys.intern(_labels(body).get(GROUP_LABEL, "")),
         waiting=deployment_waiting(body),
         refused=deployment_refused(body),
-        pin=read_pin(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
-        quotas=read_quota_notes(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
+        asks=read_notes(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
         sketch=sketch(pod_spec),
         gpus=gpus_of(pod_spec),
     )
@@ -341,14 +356,13 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         worker=_deployment_of(body),
         addresses=tuple(ip for ip in ips if ip),
         waiting=pod_waiting(body),
-        pin=read_pin(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
         node=sys.intern(spec.get("nodeName") or ""),
         host_network=bool(spec.get("hostNetwork")),
         # Of a pod this is not when its deletion was asked for, but that plus its grace period
         # (apiserver's BeforeDelete).
         ends_at=read_instant(body["metadata"].get("deletionTimestamp") or ""),
-        notes=tuple(sorted((k, v) for k, v in annotations.items() if k in marks.NAMES)),
-        quotas=read_quota_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
+        notes=tuple(sorted((k, v) for k, v in annotations.items() if k in MARK_NAMES)),
+        asks=read_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
         started_at=read_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
         unscheduled_at=read_instant(unscheduled_since(body)),

@@ -1,26 +1,99 @@
-"""The Platform that is Kubernetes, for one cluster."""
+"""The Platform that is Kubernetes: one cluster read and changed, free GPUs counted."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from dask_adaptive.kube.adoption import SETTLE_S, at_rest
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import Conflict, Forbidden, NotFound
-from dask_adaptive.kube.gpus import FreeGpus
+from dask_adaptive.kube.annotated import SETTLE_S, at_rest
+from dask_adaptive.kube.api import (
+    AUTOSCALERS,
+    CLUSTERS,
+    DEPLOYMENTS,
+    GROUPS,
+    PODS,
+    Conflict,
+    Forbidden,
+    KubeApi,
+    KubeError,
+    NotFound,
+)
+from dask_adaptive.kube.nodes import NodeObject
+from dask_adaptive.kube.notes import Note
 from dask_adaptive.kube.objects import GROUP_LABEL, parse_autoscaler
-from dask_adaptive.kube.owners import adopted, conflict, is_settling
-from dask_adaptive.kube.pauses import PauseNote
-from dask_adaptive.kube.pins import PinNote, manual_pin
-from dask_adaptive.kube.quotas import QuotaNote
-from dask_adaptive.kube.resources import AUTOSCALERS, CLUSTERS, DEPLOYMENTS, GROUPS, PODS
-from dask_adaptive.kube.view import gpus_needed, view
+from dask_adaptive.kube.view import adopted, conflict, gpus_needed, is_settling, view
+from dask_adaptive.kube.worker_pods import gpus_of
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ManualPin, PlatformView
+from dask_adaptive.model.observed import PlatformView
+
+logger = logging.getLogger(__name__)
+
+#: Pods of all namespaces are listed at most so often.
+EVERY_S = 15.0
+
+#: Pods that have ended claim nothing.
+_UNENDED = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class FreeGpus:
+    """
+    Counts free GPUs, out of the nodes in the cache and a list of all pods.
+
+    One for all clusters: the list is a long one.
+    """
+
+    def __init__(self, api: KubeApi, world: World, clock: Callable[[], float]) -> None:
+        self._api, self._world, self._clock = api, world, clock
+        self._claimed: Mapping[str, Counter[str]] | None = None  # by node
+        self._asked_at = float("-inf")
+
+    async def count(self, needs: Mapping[str, int]) -> int | None:
+        """
+        How many GPUs could be claimed at once by pods like these; None if nobody knows.
+
+        Args:
+            needs: By resource, how many one pod claims. Where pods need several, those on a machine
+                that has too few for one more pod are not free.
+        """
+        every = self._world.all(NodeObject)
+        if not every:
+            return None  # we are not allowed to see any
+        nodes = [node for node in every if node.takes_pods and node.gpus]
+        claimed = await self._claims() if nodes else {}
+        if claimed is None:
+            return None
+        return min((_free(nodes, claimed, name, need) for name, need in needs.items()), default=0)
+
+    async def _claims(self) -> Mapping[str, Counter[str]] | None:
+        if self._clock() - self._asked_at < EVERY_S:
+            return self._claimed
+        self._asked_at = self._clock()
+        claimed: dict[str, Counter[str]] = {}
+        try:
+            async for pod in self._api.each(PODS.path(), field=_UNENDED):
+                spec = pod.get("spec") or {}
+                gpus = gpus_of(spec)
+                if gpus and spec.get("nodeName"):
+                    claimed.setdefault(spec["nodeName"], Counter()).update(dict(gpus))
+        except KubeError as exc:
+            logger.warning("Cannot find out which GPUs are free: %s", exc)
+            self._claimed = None
+        else:
+            self._claimed = claimed
+        return self._claimed
+
+
+def _free(
+    nodes: Iterable[NodeObject], claimed: Mapping[str, Counter[str]], name: str, need: int
+) -> int:
+    taken = {node: gpus[name] for node, gpus in claimed.items()}
+    left = (dict(n.gpus).get(name, 0) - taken.get(n.meta.name, 0) for n in nodes)
+    return sum(max(rest, 0) // need * need for rest in left)
 
 
 class _SetTimes:
@@ -35,11 +108,9 @@ class _SetTimes:
         self._known: dict[tuple[str, str, str], float] = {}
         self._asked: dict[tuple[str, str, str], float] = {}
 
-    def of(self, note: QuotaNote | PauseNote, unnoted: float | None = None) -> float | None:
-        """Seconds since 1970; `unnoted` where nobody noted it, and ever after."""
-        set_at = unnoted if note.set_at is None else note.set_at
-        if set_at is None:
-            return None
+    def of(self, note: Note, now: float) -> float:
+        """Seconds since 1970; where nobody noted it, when it was seen first."""
+        set_at = now if note.set_at is None else note.set_at
         name = (note.holder, note.name, note.value)
         self._asked[name] = min(set_at, self._known.get(name, set_at))
         return self._asked[name]
@@ -49,7 +120,7 @@ class _SetTimes:
         self._known, self._asked = self._asked, {}
 
 
-#: For a DaskAutoscaler that is being taken over: how long to wait, and how often to look.
+#: For a DaskAutoscaler that is being adopted: how long to wait, and how often to look.
 _PATIENCE_S, _LOOK_S = SETTLE_S + 3.0, 0.5
 
 
@@ -69,40 +140,23 @@ class KubePlatform:
         self._key, self._api, self._world = key, api, world
         self._wall_clock, self._manual_max_s = wall_clock, manual_max_s
         self._gpus = gpus or FreeGpus(api, world, wall_clock)
-        self._first_seen: dict[PinNote, float] = {}
         self._times = _SetTimes()
 
     async def look(self) -> PlatformView:
         await self._settle()
         now = self._wall_clock()
-        seen: set[PinNote] = set()
-
-        def read_pin(notes: list[PinNote | None]) -> ManualPin | None:
-            present = {note for note in notes if note is not None}
-            seen.update(present)
-            for note in present:
-                self._first_seen.setdefault(note, now)
-            return manual_pin(
-                notes,
-                now=now,
-                first_seen=min((self._first_seen[n] for n in present), default=now),
-                max_s=self._manual_max_s(),
-            )
-
-        seen_now = view(
+        seen = view(
             self._world,
             self._key,
             now=now,
-            read_pin=read_pin,
-            since=self._times.of,
-            paused_since=lambda note: self._times.of(note, now),
+            since=lambda note: self._times.of(note, now),
+            manual_max_s=self._manual_max_s(),
         )
-        self._first_seen = {n: at for n, at in self._first_seen.items() if n in seen}
         self._times.forget_others()
         needs = gpus_needed(self._world, self._key)
         if not needs:
-            return seen_now
-        return replace(seen_now, free_gpus=await self._gpus.count(needs))
+            return seen
+        return replace(seen, free_gpus=await self._gpus.count(needs))
 
     async def _settle(self) -> None:
         """Wait for upstream's autoscaler: what lasts some seconds is no conflict to tell of."""
@@ -141,8 +195,8 @@ class KubePlatform:
             return
         name, path = known.meta.name, AUTOSCALERS.path(self._key.namespace)
         found = map(parse_autoscaler, await self._api.list(path, field=f"metadata.name={name}"))
-        if not any(at_rest(a, now) and not a.meta.going for a in found):
-            raise PlatformError(f"DaskAutoscaler {name} is gone or awake: nothing is scaled")
+        if not any(at_rest(a, now) and not a.meta.deleting for a in found):
+            raise PlatformError(f"DaskAutoscaler {name} is gone or active: nothing is scaled")
 
     async def delete_cluster(self, uid: str) -> None:
         try:

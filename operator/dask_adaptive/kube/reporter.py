@@ -1,35 +1,273 @@
-"""The Reporter that is Kubernetes: the status of one AdaptivePolicy, and events."""
+"""
+The Reporter that is Kubernetes: the status of one AdaptivePolicy; events, of which the same news is
+one object, and equal ones of several workers are one write; its decisions, kept in a ConfigMap that
+goes with it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import hashlib
+import logging
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
 
-from dask_adaptive.kube.api import Json, KubeApi
-from dask_adaptive.kube.decision_log import DecisionLog
-from dask_adaptive.kube.errors import Conflict, KubeError, NotFound
-from dask_adaptive.kube.events import EventPoster, News, Subject
-from dask_adaptive.kube.gathered import gathered, sentence
-from dask_adaptive.kube.marks import changes
+from dask_adaptive.kube.api import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    EVENTS,
+    PODS,
+    POLICIES,
+    AlreadyExists,
+    ApiUnreachable,
+    Conflict,
+    Json,
+    KubeApi,
+    KubeError,
+    NotFound,
+    Resource,
+)
+from dask_adaptive.kube.notes import changes
 from dask_adaptive.kube.objects import (
     BY_ADOPTION,
     DeploymentObject,
+    Meta,
     PodObject,
     PolicyObject,
     parse_pod,
 )
-from dask_adaptive.kube.owners import adopted
-from dask_adaptive.kube.resources import DEPLOYMENTS, PODS, POLICIES
-from dask_adaptive.kube.status_json import status_json
-from dask_adaptive.kube.view import standing
+from dask_adaptive.kube.status_json import (
+    HISTORY_LABEL,
+    KEY,
+    history_body,
+    history_name,
+    history_of,
+    merged,
+    status_json,
+    unreadable,
+)
+from dask_adaptive.kube.view import adopted, standing
 from dask_adaptive.kube.world import World
-from dask_adaptive.loop.ports import Event
+from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
-from dask_adaptive.model.history import Decision
+from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.observed import Mark
-from dask_adaptive.model.pins import instant
+from dask_adaptive.model.plan import KEPT, Decision
 from dask_adaptive.model.reason import Reason
+
+logger = logging.getLogger(__name__)
+
+
+class DecisionLog:
+    """
+    Reads once, then writes once for each call. Nobody's scaling depends on it: what only people
+    can mend they are told, and it is kept in memory until it can be written.
+    """
+
+    def __init__(self, policy: PolicyObject, api: KubeApi, events: EventPoster) -> None:
+        self._policy, self._api, self._events = policy, api, events
+        name, namespace = history_name(policy.meta.name), policy.meta.namespace
+        self._name, self._path = name, CONFIG_MAPS.path(namespace, name)
+        self._kept: tuple[Decision, ...] = ()  # as written
+        self._left: tuple[Decision, ...] = ()  # could not be written
+        self._read: Json | None = None  # as last seen; None: read it first
+        self._told = ""  # of what people were told last
+
+    async def add(self, decisions: Sequence[Decision]) -> None:
+        """
+        Keep these too, oldest first.
+
+        Raises:
+            KubeError: Only time can help (somebody else wrote, the API server is away): say the
+                same again, in a later pass.
+        """
+        if not decisions:
+            return
+        new = merged(self._left, decisions)[-KEPT:]
+        try:
+            problem = await self._write(new)
+        except (Conflict, ApiUnreachable):
+            self._read = None
+            raise
+        except KubeError as exc:
+            problem = f"ConfigMap {self._name} can't be written: {exc}"
+        self._left = new if problem else ()
+        if problem:
+            self._read = None
+            await self._complain(problem)
+
+    async def _write(self, new: tuple[Decision, ...]) -> str:
+        """Returns what keeps it from being written."""
+        if self._read is None:
+            self._read = await self._look()
+        if not self._is_ours(self._read):
+            return (
+                f"ConfigMap {self._name} is somebody else's; the history of decisions is not kept"
+                " until it is deleted"
+            )
+        kept = merged(self._kept, new)[-KEPT:]
+        body = history_body(self._policy, kept)
+        try:
+            self._read = await self._put(body, self._read)
+        except NotFound:  # somebody deleted it
+            self._read = await self._create(body)
+        self._kept = kept
+        return ""
+
+    async def _look(self) -> Json:
+        """
+        The ConfigMap as it is; empty if there is none. By a patch that changes nothing, which
+        answers with the object: so the operator needs no right to read ConfigMaps.
+        """
+        try:
+            found = await self._api.patch(self._path, {})
+        except NotFound:
+            return {}
+        if self._owner_uid(found) != self._policy.meta.uid:
+            return found  # of an earlier policy of this name: not this one's history
+        lost = unreadable(found)
+        if lost:
+            await self._complain(
+                f"lines in ConfigMap {self._name} that are no decisions are dropped: {lost}"
+            )
+        self._kept = merged(history_of(found), self._kept)
+        return found
+
+    async def _put(self, body: Json, seen: Json) -> Json:
+        if not seen:
+            return await self._create(body)
+        meta = {**body["metadata"], "resourceVersion": seen["metadata"]["resourceVersion"]}
+        strange = {key: None for key in seen.get("data") or {} if key != KEY}
+        change = {"metadata": meta, "data": {**strange, **body["data"]}, "binaryData": None}
+        return await self._api.patch(self._path, change)
+
+    async def _create(self, body: Json) -> Json:
+        try:
+            path = CONFIG_MAPS.path(self._policy.meta.namespace)
+            return await self._api.create(path, body)
+        except AlreadyExists as exc:
+            raise Conflict(str(exc), status=exc.status) from exc
+
+    def _is_ours(self, found: Json) -> bool:
+        if not found or self._owner_uid(found) == self._policy.meta.uid:
+            return True
+        return HISTORY_LABEL in (found["metadata"].get("labels") or {})
+
+    @staticmethod
+    def _owner_uid(found: Json) -> str:
+        owners = found["metadata"].get("ownerReferences") or [{}]
+        return str(owners[0].get("uid", ""))
+
+    async def _complain(self, message: str) -> None:
+        if message == self._told:
+            return
+        self._told = message
+        logger.warning("AdaptivePolicy %s: %s", self._policy.key, message)
+        about = Subject.of(POLICIES, self._policy.meta)
+        try:
+            news = News(EventType.WARNING, str(Reason.HISTORY_LOST), message)
+            await self._events.post(about, news)
+        except KubeError as exc:
+            logger.warning("An event about it fails, too: %s", exc)
+
+
+_REMEMBERED = 1000  # events whose count we know
+_LONGEST = 1000  # characters; the API server refuses more than 1,024
+
+COMPONENT = "dask-adaptive-operator"
+
+
+class Subject(NamedTuple):
+    """The object that an event is about."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, resource: Resource, meta: Meta) -> Subject:
+        return cls(resource, meta.namespace, meta.name, meta.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What to tell of a subject."""
+
+    type: EventType
+    reason: str
+    message: str
+
+
+class EventPoster:
+    """
+    Writes events. The same news about the same object is one Event whose count goes up.
+
+    Raises `KubeError`, as all that writes to the API.
+    """
+
+    def __init__(self, api: KubeApi, wall_clock: Callable[[], float]) -> None:
+        self._api, self._wall_clock = api, wall_clock
+        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._instance = socket.gethostname()
+
+    async def post(self, about: Subject, news: News) -> None:
+        name = self._name(about, news)
+        count = self._counts.pop(name, 0) + 1
+        if count > 1:
+            try:
+                await self._raise_count(about, name, count)
+            except NotFound:  # the API server drops events after an hour
+                count = 1
+        if count == 1:
+            try:
+                await self._api.create(EVENTS.path(about.namespace), self._body(about, news, name))
+            except AlreadyExists:  # from before the cache forgot it
+                await self._raise_count(about, name, count := 2)
+        self._counts[name] = count
+        if len(self._counts) > _REMEMBERED:
+            self._counts.popitem(last=False)
+
+    async def _raise_count(self, about: Subject, name: str, count: int) -> None:
+        at = instant(self._wall_clock())
+        path = EVENTS.path(about.namespace, name)
+        await self._api.patch(path, {"count": count, "lastTimestamp": at})
+
+    def _name(self, about: Subject, news: News) -> str:
+        what = "\n".join([about.uid, self._instance, news.type.value, news.reason, news.message])
+        return f"{about.name[:200]}.{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+
+    def _body(self, about: Subject, news: News, name: str) -> Json:
+        at = instant(self._wall_clock())
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": about.namespace},
+            "involvedObject": {
+                "apiVersion": about.resource.api_version,
+                "kind": about.resource.kind,
+                "namespace": about.namespace,
+                "name": about.name,
+                "uid": about.uid,
+            },
+            "type": news.type.value,
+            "reason": news.reason,
+            "message": news.message[:_LONGEST],
+            "count": 1,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._instance,
+        }
+
+
+#: Workers that one event names; more get events of their own, so that none goes unnamed.
+MOST = 10
 
 #: The condition that a DaskAutoscaler was taken over; there only while it is so.
 ADOPTED = "Adopted"
@@ -38,13 +276,28 @@ ADOPTED = "Adopted"
 _TRIES = 3
 
 
-class KubeReporter:
-    """
-    Tells people what one policy does; see `loop.ports.Reporter`.
+def batched(events: Iterable[Event]) -> Iterator[tuple[Event, ...]]:
+    """Batch events that differ in their worker only, in the order of the first of each."""
+    same: dict[object, list[Event]] = {}
+    for event in events:
+        # One without a worker is about the policy, and is told alone.
+        what = (event.type, event.reason, event.message, event.would, bool(event.worker))
+        same.setdefault(what, []).append(event)
+    for group in same.values():
+        each = iter(group)
+        while some := tuple(islice(each, MOST)):
+            yield some
 
-    Args:
-        hints: Whether pods may be annotated; else `mark` does nothing.
-    """
+
+def sentence(events: tuple[Event, ...]) -> str:
+    """What is told of `batched` events on the policy: the workers, then the message."""
+    names = ", ".join(e.worker for e in events if e.worker)
+    message = events[0].message
+    return f"{names}: {message}" if names else message
+
+
+class KubeReporter:
+    """Tells people what one policy does. Without `hints`, `mark` does nothing."""
 
     def __init__(
         self,
@@ -84,22 +337,23 @@ class KubeReporter:
             return status
         has = "has its bounds" if policy.managed_by == BY_ADOPTION else "has bounds of its own"
         name = found.meta.name
-        message = f"DaskAutoscaler {name} was taken over and rests; this policy {has}"
+        message = f"DaskAutoscaler {name} was adopted and rests; this policy {has}"
         condition = Condition(ADOPTED, True, Reason.ADOPTED, message)
         return replace(status, conditions=(*status.conditions, condition))
 
     async def tell(self, events: Sequence[Event]) -> None:
-        for group in gathered(events):
+        for group in batched(events):
             for subject, message in self._told(group):
                 # One that cannot be posted (a quota, a namespace that goes away) is lost; the
                 # status says the same and must not be lost with it.
+                first = group[0]
+                reason = f"Would{first.reason}" if first.would else str(first.reason)
                 with contextlib.suppress(KubeError):
-                    await self._events.post(subject, _news(group[0], message))
+                    await self._events.post(subject, News(first.type, reason, message))
 
     def _told(self, group: tuple[Event, ...]) -> Iterator[tuple[Subject, str]]:
         """The policy gets one event for all of them, each worker that is still there its own."""
-        meta = self._policy.meta
-        yield Subject(POLICIES, meta.namespace, meta.name, meta.uid), sentence(group)
+        yield Subject.of(POLICIES, self._policy.meta), sentence(group)
         for event in group:
             worker = None if event.gone else self._subject(event.worker)
             if worker is not None:
@@ -113,7 +367,7 @@ class KubeReporter:
         pods = standing(p for p in self._world.of(PodObject, key) if p.worker == worker)
         pod = pods[0] if pods and self._hints else None
         for _ in range(_TRIES):
-            notes = changes(dict(pod.notes), mark) if pod and not pod.meta.going else {}
+            notes = changes(dict(pod.notes), mark) if pod and not pod.meta.deleting else {}
             if pod is None or not notes:
                 return
             try:
@@ -142,14 +396,7 @@ class KubeReporter:
             return None
         key = self._policy.key
         for pod in self._world.of(PodObject, key):
-            if pod.worker == worker and not pod.meta.going:
-                return Subject(PODS, key.namespace, pod.meta.name, pod.meta.uid)
+            if pod.worker == worker and not pod.meta.deleting:
+                return Subject.of(PODS, pod.meta)
         deployment = self._world.get(DeploymentObject, key.namespace, worker)
-        if deployment is None:
-            return None
-        return Subject(DEPLOYMENTS, key.namespace, worker, deployment.meta.uid)
-
-
-def _news(event: Event, message: str) -> News:
-    reason = f"Would{event.reason}" if event.would else str(event.reason)
-    return News(event.type, reason, message)
+        return Subject.of(DEPLOYMENTS, deployment.meta) if deployment else None

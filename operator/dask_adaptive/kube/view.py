@@ -1,15 +1,21 @@
-"""One cluster as the loop wants to see it, out of the cache. Pure."""
+"""
+One cluster as the loop wants to see it, out of the cache; and who scales it: exactly one, or nobody
+of ours. Pure.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
 
-from dask_adaptive.kube.claims import at_most
-from dask_adaptive.kube.costs import Shape, at_least
+from dask_adaptive.kube.annotated import at_rest
 from dask_adaptive.kube.drift import drifted
 from dask_adaptive.kube.nodes import NodeObject
+from dask_adaptive.kube.notes import Asked, Since, asked, in_order, manual_pin, pause_of
 from dask_adaptive.kube.objects import (
+    ADOPT,
+    BY_ADOPTION,
+    AutoscalerObject,
     ClusterObject,
     DeploymentObject,
     GroupObject,
@@ -17,28 +23,19 @@ from dask_adaptive.kube.objects import (
     PolicyObject,
     ServiceObject,
 )
-from dask_adaptive.kube.owners import conflict
-from dask_adaptive.kube.pauses import PauseNote, pause_of
-from dask_adaptive.kube.pins import PinNote
-from dask_adaptive.kube.quotas import Asked, Since, asked, in_order
-from dask_adaptive.kube.room import QuotaObject, room
+from dask_adaptive.kube.resource_quotas import QuotaObject, room
+from dask_adaptive.kube.worker_pods import Shape, at_least, at_most
 from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
-    Ending,
     ManualPin,
     Mark,
-    PlatformGroup,
+    ObservedGroup,
     PlatformView,
     PlatformWorker,
+    TerminatingPod,
 )
-from dask_adaptive.model.scaling import Pause, Room
-
-#: From the notes on a worker and the objects above it, nearest first, to the pin that holds it.
-ReadPin = Callable[[list[PinNote | None]], ManualPin | None]
-
-#: When an annotation that pauses was set, in seconds since 1970; None: nobody knows.
-PausedSince = Callable[[PauseNote], float | None]
+from dask_adaptive.model.scaling import Room
 
 
 def view(
@@ -46,41 +43,34 @@ def view(
     key: ClusterKey,
     *,
     now: float,
-    read_pin: ReadPin,
-    since: Since = lambda note: note.set_at,
-    paused_since: PausedSince = lambda note: note.set_at,
+    since: Since | None = None,
+    manual_max_s: float = math.inf,
 ) -> PlatformView:
     """
     All that Kubernetes knows of a cluster, but for `free_gpus`; `now` in seconds since 1970.
 
     Args:
-        since: When an annotation about quotas was set.
-        paused_since: When one that pauses was.
+        since: None: what nobody noted was set now.
+        manual_max_s: The longest that a pin by annotation may last.
     """
     cluster = world.get(ClusterObject, key.namespace, key.name)
-    if cluster is None or cluster.meta.going:
+    if cluster is None or cluster.meta.deleting:
         return PlatformView(found=False)
-    look = _Look(world, cluster, now, read_pin, since)
+    since = since or (lambda note: now if note.set_at is None else note.set_at)
+    look = _Look(world, cluster, now, since, manual_max_s)
+    policies = [p for p in world.of(PolicyObject, key) if not p.meta.deleting]
     return PlatformView(
         found=True,
         conflict=conflict(world, key, now=now),
         groups=tuple(map(look.group, look.groups.values())),
         workers=tuple(map(look.worker, look.deployments.values())),
-        ending=tuple(_endings(look.pods, now=now, pin_of=look.pin_of)),
+        terminating=tuple(_terminating(look.pods, now=now, pin_of=look.pin_of)),
         at=now,
-        pause=_pause(world, cluster, now, paused_since),
+        pause=pause_of(
+            (note for p in policies for note in p.asks), cluster.asks, now=now, since=since
+        ),
         uid=cluster.meta.uid,
     )
-
-
-def _pause(world: World, cluster: ClusterObject, now: float, since: PausedSince) -> Pause:
-    def set_at(note: PauseNote) -> float:
-        known = since(note)
-        return now if known is None else known
-
-    policies = [p for p in world.of(PolicyObject, cluster.key) if not p.meta.going]
-    notes = [note for policy in policies for note in policy.pauses]
-    return pause_of(notes, cluster.pauses, now=now, since=set_at)
 
 
 def gpus_needed(world: World, key: ClusterKey) -> dict[str, int]:
@@ -90,22 +80,22 @@ def gpus_needed(world: World, key: ClusterKey) -> dict[str, int]:
 
 def standing(pods: Iterable[PodObject]) -> list[PodObject]:
     """Pods of one worker, first the one that stands for it: it stays, and is the youngest."""
-    return sorted(pods, key=lambda p: (p.meta.going, -p.meta.created_at, p.meta.name))
+    return sorted(pods, key=lambda p: (p.meta.deleting, -p.meta.created_at, p.meta.name))
 
 
-def node_going(world: World, pod: PodObject) -> str:
+def node_terminating(world: World, pod: PodObject) -> str:
     """Who says that the machine under a pod is about to go; empty if nobody does."""
     node = world.get(NodeObject, "", pod.node) if pod.node else None
-    return node.going if node else ""
+    return node.terminating if node else ""
 
 
-def _endings(
+def _terminating(
     pods: Iterable[PodObject], *, now: float, pin_of: Callable[[PodObject], ManualPin | None]
-) -> Iterable[Ending]:
+) -> Iterable[TerminatingPod]:
     for pod in pods:
         if pod.ends_at is None or not pod.addresses:
             continue  # it stays, or it never ran
-        yield Ending(
+        yield TerminatingPod(
             worker=pod.worker,
             pod=pod.meta.name,
             # All pods in a host's network share its address: it says nothing about whose worker.
@@ -116,7 +106,7 @@ def _endings(
 
 
 def _unschedulable_s(pod: PodObject | None, now: float) -> float:
-    if pod is None or pod.unscheduled_at is None or pod.meta.going:
+    if pod is None or pod.unscheduled_at is None or pod.meta.deleting:
         return 0.0
     return max(now - pod.unscheduled_at, 0.0)
 
@@ -128,25 +118,25 @@ class _Look:
     """One cluster's objects, and what holds for each worker by way of those above it."""
 
     def __init__(
-        self, world: World, cluster: ClusterObject, now: float, read_pin: ReadPin, since: Since
+        self, world: World, cluster: ClusterObject, now: float, since: Since, manual_max_s: float
     ) -> None:
         key = cluster.key
         self.groups = {g.meta.name: g for g in world.of(GroupObject, key)}
         self.deployments = {d.meta.name: d for d in world.of(DeploymentObject, key)}
         self.pods = world.of(PodObject, key)
         self._world, self._cluster = world, cluster
-        self._now, self._read_pin, self._since = now, read_pin, since
+        self._now, self._since, self._manual_max_s = now, since, manual_max_s
         self._pods_of: dict[str, list[PodObject]] = {}
         for pod in self.pods:
             self._pods_of.setdefault(pod.worker, []).append(pod)
         self._quotas = world.of(QuotaObject, ClusterKey(key.namespace, ""))
         self._shapes = self._shaped() if self._quotas else {}
 
-    def group(self, group: GroupObject) -> PlatformGroup:
-        return PlatformGroup(
+    def group(self, group: GroupObject) -> ObservedGroup:
+        return ObservedGroup(
             group.meta.name,
             group.replicas,
-            group.handled,
+            handled=group.handled,
             room=self._room(group),
             threads=group.threads,
             resources=group.resources,
@@ -158,7 +148,7 @@ class _Look:
         unmade = [
             self._shapes[d.group]
             for d in self.deployments.values()
-            if d.group in self._shapes and not d.meta.going and d.meta.name not in self._pods_of
+            if d.group in self._shapes and not d.meta.deleting and d.meta.name not in self._pods_of
         ]
         return room(self._quotas, self._shapes[group.meta.name], unmade)
 
@@ -186,12 +176,12 @@ class _Look:
             uid=deployment.meta.uid,
             group=deployment.group,
             age_s=max(self._now - deployment.meta.created_at, 0.0),
-            going=deployment.meta.going,
+            deleting=deployment.meta.deleting,
             pod=pod.meta.name if pod else "",
             addresses=tuple(a for p in ranked for a in p.addresses),
             waiting=pod.waiting if pod else deployment.waiting or "its pod is not created yet",
             manual_pin=self._pin(deployment, pod),
-            node_going=node_going(self._world, pod) if pod else "",
+            node_terminating=node_terminating(self._world, pod) if pod else "",
             mark=pod.mark if pod else Mark(),
             pod_uid=pod.meta.uid if pod else "",
             pod_created_at=pod.began_at if pod else 0.0,
@@ -201,24 +191,23 @@ class _Look:
             drift=self._drift(deployment),
             gpus=sum(number for _, number in deployment.gpus),
             unschedulable_s=_unschedulable_s(pod, self._now),
-            refused="" if pod and not pod.meta.going else deployment.refused,
+            refused="" if pod and not pod.meta.deleting else deployment.refused,
         )
 
     def _group(self, deployment: DeploymentObject | None) -> GroupObject | None:
         return self.groups.get(deployment.group) if deployment else None
 
     def _pin(self, deployment: DeploymentObject | None, pod: PodObject | None) -> ManualPin | None:
-        group = self._group(deployment)
-        notes = [holder.pin if holder else None for holder in (pod, deployment, group)]
-        notes.append(self._cluster.pin)
-        return self._read_pin(notes) if any(notes) else None
+        holders = (pod, deployment, self._group(deployment), self._cluster)
+        notes = [note for holder in holders if holder for note in holder.asks]
+        return manual_pin(notes, now=self._now, since=self._since, max_s=self._manual_max_s)
 
     def _asked(self, deployment: DeploymentObject, pod: PodObject | None) -> Asked:
         group = self._group(deployment)
-        above = (*(group.quotas if group else ()), *self._cluster.quotas)
-        if not (above or deployment.quotas or (pod and pod.quotas)):
+        above = (*(group.asks if group else ()), *self._cluster.asks)
+        if not (above or deployment.asks or (pod and pod.asks)):
             return _NOTHING_ASKED
-        notes = in_order(pod.quotas if pod else (), deployment.quotas, above)
+        notes = in_order(pod.asks if pod else (), deployment.asks, above)
         began_at = pod.began_at if pod else 0.0
         return asked(notes, began_at=began_at, now=self._now, since=self._since)
 
@@ -245,3 +234,53 @@ def scheduler_address(world: World, key: ClusterKey) -> str:
         return f"tcp://{name}.{key.namespace}.svc:{service.port}"
     host = f"[{service.ip}]" if ":" in service.ip else service.ip
     return f"tcp://{host}:{service.port}"
+
+
+def conflict(world: World, key: ClusterKey, *, now: float) -> str:
+    """Who else scales the cluster, and how to mend it; empty if nobody does."""
+    policies = [p for p in world.of(PolicyObject, key) if not p.meta.deleting]
+    if len(policies) > 1:
+        return (
+            f"AdaptivePolicies {', '.join(p.meta.name for p in policies)} are all for DaskCluster"
+            f" {key.name}; nothing is changed until all but one are deleted"
+        )
+    autoscalers = standing_autoscalers(world, key)
+    for autoscaler in autoscalers:
+        if not at_rest(autoscaler, now):
+            return _awake(autoscaler, key)
+    if not autoscalers and any(p.managed_by == BY_ADOPTION for p in policies):
+        # `cluster.scale(3)` deletes it and sets a number, which is to stay; the policy goes next.
+        return f"the DaskAutoscaler of DaskCluster {key.name} was deleted; nothing is changed"
+    return ""
+
+
+def standing_autoscalers(world: World, key: ClusterKey) -> list[AutoscalerObject]:
+    """The DaskAutoscalers of a cluster, by name, but for those whose deletion has begun."""
+    return [a for a in world.of(AutoscalerObject, key) if not a.meta.deleting]
+
+
+def adopted(world: World, key: ClusterKey, *, now: float) -> AutoscalerObject | None:
+    """The DaskAutoscaler that was adopted and rests."""
+    return next((a for a in standing_autoscalers(world, key) if at_rest(a, now)), None)
+
+
+def is_settling(world: World, key: ClusterKey, *, now: float) -> bool:
+    """Whether a policy was just made from a DaskAutoscaler that does not rest yet."""
+    return any(
+        p.managed_by == BY_ADOPTION and not p.status and not p.meta.deleting
+        for p in world.of(PolicyObject, key)
+    ) and any(not at_rest(a, now) for a in standing_autoscalers(world, key))
+
+
+def _awake(autoscaler: AutoscalerObject, key: ClusterKey) -> str:
+    name = autoscaler.meta.name
+    if autoscaler.adopted_at is not None:
+        return (
+            f"DaskAutoscaler {name} is being adopted; nothing is changed until upstream's"
+            " autoscaler rests"
+        )
+    return (
+        f"DaskAutoscaler {name} scales DaskCluster {key.name} as well; nothing is changed until it"
+        f" is deleted (kubectl delete daskautoscaler {name}), or taken over"
+        f" (kubectl annotate daskautoscaler {name} {ADOPT}=true)"
+    )

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dask_adaptive.kube import nodes, objects, resources, room
-from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube import api, nodes, objects, resource_quotas
+from dask_adaptive.kube.api import KubeApi, Resource
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.objects import COMPONENT_LABEL, PodObject, PolicyObject, Watched
-from dask_adaptive.kube.resources import Resource
-from dask_adaptive.kube.room import QuotaObject
+from dask_adaptive.kube.resource_quotas import QuotaObject
 from dask_adaptive.model.keys import ClusterKey
 
 W = TypeVar("W", bound=Watched)
@@ -29,25 +28,25 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind(resources.POLICIES, objects.PolicyObject, objects.parse_policy_object),
-    Kind(resources.CLUSTERS, objects.ClusterObject, objects.parse_cluster),
-    Kind(resources.GROUPS, objects.GroupObject, objects.parse_group),
-    Kind(resources.AUTOSCALERS, objects.AutoscalerObject, objects.parse_autoscaler),
+    Kind(api.POLICIES, objects.PolicyObject, objects.parse_policy_object),
+    Kind(api.CLUSTERS, objects.ClusterObject, objects.parse_cluster),
+    Kind(api.GROUPS, objects.GroupObject, objects.parse_group),
+    Kind(api.AUTOSCALERS, objects.AutoscalerObject, objects.parse_autoscaler),
     Kind(
-        resources.DEPLOYMENTS,
+        api.DEPLOYMENTS,
         objects.DeploymentObject,
         objects.parse_deployment,
         f"{COMPONENT_LABEL}=worker",
     ),
-    Kind(resources.PODS, objects.PodObject, objects.parse_pod, f"{COMPONENT_LABEL}=worker"),
+    Kind(api.PODS, objects.PodObject, objects.parse_pod, f"{COMPONENT_LABEL}=worker"),
     Kind(
-        resources.SERVICES,
+        api.SERVICES,
         objects.ServiceObject,
         objects.parse_service,
         f"{COMPONENT_LABEL}=scheduler",
     ),
-    Kind(resources.QUOTAS, QuotaObject, room.parse_quota),
-    Kind(resources.NODES, NodeObject, nodes.parse_node, cluster_scoped=True),
+    Kind(api.QUOTAS, QuotaObject, resource_quotas.parse_quota),
+    Kind(api.NODES, NodeObject, nodes.parse_node, cluster_scoped=True),
 )
 
 
@@ -145,29 +144,18 @@ class World:
     def _concerned(self, old: Watched | None, new: Watched | None) -> set[ClusterKey]:
         one = new or old
         if isinstance(one, NodeObject):
-            return self._on_node(one, old, new)
+            signals = {n.signals if isinstance(n, NodeObject) else () for n in (old, new)}
+            if len(signals) == 1:  # it comes or goes quietly: who loses pods hears of the pods
+                return set()
+            pods: Iterable[PodObject] = self._all[PodObject].values()
+            return {pod.key for pod in pods if pod.node == one.meta.name}
         if isinstance(one, QuotaObject):
-            return self._in_namespace(one, old, new)
+            hard = {q.hard if isinstance(q, QuotaObject) else None for q in (old, new)}
+            if len(hard) == 1:  # what is used changes with each pod, and concerns nobody
+                return set()
+            policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
+            return {p.key for p in policies if p.meta.namespace == one.meta.namespace}
         return {one.key} if one else set()
-
-    def _in_namespace(
-        self, quota: QuotaObject, old: Watched | None, new: Watched | None
-    ) -> set[ClusterKey]:
-        """Who is concerned by what a quota allows. What is used changes with each pod: nobody."""
-        if isinstance(old, QuotaObject) and isinstance(new, QuotaObject) and old.hard == new.hard:
-            return set()
-        policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
-        return {p.key for p in policies if p.meta.namespace == quota.meta.namespace}
-
-    def _on_node(
-        self, node: NodeObject, old: Watched | None, new: Watched | None
-    ) -> set[ClusterKey]:
-        before = old.signals if isinstance(old, NodeObject) else ()
-        after = new.signals if isinstance(new, NodeObject) else ()
-        if before == after:  # nodes that come and go quietly: those who lose pods hear of the pods
-            return set()
-        pods: Iterable[PodObject] = self._all[PodObject].values()
-        return {pod.key for pod in pods if pod.node == node.meta.name}
 
 
 def _is_echo(new: Watched, old: Watched) -> bool:

@@ -30,37 +30,30 @@ async def act(
     decided: Plan, policy: Policy, ports: Ports, still_unused: StillUnused | None = None
 ) -> tuple[Outcome, ...]:
     """
-    Do what was planned, in order. An action that fails does not keep the others from being tried.
-
-    Raises nothing of its own: a failure is an outcome with reason `ActionFailed`.
+    Do what was planned, in order. What fails is an outcome with reason `ActionFailed`, and does not
+    keep the others from being tried.
 
     Args:
         still_unused: Without it no cluster is deleted.
     """
     outcomes = []
     for action in decided.actions:
-        if isinstance(action, DeleteCluster):
-            outcomes.append(await _end(action, ports, still_unused))
-        else:
-            outcomes.append(await _one(action, policy, ports))
+        try:
+            if isinstance(action, DeleteCluster):
+                outcome = await _end(action, ports, still_unused)
+            else:
+                outcome = await _do(action, policy, ports)
+        except (PlatformError, LinkError) as exc:
+            outcome = Outcome(action, False, Reason.ACTION_FAILED, str(exc))
+        outcomes.append(outcome)
     return tuple(outcomes)
 
 
 async def _end(action: DeleteCluster, ports: Ports, still_unused: StillUnused | None) -> Outcome:
-    try:
-        if still_unused is None or not await still_unused(action):
-            return Outcome(action, False, Reason.BUSY, "the cluster is in use again")
-        await ports.platform.delete_cluster(action.uid)
-    except (PlatformError, LinkError) as exc:
-        return Outcome(action, False, Reason.ACTION_FAILED, str(exc))
+    if still_unused is None or not await still_unused(action):
+        return Outcome(action, False, Reason.BUSY, "the cluster is in use again")
+    await ports.platform.delete_cluster(action.uid)
     return Outcome(action, True, action.reason, action.message)
-
-
-async def _one(action: Action, policy: Policy, ports: Ports) -> Outcome:
-    try:
-        return await _do(action, policy, ports)
-    except (PlatformError, LinkError) as exc:
-        return Outcome(action, False, Reason.ACTION_FAILED, str(exc))
 
 
 async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:

@@ -1,31 +1,142 @@
-"""The conditions of a policy: what is well with it, and what is not. Pure."""
+"""
+The conditions of a policy: what is well with it, and what is not; who has paused it; the agent and
+the configuration of its scheduler. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dask_adaptive.loop import status as st
-from dask_adaptive.loop.configured import configured, injected
-from dask_adaptive.loop.pause import pause_row, paused
-from dask_adaptive.loop.status import Condition, PauseRow
-from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
+from dask_adaptive.loop.status import Condition, PauseRow, steady
+from dask_adaptive.model.amounts import instant
+from dask_adaptive.model.observed import ConfigProblem, ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import Outcome, Plan
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.quotas import has_spent
-from dask_adaptive.planner.why import LIMITS
+from dask_adaptive.model.scaling import Pause
+from dask_adaptive.planner.number.floors import is_paused
+from dask_adaptive.planner.number.stages import LIMITS
+from dask_adaptive.planner.recycling.effective_quotas import has_spent
+from dask_adaptive_agent import wire
+
+#: Keys that one message names; the status has them all.
+NAMED = 3
+
+#: By state of a key, the worst first: the reason, and what is to be done about such keys.
+_STATES = {
+    wire.K_INVALID: (Reason.CONFIG_INVALID, "correct {these} in spec.scheduler.config"),
+    wire.K_UNKNOWN: (Reason.CONFIG_UNKNOWN, "this release does not read {these}: a typo?"),
+    wire.K_PENDING: (
+        Reason.PENDING_RESTART,
+        "{these} wait{s} for the scheduler's next pod, and nothing restarts a running one",
+    ),
+}
+
+
+def pause_row(observed: ObservedCluster, before: PauseRow | None) -> PauseRow | None:
+    """
+    Args:
+        before: As told last: an end that has not really moved stays as told.
+    """
+    pause = observed.pause
+    if not is_paused(pause):
+        return None
+    message = "; ".join(part for part in (pause.message, pause.problem) if part)
+    if pause.left_s is None:
+        return PauseRow(message or "paused")
+    until = float(round(observed.at + pause.left_s))
+    return PauseRow(message or "paused", steady(until, before.until if before else None))
+
+
+def paused(policy: Policy, pause: Pause, row: PauseRow | None) -> Condition:
+    """The condition `Paused`: true while anything at all is held by people."""
+    if policy.mode is Mode.PAUSED:
+        return Condition(st.PAUSED, True, Reason.PAUSED, "mode is Paused")
+    if row is None:
+        is_advising = policy.mode is Mode.ADVISE
+        reason = Reason.ADVISING if is_advising else Reason.RECONCILED
+        return Condition(st.PAUSED, False, reason, f"mode is {policy.mode.value}")
+    end = "" if row.until is None else f", until {instant(row.until)}"
+    return Condition(st.PAUSED, True, _reason(pause), row.message + end)
+
+
+def _reason(pause: Pause) -> Reason:
+    if pause.problem:
+        return Reason.INVALID_PAUSE
+    if pause.all:
+        return Reason.PAUSED
+    if pause.replicas is not None:
+        return Reason.REPLICAS_HELD
+    return Reason.SCALE_IN_PAUSED if pause.scale_in else Reason.SCALE_OUT_PAUSED
+
+
+def injected(scheduler: ObservedScheduler) -> Condition:
+    """Whether the agent is there, and which of its reliefs have failed."""
+    if scheduler.agent:
+        failed = [f"{r.name} ({r.message})" for r in scheduler.relief if r.state == wire.R_FAILED]
+        off = f"; off, stock code serves: {', '.join(failed)}" if failed else ""
+        message = f"agent {scheduler.agent}{off}"
+        return Condition(st.INJECTED, True, Reason.CONNECTED, message)
+    if scheduler.degraded is None:
+        message = "not known while the scheduler does not answer"
+        return Condition(st.INJECTED, None, Reason.SCHEDULER_UNREACHABLE, message)
+    return Condition(st.INJECTED, False, scheduler.degraded, scheduler.degraded_message)
+
+
+def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
+    """Whether the scheduler runs with the configuration that the policy asks for."""
+    if not policy.scheduler.config:
+        return _condition(True, Reason.RECONCILED, "spec.scheduler.config is empty")
+    if scheduler.problem is not None:
+        return _condition(None, scheduler.problem, "not known while the scheduler does not answer")
+    if scheduler.config is None:
+        return _condition(None, *_nobody(scheduler))
+    problems = {state: [p for p in scheduler.config if p.state == state] for state in _STATES}
+    found = {state: some for state, some in problems.items() if some}
+    if not found:
+        count = len(policy.scheduler.config)
+        return _condition(True, Reason.RECONCILED, f"all {count} settings are in effect")
+    reason, _ = _STATES[next(iter(found))]
+    return _condition(False, reason, "; ".join(_sentence(*each) for each in found.items()))
+
+
+def _condition(status: bool | None, reason: Reason, message: str) -> Condition:
+    return Condition(st.SCHEDULER_CONFIGURED, status, reason, message)
+
+
+def _nobody(scheduler: ObservedScheduler) -> tuple[Reason, str]:
+    """Why nobody has compared."""
+    if scheduler.agent:
+        old = (
+            f"agent {scheduler.agent} is too old to report this; the scheduler's next pod renews it"
+        )
+        return Reason.AGENT_MISSING, old
+    return (
+        scheduler.degraded or Reason.AGENT_MISSING,
+        "only the agent can report this, and the scheduler has none",
+    )
+
+
+def _sentence(state: str, problems: Iterable[ConfigProblem]) -> str:
+    some = list(problems)
+    named = ", ".join(f"{p.key} ({p.message})" for p in some[:NAMED])
+    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    is_one = len(some) == 1
+    advice = _STATES[state][1].format(these="it" if is_one else "them", s="s" if is_one else "")
+    return f"{state}: {named}{more}: {advice}"
 
 
 def conditions_of(
     observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
-    *, unheard: str = "", pause: PauseRow | None = None,
+    *, pause: PauseRow | None = None, unheard: str = "",
 ) -> tuple[Condition, ...]:  # fmt: skip
     """
     All seven conditions, always, in the order in which they are shown.
 
     Args:
+        pause: What people hold, as it is told.
         unheard: Why the agent could not be told of limits; empty: it was.
-        pause: As it is told, if it has been told before.
     """
     return (
         _ready(observed, decided),
@@ -34,14 +145,14 @@ def conditions_of(
         configured(observed.scheduler, policy),
         _able(observed, policy, decided, outcomes, unheard),
         _limited(decided),
-        paused(policy, observed.pause, pause_row(observed, pause)),
+        paused(policy, observed.pause, pause),
     )
 
 
 def _limited(decided: Plan) -> Condition:
     limited = [(plan.group, plan.limited) for plan in decided.groups if plan.limited is not None]
     if not limited:
-        within = "the load asks for a number within the bounds"
+        within = "the load needs a number within the bounds"
         return Condition(st.SCALING_LIMITED, False, Reason.DESIRED_WITHIN_RANGE, within)
     limited.sort(key=lambda item: LIMITS.index(item[1].reason))
     several = len(decided.groups) > 1
@@ -77,7 +188,7 @@ def _able(
     if decided.reason is Reason.TOO_MANY_UNREADY:
         return Condition(st.ABLE_TO_SCALE, False, decided.reason, decided.message)
     if unheard:
-        message = f"the agent could not be told of quotas: {unheard}"
+        message = f"quotas could not be sent to the agent: {unheard}"
         return Condition(st.ABLE_TO_SCALE, False, Reason.ACTION_FAILED, message)
     waiting = _waiting(observed, policy)
     if decided.storm:
@@ -99,7 +210,7 @@ def _waiting(observed: ObservedCluster, policy: Policy) -> str:
 def _unanswered(scheduler: ObservedScheduler, policy: Policy) -> tuple[Reason, str]:
     """A scheduler that is away for a moment, or for so long that `fallback` is in force."""
     assert scheduler.problem is not None
-    fallback = policy.scaling.fallback
+    fallback = policy.fallback
     if scheduler.unanswered < max(1, fallback.failure_threshold):
         return scheduler.problem, scheduler.message
     kept = "all workers are held"

@@ -1,16 +1,24 @@
-"""Changes of mind, as they are remembered: decided what, from what, with what outcome. Pure."""
+"""
+What was decided, from what, with what outcome: the history until it is written, and what the page
+in the scheduler's dashboard shows of it.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dask_adaptive.model.history import Decision
-from dask_adaptive.model.observed import ObservedCluster
+from dask_adaptive.loop.ports import PlatformError, Reporter, Told
+from dask_adaptive.loop.summary import USUAL
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
+from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import (
+    KEPT,
     Action,
     Cancel,
+    Decision,
     Delete,
     DeleteCluster,
     GroupPlan,
@@ -25,8 +33,23 @@ from dask_adaptive.model.reason import Reason
 #: What only carries on with something that was decided before.
 _CARRIES_ON = frozenset({Reason.REPLICAS_CORRECTED, Reason.DRAINED})
 
+_ASKED_BY = {
+    Reason.SCHEDULED_MINIMUM: "schedule",
+    Reason.PAUSED: "annotation",
+    Reason.REPLICAS_HELD: "annotation",
+    Reason.SCALE_IN_PAUSED: "annotation",
+    Reason.SCALE_OUT_PAUSED: "annotation",
+    Reason.TOO_FEW_REPLICAS: "policy",
+    Reason.TOO_MANY_REPLICAS: "policy",
+    Reason.CLUSTER_IDLE: "policy",
+    Reason.FALLBACK: "policy",
+}
 
-class Mind(NamedTuple):
+#: The history is written at most once in so long: many workers leave one after the other.
+HISTORY_EVERY_S = 10.0
+
+
+class LastDecision(NamedTuple):
     """What was thought of one group last; another thought is news."""
 
     desired: int
@@ -35,27 +58,22 @@ class Mind(NamedTuple):
 
 
 def decisions(
-    minds: Mapping[str, Mind], observed: ObservedCluster, policy: Policy, decided: Plan,
+    minds: Mapping[str, LastDecision], observed: ObservedCluster, policy: Policy, decided: Plan,
     outcomes: Sequence[Outcome],
-) -> tuple[tuple[Decision, ...], Mapping[str, Mind]]:  # fmt: skip
+) -> tuple[tuple[Decision, ...], Mapping[str, LastDecision]]:  # fmt: skip
     """
-    What is new in one pass: at most one decision for each group.
-
-    Args:
-        minds: As the last pass left them; none for a group that is seen for the first time.
-
-    Returns:
-        The decisions, and the minds for the next pass. An unchanged world makes no decision.
+    What is new in one pass: at most one decision for each group, none in an unchanged world; and
+    the minds for the next pass, which begins with those that the last one left.
     """
     done = _by_group(outcomes, observed)
-    now: dict[str, Mind] = {}
+    now: dict[str, LastDecision] = {}
     made = []
     for plan in decided.groups:
         mine = done.pop(plan.group, [])
         outcome, word = _outcome(mine, plan, policy), _word(plan)
-        before = minds.get(plan.group) or Mind(plan.serving, word)
+        before = minds.get(plan.group) or LastDecision(plan.serving, word)
         # What was refused once, and is again after a while, is no news.
-        mind = Mind(plan.desired, word, outcome if mine else before.outcome)
+        mind = LastDecision(plan.desired, word, outcome if mine else before.outcome)
         now[plan.group] = mind
         if mind != before or any(o.done for o in mine):
             made.append(_decision(plan, outcome, observed))
@@ -127,19 +145,6 @@ def asked_by(plan: GroupPlan) -> str:
     return _ASKED_BY.get(reason, plan.asked_by)
 
 
-_ASKED_BY = {
-    Reason.SCHEDULED_MINIMUM: "schedule",
-    Reason.PAUSED: "annotation",
-    Reason.REPLICAS_HELD: "annotation",
-    Reason.SCALE_IN_PAUSED: "annotation",
-    Reason.SCALE_OUT_PAUSED: "annotation",
-    Reason.TOO_FEW_REPLICAS: "policy",
-    Reason.TOO_MANY_REPLICAS: "policy",
-    Reason.CLUSTER_IDLE: "policy",
-    Reason.FALLBACK: "policy",
-}
-
-
 def _unscaled(group: str, outcomes: Sequence[Outcome], observed: ObservedCluster) -> Decision:
     """What was done to a group whose number is the user's: its workers are replaced."""
     seen = observed.group(group)
@@ -150,3 +155,113 @@ def _unscaled(group: str, outcomes: Sequence[Outcome], observed: ObservedCluster
         observed.at, group, there, replicas, replicas, action.reason, action.message, "Done",
         asked_by="policy",
     )  # fmt: skip
+
+
+class DecisionHistory:
+    """The decisions of one policy; `last` is the last one that an earlier process has told."""
+
+    def __init__(self, last: Decision | None = None) -> None:
+        self.last = last
+        self._lasts: Mapping[str, LastDecision] = {}
+        self.recent = deque[Decision]([last] if last else [], maxlen=MAX_DECISIONS)
+        self._unwritten: list[Decision] = []
+        self._written_at: float | None = None
+
+    def note(
+        self, observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome]
+    ) -> None:
+        """Take down what is new."""
+        made, self._lasts = decisions(self._lasts, observed, policy, decided, outcomes)
+        self.recent.extend(made)
+        self._unwritten = [*self._unwritten, *made][-KEPT:]
+        if made:
+            self.last = made[-1]
+
+    async def write(self, reporter: Reporter, *, now: float) -> None:
+        """Have what is new kept, the first at once; what can't be is tried again later."""
+        if not self._unwritten:
+            return
+        if self._written_at is not None and now - self._written_at < HISTORY_EVERY_S:
+            return
+        self._written_at = now
+        with contextlib.suppress(PlatformError):
+            await reporter.history(tuple(self._unwritten))
+            self._unwritten = []
+
+
+#: Decisions that are told, the last ones.
+MAX_DECISIONS = 20
+
+#: Workers of whom there is something to say.
+MAX_WORKERS = 100
+
+#: What more workers are not asked for because of, however much work comes.
+_FULL = frozenset(
+    {
+        Reason.UNSCHEDULABLE,
+        Reason.QUOTA_EXCEEDED,
+        Reason.ADMISSION_REFUSED,
+        Reason.CLUSTER_LIMIT,
+        Reason.SCALE_OUT_PAUSED,
+        Reason.REPLICAS_HELD,
+    }
+)
+
+
+def told(
+    name: str, observed: ObservedCluster, policy: Policy, decided: Plan, past: Past,
+    decisions: Iterable[Decision],
+) -> Told:  # fmt: skip
+    """What the page shows; `name` is the policy's, `decisions` are the last ones, oldest first."""
+    rows = tuple((d.at, d.group, d.reason.value, d.message) for d in decisions)
+    can_grow = _can_grow(observed, policy, decided)
+    arrivals = (past.of(group).arrival_s for group in can_grow)
+    return Told(
+        policy=name,
+        message=f"{decided.reason.value}: {decided.message}",
+        workers=tuple(_workers(observed, decided))[:MAX_WORKERS],
+        decisions=rows[-MAX_DECISIONS:],
+        can_grow=sum(can_grow.values()),
+        grow_s=min((s for s in arrivals if s is not None), default=None),
+    )
+
+
+def _workers(observed: ObservedCluster, decided: Plan) -> Iterator[tuple[str, str]]:
+    leaving = {a.worker: a.message for a in decided.actions if isinstance(a, Retire)}
+    held = {b.worker: b.message for b in decided.blockers if b.reason not in USUAL}
+    for group in observed.groups:
+        for worker in group.workers:
+            said = _said(worker, leaving, held)
+            if said:
+                yield from ((name, said) for name in worker.dask_names)
+
+
+def _said(worker: ObservedWorker, leaving: Mapping[str, str], held: Mapping[str, str]) -> str:
+    if worker.is_deleting:
+        return "leaves: is being deleted"
+    if worker.retiring is not None:
+        return f"leaves: {worker.retiring.message or worker.retiring.word}"
+    if worker.name in leaving:
+        return f"is about to leave: {leaving[worker.name]}"
+    return f"stays: {held[worker.name]}" if worker.name in held else ""
+
+
+def _can_grow(observed: ObservedCluster, policy: Policy, decided: Plan) -> dict[str, int]:
+    """How many more workers of each group may still be asked for."""
+    if policy.mode is not Mode.AUTO:
+        return {}
+    bounds = {b.name: b for b in policy.bounds(observed.key.default_group)}
+    left = {p.group: bounds[p.group].maximum - p.desired for p in decided.groups if _grows(p)}
+    left = {group: more for group, more in left.items() if more > 0}
+    if any(g.name == observed.key.default_group for g in policy.own_bounds):
+        room = max(0, policy.max_replicas - decided.desired)
+        left = {group: min(more, room) for group, more in left.items()}
+        while sum(left.values()) > room:
+            left.popitem()
+    return left
+
+
+def _grows(plan: GroupPlan) -> bool:
+    if plan.is_frozen or any(s.reason in _FULL for s in plan.steps[-1:]):
+        return False
+    return plan.limited is None or plan.limited.reason not in _FULL

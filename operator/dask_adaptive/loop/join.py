@@ -1,30 +1,124 @@
-"""Join what the platform knows with what the scheduler knows: one `ObservedCluster`. Pure."""
+"""
+Join what the platform knows with what the scheduler knows: one `ObservedCluster`, with the Dask
+workers in pods that are being deleted. Pure.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dask_adaptive.loop.endings import find_endings
-from dask_adaptive.loop.names import owner
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
-    Ending,
+    Closing,
+    Cordon,
+    Deleting,
     Leaving,
+    Lifecycle,
     ObservedCluster,
-    ObservedGroup,
     ObservedScheduler,
     ObservedWorker,
+    Pending,
     Pin,
     PlatformView,
     PlatformWorker,
+    Retiring,
     SchedulerWorker,
+    Serving,
+    TerminatingPod,
 )
 from dask_adaptive.model.recycle import UNUSED, Use
 
+#: `dask worker --nworkers 2 --name x` makes the workers x-0 and x-1 (facts 9b).
+_PROCESS_SUFFIX = re.compile(r"-\d+$")
+
+
+def owner(
+    process: SchedulerWorker, names: Collection[str], by_address: Mapping[str, str]
+) -> str | None:
+    """The platform's worker that a Dask worker runs in: by name, by stem, by address, or None."""
+    return named(process.name, names) or by_address.get(host(process))
+
+
+def named(dask_name: str, names: Collection[str]) -> str | None:
+    """The platform's worker that a Dask worker is named after."""
+    if dask_name in names:
+        return dask_name
+    stem = _PROCESS_SUFFIX.sub("", dask_name)
+    return stem if stem in names else None
+
+
+def host(process: SchedulerWorker) -> str:
+    """`tcp://10.0.0.7:4321` → `10.0.0.7`."""
+    address = process.address or process.name
+    return address.rpartition("//")[2].rpartition(":")[0].strip("[]")
+
+
+#: What is said of a process in such a pod until the scheduler says more.
+_UNTOLD = "the scheduler has not been informed yet"
+
+PENDING, SERVING, CLOSING, DELETING = Pending(), Serving(), Closing(), Deleting()
+
 #: Statuses of a worker that nobody is closing.
 _IN_SERVICE = frozenset({"running", "paused", "init"})
+
+#: What is known of the processes of a worker that has none.
+_NOBODY = SchedulerWorker("", "", "init", nthreads=0, processing=0, idle_s=0.0, sole_bytes=0)
+
+
+def find_endings(
+    view: PlatformView, processes: Sequence[SchedulerWorker]
+) -> tuple[tuple[TerminatingPod, ...], tuple[SchedulerWorker, ...]]:
+    """
+    Match Dask workers to the pods that are being deleted.
+
+    Returns:
+        The endings, with the Dask workers that are still connected and what the scheduler knows of
+        their time; and all processes, those in such pods marked as terminating.
+    """
+    if not view.terminating:
+        return (), tuple(processes)
+    by_host: dict[str, list[SchedulerWorker]] = defaultdict(list)
+    for process in processes:
+        by_host[host(process)].append(process)
+    found, inside = [], set[str]()
+    for pod in view.terminating:
+        mine = _inside(pod, view, processes, by_host)
+        inside |= {p.address for p in mine}
+        known_left_s = max((p.terminates_in_s for p in mine), default=math.inf)
+        names = tuple(sorted(p.address for p in mine))
+        found.append(replace(pod, dask_names=names, known_left_s=known_left_s))
+    marked = tuple(
+        replace(p, terminating=_UNTOLD) if p.address in inside and not p.terminating else p
+        for p in processes
+    )
+    return tuple(found), marked
+
+
+def _inside(
+    pod: TerminatingPod,
+    view: PlatformView,
+    processes: Iterable[SchedulerWorker],
+    by_host: Mapping[str, Sequence[SchedulerWorker]],
+) -> list[SchedulerWorker]:
+    if pod.addresses:
+        return [p for ip in pod.addresses for p in by_host.get(ip, ())]
+    # Pods that share an IP (hostNetwork) are told apart by name, as long as the process of that
+    # name cannot be the replacement's.
+    mine = [p for p in processes if named(p.name, (pod.worker,))]
+    if _may_have_a_replacement(pod, view):
+        return [p for p in mine if p.terminating]
+    return mine
+
+
+def _may_have_a_replacement(pod: TerminatingPod, view: PlatformView) -> bool:
+    return any(
+        w.name == pod.worker and w.pod != pod.pod and not w.waiting and not w.deleting
+        for w in view.workers
+    )
 
 
 def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> ObservedCluster:
@@ -38,40 +132,28 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
     A process that is about to end is neither: its worker waits for the next one, which comes by
     itself.
     """
-    ending, seen = find_endings(view, scheduler.workers)
-    processes, strangers = _match(view.workers, [p for p in seen if not p.departing])
-    departing = _departing(view.workers, ending, [p for p in seen if p.departing])
-    pods = {e.pod for e in ending}
+    terminating, seen = find_endings(view, scheduler.workers)
+    processes, strangers = _match(view.workers, [p for p in seen if not p.terminating])
+    departing = _departing(view.workers, terminating, [p for p in seen if p.terminating])
+    pods = {e.pod for e in terminating}
     workers = defaultdict(list)
     for worker in view.workers:
         mine = processes.get(worker.name, ())
-        joined = _joined(worker, mine, at=view.at)
+        lifecycle = _lifecycle_of(worker, mine, departing.get(worker.name, ""))
+        joined = _joined(worker, mine, lifecycle, at=view.at)
         if worker.pod in pods:  # the next pod is on its way, and on another machine
-            joined = replace(joined, node_going="")
-        if not mine and worker.name in departing:
-            said = departing[worker.name]
-            waiting = worker.waiting or f"its pod is ending: {said}"
-            joined = replace(joined, ending=said, waiting=waiting)
+            joined = replace(joined, node_terminating="")
+        if joined.terminating and not worker.waiting:
+            joined = replace(joined, waiting=f"its pod is ending: {joined.terminating}")
         workers[worker.group].append(joined)
     return ObservedCluster(
         key=key,
         found=view.found,
         conflict=view.conflict,
-        groups=tuple(
-            ObservedGroup(
-                g.name,
-                g.replicas,
-                tuple(workers[g.name]),
-                g.handled,
-                g.room,
-                g.threads,
-                g.resources,
-            )
-            for g in view.groups
-        ),
-        scheduler=replace(scheduler, workers=seen) if ending else scheduler,
+        groups=tuple(replace(g, workers=tuple(workers[g.name])) for g in view.groups),
+        scheduler=replace(scheduler, workers=seen) if terminating else scheduler,
         strangers=strangers,
-        ending=ending,
+        terminating=terminating,
         at=view.at,
         free_gpus=view.free_gpus,
         pause=view.pause,
@@ -97,24 +179,40 @@ def _match(
 
 def _departing(
     workers: Iterable[PlatformWorker],
-    ending: Iterable[Ending],
+    terminating: Iterable[TerminatingPod],
     processes: Sequence[SchedulerWorker],
 ) -> Mapping[str, str]:
     """What the processes of a worker that are about to end wait for."""
     if not processes:
         return {}
     names = {w.name for w in workers}
-    in_pods = {address: e.worker for e in ending for address in e.dask_names}
+    in_pods = {address: e.worker for e in terminating for address in e.dask_names}
     messages: dict[str, set[str]] = defaultdict(set)
     for process in processes:
         name = in_pods.get(process.address) or owner(process, names, {})
         if name is not None:
-            messages[name].add(process.departing)
+            messages[name].add(process.terminating)
     return {name: "; ".join(sorted(said)) for name, said in messages.items()}
 
 
+def _lifecycle_of(
+    worker: PlatformWorker, processes: Sequence[SchedulerWorker], terminating: str
+) -> Lifecycle:
+    if worker.deleting:
+        return DELETING
+    if not processes:
+        return Pending(terminating) if terminating else PENDING
+    leaving = _leaving(processes) if len(processes) > 1 else processes[0].leaving
+    if leaving is not Leaving.NO:
+        reason = next((p.leaving_reason for p in processes if p.leaving_reason), None)
+        message = _said(p.leaving_message for p in processes)
+        return Retiring(reason, message, is_drained=leaving is Leaving.DRAINED)
+    is_serving = all(p.status in _IN_SERVICE or p.is_cordoned for p in processes)
+    return SERVING if is_serving else CLOSING
+
+
 def _joined(
-    worker: PlatformWorker, processes: Sequence[SchedulerWorker], *, at: float
+    worker: PlatformWorker, processes: Sequence[SchedulerWorker], lifecycle: Lifecycle, *, at: float
 ) -> ObservedWorker:
     # All workers go through here in each pass, nearly all with one process: it must be quick.
     alone = len(processes) == 1
@@ -125,7 +223,7 @@ def _joined(
         group=worker.group,
         age_s=worker.age_s,
         dask_names=(one.name,) if alone else tuple(sorted(p.name for p in processes)),
-        going=worker.going,
+        lifecycle=lifecycle,
         pod=worker.pod,
         waiting=worker.waiting,
         processing=one.processing,
@@ -133,21 +231,16 @@ def _joined(
         sole_bytes=one.sole_bytes,
         closable=one.closable,
         actors=one.actors,
-        in_service=one.status in _IN_SERVICE or (alone and one.is_cordoned),
         pins=_distinct((one.pins,)) if len(one.pins) > 1 else one.pins,
         manual_pin=worker.manual_pin,
-        leaving=one.leaving,
-        leaving_message=one.leaving_message,
-        node_going=worker.node_going,
+        node_terminating=worker.node_terminating,
         mark=worker.mark,
-        leaving_reason=one.leaving_reason,
         pod_uid=worker.pod_uid,
         pod_age_s=max(0.0, at - worker.pod_created_at) if worker.pod_created_at else worker.age_s,
         use=one.use,
         ends_in_s=min(worker.ends_in_s, one.lifetime_left_s),
         paused=one.status == "paused",
-        stopped=one.stopped,
-        stopped_for=one.stopped_for,
+        cordon=one.cordon,
         too_short=one.too_short,
         quota_notes=worker.quota_notes,
         recycle_asked=worker.recycle_asked,
@@ -159,20 +252,14 @@ def _joined(
     )
 
 
-#: What is known of the processes of a worker that has none.
-_NOBODY = SchedulerWorker("", "", "init", nthreads=0, processing=0, idle_s=0.0, sole_bytes=0)
-
-
 def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
     """Several processes of one worker, which come and go together."""
     if not processes:
         return _NOBODY
-    serves = all(p.status in _IN_SERVICE or p.is_cordoned for p in processes)
-    status = "paused" if all(p.status == "paused" for p in processes) else "running"
     return SchedulerWorker(
         name=processes[0].name,
         address=processes[0].address,
-        status=status if serves else "other",
+        status="paused" if all(p.status == "paused" for p in processes) else "running",
         nthreads=sum(p.nthreads for p in processes),
         processing=sum(p.processing for p in processes),
         idle_s=min(p.idle_s for p in processes),
@@ -180,15 +267,18 @@ def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
         closable=all(p.closable for p in processes),
         actors=any(p.actors for p in processes),
         pins=_distinct(p.pins for p in processes),
-        leaving=_leaving(processes),
-        leaving_message=_said(p.leaving_message for p in processes),
-        leaving_reason=next((p.leaving_reason for p in processes if p.leaving_reason), None),
         use=highest(p.use for p in processes),
         lifetime_left_s=min(p.lifetime_left_s for p in processes),
-        stopped=_said(p.stopped for p in processes),
-        stopped_for=next((p.stopped_for for p in processes if p.stopped_for), None),
+        cordon=_cordon(processes),
         too_short=any(p.too_short for p in processes),
     )
+
+
+def _cordon(processes: Sequence[SchedulerWorker]) -> Cordon | None:
+    cordons = [p.cordon for p in processes if p.cordon is not None]
+    if not cordons:
+        return None
+    return Cordon(cordons[0].quota, _said(c.message for c in cordons))
 
 
 def _said(texts: Iterable[str]) -> str:

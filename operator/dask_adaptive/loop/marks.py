@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dask_adaptive.model.observed import Leaving, Mark, ObservedWorker
-from dask_adaptive.planner.candidates import claims
+from dask_adaptive.model.observed import Mark, ObservedWorker
+from dask_adaptive.planner.actions.candidates import claims
 
 #: A mark is taken back only when it has not been true for so long: tasks come and go by the second.
 CLEAR_AFTER_S = 30.0
@@ -50,7 +50,7 @@ def wanted_mark(worker: ObservedWorker) -> Mark:
     One that has drained, or whose machine goes, is not kept from eviction: its pod is to go.
     """
     pinned_by = _pinned_by(worker)
-    may_go = worker.leaving is Leaving.DRAINED or bool(worker.node_going)
+    may_go = worker.is_drained or bool(worker.node_terminating)
     return Mark(pinned_by, keep=bool(pinned_by) or (bool(worker.processing) and not may_go))
 
 
@@ -65,9 +65,7 @@ def marks(
 
     Args:
         workers: All of the cluster; those without a connected process are left alone.
-        before: What the pass before remembered.
         hints: Whether pods are to be marked at all.
-        now: Seconds, on the clock of `before`.
     """
     true: dict[str, _True] = {}
     changes: dict[str, _Asked] = {}

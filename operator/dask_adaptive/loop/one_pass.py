@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dask_adaptive.loop import figures
 from dask_adaptive.loop.act import StillUnused, act
-from dask_adaptive.loop.chronicle import Chronicle
-from dask_adaptive.loop.happened import (
+from dask_adaptive.loop.decisions import DecisionHistory, told
+from dask_adaptive.loop.events import (
     events_of_aborts,
     events_of_advice,
     events_of_conditions,
@@ -21,11 +20,8 @@ from dask_adaptive.loop.happened import (
 from dask_adaptive.loop.join import join
 from dask_adaptive.loop.marks import Marked, marks
 from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
-from dask_adaptive.loop.recycles import Calendar, is_pressing, recycles, wants_meters
-from dask_adaptive.loop.report import status_of
 from dask_adaptive.loop.status import Status
-from dask_adaptive.loop.told import told
-from dask_adaptive.model.history import Decision
+from dask_adaptive.loop.summary import Calendar, is_pressing, recycles, status_of, wants_meters
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     Mark,
@@ -35,20 +31,23 @@ from dask_adaptive.model.observed import (
     PlatformView,
 )
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import DeleteCluster, Outcome, Plan
+from dask_adaptive.model.plan import Decision, DeleteCluster, Outcome, Plan
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
-from dask_adaptive.planner.idle import deletion
+from dask_adaptive.planner.memory import remember
+from dask_adaptive.planner.number.floors import deletion
 from dask_adaptive.planner.plan import plan
-from dask_adaptive.planner.remember import remember
-from dask_adaptive.planner.walltime import with_walltimes
+from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 
 #: The longest time between two passes over a cluster.
 REST_S = 5.0
 
 #: The time between passes while workers are on their way in or out, or near a quota.
 BRISK_S = 1.0
+
+#: News that can wait is written at most once in so long, in seconds: between two usual passes.
+STATUS_EVERY_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class ClusterLoop:
         self._bearers = frozenset[str]()  # workers whose pods bear a mark of ours
         self._unanswered = 0  # questions in a row that the scheduler did not answer
         self._late: tuple[Note, ...] = ()  # heard while looking once more
-        self._chronicle = Chronicle(last)
+        self._chronicle = DecisionHistory(last)
 
     async def one_pass(self, policy: Policy) -> PassResult:
         """Bring the cluster a step closer to its policy; `PlatformError` if it cannot be seen."""
@@ -152,7 +151,7 @@ class ClusterLoop:
         retired needs the place of a stopped one no more. Returns what kept it from hearing; the
         next pass tells it again.
         """
-        if not observed.found or observed.conflict or not observed.scheduler.is_connected:
+        if not _is_ours(observed):
             return ""
         try:
             await self._ports.link.limit(decided.limits)
@@ -183,11 +182,10 @@ class ClusterLoop:
 
     async def _announce(self, observed: ObservedCluster, policy: Policy, decided: Plan) -> None:
         """For shuffles that are about to begin, and the page: nothing depends on it here."""
-        if not observed.found or observed.conflict or not observed.scheduler.is_connected:
+        if not _is_ours(observed):
             return
-        said = told(
-            self._name, observed, policy, decided, self._past, self._chronicle.recent
-        )  # fmt: skip
+        recent = self._chronicle.recent
+        said = told(self._name, observed, policy, decided, self._past, recent)
         with contextlib.suppress(LinkError):
             await self._ports.link.announce(decided.arriving, said)
 
@@ -200,27 +198,22 @@ class ClusterLoop:
         once: Iterable[Event],
     ) -> None:
         """Tell people of what is new: an unchanged world causes no call."""
-        happened = frozenset(
-            (
-                *events_of_outcomes(outcomes),
-                *events_of_advice(decided),
-                *events_of_quotas(observed),
-            )
-        )
-        new = [e for e in _ordered(happened) if e not in self._told]
+        happened = frozenset(events_of_outcomes(outcomes))
+        happened |= {*events_of_advice(decided), *events_of_quotas(observed)}
+        new = sorted(happened - self._told, key=lambda e: (e.worker, e.reason.value, e.message))
         noted = events_of_notes(observed)  # each comes only once, and may well say the same again
         news = (*events_of_conditions(status, self._status), *new, *noted, *once)
         if news:
             await self._ports.reporter.tell(news)
         self._told = happened
-        if status != self._status and not self._can_wait(status):
+        if status != self._status and not self._is_throttled(status):
             await self._ports.reporter.status(status)
             self._status, self._status_at = status, self._ports.clock()
 
-    def _can_wait(self, status: Status) -> bool:
-        if self._status is None or self._ports.clock() - self._status_at >= figures.EVERY_S:
+    def _is_throttled(self, status: Status) -> bool:
+        if self._status is None or self._ports.clock() - self._status_at >= STATUS_EVERY_S:
             return False
-        return figures.can_wait(status, self._status)
+        return write_throttle(status, self._status)
 
     async def _mark(self, observed: ObservedCluster, policy: Policy) -> None:
         """Bring the annotations of pods in step with what is true of their workers."""
@@ -236,8 +229,8 @@ class ClusterLoop:
                 await self._ports.reporter.mark(worker, mark)
 
 
-def _ordered(events: frozenset[Event]) -> list[Event]:
-    return sorted(events, key=lambda e: (e.worker, e.reason.value, e.message))
+def _is_ours(observed: ObservedCluster) -> bool:
+    return observed.found and not observed.conflict and observed.scheduler.is_connected
 
 
 def _next(
@@ -250,17 +243,48 @@ def _next(
         return BRISK_S
     # A window that holds no earlier recommendation would hold nothing back.
     bounds = policy.bounds(observed.key.default_group)
-    shortest_s = min(policy.idle_timeout_of(b) for b in bounds)
+    shortest_s = min(b.idle_timeout_s for b in bounds)
     return max(BRISK_S, min(REST_S, shortest_s / 3))
 
 
 def _is_awaited(observed: ObservedCluster, policy: Policy) -> bool:
     """Whether workers are on their way in; those that no machine takes are not waited for."""
     scaled = {b.name for b in policy.bounds(observed.key.default_group)}
-    limit_s = policy.scaling.caps.unschedulable_timeout_s
+    limit_s = policy.unschedulable_timeout_s
     return any(
-        not w.is_connected and not w.going and not w.refused and w.unschedulable_s <= limit_s
+        not w.is_connected and not w.is_deleting and not w.refused and w.unschedulable_s <= limit_s
         for g in observed.groups
         if g.name in scaled
         for w in g.workers
+    )
+
+
+def write_throttle(new: Status, old: Status) -> bool:
+    """Whether nothing was decided, nobody has begun to leave, and no condition has turned."""
+    return set(_pressing(new)) <= set(_pressing(old)) and _milestones(new) == _milestones(old)
+
+
+def _pressing(status: Status) -> Iterator[object]:
+    """
+    What has to be told as soon as it is there; that it is no more can wait. Workers on their way
+    out are by their absence why `replicas` is too high, to an operator that comes after this one.
+    """
+    yield from (row.name for row in status.workers if row.state not in {"Active", "Pending"})
+    yield from ((r.worker, r.reason, r.state) for r in status.replacing)
+    yield from status.recycled
+    yield from status.recent
+    yield from status.config
+
+
+def _milestones(status: Status) -> object:
+    """What people and other programs wait for."""
+    return (
+        status.desired,
+        status.reason,
+        status.pause,
+        status.distributed,
+        status.agent,
+        status.relief,
+        [(g.name, g.desired, g.reason) for g in status.groups],
+        [(c.type, c.status, c.reason) for c in status.conditions],
     )

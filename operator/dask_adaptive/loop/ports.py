@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.history import Decision
 from dask_adaptive.model.observed import Mark, ObservedScheduler, PlatformView
-from dask_adaptive.model.plan import Arriving
+from dask_adaptive.model.plan import Arriving, Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dask_adaptive.model.history import Decision
 from dask_adaptive.model.observed import ConfigProblem, ReliefState
+from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
 
@@ -17,6 +17,9 @@ SCHEDULER_CONFIGURED = "SchedulerConfigured"
 ABLE_TO_SCALE = "AbleToScale"
 SCALING_LIMITED = "ScalingLimited"
 PAUSED = "Paused"
+
+#: An end is told anew when it moves by more seconds than this; less is two clocks, or a renewal.
+SLACK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,7 @@ class Condition:
 class WorkerRow:
     """
     A worker about which there is something to say: pinned, on its way out, pending, held, at a
-    quota.
-
-    A worker that is busy, or idle for a short time, has no row: it is only counted.
+    quota. One that is busy, or idle for a short time, has no row: it is only counted.
     """
 
     name: str
@@ -48,10 +49,8 @@ class WorkerRow:
 @dataclass(frozen=True, slots=True)
 class HeldBy:
     """
-    One pin, and the workers that it holds.
-
-    The end is that of the latest possible renewal, so that a lease that is renewed every few
-    seconds changes nothing here.
+    One pin, and the workers that it holds. The end is that of the latest possible renewal, so that
+    a lease that is renewed every few seconds changes nothing here.
     """
 
     source: str  # "shuffle" | "manual" | "client"
@@ -120,3 +119,8 @@ class Status:
     relief: tuple[ReliefState, ...] = ()
     config: tuple[ConfigProblem, ...] = ()  # at most 50
     conditions: tuple[Condition, ...] = ()
+
+
+def steady(until: float, told: float | None) -> float:
+    """An end as it was told, unless it has really moved."""
+    return told if told is not None and abs(until - told) < SLACK_S else until

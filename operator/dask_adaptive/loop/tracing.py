@@ -1,14 +1,26 @@
-"""Turns what is observed into the samples of a trace; never a key, an address or a result."""
+"""Writes what is observed as a trace: numbers by prefix, never a key, an address or a result."""
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import IO
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
-from dask_adaptive.model.trace import Origin, Sample, TraceGroup
+from dask_adaptive.model.trace import (
+    InvalidTrace,
+    Origin,
+    Sample,
+    TraceGroup,
+    origin_line,
+    read_origin,
+    read_trace,
+    sample_line,
+)
 
 
 def hashed(name: str) -> str:
@@ -103,3 +115,66 @@ class Tracer:
             for name, (group, age_s) in sorted(ages.items())
             if name not in known
         )
+
+
+class TraceFile:
+    """
+    A trace that is being written, each sample at once, so that what is there is always whole.
+
+    Args:
+        path: A trace of the same cluster that is there already is continued.
+        every_s: Between two samples.
+        cluster: Its name, where it must be that of the trace that is there.
+        clock: Seconds since 1970.
+
+    Raises:
+        InvalidTrace: The file holds something else, or the trace of another cluster.
+        OSError: It can't be read or written.
+    """
+
+    def __init__(
+        self, path: Path, *, every_s: float, cluster: str = "", redact: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._path, self._every_s, self._clock = path, every_s, clock
+        self.samples, self.written_at = 0, clock()
+        self._started: float | None = None
+        session = 0
+        if path.exists() and path.stat().st_size:
+            session = self._continue(hashed(cluster) if redact else cluster, redact)
+        self._tracer = Tracer(redact=redact, session=session)
+
+    def __enter__(self) -> TraceFile:
+        self._file: IO[str] = self._path.open("a", encoding="utf-8")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, observed: ObservedCluster) -> None:
+        """Write a sample, if the scheduler has said what work there is."""
+        now = self._clock()
+        sample = self._tracer.sample(observed, t=now - (self._started or now))
+        if sample is None:
+            return
+        if self._started is None:
+            self._started = now
+            origin = self._tracer.origin(observed, started=now, every_s=self._every_s)
+            self._file.write(origin_line(origin) + "\n")
+        self._file.write(sample_line(sample) + "\n")
+        self._file.flush()
+        self.samples, self.written_at = self.samples + 1, now
+
+    def _continue(self, cluster: str, redact: bool) -> int:
+        """Read what is there; a line that was cut off is removed. Returns the next session."""
+        text = self._path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        lines = whole.splitlines()
+        origin = read_origin(lines[0] if lines else text)
+        if (origin.cluster, origin.is_redacted) != (cluster, redact):
+            kind = "a redacted" if origin.is_redacted else "an unredacted"
+            raise InvalidTrace(f"it holds {kind} trace of cluster {origin.cluster}, not {cluster}")
+        if whole != text:
+            self._path.write_text(whole, encoding="utf-8")
+        self._started = origin.started
+        return read_trace(lines).samples[-1].session + 1 if len(lines) > 1 else 0

@@ -1,7 +1,12 @@
-"""The link to one scheduler: through its agent if it has one or takes one, else by stock RPC."""
+"""
+The link to one scheduler: through its agent if it has one or takes one, else by stock RPC, by which
+it only grows. And a link that only reads.
+"""
 
 from __future__ import annotations
 
+import builtins
+import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,157 +20,257 @@ from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
-from dask_adaptive.scheduler.agent_link import AgentGone, AgentLink
-from dask_adaptive.scheduler.attach import attach as attach_agent
-from dask_adaptive.scheduler.calls import SchedulerCalls
-from dask_adaptive.scheduler.notes import NoteReader
-from dask_adaptive.scheduler.stock_link import StockLink
+from dask_adaptive.model.scaling import ShuffleWait, Source
+from dask_adaptive.model.scheduler_settings import flat
+from dask_adaptive.planner.actions.external import OWNER
+from dask_adaptive.scheduler.calls import SchedulerCalls, StockReader
+from dask_adaptive.scheduler.sent import (
+    NOTHING,
+    SentLimits,
+    SentPlans,
+    announce_request,
+    limit_request,
+)
+from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.loading import importer
 
 #: How long to go on with stock RPC before the agent is tried again.
 RETRY_S = 60.0
 
-#: For retire_workers, which answers only when all data has moved.
-MOVE_S = 3600.0
+#: A pod may be given any grace period; a month is as good as longer.
+LONGEST_S = 30 * 24 * 3600.0
+
+#: What becomes of a cluster without the agent.
+ONLY_GROWS = "without the agent the cluster only grows"
+
+#: What the agent's vetoes are called in plans, conditions and events.
+VETOES = {
+    wire.V_PINNED: Reason.PINNED,
+    wire.V_BUSY: Reason.BUSY,
+    wire.V_ACTORS: Reason.HOLDS_ACTORS,
+    wire.V_NO_RECIPIENT: Reason.NO_RECIPIENT,
+    wire.V_TIMEOUT: Reason.RETIREMENT_TIMED_OUT,
+    wire.V_NOT_OFFERED: Reason.NOT_OFFERED,
+}
 
 
 class ProtocolMismatch(LinkError):
     """The agent speaks another protocol; upgrading the older side mends it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Degraded:
-    reason: Reason
-    message: str
+class AgentGone(LinkError):
+    """The scheduler answers, its agent does not: it has been restarted without one."""
+
+
+@dataclass
+class _Agent:
+    """One agent that has said hello, and what it was told."""
+
+    hello: Mapping[str, Any]
+    reader: SnapshotReader
+    settings: Mapping[str, Any] | None = None
+    limits: SentLimits | None = None
+    plans: SentPlans = NOTHING
+    lapses: int = 0  # how often its lease had ended when it was told that
+
+    def read(self, answer: Mapping[str, Any]) -> ObservedScheduler:
+        return self.reader.read(
+            answer, agent=self.hello["agent"], version=self.hello["distributed"]
+        )
 
 
 class Link:
     """
-    A `SchedulerLink` that finds out by itself how the scheduler can be talked to.
+    A `SchedulerLink` that finds out by itself how the scheduler can be talked to. A scheduler that
+    was restarted, with or without the agent, is noticed at the next observation.
 
-    A scheduler that was restarted, with or without the agent, is noticed at the next observation.
+    Args:
+        attach: Whether the agent may be put into a scheduler that runs without it.
+        governs: Whether observing configures the agent and renews its lease; see `connect`.
+        clock: Seconds that never go backwards; ends that were told count down on it.
     """
 
     def __init__(
         self,
         calls: SchedulerCalls,
-        long_calls: SchedulerCalls,
         *,
         attach: bool,
         governs: bool = False,
         tally: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._calls, self._long_calls = calls, long_calls
+        self._calls, self._clock = calls, clock
         self._may_attach, self._governs = attach, governs
-        self._tally, self._clock = tally, clock
-        self._link: AgentLink | StockLink | None = None
-        self._retry_at = 0.0
+        self._extra = {"tally": True} if tally else {}
         self._notes = NoteReader()
+        self._peer: _Agent | StockReader | None = None
+        self._retry_at = 0.0
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         """Take a snapshot; a problem is part of the answer."""
         try:
             try:
-                return await (await self._open()).observe(policy, meters=meters)
+                return await self._observe(policy, meters=meters)
             except AgentGone:
-                self._link = None
-                return await (await self._open()).observe(policy, meters=meters)
-        except ProtocolMismatch as exc:
-            return self._problem(Reason.PROTOCOL_MISMATCH, exc)
-        except LinkError as exc:
-            return self._problem(Reason.SCHEDULER_UNREACHABLE, exc)
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            odd = LinkError(f"{self._calls.address} does not answer like a scheduler: {exc!r}")
-            return self._problem(Reason.SCHEDULER_UNREACHABLE, odd)
+                self._peer = None
+                return await self._observe(policy, meters=meters)
+        except (LinkError, KeyError, TypeError, ValueError, AttributeError) as exc:
+            self._peer = self._peer if isinstance(self._peer, StockReader) else None
+            return _problem(self._calls.address, exc)
 
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
         over_pins: bool = False,
     ) -> list[Retired]:  # fmt: skip
-        link = await self._open()
-        return await link.retire(names, policy, reason, busy_ok=busy_ok, over_pins=over_pins)
-
-    async def limit(self, limits: Limits) -> None:
-        try:
-            await (await self._open()).limit(limits)
-        except AgentGone:
-            self._link = None  # the next observation finds out what is there now
-            raise
-
-    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
-        await (await self._open()).announce(arriving, told)
+        agent = await self._agent()
+        if agent is not None:
+            # A stopped worker that is retired still counts as stopped, until limits come from
+            # somebody who knows of it: the next ones are sent though they be the same.
+            agent.limits = None
+        beaten = {"over_pins": [wire.MANUAL, wire.CLIENT]} if over_pins else {}
+        return await self._let_go(
+            wire.RETIRE,
+            names,
+            reason=reason.value,
+            busy_ok=busy_ok,
+            deadline_ms=round(policy.retirement.grace_period_s * 1000),
+            on_timeout=policy.retirement.on_timeout.value,
+            **beaten,
+        )
 
     async def leave(
         self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
     ) -> list[Retired]:
-        link = await self._open()
-        return await link.leave(names, left_s=left_s, reason=reason, ending=ending)
+        left_ms = max(1, round(min(left_s, LONGEST_S) * 1000))
+        return await self._let_go(
+            wire.LEAVE, names, left_ms=left_ms, reason=reason.value, ending=ending
+        )
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
-        return await (await self._open()).cancel(names)
+        return await self._let_go(wire.CANCEL, names)
+
+    async def limit(self, limits: Limits) -> None:
+        """Say what workers may go on with, where that is not what this agent was told last."""
+        agent, now = await self._agent(), self._clock()
+        if agent is None or (agent.limits is not None and agent.limits.holds(limits, now)):
+            return
+        agent.limits = None  # until it is certain that the agent has heard
+        await self._ask(wire.LIMIT, session=agent.hello["session"], **limit_request(limits))
+        agent.limits = SentLimits(limits, now)
+
+    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
+        agent, now = await self._agent(), self._clock()
+        if agent is None or agent.plans.holds(arriving, told, now):
+            return
+        await self._ask(wire.ANNOUNCE, **announce_request(arriving, told))
+        agent.plans = SentPlans(tuple(arriving), told, now)
 
     async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
-        await (await self._open()).pin(names, ttl_s=ttl_s, note=note)
+        """Without an agent our own vetoes read the annotations themselves."""
+        if await self._agent() is not None:
+            await self._ask(
+                wire.PIN, names=list(names), source=wire.MANUAL, owner=OWNER,
+                reason=note[: wire.MOST_LETTERS], ttl_ms=round(ttl_s * 1000),
+            )  # fmt: skip
 
     async def unpin(self, names: Sequence[str]) -> None:
-        await (await self._open()).unpin(names)
-
-    async def explain(self, names: Sequence[str] | None = None) -> list[Mapping[str, Any]]:
-        """What the agent says of workers; empty without an agent. Raises `LinkError`."""
-        link = await self._open()
-        return await link.explain(names) if isinstance(link, AgentLink) else []
+        if await self._agent() is not None:
+            await self._ask(wire.UNPIN, names=list(names), source=wire.MANUAL, owner=OWNER)
 
     async def close(self) -> None:
-        await self._drop()
         await self._calls.close()
-        await self._long_calls.close()
 
-    def _problem(self, reason: Reason, exc: LinkError) -> ObservedScheduler:
-        self._link = self._link if isinstance(self._link, StockLink) else None
-        return ObservedScheduler(problem=reason, message=str(exc))
+    async def _observe(self, policy: Policy, *, meters: bool) -> ObservedScheduler:
+        agent = await self._open()
+        if isinstance(agent, StockReader):
+            return await agent.observe(policy)
+        settings = self._settings(policy) if self._governs else self._extra
+        await self._configure(agent, settings)
+        request = agent.reader.request
+        if meters or agent.reader.wants_meters:
+            request["meters"] = True
+        if asks_demand(policy):
+            request["demand"] = True
+        if self._governs:
+            request["renew"] = True
+        target_ms = round(policy.target.duration_s * 1000)
+        answer = await self._ask(wire.OBSERVE, target_duration_ms=target_ms, **request)
+        if answer["session"] != agent.hello["session"]:
+            raise AgentGone("the scheduler has been restarted")
+        lapses = answer.get("lapses", 0)  # an agent of 0.1.0 keeps what it was told
+        if lapses != agent.lapses:
+            agent.settings, agent.limits, agent.plans, agent.lapses = None, None, NOTHING, lapses
+            await self._configure(agent, settings)
+        return agent.read(answer)
 
-    async def _open(self) -> AgentLink | StockLink:
-        if isinstance(self._link, StockLink) and self._clock() >= self._retry_at:
-            await self._drop()
-        if self._link is None:
-            self._link = await self._find()
-        return self._link
+    def _settings(self, policy: Policy) -> dict[str, Any]:
+        return {
+            "shuffle_pins": policy.pins.shuffle.enabled,
+            "shuffle_timeout_ms": round(policy.pins.shuffle.timeout_s * 1000),
+            "manual_max_ms": round(policy.pins.manual.max_duration_s * 1000),
+            "client_pins": policy.pins.client.enabled,
+            "client_max_ms": round(policy.pins.client.max_duration_s * 1000),
+            "shuffle_wait_ms": _shuffle_wait_ms(policy.shuffle),
+            "on_lifetime": policy.retirement.on_lifetime.value,
+            "lifetime_ms": max(1, round(min(policy.retirement.grace_period_s, LONGEST_S) * 1000)),
+            "relief": policy.scheduler.relief.chosen,
+            "config": flat(policy.scheduler.config),
+            **self._extra,
+        }
 
-    async def _drop(self) -> None:
-        if isinstance(self._link, StockLink):
-            await self._link.close()
-        self._link = None
+    async def _configure(self, agent: _Agent, settings: Mapping[str, Any]) -> None:
+        if settings and agent.settings != settings:
+            await self._ask(wire.CONFIGURE, **settings)
+            agent.settings = settings
 
-    async def _find(self) -> AgentLink | StockLink:
-        hello = await self._hello()
-        why = _Degraded(Reason.INJECTION_REFUSED, "inject is false: served by stock RPC")
-        if hello is None and self._may_attach:
-            try:
-                await attach_agent(self._calls)
-                hello = await self._hello()
-                why = _Degraded(Reason.AGENT_MISSING, "the agent was attached and does not answer")
-            except LinkError as exc:
-                why = _Degraded(Reason.AGENT_MISSING, f"{exc}; served by stock RPC")
-        if hello is not None:
-            return AgentLink(
-                self._calls, hello, notes=self._notes, governs=self._governs, tally=self._tally,
-                clock=self._clock,
-            )  # fmt: skip
-        self._retry_at = self._clock() + RETRY_S
-        return StockLink(self._calls, self._long_calls, degraded=why.reason, message=why.message)
+    async def _let_go(self, op: str, names: Sequence[str], **request: Any) -> list[Retired]:
+        if await self._agent() is None:
+            message = "without the agent no connected worker leaves"
+            return [Retired(name, wire.ACTIVE, Reason.AGENT_MISSING, message) for name in names]
+        answer = await self._ask(op, names=list(names), **request)
+        return [
+            Retired(row["name"], row["state"], VETOES.get(row["veto"]), row["message"])
+            for row in answer["outcomes"]
+        ]
 
-    async def _hello(self) -> Mapping[str, Any] | None:
-        answer = await self._calls.call(wire.HELLO, protocol=wire.PROTOCOL)
+    async def _ask(self, op: str, **request: Any) -> Mapping[str, Any]:
+        answer = await self._calls.call(op, protocol=wire.PROTOCOL, **request)
         if answer is None:
-            return None
-        theirs = answer["protocol"]
-        if theirs != wire.PROTOCOL:
-            raise ProtocolMismatch(
-                f"the agent in {self._calls.address} speaks protocol {theirs}, this operator"
-                f" {wire.PROTOCOL}: upgrade the older side (restart the scheduler for its agent)"
-            )
-        return dict(answer)
+            raise AgentGone("the scheduler has been restarted without its agent")
+        if not isinstance(answer, Mapping):
+            raise LinkError(f"{op} answered {type(answer).__name__}, not a message")
+        if answer.get("error") == wire.E_REFUSED:
+            raise LinkError(answer["message"])
+        if "error" in answer:
+            raise LinkError(f"{op}: {answer['message']}")
+        return answer
+
+    async def _agent(self) -> _Agent | None:
+        peer = await self._open()
+        return peer if isinstance(peer, _Agent) else None
+
+    async def _open(self) -> _Agent | StockReader:
+        if isinstance(self._peer, StockReader) and self._clock() >= self._retry_at:
+            self._peer = None
+        if self._peer is None:
+            self._peer = await self._find()
+        return self._peer
+
+    async def _find(self) -> _Agent | StockReader:
+        hello = await _hello(self._calls)
+        reason, why = Reason.INJECTION_REFUSED, "inject is false"
+        if hello is None and self._may_attach:
+            reason, why = Reason.AGENT_MISSING, "the agent was attached and does not answer"
+            try:
+                await attach(self._calls)
+                hello = await _hello(self._calls)
+            except LinkError as exc:
+                why = str(exc)
+        if hello is not None:
+            return _Agent(hello, SnapshotReader(self._notes))
+        self._retry_at = self._clock() + RETRY_S
+        return StockReader(self._calls, reason, f"{why}; {ONLY_GROWS}", self._clock)
 
 
 def connect(
@@ -189,10 +294,120 @@ def connect(
             told. Only the leading operator's passes do that; everybody else just looks.
         tally: Have the agent count runs by key: for rehearsals and tests.
     """
-    return Link(
-        SchedulerCalls(address, security=security, timeout_s=timeout_s),
-        SchedulerCalls(address, security=security, timeout_s=MOVE_S),
-        attach=attach,
-        governs=governs,
-        tally=tally,
+    calls = SchedulerCalls(address, security=security, timeout_s=timeout_s)
+    return Link(calls, attach=attach, governs=governs, tally=tally)
+
+
+async def attach(calls: SchedulerCalls) -> None:
+    """
+    Send the agent's source to the scheduler and have it installed.
+
+    `builtins.exec` and source text cross Python versions, where a pickled function does not.
+
+    Raises:
+        LinkError: The scheduler forbids it (`distributed.scheduler.pickle` is off) or it failed;
+            the message says which. The scheduler is as it was.
+    """
+    identity = await calls.call("identity")
+    text = importer.render(importer.sources(), identity["id"])
+    # Protocol 4 is read by every Python that runs a supported distributed.
+    answer = await calls.call(
+        "run_function",
+        function=pickle.dumps(builtins.exec, protocol=4),
+        args=pickle.dumps((text, {"__name__": "dask_adaptive_bootstrap"}), protocol=4),
+        wait=True,
     )
+    if isinstance(answer, dict) and answer.get("status") == "OK":
+        return
+    why = answer.get("exception_text", "") if isinstance(answer, dict) else repr(answer)
+    raise LinkError(f"the agent could not be attached: {why}")
+
+
+def asks_demand(policy: Policy) -> bool:
+    """Tells whether the policy needs more than the scheduler's own target."""
+    return policy.target.source is Source.STARTUP_AWARE or bool(policy.own_bounds)
+
+
+async def observe_once(address: str, *, timeout_s: float = 5.0) -> ObservedScheduler:
+    """One observation, meters included; see `ReadOnlyLink`."""
+    link = ReadOnlyLink(address, timeout_s=timeout_s)
+    try:
+        return await link.observe(meters=True)
+    finally:
+        await link.close()
+
+
+class ReadOnlyLink:
+    """
+    Asks the agent in one scheduler again and again; a problem is part of the answer.
+
+    Neither attaches an agent nor configures one, and renews no lease: it changes nothing.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
+        self._calls = SchedulerCalls(address, timeout_s=timeout_s)
+        self._reader = SnapshotReader(NoteReader())
+        self._agent: _Agent | None = None
+
+    async def observe(self, *, meters: bool = False, demand: bool = False) -> ObservedScheduler:
+        """Take a snapshot; a problem is part of the answer."""
+        agent, self._agent = self._agent, None  # after a problem the next may be another
+        try:
+            if agent is None:
+                hello = await _hello(self._calls)
+                if hello is None:
+                    missing = "the scheduler runs without the agent"
+                    return ObservedScheduler(problem=Reason.AGENT_MISSING, message=missing)
+                agent = _Agent(hello, self._reader)
+            asked = {"meters": meters, "demand": demand, **self._reader.request}
+            seen = agent.read(await self._calls.call(wire.OBSERVE, protocol=wire.PROTOCOL, **asked))
+        except (LinkError, KeyError, TypeError) as exc:
+            return _problem(self._calls.address, exc)
+        self._agent = agent
+        return seen
+
+    async def explain(self, names: Sequence[str] | None = None) -> list[wire.WorkerExplanation]:
+        """
+        Why each worker may or may not go, in the agent's words.
+
+        Raises:
+            LinkError: No answer, or none that can be read.
+        """
+        asked = {} if names is None else {"names": list(names)}
+        answer = await self._calls.call(wire.EXPLAIN, protocol=wire.PROTOCOL, **asked)
+        try:
+            # The first two are what an agent of 0.1.0 does not say.
+            rows: list[Any] = [{"veto": "", "held_by": (), **row} for row in answer["workers"]]
+            return [row for row in rows if row["name"] and row["sentence"]]
+        except (KeyError, TypeError) as exc:
+            address = self._calls.address
+            raise LinkError(f"{address} gives no readable explanation: {exc!r}") from exc
+
+    async def close(self) -> None:
+        await self._calls.close()
+
+
+async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
+    """The agent's answer to the first message; None: there is none."""
+    answer = await calls.call(wire.HELLO, protocol=wire.PROTOCOL)
+    if answer is None:
+        return None
+    theirs = answer["protocol"]
+    if theirs != wire.PROTOCOL:
+        raise ProtocolMismatch(
+            f"the agent in {calls.address} speaks protocol {theirs}, this program"
+            f" {wire.PROTOCOL}: upgrade the older side (restart the scheduler for its agent)"
+        )
+    return dict(answer)
+
+
+def _problem(address: str, exc: Exception) -> ObservedScheduler:
+    if isinstance(exc, ProtocolMismatch):
+        return ObservedScheduler(problem=Reason.PROTOCOL_MISMATCH, message=str(exc))
+    odd = f"{address} does not answer like a scheduler: {exc!r}"
+    message = str(exc) if isinstance(exc, LinkError) else odd
+    return ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE, message=message)
+
+
+def _shuffle_wait_ms(wait: ShuffleWait) -> int:
+    return round(max(0.0, min(wait.max_wait_s, LONGEST_S)) * 1000) if wait.wait_for_workers else 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from dask_adaptive.kube.costs import Costs, Shape, thousandths
 from dask_adaptive.kube.objects import Meta, parse_meta
+from dask_adaptive.kube.worker_pods import Costs, Shape, thousandths
 from dask_adaptive.model.amounts import format_bytes
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.scaling import Room
@@ -40,8 +40,6 @@ class QuotaObject:
     hard: Costs = ()  # by name of the resource, in thousandths
     used: Costs = ()
     scopes: tuple[Scope, ...] = ()
-
-    KIND: ClassVar[str] = "ResourceQuota"
 
     @property
     def key(self) -> ClusterKey:
@@ -79,7 +77,6 @@ def room(quotas: Iterable[QuotaObject], shape: Shape, unmade: Sequence[Shape] = 
     For how many more workers there is room; None: no quota says anything about them.
 
     Args:
-        quotas: Of the namespace.
         shape: Of the pod of one more worker.
         unmade: Of workers that are there, and whose pods are not made yet.
     """

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from dask_adaptive.deadline import timeout
-from dask_adaptive.kube.adoption import Adopt, rest_notes, woken_notes
 from dask_adaptive.kube.annotated import (
+    Adopt,
     Complain,
     Make,
     Mend,
@@ -22,25 +22,30 @@ from dask_adaptive.kube.annotated import (
     Step,
     Tell,
     Wake,
+    rest_notes,
     steps,
+    woken_notes,
 )
-from dask_adaptive.kube.api import Json, KubeApi
-from dask_adaptive.kube.errors import (
+from dask_adaptive.kube.api import (
+    AUTOSCALERS,
+    CLUSTERS,
+    POLICIES,
     AlreadyExists,
     ApiUnreachable,
     Conflict,
     Invalid,
+    Json,
+    KubeApi,
     KubeError,
     NotFound,
 )
-from dask_adaptive.kube.events import EventPoster, News, Subject
 from dask_adaptive.kube.objects import (
     MANAGED_BY,
     AutoscalerObject,
     ClusterObject,
     PolicyObject,
 )
-from dask_adaptive.kube.resources import AUTOSCALERS, CLUSTERS, POLICIES
+from dask_adaptive.kube.reporter import EventPoster, News, Subject
 from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.model.keys import ClusterKey
@@ -112,7 +117,7 @@ class AnnotatedPolicies:
 
     async def _settle(self, key: ClusterKey) -> None:
         cluster = self._world.get(ClusterObject, *key)
-        if cluster is None or cluster.meta.going:
+        if cluster is None or cluster.meta.deleting:
             self._complaints.pop(key, None)
             return  # its policy goes with it
         todo = steps(
@@ -147,7 +152,9 @@ class AnnotatedPolicies:
                 await self._api.patch(POLICIES.path(namespace, name), change)
                 logger.info("AdaptivePolicy for DaskCluster %s kept in step", cluster.key)
             case Remove(name, uid):
-                await self._remove(POLICIES.path(namespace, name), uid)
+                # Gone already, or another has its name: upstream may be woken all the same.
+                with contextlib.suppress(NotFound, Conflict):
+                    await self._api.delete(POLICIES.path(namespace, name), uid=uid)
                 logger.info("AdaptivePolicy for DaskCluster %s removed", cluster.key)
             case Rest(autoscaler, until, since, told):
                 await self._annotate(autoscaler, rest_notes(until, since))
@@ -160,11 +167,6 @@ class AnnotatedPolicies:
                 await self._tell(cluster, autoscaler, Reason.RELEASED, given_back)
             case Tell(reason, message):
                 await self._tell(cluster, None, reason, message)
-
-    async def _remove(self, path: str, uid: str) -> None:
-        # Gone already, or another one has its name: upstream may be woken all the same.
-        with contextlib.suppress(NotFound, Conflict):
-            await self._api.delete(path, uid=uid)
 
     async def _annotate(self, autoscaler: AutoscalerObject, notes: dict[str, str | None]) -> None:
         meta = autoscaler.meta
@@ -188,23 +190,17 @@ class AnnotatedPolicies:
         """By events on the cluster, and on the autoscaler as long as there is one."""
         logger.info("DaskCluster %s: %s", cluster.key, message)
         news = News(EventType.NORMAL, str(reason), message)
-        await self._events.post(_about(cluster), news)
+        await self._events.post(Subject.of(CLUSTERS, cluster.meta), news)
         if autoscaler is not None:
-            meta = autoscaler.meta
-            about = Subject(AUTOSCALERS, meta.namespace, meta.name, meta.uid)
-            await self._events.post(about, news)
+            await self._events.post(Subject.of(AUTOSCALERS, autoscaler.meta), news)
 
     async def _complain(self, cluster: ClusterObject, complaints: frozenset[Complain]) -> None:
         new = complaints - self._complaints.get(cluster.key, frozenset())
         for complaint in sorted(new, key=lambda c: c.message):
             logger.warning("DaskCluster %s: %s", cluster.key, complaint.message)
             news = News(EventType.WARNING, str(complaint.reason), complaint.message)
-            await self._events.post(_about(cluster), news)
+            await self._events.post(Subject.of(CLUSTERS, cluster.meta), news)
         if complaints:
             self._complaints[cluster.key] = complaints
         else:
             self._complaints.pop(cluster.key, None)
-
-
-def _about(cluster: ClusterObject) -> Subject:
-    return Subject(CLUSTERS, cluster.meta.namespace, cluster.meta.name, cluster.meta.uid)

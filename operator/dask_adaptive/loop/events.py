@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dask_adaptive.loop import status as st
-from dask_adaptive.loop.names import named
+from dask_adaptive.loop.join import named
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.model.observed import ObservedCluster
@@ -136,7 +136,7 @@ _VERBS = {
     "Leave": "hands over what it has",
     "Cancel": "stays in service",
     "Delete": "is taken away",
-    "Restart": "is started anew",
+    "Restart": "is restarted",
     "DeleteCluster": "the cluster is deleted",
 }
 

@@ -1,0 +1,450 @@
+"""
+Annotations on the objects of a cluster: what people ask by them (pins, pauses, quotas), and what we
+tell others about a worker on its pod. Pure.
+
+dask-kubernetes copies a DaskCluster's annotations to its children when it creates them, and nobody
+removes the copies. A copy is told from a person's own annotation by who owns it: the manager who
+owns a copy also owns the label `dask.org/component`, which only dask-kubernetes sets, in the same
+write (`metadata.managedFields`; the ReplicaSet controller makes pods of templates: the same holds
+there). Without managedFields an annotation counts.
+
+* Pins: a copy must not outlive its original, so it never counts; the original is read anyway.
+* Pauses: the policy's annotation wins over one of the same name on the cluster.
+* Quotas, a worker's end and its replacement: the nearest of pod, Deployment, DaskWorkerGroup and
+  DaskCluster counts. Copies don't, except `expires-at`: a copy whose original is gone is an instant
+  all the same.
+* Marks, which are ours: what people, or other programs, have set themselves is never overwritten
+  and never removed. Which of the annotations are ours is noted beside them; the note is there as
+  long as we ask for the worker to be kept, even if both annotations were somebody else's, so that
+  what is read is what was written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from dask_adaptive import DOMAIN
+from dask_adaptive.model.amounts import (
+    instant,
+    lifts,
+    parse_duration,
+    parse_percent,
+    pin_end,
+    read_instant,
+)
+from dask_adaptive.model.observed import ManualPin, Mark
+from dask_adaptive.model.recycle import QuotaNotes
+from dask_adaptive.model.scaling import NO_PAUSE, Pause
+
+PREFIX = f"{DOMAIN}/"
+
+#: Set by dask-kubernetes on all that it makes: `build_worker_deployment_spec` and its siblings.
+_CREATION_LABEL = "f:dask.org/component"
+
+#: In a DaskWorkerGroup: the pod spec of its workers.
+_WORKER_SPEC = ("f:spec", "f:worker", "f:spec")
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """The last write of one annotation."""
+
+    at: float | None  # seconds since 1970; None: nobody knows
+    at_creation: bool = False  # by who made the object, in the same write
+
+
+def writing(metadata: Mapping[str, Any], annotation: str) -> Writing:
+    """When and how an annotation that an object has was written."""
+    name = f"f:{annotation}"
+    owners = [
+        entry
+        for entry in metadata.get("managedFields") or []
+        if name in _metadata_fields(entry).get("f:annotations", {})
+    ]
+    if not owners:
+        return Writing(None)
+    last = max(owners, key=lambda entry: str(entry.get("time", "")))
+    made = _CREATION_LABEL in _metadata_fields(last).get("f:labels", {})
+    return Writing(read_instant(str(last.get("time") or "")), made)
+
+
+def worker_spec_written_at(metadata: Mapping[str, Any]) -> float | None:
+    """When the pod spec in a DaskWorkerGroup was last written; None: nobody knows."""
+    times = [
+        read_instant(str(entry.get("time") or ""))
+        for entry in metadata.get("managedFields") or []
+        if _owns(entry, _WORKER_SPEC)
+    ]
+    return max((at for at in times if at is not None), default=None)
+
+
+def _owns(entry: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    node: Any = entry.get("fieldsV1") or {}
+    for key in path:
+        if not isinstance(node, Mapping) or key not in node:
+            return False
+        node = node[key]
+    return True
+
+
+def _metadata_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = (entry.get("fieldsV1") or {}).get("f:metadata") or {}
+    return fields
+
+
+PIN = f"{PREFIX}pin"
+PIN_REASON = f"{PREFIX}pin-reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One annotation by which people ask for something, as it stands on one object."""
+
+    holder: str  # the object, as people call it: "pod etl-default-worker-1-abc"
+    name: str  # without our prefix
+    value: str
+    set_at: float | None = None  # seconds since 1970; None: nobody knows
+    is_copy: bool = False  # written by who made the object
+    reason: str = ""  # of a pin, in another annotation
+
+    def __str__(self) -> str:
+        return f'{PREFIX}{self.name}: "{self.value}" on {self.holder}'
+
+
+#: When an annotation was set, or was seen first where nobody noted that; in seconds since 1970.
+Since = Callable[[Note], float]
+
+
+def read_notes(
+    metadata: Mapping[str, Any], holder: str, *, made_by_upstream: bool = False
+) -> tuple[Note, ...]:
+    """
+    The annotations of an object about pins, pauses and quotas.
+
+    Args:
+        holder: What to call the object when people are told of it.
+        made_by_upstream: dask-kubernetes makes objects of this kind, so there may be copies.
+    """
+    annotations = metadata.get("annotations") or {}
+    found = []
+    for name in _NAMES if annotations else ():
+        if (key := PREFIX + name) in annotations:
+            written = writing(metadata, key)
+            is_copy = made_by_upstream and written.at_creation
+            reason = str(annotations.get(PIN_REASON, "")) if key == PIN else ""
+            value = str(annotations[key]).strip()
+            found.append(Note(holder, name, value, written.at, is_copy, reason))
+    return tuple(found)
+
+
+def manual_pin(
+    notes: Iterable[Note], *, now: float, since: Since, max_s: float
+) -> ManualPin | None:
+    """
+    The pin that holds a worker now, if any.
+
+    An ended pin is as none: the next object is asked. `"false"` on a near object lifts a pin on a
+    far one.
+
+    Args:
+        notes: Nearest first: pod, Deployment, DaskWorkerGroup, DaskCluster.
+        since: Used where nobody noted when a pin was set.
+        max_s: The longest that a pin may last: the policy's `pins.manual.maxDuration`.
+    """
+    pins = [note for note in notes if note.name == "pin" and not note.is_copy]
+    # All are asked about, so that a far one counts from when it was seen, not from its turn.
+    dated = [(note, since(note) if note.set_at is None else note.set_at) for note in pins]
+    for note, set_at in dated:
+        if lifts(note.value):
+            return None
+        lasts_until, problem = pin_end(note.value, set_at)
+        left_s = min(lasts_until, set_at + max_s) - now
+        if left_s > 0:
+            said = (
+                f"{note.reason} ({note.holder})" if note.reason else f"annotated on {note.holder}"
+            )
+            return ManualPin(left_s=left_s, reason=said, problem=problem)
+    return None
+
+
+ALL, UNTIL, IN, OUT, REPLICAS = (
+    "paused",
+    "paused-until",
+    "paused-scale-in",
+    "paused-scale-out",
+    "paused-replicas",
+)
+
+PAUSES = (ALL, UNTIL, IN, OUT, REPLICAS)
+
+_TIMES = "a duration such as 2h or an instant such as 2026-01-31T18:00:00Z"
+_HOW = {
+    ALL: f'"true", {_TIMES}',
+    UNTIL: _TIMES,
+    IN: f'"true", {_TIMES}',
+    OUT: f'"true", {_TIMES}',
+    REPLICAS: 'a whole number such as "3"',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What one annotation holds."""
+
+    note: Note
+    until: float  # seconds since 1970; infinite: until it is taken back
+    replicas: int | None = None
+    problem: str = ""
+
+    @property
+    def message(self) -> str:
+        end = "" if math.isinf(self.until) else f" until {instant(self.until)}"
+        return f"{self.note}{end}"
+
+
+def pause_of(policy: Iterable[Note], cluster: Iterable[Note], *, now: float, since: Since) -> Pause:
+    """
+    What the annotations of an AdaptivePolicy and its DaskCluster hold now.
+
+    Fail safe: what can't be read pauses what it is about, until it is mended. An instant that has
+    passed holds nothing, so a pause ends by itself.
+    """
+    notes = {note.name: note for note in (*cluster, *policy)}
+    found = [_held(notes[name], since) for name in PAUSES if name in notes]
+    holding = [held for held in found if held is not None and held.until > now]
+    if not holding:
+        return NO_PAUSE
+    until = max(held.until for held in holding)
+    names = {held.note.name for held in holding}
+    replicas = next((h.replicas for h in holding if h.replicas is not None), None)
+    return Pause(
+        all=bool(names & {ALL, UNTIL}) or (REPLICAS in names and replicas is None),
+        scale_in=IN in names,
+        scale_out=OUT in names,
+        replicas=replicas,
+        left_s=None if math.isinf(until) else until - now,
+        message="; ".join(held.message for held in holding),
+        problem="; ".join(held.problem for held in holding if held.problem),
+    )
+
+
+def _held(note: Note, since: Since) -> _Held | None:
+    """What an annotation holds, over or not; None if it says that it holds nothing."""
+    if lifts(note.value):
+        return None
+    if note.name == REPLICAS:
+        is_number = note.value.isascii() and note.value.isdigit()
+        return _Held(note, math.inf, int(note.value)) if is_number else _malformed(note)
+    if note.value.lower() == "true" and note.name != UNTIL:
+        return _Held(note, math.inf)
+    at = read_instant(note.value)
+    if at is not None:
+        return _Held(note, at)
+    try:
+        return _Held(note, since(note) + parse_duration(note.value))
+    except ValueError:
+        return _malformed(note)
+
+
+def _malformed(note: Note) -> _Held:
+    problem = f"{note} is not {_HOW[note.name]}; it pauses until it is corrected or removed"
+    return _Held(note, math.inf, problem=problem)
+
+
+RECYCLE, EXPIRES = "recycle", "expires-at"
+
+_INSTANT = "an instant such as 2026-01-31T18:00:00Z"
+
+V = TypeVar("V", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What people ask of one worker."""
+
+    notes: QuotaNotes | None = None
+    recycle: str = ""  # not empty: it is to be replaced; who says so
+    expires_at: float = math.inf  # seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader(Generic[V]):
+    """How one quota is written."""
+
+    read: Callable[[str], V]  # raises ValueError
+    off: V
+    example: str
+
+
+def _whole(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _positive(read: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        if (value := read(text)) <= 0:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+_TASKS = _Reader(_whole, 0, 'a whole number such as "50"')
+_LIFETIME = _Reader(_positive(parse_duration), math.inf, 'a duration such as "2h"')
+_SOFT = _Reader(_positive(parse_percent), math.inf, 'a percentage such as "70%"')
+_HARD = _Reader(_positive(parse_percent), math.inf, 'a percentage such as "90%"')
+_FAILURES = _Reader(_whole, 0, 'a whole number such as "5"')
+
+QUOTAS = (
+    RECYCLE,
+    EXPIRES,
+    "recycle-tasks",
+    "recycle-lifetime",
+    "recycle-memory-soft",
+    "recycle-memory-hard",
+    "recycle-failures",
+)
+
+
+#: All that people ask by.
+_NAMES = ("pin", *PAUSES, *QUOTAS)
+
+
+def in_order(pod: Iterable[Note], deployment: Sequence[Note], above: Iterable[Note]) -> list[Note]:
+    """
+    The annotations about quotas that count for one worker, nearest first.
+
+    Args:
+        above: Of its DaskWorkerGroup, then of its DaskCluster.
+    """
+    # What a pod was made with and its Deployment does not have came from neither: a webhook of
+    # somebody's, say.
+    inherited = {note.name for note in deployment}
+    near = [n if n.name in inherited else replace(n, is_copy=False) for n in pod]
+    every = [note for note in (*near, *deployment, *above) if note.name in QUOTAS]
+    own = [note for note in every if not note.is_copy]
+    return [*own, *(note for note in every if note.is_copy and note.name == EXPIRES)]
+
+
+def asked(notes: Sequence[Note], *, began_at: float, now: float, since: Since) -> Asked:
+    """
+    What people ask of one worker.
+
+    Args:
+        notes: Those that count, nearest first.
+        began_at: When its pod was started, in seconds since 1970; 0: it has none.
+    """
+    if not notes:
+        return _NOTHING
+    problems: list[str] = []
+
+    def one(name: str, reader: _Reader[V]) -> V | None:
+        return _nearest([n for n in notes if n.name == name], reader, problems)
+
+    quotas = QuotaNotes(
+        tasks=one("recycle-tasks", _TASKS),
+        lifetime_s=one("recycle-lifetime", _LIFETIME),
+        memory_soft=one("recycle-memory-soft", _SOFT),
+        memory_hard=one("recycle-memory-hard", _HARD),
+        failures=one("recycle-failures", _FAILURES),
+    )
+    expires_at = _expires_at([n for n in notes if n.name == EXPIRES], began_at, problems)
+    wanted = [n for n in notes if n.name == RECYCLE]
+    recycle = _recycle(wanted, began_at, now, since, problems) if began_at else ""
+    quotas = replace(quotas, problem="; ".join(problems))
+    return Asked(quotas if quotas != _NO_QUOTAS else None, recycle, expires_at)
+
+
+_NOTHING, _NO_QUOTAS = Asked(), QuotaNotes()
+
+
+def _nearest(notes: Sequence[Note], reader: _Reader[V], problems: list[str]) -> V | None:
+    if not notes:
+        return None
+    note = notes[0]
+    if note.value.lower() == "off":
+        return reader.off
+    try:
+        return reader.read(note.value)
+    except ValueError:
+        problems.append(f'{note} is neither {reader.example} nor "off"; the policy applies')
+        return None
+
+
+def _expires_at(notes: Iterable[Note], began_at: float, problems: list[str]) -> float:
+    for note in notes:
+        if _lifted(note):
+            break
+        instant = read_instant(note.value)
+        if instant is None:
+            problems.append(f"{note} is not {_INSTANT}; it does not count")
+        elif instant > began_at:  # else it was about a pod before this one
+            return instant
+    return math.inf
+
+
+def _recycle(
+    notes: Iterable[Note], began_at: float, now: float, since: Since, problems: list[str]
+) -> str:
+    for note in notes:
+        if _lifted(note):
+            break
+        is_now = note.value.lower() == "now"
+        instant = read_instant(note.value)
+        if is_now and note.set_at is not None:
+            instant = since(note)
+        if instant is None:
+            why = "counts from when it was set, which was not recorded; write"
+            why = why if is_now else 'is neither "now" nor'
+            problems.append(f"{note} {why} {_INSTANT}; nothing is replaced for it")
+        elif began_at < instant <= now:
+            return f"annotation {note}"
+    return ""
+
+
+def _lifted(note: Note) -> bool:
+    return lifts(note.value) or note.value.lower() == "off"
+
+
+PINNED_BY = f"{DOMAIN}/pinned-by"
+HINTS = f"{DOMAIN}/hints"
+
+#: With these values, cluster-autoscaler and Karpenter don't take a node away under the pod.
+KEEP = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+
+#: All annotations of a pod that these functions have to know.
+MARK_NAMES = frozenset({PINNED_BY, HINTS, *KEEP})
+
+
+def read_mark(notes: Mapping[str, str]) -> Mark:
+    """What a pod's annotations say of us."""
+    return Mark(pinned_by=notes.get(PINNED_BY, ""), keep=HINTS in notes)
+
+
+def changes(notes: Mapping[str, str], wanted: Mark) -> dict[str, str | None]:
+    """Annotations to set (or, with None, to remove) so that `read_mark` says `wanted`."""
+    now = read_mark(notes)
+    todo: dict[str, str | None] = {}
+    if wanted.pinned_by != now.pinned_by or (PINNED_BY in notes and not wanted.pinned_by):
+        todo[PINNED_BY] = wanted.pinned_by or None
+    if wanted.keep and not now.keep:
+        free = {name: value for name, value in KEEP.items() if name not in notes}
+        todo |= {**free, HINTS: ",".join(sorted(free))}
+    if now.keep and not wanted.keep:
+        todo |= {HINTS: None} | dict.fromkeys(_our_hints(notes))
+    return todo
+
+
+def _our_hints(notes: Mapping[str, str]) -> list[str]:
+    """Those that we set, and that nobody has changed since."""
+    noted = notes.get(HINTS, "").split(",")
+    return [name for name, value in KEEP.items() if name in noted and notes.get(name) == value]

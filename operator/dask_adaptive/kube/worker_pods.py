@@ -1,0 +1,359 @@
+"""
+Pods of workers, by their specs and status. Pure.
+
+How a container is started says how many threads and resources its worker has, read as `dask worker`
+does (`distributed.cli.dask_worker`). What stands in images, configuration files or shell scripts is
+not seen: then the number of threads is that of the container's CPUs. Then, what a pod takes of its
+namespace's quotas, as Kubernetes counts it; why one does not run, in the words of Kubernetes; and
+which GPUs it claims.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+#: (what, in thousandths), by name: "requests.cpu", "limits.memory", "requests.nvidia.com/gpu".
+Costs = tuple[tuple[str, int], ...]
+
+#: (name, amount), by name.
+Resources = tuple[tuple[str, float], ...]
+
+_VARIABLE = "DASK_DISTRIBUTED__WORKER__RESOURCES"
+
+#: As Kubernetes and shells write it: `$(NAME)`, `${NAME}`.
+_REFERENCE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\})")
+
+_LONGEST = 200  # characters of a message that are of use in a status
+
+#: Values of the label `dask.org/component`.
+SCHEDULER, WORKER = "scheduler", "worker"
+
+#: How one recognises the container that runs the program.
+_COMMANDS = {
+    SCHEDULER: re.compile(r"dask[ -]scheduler|distributed\.cli\.dask_scheduler"),
+    WORKER: re.compile(r"dask([ -]cuda)?[ -]worker|distributed\.cli\.dask_worker|dask_cuda\.cli"),
+}
+
+
+def program(containers: Sequence[Mapping[str, Any]], role: str) -> int:
+    """Which container runs the program: by its command, else by its name, else the first."""
+    for at, container in enumerate(containers):
+        if _COMMANDS[role].search(" ".join(command_line(container))):
+            return at
+    return next((at for at, c in enumerate(containers) if c.get("name") == role), 0)
+
+
+def command_line(container: Mapping[str, Any]) -> list[str]:
+    return [*map(str, (*(container.get("command") or ()), *(container.get("args") or ())))]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a quota has to know of a pod."""
+
+    costs: Costs = ()
+    best_effort: bool = True  # asks for no CPU and no memory
+    ends: bool = False  # has a deadline
+    priority_class: str = ""
+
+
+NO_SHAPE = Shape()
+
+
+def shape_of(pod_spec: Mapping[str, Any] | None) -> Shape:
+    """The shape of a pod. Those of equal pods are one object, to save memory."""
+    spec = pod_spec or {}
+    try:
+        costs = pod_costs(spec)
+    except (AttributeError, TypeError, ValueError, ArithmeticError):
+        costs = ()  # of a shape that nobody knows: the API server will say no, if it must
+    counted = {name.partition(".")[2] for name, _ in costs}
+    return _one_for_all(
+        Shape(
+            costs,
+            best_effort=not counted & {"cpu", "memory"},
+            ends=spec.get("activeDeadlineSeconds") is not None,
+            priority_class=str(spec.get("priorityClassName") or ""),
+        )
+    )
+
+
+def pod_costs(spec: Mapping[str, Any]) -> Costs:
+    """
+    Requests and limits of a pod.
+
+    Source:
+        `PodRequests` of Kubernetes' resource helpers: containers add up; of init containers, which
+        run one after the other, the greediest counts, and those that stay on (`restartPolicy:
+        Always`) add up with all that come later. A limit is a request where nothing else is said.
+    """
+    total = sum((_container(c) for c in spec.get("containers") or ()), Counter[str]())
+    stay: Counter[str] = Counter()
+    peak: Counter[str] = Counter()
+    for container in spec.get("initContainers") or ():
+        own = _container(container)
+        if container.get("restartPolicy") == "Always":
+            stay += own
+            peak |= stay
+        else:
+            peak |= stay + own
+    total = (total + stay) | peak
+    total |= _container(spec)  # of the pod as a whole; never less than those of its containers
+    # Of a RuntimeClass, which the API server writes into each pod.
+    overhead: Mapping[str, Any] = spec.get("overhead") or {}
+    total += Counter({f"requests.{name}": thousandths(v) for name, v in overhead.items()})
+    return tuple(sorted(total.items()))
+
+
+def at_least(template: Shape, made: Shape) -> Shape:
+    """
+    The shape of a pod made of a template, to go by one that was.
+
+    LimitRanges, priority classes and webhooks change pods when they are made.
+    """
+    most = Counter(dict(template.costs)) | Counter(dict(made.costs))
+    return _one_for_all(replace(made, costs=tuple(sorted(most.items()))))
+
+
+@functools.lru_cache(maxsize=4096)
+def thousandths(quantity: Any) -> int:
+    """As `SetDefaults_ResourceList` does, rounded up to thousandths."""
+    from kubernetes.utils.quantity import (
+        parse_quantity,  # takes half a second, and no help needs it
+    )
+
+    number: Decimal = parse_quantity(quantity)  # type: ignore[no-untyped-call]
+    return math.ceil(number * 1000)
+
+
+def _container(body: Mapping[str, Any]) -> Counter[str]:
+    resources = body.get("resources") or {}
+    limits = {k: thousandths(v) for k, v in (resources.get("limits") or {}).items()}
+    requests = {k: thousandths(v) for k, v in (resources.get("requests") or {}).items()}
+    found = Counter({f"limits.{name}": number for name, number in limits.items()})
+    found.update({f"requests.{name}": number for name, number in {**limits, **requests}.items()})
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _one_for_all(made: Shape) -> Shape:
+    return made
+
+
+def threads_of(pod_spec: Mapping[str, Any] | None) -> int:
+    """Threads of all Dask workers in one pod together; 0: unknown."""
+    container = _worker_container(pod_spec)
+    words, environment = _words(container), _environment(container)
+    threads = _whole(_option(words, "--nthreads", environment))
+    said = _option(words, "--nworkers", environment)
+    processes = 1 if said is None else _whole(said)
+    if threads > 0 and processes > 0:
+        return threads * processes
+    # Without --nthreads, and with --nworkers auto, they are as many as CPUs.
+    return math.ceil(_cpus(container)) if threads <= 0 else 0
+
+
+def resources_of(pod_spec: Mapping[str, Any] | None) -> Resources:
+    """Dask's resources that each Dask worker in a pod offers."""
+    container = _worker_container(pod_spec)
+    environment = _environment(container)
+    said = _option(_words(container), "--resources", environment)
+    found = _from_words(said) if said else _from_environment(environment)
+    return tuple(sorted(found.items()))
+
+
+def _worker_container(pod_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    containers = [c for c in (pod_spec or {}).get("containers") or () if isinstance(c, Mapping)]
+    return containers[program(containers, WORKER)] if containers else {}
+
+
+def _words(container: Mapping[str, Any]) -> list[str]:
+    """The command line; that of a shell (`sh -c "dask worker …"`) in its words."""
+    every: list[str] = []
+    for word in command_line(container):
+        try:
+            every += shlex.split(word) if "worker" in word else [word]
+        except ValueError:  # a quote that is not closed
+            every.append(word)
+    return every
+
+
+def _environment(container: Mapping[str, Any]) -> dict[str, str]:
+    entries = container.get("env") or ()
+    return {str(e.get("name")): str(e["value"]) for e in entries if e.get("value") is not None}
+
+
+def _option(words: Sequence[str], name: str, environment: Mapping[str, str]) -> str | None:
+    """The value of an option, the last one where it stands there twice, as click reads it."""
+    found: str | None = None
+    for i, word in enumerate(words):
+        if word == name and i + 1 < len(words):
+            found = words[i + 1]
+        elif word.startswith(f"{name}="):
+            found = word.partition("=")[2]
+    if found is None:
+        return None
+    return _REFERENCE.sub(lambda m: environment.get(m[1] or m[2], m[0]), found)
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() else 0
+
+
+def _cpus(container: Mapping[str, Any]) -> float:
+    limit = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
+    try:
+        return 0.0 if limit is None else thousandths(limit) / 1000
+    except (TypeError, ValueError, ArithmeticError):
+        return 0.0
+
+
+def _from_words(text: str) -> dict[str, float]:
+    pairs = (pair.partition("=") for pair in text.replace(",", " ").split())
+    return _numbers((name, value) for name, _, value in pairs)
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, float]:
+    """As `dask.config.collect_env`: names of variables, and so of resources, in lower case."""
+    found: dict[str, float] = {}
+    for name, value in environment.items():
+        if name.upper() == _VARIABLE and name.startswith("DASK_"):
+            found |= _from_literal(value)
+        elif name.startswith("DASK_") and name.upper().startswith(f"{_VARIABLE}__"):
+            found |= _numbers([(name[len(_VARIABLE) + 2 :].lower(), value)])
+    return found
+
+
+def _from_literal(text: str) -> dict[str, float]:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {}
+    return _numbers(value.items()) if isinstance(value, dict) else {}
+
+
+def _numbers(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in pairs:
+        try:
+            found[str(name)] = float(value)
+        except (TypeError, ValueError):
+            return {}  # Dask would not start with this
+    return found
+
+
+def pod_waiting(pod: Mapping[str, Any]) -> str:
+    """What a pod waits for; empty if its containers run."""
+    status = pod.get("status") or {}
+    phase = status.get("phase", "Pending")
+    if phase in ("Failed", "Succeeded"):
+        return _said(status.get("reason") or phase, status.get("message"))
+    containers = [
+        *(status.get("initContainerStatuses") or []),
+        *(status.get("containerStatuses") or []),
+    ]
+    stuck = next(filter(None, map(_container_waiting, containers)), "")
+    if stuck:
+        return stuck
+    if phase != "Pending":
+        return ""
+    found = _condition(pod, "PodScheduled", "False")
+    return _said(found.get("reason") or "Unschedulable", found.get("message")) if found else phase
+
+
+def unscheduled_since(pod: Mapping[str, Any]) -> str:
+    """The instant since which the scheduler finds no node for a pod; empty if it has one."""
+    found = _condition(pod, "PodScheduled", "False")
+    # Not SchedulingGated: there nobody has looked for a node yet.
+    is_looked_for = found.get("reason") == "Unschedulable"
+    return str(found.get("lastTransitionTime") or "") if is_looked_for else ""
+
+
+def _condition(body: Mapping[str, Any], kind: str, status: str) -> Mapping[str, Any]:
+    """The condition of an object that has this status; empty if there is none."""
+    conditions = (body.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if (c.get("type"), c.get("status")) == (kind, status)), {})
+
+
+def _container_waiting(container: Mapping[str, Any]) -> str:
+    state = container.get("state") or {}
+    if "waiting" in state:
+        waiting = state["waiting"] or {}
+        reason = str(waiting.get("reason") or "Waiting")
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        message = waiting.get("message")
+        if reason == "CrashLoopBackOff" and last:
+            message = f"{last.get('reason', 'Error')}, exit code {last.get('exitCode')}"
+        return _said(reason, message)
+    ended = state.get("terminated")
+    if ended and ended.get("exitCode", 0) != 0:
+        return _said(ended.get("reason") or "Error", f"exit code {ended['exitCode']}")
+    return ""
+
+
+def deployment_waiting(deployment: Mapping[str, Any]) -> str:
+    """Why a Deployment has no pod: refused by a quota or a webhook, or none asked for."""
+    if (deployment.get("spec") or {}).get("replicas") == 0:
+        return "ScaledToZero: spec.replicas of the worker's Deployment is 0"
+    return deployment_refused(deployment)
+
+
+def deployment_refused(deployment: Mapping[str, Any]) -> str:
+    """
+    Who refuses to let a Deployment's pod be made, and why; empty if nobody does.
+
+    The ReplicaSet controller goes on trying, less and less often.
+    """
+    found = _condition(deployment, "ReplicaFailure", "True")
+    return _said(found.get("reason") or "ReplicaFailure", found.get("message")) if found else ""
+
+
+def _said(reason: str, message: str | None) -> str:
+    text = " ".join((message or "").split())
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST - 1] + "…"
+    return f"{reason}: {text}" if text else reason
+
+
+#: Resources one of which is one device, or a slice of one that nobody else gets.
+#: Not among them: what device plugins offer by the thousandth (gpu.intel.com/millicores).
+GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe"})
+GPU_PREFIXES = ("nvidia.com/mig-",)
+
+#: (resource, number), by name.
+Claims = tuple[tuple[str, int], ...]
+
+
+def gpus_of(pod_spec: Mapping[str, Any] | None) -> Claims:
+    """What a pod claims: all its containers together, or the greediest of its init containers."""
+    spec = pod_spec or {}
+    total: Counter[str] = Counter()
+    for container in spec.get("containers") or ():
+        total.update(dict(gpus_in((container.get("resources") or {}).get("limits"))))
+    for container in spec.get("initContainers") or ():
+        total |= Counter(dict(gpus_in((container.get("resources") or {}).get("limits"))))
+    return tuple(sorted(total.items()))
+
+
+def gpus_in(resources: Mapping[str, Any] | None) -> Claims:
+    """The GPUs in a list of resources. They come whole: Kubernetes refuses parts of them."""
+    found = ((str(name), str(number)) for name, number in (resources or {}).items())
+    gpus = (row for row in found if row[0] in GPUS or row[0].startswith(GPU_PREFIXES))
+    return tuple(sorted((name, int(number)) for name, number in gpus if number.isdigit()))
+
+
+def at_most(claims: Iterable[Claims]) -> dict[str, int]:
+    """The most of each resource that one of them claims."""
+    most: Counter[str] = Counter()
+    for claim in claims:
+        most |= Counter(dict(claim))
+    return dict(most)

@@ -1,0 +1,389 @@
+"""
+What was seen, decided and done, as a `Status`; what a fresh operator reads back; and who holds
+which workers, for the status and for metrics. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+from dask_adaptive.loop.conditions import conditions_of, pause_row
+from dask_adaptive.loop.events import about
+from dask_adaptive.loop.join import owner
+from dask_adaptive.loop.status import GroupRow, HeldBy, Status, WorkerRow, steady
+from dask_adaptive.model.observed import (
+    Closing,
+    ObservedCluster,
+    ObservedWorker,
+    Pin,
+    PlatformView,
+    Serving,
+)
+from dask_adaptive.model.plan import Blocker, Decision, Delete, Outcome, Plan, Restart, Retire
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import GroupRecycle, Quota, Recycle, RecyclePast, Replacing
+from dask_adaptive.planner.actions.candidates import claims
+from dask_adaptive.planner.actions.external import OWNER
+from dask_adaptive.planner.actions.groups import GroupWorkers, sort_workers
+from dask_adaptive.planner.context import scaled_groups
+from dask_adaptive.planner.plan import count_blockers
+
+#: So much of a quota used is reason to look again soon.
+NEARLY = 0.8
+
+
+#: What one status holds of each: an object of the API server should stay small. Rows are those of
+#: workers, and of pins; keys those of Dask's configuration with which something is wrong.
+MAX_ROWS, MAX_REPLACING, MAX_KEYS, MAX_GROUPS, MAX_RECENT = 100, 50, 50, 50, 200
+
+#: Workers that are named in the row of a pin.
+MAX_NAMES = 10
+
+#: Vetoes that are the normal life of a worker: counted, but worth no row.
+USUAL = frozenset({Reason.BUSY, Reason.IDLE_GRACE})
+
+
+@dataclass(frozen=True, slots=True)
+class Recycles:
+    """As the status tells it."""
+
+    totals: tuple[tuple[Reason, int], ...] = ()
+    recent: tuple[float, ...] = ()  # seconds since 1970, ascending
+    unheard: str = ""  # not empty: why the agent could not be told of limits
+
+
+NO_RECYCLES = Recycles()
+
+
+class Calendar:
+    """
+    Puts instants of the monotonic clock on the calendar, each once: two readings of two clocks
+    differ by milliseconds each time, and an unchanged world shall give an unchanged status.
+
+    Args:
+        recent: Seconds since 1970 at which recycles began, as an earlier process has told.
+    """
+
+    def __init__(self, recent: Iterable[float] = ()) -> None:
+        self._recent = tuple(recent)
+        self._at: dict[float, float] = {}
+
+    def begun(self, view: PlatformView, now: float) -> tuple[float, ...]:
+        """What an earlier process began, on the clock of `now`; only the first call says it."""
+        if not self._recent or not view.at:
+            return ()
+        self._at = {now - (view.at - at): at for at in self._recent if at <= view.at}
+        self._recent = ()
+        return tuple(sorted(self._at))
+
+    def dates(self, begun: Iterable[float], observed: ObservedCluster, now: float) -> list[float]:
+        """The same instants in whole seconds since 1970, none of them in the future."""
+        if not observed.at:
+            return []
+        self._at = {b: self._at.get(b) or float(math.floor(observed.at - (now - b))) for b in begun}
+        return sorted(self._at[b] for b in begun)
+
+
+def recycles(
+    past: RecyclePast, calendar: Calendar, observed: ObservedCluster, *, now: float, unheard: str
+) -> Recycles:
+    dates = calendar.dates(past.begun, observed, now)
+    totals = sorted(past.totals.items(), key=lambda item: item[0].value)
+    return Recycles(tuple(totals), tuple(dates[-MAX_RECENT:]), unheard)
+
+
+def wants_meters(view: PlatformView, policy: Policy) -> bool:
+    """Whether anything has a quota: the policy, a group in it, or a single worker."""
+    own = policy.group_recycle.values()
+    if replace(policy.recycle, max_per_hour=None) != Recycle() or set(own) - {GroupRecycle()}:
+        return True
+    return any(w.quota_notes is not None or w.ends_in_s < math.inf for w in view.workers)
+
+
+def is_pressing(decided: Plan) -> bool:
+    """
+    Whether to look again soon: something is being replaced, or nearly used up.
+
+    Not what is due and waits for its turn, nor a lifetime: they take their time.
+    """
+    if any(r.state != "Due" for r in decided.replacing):
+        return True
+    return any(NEARLY < u.ratio < 1 and u.quota is not Quota.LIFETIME for u in decided.uses)
+
+
+def status_of(
+    observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
+    *, now: float, before: Status | None = None, recycles: Recycles = NO_RECYCLES,
+    last: Decision | None = None,
+) -> Status:  # fmt: skip
+    """
+    Render one pass. Two equal worlds give two equal values: no number in it counts time.
+
+    Args:
+        now: Seconds on the clock that stamped `before`.
+        before: What was told last; ends of pins that have not really moved stay as told.
+    """
+    scheduler = observed.scheduler
+    scaled = [group for group, _ in scaled_groups(observed, policy)]
+    workers = [w for group in scaled for w in group.workers]
+    groups = [sort_workers(g, heed_nodes=policy.disruption.node_signals) for g in scaled]
+    serving = [w for g in groups for w in (*g.active, *g.on_terminating_node)]
+    held = Counter(pin.source for w in workers for pin in w.pins)
+    pause = pause_row(observed, before.pause if before else None)
+    return Status(
+        replicas=sum(group.replicas for group in scaled),
+        desired=decided.desired,
+        wanted=decided.wanted,
+        connected=sum(w.is_connected for w in workers),
+        pending=sum(len(g.pending) for g in groups),
+        idle=sum(not w.processing for w in serving),
+        busy=sum(bool(w.processing) for w in serving),
+        pinned=sum(w.is_pinned for w in workers),
+        retiring=sum(len(g.retiring) for g in groups),
+        reason=decided.reason,
+        message=decided.message,
+        target=scheduler.target,
+        pins=tuple(sorted(held.items())),
+        held_by=held_by(observed, policy, before.held_by if before else (), now=now),
+        blockers=count_blockers(decided.blockers),
+        pending_reasons=_pending_reasons(groups),
+        workers=tuple(islice(_rows(observed, groups, decided, outcomes), MAX_ROWS)),
+        groups=tuple(group_rows(groups, decided))[:MAX_GROUPS],
+        last_decision=last,
+        pause=pause,
+        recycled=recycles.totals,
+        recent=recycles.recent,
+        replacing=decided.replacing[:MAX_REPLACING],
+        distributed=scheduler.distributed,
+        agent=scheduler.agent,
+        relief=scheduler.relief,
+        config=(scheduler.config or ())[:MAX_KEYS],
+        conditions=conditions_of(
+            observed, policy, decided, outcomes, pause=pause, unheard=recycles.unheard
+        ),
+    )
+
+
+def _pending_reasons(groups: Sequence[GroupWorkers]) -> tuple[tuple[str, int], ...]:
+    pending = [w for workers in groups for w in workers.pending]
+    counts = Counter((w.waiting or "Starting").partition(":")[0] for w in pending)
+    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def group_rows(groups: Sequence[GroupWorkers], decided: Plan) -> Iterator[GroupRow]:
+    plans = {plan.group: plan for plan in decided.groups}
+    for workers in groups:
+        plan = plans.get(workers.name)
+        yield GroupRow(
+            name=workers.name,
+            replicas=workers.replicas,
+            desired=plan.desired if plan else workers.serving,
+            wanted=plan.wanted if plan else 0,
+            connected=sum(w.is_connected for w in workers.group.workers),
+            pending=len(workers.pending),
+            reason=plan.reason if plan else decided.reason,
+            message=plan.message if plan else decided.message,
+        )
+
+
+def _rows(
+    observed: ObservedCluster,
+    groups: Sequence[GroupWorkers],
+    decided: Plan,
+    outcomes: Sequence[Outcome],
+) -> Iterator[WorkerRow]:
+    # What has just been done is told at once: an operator that dies before its next pass leaves in
+    # the status whose absence explains that `replicas` is too high.
+    done = {about(o.action): o.action for o in outcomes if o.done}
+    blocked = {b.worker: b for b in decided.blockers if b.reason not in USUAL}
+    due = {r.worker: r for r in decided.replacing}
+    node_terminates = frozenset().union(*(g.node_terminates for g in groups))
+    for worker in (*_in_order(groups), *_of_other_groups(observed, groups, due)):
+        match done.get(worker.name):
+            case Retire(_, _, reason, message):
+                word = reason if reason.replaces else Reason.RETIRING
+                yield WorkerRow(worker.name, "Draining", word, message, worker.pod)
+                continue
+            case Delete(_, _, _, reason, message) | Restart(_, _, _, _, reason, message):
+                yield WorkerRow(worker.name, "Going", reason, message, worker.pod)
+                continue
+        is_exposed = worker.name in node_terminates
+        row = _row(worker, is_exposed=is_exposed)
+        blocker = blocked.get(worker.name)
+        if blocker is not None and (row is None or is_exposed):
+            row = (blocker.reason, blocker.message)
+        if worker.name in due:
+            row = _due(due[worker.name], worker, row, blocker)
+        if row is not None:
+            yield WorkerRow(worker.name, worker_state(worker), *row, pod=worker.pod)
+
+
+def _in_order(groups: Sequence[GroupWorkers]) -> Iterator[ObservedWorker]:
+    """Those of whom there is most to say first: a status has room for so many."""
+    for row in ("retiring", "on_terminating_node", "other", "active", "pending"):
+        for workers in groups:
+            yield from getattr(workers, row)
+
+
+def _of_other_groups(
+    observed: ObservedCluster, groups: Sequence[GroupWorkers], due: Mapping[str, Replacing]
+) -> Iterator[ObservedWorker]:
+    """Nobody scales the other groups; their workers are replaced like any."""
+    scaled = {workers.name for workers in groups}
+    for group in observed.groups:
+        if group.name not in scaled:
+            yield from (w for w in group.workers if w.name in due or w.cordon is not None)
+
+
+def _due(
+    replacing: Replacing, worker: ObservedWorker, row: tuple[Reason, str] | None,
+    blocker: Blocker | None,
+) -> tuple[Reason, str]:  # fmt: skip
+    """A worker at a quota: the quota, and what holds it or what it waits for, if anything."""
+    if blocker is not None:
+        row = (blocker.reason, blocker.message)
+    if row is None:
+        return replacing.reason, replacing.message
+    reason, message = row
+    if not message.startswith(replacing.message):
+        message = f"{replacing.message}; {message}"
+    is_by_quota = worker.retiring is not None or reason is Reason.QUOTA_REACHED
+    return replacing.reason if is_by_quota else reason, message
+
+
+def _row(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
+    if worker.is_deleting:
+        return Reason.LEAVING_ALREADY, "is being deleted"
+    if worker.retiring is not None:
+        said = worker.retiring.message or worker.retiring.word
+        return Reason.RETIRING, f"{worker.node_terminating}: {said}" if is_exposed else said
+    if worker.manual_pin is not None and worker.manual_pin.problem:
+        return Reason.INVALID_PIN, worker.manual_pin.problem
+    if worker.is_pinned:
+        return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
+    return _row_of_unheld(worker, is_exposed=is_exposed)
+
+
+def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
+    if worker.terminating:
+        return Reason.POD_ENDING, worker.waiting
+    if not worker.is_connected:
+        return Reason.NEVER_CONNECTED, worker.waiting or "starting"
+    if isinstance(worker.lifecycle, Serving) and is_exposed:
+        return Reason.NODE_GOING, worker.node_terminating
+    if worker.cordon is not None:
+        return Reason.QUOTA_REACHED, worker.cordon.message
+    if worker.quota_notes is not None and worker.quota_notes.problem:
+        return Reason.INVALID_QUOTA, worker.quota_notes.problem
+    if isinstance(worker.lifecycle, Closing):
+        return Reason.LEAVING_ALREADY, "is being closed by somebody else"
+    return None
+
+
+def worker_state(worker: ObservedWorker) -> str:
+    """Where a worker stands, in one word: `WorkerRow.state`."""
+    if worker.is_deleting:
+        return "Going"
+    if not worker.is_connected:
+        return "Pending"
+    if worker.cordon is not None and worker.retiring is None:
+        return "Stopped"
+    return worker.retiring.word.capitalize() if worker.retiring else "Active"
+
+
+class Claim(NamedTuple):
+    """One pin: all leases of one owner for one reason."""
+
+    source: str
+    owner: str
+    reason: str
+
+
+class Held(NamedTuple):
+    """What one pin holds. Times in seconds from now."""
+
+    workers: frozenset[str]
+    latest_s: float  # until it ends however often it is renewed
+    for_s: float  # since it was first set
+
+
+def pins_of(observed: ObservedCluster, manual_max_s: float = math.inf) -> dict[Claim, Held]:
+    """
+    Every pin that holds a worker of the cluster now, those of strangers included.
+
+    Args:
+        manual_max_s: The cap for annotations that no agent has made a lease of.
+    """
+    rows: dict[Claim, Held] = {}
+    for pin, workers in _holding(observed):
+        claim = Claim(pin.source, pin.owner, pin.reason)
+        held = Held(frozenset(workers), max(pin.latest_s, pin.left_s), pin.for_s)
+        rows[claim] = _together(rows.get(claim, held), held)
+    if observed.scheduler.agent:
+        return rows
+    # Nobody holds leases: our own vetoes go by the annotations.
+    for worker in (w for g in observed.groups for w in g.workers):
+        asked = worker.manual_pin
+        if asked is not None:
+            claim = Claim("manual", OWNER, asked.reason)
+            held = Held(frozenset({worker.name}), min(asked.left_s, manual_max_s), 0.0)
+            rows[claim] = _together(rows.get(claim, held), held)
+    return rows
+
+
+def _together(one: Held, other: Held) -> Held:
+    latest_s, for_s = max(one.latest_s, other.latest_s), max(one.for_s, other.for_s)
+    return Held(one.workers | other.workers, latest_s, for_s)
+
+
+def _holding(observed: ObservedCluster) -> Iterable[tuple[Pin, list[str]]]:
+    """Each pin and the workers that it holds, by their Deployments' names where they have one."""
+    pinned = [process for process in observed.scheduler.workers if process.pins]
+    if not pinned:
+        return ()
+    names = {w.name for g in observed.groups for w in g.workers}
+    by_dask_name = {n: w.name for g in observed.groups for w in g.workers for n in w.dask_names}
+    # By identity: the workers that one pin holds share it, and there may be thousands of each.
+    found: dict[int, tuple[Pin, list[str]]] = {}
+    for process in pinned:
+        name = by_dask_name.get(process.name) or owner(process, names, {}) or process.name
+        for pin in process.pins:
+            if (row := found.get(id(pin))) is None:
+                row = found[id(pin)] = (pin, [])
+            row[1].append(name)
+    return found.values()
+
+
+def held_by(
+    observed: ObservedCluster, policy: Policy, before: Sequence[HeldBy], *, now: float
+) -> tuple[HeldBy, ...]:
+    """
+    The pins as rows of a status, in a stable order: those that hold most come first.
+
+    Args:
+        before: The rows told last: an end that has not really moved stays as it was told.
+    """
+    told = {(row.source, row.owner, row.reason): row.until for row in before}
+    rows = [
+        HeldBy(
+            *claim,
+            workers=tuple(sorted(held.workers)[:MAX_NAMES]),
+            count=len(held.workers),
+            until=steady(now + held.latest_s, told.get(claim)),
+            left_s=held.latest_s,
+        )
+        for claim, held in pins_of(observed, policy.pins.manual.max_duration_s).items()
+    ]
+    rows.sort(key=lambda row: (-row.count, row.source, row.owner, row.reason))
+    return tuple(rows[:MAX_ROWS])
+
+
+def aged(rows: Sequence[HeldBy], by_s: float) -> tuple[HeldBy, ...]:
+    """Rows that were seen a while ago, as of now."""
+    return tuple(replace(row, left_s=row.left_s - by_s) for row in rows)

@@ -1,0 +1,164 @@
+"""
+What an agent was sent last, of plans and of limits: as messages, and whether anything has changed
+since that it should hear. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_adaptive.loop.ports import Told
+from dask_adaptive.model.plan import Arriving
+from dask_adaptive.model.recycle import Limits, Profile
+from dask_adaptive_agent.wire import (
+    MOST_ARRIVALS,
+    MOST_DECISIONS,
+    MOST_SENTENCES,
+    SHORT_LETTERS,
+    LimitProfile,
+)
+
+#: Ends and arrivals are sent again when they have moved by more than this.
+SLACK_S = 1.0
+
+#: Arrivals are sent again after so long in any case: an agent gives overdue ones up.
+COUNT_AGAIN_S = 3.0
+
+#: Sentences hold figures that change with every pass: they are not sent more often than this …
+WORDS_S = 5.0
+#: … and all of it again after so long: an agent forgets it while no operator is there.
+AGAIN_S = 60.0
+
+#: No worker is expected later than in a month.
+_LONGEST_S = 30 * 24 * 3600.0
+
+#: An end that is further away (a century) is none; a larger number may not fit into a message.
+_NEVER_S = 100 * 365 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SentPlans:
+    """Plans that an agent has heard."""
+
+    arriving: tuple[Arriving, ...]
+    told: Told
+    at: float = -math.inf  # when, in seconds on the link's clock
+
+    def holds(self, arriving: Sequence[Arriving], told: Told, now: float) -> bool:
+        """Tells whether the agent can do without this: nothing has changed that could not wait."""
+        old, passed_s = self.told, now - self.at
+        is_empty = not arriving and told == Told()
+        if is_empty and not self.arriving and old == Told():
+            return True
+        if (old.policy, old.decisions) != (told.policy, told.decisions):
+            return False
+        if bool(old.can_grow) != bool(told.can_grow):
+            return False
+        if not self._is_still_coming(arriving, passed_s):
+            return False
+        if passed_s >= WORDS_S and old != told:
+            return False
+        return passed_s < AGAIN_S
+
+    def _is_still_coming(self, arriving: Sequence[Arriving], passed_s: float) -> bool:
+        if [row.workers for row in self.arriving] != [row.workers for row in arriving]:
+            return False
+        if arriving and passed_s >= COUNT_AGAIN_S:
+            return False
+        return all(
+            abs(max(0.0, was.in_s - passed_s) - max(0.0, row.in_s)) <= SLACK_S
+            for was, row in zip(self.arriving, arriving, strict=True)
+        )
+
+
+#: Before the first message.
+NOTHING = SentPlans((), Told())
+
+
+def announce_request(arriving: Iterable[Arriving], told: Told) -> dict[str, Any]:
+    """`wire.AnnounceRequest`, within its bounds: the soonest and the last ones are kept."""
+    coming = sorted((row.in_s, row.workers) for row in arriving if row.workers > 0)
+    decisions = told.decisions[-MOST_DECISIONS:]
+    return {
+        "arriving": [(workers, _milliseconds(in_s)) for in_s, workers in coming[:MOST_ARRIVALS]],
+        "can_grow": max(0, told.can_grow),
+        **({} if told.grow_s is None else {"grow_ms": _milliseconds(told.grow_s)}),
+        "policy": _short(told.policy),
+        "message": _short(told.message),
+        "workers": [tuple(map(_short, row)) for row in told.workers[:MOST_SENTENCES]],
+        "decisions": [(round(at * 1000), *map(_short, texts)) for at, *texts in decisions],
+    }
+
+
+def _short(text: str) -> str:
+    return text[:SHORT_LETTERS]
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(min(max(0.0, seconds), _LONGEST_S) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class SentLimits:
+    """Limits that an agent has heard."""
+
+    limits: Limits
+    at: float  # when, in seconds on the link's clock
+
+    def holds(self, limits: Limits, now: float) -> bool:
+        """Tells whether only time has passed, which the agent counts down by itself."""
+        old = self.limits
+        if (old.profiles, old.stops, old.others) != (limits.profiles, limits.stops, limits.others):
+            return False
+        if old.workers.keys() != limits.workers.keys():
+            return False
+        passed_s = now - self.at
+        for name, limit in limits.workers.items():
+            was = old.workers[name]
+            if (was.runs, was.profile) != (limit.runs, limit.profile):
+                return False
+            if not _is_same_end(was.left_s - passed_s, limit.left_s):
+                return False
+        return True
+
+
+def _is_same_end(told_s: float, left_s: float) -> bool:
+    # Equal covers two ends that never come; what has passed stays passed.
+    if told_s == left_s or (told_s <= 0 and left_s <= 0):
+        return True
+    return abs(told_s - left_s) <= SLACK_S
+
+
+def limit_request(limits: Limits) -> dict[str, Any]:
+    """`wire.LimitRequest`, less the session."""
+    workers = limits.workers.values()
+    return {
+        "names": list(limits.workers),
+        "runs": [limit.runs for limit in workers],
+        "left_ms": [_end_ms(limit.left_s) for limit in workers],
+        "profile": [limit.profile for limit in workers],
+        "profiles": [_profile(profile) for profile in limits.profiles],
+        "stops": limits.stops,
+        "others": -1 if limits.others is None else limits.others,
+    }
+
+
+def _end_ms(seconds: float) -> int:
+    return -1 if seconds >= _NEVER_S else round(max(0.0, seconds) * 1000)
+
+
+def _profile(profile: Profile) -> LimitProfile:
+    return {
+        "exact": profile.exact,
+        "failures": profile.failures,
+        "window_ms": round(profile.window_s * 1000),
+        "patterns": list(profile.patterns),
+        "fresh_ms": _end_ms(profile.fresh_s),
+        "floor_ms": round(profile.floor_s * 1000),
+        "deviations": profile.deviations,
+        "measure": profile.measure,
+        "runs": profile.runs,
+    }
