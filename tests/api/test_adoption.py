@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from dask_adaptive.cli.tidy import command as tidy
-from dask_adaptive.kube.adoption import Adopt, rest_notes
-from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.annotated import Adopt, rest_notes
+from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, GROUPS, KubeApi
 from dask_adaptive.kube.objects import ADOPT, ADOPTED, COOLDOWN
-from dask_adaptive.kube.resources import AUTOSCALERS, CLUSTERS, GROUPS
+from support.kube_bodies import WORKER, group, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
 from support.upstream_code import UpstreamTimer, make_job_components
@@ -30,20 +30,7 @@ class Notebook:
     def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
         self.api, self.kubectl, self.name = api, kubectl, "demo"
         kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
-        kubectl.apply(
-            {
-                "apiVersion": "kubernetes.dask.org/v1",
-                "kind": "DaskWorkerGroup",
-                "metadata": {"name": "demo-default"},
-                "spec": {
-                    "cluster": "demo",
-                    "worker": {
-                        "replicas": 0,
-                        "spec": {"containers": [{"name": "worker", "image": "x"}]},
-                    },
-                },
-            }
-        )
+        kubectl.apply(group("demo"))
 
     async def adapt(self, minimum: int, maximum: int) -> None:
         """`_adapt`: patch, else create; its metadata has fields that the API server drops."""
@@ -204,14 +191,7 @@ async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook: Not
 async def test_a_persons_policy_wins_and_upstream_rests(notebook: Notebook) -> None:
     api, where = notebook.api, notebook.kubectl.namespace
     notebook.annotate("daskcluster", "true")
-    notebook.kubectl.apply(
-        {
-            "apiVersion": "dask-adaptive.dev/v1alpha1",
-            "kind": "AdaptivePolicy",
-            "metadata": {"name": "by-hand"},
-            "spec": {"clusterRef": {"name": "demo"}, "minReplicas": 4, "maxReplicas": 6},
-        }
-    )
+    notebook.kubectl.apply(policy("by-hand", "demo", minReplicas=4))
     async with running(api, where):
         await notebook.adapt(0, 2)
         await until(ours(notebook))
@@ -233,14 +213,7 @@ async def test_what_makes_no_sense_is_left_to_upstream(notebook: Notebook) -> No
 async def test_without_a_policy_upstream_does_not_rest(notebook: Notebook) -> None:
     """The policy's name is taken, by one for another cluster."""
     api, where = notebook.api, notebook.kubectl.namespace
-    notebook.kubectl.apply(
-        {
-            "apiVersion": "dask-adaptive.dev/v1alpha1",
-            "kind": "AdaptivePolicy",
-            "metadata": {"name": notebook.name},
-            "spec": {"clusterRef": {"name": "other"}, "maxReplicas": 6},
-        }
-    )
+    notebook.kubectl.apply(policy(notebook.name, "other"))
     async with running(api, where, adopt=Adopt.ALWAYS):
         await notebook.adapt(1, 2)
         await until(lambda: "exists already" in notebook.kubectl("get", "events"))
@@ -259,7 +232,7 @@ async def test_tidy_gives_everything_back(
     async with running(api, where, adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
         await until(ours(notebook))
-    words = ["-n", where]
+    words = ["--yes", "-n", where]
     result = await asyncio.to_thread(CliRunner().invoke, tidy, words)
 
     assert 0 == result.exit_code, result.output
@@ -271,7 +244,7 @@ async def test_tidy_gives_everything_back(
 
 
 def job(**annotations: str) -> dict[str, Any]:
-    worker = {"replicas": 1, "spec": {"containers": [{"name": "worker", "image": "x"}]}}
+    worker = {"replicas": 1, "spec": WORKER}
     ports = [{"name": "tcp-comm", "protocol": "TCP", "port": 8786, "targetPort": "tcp-comm"}]
     service = {"type": "ClusterIP", "selector": {"a": "b"}, "ports": ports}
     scheduler = {"spec": {"containers": [{"name": "scheduler", "image": "x"}]}, "service": service}

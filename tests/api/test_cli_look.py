@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_adaptive.cli.main import cli
-from dask_adaptive.kube.history import history_body
 from dask_adaptive.kube.objects import parse_policy_object
-from dask_adaptive.model.history import Decision, Step
+from dask_adaptive.kube.status_json import history_body
+from dask_adaptive.model.plan import Decision, Step
 from dask_adaptive.model.reason import Reason
 from support.kube_server import ROOT, Kubectl
 
@@ -75,13 +75,6 @@ def decision(at: float, message: str) -> Decision:
                     inputs={"queued": 12.0}, steps=(step,))  # fmt: skip
 
 
-def test_nothing_found_is_exit_code_1(run: Run) -> None:
-    for command in ("status", "why-not-down", "history"):
-        assert 1 == run(command, "nobody").exit_code
-    assert 1 == run("status").exit_code
-    assert 1 == run("status", "-o", "json").exit_code
-
-
 @pytest.mark.usefixtures("demo")
 def test_status(run: Run, kubectl: Kubectl) -> None:
     told = run("status", "demo")
@@ -123,17 +116,6 @@ def test_status_that_watches_adds_a_line_for_each_change(kubectl: Kubectl) -> No
 
 
 @pytest.mark.usefixtures("demo")
-def test_why_not_down_without_a_scheduler_says_so(run: Run) -> None:
-    told = run("why-not-down", "demo")
-
-    assert 0 == told.exit_code, told.output
-    assert told.output.startswith("2 of 3 workers are not needed, and stay.")
-    assert "The scheduler itself was not asked" in told.output
-    answer = json.loads(run("why-not-down", "demo", "-o", "json").output)
-    assert {"Pinned", "Busy"} == {s["reason"] for s in answer["stays"]}
-
-
-@pytest.mark.usefixtures("demo")
 def test_history(run: Run, kubectl: Kubectl) -> None:
     assert "No decisions." in run("history", "demo").output
     now = time.time()
@@ -157,12 +139,12 @@ def test_check(run: Run, kubectl: Kubectl) -> None:
     assert 1 == told.exit_code, "there is no operator"
     assert ("CRD adaptivepolicies.dask-adaptive.dev", "ok") in found
     assert ("CRD daskworkergroups.kubernetes.dask.org", "ok") in found
-    assert ("your rights", "ok") in found
     assert ("operator", "error") in found
-    kubectl("annotate", "daskcluster", "demo", "dask-adaptive.dev/pin=soon")
+    row = {"name": "w1", "state": "Active", "reason": "InvalidPin", "message": "'soon' is no pin"}
+    say(kubectl, workers=[row])
     text = run("check").output
-    assert "pin of DaskCluster demo" in text
-    assert "mend: kubectl annotate --overwrite daskcluster demo" in text
+    assert "worker w1: 'soon' is no pin" in text
+    assert "fix: correct that annotation" in text
 
 
 @pytest.mark.usefixtures("demo")

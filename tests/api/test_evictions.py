@@ -15,39 +15,16 @@ from dask_adaptive.controller.evictions import EvictionReviewer
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.objects import PodObject, PolicyObject
-from dask_adaptive.kube.resources import NODES, PODS
 from dask_adaptive.scheduler.link import connect
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
 from support import kube_objects as ko
+from support.kube_bodies import pod, policy
 from support.kube_operator import until
-from support.kube_server import ROOT, Kubectl, binary
+from support.kube_server import ROOT, Kubectl
 from support.kube_webhook import operator_with_webhooks
 
 WORKER = "demo-default-worker-1"
 POD = f"{WORKER}-ab-cd"
-
-
-def pod(name: str, **labels: str) -> dict[str, Any]:
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": f"{WORKER}-ab"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
-        "spec": {"containers": [{"name": "worker", "image": "x"}]},
-    }
-
-
-def policy(**guard: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "dask-adaptive.dev/v1alpha1",
-        "kind": "AdaptivePolicy",
-        "metadata": {"name": "demo"},
-        "spec": {
-            "clusterRef": {"name": "demo"},
-            "maxReplicas": 5,
-            "evictionGuard": {"enabled": True, **guard},
-        },
-    }
 
 
 def evict(kubectl: Kubectl, name: str, **options: Any) -> tuple[bool, str]:
@@ -77,7 +54,8 @@ class Scene:
 async def scene(api: KubeApi, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[Scene]:
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
     labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker"}
-    kubectl.apply(policy(), pod(POD, **{**labels, "pod-template-hash": "ab"}), pod("other"))
+    guarded = policy("demo", "demo", evictionGuard={"enabled": True})
+    kubectl.apply(guarded, pod(POD, of=WORKER, labels=labels), pod("other"))
     async with (
         Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as s,
         Worker(s.address, name=WORKER, nthreads=1) as worker,
@@ -157,45 +135,6 @@ async def test_a_dry_run_changes_nothing(scene: Scene) -> None:
     assert allowed, said
     assert exists(scene.kubectl, POD)
     assert before == scene.worker.status
-
-
-async def test_kubectl_drain_waits_for_the_worker(scene: Scene, api: KubeApi) -> None:
-    gate = Event("gate", client=scene.client)
-
-    def wait() -> str:
-        Event("gate").wait()
-        return "done"
-
-    task = scene.client.submit(wait, workers=[WORKER], allow_other_workers=True)
-    await until(lambda: bool(scene.worker.state.executing))
-    node = f"n-{scene.kubectl.namespace}"
-    await api.create(NODES.path(), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
-    try:
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": POD}}
-        path = PODS.path(scene.kubectl.namespace, POD, "binding")
-        await api.create(path, {**binding, "target": target})
-        command = ["--kubeconfig", scene.kubectl.kubeconfig, "drain", node, "--force"]
-        process = await asyncio.create_subprocess_exec(
-            binary("kubectl"), *command, "--grace-period=0", "--timeout=60s",
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        assert process.stdout is not None
-        said = ""
-        while "will retry" not in said:
-            line = (await process.stdout.readline()).decode()
-            assert line, said
-            said += line
-        assert "is draining" in said
-        assert exists(scene.kubectl, POD)
-        await gate.set()
-        more, _ = await process.communicate()
-    finally:
-        scene.kubectl("delete", "node", node)
-
-    assert 0 == process.returncode, said + more.decode()
-    assert not exists(scene.kubectl, POD)
-    assert "done" == await task
 
 
 class Quiet:

@@ -7,10 +7,10 @@ from typing import Any
 
 import kopf
 
-from dask_adaptive.controller.watches import _login
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.handled import handled_replicas
-from dask_adaptive.kube.resources import GROUPS
+from dask_adaptive.controller.app import _login
+from dask_adaptive.kube.api import GROUPS, KubeApi
+from dask_adaptive.kube.objects import handled_replicas
+from support.kube_bodies import group
 from support.kube_operator import until
 from support.kube_server import Kubectl
 
@@ -30,11 +30,8 @@ def registry(api: KubeApi, done: asyncio.Event, seen: list[tuple[Any, Any]]) -> 
 
 
 async def test_a_number_is_noted_when_it_was_acted_on(api: KubeApi, kubectl: Kubectl) -> None:
-    worker = {"replicas": 5, "spec": {"containers": [{"name": "worker", "image": "x"}]}}
-    path = GROUPS.path(kubectl.namespace, "g")
-    body = {"apiVersion": GROUPS.api_version, "kind": GROUPS.kind, "metadata": {"name": "g"},
-            "spec": {"cluster": "etl", "worker": worker}}  # fmt: skip
-    await api.create(GROUPS.path(kubectl.namespace), body)
+    path = GROUPS.path(kubectl.namespace, "etl-default")
+    await api.create(GROUPS.path(kubectl.namespace), group("etl", 5))
     done, stop, seen = asyncio.Event(), asyncio.Event(), list[tuple[Any, Any]]()
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.api import Json, KubeApi
-from dask_adaptive.kube.decision_log import DecisionLog
-from dask_adaptive.kube.errors import Conflict
-from dask_adaptive.kube.events import EventPoster
-from dask_adaptive.kube.history import KEY, history_of
+from dask_adaptive.kube.api import CONFIG_MAPS, POLICIES, Conflict, Json, KubeApi
 from dask_adaptive.kube.objects import PolicyObject, parse_policy_object
-from dask_adaptive.kube.resources import CONFIG_MAPS, POLICIES
-from dask_adaptive.model.history import KEPT, Decision
+from dask_adaptive.kube.reporter import DecisionLog, EventPoster
+from dask_adaptive.kube.status_json import KEY, history_of
+from dask_adaptive.model.plan import KEPT, Decision
 from dask_adaptive.model.reason import Reason
+from support.kube_bodies import policy
 from support.kube_server import Kubectl
 
 NAME = "etl-adaptive-history"
@@ -53,12 +51,8 @@ class Scene:
         self.api, self.kubectl = CountingApi(api), kubectl
 
     async def policy(self) -> PolicyObject:
-        spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 5}
-        body = {"apiVersion": POLICIES.api_version, "kind": POLICIES.kind, "spec": spec}
         path = POLICIES.path(self.kubectl.namespace)
-        return parse_policy_object(
-            await self.api._inner.create(path, {**body, "metadata": {"name": "etl"}})
-        )
+        return parse_policy_object(await self.api._inner.create(path, policy("etl")))
 
     def log(self, policy: PolicyObject) -> DecisionLog:
         """As a process that has just begun."""
@@ -82,8 +76,8 @@ def scene(api: KubeApi, kubectl: Kubectl) -> Scene:
 
 
 async def test_it_survives_a_restart_with_one_write_for_each_pass(scene: Scene) -> None:
-    policy = await scene.policy()
-    log = scene.log(policy)
+    made = await scene.policy()
+    log = scene.log(made)
     await log.add([])
     assert [] == scene.api.taken()
     await log.add([decision(1), decision(2)])
@@ -91,19 +85,19 @@ async def test_it_survives_a_restart_with_one_write_for_each_pass(scene: Scene) 
     await log.add([decision(3)])
     await log.add([])
     assert ["patch"] == scene.api.taken()
-    again = scene.log(policy)
+    again = scene.log(made)
     await again.add([decision(4)])
     assert ["look", "patch"] == scene.api.taken()
     assert [1, 2, 3, 4] == scene.stored()
     owner = scene.kubectl.json("get", "configmap", NAME)["metadata"]["ownerReferences"]
-    assert [policy.meta.uid] == [o["uid"] for o in owner]
+    assert [made.meta.uid] == [o["uid"] for o in owner]
     assert [] == scene.told()
 
 
 async def test_it_is_bounded(scene: Scene) -> None:
-    policy = await scene.policy()
-    await scene.log(policy).add([decision(n) for n in range(KEPT)])
-    await scene.log(policy).add([decision(n) for n in range(KEPT, KEPT + 10)])
+    made = await scene.policy()
+    await scene.log(made).add([decision(n) for n in range(KEPT)])
+    await scene.log(made).add([decision(n) for n in range(KEPT, KEPT + 10)])
 
     assert list(range(10, KEPT + 10)) == scene.stored()
 
@@ -118,8 +112,8 @@ async def test_one_that_somebody_deleted_is_made_anew(scene: Scene) -> None:
 
 
 async def test_what_somebody_else_wrote_meanwhile_is_kept_a_pass_later(scene: Scene) -> None:
-    policy = await scene.policy()
-    log, other = scene.log(policy), scene.log(policy)
+    made = await scene.policy()
+    log, other = scene.log(made), scene.log(made)
     await log.add([decision(1)])
     await other.add([decision(2)])
     with pytest.raises(Conflict):
@@ -133,12 +127,12 @@ async def test_what_somebody_else_wrote_meanwhile_is_kept_a_pass_later(scene: Sc
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_rubbish_is_replaced(scene: Scene, restarted: bool) -> None:
-    policy = await scene.policy()
-    log = scene.log(policy)
+    made = await scene.policy()
+    log = scene.log(made)
     await log.add([decision(1)])
     await scene.write({KEY: "rubbish", "more": "rubbish"}, binaryData={"b": "AAAA"})
     if restarted:
-        log = scene.log(policy)
+        log = scene.log(made)
     else:
         with pytest.raises(Conflict):
             await log.add([decision(2)])
@@ -184,9 +178,9 @@ async def test_one_that_nobody_may_write_stops_nothing(scene: Scene) -> None:
 async def test_a_policy_made_anew_begins_anew(scene: Scene) -> None:
     await scene.log(await scene.policy()).add([decision(1)])
     scene.kubectl("delete", "dap", "etl")
-    policy = await scene.policy()
-    await scene.log(policy).add([decision(2)])
+    made = await scene.policy()
+    await scene.log(made).add([decision(2)])
 
     assert [2] == scene.stored()
     owner = scene.kubectl.json("get", "configmap", NAME)["metadata"]["ownerReferences"]
-    assert [policy.meta.uid] == [o["uid"] for o in owner]
+    assert [made.meta.uid] == [o["uid"] for o in owner]

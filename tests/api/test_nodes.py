@@ -8,11 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dask_adaptive.controller.app import Operator
-from dask_adaptive.controller.settings import Settings
-from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.controller.app import Operator, Settings
+from dask_adaptive.kube.api import NODES, KubeApi
 from dask_adaptive.kube.nodes import NodeObject
-from dask_adaptive.kube.resources import NODES
 from support.kube_operator import until
 from support.kube_server import Kubectl
 
@@ -36,7 +34,7 @@ async def test_a_node_that_is_about_to_go_is_noticed(
 
         def going() -> str:
             node = operator._world.get(NodeObject, "", name)
-            return node.going if node else "not seen"
+            return node.terminating if node else "not seen"
 
         await until(lambda: going() == "")
         kubectl("cordon", name)

@@ -11,49 +11,26 @@ import pytest
 
 from dask_adaptive.controller.lease import LeaderLease, Timing
 from dask_adaptive.kube.api import KubeApi
-from support.kube_operator import HangingLink, QuietLink, free_port, running, until
+from support.kube_bodies import autoscaler, group, policy
+from support.kube_operator import free_port, running, until
 from support.kube_server import ROOT, Kubectl
 
 EXAMPLES = ROOT / "manifests/examples"
 FAST = Timing(duration_s=2.0, renew_deadline_s=1.2, retry_s=0.2)
 
 
-def policy(name: str, cluster: str = "demo", **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "dask-adaptive.dev/v1alpha1",
-        "kind": "AdaptivePolicy",
-        "metadata": {"name": name},
-        "spec": {"clusterRef": {"name": cluster}, "maxReplicas": 5, **spec},
-    }
-
-
-def group(replicas: int = 0) -> dict[str, Any]:
-    worker = {"replicas": replicas, "spec": {"containers": [{"name": "worker", "image": "x"}]}}
-    return {
-        "apiVersion": "kubernetes.dask.org/v1",
-        "kind": "DaskWorkerGroup",
-        "metadata": {"name": "demo-default"},
-        "spec": {"cluster": "demo", "worker": worker},
-    }
-
-
 def ready(kubectl: Kubectl, name: str) -> tuple[str, str]:
-    done = kubectl.run("get", "dap", name, "-o", "json")
-    if done.returncode:
-        return "", ""
-    import json
-
-    conditions = json.loads(done.stdout).get("status", {}).get("conditions", [])
+    conditions = kubectl.json("get", "dap", name).get("status", {}).get("conditions", [])
     found = next((c for c in conditions if c["type"] == "Ready"), {})
     return found.get("status", ""), found.get("reason", "")
 
 
 async def test_a_cluster_that_appears_later_is_served(api: KubeApi, kubectl: Kubectl) -> None:
-    kubectl.apply(policy("p", minReplicas=2))
+    kubectl.apply(policy("p", "demo", minReplicas=2))
     async with running(api, kubectl.namespace):
         await until(lambda: ready(kubectl, "p") == ("False", "ClusterNotFound"))
         kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
-        kubectl.apply(group())
+        kubectl.apply(group("demo"))
         await until(lambda: ready(kubectl, "p")[0] == "True")
 
         def replicas() -> int:
@@ -66,7 +43,9 @@ async def test_a_cluster_that_appears_later_is_served(api: KubeApi, kubectl: Kub
 
 async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
-    kubectl.apply(group(), policy("a", minReplicas=2), policy("b", minReplicas=3))
+    kubectl.apply(
+        group("demo"), policy("a", "demo", minReplicas=2), policy("b", "demo", minReplicas=3)
+    )
     async with running(api, kubectl.namespace):
         for name in "ab":
             await until(lambda n=name: ready(kubectl, n) == ("False", "OwnershipConflict"))
@@ -78,13 +57,7 @@ async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Ku
 
 async def test_an_upstream_autoscaler_is_a_conflict(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
-    autoscaler = {
-        "apiVersion": "kubernetes.dask.org/v1",
-        "kind": "DaskAutoscaler",
-        "metadata": {"name": "demo"},
-        "spec": {"cluster": "demo", "minimum": 0, "maximum": 3},
-    }
-    kubectl.apply(group(), policy("p", minReplicas=2), autoscaler)
+    kubectl.apply(group("demo"), policy("p", "demo", minReplicas=2), autoscaler("demo"))
     async with running(api, kubectl.namespace):
         await until(lambda: ready(kubectl, "p") == ("False", "OwnershipConflict"))
         kubectl("delete", "daskautoscaler", "demo")
@@ -119,21 +92,10 @@ async def test_annotations_make_a_policy_and_take_it_away(api: KubeApi, kubectl:
         await until(lambda: spec() == {})
 
 
-async def test_a_hanging_scheduler_delays_only_itself(api: KubeApi, kubectl: Kubectl) -> None:
-    def connect(address: str, **how: Any) -> QuietLink:
-        return (HangingLink if "demo-" in address else QuietLink)(address, **how)
-
-    kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
-    kubectl.apply(group(), policy("p"), policy("other", "other"))
-    async with running(api, kubectl.namespace, connect=connect):
-        await until(lambda: ready(kubectl, "other") == ("False", "ClusterNotFound"))
-        assert ready(kubectl, "p") == ("", "")
-
-
 async def test_people_who_refuse_the_agent_are_heard(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
     kubectl("annotate", "daskcluster", "demo", "dask-adaptive.dev/inject=false")
-    kubectl.apply(group(), policy("p"))
+    kubectl.apply(group("demo"), policy("p", "demo"))
 
     def injected() -> dict[str, str]:
         conditions = kubectl.json("get", "dap", "p").get("status", {}).get("conditions", [])
@@ -147,7 +109,7 @@ async def test_people_who_refuse_the_agent_are_heard(api: KubeApi, kubectl: Kube
 
 
 async def test_probes_and_metrics(api: KubeApi, kubectl: Kubectl) -> None:
-    kubectl.apply(policy("p"))
+    kubectl.apply(policy("p", "demo"))
     port = free_port()
 
     def fetch(path: str) -> str:
@@ -243,21 +205,9 @@ async def test_the_lease_goes_with_the_operators_deployment(api: KubeApi, kubect
     assert ["operator"] == [owner["name"] for owner in owners]
 
 
-async def test_a_stopped_operator_gives_its_lease_back(api: KubeApi, kubectl: Kubectl) -> None:
-    def holder() -> str:
-        done = kubectl.run(
-            "get", "lease", "dask-adaptive-operator", "-o", "jsonpath={.spec.holderIdentity}"
-        )
-        return done.stdout
-
-    async with running(api, kubectl.namespace, lease=True, identity="me"):
-        await until(lambda: holder() == "me")
-    assert "" == holder()
-
-
 def test_nothing_is_left_on_objects_but_our_own(kubectl: Kubectl) -> None:
-    """kopf must not mark objects: see controller/watches.py."""
-    text = Path(ROOT / "operator/dask_adaptive/controller/watches.py").read_text()
+    """kopf must not mark objects: see controller/app.py."""
+    text = Path(ROOT / "operator/dask_adaptive/controller/app.py").read_text()
 
     assert "kopf.on.event(" in text
     for marking in ("on.create", "on.update", "on.delete", "kopf.daemon", "kopf.timer"):

@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.adoption import rest_notes, woken_notes
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import NotFound
-from dask_adaptive.kube.events import EventPoster
-from dask_adaptive.kube.objects import PolicyObject
-from dask_adaptive.kube.platform import KubePlatform
-from dask_adaptive.kube.reporter import KubeReporter
-from dask_adaptive.kube.resources import (
+from dask_adaptive.kube.annotated import rest_notes, woken_notes
+from dask_adaptive.kube.api import (
     AUTOSCALERS,
     CLUSTERS,
     DEPLOYMENTS,
     GROUPS,
     NODES,
     PODS,
-    POLICIES,
+    KubeApi,
+    NotFound,
 )
+from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.platform import KubePlatform
+from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark, PlatformWorker
 from dask_adaptive.model.reason import Reason
+from support.kube_bodies import WORKER as WORKER_SPEC
+from support.kube_bodies import autoscaler, body, pod, policy
 from support.kube_server import Kubectl
 
 LABELS = {"dask.org/cluster-name": "etl", "dask.org/component": "worker"}
 WORKER = "etl-default-worker-1"
-CONTAINERS = {"containers": [{"name": "worker", "image": "x"}]}
 DAY_S = 24 * 3600.0
 
 
@@ -55,47 +53,28 @@ class Scene:
 
     async def make(self, **annotations: str) -> None:
         notes = {f"dask-adaptive.dev/{k}": v for k, v in annotations.items()}
-        spec: dict[str, Any] = {"worker": {"replicas": 2, "spec": CONTAINERS}}
-        await self._create(CLUSTERS, "etl", notes, {}, {**spec, "scheduler": _SCHEDULER})
-        labels = {**LABELS, "dask.org/component": "workergroup"}
-        await self._create(GROUPS, "etl-default", notes, labels, {"cluster": "etl", **spec})
+        worker = {"replicas": 2, "spec": WORKER_SPEC}
+        scheduler = {"service": {"ports": []}, "spec": WORKER_SPEC}
         labels = {**LABELS, "dask.org/workergroup-name": "etl-default"}
-        template = {"metadata": {"labels": labels, "annotations": notes}, "spec": CONTAINERS}
-        selector = {"matchLabels": labels}
-        await self._create(
-            DEPLOYMENTS, WORKER, notes, labels, {"selector": selector, "template": template}
-        )
-        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": f"{WORKER}-ab"}
-        await self._create(
-            PODS,
-            f"{WORKER}-ab-cd",
-            notes,
-            {**labels, "pod-template-hash": "ab"},
-            CONTAINERS,
-            ownerReferences=[owner],
-        )
-
-    async def _create(
-        self, kind: Any, name: str, notes: Any, labels: Any, spec: Any, **meta: Any
-    ) -> None:
-        body = {
-            "apiVersion": kind.api_version,
-            "kind": kind.kind,
-            "metadata": {"name": name, "annotations": notes, "labels": labels, **meta},
-            "spec": spec,
-        }
-        await self.api.create(kind.path(self.key.namespace), body)
+        template = {"metadata": {"labels": labels, "annotations": notes}, "spec": WORKER_SPEC}
+        whole = {"selector": {"matchLabels": labels}, "template": template}
+        of_group = {**LABELS, "dask.org/component": "workergroup"}
+        group = {"cluster": "etl", "worker": worker}
+        for kind, made in (
+            (CLUSTERS, body(CLUSTERS, "etl", {"worker": worker, "scheduler": scheduler})),
+            (GROUPS, body(GROUPS, "etl-default", group, labels=of_group)),
+            (DEPLOYMENTS, body(DEPLOYMENTS, WORKER, whole, labels=labels)),
+            (PODS, pod(f"{WORKER}-ab-cd", of=WORKER, labels=labels)),
+        ):
+            made["metadata"]["annotations"] = notes
+            await self.api.create(kind.path(self.key.namespace), made)
 
     async def bind(self, node: str) -> None:
         """Put the pod on a node, as the scheduler of Kubernetes does."""
-        name = f"{WORKER}-ab-cd"
-        body = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": name},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        }
-        await self.api.create(PODS.path(self.key.namespace, name, "binding"), body)
+        name, target = f"{WORKER}-ab-cd", {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
+        path = PODS.path(self.key.namespace, name, "binding")
+        await self.api.create(path, {**binding, "target": target})
 
     async def worker(self) -> PlatformWorker:
         await self.world.resync(self.api)
@@ -105,9 +84,6 @@ class Scene:
     async def pin_left_s(self) -> float | None:
         pin = (await self.worker()).manual_pin
         return pin and pin.left_s
-
-
-_SCHEDULER = {"service": {"ports": []}, "spec": CONTAINERS}
 
 
 @pytest.fixture
@@ -129,25 +105,19 @@ async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene: Scene) -
 async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Scene) -> None:
     """`cluster.scale(3)` deletes it, and the cache may be behind."""
     await scene.make()
-    notes = rest_notes(time.time() + 400, time.time() - 60)
-    body = {
-        "apiVersion": AUTOSCALERS.api_version,
-        "kind": AUTOSCALERS.kind,
-        "metadata": {"name": "etl", "annotations": notes},
-        "spec": {"cluster": "etl", "minimum": 0, "maximum": 3},
-    }
+    resting = autoscaler("etl", **rest_notes(time.time() + 400, time.time() - 60))
     path = AUTOSCALERS.path(scene.key.namespace)
-    await scene.api.create(path, body)
+    await scene.api.create(path, resting)
     await scene.world.resync(scene.api)
     await scene.platform.set_replicas("etl-default", 3)
     woken = {"metadata": {"annotations": woken_notes()}}
     await scene.api.patch(f"{path}/etl", woken)
-    with pytest.raises(PlatformError, match="gone or awake"):
+    with pytest.raises(PlatformError, match="gone or active"):
         await scene.platform.set_replicas("etl-default", 4)
     scene.kubectl("delete", "daskautoscaler", "etl")
-    with pytest.raises(PlatformError, match="gone or awake"):
+    with pytest.raises(PlatformError, match="gone or active"):
         await scene.platform.set_replicas("etl-default", 4)
-    await scene.api.create(path, {**body, "metadata": {"name": "etl"}})
+    await scene.api.create(path, autoscaler("etl"))
     await scene.world.resync(scene.api)
     with pytest.raises(PlatformError, match="as well"):
         await scene.platform.set_replicas("etl-default", 4)
@@ -218,22 +188,16 @@ async def test_a_person_overrules_the_copy(scene: Scene) -> None:
 
 
 def reporter_of(scene: Scene, *, hints: bool = True) -> KubeReporter:
-    policy = scene.world.get(PolicyObject, scene.key.namespace, "p")
-    assert policy is not None
+    found = scene.world.get(PolicyObject, scene.key.namespace, "p")
+    assert found is not None
     events = EventPoster(scene.api, time.time)
     return KubeReporter(
-        policy, api=scene.api, world=scene.world, events=events, wall_clock=time.time, hints=hints
+        found, api=scene.api, world=scene.world, events=events, wall_clock=time.time, hints=hints
     )
 
 
 async def make_policy(scene: Scene) -> None:
-    body = {
-        "apiVersion": POLICIES.api_version,
-        "kind": POLICIES.kind,
-        "metadata": {"name": "p"},
-        "spec": {"clusterRef": {"name": "etl"}, "maxReplicas": 5},
-    }
-    await scene.api.create(POLICIES.path(scene.key.namespace), body)
+    scene.kubectl.apply(policy("p"))
     await scene.world.resync(scene.api)
 
 
@@ -301,8 +265,8 @@ async def test_reporting_to_a_policy_that_is_gone_is_no_error(scene: Scene) -> N
 
 
 def notes_of(scene: Scene) -> dict[str, str]:
-    pod = scene.kubectl.json("get", "pod", f"{WORKER}-ab-cd")
-    return dict(pod["metadata"].get("annotations") or {})
+    found = scene.kubectl.json("get", "pod", f"{WORKER}-ab-cd")
+    return dict(found["metadata"].get("annotations") or {})
 
 
 async def test_marks_go_round_and_leave_nothing(scene: Scene) -> None:
@@ -345,38 +309,20 @@ async def test_without_hints_pods_are_left_alone(scene: Scene) -> None:
     assert {} == notes_of(scene)
 
 
-async def test_a_cordoned_node_is_seen_below_its_worker(scene: Scene) -> None:
-    await scene.make()
-    node = f"n-{scene.key.namespace}"
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
-    await scene.api.create(NODES.path(), body)
-    try:
-        await scene.bind(node)
-        assert "" == (await scene.worker()).node_going
-        scene.kubectl("cordon", node)
-        assert f"node {node} is cordoned" == (await scene.worker()).node_going
-        scene.kubectl("uncordon", node)
-        scene.kubectl("taint", "node", node, "karpenter.sh/disrupted:NoSchedule")
-        assert f"node {node}: karpenter.sh/disrupted" == (await scene.worker()).node_going
-    finally:
-        scene.kubectl("delete", "node", node)
-
-
 async def test_a_pod_that_is_being_deleted_is_an_ending(scene: Scene) -> None:
     await scene.make()
-    pod, node = f"{WORKER}-ab-cd", f"n-{scene.key.namespace}"
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
-    await scene.api.create(NODES.path(), body)
+    name, node = f"{WORKER}-ab-cd", f"n-{scene.key.namespace}"
+    await scene.api.create(NODES.path(), body(NODES, node))
     try:
         await scene.bind(node)
         status = {"status": {"podIP": "10.1.2.3", "podIPs": [{"ip": "10.1.2.3"}]}}
-        await scene.api.patch(PODS.path(scene.key.namespace, pod, "status"), status)
+        await scene.api.patch(PODS.path(scene.key.namespace, name, "status"), status)
         # A pod on a node is only marked: its kubelet would end it, and there is none here.
-        scene.kubectl("delete", "pod", pod, "--grace-period=120", "--wait=false")
+        scene.kubectl("delete", "pod", name, "--grace-period=120", "--wait=false")
         await scene.world.resync(scene.api)
-        (ending,) = (await scene.platform.look()).ending
+        (ending,) = (await scene.platform.look()).terminating
 
-        assert (WORKER, pod, ("10.1.2.3",)) == (ending.worker, ending.pod, ending.addresses)
+        assert (WORKER, name, ("10.1.2.3",)) == (ending.worker, ending.pod, ending.addresses)
         assert 120 == pytest.approx(ending.left_s, abs=20)
     finally:
         scene.kubectl("delete", "node", node)

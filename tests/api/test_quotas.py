@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.costs import pod_costs, shape_of
+from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, QUOTAS, KubeApi
 from dask_adaptive.kube.platform import KubePlatform
-from dask_adaptive.kube.room import QuotaObject, room
+from dask_adaptive.kube.resource_quotas import QuotaObject, room
+from dask_adaptive.kube.worker_pods import pod_costs, shape_of
 from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
+from support.kube_bodies import body, pod, policy
 from support.kube_server import Kubectl
 
 
@@ -30,6 +31,7 @@ def sidecar(name: str, **resources: Any) -> dict[str, Any]:
     return {**container(name, **resources), "restartPolicy": "Always"}
 
 
+LABELS = {"dask.org/cluster-name": "etl", "dask.org/component": "worker"}
 PLAIN = {
     "containers": [
         container(requests={"cpu": "500m", "memory": "1Gi"}, limits={"cpu": "1", "memory": "1.5Gi"})
@@ -37,15 +39,9 @@ PLAIN = {
 }
 
 
-def pod(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
 def set_quota(kubectl: Kubectl, hard: dict[str, Any], **spec: Any) -> None:
     """A quota that is counted from now on."""
-    meta = {"name": "team"}
-    full = {"hard": hard, **spec}
-    kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": full})
+    kubectl.apply(body(QUOTAS, "team", {"hard": hard, **spec}))
     status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
     patch = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
     kubectl("patch", "resourcequota", "team", *patch)
@@ -161,50 +157,16 @@ async def look(api: KubeApi, namespace: str) -> PlatformView:
 
 def cluster(spec: dict[str, Any]) -> list[dict[str, Any]]:
     """A DaskCluster with a group, and one worker of it."""
-    api = "kubernetes.dask.org/v1"
     worker = {"replicas": 1, "spec": spec}
-    group = {"cluster": "etl", "worker": worker}
-    service: dict[str, Any] = {"ports": [{"port": 8786}]}
-    scheduler = {"spec": PLAIN, "service": service}
-    labels = {
-        "dask.org/cluster-name": "etl",
-        "dask.org/component": "worker",
-        "dask.org/workergroup-name": "etl-default",
-    }
+    scheduler = {"spec": PLAIN, "service": {"ports": [{"port": 8786}]}}
+    labels = {**LABELS, "dask.org/workergroup-name": "etl-default"}
     template = {"metadata": {"labels": {"app": "w1", **labels}}, "spec": spec}
     deployment = {"replicas": 1, "selector": {"matchLabels": {"app": "w1"}}, "template": template}
     return [
-        {
-            "apiVersion": api,
-            "kind": "DaskCluster",
-            "metadata": {"name": "etl"},
-            "spec": {"worker": worker, "scheduler": scheduler},
-        },
-        {
-            "apiVersion": api,
-            "kind": "DaskWorkerGroup",
-            "metadata": {"name": "etl-default"},
-            "spec": group,
-        },
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "w1", "labels": labels},
-            "spec": deployment,
-        },
+        body(CLUSTERS, "etl", {"worker": worker, "scheduler": scheduler}),
+        body(GROUPS, "etl-default", {"cluster": "etl", "worker": worker}),
+        body(DEPLOYMENTS, "w1", deployment, labels=labels),
     ]
-
-
-def worker_pod(spec: dict[str, Any]) -> dict[str, Any]:
-    """As the ReplicaSet of `w1` makes it."""
-    labels = {
-        "dask.org/cluster-name": "etl",
-        "dask.org/component": "worker",
-        "pod-template-hash": "hash",
-    }
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "w1-hash", "uid": "u"}
-    meta = {"name": "w1-hash-x", "labels": labels, "ownerReferences": [owner]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
@@ -218,7 +180,7 @@ async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
     (group,) = (await look(api, kubectl.namespace)).groups
     assert group.room is None, "its template says nothing of CPUs"
 
-    kubectl.apply(worker_pod(bare))
+    kubectl.apply(pod("w1-ab-x", bare, of="w1", labels=LABELS))
     (group,) = (await look(api, kubectl.namespace)).groups
     assert group.room is not None
     assert 2 == group.room.workers
@@ -228,7 +190,7 @@ async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
 async def test_a_worker_that_is_refused_says_by_whom(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl.apply(*cluster(PLAIN))
     set_quota(kubectl, {"pods": "0"})
-    said = kubectl.run("create", "-f", "-", stdin=json.dumps(pod("w1-hash-x", PLAIN))).stderr
+    said = kubectl.run("create", "-f", "-", stdin=json.dumps(pod("w1-ab-x", PLAIN))).stderr
     words = said.split(": ", 1)[1].strip()  # what the ReplicaSet controller is told
     _set_status(
         kubectl, "deployment", "w1", type="ReplicaFailure", status="True", reason="FailedCreate",
@@ -247,13 +209,13 @@ async def test_a_worker_that_is_refused_says_by_whom(api: KubeApi, kubectl: Kube
 async def test_a_pod_that_finds_no_node_is_told_in_the_schedulers_words(
     api: KubeApi, kubectl: Kubectl
 ) -> None:
-    kubectl.apply(*cluster(PLAIN), worker_pod(PLAIN))
+    kubectl.apply(*cluster(PLAIN), pod("w1-ab-x", PLAIN, of="w1", labels=LABELS))
     (worker,) = (await look(api, kubectl.namespace)).workers
     assert 0.0 == worker.unschedulable_s
 
     message = "0/3 nodes are available: 3 Insufficient cpu."
     _set_status(
-        kubectl, "pod", "w1-hash-x", type="PodScheduled", status="False", reason="Unschedulable",
+        kubectl, "pod", "w1-ab-x", type="PodScheduled", status="False", reason="Unschedulable",
         message=message, lastTransitionTime="2033-05-18T03:32:20Z",
     )  # fmt: skip
     (worker,) = (await look(api, kubectl.namespace)).workers
@@ -270,10 +232,7 @@ def _set_status(kubectl: Kubectl, kind: str, name: str, **condition: str) -> Non
 
 
 async def test_a_pause_by_annotation_is_seen_with_its_time(api: KubeApi, kubectl: Kubectl) -> None:
-    spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 5}
-    meta = {"name": "p"}
-    policy = {"apiVersion": "dask-adaptive.dev/v1alpha1", "kind": "AdaptivePolicy", "spec": spec}
-    kubectl.apply(*cluster(PLAIN), {**policy, "metadata": meta})
+    kubectl.apply(*cluster(PLAIN), policy("p"))
     kubectl("annotate", "dap", "p", "dask-adaptive.dev/paused-until=2033-05-18T03:34:20Z")
     kubectl("annotate", "daskcluster", "etl", "dask-adaptive.dev/paused-scale-in=1ms")
     pause = (await look(api, kubectl.namespace)).pause

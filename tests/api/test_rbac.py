@@ -17,12 +17,15 @@ from click.testing import CliRunner
 from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.agent_config import AgentConfig
 from dask_adaptive.kube.agent_zip import bundle
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.decision_log import DecisionLog
-from dask_adaptive.kube.errors import Forbidden
-from dask_adaptive.kube.events import EventPoster
-from dask_adaptive.kube.history import history_name, history_of
-from dask_adaptive.kube.marks import PINNED_BY
+from dask_adaptive.kube.api import (
+    CLUSTERS,
+    CONFIG_MAPS,
+    GROUPS,
+    NAMESPACES,
+    Forbidden,
+    KubeApi,
+)
+from dask_adaptive.kube.notes import PINNED_BY
 from dask_adaptive.kube.objects import (
     ADOPT,
     ADOPTED,
@@ -34,21 +37,15 @@ from dask_adaptive.kube.objects import (
     parse_policy_object,
 )
 from dask_adaptive.kube.platform import KubePlatform
-from dask_adaptive.kube.reporter import KubeReporter
-from dask_adaptive.kube.resources import (
-    AUTOSCALERS,
-    CLUSTERS,
-    CONFIG_MAPS,
-    GROUPS,
-    NAMESPACES,
-    POLICIES,
-)
+from dask_adaptive.kube.reporter import DecisionLog, EventPoster, KubeReporter
+from dask_adaptive.kube.status_json import history_name, history_of
 from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.loop.ports import PlatformError
-from dask_adaptive.model.history import Decision
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
+from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
+from support.kube_bodies import autoscaler, group, pod, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl, rendered
 
@@ -121,14 +118,7 @@ async def test_the_operator_may_do_all_that_it_does(
     kubectl = account.kubectl
     monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
     kubectl("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
-    worker = {"replicas": 0, "spec": {"containers": [{"name": "worker", "image": "x"}]}}
-    group = {
-        "apiVersion": "kubernetes.dask.org/v1",
-        "kind": "DaskWorkerGroup",
-        "metadata": {"name": "annotated-default"},
-        "spec": {"cluster": "annotated", "worker": worker},
-    }
-    kubectl.apply(group)
+    kubectl.apply(group("annotated"))
 
     def replicas() -> int:
         found = kubectl.json("get", "daskworkergroup", "annotated-default")
@@ -160,13 +150,7 @@ async def test_the_operator_may_do_all_that_it_does(
 
 
 async def _adopted_and_released(kubectl: Kubectl) -> None:
-    autoscaler = {
-        "apiVersion": "kubernetes.dask.org/v1",
-        "kind": "DaskAutoscaler",
-        "metadata": {"name": "annotated", "annotations": {ADOPT: "true"}},
-        "spec": {"cluster": "annotated", "minimum": 0, "maximum": 3},
-    }
-    kubectl.apply(autoscaler)
+    kubectl.apply(autoscaler("annotated", **{ADOPT: "true"}))
     await until(lambda: COOLDOWN in kubectl("get", "daskautoscaler", "annotated", "-o", "yaml"))
     kubectl("annotate", "daskautoscaler", "annotated", f"{ADOPT}-")
     await until(lambda: COOLDOWN not in kubectl("get", "daskautoscaler", "annotated", "-o", "yaml"))
@@ -174,21 +158,13 @@ async def _adopted_and_released(kubectl: Kubectl) -> None:
 
 
 async def _history_calls(api: KubeApi, kubectl: Kubectl) -> None:
-    spec = {"clusterRef": {"name": "annotated"}, "maxReplicas": 3}
-    kubectl.apply(
-        {
-            "apiVersion": POLICIES.api_version,
-            "kind": POLICIES.kind,
-            "metadata": {"name": "p"},
-            "spec": spec,
-        }
-    )
-    policy = parse_policy_object(kubectl.json("get", "dap", "p"))
+    kubectl.apply(policy("p", "annotated"))
+    stored = parse_policy_object(kubectl.json("get", "dap", "p"))
     for at in (1.0, 2.0):  # each reads what the one before has written
-        log = DecisionLog(policy, api, EventPoster(api, time.time))
+        log = DecisionLog(stored, api, EventPoster(api, time.time))
         await log.add([Decision(at, "g", 0, 1, 1, Reason.RECONCILED, "m")])
-    stored = kubectl.json("get", "configmap", history_name("p"))
-    assert [1.0, 2.0] == [d.at for d in history_of(stored)]
+    history = kubectl.json("get", "configmap", history_name("p"))
+    assert [1.0, 2.0] == [d.at for d in history_of(history)]
 
 
 async def _delete_cluster(api: KubeApi, kubectl: Kubectl) -> None:
@@ -214,28 +190,22 @@ async def _webhook_calls(api: KubeApi, namespace: str) -> None:
 
 
 async def _mark_calls(api: KubeApi, kubectl: Kubectl) -> None:
-    labels = {COMPONENT_LABEL: "worker", CLUSTER_LABEL: "annotated"}
-    spec = {"containers": [{"name": "worker", "image": "x"}]}
-    meta = {"name": "w", "labels": labels}
-    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-    policy = parse_policy_object(
-        {
-            "metadata": {"name": "annotated", "namespace": kubectl.namespace},
-            "spec": {"clusterRef": {"name": "annotated"}},
-        }
-    )
+    kubectl.apply(pod("w", labels={COMPONENT_LABEL: "worker", CLUSTER_LABEL: "annotated"}))
+    made = policy("annotated", "annotated")
+    made["metadata"]["namespace"] = kubectl.namespace
+    parsed = parse_policy_object(made)
     world = World()
     await world.resync(api, [kubectl.namespace])
     world.take(POD_KIND, "MODIFIED", _owned(kubectl.json("get", "pod", "w")))
     events = EventPoster(api, time.time)
-    reporter = KubeReporter(policy, api=api, world=world, events=events, wall_clock=time.time)
+    reporter = KubeReporter(parsed, api=api, world=world, events=events, wall_clock=time.time)
     await reporter.mark("w", Mark("a test", keep=True))
-    pod = kubectl.json("get", "pod", "w")
-    assert "a test" == pod["metadata"]["annotations"][PINNED_BY]
+    meta = kubectl.json("get", "pod", "w")["metadata"]
+    assert "a test" == meta["annotations"][PINNED_BY]
     platform = KubePlatform(
-        policy.key, api=api, world=world, wall_clock=time.time, manual_max_s=lambda: 0.0
+        parsed.key, api=api, world=world, wall_clock=time.time, manual_max_s=lambda: 0.0
     )
-    await platform.restart_worker("w", "w", pod["metadata"]["uid"])
+    await platform.restart_worker("w", "w", meta["uid"])
     assert [] == kubectl.json("get", "pods")["items"]
 
 
@@ -259,25 +229,6 @@ async def test_a_cluster_wide_operator_may_watch_nodes(
         await api.close()
 
 
-def _adopted() -> dict[str, Any]:
-    notes = {ADOPTED: "2026-01-01T00:00:00Z", COOLDOWN: "4000000000"}
-    return {
-        "apiVersion": AUTOSCALERS.api_version,
-        "kind": AUTOSCALERS.kind,
-        "metadata": {"name": "etl", "annotations": notes},
-        "spec": {"cluster": "etl", "minimum": 0, "maximum": 3},
-    }
-
-
-def _made() -> dict[str, Any]:
-    return {
-        "apiVersion": POLICIES.api_version,
-        "kind": POLICIES.kind,
-        "metadata": {"name": "etl", "labels": {MANAGED_BY: "adoption"}},
-        "spec": {"clusterRef": {"name": "etl"}, "maxReplicas": 3},
-    }
-
-
 def test_the_hook_may_tidy_up(
     kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,13 +237,17 @@ def test_the_hook_may_tidy_up(
     try:
         monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
         kubectl("create", "deployment", account.name, "--image=x")
+        adopted = {ADOPTED: "2026-01-01T00:00:00Z", COOLDOWN: "4000000000"}
+        made = policy("etl")
+        made["metadata"]["labels"] = {MANAGED_BY: "adoption"}
         labels = {COMPONENT_LABEL: "worker"}
-        meta = {"name": "w", "labels": labels, "annotations": {PINNED_BY: "x"}}
-        spec = {"containers": [{"name": "worker", "image": "x"}]}
-        kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-        kubectl.apply(_adopted(), _made())
+        kubectl.apply(
+            pod("w", labels=labels, annotations={PINNED_BY: "x"}),
+            autoscaler("etl", **adopted),
+            made,
+        )
         where = kubectl.namespace
-        words = ["tidy", "--stop", f"{where}/{account.name}", "-n", where]
+        words = ["tidy", "--yes", "--stop", f"{where}/{account.name}", "-n", where]
         result = CliRunner().invoke(cli, words)
 
         assert 0 == result.exit_code, result.output

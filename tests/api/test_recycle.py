@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.gpus import FreeGpus
-from dask_adaptive.kube.platform import KubePlatform
-from dask_adaptive.kube.resources import NODES, PODS
+from dask_adaptive.kube.api import NODES, PODS, KubeApi
+from dask_adaptive.kube.platform import FreeGpus, KubePlatform
 from dask_adaptive.kube.view import view
 from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.model.keys import ClusterKey
@@ -119,7 +117,7 @@ class Scene:
 
     async def workers(self, **how: Any) -> list[PlatformWorker]:
         world = await self.world(**how)
-        return list(view(world, self.key, now=time.time(), read_pin=lambda n: None).workers)
+        return list(view(world, self.key, now=time.time()).workers)
 
     def platform(self, world: World) -> KubePlatform:
         return KubePlatform(self.key, api=self.api, world=world, wall_clock=time.time,

@@ -23,9 +23,9 @@ from support.kube_operator import running, until
 from support.kube_server import Kubectl
 
 CLUSTERS, WORKERS = 5, 3
-#: After the last change, for what may still be told (`figures.EVERY_S` and a pass), and then for
+#: After the last change, for what may still be told (`STATUS_EVERY_S` and a pass), and then for
 #: what must not.
-CALM_S, REST_S = 10.0, 10.0
+CALM_S, REST_S = 10.0, 5.0
 
 
 class Scene:
@@ -37,10 +37,10 @@ class Scene:
         self.upstream = Upstream(api, self.clusters, join=self._join, leave=self._leave)
 
     async def _join(self, cluster: str, workers: Any) -> None:
-        await self.farm.join({cluster: workers})
+        self.farm.schedulers[cluster].join(workers)
 
     async def _leave(self, cluster: str, names: Any) -> None:
-        await self.farm.leave({cluster: names})
+        self.farm.schedulers[cluster].leave(names)
 
     def connect(self, address: str, **how: Any) -> Any:
         stand_ins = {c.address: self.farm.addresses[c.name] for c in self.clusters}
@@ -76,7 +76,8 @@ async def test_all_clusters_reach_their_number_and_then_nothing_is_written(
     scene: Scene, counting: CountingApi, kubectl: Kubectl
 ) -> None:
     async with running(counting, kubectl.namespace, connect=scene.connect):
-        await scene.farm.load({c.name: WORKERS for c in scene.clusters})
+        for scheduler in scene.farm.schedulers.values():
+            scheduler.load(WORKERS)
         await until(lambda: set(scene.busy().values()) == {WORKERS}, timeout_s=30)
         await asyncio.sleep(CALM_S)
         before = counting.writes()
@@ -101,11 +102,12 @@ async def test_a_dead_and_a_hanging_scheduler_delay_nobody(
     dead, hanging, *others = [c.name for c in scene.clusters]
     async with running(api, kubectl.namespace, connect=scene.connect):
         await until(lambda: all(s.observed for s in scene.farm.schedulers.values()))
-        await scene.farm.die([dead])
-        await scene.farm.fall_silent([hanging])
+        await scene.farm.die(dead)
+        scene.farm.schedulers[hanging].slow_down(1e6)
         await asyncio.sleep(1.0)
         began = time.monotonic()
-        await scene.farm.load(dict.fromkeys(others, WORKERS))
+        for name in others:
+            scene.farm.schedulers[name].load(WORKERS)
 
         def have_risen() -> bool:
             return {name for name, *_ in scene.upstream.changes} >= set(others)
@@ -131,9 +133,9 @@ def test_simulated_schedulers_say_what_agents_say() -> None:
     assert fields(wire.Columns) == set(snapshot["workers"])
     assert fields(wire.Introduction) == set(snapshot["introduced"])
     assert fields(wire.Totals) == set(snapshot["totals"])
-    assert fields(wire.Quiet) == set(snapshot["quiet"])
+    assert fields(wire.QuietPart) == set(snapshot["quiet"])
     assert fields(wire.Meters) == set(snapshot["meters"] or {})
-    assert fields(wire.Demand) == set(snapshot["demand"] or {})
-    assert fields(wire.PrefixWork) == set((snapshot["demand"] or {})["prefixes"])
+    assert fields(wire.DemandPart) == set(snapshot["demand"] or {})
+    assert fields(wire.PrefixColumns) == set((snapshot["demand"] or {})["prefixes"])
     assert fields(wire.RetirementRow) == set(snapshot["retirements"][0])
     assert fields(wire.HelloAnswer) == set(scheduler._hello({}))

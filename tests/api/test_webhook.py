@@ -14,6 +14,7 @@ import yaml
 
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, PRELOAD, bundle
 from dask_adaptive.kube.api import KubeApi
+from support.kube_bodies import group, pod, policy
 from support.kube_operator import free_port, until
 from support.kube_server import ROOT, Kubectl, rendered
 from support.kube_webhook import operator_with_webhooks
@@ -23,12 +24,7 @@ LABELS = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
 
 def scheduler(name: str, **metadata: Any) -> dict[str, Any]:
     container = {"name": "scheduler", "image": "x", "args": ["dask", "scheduler"]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": LABELS, **metadata},
-        "spec": {"containers": [container]},
-    }
+    return pod(name, {"containers": [container]}, **{"labels": LABELS, **metadata})
 
 
 @pytest.fixture
@@ -51,22 +47,8 @@ def worker(name: str, container: dict[str, Any] | None = None, **spec: Any) -> d
         "dask.org/workergroup-name": "demo-default",
     }
     one = {"name": "worker", "image": "x", "args": ["dask", "worker"], **(container or {})}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels, **spec.pop("metadata", {})},
-        "spec": {"containers": [one], **spec},
-    }
-
-
-def group(**spec: Any) -> dict[str, Any]:
-    pod = {"containers": [{"name": "worker", "image": "x"}], **spec}
-    return {
-        "apiVersion": "kubernetes.dask.org/v1",
-        "kind": "DaskWorkerGroup",
-        "metadata": {"name": "demo-default"},
-        "spec": {"cluster": "demo", "worker": {"replicas": 0, "spec": pod}},
-    }
+    metadata = {"labels": labels, **spec.pop("metadata", {})}
+    return pod(name, {"containers": [one], **spec}, **metadata)
 
 
 def hook_of(pod: dict[str, Any]) -> Any:
@@ -92,25 +74,16 @@ async def first_injected(kubectl: Kubectl) -> dict[str, Any]:
 async def test_a_scheduler_gets_the_agent(webhook: Kubectl) -> None:
     await first_injected(webhook)
     assert [] == webhook.json("get", "configmaps", "-l", "app.kubernetes.io/part-of")["items"]
-    pod = await asyncio.to_thread(create, webhook, scheduler("s"))
+    made = await asyncio.to_thread(create, webhook, scheduler("s"))
 
-    (container,) = pod["spec"]["containers"]
-    assert is_injected(pod)
+    (container,) = made["spec"]["containers"]
+    assert is_injected(made)
     assert {PRELOAD: BOOT_PATH} == {e["name"]: e["value"] for e in container["env"]}
-    assert "dask-adaptive.dev/injected" in pod["metadata"]["annotations"]
+    assert "dask-adaptive.dev/injected" in made["metadata"]["annotations"]
     config = webhook.json("get", "configmap", bundle().name)
     assert bundle().zip == config["binaryData"]["agent.zip"]
     assert config["immutable"]
     assert ["demo"] == [o["name"] for o in config["metadata"]["ownerReferences"]]
-
-
-def policy(**scheduler: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "dask-adaptive.dev/v1alpha1",
-        "kind": "AdaptivePolicy",
-        "metadata": {"name": "p"},
-        "spec": {"clusterRef": {"name": "demo"}, "maxReplicas": 1, "scheduler": scheduler},
-    }
 
 
 def variables(pod: dict[str, Any]) -> dict[str, str]:
@@ -122,7 +95,8 @@ async def test_pods_start_with_what_the_policy_says(webhook: Kubectl) -> None:
     """Also one that comes in the same breath as the policy, before the watch tells of it."""
     await first_injected(webhook)
     config = {"distributed": {"scheduler": {"worker-ttl": "10m"}, "logging": {"a.b": "info"}}}
-    webhook.apply(policy(relief={"clientInfo": "Disabled"}, config=config))
+    asked = {"relief": {"clientInfo": "Disabled"}, "config": config}
+    webhook.apply(policy("p", "demo", scheduler=asked))
     found = variables(await asyncio.to_thread(create, webhook, scheduler("s")))
 
     assert "clientInfo=Disabled" == found["DASK_ADAPTIVE_RELIEF"]
@@ -152,29 +126,33 @@ async def test_clusters_share_the_config_map(webhook: Kubectl) -> None:
     await asyncio.to_thread(create, webhook, scheduler("s1"))
     webhook("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
     other = scheduler("s2", labels={**LABELS, "dask.org/cluster-name": "annotated"})
-    pod = await asyncio.to_thread(create, webhook, other)
+    made = await asyncio.to_thread(create, webhook, other)
 
     owners = webhook.json("get", "configmap", bundle().name)["metadata"]["ownerReferences"]
-    assert is_injected(pod)
+    assert is_injected(made)
     assert {"demo", "annotated"} == {owner["name"] for owner in owners}
 
 
 @pytest.mark.parametrize("target", ["pod", "daskcluster", "namespace"])
 async def test_people_can_refuse(webhook: Kubectl, target: str) -> None:
-    refused = {"dask-adaptive.dev/inject": "false"}
-    if target == "daskcluster":
-        await first_injected(webhook)
-        webhook("annotate", target, "demo", "dask-adaptive.dev/inject=false")
-    elif target == "namespace":  # before it is asked for the first time: answers are remembered
+    refused = {"annotations": {"dask-adaptive.dev/inject": "false"}} if target == "pod" else {}
+    if target == "namespace":  # before it is asked for the first time: answers are remembered
         webhook("annotate", target, webhook.namespace, "dask-adaptive.dev/inject=false")
+        await asyncio.sleep(1.5)
     else:
         await first_injected(webhook)
-    pod = scheduler("s", **({"annotations": refused} if target == "pod" else {}))
-    if target == "namespace":
-        await asyncio.sleep(1.5)
-    made = await asyncio.to_thread(create, webhook, pod)
+    if target == "daskcluster":
+        webhook("annotate", target, "demo", "dask-adaptive.dev/inject=false")
 
-    assert not is_injected(made)
+        def is_known() -> bool:  # for workers, what the watch has said is asked
+            return not is_injected(create(webhook, worker("w"), "--dry-run=server"))
+
+        await until(is_known)
+    for body in (scheduler("s", **refused), worker("w", metadata=refused)):
+        made = await asyncio.to_thread(create, webhook, body)
+        assert not is_injected(made)
+        assert hook_of(made) is None
+        assert 30 == made["spec"]["terminationGracePeriodSeconds"]
     assert [] == webhook.json("get", "configmaps", "-l", "app.kubernetes.io/part-of")["items"]
 
 
@@ -208,14 +186,14 @@ async def test_a_webhook_that_is_down_stops_nobody(api: KubeApi, kubectl: Kubect
 
 async def test_a_worker_gets_the_hook_and_the_time_for_it(webhook: Kubectl) -> None:
     await first_injected(webhook)
-    webhook.apply(group())
-    pod = await asyncio.to_thread(create, webhook, worker("w"))
+    webhook.apply(group("demo"))
+    made = await asyncio.to_thread(create, webhook, worker("w"))
 
-    assert is_injected(pod)
+    assert is_injected(made)
     command = ["/bin/sh", LEAVE_PATH, "--kill-after", "30", "--grace", "300"]
-    assert {"exec": {"command": command}} == hook_of(pod)
-    assert 300 == pod["spec"]["terminationGracePeriodSeconds"]
-    assert "dask-adaptive.dev/injected" in pod["metadata"]["annotations"]
+    assert {"exec": {"command": command}} == hook_of(made)
+    assert 300 == made["spec"]["terminationGracePeriodSeconds"]
+    assert "dask-adaptive.dev/injected" in made["metadata"]["annotations"]
     config = webhook.json("get", "configmap", bundle().name)
     assert "leave" in config["data"]["leave.sh"]
 
@@ -223,71 +201,9 @@ async def test_a_worker_gets_the_hook_and_the_time_for_it(webhook: Kubectl) -> N
 async def test_a_grace_period_that_the_group_sets_stays(webhook: Kubectl) -> None:
     """Even one that is Kubernetes' own: somebody wrote it."""
     await first_injected(webhook)
-    webhook.apply(group(terminationGracePeriodSeconds=30))
+    webhook.apply(group("demo", terminationGracePeriodSeconds=30))
     pod = worker("w", terminationGracePeriodSeconds=30)
     made = await asyncio.to_thread(create, webhook, pod)
 
     assert 30 == made["spec"]["terminationGracePeriodSeconds"]
     assert "30" == hook_of(made)["exec"]["command"][-1]
-
-
-async def test_without_a_group_a_worker_keeps_its_own_grace_period(webhook: Kubectl) -> None:
-    await first_injected(webhook)
-    made = await asyncio.to_thread(create, webhook, worker("w"))
-
-    assert 30 == made["spec"]["terminationGracePeriodSeconds"]
-    assert "30" == hook_of(made)["exec"]["command"][-1]
-
-
-async def test_a_hook_of_the_users_own_is_kept(webhook: Kubectl) -> None:
-    await first_injected(webhook)
-    webhook.apply(group())
-    own = {"exec": {"command": ["mine"]}}
-    made = await asyncio.to_thread(create, webhook, worker("w", {"lifecycle": {"preStop": own}}))
-
-    assert own == hook_of(made)
-    assert 30 == made["spec"]["terminationGracePeriodSeconds"]
-    assert "preStop" in made["metadata"]["annotations"]["dask-adaptive.dev/injected"]
-
-
-@pytest.mark.parametrize("target", ["pod", "daskcluster", "namespace"])
-async def test_people_can_refuse_for_workers(webhook: Kubectl, target: str) -> None:
-    refused = {"annotations": {"dask-adaptive.dev/inject": "false"}}
-    if target == "namespace":  # before it is asked for the first time: answers are remembered
-        webhook("annotate", target, webhook.namespace, "dask-adaptive.dev/inject=false")
-        await asyncio.sleep(1.5)
-    else:
-        await first_injected(webhook)
-    if target == "daskcluster":
-        webhook("annotate", target, "demo", "dask-adaptive.dev/inject=false")
-
-        def is_known() -> bool:  # for workers, what the watch has said is asked
-            return not is_injected(create(webhook, worker("w"), "--dry-run=server"))
-
-        await until(is_known)
-    made = await asyncio.to_thread(
-        create, webhook, worker("w", metadata=refused if target == "pod" else {})
-    )
-
-    assert not is_injected(made)
-    assert hook_of(made) is None
-    assert 30 == made["spec"]["terminationGracePeriodSeconds"]
-
-
-async def test_a_burst_of_workers_all_get_the_hook(webhook: Kubectl) -> None:
-    await first_injected(webhook)
-    webhook.apply(group())
-    pods = [worker(f"w{i}") for i in range(60)]
-    text = await asyncio.to_thread(
-        webhook, "create", "-o", "json", "-f", "-", stdin=yaml.safe_dump_all(pods)
-    )
-    made, end = [], 0
-    while end < len(text.rstrip()):
-        body, end = json.JSONDecoder().raw_decode(text, end)
-        made.append(body)
-        end += len(text[end:]) - len(text[end:].lstrip())
-
-    assert 60 == len(made)
-    assert all(hook_of(pod) for pod in made)
-    fields = webhook.json("get", "configmap", bundle().name, "--show-managed-fields")["metadata"]
-    assert ["demo"] == [o["name"] for o in fields["ownerReferences"]]

@@ -13,21 +13,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
-import distributed
-from distributed import Scheduler
+from measuring import Row, books, options, show_sides, sides
 
-from dask_adaptive_agent.attach import install
-from dask_adaptive_agent.closing import Delegate
-from support.agent_fakes import clear_workers, crowd, shuffle_state
-
-COLUMNS = ("state", "asked", "stock_min", "stock_median", "ours_min", "ours_median", "times")
+from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.relief.workers_to_close import Delegate
+from support.agent_fakes import crowd, shuffle_state
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -36,7 +31,7 @@ def timed(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def row(s: Any, state: str, request: dict[str, Any], repeat: int) -> dict[str, Any]:
+def row(s: Any, state: str, request: dict[str, Any], repeat: int) -> Row:
     plugins = {name: plugin for name, plugin in s.plugins.items() if name != "dask-adaptive"}
     stand_in = Delegate(s, plugins=plugins)
     stock: list[float] = []
@@ -46,18 +41,7 @@ def row(s: Any, state: str, request: dict[str, Any], repeat: int) -> dict[str, A
         stock.append(timed(lambda: type(s).workers_to_close(stand_in, **request)))
         ours.append(timed(lambda: s.workers_to_close(**request)))
     asked = ", ".join(f"{k}={v}" for k, v in request.items()) or "default"
-    return {"state": state, "asked": asked, "stock": stock, "ours": ours}
-
-
-def agreed(one: dict[str, Any]) -> dict[str, Any]:
-    """As `make bench-relief` reads it."""
-    both = [[round(ms, 3) for ms in one[side]] for side in ("stock", "ours")]
-    return {
-        "distributed": distributed.__version__,
-        "case": f"workers_to_close, {one['state']}, {one['asked']}",
-        "unit": "ms", "stock": statistics.median(both[0]), "ours": statistics.median(both[1]),
-        "spread": both,
-    }  # fmt: skip
+    return sides(f"workers_to_close, {state}, {asked}", "ms", stock, ours)
 
 
 def begin_shuffles(s: Any, agent: Any, count: int, addresses: list[str]) -> float:
@@ -68,12 +52,10 @@ def begin_shuffles(s: Any, agent: Any, count: int, addresses: list[str]) -> floa
     return timed(agent.shuffles.look)
 
 
-async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+async def run(arguments: argparse.Namespace) -> list[Row]:
     rows = []
     n, shuffles = arguments.workers, arguments.shuffles
-    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s:
-        for callback in s.periodic_callbacks.values():
-            callback.stop()
+    async with books() as s:
         agent = install(s)
         for state, share_busy in (("idle", 0.0), ("half busy", 0.5)):
             crowd(s, n, share_busy=share_busy)
@@ -84,34 +66,11 @@ async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             agent.shuffles.look()  # those of before have ended
             first_ms = begin_shuffles(s, agent, shuffles, list(s.workers)[::part])
             rows.append(row(s, state, {}, max(5, arguments.repeat // 3)))
-            rows[-1]["first_look_ms"] = round(first_ms, 1)
-        clear_workers(s)
+    if not arguments.json:
+        print(f"first look at all shuffles: {first_ms:.1f} ms")
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--workers", type=int, default=5000)
-    parser.add_argument("--shuffles", type=int, default=1000)
-    parser.add_argument("--repeat", type=int, default=25)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    rows = asyncio.run(run(arguments))
-    if arguments.json:
-        print("\n".join(json.dumps(agreed(one)) for one in rows))
-        return
-    print(f"distributed {distributed.__version__}, {arguments.workers} workers, ms")
-    print("{:<16}{:<28}{:>11}{:>14}{:>10}{:>13}{:>8}".format(*COLUMNS))
-    for one in rows:
-        stock, ours = one["stock"], one["ours"]
-        medians = statistics.median(stock), statistics.median(ours)
-        figures = [one["state"], one["asked"], min(stock), medians[0], min(ours), medians[1]]
-        figures.append(medians[0] / medians[1])
-        print("{:<16}{:<28}{:>11.2f}{:>14.2f}{:>10.2f}{:>13.2f}{:>8.1f}".format(*figures))
-    print(f"first look at all shuffles: {rows[-1]['first_look_ms']} ms")
-
-
 if __name__ == "__main__":
-    main()
+    given = options(__doc__, workers=5000, shuffles=1000, repeat=25)
+    show_sides(asyncio.run(run(given)), given)

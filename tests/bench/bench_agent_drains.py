@@ -6,30 +6,29 @@ What workers that drain cost a scheduler's loop: CPU milliseconds a look, and th
 Workers exist in the scheduler's books only; five of many drain. Each case says what they wait for:
 "bound" for a task that nobody else may take; "resource" for one that wants a resource which half of
 the workers have; "long" for a hundred tasks that were asked for and have not come; "data" has a
-thousand results to move. A share counts the looks of all five, at the pauses that they make.
+thousand results to move. A share counts the looks of all five, at the pauses that they make;
+`--seconds` are those of a clock of our own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import time
 from typing import Any
 
-import distributed
-from bench_agent_hooks import Silent
-from distributed import Scheduler
+from measuring import Row, books, options, show
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
-from dask_adaptive_agent.gate import next_look_s
+from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.service.gate import next_look_s
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
+from support.relief_driven import Silent
 
 CASES = ("bound", "resource", "long", "data")
-#: What a look, and all looks together, may cost at 5,000 workers.
-MOST_MS, MOST_SHARE = 5.0, 0.01
+#: Of the loop, that all looks together may take at 5,000 workers.
+MOST_SHARE = 0.01
 
 
 def crowd(s: Any, n: int) -> list[Any]:
@@ -62,7 +61,7 @@ def burden(s: Any, ws: Any, case: str) -> None:
 def look_at(s: Any, agent: Any, workers: list[Any], case: str, seconds: float) -> dict[str, Any]:
     """All looks of so many seconds, with a clock of our own."""
     now = [time.monotonic()]
-    agent.drains._clock = lambda: now[0]
+    agent.drains.clock = lambda: now[0]
     leaving = workers[:: len(workers) // 5][:5]
     for ws in leaving:
         burden(s, ws, case)
@@ -91,44 +90,21 @@ def look_at(s: Any, agent: Any, workers: list[Any], case: str, seconds: float) -
     }
 
 
-async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+async def run(arguments: argparse.Namespace) -> list[Row]:
     rows = []
-    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s:
-        for callback in s.periodic_callbacks.values():
-            callback.stop()
+    async with books() as s:
         agent = install(s)
         for case in CASES:
             workers = crowd(s, arguments.workers)
             rows.append(look_at(s, agent, workers, case, arguments.seconds))
             await asyncio.sleep(0)
-        clear_workers(s)
-        s.stream_comms.clear()
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--workers", type=int, default=5000)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of the simulated clock")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    rows = asyncio.run(run(arguments))
-    if arguments.json:
-        print("\n".join(json.dumps({"distributed": distributed.__version__, **r}) for r in rows))
-    else:
-        print(f"distributed {distributed.__version__}, {arguments.workers} workers, five drain")
-        print(f"{'waits for':<12}{'first ms':>10}{'median ms':>11}{'max ms':>9}{'of loop':>9}")
-        for row in rows:
-            print(
-                f"{row['case']:<12}{row['first_ms']:>10.2f}{row['median_ms']:>11.3f}"
-                f"{row['max_ms']:>9.2f}{row['share']:>9.2%}"
-            )
+if __name__ == "__main__":
+    given = options(__doc__, workers=5000, seconds=20.0)
+    rows = asyncio.run(run(given))
+    show(rows, given, f"five of {given.workers} workers drain")
     late = [row["case"] for row in rows if row["share"] > MOST_SHARE]
     if late:
         raise SystemExit(f"over {MOST_SHARE:.0%} of the loop: {late}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """
 What one plan costs, against the number of workers.
 
-    python tests/bench/bench_planner.py [--json] [--workers 100 1000 10000]
+    PYTHONPATH=operator:tests python tests/bench/bench_planner.py [--json] [--workers N …]
 
 Three worlds: at rest, falling (half of the workers are not needed), and rising from half the load.
 The join of platform and scheduler, the status and the marks on pods are timed beside it, also where
@@ -11,26 +11,24 @@ quotas, of which no worker is near, and over which every worker is.
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
 from typing import Any
+
+from measuring import milliseconds, options, show
 
 from dask_adaptive.loop.join import join
 from dask_adaptive.loop.marks import Marked, marks
-from dask_adaptive.loop.report import status_of
+from dask_adaptive.loop.summary import status_of
 from dask_adaptive.model.observed import (
     ObservedCluster,
+    ObservedGroup,
     ObservedScheduler,
     Pin,
-    PlatformGroup,
     PlatformView,
     PlatformWorker,
 )
-from dask_adaptive.model.policy import Policy, Retirement
+from dask_adaptive.model.policy import ClusterRef, Policy, Retirement
 from dask_adaptive.model.recycle import (
     FailureQuota,
     LifetimeQuota,
@@ -39,11 +37,9 @@ from dask_adaptive.model.recycle import (
     TaskQuota,
     Use,
 )
+from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
-from dask_adaptive.planner.remember import remember
 from support.worlds import GROUP, KEY, NOW, PAST, busy, cluster, worker
-
-REPEATS = 9
 
 QUOTAS = Recycle(
     tasks=TaskQuota(10_000, jitter=0.1),
@@ -77,22 +73,12 @@ def used(observed: ObservedCluster, runs: int) -> ObservedCluster:
     return replace(observed, groups=(group,), at=1_700_000_000.0)
 
 
-def milliseconds(call: Callable[[], Any]) -> dict[str, float]:
-    call()
-    times = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - began) * 1000)
-    return {"min": min(times), "median": median(times), "max": max(times)}
-
-
-def measure(n: int) -> dict[str, dict[str, float]]:
-    policy = Policy("etl", 2 * n)
-    at_once = Policy("etl", 2 * n, retirement=Retirement(max_concurrent=n))
+def calls(n: int) -> dict[str, Callable[[], Any]]:
+    policy = Policy(ClusterRef("etl"), 2 * n)
+    at_once = Policy(ClusterRef("etl"), 2 * n, retirement=Retirement(max_concurrent=n))
     at_rest, falling, rising = (world(n, t) for t in (n, n // 2, 3 * n // 2))
     view = PlatformView(
-        groups=(PlatformGroup(GROUP, n),),
+        groups=(ObservedGroup(GROUP, n),),
         workers=tuple(
             PlatformWorker(w.name, w.uid, w.group, w.age_s) for w in at_rest.groups[0].workers
         ),
@@ -104,48 +90,35 @@ def measure(n: int) -> dict[str, dict[str, float]]:
     doomed = world(n, n)
     going = replace(
         doomed.groups[0],
-        workers=tuple(replace(w, node_going="cordoned") for w in doomed.groups[0].workers),
+        workers=tuple(replace(w, node_terminating="cordoned") for w in doomed.groups[0].workers),
     )
     doomed = replace(doomed, groups=(going,))
     quotas = replace(policy, recycle=QUOTAS)
     fresh, spent = used(world(n, n), 100), used(world(n, n), 20_000)
     assert len(plan(spent, quotas, PAST, now=NOW).replacing) == n
     return {
-        "plan, at rest": milliseconds(lambda: plan(at_rest, policy, PAST, now=NOW)),
-        "plan, falling": milliseconds(lambda: plan(falling, policy, PAST, now=NOW)),
-        "plan, all at once": milliseconds(lambda: plan(falling, at_once, PAST, now=NOW)),
-        "plan, rising": milliseconds(lambda: plan(rising, policy, PAST, now=NOW)),
-        "join": milliseconds(lambda: join(KEY, view, at_rest.scheduler)),
-        "status": milliseconds(lambda: status_of(falling, policy, decided, (), now=NOW)),
-        "marks": milliseconds(
-            lambda: marks(falling.groups[0].workers, Marked(), hints=True, now=NOW)
-        ),
-        "plan, all nodes go": milliseconds(lambda: plan(doomed, policy, PAST, now=NOW)),
-        "plan, 4 quotas": milliseconds(lambda: plan(fresh, quotas, PAST, now=NOW)),
-        "plan, all over quota": milliseconds(lambda: plan(spent, quotas, PAST, now=NOW)),
-        "join, 20 shuffles": milliseconds(lambda: join(KEY, view, pinned)),
-        "status, 20 shuffles": milliseconds(lambda: status_of(seen, policy, decided, (), now=NOW)),
-        "marks, 20 shuffles": milliseconds(
-            lambda: marks(seen.groups[0].workers, Marked(), hints=True, now=NOW)
-        ),
-        "remember": milliseconds(lambda: remember(PAST, falling, policy, decided, (), now=NOW)),
+        "plan, at rest": lambda: plan(at_rest, policy, PAST, now=NOW),
+        "plan, falling": lambda: plan(falling, policy, PAST, now=NOW),
+        "plan, all at once": lambda: plan(falling, at_once, PAST, now=NOW),
+        "plan, rising": lambda: plan(rising, policy, PAST, now=NOW),
+        "join": lambda: join(KEY, view, at_rest.scheduler),
+        "status": lambda: status_of(falling, policy, decided, (), now=NOW),
+        "marks": lambda: marks(falling.groups[0].workers, Marked(), hints=True, now=NOW),
+        "plan, all nodes go": lambda: plan(doomed, policy, PAST, now=NOW),
+        "plan, 4 quotas": lambda: plan(fresh, quotas, PAST, now=NOW),
+        "plan, all over quota": lambda: plan(spent, quotas, PAST, now=NOW),
+        "join, 20 shuffles": lambda: join(KEY, view, pinned),
+        "status, 20 shuffles": lambda: status_of(seen, policy, decided, (), now=NOW),
+        "marks, 20 shuffles": lambda: marks(seen.groups[0].workers, Marked(), hints=True, now=NOW),
+        "remember": lambda: remember(PAST, falling, policy, decided, (), now=NOW),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--workers", type=int, nargs="*", default=[100, 1_000, 10_000])
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    for n in options.workers:
-        for what, ms in measure(n).items():
-            if options.json:
-                print(json.dumps({"bench": "planner", "workers": n, "what": what, "ms": ms}))
-            else:
-                print(
-                    f"{n:>7} workers  {what:<20}" + "".join(f"{ms[k]:>9.2f}" for k in ms) + "  ms"
-                )
-
-
 if __name__ == "__main__":
-    main()
+    given = options(__doc__, workers=[100, 1_000, 10_000], repeat=9)
+    rows = [
+        {"workers": n, "what": what, **milliseconds(call, given.repeat)}
+        for n in given.workers
+        for what, call in calls(n).items()
+    ]
+    show(rows, given, "milliseconds")

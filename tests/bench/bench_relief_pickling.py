@@ -12,24 +12,21 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import operator
 import pathlib
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import distributed
 from distributed.protocol import pickle as distributed_pickle
+from measuring import Row, options, show_sides, sides
 
 try:
     from distributed.worker import execute_task
 except ImportError:
     execute_task = None
 
-from dask_adaptive_agent.relief.one_pass import TASK
-from dask_adaptive_agent.relief.pickling import HOOK
+from dask_adaptive_agent.relief.pickling import PICKLES, TASK
 from support.relief_pickling import as_on_scheduler, hooked, in_main, spec
 
 ARGUMENT = pathlib.Path("/data/in/part-000123/file.parquet")
@@ -124,16 +121,15 @@ def microseconds(dumps: Callable[..., Any], tasks: list[Any]) -> float:
     return (time.thread_time() - start) / len(tasks) * 1e6
 
 
-def compared(make: Callable[[], list[Any]], stock: Any, repeat: int) -> list[tuple[float, float]]:
-    """Stock and ours, pair by pair."""
+def compared(name: str, make: Callable[[], list[Any]], stock: Any, repeat: int) -> Row:
     ours = distributed_pickle.dumps
-    rows = []
-    for _ in range(repeat + 1):
-        rows.append((microseconds(stock, make()), microseconds(ours, make())))
-    return rows[1:]  # the first one warms up
+    turns = [(microseconds(stock, make()), microseconds(ours, make())) for _ in range(repeat + 1)][
+        1:
+    ]  # the first one warms up
+    return sides(f"pickling a task, {name}", "us", *zip(*turns, strict=True))
 
 
-def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measured(arguments: argparse.Namespace) -> Iterator[Row]:
     stock = distributed_pickle.dumps
     with hooked():
         for name, function in cases().items():
@@ -145,37 +141,10 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
             for kind, make in (("again", lambda again=again: again), ("fresh", fresh)):
                 if (name, kind) not in (("big-partial", "fresh"), ("named", "fresh")):
-                    yield row(f"{name} {kind}", compared(make, stock, arguments.repeat))
-                    HOOK.tasks.cache.clear()
-
-
-def row(case: str, pairs: list[tuple[float, float]]) -> dict[str, Any]:
-    both = [[round(pair[side], 2) for pair in pairs] for side in (0, 1)]
-    stock, ours = map(statistics.median, both)
-    return {
-        "case": f"pickling a task, {case}", "unit": "us", "stock": stock, "ours": ours,
-        "spread": both,
-    }  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-
-    if not arguments.json:
-        print(f"distributed {distributed.__version__}: microseconds a task")
-        print(f"{'median of each, and of ours less stock':>55}")
-    for one in measured(arguments):
-        if arguments.json:
-            print(json.dumps({"distributed": distributed.__version__, **one}))
-        else:
-            more = statistics.median(b - a for a, b in zip(*one["spread"]))  # noqa: B905
-            figures = (one["stock"], one["ours"], more)
-            print(f"{one['case']:<35}" + "".join(f"{figure:>10.2f}" for figure in figures))
+                    yield compared(f"{name} {kind}", make, stock, arguments.repeat)
+                    PICKLES.cache.clear()
 
 
 if __name__ == "__main__":
-    main()
+    given = options(__doc__, tasks=1000, repeat=9)
+    show_sides(list(measured(given)), given)

@@ -14,46 +14,34 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import json
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import distributed
 from distributed import Client, Scheduler, Worker
 from distributed.scheduler import Computation
+from measuring import Row, options, show_sides, sides
 
-from dask_adaptive_agent.relief.base import Place
-from dask_adaptive_agent.relief.idle import Idle
-from dask_adaptive_agent.relief.prefixes import READS, Prefixes
-from support.relief_driven import Driven, alone, key_of
-
-Row = dict[str, Any]
+from dask_adaptive_agent.relief.registry import Place
+from dask_adaptive_agent.relief.task_groups import IdleRelief, PrefixesRelief
+from support.relief_driven import alone, key_of
 
 
 @contextlib.contextmanager
 def relieved(s: Any) -> Iterator[None]:
     reliefs = [
         kind(Place(s, time.monotonic, lambda *_: None, lambda _: None))
-        for kind in (Prefixes, Idle)
+        for kind in (PrefixesRelief, IdleRelief)
         if not kind.needless()
     ]
     for relief in reliefs:
         relief.install()
-        relief.check()
     try:
         yield
     finally:
         for relief in reversed(reliefs):
             relief.uninstall()
-
-
-def row(case: str, stock: list[float], ours: list[float], unit: str) -> Row:
-    return {
-        "case": case, "stock": min(stock), "ours": min(ours), "unit": unit,
-        "spread": [stock, ours],
-    }  # fmt: skip
 
 
 def per_call_us(call: Callable[[], Any], at_least_s: float = 0.02) -> float:
@@ -79,7 +67,7 @@ def alternated(s: Any, cases: dict[str, Callable[[], float]], unit: str, repeat:
         with relieved(s):
             for case, measure in cases.items():
                 times[case][1].append(measure())
-    return [row(case, stock, ours, unit) for case, (stock, ours) in times.items()]
+    return [sides(case, unit, stock, ours) for case, (stock, ours) in times.items()]
 
 
 def read(name: str, of: Callable[[], Any]) -> Callable[[], float]:
@@ -95,7 +83,7 @@ async def reads(n_groups: int, repeat: int) -> list[Row]:
         computation.groups = set(s.task_groups.values())
         cases = {
             f"TaskPrefix.{name}": read(name, lambda: prefix)
-            for name in READS
+            for name in ("states", "active_states", "nbytes_total", "duration", "types")
             if hasattr(prefix, name)
         }
         if hasattr(type(prefix), "__len__"):
@@ -105,22 +93,7 @@ async def reads(n_groups: int, repeat: int) -> list[Row]:
             cases["is_idle"] = read("is_idle", lambda: s)
         cases["Computation.states (no relief)"] = read("states", lambda: computation)
         cases["Computation.stop (no relief)"] = read("stop", lambda: computation)
-        cases["read after a task's whole life"] = lambda: after_a_life_us(driven)
         return alternated(s, cases, "us", repeat)
-
-
-def after_a_life_us(driven: Driven) -> float:
-    """`states` when a task has gone through all its states since the last read."""
-    times = []
-    prefix: Any = driven.s.task_prefixes["load"]
-    ts = next(iter(driven.s.tasks.values()))
-    for _ in range(20):
-        for state in ("released", "waiting", "queued", "processing", "memory"):
-            ts.state = state
-        start = time.perf_counter()
-        prefix.states  # noqa: B018
-        times.append((time.perf_counter() - start) * 1e6)
-    return min(times)
 
 
 async def many_prefixes(n_prefixes: int, repeat: int) -> list[Row]:
@@ -133,53 +106,6 @@ async def many_prefixes(n_prefixes: int, repeat: int) -> list[Row]:
             cases["is_idle"] = read("is_idle", lambda: s)
         rows = alternated(s, cases, "us", repeat)
     return [{**r, "case": f"{r['case']}, a prefix each"} for r in rows]
-
-
-async def changes(n_groups: int, repeat: int) -> list[Row]:
-    async with alone(1) as driven:
-        driven.hold(n_groups)
-        ts = next(iter(driven.s.tasks.values()))
-
-        def change_ns() -> float:
-            best = float("inf")
-            for _ in range(20):
-                start = time.perf_counter()
-                for _ in range(2_000):
-                    ts.state = "released"
-                    ts.state = "memory"
-                best = min(best, (time.perf_counter() - start) / 4_000 * 1e9)
-            return best
-
-        def nbytes_ns() -> float:
-            return per_call_us(lambda: ts.set_nbytes(100)) * 1e3
-
-        def life_ns() -> float:
-            return life_us(driven, 2_000) * 1e3
-
-        return alternated(
-            driven.s,
-            {
-                "one change of state": change_ns,
-                "set_nbytes": nbytes_ns,
-                "a task and its group, from submit to forgotten": life_ns,
-            },
-            "ns",
-            repeat,
-        )
-
-
-def life_us(driven: Driven, n: int) -> float:
-    """The last of many groups comes and goes, so that upstream's list.remove walks them all."""
-    gc.collect()
-    gc.disable()
-    start = time.process_time()
-    for i in range(n):
-        ts = driven.begin(key_of(f"load-{i + 10**9:032x}", 0))
-        driven.finish(ts)
-        driven.release(ts)
-    seconds = time.process_time() - start
-    gc.enable()
-    return seconds / n * 1e6
 
 
 @contextlib.asynccontextmanager
@@ -222,36 +148,18 @@ async def submits(n_groups: int, repeat: int, n: int = 30) -> list[Row]:
                     ours.append(await submit_ms(c))
             for key in [key for key, ts in s.tasks.items() if not ts.who_wants]:
                 del s.tasks[key]
-    return [row(case, *both, "ms") for case, both in times.items()]
+    return [sides(case, "ms", *both) for case, both in times.items()]
 
 
 async def run(arguments: argparse.Namespace) -> list[Row]:
     n, repeat = arguments.groups, arguments.repeat
     rows = []
-    for part in (reads, many_prefixes, changes, submits):
+    for part in (reads, many_prefixes, submits):
         rows += await part(n, repeat)
-    return [{**r, "distributed": distributed.__version__, "groups": n} for r in rows]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--groups", type=int, default=50_000)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    warnings.simplefilter("ignore", FutureWarning)  # of reads that upstream has deprecated
-    rows = asyncio.run(run(arguments))
-    if arguments.json:
-        for one in rows:
-            print(json.dumps(one))
-        return
-    print(f"distributed {distributed.__version__}, {arguments.groups:,} groups")
-    print(f"{'':<50}{'stock':>12}{'ours':>12}")
-    for one in rows:
-        print(f"{one['case']:<50}{one['stock']:>12.3f}{one['ours']:>12.3f} {one['unit']}")
+    return [{**row, "groups": n} for row in rows]
 
 
 if __name__ == "__main__":
-    main()
+    given = options(__doc__, groups=50_000, repeat=5)
+    warnings.simplefilter("ignore", FutureWarning)  # of reads that upstream has deprecated
+    show_sides(asyncio.run(run(given)), given)

@@ -262,7 +262,7 @@ def test_before_it_goes_the_chart_tidies_up() -> None:
     (container,) = spec["containers"]
     assert NAME == spec["serviceAccountName"]
     assert pod_spec()["containers"][0]["image"] == container["image"]
-    assert f"tidy --stop ns/{NAME} || true" in container["args"][0]
+    assert f"tidy --yes --stop ns/{NAME} || true" in container["args"][0]
     assert "a b" == env(spec)["DASK_ADAPTIVE_NAMESPACES"]
     assert 120 >= job["activeDeadlineSeconds"]
     selector = objects["Deployment", NAME]["spec"]["selector"]["matchLabels"]

@@ -1,11 +1,14 @@
-"""Upstream's own warnings, by release, that are none of our business."""
+"""What contract tests share; upstream's own warnings, by release, that are none of our business."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+from distributed import Client, Scheduler
 
+from support.agent_quota import BEFORE
 from support.agent_work import RUNS
 
 UPSTREAM = (
@@ -29,6 +32,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_runs_yet() -> Iterator[None]:
-    RUNS.clear()
+    for runs in (RUNS, BEFORE):
+        runs.clear()
     yield
-    RUNS.clear()
+    for runs in (RUNS, BEFORE):
+        runs.clear()
+
+
+@pytest.fixture
+async def s() -> AsyncIterator[Any]:
+    """A scheduler without workers."""
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+async def client(s: Any) -> AsyncIterator[Any]:
+    async with Client(s.address, asynchronous=True) as made:
+        yield made
+
+
+@pytest.fixture
+async def link(s: Any) -> AsyncIterator[Any]:
+    """The operator's, as its leader has it."""
+    from dask_adaptive.scheduler.link import connect  # not in the environments of old releases
+
+    made = connect(s.address, timeout_s=2.0, governs=True)
+    yield made
+    await made.close()

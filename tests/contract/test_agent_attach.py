@@ -23,8 +23,8 @@ from distributed.protocol import pickle as protocol_pickle
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import __version__, preload, wire
-from dask_adaptive_agent.attach import install, uninstall
-from dask_adaptive_agent.bootstrap import render, sources
+from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.loading.importer import render, sources
 from support.agent_work import ask, retire, until
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +151,7 @@ async def test_what_a_notebook_has_imported_stays_when_its_scheduler_is_attached
 
 
 async def test_a_broken_agent_is_reported_and_the_scheduler_goes_on(tmp_path: Path) -> None:
-    broken = {**sources(), "dask_adaptive_agent.plugin": "import no_such_module"}
+    broken = {**sources(), "dask_adaptive_agent.agent": "import no_such_module"}
     async with scheduler(cwd=tmp_path) as address:
         answer = await attach(address, broken)
         whole = await attach(address, sources())
@@ -248,7 +248,7 @@ def test_the_agent_imports_nothing_but_distributed_and_the_standard_library() ->
     absent = "'dask_adaptive', 'kopf', 'kubernetes', 'aiohttp', 'rich', 'prometheus_client'"
     code = (
         f"import sys; sys.modules.update({{m: None for m in ({absent})}});"
-        "import dask_adaptive_agent.attach, dask_adaptive_agent.preload"
+        "import dask_adaptive_agent.loading.attach, dask_adaptive_agent.preload"
     )
     path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
     subprocess.run([sys.executable, "-c", code], check=True, env=path)

@@ -10,7 +10,7 @@ from distributed import Scheduler
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
 
 #: What a request may hold, by message; `hello` takes nothing.
 REQUESTS: dict[str, Any] = {
@@ -103,6 +103,6 @@ async def test_names_that_nobody_has_cannot_fill_the_table(s: Any) -> None:
 
     assert wire.E_REFUSED == answer["error"]
     assert str(wire.MOST_PINS) in answer["message"]
-    assert wire.MOST_PINS == len(agent.pins)
+    assert wire.MOST_PINS == len(agent.pins.leases)
     assert "error" not in s.handlers[wire.UNPIN](source=wire.MANUAL, owner="0")
-    assert wire.MOST_PINS - wire.MOST_PINS_OF_OWNER == len(agent.pins)
+    assert wire.MOST_PINS - wire.MOST_PINS_OF_OWNER == len(agent.pins.leases)

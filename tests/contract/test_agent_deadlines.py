@@ -15,12 +15,11 @@ from distributed.utils_test import gen_cluster as gen
 from distributed.worker import get_worker
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.agent import Agent
-from dask_adaptive_agent.attach import install, uninstall
-from dask_adaptive_agent.plugin import AdaptivePlugin
-from support.agent_deadlines import Clock, limit, meters, notes
+from dask_adaptive_agent.loading.attach import install, uninstall
+from support.agent_cluster import with_agent
+from support.agent_deadlines import Clock, limit_ends, meters, notes
 from support.agent_fakes import fake_worker
-from support.agent_work import RUNS, ask, slow, until
+from support.agent_work import RUNS, ask, pin, slow, until
 
 #: No wait of a test may take longer: a hang is a failure.
 gen_cluster = partial(gen, timeout=20)
@@ -43,7 +42,7 @@ def brief(i: int, *_: Any) -> int:
     return i
 
 
-async def known(c: Any, s: Any, prefix: str = "slow", seconds: float = LONG_S) -> None:
+async def known(c, s, prefix: str = "slow", seconds: float = LONG_S) -> None:
     """Have a kind of task take so long on average, as far as the scheduler knows."""
     await c.submit(slow, "first", 0, key=f"{prefix}-0")
     RUNS.clear()
@@ -54,40 +53,33 @@ def ran_on(s: Any, futures: list[Any]) -> set[str]:
     return {str(ws.name) for f in futures for ws in s.tasks[f.key].who_has}
 
 
-async def announce(s: Any, workers: int, ms: int = 1_000) -> None:
+async def announce(s, workers: int, ms: int = 1_000) -> None:
     answer = await ask(s, wire.ANNOUNCE, arriving=[(workers, ms)], can_grow=0, policy="p")
     assert "error" not in answer, answer
 
 
 @pytest.mark.parametrize("saturation", SATURATIONS)
 @pytest.mark.parametrize("count", SIZES)
-def test_a_worker_that_ends_too_soon_gets_no_task(saturation: float, count: int) -> None:
+@with_agent()
+async def test_a_worker_that_ends_too_soon_gets_no_task(c, s, a, b, saturation, count) -> None:
     """Also of a kind that nobody has asked for when its end is told."""
-
-    @gen_cluster(
-        client=True, nthreads=TWO, config={"distributed.scheduler.worker-saturation": saturation}
-    )
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        install(s)
-        await known(c, s)
-        await limit(s, {a.name: LEFT_S})
-        await c.gather(c.map(brief, range(20)))
-        assert [] == (await meters(s))["too_short"]  # what is there is short enough
-
-        futures = c.map(slow, range(count), delay_s=0)
-        await wait(futures)
-
-        assert {str(b.name)} == ran_on(s, futures)
-
-    run()
-
-
-@gen_cluster(client=True, nthreads=ONE)
-async def test_nor_does_one_that_joins(c: Any, s: Any, a: Any) -> None:
-    """A nanny starts a worker anew, but its pod ends when it ends; nobody else has an end."""
-    install(s)
+    s.WORKER_SATURATION = saturation
     await known(c, s)
-    await limit(s, {"w": LEFT_S})
+    await limit_ends(s, {a.name: LEFT_S})
+    await c.gather(c.map(brief, range(20)))
+    assert [] == (await meters(s))["too_short"]  # what is there is short enough
+
+    futures = c.map(slow, range(count), delay_s=0)
+    await wait(futures)
+
+    assert {str(b.name)} == ran_on(s, futures)
+
+
+@with_agent(1)
+async def test_nor_does_one_that_joins(c, s, a) -> None:
+    """A nanny starts a worker anew, but its pod ends when it ends; nobody else has an end."""
+    await known(c, s)
+    await limit_ends(s, {"w": LEFT_S})
     futures = [c.submit(slow, i, 0.2, key=f"slow-{i}") for i in range(1, 12)]
     async with Worker(s.address, name="w", nthreads=1) as w:
         await wait(futures)
@@ -95,13 +87,12 @@ async def test_nor_does_one_that_joins(c: Any, s: Any, a: Any) -> None:
         await until(lambda: s.workers[w.address] in s.running)  # nothing is too long any more
 
 
-@gen_cluster(client=True, nthreads=[])
-async def test_one_that_joins_alone_runs_what_is_there(c: Any, s: Any) -> None:
-    install(s)
+@with_agent(0)
+async def test_one_that_joins_alone_runs_what_is_there(c, s) -> None:
     future = c.submit(slow, 1, 0, key="slow-1")
     await until(lambda: "slow" in s.task_prefixes)
     s.task_prefixes["slow"].duration_average = LONG_S
-    await limit(s, {"w": LEFT_S})
+    await limit_ends(s, {"w": LEFT_S})
     async with Worker(s.address, name="w", nthreads=1):
         await asyncio.wait_for(wait(future), 5)
 
@@ -114,12 +105,12 @@ async def test_one_that_joins_alone_runs_what_is_there(c: Any, s: Any) -> None:
         "distributed.scheduler.active-memory-manager.start": False,
     },
 )
-async def test_hundreds_that_come_short_of_time_at_once(c: Any, s: Any, a: Any) -> None:
+async def test_hundreds_that_come_short_of_time_at_once(c, s, a) -> None:
     """Pods that were made together end together, and no task waits until it is the turn of one."""
     install(s)
     await known(c, s, seconds=0.01)
     many = [fake_worker(s, i) for i in range(500)]
-    await limit(s, {ws.name: LEFT_S for ws in many})
+    await limit_ends(s, {ws.name: LEFT_S for ws in many})
     future = c.submit(slow, 1, 2, key="slow-1", workers=[a.address])
     await asyncio.sleep(0.6)  # they have been looked at
     assert not any(ws.status == Status.closing_gracefully for ws in many)
@@ -135,15 +126,12 @@ async def test_hundreds_that_come_short_of_time_at_once(c: Any, s: Any, a: Any) 
     await future
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_data_does_not_bind_a_task_to_a_worker_that_ends_too_soon(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_data_does_not_bind_a_task_to_a_worker_that_ends_too_soon(c, s, a, b) -> None:
     await known(c, s)
     data = c.submit(brief, 1, workers=[a.address])
     await wait(data)
-    await limit(s, {a.name: LEFT_S})
+    await limit_ends(s, {a.name: LEFT_S})
 
     future = c.submit(slow, 2, 0, data)
     await wait(future)
@@ -151,12 +139,11 @@ async def test_data_does_not_bind_a_task_to_a_worker_that_ends_too_soon(
     assert str(b.name) in ran_on(s, [future])
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_what_waits_for_others_counts_too(c: Any, s: Any, a: Any, b: Any) -> None:
+@with_agent()
+async def test_what_waits_for_others_counts_too(c, s, a, b) -> None:
     """It is assigned in the instant in which the last of those is done."""
-    install(s)
     await known(c, s)
-    await limit(s, {a.name: LEFT_S})
+    await limit_ends(s, {a.name: LEFT_S})
     before = c.submit(slow, "before", 0.2, key="before-1")
     after = c.submit(slow, "after", 0, before)
     await until(lambda: s.workers[a.address] not in s.running)
@@ -169,14 +156,10 @@ async def test_what_waits_for_others_counts_too(c: Any, s: Any, a: Any, b: Any) 
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    clock = Clock()
-    agent = Agent(s, clock)
-    AdaptivePlugin(agent).install()
+async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a, b) -> None:
+    install(s, clock := Clock())
     await known(c, s)
-    await limit(s, {a.name: LEFT_S})
+    await limit_ends(s, {a.name: LEFT_S})
     await c.gather(c.map(slow, range(12), delay_s=0))
     waiting = c.submit(slow, "hold", 2, workers=[b.address])  # so that such tasks are there
     await until(lambda: s.workers[b.address].processing)
@@ -184,7 +167,7 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(
     await ask(s, wire.OBSERVE)
     assert [str(a.name)] == (await meters(s))["too_short"]
 
-    await limit(s, {a.name: 0})  # by the operator's clock it has passed, too: nothing new
+    await limit_ends(s, {a.name: 0})  # by the operator's clock it has passed, too: nothing new
     assert [str(a.name)] == (await meters(s))["too_short"]
 
     clock.ahead_s = LEFT_S + 11
@@ -193,53 +176,40 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(c, s, a, b) -> None:
     """The operator then says, time and again, that next to nothing is left."""
-    clock = Clock()
-    agent = Agent(s, clock)
-    AdaptivePlugin(agent).install()
+    install(s, clock := Clock())
     await known(c, s)
     await c.gather(c.map(slow, range(12), delay_s=0))
     waiting = c.submit(slow, "hold", 2, workers=[b.address])
     await until(lambda: waiting.key in s.tasks)
     for at_s in (0.0, 8.0, 16.0, 24.0):
         clock.ahead_s = at_s
-        await limit(s, {a.name: 0.001})
+        await limit_ends(s, {a.name: 0.001})
         assert [str(a.name)] == (await meters(s))["too_short"]
     await wait(waiting)
 
 
-@pytest.mark.parametrize("config", SATURATIONS)
-def test_an_end_that_has_passed_is_none(config: float) -> None:
+@pytest.mark.parametrize("saturation", SATURATIONS)
+@with_agent(4)
+async def test_an_end_that_has_passed_is_none(c, s, *workers, saturation) -> None:
     """0.1.0: 0 of 24 tasks in 20 s."""
+    s.WORKER_SATURATION = saturation
+    await limit_ends(s, {w.name: 0 for w in workers}, fresh_ms=3_600_000)
+    futures = c.map(slow, range(24), delay_s=0.1)
+    await wait(futures, timeout=5)
 
-    @gen_cluster(
-        client=True, nthreads=FOUR, config={"distributed.scheduler.worker-saturation": config}
-    )
-    async def run(c: Any, s: Any, *workers: Any) -> None:
-        install(s)
-        await limit(s, {w.name: 0 for w in workers}, fresh_ms=3_600_000)
-        futures = c.map(slow, range(24), delay_s=0.1)
-        await wait(futures, timeout=5)
-
-        assert {str(w.name) for w in workers} == ran_on(s, futures)
-        assert [] == (await meters(s))["too_short"]
-
-    run()
+    assert {str(w.name) for w in workers} == ran_on(s, futures)
+    assert [] == (await meters(s))["too_short"]
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_without_an_operator_the_work_is_spread_as_by_upstream(
-    c: Any, s: Any, *workers: Any
-) -> None:
+@with_agent(4)
+async def test_without_an_operator_the_work_is_spread_as_by_upstream(c, s, *workers) -> None:
     """0.1.0 gave 65 of 160 tasks to one of 16 workers."""
-    install(s)
     await ask(s, wire.CONFIGURE, lease_ms=300)
     await known(c, s, seconds=50.0)
     left = {w.name: 10.0 + 10 * i for i, w in enumerate(workers)}
-    await limit(s, left, fresh_ms=60_000)
+    await limit_ends(s, left, fresh_ms=60_000)
     futures = c.map(slow, range(4), delay_s=0.01)
     await wait(futures)
     await until(lambda: (not s.stream_handlers) or len(s.running) == 4)
@@ -251,34 +221,27 @@ async def test_without_an_operator_the_work_is_spread_as_by_upstream(
 
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("why", ["nobody comes", "a new one lives no longer", "it would be failed"])
-def test_what_nobody_finishes_runs_where_the_scheduler_likes(count: int, why: str) -> None:
-    @gen_cluster(client=True, nthreads=TWO)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        install(s)
-        await known(c, s)
-        if why.startswith("it"):
-            s.no_workers_timeout = 60.0
-        if not why.startswith("nobody"):
-            await announce(s, 1)
-        fresh_ms = 80_000 if why.startswith("a new") else -1
-        await limit(s, {a.name: 30.0, b.name: 60.0}, fresh_ms=fresh_ms)
-
-        futures = c.map(slow, range(count), delay_s=0.05)
-        await wait(futures)
-
-        assert {str(a.name), str(b.name)} == ran_on(s, futures)
-        assert count == len(RUNS)
-
-    run()
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_kind_of_task_that_is_too_long_for_everybody_is_told_of_once(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_what_nobody_finishes_runs_where_the_scheduler_likes(c, s, a, b, count, why) -> None:
     await known(c, s)
-    await limit(s, {a.name: 30.0, b.name: 60.0}, fresh_ms=80_000)
+    if why.startswith("it"):
+        s.no_workers_timeout = 60.0
+    if not why.startswith("nobody"):
+        await announce(s, 1)
+    fresh_ms = 80_000 if why.startswith("a new") else -1
+    await limit_ends(s, {a.name: 30.0, b.name: 60.0}, fresh_ms=fresh_ms)
+
+    futures = c.map(slow, range(count), delay_s=0.05)
+    await wait(futures)
+
+    assert {str(a.name), str(b.name)} == ran_on(s, futures)
+    assert count == len(RUNS)
+
+
+@with_agent()
+async def test_a_kind_of_task_that_is_too_long_for_everybody_is_told_of_once(c, s, a, b) -> None:
+    await known(c, s)
+    await limit_ends(s, {a.name: 30.0, b.name: 60.0}, fresh_ms=80_000)
     future = c.submit(slow, 1, 1.2)
     await wait(future)
     await asyncio.sleep(0.6)
@@ -289,36 +252,30 @@ async def test_a_kind_of_task_that_is_too_long_for_everybody_is_told_of_once(
 
 
 @pytest.mark.parametrize("saturation", SATURATIONS)
-def test_all_may_wait_for_workers_that_are_on_their_way(saturation: float) -> None:
-    @gen_cluster(
-        client=True, nthreads=TWO, config={"distributed.scheduler.worker-saturation": saturation}
-    )
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        install(s)
-        await known(c, s)
-        await announce(s, 1)
-        await limit(s, {a.name: 30.0, b.name: 60.0})
-        futures = c.map(slow, range(12), delay_s=0)
-        await until(lambda: not s.running)
-
-        seen = await meters(s)
-        assert sorted([str(a.name), str(b.name)]) == seen["too_short"]
-        assert (12, LONG_S * 1000) == (seen["held"], seen["expected_ms"])
-        assert [] == RUNS
-        async with Worker(s.address, nthreads=1, name="new"):
-            await wait(futures)
-            assert {"new"} == ran_on(s, futures)
-            assert [] == await notes(s)
-
-    run()
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_nobody_waits_for_workers_that_do_not_come(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_all_may_wait_for_workers_that_are_on_their_way(c, s, a, b, saturation) -> None:
+    s.WORKER_SATURATION = saturation
     await known(c, s)
     await announce(s, 1)
-    await limit(s, {a.name: 30.0, b.name: 60.0})
+    await limit_ends(s, {a.name: 30.0, b.name: 60.0})
+    futures = c.map(slow, range(12), delay_s=0)
+    await until(lambda: not s.running)
+
+    seen = await meters(s)
+    assert sorted([str(a.name), str(b.name)]) == seen["too_short"]
+    assert (12, LONG_S * 1000) == (seen["held"], seen["expected_ms"])
+    assert [] == RUNS
+    async with Worker(s.address, nthreads=1, name="new"):
+        await wait(futures)
+        assert {"new"} == ran_on(s, futures)
+        assert [] == await notes(s)
+
+
+@with_agent()
+async def test_nobody_waits_for_workers_that_do_not_come(c, s, a, b) -> None:
+    await known(c, s)
+    await announce(s, 1)
+    await limit_ends(s, {a.name: 30.0, b.name: 60.0})
     futures = c.map(slow, range(12), delay_s=0)
     await until(lambda: not s.running)
 
@@ -327,9 +284,8 @@ async def test_nobody_waits_for_workers_that_do_not_come(c: Any, s: Any, a: Any,
     await wait(futures)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_what_a_worker_has_not_begun_is_moved_away(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_what_a_worker_has_not_begun_is_moved_away(c, s, a, b) -> None:
     await known(c, s, seconds=0.3)
     where = {"workers": [a.address], "allow_other_workers": True}
     futures = c.map(slow, range(12), delay_s=0.3, **where)
@@ -337,7 +293,7 @@ async def test_what_a_worker_has_not_begun_is_moved_away(c: Any, s: Any, a: Any,
     begun = len(s.workers[a.address].processing)
     assert begun > 1
 
-    await limit(s, {a.name: 1.25})  # it takes 0.3 s, and the slack is one
+    await limit_ends(s, {a.name: 1.25})  # it takes 0.3 s, and the slack is one
 
     await until(lambda: s.workers[a.address] not in s.running)
     await until(lambda: len(s.workers[a.address].processing) <= 1)
@@ -346,19 +302,16 @@ async def test_what_a_worker_has_not_begun_is_moved_away(c: Any, s: Any, a: Any,
     assert str(b.name) in ran_on(s, futures)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+@with_agent()
+async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(c, s, a, b) -> None:
     """Of tasks of unknown duration a worker gets more than it has threads, as upstream does."""
-    install(s)
     await known(c, s, seconds=0.5)
     futures = c.map(slow, range(2, 14), delay_s=0.5, workers=[a.address, b.address])
     await until(lambda: a.state.executing_count and b.state.executing_count)
     for future in futures:  # anybody may have them now
         s.tasks[future.key].worker_restrictions = set()
     await announce(s, 1)
-    await limit(s, {a.name: 1.45, b.name: 1.45})
+    await limit_ends(s, {a.name: 1.45, b.name: 1.45})
     await until(lambda: not s.running)
     await until(lambda: len(s.unrunnable) + len(s.queued) >= 8)
     begun = len(RUNS)
@@ -370,25 +323,22 @@ async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(
     assert 12 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_pinned_worker_stays_in_service(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_a_pinned_worker_stays_in_service(c, s, a, b) -> None:
     await known(c, s)
-    pin = {"names": [a.address], "source": wire.MANUAL, "owner": "me"}
-    await ask(s, wire.PIN, ttl_ms=60_000, **pin)
-    await limit(s, {a.name: LEFT_S})
+    await pin(s, a.address)
+    await limit_ends(s, {a.name: LEFT_S})
     futures = c.map(slow, range(12), delay_s=0.02)
     await wait(futures)
 
     assert {str(a.name), str(b.name)} == ran_on(s, futures)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_what_is_bound_runs_where_it_must(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_what_is_bound_runs_where_it_must(c, s, a, b) -> None:
     await known(c, s)
     await known(c, s, "loose")
-    await limit(s, {a.name: 20.0})
+    await limit_ends(s, {a.name: 20.0})
 
     bound = c.submit(slow, 1, 0, workers=[a.address])
     loose = c.submit(slow, 3, 0, key="loose-1", workers=[a.address], allow_other_workers=True)
@@ -402,12 +352,10 @@ GPU = [("127.0.0.1", 1, {"resources": {"GPU": 1}}), ("127.0.0.1", 1)]
 
 
 @gen_cluster(client=True, nthreads=GPU)
-async def test_a_task_that_wants_a_resource_runs_on_the_only_one_that_has_it(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_task_that_wants_a_resource_runs_on_the_only_one_that_has_it(c, s, a, b) -> None:
     install(s)
     await known(c, s)
-    await limit(s, {a.name: LEFT_S})
+    await limit_ends(s, {a.name: LEFT_S})
 
     future = c.submit(slow, 1, 0, resources={"GPU": 1})
 
@@ -416,11 +364,11 @@ async def test_a_task_that_wants_a_resource_runs_on_the_only_one_that_has_it(
 
 
 @gen_cluster(client=True, nthreads=GPU)
-async def test_or_waits_for_one_that_is_on_its_way(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_or_waits_for_one_that_is_on_its_way(c, s, a, b) -> None:
     install(s)
     await known(c, s)
     await announce(s, 1)
-    await limit(s, {a.name: LEFT_S})
+    await limit_ends(s, {a.name: LEFT_S})
     future = c.submit(slow, 1, 0, resources={"GPU": 1})
     await until(lambda: s.unrunnable)
 
@@ -431,19 +379,17 @@ async def test_or_waits_for_one_that_is_on_its_way(c: Any, s: Any, a: Any, b: An
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_is_short_of_time_is_no_stopped_one(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b) -> None:
     """It is named as too short; it can be retired, and comes back to where it was."""
     agent = install(s)
     await known(c, s)
-    await limit(s, {a.name: LEFT_S})
+    await limit_ends(s, {a.name: LEFT_S})
     futures = c.map(slow, range(2), delay_s=1)
     await until(lambda: s.workers[a.address] not in s.running)
 
     seen = await ask(s, wire.OBSERVE, meters=True)
     assert not seen["stops"]
-    assert {a.address} == set(agent.leaving())
+    assert {a.address} == set(agent.out_of_service())
     (said,) = (await ask(s, wire.EXPLAIN, names=[a.address]))["workers"]
     assert re.search(
         r"gets no more tasks: ends in (60|5\d) s, and a task that is there may take \d",
@@ -457,31 +403,28 @@ async def test_a_worker_that_is_short_of_time_is_no_stopped_one(
 
 
 @pytest.mark.parametrize("how", ["lifted", "uninstalled"])
-def test_without_ends_all_is_as_upstream_has_it(how: str) -> None:
-    @gen_cluster(client=True, nthreads=TWO)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        before = set(s.__dict__), dict(s.stream_handlers)
-        install(s)
-        await known(c, s)
-        await announce(s, 1)
-        without_ends = set(s.__dict__), dict(s.stream_handlers)
-        await limit(s, {a.name: LEFT_S, b.name: LEFT_S})
-        now = set(s.__dict__), dict(s.stream_handlers)
-        assert not without_ends[0] ^ now[0]
-        changed = {k for k in now[1] if now[1][k] != without_ends[1].get(k)}
-        assert changed <= {"worker-status-change"}  # what any gate needs
-        futures = c.map(slow, range(12), delay_s=0)
-        await until(lambda: not s.running)
+@gen_cluster(client=True, nthreads=TWO)
+async def test_without_ends_all_is_as_upstream_has_it(c, s, a, b, how) -> None:
+    before = set(s.__dict__), dict(s.stream_handlers)
+    install(s)
+    await known(c, s)
+    await announce(s, 1)
+    without_ends = set(s.__dict__), dict(s.stream_handlers)
+    await limit_ends(s, {a.name: LEFT_S, b.name: LEFT_S})
+    now = set(s.__dict__), dict(s.stream_handlers)
+    assert not without_ends[0] ^ now[0]
+    changed = {k for k in now[1] if now[1][k] != without_ends[1].get(k)}
+    assert changed <= {"worker-status-change"}  # what any gate needs
+    futures = c.map(slow, range(12), delay_s=0)
+    await until(lambda: not s.running)
 
-        if how == "lifted":
-            await limit(s, {})
-        else:
-            uninstall(s)
-            assert before == (set(s.__dict__), dict(s.stream_handlers))
+    if how == "lifted":
+        await limit_ends(s, {})
+    else:
+        uninstall(s)
+        assert before == (set(s.__dict__), dict(s.stream_handlers))
 
-        await wait(futures)
-
-    run()
+    await wait(futures)
 
 
 def timed(i: int, seconds: float) -> tuple[str, float, float]:
@@ -493,9 +436,7 @@ def timed(i: int, seconds: float) -> tuple[str, float, float]:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 4, timeout=60)
-async def test_no_task_begins_that_does_not_end_before_its_worker(
-    c: Any, s: Any, *workers: Any
-) -> None:
+async def test_no_task_begins_that_does_not_end_before_its_worker(c, s, *workers) -> None:
     """And a worker rests no longer than the longest task before it ends."""
     longest_s = 0.8
     install(s)
@@ -506,7 +447,7 @@ async def test_no_task_begins_that_does_not_end_before_its_worker(
     began = time.time()
     left_s = {w.name: 3.0 + i for i, w in enumerate(workers[1:])}
     ends = {w.address: began + left_s[w.name] for w in workers[1:]}
-    await limit(s, left_s, deviations=3.0)
+    await limit_ends(s, left_s, deviations=3.0)
     futures = [c.submit(timed, i, 0.1, key=f"brief-{i}") for i in range(60)]
     futures += [c.submit(timed, i, longest_s, key=f"long-{i}") for i in range(40)]
     for w in workers[1:]:
@@ -523,11 +464,11 @@ async def test_no_task_begins_that_does_not_end_before_its_worker(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_durations_are_means_and_spreads(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_durations_are_means_and_spreads(c, s, a, b) -> None:
     durations = install(s).cordons.durations
     await c.submit(slow, 0, 0.01)
     assert not durations.is_on
-    await limit(s, {a.name: 60.0}, measure=True, floor_ms=10_000)
+    await limit_ends(s, {a.name: 60.0}, measure=True, floor_ms=10_000)
     assert durations.is_on
     prefix = s.task_prefixes["slow"]
 
@@ -543,14 +484,13 @@ async def test_durations_are_means_and_spreads(c: Any, s: Any, a: Any, b: Any) -
     of_b = seen["mean_ms"][[ws.name for ws in s.workers.values()].index(b.name)]
     assert 200 <= of_b <= 350
     assert 1 == sum(1 for ms in seen["mean_ms"] if ms)
-    await limit(s, {})
+    await limit_ends(s, {})
     assert not durations.is_on
 
 
-@gen_cluster(client=True, nthreads=ONE, config={"distributed.worker.heartbeat": "50ms"})
-async def test_without_a_finished_run_those_that_run_count(c: Any, s: Any, a: Any) -> None:
-    install(s)
-    await limit(s, {a.name: 60.0})
+@with_agent(1, config={"distributed.worker.heartbeat": "50ms"})
+async def test_without_a_finished_run_those_that_run_count(c, s, a) -> None:
+    await limit_ends(s, {a.name: 60.0})
     future = c.submit(slow, 1, 1.5)
     await until(lambda: "slow" in s.task_prefixes)
     assert (await meters(s))["expected_ms"] <= 600

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import distributed
@@ -12,13 +13,14 @@ import pytest
 from distributed import Client, Event, Scheduler, Worker
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import demand as view
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
-from dask_adaptive_agent.quiet import NOBODY
+from dask_adaptive_agent.demand import demand as view
+from dask_adaptive_agent.demand.demand import NOBODY
+from dask_adaptive_agent.loading.attach import install
 from support.agent_work import ask, until
 
 ONE = [("127.0.0.1", 1)]
+ON_ONE = gen_cluster(nthreads=ONE, client=True)
 
 Columns = dict[str, list[Any]]
 
@@ -46,7 +48,7 @@ async def demand(scheduler: Any) -> dict[str, Any]:
 def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What is said of each prefix, by its name."""
     columns: Columns = found["prefixes"]
-    assert set(wire.PrefixWork.__annotations__) == set(columns)
+    assert set(wire.PrefixColumns.__annotations__) == set(columns)
     assert 1 == len({len(column) for column in columns.values()})
     return {
         name: {key: column[i] for key, column in columns.items()}
@@ -58,7 +60,7 @@ async def until_running(scheduler: Any, tasks: int) -> None:
     await until(lambda: sum(len(w.processing) for w in scheduler.workers.values()) >= tasks)
 
 
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_it_is_said_only_to_those_who_ask(c: Client, s: Scheduler, a: Worker) -> None:
     install(s)
 
@@ -69,7 +71,7 @@ async def test_it_is_said_only_to_those_who_ask(c: Client, s: Scheduler, a: Work
     assert not (await demand(s))["prefixes"]["name"]
 
 
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_tasks_are_counted_by_prefix_and_state(c: Client, s: Scheduler, a: Worker) -> None:
     install(s)
     event = Event("go", client=c)
@@ -95,83 +97,57 @@ async def test_tasks_are_counted_by_prefix_and_state(c: Client, s: Scheduler, a:
     assert {} == rows(await demand(s))
 
 
-@gen_cluster(nthreads=ONE, client=True)
-async def test_a_chain_is_as_wide_as_one_task(c: Client, s: Scheduler, a: Worker) -> None:
+def chain(c: Client, name: Callable[[int], str], n: int) -> list[Any]:
+    links: list[Any] = [c.submit(hold, 0, event="go", key=name(0))]
+    for i in range(1, n):
+        links.append(c.submit(add, links[-1], key=name(i)))
+    return links
+
+
+def tree(c: Client) -> list[Any]:
+    row = every = c.map(hold, range(32), event="go", key=[f"leaf-{i}" for i in range(32)])
+    while len(row) > 1:
+        pairs = list(zip(row[::2], row[1::2]))  # noqa: B905
+        row = [c.submit(add, *pair, key=f"sum-{len(row)}-{i}") for i, pair in enumerate(pairs)]
+        every = every + row
+    return list(every)
+
+
+def gathered(c: Client) -> list[Any]:
+    parts = c.map(hold, range(40), event="go", key=[f"part-{i}" for i in range(40)])
+    return [*parts, c.submit(add, *parts, key="end-0")]
+
+
+#: Graphs, and of some prefixes: those that wait, width, level, fan-in.
+SHAPES: dict[str, tuple[Callable[[Client], list[Any]], dict[str, tuple[Any, ...]]]] = {
+    "a chain": (lambda c: chain(c, "link-{}".format, 100), {"link": (99, 1, 0, 1.0)}),
+    "two kinds by turns": (
+        lambda c: chain(c, lambda i: f"{'odd' if i % 2 else 'even'}-{i}", 60),
+        {"even": (29, 1, 0, 1.0), "odd": (30, 1, 0, 1.0)},
+    ),
+    "a tree": (tree, {"leaf": (0, 32, 0, 1.0), "sum": (31, 16, 1, 2.0)}),
+    "one that waits for all": (gathered, {"end": (1, 1, 1, 40.0)}),
+}
+
+
+@pytest.mark.parametrize("graph", SHAPES)
+@ON_ONE
+async def test_the_shape_of_what_waits(c: Client, s: Scheduler, a: Worker, graph: str) -> None:
     install(s)
-    event = Event("go", client=c)
-    last = c.submit(hold, 0, event="go", key="link-0")
-    links = [last]
-    for i in range(1, 100):
-        last = c.submit(add, last, key=f"link-{i}")
-        links.append(last)
-    await until(lambda: len(s.tasks) >= 100)
-    await until_running(s, 1)
-
-    said = rows(await demand(s))["link"]
-
-    assert (1, 0, 99) == (said["running"], said["ready"], said["waiting"])
-    assert (1, 0) == (said["width"], said["level"])
-    await event.set()
-    await c.gather(links)
-
-
-@gen_cluster(nthreads=ONE, client=True)
-async def test_two_kinds_by_turns_are_a_chain_too(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
-    event = Event("go", client=c)
-    last = c.submit(hold, 0, event="go", key="even-0")
-    links = [last]
-    for i in range(1, 60):
-        last = c.submit(add, last, key=f"{'odd' if i % 2 else 'even'}-{i}")
-        links.append(last)
-    await until(lambda: len(s.tasks) >= 60)
+    make, expected = SHAPES[graph]
+    futures = make(c)
+    await until(lambda: len(s.tasks) >= len(futures))
     await until_running(s, 1)
 
     found = rows(await demand(s))
 
-    assert found["even"]["width"] + found["odd"]["width"] <= 2
-    await event.set()
-    await c.gather(links)
+    shapes = {n: tuple(found[n][k] for k in ("waiting", "width", "level", "fan_in")) for n in found}
+    assert expected.items() <= shapes.items()
+    await Event("go", client=c).set()
+    await c.gather(futures)
 
 
-@gen_cluster(nthreads=ONE, client=True)
-async def test_a_tree_begins_as_wide_as_its_leaves(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
-    event = Event("go", client=c)
-    leaves = c.map(hold, range(32), event="go", key=[f"leaf-{i}" for i in range(32)])
-    row, level, every = leaves, 0, list(leaves)
-    while len(row) > 1:
-        level += 1
-        pairs = list(zip(row[::2], row[1::2]))  # noqa: B905
-        row = [c.submit(add, *pair, key=f"sum-{level}-{i}") for i, pair in enumerate(pairs)]
-        every += row
-    await until(lambda: len(s.tasks) >= 63)
-    await until_running(s, 1)
-
-    said = rows(await demand(s))["sum"]
-
-    assert 31 == said["waiting"]
-    assert (16, 1, 2.0) == (said["width"], said["level"], said["fan_in"])
-    await event.set()
-    await c.gather(every)
-
-
-@gen_cluster(nthreads=ONE, client=True)
-async def test_one_that_waits_for_all_has_their_number(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
-    event = Event("go", client=c)
-    parts = c.map(hold, range(40), event="go", key=[f"part-{i}" for i in range(40)])
-    end = c.submit(add, *parts, key="end-0")
-    await until(lambda: len(s.tasks) >= 41)
-
-    said = rows(await demand(s))["end"]
-
-    assert (1, 1, 40.0) == (said["width"], said["level"], said["fan_in"])
-    await event.set()
-    await end
-
-
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_means_are_of_all_late_runs_not_of_the_last(
     c: Client, s: Scheduler, a: Worker
 ) -> None:
@@ -196,7 +172,7 @@ async def test_means_are_of_all_late_runs_not_of_the_last(
     del quick
 
 
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_how_long_a_task_runs_is_as_heartbeats_say(
     c: Client, s: Scheduler, a: Worker
 ) -> None:
@@ -214,7 +190,7 @@ async def test_how_long_a_task_runs_is_as_heartbeats_say(
     await future
 
 
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_a_slow_step_of_its_quick_sources_name_is_of_another_kind(
     c: Client, s: Scheduler, a: Worker
 ) -> None:
@@ -257,7 +233,7 @@ async def test_one_slow_task_among_many_does_not_unsay_their_mean(
     await c.gather([slow, *quick])
 
 
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_what_needs_a_resource_is_told_by_kind(c: Client, s: Scheduler, a: Worker) -> None:
     install(s)
     gpu = [c.submit(add, i, key=f"gpu-{i}", resources={"GPU": 1}) for i in range(5)]
@@ -324,7 +300,7 @@ async def test_tasks_that_name_workers_are_told_with_their_names(
     await c.gather([here, loose, behind])
 
 
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_a_task_that_has_seceded_takes_no_thread(c: Client, s: Scheduler, a: Worker) -> None:
     def outer() -> int:
         with distributed.worker_client():
@@ -341,7 +317,7 @@ async def test_a_task_that_has_seceded_takes_no_thread(c: Client, s: Scheduler, 
     await future
 
 
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_many_prefixes_are_added_up(c: Client, s: Scheduler, a: Worker) -> None:
     install(s)
     event = Event("go", client=c)
@@ -358,28 +334,33 @@ async def test_many_prefixes_are_added_up(c: Client, s: Scheduler, a: Worker) ->
     await c.gather(many)
 
 
-@gen_cluster(nthreads=ONE, client=True)
+@ON_ONE
 async def test_work_that_comes_again_and_again_is_noted(c: Client, s: Scheduler, a: Worker) -> None:
     agent = install(s)
     clock = [100.0]
-    incoming = agent.demand._incoming
-    incoming._clock = lambda: clock[0]
+    incoming = agent.demand._arrivals
+    incoming.clock = lambda: clock[0]
+    batches = incoming.batches
+
+    def rate() -> float:
+        return batches.rate(clock[0])
+
     incoming.look(lambda _: 1.0)
     for k in range(4):
         await c.gather(c.map(add, range(10), key=[f"cell-{k}-{i}" for i in range(10)]))
         clock[0] += 20.0
         incoming.look(lambda _: 1.0)
         if not k:
-            assert (0.0, 0.0) == (incoming.rate(), incoming.every_s())  # it came at once
+            assert (0.0, 0.0) == (rate(), batches.every_s())  # it came at once
 
-    assert (0.5, 20.0) == (incoming.rate(), incoming.every_s())
+    assert (0.5, 20.0) == (rate(), batches.every_s())
     clock[0] += 39.0
-    assert 0.5 == incoming.rate()
+    assert 0.5 == rate()
     clock[0] += 2.0  # twice the usual time has passed: it may not come again
-    assert 0.0 == incoming.rate()
+    assert 0.0 == rate()
     clock[0] += 400.0
     incoming.look(lambda _: 1.0)
-    assert (0.0, 0.0) == (incoming.rate(), incoming.every_s())
+    assert (0.0, 0.0) == (rate(), batches.every_s())
 
 
 @gen_cluster(nthreads=ONE, client=False)
@@ -387,7 +368,7 @@ async def test_a_cluster_is_quiet_since_its_last_task_and_client(s: Scheduler, a
     agent = install(s)
     clock = [0.0]
     quiet = agent.demand.quiet
-    quiet._clock = lambda: clock[0]
+    quiet.clock = lambda: clock[0]
     quiet._task_at = quiet._client_at = 0.0
 
     async def seen(at: float) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What retiring a worker does on real schedulers and workers: no work is redone."""
+"""What draining a worker does on real schedulers and workers: no work is redone."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import time
 from typing import Any
 
 import pytest
-from distributed import Worker, wait
+from distributed import Worker, secede, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
-from support.agent_quota import limit, stopped
+from dask_adaptive_agent.loading.attach import install
+from support.agent_cluster import with_agent
+from support.agent_quota import cordoned, limit
 from support.agent_work import (
     RUNS,
     ask,
+    holding,
     leave,
+    pin,
     retire,
+    running,
     slow,
     until,
     until_heard,
@@ -27,33 +31,122 @@ from support.agent_work import (
 )
 
 BUSY = {"busy_ok": True, "reason": "test"}
-ONE_THREAD = [("127.0.0.1", 1)] * 4
 TWO = [("127.0.0.1", 1)] * 2
 #: No memory monitor that resumes a worker which a test has paused.
 QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
 
 
-@gen_cluster(client=True, nthreads=ONE_THREAD)
-async def test_draining_a_busy_worker_redoes_nothing(c: Any, s: Any, *workers: Any) -> None:
-    install(s)
+#: How a drain begins: on request, or because the process is about to end.
+both_ways = pytest.mark.parametrize("way", ["retire", "leave"])
+
+
+async def begin(s: Any, worker: Any, way: str) -> str:
+    """The state of the worker."""
+    if way == "retire":
+        ((state, _),) = await retire(s, worker.name, **BUSY)
+    else:
+        (state,) = await leave(s, worker.name)
+    return state
+
+
+async def until_drained(s: Any, worker: Any, way: str) -> None:
+    if way == "retire":
+        await until_state(s, worker.name, wire.DRAINED, **BUSY)
+    else:
+        await until_left(s, worker.name)
+
+
+@both_ways
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, way) -> None:
+    agent = install(s)
     futures = c.map(slow, range(60), delay_s=0.05)
     await until(lambda: len(RUNS) > 12)
-    a = workers[0]
 
-    await until_state(s, a.name, wire.DRAINED, **BUSY)
-    held = {key for ws in s.workers.values() if ws.address != a.address for key in ws.has_what}
+    await until_drained(s, a, way)
     await a.close()
     await c.gather(futures)
 
     assert 60 == len(RUNS)
-    assert held
+    assert not agent.drains.ongoing
+    if way == "leave":
+        (note,) = agent.notes.since(0)
+        assert wire.N_WORKER_LEFT == note["kind"]
+        assert "handed over" in note["message"]
 
 
+@both_ways
+@with_agent(config={"distributed.scheduler.worker-saturation": "inf"})
+async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, way) -> None:
+    futures = c.map(slow, range(20), delay_s=0.1)
+    await until(lambda: len(s.workers[a.address].processing) >= 8 and a.state.executing_count)
+
+    assert wire.DRAINING == await begin(s, a, way)
+    await until(lambda: len(s.workers[a.address].processing) <= 1, timeout_s=2)
+    more = c.map(slow, range(20, 30), delay_s=0)
+    await until_drained(s, a, way)
+    await c.gather([*futures, *more])
+
+    assert 30 == len(RUNS)
+    assert 3 >= a.state.executed_count
+
+
+@both_ways
+@with_agent()
+async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way) -> None:
+    """Such are the outputs of shuffles: without it they would be unrunnable for ever."""
+    before = [c.submit(slow, i, 0.2, workers=[a.address], pure=False) for i in range(3)]
+    await until(lambda: len(s.workers[a.address].processing) == 3)
+    await begin(s, a, way)
+
+    bound = [c.submit(slow, i, 0.01, workers=[a.address], pure=False) for i in range(5)]
+    free = c.map(slow, range(10, 15), delay_s=0.01)
+    await c.gather([*before, *bound, *free])
+
+    assert (8, 5) == (a.state.executed_count, b.state.executed_count)
+    await until_drained(s, a, way)
+    assert not s.unrunnable
+    if way == "retire":  # one that may come back takes what comes later, too
+        await c.submit(slow, "late", 0.01, workers=[a.address])
+        await until_drained(s, a, way)
+
+
+@both_ways
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_drained_worker_holds_no_last_copy(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_long_running_task_is_waited_for(c, s, a, b, way) -> None:
+    def seceding() -> None:
+        secede()
+        slow("seceded", 0.4)
+
     install(s)
-    futures = c.map(slow, range(8), delay_s=0, workers=[a.address])
-    await wait(futures)
+    future = c.submit(seceding, workers=[a.address])
+    await until(lambda: s.workers[a.address].long_running)
+
+    assert wire.DRAINING == await begin(s, a, way)
+    await until_drained(s, a, way)
+
+    assert future.done()
+    assert ["seceded"] == RUNS
+
+
+@pytest.mark.parametrize("way", ["retire", "leave", "cordon"])
+@with_agent(config=QUIET)
+async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way) -> None:
+    await c.submit(slow, 0, 0, workers=[a.address])
+    future = await running(c, a, 1, 0.5)
+    await (limit(s, [a], 1) if way == "cordon" else begin(s, a, way))
+
+    for status in (Status.paused, Status.running):
+        a.status = status
+        await until_heard(s, a)
+
+    assert Status.closing_gracefully == s.workers[a.address].status
+    await future
+
+
+@with_agent()
+async def test_a_drained_worker_holds_no_last_copy(c, s, a, b) -> None:
+    futures = await holding(c, a, 8)
 
     await until_state(s, a.name, wire.DRAINED)
     await a.close()
@@ -62,14 +155,10 @@ async def test_a_drained_worker_holds_no_last_copy(c: Any, s: Any, a: Any, b: An
     assert 8 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, config=QUIET)
-async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(
-    c: Any, s: Any, a: Any, b: Any, d: Any
-) -> None:
+@with_agent(3, config=QUIET)
+async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(c, s, a, b, d) -> None:
     """The process of a drained worker may end at any moment, also in the next one's first look."""
-    install(s)
-    futures = c.map(slow, range(8), delay_s=0, workers=[a.address])
-    await wait(futures)
+    futures = await holding(c, a, 8)
     s.handle_worker_status_change(Status.paused, d.address, "test")  # so all goes to b
     await until_state(s, a.name, wire.DRAINED)
     s.handle_worker_status_change(Status.running, d.address, "test")
@@ -83,32 +172,20 @@ async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(
     assert 8 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_an_idle_empty_worker_is_drained_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b) -> None:
 
     assert [(wire.DRAINED, "")] == await retire(s, a.name)
 
     await until(lambda: a.status == Status.closing_gracefully)
     assert Status.closing_gracefully == s.workers[a.address].status
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_drained_worker_gets_no_task(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    await retire(s, a.name)
-
     await c.gather(c.map(slow, range(10), delay_s=0))
-
     assert not s.workers[a.address].has_what
-    assert [(wire.DRAINED, "")] == await retire(s, a.name)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_busy_worker_is_refused_unless_asked_for(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    future = c.submit(slow, 1, 0.3, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b) -> None:
+    future = await running(c, a, 1, 0.3)
 
     assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, a.name)
     assert [(wire.DRAINING, "")] == await retire(s, a.name, **BUSY)
@@ -117,30 +194,12 @@ async def test_a_busy_worker_is_refused_unless_asked_for(c: Any, s: Any, a: Any,
     assert [1] == RUNS
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_task_that_only_this_worker_may_run_runs_here(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    """Also when it has not started: a worker that knows it closes would never start it."""
-    install(s)
-    futures = [c.submit(slow, i, 0.2, workers=[a.address], pure=False) for i in range(3)]
-    await until(lambda: len(s.workers[a.address].processing) == 3)
-
-    await until_state(s, a.name, wire.DRAINED, **BUSY)
-
-    assert all(future.done() for future in futures)
-    assert sorted(RUNS) == [0, 1, 2]
-    assert not b.state.executed_count
-
-
 @gen_cluster(
     client=True,
     nthreads=[("127.0.0.1", 1, {"resources": {"GPU": 9}})] * 2 + [("127.0.0.1", 1)],
     config={"distributed.scheduler.worker-saturation": "inf"},
 )
-async def test_moved_tasks_go_only_where_they_may_run(
-    c: Any, s: Any, a: Any, b: Any, plain: Any
-) -> None:
+async def test_moved_tasks_go_only_where_they_may_run(c, s, a, b, plain) -> None:
     install(s)
     futures = c.map(slow, range(8), delay_s=0.1, resources={"GPU": 1})
     await until(lambda: s.workers[a.address].processing)
@@ -152,24 +211,8 @@ async def test_moved_tasks_go_only_where_they_may_run(
     assert 0 == plain.state.executed_count
 
 
-@gen_cluster(client=True, nthreads=TWO, config={"distributed.scheduler.worker-saturation": "inf"})
-async def test_tasks_not_started_are_moved(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    futures = c.map(slow, range(20), delay_s=0.2)
-    await until(lambda: len(s.workers[a.address].processing) >= 8 and a.state.executing_count)
-
-    await retire(s, a.name, **BUSY)
-    await until(lambda: len(s.workers[a.address].processing) <= 1, timeout_s=2)
-    await until_state(s, a.name, wire.DRAINED)
-    await c.gather(futures)
-
-    assert 20 == len(RUNS)
-    assert 3 >= a.state.executed_count
-
-
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_the_last_worker_stays_while_it_is_of_use(c: Any, s: Any, a: Any) -> None:
-    install(s)
+@with_agent(1)
+async def test_the_last_worker_stays_while_it_is_of_use(c, s, a) -> None:
     future = c.submit(slow, 1, 0.2)
     await until(lambda: a.state.executing_count)
     busy = await retire(s, a.name, **BUSY)
@@ -183,11 +226,9 @@ async def test_the_last_worker_stays_while_it_is_of_use(c: Any, s: Any, a: Any) 
     assert [(wire.DRAINED, "")] == empty
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_two_retirements_do_not_rely_on_each_other(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    futures = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(futures)
+@with_agent()
+async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b) -> None:
+    futures = await holding(c, a, 4)
     await c.replicate(futures, n=2)
     await until(lambda: len(s.workers[b.address].has_what) == 4)
 
@@ -201,13 +242,9 @@ async def test_two_retirements_do_not_rely_on_each_other(c: Any, s: Any, a: Any,
     assert 4 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_copies_on_two_leaving_workers_are_moved_to_the_third(
-    c: Any, s: Any, a: Any, b: Any, third: Any
-) -> None:
-    install(s)
-    futures = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(futures)
+@with_agent(3)
+async def test_copies_on_two_leaving_workers_are_moved_to_the_third(c, s, a, b, third) -> None:
+    futures = await holding(c, a, 4)
     await c.replicate(futures, workers=[a.address, b.address])
     await until(lambda: len(s.workers[b.address].has_what) == 4)
 
@@ -218,12 +255,10 @@ async def test_copies_on_two_leaving_workers_are_moved_to_the_third(
     assert 4 == len(s.workers[third.address].has_what)
 
 
-@gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_no_recipient_while_moving_brings_it_back(c: Any, s: Any, a: Any, b: Any) -> None:
+@with_agent(config=QUIET)
+async def test_no_recipient_while_moving_brings_it_back(c, s, a, b) -> None:
     """The other worker pauses after the retirement has begun."""
-    install(s)
-    future = c.submit(slow, 1, 0.3, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+    future = await running(c, a, 1, 0.3)
     await retire(s, a.name, **BUSY)
 
     b.status = Status.paused
@@ -237,13 +272,10 @@ async def test_no_recipient_while_moving_brings_it_back(c: Any, s: Any, a: Any, 
 
 
 @gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(c, s, a, b) -> None:
     """A worker whose process was about to end was refused for one of long ago, and lost all."""
     agent = install(s)
-    future = c.submit(slow, 1, 0.5, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+    future = await running(c, a, 1, 0.5)
     await retire(s, a.name, **BUSY)
     b.status = Status.paused
     await until(lambda: not agent.drains.ongoing)  # nobody has asked why
@@ -256,11 +288,9 @@ async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
     assert [1] == RUNS
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_cancel_brings_a_worker_back(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    futures = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(futures)
+@with_agent()
+async def test_cancel_brings_a_worker_back(c, s, a, b) -> None:
+    _results = await holding(c, a, 4)
     await until_state(s, a.name, wire.DRAINED)
     await until(lambda: a.status == Status.closing_gracefully)
 
@@ -273,25 +303,8 @@ async def test_cancel_brings_a_worker_back(c: Any, s: Any, a: Any, b: Any) -> No
     assert await c.submit(slow, "again", 0, workers=[a.address])
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_cancel_while_draining_lets_it_work_on(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    future = c.submit(slow, 1, 0.3, workers=[a.address])
-    await until(lambda: a.state.executing_count)
-    await retire(s, a.name, **BUSY)
-
-    await ask(s, wire.CANCEL, names=[str(a.name)])
-
-    assert Status.running == s.workers[a.address].status
-    assert s.workers[a.address] in s.running
-    assert await c.submit(slow, 2, 0, workers=[a.address])
-    await future
-    assert [1, 2] == sorted(RUNS)
-
-
-@gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_cancel_leaves_a_paused_worker_paused(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(config=QUIET)
+async def test_cancel_leaves_a_paused_worker_paused(c, s, a, b) -> None:
     a.status = Status.paused
     await until(lambda: s.workers[a.address].status == Status.paused)
     await retire(s, a.name)
@@ -305,50 +318,29 @@ async def test_cancel_leaves_a_paused_worker_paused(c: Any, s: Any, a: Any, b: A
     assert Status.paused == s.workers[a.address].status
 
 
-@gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_a_memory_monitor_cannot_bring_a_worker_back(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    future = c.submit(slow, 1, 0.5, workers=[a.address])
-    await until(lambda: a.state.executing_count)
-    await retire(s, a.name, **BUSY)
-
-    for status in (Status.paused, Status.running):
-        a.status = status
-        await until_heard(s, a)
-
-    assert Status.closing_gracefully == s.workers[a.address].status
-    await future
-
-
 @pytest.mark.parametrize("on_timeout", ["Abort", "Force"])
-def test_deadline(on_timeout: str) -> None:
-    @gen_cluster(client=True, nthreads=TWO)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        install(s)
-        kept = c.submit(slow, "kept", 0, workers=[a.address])
-        await kept
-        future = c.submit(slow, "long", 1.0, workers=[a.address])
-        await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_deadline(c, s, a, b, on_timeout) -> None:
+    kept = c.submit(slow, "kept", 0, workers=[a.address])
+    await kept
+    future = await running(c, a, "long", 1.0)
 
-        await retire(s, a.name, deadline_ms=150, on_timeout=on_timeout, **BUSY)
-        if on_timeout == "Abort":
-            outcome = await until_state(s, a.name, wire.ACTIVE)
-            assert wire.V_TIMEOUT == outcome["veto"]
-            assert Status.running == s.workers[a.address].status
-            await future
-        else:
-            await until_state(s, a.name, wire.DRAINED)
-            (row,) = (await ask(s, wire.OBSERVE))["retirements"]
-            assert (wire.DRAINED, True) == (row["state"], row["forced"])
-            assert s.workers[a.address].processing
-            assert kept.key in {getattr(k, "key", k) for k in s.workers[b.address].has_what}
-
-    run()
+    await retire(s, a.name, deadline_ms=150, on_timeout=on_timeout, **BUSY)
+    if on_timeout == "Abort":
+        outcome = await until_state(s, a.name, wire.ACTIVE)
+        assert wire.V_TIMEOUT == outcome["veto"]
+        assert Status.running == s.workers[a.address].status
+        await future
+    else:
+        await until_state(s, a.name, wire.DRAINED)
+        (row,) = (await ask(s, wire.OBSERVE))["retirements"]
+        assert (wire.DRAINED, True) == (row["state"], row["forced"])
+        assert s.workers[a.address].processing
+        assert kept.key in {getattr(k, "key", k) for k in s.workers[b.address].has_what}
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_retirement_nobody_asks_about_is_cancelled(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_a_retirement_nobody_asks_about_is_cancelled(c, s, a, b) -> None:
     await ask(s, wire.CONFIGURE, lease_ms=800)
     await retire(s, a.name)
 
@@ -362,11 +354,9 @@ async def test_a_retirement_nobody_asks_about_is_cancelled(c: Any, s: Any, a: An
     assert not (await ask(s, wire.OBSERVE))["retirements"]
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_retiring_twice_is_the_same_retirement(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    future = c.submit(slow, 1, 0.3, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_retiring_twice_is_the_same_retirement(c, s, a, b) -> None:
+    future = await running(c, a, 1, 0.3)
 
     first = await retire(s, a.name, deadline_ms=60_000, **BUSY)
     second = await retire(s, a.name, deadline_ms=1, reason="another")
@@ -379,10 +369,9 @@ async def test_retiring_twice_is_the_same_retirement(c: Any, s: Any, a: Any, b: 
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_dies_while_draining_is_gone(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_worker_that_dies_while_draining_is_gone(c, s, a, b) -> None:
     agent = install(s)
-    future = c.submit(slow, 1, 0.3, workers=[a.address], allow_other_workers=True)
-    await until(lambda: a.state.executing_count)
+    future = await running(c, a, 1, 0.3, allow_other_workers=True)
     await retire(s, a.name, **BUSY)
 
     await a.close()
@@ -398,9 +387,8 @@ class Counter:
         return 1
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_with_actors_is_refused(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_a_worker_with_actors_is_refused(c, s, a, b) -> None:
     actor = await c.submit(Counter, actor=True, workers=[a.address])
 
     assert [(wire.ACTIVE, wire.V_ACTORS)] == await retire(s, a.name)
@@ -408,11 +396,9 @@ async def test_a_worker_with_actors_is_refused(c: Any, s: Any, a: Any, b: Any) -
     assert 1 == await actor.one()
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_pinned_worker_is_refused(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    pin = {"source": wire.MANUAL, "owner": "operator", "reason": "debugging", "ttl_ms": 60_000}
-    await ask(s, wire.PIN, names=[str(a.name)], **pin)
+@with_agent()
+async def test_a_pinned_worker_is_refused(c, s, a, b) -> None:
+    await pin(s, a)
 
     answer = await ask(s, wire.RETIRE, names=[str(a.name)])
 
@@ -421,28 +407,24 @@ async def test_a_pinned_worker_is_refused(c: Any, s: Any, a: Any, b: Any) -> Non
             "name": str(a.name),
             "state": wire.ACTIVE,
             "veto": wire.V_PINNED,
-            "message": "pinned by manual operator (debugging) for 60 s more",
+            "message": "pinned by manual operator (test) for 60 s more",
         }
     ] == list(answer["outcomes"])
     assert [b.address] == s.workers_to_close(n=2)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_pinned_while_drained_comes_back(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_a_worker_pinned_while_drained_comes_back(c, s, a, b) -> None:
     await retire(s, a.name)
 
-    await ask(s, wire.PIN, names=[str(a.name)], source=wire.CLIENT, owner="Client-1", ttl_ms=60_000)
+    await pin(s, a, source=wire.CLIENT)
 
     await until(lambda: s.workers[a.address].status == Status.running)
     assert [(wire.ACTIVE, wire.V_PINNED)] == await retire(s, a.name)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_new_results_on_a_drained_worker_are_moved_before_it_is_drained_again(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_new_results_on_a_drained_worker_are_moved_first(c, s, a, b) -> None:
     await retire(s, a.name)
     # As a client that scatters directly does; the scheduler itself asks workers in service only.
     a.update_data({"x": b"data"})
@@ -454,37 +436,13 @@ async def test_new_results_on_a_drained_worker_are_moved_before_it_is_drained_ag
     assert "x" in b.data
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_long_running_task_is_waited_for(c: Any, s: Any, a: Any, b: Any) -> None:
-    from distributed import secede
-
-    def seceding() -> int:
-        secede()
-        slow("seceded", 0.4)
-        return 1
-
-    install(s)
-    future = c.submit(seceding, workers=[a.address])
-    await until(lambda: s.workers[a.address].long_running)
-
-    assert [(wire.DRAINING, "")] == await retire(s, a.name, **BUSY)
-    await until_state(s, a.name, wire.DRAINED)
-
-    assert future.done()
-    assert ["seceded"] == RUNS
-
-
-@gen_cluster(client=True, nthreads=[])
-async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answers(
-    c: Any, s: Any
-) -> None:
-    install(s)
+@with_agent(0)
+async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answers(c, s) -> None:
     workers = [await Worker(s.address, name=name, nthreads=1) for name in (7, "7", "other")]
     try:
         number = workers[0]
         await until(lambda: 3 == len(s.running))
-        future = c.submit(slow, 1, 0.3, workers=[number.address])
-        await until(lambda: number.state.executing_count)
+        future = await running(c, number, 1, 0.3)
 
         assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, "7")
         assert [(wire.DRAINING, "")] == await retire(s, "7", **BUSY)
@@ -496,9 +454,8 @@ async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answe
         await asyncio.gather(*(w.close(executor_wait=False) for w in workers))
 
 
-@gen_cluster(client=True, nthreads=[])
-async def test_workers_whose_names_are_numbers_and_an_unknown_name(c: Any, s: Any) -> None:
-    install(s)
+@with_agent(0)
+async def test_workers_whose_names_are_numbers_and_an_unknown_name(c, s) -> None:
     async with Worker(s.address, name=7, nthreads=1), Worker(s.address, name="x", nthreads=1):
         assert [(wire.DRAINED, ""), (wire.DRAINED, ""), ("gone", "")] == await retire(
             s, "7", "x", "y"
@@ -517,7 +474,7 @@ async def _cordoned(c: Any, s: Any, *workers: Any, runs: int = 4) -> list[Any]:
     await wait(futures)
     await limit(s, workers, runs, exact=True)
     await until(lambda: not s.running)
-    assert {w.address for w in workers} == set(await stopped(s))
+    assert {w.address for w in workers} == set(await cordoned(s))
     return futures
 
 
@@ -526,16 +483,14 @@ def _held(s: Any, w: Any) -> set[Any]:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_where_all_are_cordoned_they_take_copies_of_each_other(
-    c: Any, s: Any, a: Any, b: Any, d: Any
-) -> None:
+async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b, d) -> None:
     """On 0.1.0 the first one was refused: nobody could take its results."""
     futures = await _cordoned(c, s, a, b, d)
 
     await until_state(s, a.name, wire.DRAINED)
     assert {f.key for f in futures} == _held(s, b) | _held(s, d)
     assert not _held(s, a)
-    assert {b.address, d.address} == set(await stopped(s))
+    assert {b.address, d.address} == set(await cordoned(s))
     await a.close()
 
     async with Worker(s.address, nthreads=1) as new:
@@ -550,9 +505,7 @@ async def test_where_all_are_cordoned_they_take_copies_of_each_other(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_cordoned_worker_whose_process_ends_leaves_its_results_to_others(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s, a, b) -> None:
     futures = await _cordoned(c, s, a, b)
 
     await until_left(s, a.name)
@@ -567,9 +520,7 @@ async def test_a_cordoned_worker_whose_process_ends_leaves_its_results_to_others
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_two_that_drain_at_once_never_rely_on_each_other(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b) -> None:
     futures = await _cordoned(c, s, a, b)
 
     first, second = await retire(s, a.name, b.name)
@@ -577,7 +528,7 @@ async def test_two_that_drain_at_once_never_rely_on_each_other(
     assert (wire.ACTIVE, wire.V_NO_RECIPIENT) == second
     await until_state(s, a.name, wire.DRAINED)
     assert [(wire.ACTIVE, wire.V_NO_RECIPIENT)] == await retire(s, b.name)
-    assert {b.address} == set(await stopped(s)), "it is cordoned still"
+    assert {b.address} == set(await cordoned(s)), "it is cordoned still"
     await a.close()
 
     assert 8 == len(await c.gather(futures))
@@ -585,13 +536,11 @@ async def test_two_that_drain_at_once_never_rely_on_each_other(
 
 
 @gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_a_cordoned_worker_that_is_paused_takes_nothing(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b) -> None:
     futures = await _cordoned(c, s, a, b)
     agent = s.plugins["dask-adaptive"].agent
     b.status = Status.paused
-    await until(lambda: agent.gate_of(b.address).reported == Status.paused)
+    await until(lambda: agent.cordons.gates.get(b.address).reported == Status.paused)
 
     assert [(wire.ACTIVE, wire.V_NO_RECIPIENT)] == await retire(s, a.name)
     b.status = Status.running
@@ -612,26 +561,23 @@ STAGED = {
 }
 
 
-@gen_cluster(client=True, nthreads=TWO, config=STAGED)
-async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent(config=STAGED)
+async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(c, s, a, b) -> None:
     futures = [c.submit(SlowToSend, workers=[a.address], pure=False) for _ in range(10)]
     await wait(futures)
     assert [(wire.DRAINING, "")] == await retire(s, a.name)
     futures.append(c.submit(int))
     await wait(futures)
     await limit(s, [b], 1, exact=True)
-    assert [b.address] == list(await stopped(s))
+    assert [b.address] == list(await cordoned(s))
 
     await until_state(s, a.name, wire.DRAINED)
     assert {future.key for future in futures} == _held(s, b)
 
 
 @gen_cluster(client=True, nthreads=TWO, config=STAGED)
-async def test_the_memory_manager_does_not_take_back_what_a_cordoned_worker_has_fetched(
-    c: Any, s: Any, a: Any, b: Any
+async def test_the_memory_manager_does_not_take_back_what_a_cordoned_one_fetched(
+    c, s, a, b
 ) -> None:
     """Of two workers out of service `ReduceReplicas` drops the copy of the fuller one."""
     agent = install(s)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,23 +18,13 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.agent import Agent
-from dask_adaptive_agent.drain import Phase
-from dask_adaptive_agent.plugin import AdaptivePlugin
+from dask_adaptive_agent.drain.drain import Phase
+from dask_adaptive_agent.loading.attach import install
+from support.agent_deadlines import Clock
 from support.agent_quota import limit
-from support.agent_work import ask, leave, slow, until
+from support.agent_work import ask, leave, nobody_fetches_from, slow, until
 
 TWO = [("127.0.0.1", 1)] * 2
-
-
-class Clock:
-    """Time that can leap."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def __call__(self) -> float:
-        return monotonic() + self.ahead_s
 
 
 class Scene:
@@ -44,9 +33,7 @@ class Scene:
     def __init__(self, c: Any, s: Any, a: Any, b: Any) -> None:
         self.c, self.s, self.a, self.b = c, s, a, b
         self.clock = Clock()
-        plugin = AdaptivePlugin(Agent(s, self.clock))
-        plugin.install()
-        self.agent = plugin.agent
+        self.agent = install(s, self.clock)
         self.futures: list[Any] = []
         self.network_is_back = asyncio.Event()
 
@@ -63,15 +50,8 @@ class Scene:
         self.futures.append(self.c.submit(slow, "task", 1.0, **where))
         await until(lambda: self.a.state.executing_count)
 
-    def nobody_fetches(self) -> None:
-        """The network is slow."""
-        stock = self.a.handlers["get_data"]
-
-        async def hangs(comm: Any, **request: Any) -> Any:
-            await self.network_is_back.wait()
-            return await stock(comm, **request)
-
-        self.a.handlers["get_data"] = hangs
+    async def nobody_fetches(self) -> None:
+        self.network_is_back = nobody_fetches_from(self.a)
 
     async def out_of_service(self) -> None:
         self.s.handle_worker_status_change(Status.paused, self.b.address, "test")
@@ -81,69 +61,20 @@ class Scene:
         return self.agent.drains.ongoing.get(self.a.address)
 
 
-async def retires(scene: Scene, **request: Any) -> None:
-    await ask(scene.s, wire.RETIRE, names=[str(scene.a.name)], busy_ok=True, **request)
+Step = Callable[[Scene], Awaitable[None]]
 
-
-async def retirement_waiting(scene: Scene) -> None:
-    await scene.runs_a_task()
-    await retires(scene)
-
-
-async def retirement_moving(scene: Scene) -> None:
-    await scene.holds_data()
-    scene.nobody_fetches()
-    await retires(scene)
-
-
-async def retirement_drained(scene: Scene) -> None:
-    await scene.holds_data()
-    await retires(scene)
-
-
-async def departure_staying(scene: Scene, **request: Any) -> None:
-    await scene.out_of_service()
-    await scene.holds_data()
-    await leave(scene.s, scene.a.name, **request)
-
-
-async def departure_waiting(scene: Scene, **request: Any) -> None:
-    await scene.holds_data()
-    await scene.runs_a_task()
-    await leave(scene.s, scene.a.name, **request)
-
-
-async def departure_moving(scene: Scene, **request: Any) -> None:
-    await scene.holds_data()
-    scene.nobody_fetches()
-    await leave(scene.s, scene.a.name, **request)
-
-
-async def departure_closing(scene: Scene, **request: Any) -> None:
-    await scene.holds_data()
-    await scene.runs_a_task()
-    await leave(scene.s, scene.a.name, left_ms=60_000, **request)
-    scene.clock.ahead_s += 55
-
-
-async def departure_drained(scene: Scene, **request: Any) -> None:
-    await scene.holds_data()
-    await leave(scene.s, scene.a.name, **request)
-
-
-Way = Callable[..., Awaitable[None]]
-
-RETIREMENTS: dict[Phase, Way] = {
-    Phase.WAITING: retirement_waiting,
-    Phase.MOVING: retirement_moving,
-    Phase.DRAINED: retirement_drained,
+#: What happens before a worker is asked to retire, or its end is told, so that it gets there.
+RETIREMENTS: dict[Phase, tuple[Step, ...]] = {
+    Phase.WAITING: (Scene.runs_a_task,),
+    Phase.MOVING: (Scene.holds_data, Scene.nobody_fetches),
+    Phase.DRAINED: (Scene.holds_data,),
 }
-DEPARTURES: dict[Phase, Way] = {
-    Phase.STAYING: departure_staying,
-    Phase.WAITING: departure_waiting,
-    Phase.MOVING: departure_moving,
-    Phase.CLOSING: departure_closing,
-    Phase.DRAINED: departure_drained,
+TERMINATIONS: dict[Phase, tuple[Step, ...]] = {
+    Phase.STAYING: (Scene.out_of_service, Scene.holds_data),
+    Phase.WAITING: (Scene.holds_data, Scene.runs_a_task),
+    Phase.MOVING: (Scene.holds_data, Scene.nobody_fetches),
+    Phase.CLOSING: (Scene.holds_data, Scene.runs_a_task),
+    Phase.DRAINED: (Scene.holds_data,),
 }
 #: Only what is sure to end comes to its last minutes, and it cannot be called back.
 CERTAIN_ONLY = {Phase.CLOSING}
@@ -151,19 +82,21 @@ UNCERTAIN_ONLY = {Phase.STAYING}
 
 
 def steps() -> list[Any]:
-    """Every phase and certainty there is, each with the way to it."""
-    every: list[Any] = []
-    for phase in RETIREMENTS:
-        every.append(pytest.param(phase, RETIREMENTS[phase], None, id=f"retirement-{phase.name}"))
-    for step in Phase:
+    """Every phase and certainty there is, each with what leads to it."""
+    every: list[Any] = [
+        pytest.param(phase, before, None, id=f"retirement-{phase.name}")
+        for phase, before in RETIREMENTS.items()
+    ]
+    for phase in Phase:
         for ending in (True, False):
-            if step in (UNCERTAIN_ONLY if ending else CERTAIN_ONLY):
-                continue
-            sure = "sure" if ending else "unsure"
-            every.append(
-                pytest.param(step, DEPARTURES[step], ending, id=f"departure-{step.name}-{sure}")
-            )
+            if phase not in (UNCERTAIN_ONLY if ending else CERTAIN_ONLY):
+                name = f"termination-{phase.name}-{'sure' if ending else 'unsure'}"
+                every.append(pytest.param(phase, TERMINATIONS[phase], ending, id=name))
     return every
+
+
+async def retires(scene: Scene) -> None:
+    await ask(scene.s, wire.RETIRE, names=[str(scene.a.name)], busy_ok=True)
 
 
 async def worker_is_killed(scene: Scene) -> None:
@@ -194,50 +127,50 @@ FAULTS = [worker_is_killed, it_is_cancelled, nobody_asks, everything_fails, sche
 
 def tasks_of_ours() -> list[str]:
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith(("Drain", "Stops"))]
+    return [name for name in names if name.startswith(("Drain", "Cordons"))]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-@pytest.mark.parametrize(("phase", "way", "ending"), steps())
-def test_nothing_is_stuck(phase: Any, way: Way, ending: bool | None, fault: Way) -> None:
-    @gen_cluster(client=True, nthreads=TWO, timeout=60)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        scene = Scene(c, s, a, b)
-        await way(scene, **({} if ending is None else {"ending": ending}))
-        going = scene.drain
-        await until(lambda: going.phase is phase)
+@pytest.mark.parametrize(("phase", "before", "ending"), steps())
+@gen_cluster(client=True, nthreads=TWO, timeout=60)
+async def test_nothing_is_stuck(c, s, a, b, phase, before, ending, fault) -> None:
+    scene = Scene(c, s, a, b)
+    for step in before:
+        await step(scene)
+    await (retires(scene) if ending is None else leave(s, a.name, ending=ending))
+    scene.clock.ahead_s += 55 if phase is Phase.CLOSING else 0
+    going = scene.drain
+    await until(lambda: going.phase is phase)
 
-        await fault(scene)
+    await fault(scene)
 
-        stays_gone = bool(ending) and fault in (it_is_cancelled, nobody_asks)
-        if stays_gone:  # its process ends whatever anybody says: and so it does
-            await asyncio.sleep(0.2)
-            assert scene.drain is going
-            await worker_is_killed(scene)
-        await until(lambda: not scene.agent.drains.ongoing)
-        await until(lambda: not tasks_of_ours())
-        if fault is not scheduler_is_closed:
-            await nothing_is_left(scene, is_killed=stays_gone or fault is worker_is_killed)
-        gc.collect()
-
-    run()
+    stays_gone = bool(ending) and fault in (it_is_cancelled, nobody_asks)
+    if stays_gone:  # its process ends whatever anybody says: and so it does
+        await asyncio.sleep(0.2)
+        assert scene.drain is going
+        await worker_is_killed(scene)
+    await until(lambda: not scene.agent.drains.ongoing)
+    await until(lambda: not tasks_of_ours())
+    if fault is not scheduler_is_closed:
+        await nothing_is_left(scene, is_killed=stays_gone or fault is worker_is_killed)
+    gc.collect()
 
 
-async def is_stopped(scene: Scene) -> None:
+async def is_cordoned(scene: Scene) -> None:
     await limit(scene.s, [scene.a], 3, exact=True)
     await scene.holds_data()
     await until(lambda: scene.agent.cordons.ongoing)
 
 
-async def is_stopped_and_retired(scene: Scene) -> None:
-    await is_stopped(scene)
-    scene.nobody_fetches()
+async def is_cordoned_and_retired(scene: Scene) -> None:
+    await is_cordoned(scene)
+    await scene.nobody_fetches()
     await retires(scene)
 
 
-async def is_stopped_and_leaves(scene: Scene) -> None:
-    await is_stopped(scene)
+async def is_cordoned_and_leaves(scene: Scene) -> None:
+    await is_cordoned(scene)
     await leave(scene.s, scene.a.name, ending=False)
 
 
@@ -246,33 +179,30 @@ async def its_limit_is_lifted(scene: Scene) -> None:
     await it_is_cancelled(scene)
 
 
-WAYS = [is_stopped, is_stopped_and_retired, is_stopped_and_leaves]
+WAYS = [is_cordoned, is_cordoned_and_retired, is_cordoned_and_leaves]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", [its_limit_is_lifted, *FAULTS], ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_of_a_stop_nothing_is_left(way: Way, fault: Way) -> None:
-    @gen_cluster(client=True, nthreads=TWO, timeout=60)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        scene = Scene(c, s, a, b)
-        await way(scene)
+@gen_cluster(client=True, nthreads=TWO, timeout=60)
+async def test_of_a_cordon_nothing_is_left(c, s, a, b, way, fault) -> None:
+    scene = Scene(c, s, a, b)
+    await way(scene)
+    assert s.workers[a.address] not in s.running
+
+    await fault(scene)
+
+    if fault is it_is_cancelled:  # it is at its limit still
+        await until(lambda: scene.agent.cordons.ongoing)
         assert s.workers[a.address] not in s.running
-
-        await fault(scene)
-
-        if fault is it_is_cancelled:  # it is at its limit still
-            await until(lambda: scene.agent.cordons.ongoing)
-            assert s.workers[a.address] not in s.running
-            await its_limit_is_lifted(scene)
-        await until(lambda: not scene.agent.leaving())
-        await until(lambda: not tasks_of_ours())
-        assert not scene.agent.cordons.ongoing
-        if fault is not scheduler_is_closed:
-            await nothing_is_left(scene, is_killed=fault is worker_is_killed)
-        gc.collect()
-
-    run()
+        await its_limit_is_lifted(scene)
+    await until(lambda: not scene.agent.out_of_service())
+    await until(lambda: not tasks_of_ours())
+    assert not scene.agent.cordons.ongoing
+    if fault is not scheduler_is_closed:
+        await nothing_is_left(scene, is_killed=fault is worker_is_killed)
+    gc.collect()
 
 
 async def nothing_is_left(scene: Scene, *, is_killed: bool) -> None:
@@ -285,7 +215,7 @@ async def nothing_is_left(scene: Scene, *, is_killed: bool) -> None:
     if not is_killed:
         await until(lambda: scene.a.status == Status.running)
         await until(lambda: s.workers[scene.a.address] in s.running)
-    assert not scene.agent.pins.names()
+    assert not scene.agent.pins.leases.names()
     # And work goes on, with nothing lost that a worker in service holds.
     scene.network_is_back.set()
     s.handle_worker_status_change(Status.running, scene.b.address, "test")
@@ -294,7 +224,7 @@ async def nothing_is_left(scene: Scene, *, is_killed: bool) -> None:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_a_recipient_that_hangs_is_replaced(c: Any, s: Any, a: Any, b: Any, d: Any) -> None:
+async def test_a_recipient_that_hangs_is_replaced(c, s, a, b, d) -> None:
     scene = Scene(c, s, a, b)
     where = {"workers": [a.address], "pure": False}
     results = [c.submit(slow, i, 0, **where) for i in range(8)]

@@ -18,7 +18,7 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
 from support.agent_work import ask
 from support.fire import EVERYTHING, HARMLESS, RESTARTS_SHUFFLES, Fire, Graph, nothing_breaks
 
@@ -61,7 +61,7 @@ def known(record: logging.LogRecord) -> bool:
 )
 def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
     @gen_cluster(client=True, nthreads=[], timeout=150, config=CONFIG)
-    async def run(c: Any, s: Any) -> None:
+    async def run(c, s) -> None:
         dice = random.Random(f"harmless {seed}")
         agent = install(s)
         await ask(s, wire.CONFIGURE, tally=True)
@@ -90,7 +90,7 @@ def burn_everything(seed: str, seconds: float) -> str:
     said: list[str] = []
 
     @gen_cluster(client=True, nthreads=[], timeout=seconds + 240, config=CONFIG)
-    async def run(c: Any, s: Any) -> None:
+    async def run(c, s) -> None:
         end = time.monotonic() + seconds
         dice = random.Random(seed)
         agent = install(s)

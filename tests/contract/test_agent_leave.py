@@ -5,28 +5,33 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import dask
 import pytest
 from distributed import Worker, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import copying, drain, wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.service import data_copier
+from support.agent_cluster import with_agent
 from support.agent_work import (
     RUNS,
     ask,
+    holding,
     leave,
     nobody_fetches_from,
+    pin,
     retire,
+    running,
     slow,
+    slow_block,
+    unpin,
     until,
-    until_heard,
     until_left,
-    until_state,
 )
 
 TWO = [("127.0.0.1", 1)] * 2
-PIN = {"source": wire.MANUAL, "owner": "operator", "reason": "test", "ttl_ms": 60_000}
 INFINITE = {"distributed.scheduler.worker-saturation": "inf"}
 
 
@@ -38,32 +43,10 @@ def notes(agent: Any) -> list[tuple[str, str]]:
     return [(row["kind"], row["message"]) for row in agent.notes.since(0)]
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_a_busy_worker_leaves_and_nothing_is_redone(
-    c: Any, s: Any, a: Any, b: Any, d: Any
-) -> None:
-    agent = install(s)
-    futures = c.map(slow, range(60), delay_s=0.05)
-    await until(lambda: len(RUNS) > 12)
-
-    await until_left(s, a.name)
-    await a.close()
-    await c.gather(futures)
-
-    assert 60 == len(RUNS)
-    ((kind, message),) = notes(agent)
-    assert wire.N_WORKER_LEFT == kind
-    assert "handed over" in message
-    assert not agent.drains.ongoing
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_data_goes_first_while_tasks_still_run(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    results = c.map(slow, range(8), delay_s=0, workers=[a.address])
-    await wait(results)
-    running = c.submit(slow, "running", 1.0, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_data_goes_first_while_tasks_still_run(c, s, a, b) -> None:
+    results = await holding(c, a, 8)
+    task = await running(c, a, "running", 1.0)
 
     assert [wire.DRAINING] == await leave(s, a.name)
     await until(lambda: all(kept(f.key, b) for f in results), timeout_s=0.8)
@@ -71,104 +54,24 @@ async def test_data_goes_first_while_tasks_still_run(c: Any, s: Any, a: Any, b: 
     assert a.state.executing_count
     assert Status.running == a.status  # the worker itself is not told yet
     await until_left(s, a.name)
-    assert kept(running.key, b)  # and so does what comes later
+    assert kept(task.key, b)  # and so does what comes later
     await a.close()
-    await c.gather([*results, running])
+    await c.gather([*results, task])
     assert 9 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO, config=INFINITE)
-async def test_tasks_not_started_go_elsewhere_and_new_ones_never_come(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    futures = c.map(slow, range(20), delay_s=0.1)
-    await until(lambda: len(s.workers[a.address].processing) >= 8 and a.state.executing_count)
-
-    await leave(s, a.name)
-    await until(lambda: len(s.workers[a.address].processing) <= 1, timeout_s=2)
-    more = c.map(slow, range(20, 30), delay_s=0)
-    await c.gather([*futures, *more])
-
-    assert 30 == len(RUNS)
-    assert 3 >= a.state.executed_count
-    await until_left(s, a.name)
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_long_running_task_is_waited_for(c: Any, s: Any, a: Any, b: Any) -> None:
-    from distributed import secede
-
-    def seceding() -> int:
-        secede()
-        slow("seceded", 0.4)
-        return 1
-
-    install(s)
-    future = c.submit(seceding, workers=[a.address])
-    await until(lambda: s.workers[a.address].long_running)
-
-    assert [wire.DRAINING] == await leave(s, a.name)
-    await until_left(s, a.name)
-
-    assert future.done()
-    assert ["seceded"] == RUNS
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_what_only_this_worker_may_run_runs_here_while_it_leaves(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    """Such are the outputs of shuffles: without it they would be unrunnable for ever."""
-    install(s)
-    running = c.submit(slow, "running", 0.4, workers=[a.address])
-    await until(lambda: a.state.executing_count)
-    await leave(s, a.name)
-
-    bound = [c.submit(slow, i, 0.01, workers=[a.address], pure=False) for i in range(5)]
-    free = c.map(slow, range(10, 15), delay_s=0.01)
-    await c.gather([*bound, *free, running])
-
-    assert 6 == a.state.executed_count
-    assert 5 == b.state.executed_count
-    await until_left(s, a.name)
-    assert not s.unrunnable
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_what_only_this_worker_may_run_runs_here_while_it_is_retired(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    running = c.submit(slow, "running", 0.4, workers=[a.address])
-    await until(lambda: a.state.executing_count)
-    await retire(s, a.name, busy_ok=True)
-
-    bound = [c.submit(slow, i, 0.01, workers=[a.address], pure=False) for i in range(5)]
-    await c.gather([*bound, running])
-    await until_state(s, a.name, wire.DRAINED)
-    late = c.submit(slow, "late", 0.01, workers=[a.address])
-    await late
-
-    assert 7 == a.state.executed_count
-    await until_state(s, a.name, wire.DRAINED)
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_pin_is_waited_for_and_a_drained_worker_stays_drained(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
+@with_agent()
+async def test_a_pin_is_waited_for_and_a_drained_worker_stays_drained(c, s, a, b) -> None:
+    await pin(s, a)
     assert [wire.DRAINING] == await leave(s, a.name)
     await asyncio.sleep(0.3)
     (row,) = (await ask(s, wire.LEAVE, names=[str(a.name)]))["outcomes"]
     assert wire.DRAINING == row["state"]
     assert "manual operator (test)" in row["message"]
 
-    await ask(s, wire.UNPIN, names=[str(a.name)], source=wire.MANUAL, owner="operator")
+    await unpin(s)
     await until_left(s, a.name)
-    await ask(s, wire.PIN, names=[str(a.name), a.address], **PIN)
+    await pin(s, a, a.address)
     await asyncio.sleep(0.2)
 
     assert [wire.DRAINED] == await leave(s, a.name)
@@ -176,13 +79,10 @@ async def test_a_pin_is_waited_for_and_a_drained_worker_stays_drained(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(c, s, a, b) -> None:
     agent = install(s)
     await ask(s, wire.CONFIGURE, tally=True)
-    results = c.map(slow, range(8), delay_s=0, workers=[a.address])
-    await wait(results)
+    results = await holding(c, a, 8)
     long = c.submit(slow, "long", 8, key="long", workers=[a.address], allow_other_workers=True)
     await until(lambda: a.state.executing_count)
 
@@ -203,59 +103,52 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
 
 
 @pytest.mark.parametrize("end", ["is killed", "its time is up", "is released", "asks others"])
-def test_who_was_asked_for_copies_survives_that_they_are_computed_again(
-    end: str, monkeypatch: pytest.MonkeyPatch
+@with_agent(
+    3,
+    config={
+        "distributed.worker.memory.pause": False,
+        "distributed.scheduler.active-memory-manager.start": False,
+    },
+)
+async def test_recipients_survive_that_copies_are_computed_again(
+    c, s, a, b, d, end, monkeypatch
 ) -> None:
     """Upstream's workers close when they are told to compute what they have yet to fetch."""
     if end == "asks others":
-        monkeypatch.setattr(copying, "PATIENCE_S", 0.1)
+        monkeypatch.setattr(data_copier, "PATIENCE_S", 0.1)
+    base = c.submit(slow, "base", 0, workers=[d.address])
+    either = [a.address, b.address]
+    first = c.submit(slow, "first", 0, workers=[a.address])
+    await wait([base, first])
+    d.status = Status.paused  # b alone is asked for copies
+    await until(lambda: s.workers[d.address] not in s.running)
+    late = c.submit(slow, "late", 0.2, base, workers=[a.address], key="late")
+    await until(lambda: a.state.executing_count)
+    for future in (first, late):
+        s.tasks[future.key].worker_restrictions = set(either)
+    nobody_fetches_from(a)
 
-    @gen_cluster(
-        client=True,
-        nthreads=[("127.0.0.1", 1)] * 3,
-        config={
-            "distributed.worker.memory.pause": False,
-            "distributed.scheduler.active-memory-manager.start": False,
-        },
-    )
-    async def run(c: Any, s: Any, a: Any, b: Any, d: Any) -> None:
-        install(s)
-        base = c.submit(slow, "base", 0, workers=[d.address])
-        either = [a.address, b.address]
-        first = c.submit(slow, "first", 0, workers=[a.address])
-        await wait([base, first])
-        d.status = Status.paused  # b alone is asked for copies
-        await until(lambda: s.workers[d.address] not in s.running)
-        late = c.submit(slow, "late", 0.2, base, workers=[a.address], key="late")
-        await until(lambda: a.state.executing_count)
-        for future in (first, late):
-            s.tasks[future.key].worker_restrictions = set(either)
-        nobody_fetches_from(a)
+    await leave(s, a.name, left_ms=2_000 if end == "its time is up" else 60_000)
+    await until(lambda: late.key in b.state.tasks and b.state.tasks[late.key].state == "fetch")
+    if end == "is released":
+        late.release()
+        await until(lambda: late.key not in s.tasks)
+        late = c.submit(slow, "late", 0, base, workers=[b.address], key="late")
+        assert b"x" * 1000 == await asyncio.wait_for(late, 20)
+    if end == "asks others":
+        d.status = Status.running
+        await until(lambda: late.key in d.state.tasks)
+    if end != "its time is up":
+        await s.remove_worker(a.address, stimulus_id="killed")
+    await until(lambda: a.address not in s.workers)
 
-        await leave(s, a.name, left_ms=2_000 if end == "its time is up" else 60_000)
-        await until(lambda: late.key in b.state.tasks and b.state.tasks[late.key].state == "fetch")
-        if end == "is released":
-            late.release()
-            await until(lambda: late.key not in s.tasks)
-            late = c.submit(slow, "late", 0, base, workers=[b.address], key="late")
-            assert b"x" * 1000 == await asyncio.wait_for(late, 20)
-        if end == "asks others":
-            d.status = Status.running
-            await until(lambda: late.key in d.state.tasks)
-        if end != "its time is up":
-            await s.remove_worker(a.address, stimulus_id="killed")
-        await until(lambda: a.address not in s.workers)
-
-        assert [b"x" * 1000] * 2 == await asyncio.wait_for(c.gather([first, late]), 20)
-        assert Status.running == b.status
-
-    run()
+    assert [b"x" * 1000] * 2 == await asyncio.wait_for(c.gather([first, late]), 20)
+    assert Status.running == b.status
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_a_replacement_takes_the_data_and_the_name(c: Any, s: Any, a: Any) -> None:
+@with_agent(1)
+async def test_a_replacement_takes_the_data_and_the_name(c, s, a) -> None:
     """The Deployment's next pod comes at once, and calls itself as the one before it."""
-    install(s)
     results = c.map(slow, range(8), delay_s=0)
     await wait(results)
 
@@ -273,7 +166,7 @@ async def test_a_replacement_takes_the_data_and_the_name(c: Any, s: Any, a: Any)
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_what_nobody_could_take_is_told(c: Any, s: Any, a: Any) -> None:
+async def test_what_nobody_could_take_is_told(c, s, a) -> None:
     agent = install(s)
     results = c.map(slow, range(8), delay_s=0)
     await wait(results)
@@ -288,7 +181,7 @@ async def test_what_nobody_could_take_is_told(c: Any, s: Any, a: Any) -> None:
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_without_work_leaves_without_a_word(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_worker_without_work_leaves_without_a_word(c, s, a, b) -> None:
     agent = install(s)
 
     assert [wire.DRAINED] == await leave(s, a.name)
@@ -301,13 +194,10 @@ async def test_a_worker_without_work_leaves_without_a_word(c: Any, s: Any, a: An
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_delayed_eviction_is_forgotten_when_nobody_asks(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_delayed_eviction_is_forgotten_when_nobody_asks(c, s, a, b) -> None:
     agent = install(s)
     await ask(s, wire.CONFIGURE, lease_ms=400)
-    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(results)
+    _results = await holding(c, a, 4)
     await until_left(s, a.name, ending=False, left_ms=60_000)
 
     async def lease_runs_out() -> None:
@@ -321,13 +211,9 @@ async def test_a_delayed_eviction_is_forgotten_when_nobody_asks(
     assert await c.submit(slow, "again", 0, workers=[a.address])
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_the_deadline_of_a_delayed_eviction_takes_nothing_back(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    future = c.submit(slow, 1, 0.6, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_the_deadline_of_a_delayed_eviction_takes_nothing_back(c, s, a, b) -> None:
+    future = await running(c, a, 1, 0.6)
     await leave(s, a.name, ending=False, left_ms=1)
     await asyncio.sleep(0.2)
     (row,) = (await ask(s, wire.OBSERVE))["departures"]
@@ -343,28 +229,9 @@ async def test_the_deadline_of_a_delayed_eviction_takes_nothing_back(
     assert [1] == RUNS
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_did_not_end_when_it_should_have_serves_again(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    agent = install(s)
-    await until_left(s, a.name, left_ms=100)
-    try:
-        drain.OVERDUE_S, usual = 0.2, drain.OVERDUE_S
-        await until(lambda: not agent.drains.ongoing)
-    finally:
-        drain.OVERDUE_S = usual
-
-    assert s.workers[a.address] in s.running
-    assert (a.name, a.address) in s.aliases.items()
-    assert await c.submit(slow, "again", 0, workers=[a.address])
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_of_several_deadlines_the_earliest_counts(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    future = c.submit(slow, 1, 0.3, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_of_several_deadlines_the_earliest_counts(c, s, a, b) -> None:
+    future = await running(c, a, 1, 0.3)
 
     for left_ms in (60_000, 30_000, 90_000):
         await leave(s, a.name, left_ms=left_ms)
@@ -376,7 +243,7 @@ async def test_of_several_deadlines_the_earliest_counts(c: Any, s: Any, a: Any, 
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_retirement_is_taken_over(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_retirement_is_taken_over(c, s, a, b) -> None:
     agent = install(s)
     assert [(wire.DRAINED, "")] == await retire(s, a.name)
 
@@ -391,12 +258,9 @@ async def test_a_retirement_is_taken_over(c: Any, s: Any, a: Any, b: Any) -> Non
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_busy_retirement_is_taken_over_and_a_delayed_eviction_cancelled(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_busy_retirement_is_taken_over_and_a_delayed_eviction_cancelled(c, s, a, b) -> None:
     agent = install(s)
-    future = c.submit(slow, 1, 0.5, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+    future = await running(c, a, 1, 0.5)
     await retire(s, a.name, busy_ok=True)
 
     assert [wire.DRAINING] == await leave(s, a.name, ending=False)
@@ -409,9 +273,8 @@ async def test_a_busy_retirement_is_taken_over_and_a_delayed_eviction_cancelled(
     await future
 
 
-@gen_cluster(client=True, nthreads=[])
-async def test_whom_a_name_and_a_host_mean(c: Any, s: Any) -> None:
-    install(s)
+@with_agent(0)
+async def test_whom_a_name_and_a_host_mean(c, s) -> None:
     async with (
         Worker(s.address, name="x-0", nthreads=1) as first,
         Worker(s.address, name="x-1", nthreads=1) as second,
@@ -440,27 +303,10 @@ async def test_whom_a_name_and_a_host_mean(c: Any, s: Any) -> None:
         assert everybody == {name for name, _ in await asked(hosts=["127.0.0.1"])}
 
 
-@gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.monitor-interval": "1h"})
-async def test_a_memory_monitor_cannot_bring_it_back(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    future = c.submit(slow, 1, 0.5, workers=[a.address])
-    await until(lambda: a.state.executing_count)
-    await leave(s, a.name)
-
-    for status in (Status.paused, Status.running):
-        a.status = status
-        await until_heard(s, a)
-
-    assert Status.closing_gracefully == s.workers[a.address].status
-    await future
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_copies_made_meanwhile_are_not_dropped_again(c: Any, s: Any, a: Any, b: Any) -> None:
+@with_agent()
+async def test_copies_made_meanwhile_are_not_dropped_again(c, s, a, b) -> None:
     """By `ReduceReplicas` of the active memory manager, while a task on the worker needs them."""
-    install(s)
-    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(results)
+    results = await holding(c, a, 4)
     task = c.submit(lambda parts: slow("task", 0.6), results, workers=[a.address])
     await until(lambda: a.state.executing_count)
     await leave(s, a.name)
@@ -479,14 +325,10 @@ async def test_copies_made_meanwhile_are_not_dropped_again(c: Any, s: Any, a: An
     assert 5 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_who_was_asked_for_copies_and_cannot_is_replaced_by_another(
-    c: Any, s: Any, a: Any, b: Any, d: Any
-) -> None:
+@with_agent(3)
+async def test_who_was_asked_for_copies_and_cannot_is_replaced_by_another(c, s, a, b, d) -> None:
     """The recipient leaves as well, after it has been asked."""
-    install(s)
-    results = c.map(slow, range(8), delay_s=0, workers=[a.address])
-    await wait(results)
+    results = await holding(c, a, 8)
 
     await asyncio.gather(leave(s, a.name), leave(s, b.name))
     await asyncio.gather(until_left(s, a.name), until_left(s, b.name))
@@ -497,11 +339,9 @@ async def test_who_was_asked_for_copies_and_cannot_is_replaced_by_another(
     assert 8 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_departure_is_explained(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    future = c.submit(slow, 1, 0.3, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_a_departure_is_explained(c, s, a, b) -> None:
+    future = await running(c, a, 1, 0.3)
     await leave(s, a.name, reason="spot")
 
     (one,) = (await ask(s, wire.EXPLAIN, names=[a.address]))["workers"]
@@ -518,9 +358,8 @@ class Counter:
         return 1
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_actors_are_waited_for(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_actors_are_waited_for(c, s, a, b) -> None:
     actor = await c.submit(Counter, actor=True, workers=[a.address])
     assert [wire.DRAINING] == await leave(s, a.name)
     assert 1 == await actor.one()
@@ -529,14 +368,10 @@ async def test_actors_are_waited_for(c: Any, s: Any, a: Any, b: Any) -> None:
     await until_left(s, a.name)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_taking_the_agent_out_brings_workers_back_by_their_names(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_taking_the_agent_out_brings_workers_back_by_their_names(c, s, a, b) -> None:
     before = dict(s.aliases)
-    future = c.submit(slow, 1, 0.5, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+    future = await running(c, a, 1, 0.5)
     await leave(s, a.name)
     async with Worker(s.address, name=a.name, nthreads=1) as replacement:
         assert replacement.address == s.aliases[a.name]
@@ -551,34 +386,26 @@ async def test_taking_the_agent_out_brings_workers_back_by_their_names(
 
 
 @pytest.mark.parametrize("shape", ["fast", "slow"])
-def test_a_shuffle_ends_before_its_participant_leaves(shape: str) -> None:
-    import dask
-
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, timeout=90)
+async def test_a_shuffle_ends_before_its_participant_leaves(c, s, a, b, d, shape) -> None:
     da = pytest.importorskip("dask.array")
-    from support.agent_work import slow_block
-
     blocks = 20 if shape == "slow" else 4
+    agent = install(s)
+    await ask(s, wire.CONFIGURE, tally=True)
+    with dask.config.set({"optimization.fuse.active": False}):
+        x = da.ones((80, 80), chunks=(80 // blocks, 80)).map_blocks(slow_block, dtype=float)
+        y = x.rechunk((80, 80 // blocks), method="p2p").map_blocks(slow_block, dtype=float)
+        future = c.compute(y.sum())
+    await until(agent.shuffles.running)
 
-    @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, timeout=90)
-    async def run(c: Any, s: Any, a: Any, b: Any, d: Any) -> None:
-        agent = install(s)
-        await ask(s, wire.CONFIGURE, tally=True)
-        with dask.config.set({"optimization.fuse.active": False}):
-            x = da.ones((80, 80), chunks=(80 // blocks, 80)).map_blocks(slow_block, dtype=float)
-            y = x.rechunk((80, 80 // blocks), method="p2p").map_blocks(slow_block, dtype=float)
-            future = c.compute(y.sum())
-        await until(agent.shuffles.running)
+    await leave(s, a.name)
+    done, drained = asyncio.ensure_future(wait(future)), until_left(s, a.name, timeout_s=60)
+    await asyncio.gather(done, drained)
+    await a.close()
 
-        await leave(s, a.name)
-        done, drained = asyncio.ensure_future(wait(future)), until_left(s, a.name, timeout_s=60)
-        await asyncio.gather(done, drained)
-        await a.close()
-
-        assert 6400 == await future
-        tally = (await ask(s, wire.OBSERVE))["tally"]
-        assert (1, 1, 0, 0) == tuple(
-            tally[k] for k in ("shuffles", "max_shuffle_run", "repeated", "interrupted")
-        )
-        assert 0 < a.state.executed_count
-
-    run()
+    assert 6400 == await future
+    tally = (await ask(s, wire.OBSERVE))["tally"]
+    assert (1, 1, 0, 0) == tuple(
+        tally[k] for k in ("shuffles", "max_shuffle_run", "repeated", "interrupted")
+    )
+    assert 0 < a.state.executed_count

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from distributed import Worker, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
+from support.agent_cluster import with_agent
 from support.agent_quota import limit
-from support.agent_work import RUNS, ask, leave, nobody_fetches_from, slow, until
+from support.agent_work import (
+    RUNS,
+    ask,
+    holding,
+    leave,
+    nobody_fetches_from,
+    pin,
+    running,
+    slow,
+    unpin,
+    until,
+)
 
 TWO = [("127.0.0.1", 1)] * 2
-PIN = {"source": wire.MANUAL, "owner": "operator", "reason": "test", "ttl_ms": 60_000}
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(
-    c: Any, s: Any, other: Any
-) -> None:
+async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other) -> None:
     """Through the worker's own request: `Worker.close_gracefully`, which asks to be retired."""
     agent = install(s)
     async with Worker(s.address, name="w", nthreads=1, lifetime="500 ms") as w:
@@ -40,28 +48,32 @@ async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_it_waits_for_tasks_and_pins_and_moves_data(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b) -> None:
+    """Contract: `Worker.close_gracefully` retires itself with a stimulus_id that names it."""
     agent = install(s)
-    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
-    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(results)
-    ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
+    await pin(s, a)
+    results = await holding(c, a, 4)
+    closing = asyncio.ensure_future(a.close_gracefully())
     await until(lambda: {f.key for f in results} <= {str(k) for k in b.data})
 
-    (row,) = (await ask(s, wire.OBSERVE))["departures"]
+    seen = await ask(s, wire.OBSERVE)
+    (row,) = seen["departures"]
     assert (-1, wire.DRAINING) == (row["left_ms"], row["state"])
     assert "manual operator" in row["message"]
+    assert not seen["retirements"]
+    assert row["slot"] not in seen["closable"]
     assert a.name in s.aliases  # nobody takes its name
-    assert not ending.done()
-    await ask(s, wire.UNPIN, names=[str(a.name)], source=wire.MANUAL, owner="operator")
-    await ending
+    assert not closing.done()
+    await unpin(s)
+    await closing
 
-    assert wire.DRAINED == (await ask(s, wire.OBSERVE))["departures"][0]["state"]
+    await until(lambda: a.address not in s.workers)
+    assert [wire.N_WORKER_LEFT] == [row["kind"] for row in agent.notes.since(0)]
     assert 4 == len(RUNS)
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_the_only_worker_stays_as_long_as_it_is_of_use(c: Any, s: Any, a: Any) -> None:
+async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a) -> None:
     agent = install(s)
     results = c.map(slow, range(4), delay_s=0)
     await wait(results)
@@ -80,13 +92,10 @@ async def test_the_only_worker_stays_as_long_as_it_is_of_use(c: Any, s: Any, a: 
     assert 8 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(c, s, a, b) -> None:
     await ask(s, wire.CONFIGURE, lifetime_ms=300)
-    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
+    await pin(s, a)
     where = {"workers": [a.address], "allow_other_workers": True}
     results = c.map(slow, range(4), delay_s=0, **where)
     await wait(results)
@@ -102,10 +111,10 @@ async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_stock_goes_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_stock_goes_at_once(c, s, a, b) -> None:
     agent = install(s)
     await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
-    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
+    await pin(s, a)
 
     await asyncio.wait_for(a.close_gracefully(), 5)
 
@@ -114,9 +123,7 @@ async def test_stock_goes_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_by_stock_code_a_cordoned_worker_does_not_come_back(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b) -> None:
     """Its limit is lifted while its data moves: it would get tasks that it does not start."""
     agent = install(s)
     await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
@@ -141,7 +148,7 @@ async def test_by_stock_code_a_cordoned_worker_does_not_come_back(
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_the_only_worker_goes_when_it_is_of_no_use(c: Any, s: Any, a: Any) -> None:
+async def test_the_only_worker_goes_when_it_is_of_no_use(c, s, a) -> None:
     agent = install(s)
 
     await asyncio.wait_for(agent.drains.lifetime(a.address), 5)
@@ -149,10 +156,9 @@ async def test_the_only_worker_goes_when_it_is_of_no_use(c: Any, s: Any, a: Any)
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_cancelled_it_is_back_in_service(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_cancelled_it_is_back_in_service(c, s, a, b) -> None:
     agent = install(s)
-    future = c.submit(slow, 1, 0.4, workers=[a.address])
-    await until(lambda: a.state.executing_count)
+    future = await running(c, a, 1, 0.4)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
     await until(lambda: s.workers[a.address].status == Status.closing_gracefully)
 
@@ -166,10 +172,9 @@ async def test_cancelled_it_is_back_in_service(c: Any, s: Any, a: Any, b: Any) -
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_the_end_of_its_pod_goes_before(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_the_end_of_its_pod_goes_before(c, s, a, b) -> None:
     agent = install(s)
-    future = c.submit(slow, 1, 4, workers=[a.address], allow_other_workers=True)
-    await until(lambda: a.state.executing_count)
+    future = await running(c, a, 1, 4, allow_other_workers=True)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
     await until(lambda: agent.drains.ongoing)
 

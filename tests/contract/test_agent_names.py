@@ -14,13 +14,24 @@ from distributed import Worker
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import drain, wire
-from dask_adaptive_agent.attach import install, uninstall
-from support.agent_work import RUNS, ask, leave, retire, slow, until, until_left
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.drain import drain
+from dask_adaptive_agent.loading.attach import install, uninstall
+from support.agent_cluster import with_agent
+from support.agent_work import (
+    RUNS,
+    ask,
+    by_slot,
+    leave,
+    pin,
+    retire,
+    slow,
+    unpin,
+    until,
+    until_left,
+)
 
 TWO = [("127.0.0.1", 1)] * 2
-PIN: dict[str, Any] = {"source": wire.MANUAL, "owner": "operator", "ttl_ms": 60_000}
-CODE: dict[str, Any] = {"source": wire.CLIENT, "owner": "code", "ttl_ms": 60_000}
 
 
 async def on(c: Any, name: Any) -> str:
@@ -43,13 +54,12 @@ async def meant(s: Any, name: str) -> list[str]:
 async def pinned(s: Any) -> set[str]:
     """Addresses of the workers that somebody pins."""
     seen = await ask(s, wire.OBSERVE)
-    of = dict(zip(seen["introduced"]["slot"], seen["introduced"]["address"]))  # noqa: B905
+    of = by_slot(seen, "address")
     return {of[slot] for row in seen["pins"] for slot in row["slots"]}
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_leaves_is_found_by_its_name(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_a_worker_that_leaves_is_found_by_its_name(c, s, a, b) -> None:
     busy = c.submit(slow, "busy", 0.2, workers=[a.name])
     waiting = c.submit(slow, "waiting", 0, workers=[a.name])
     await until(lambda: a.state.executing_count)
@@ -62,34 +72,31 @@ async def test_a_worker_that_leaves_is_found_by_its_name(c: Any, s: Any, a: Any,
     await c.gather([busy, waiting])
     await until_left(s, a.name)
     assert [(wire.DRAINED, "")] == await retire(s, a.name)
-    for claim in (PIN, CODE):
-        await ask(s, wire.PIN, names=[str(a.name)], **claim)
+    for source in (wire.MANUAL, wire.CLIENT):
+        await pin(s, a, source=source)
         assert {a.address} == await pinned(s)
-        await ask(s, wire.UNPIN, names=[str(a.name)], source=claim["source"], owner=claim["owner"])
+        await unpin(s, source)
         assert not await pinned(s)
     assert [a.address] == list(await c.retire_workers(names=[a.name]))
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_the_name_means_the_one_that_comes_once_it_is_there(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_the_name_means_the_one_that_comes_once_it_is_there(c, s, a, b) -> None:
     busy = c.submit(slow, "busy", 1.0, workers=[a.name])
     bound = c.submit(slow, "bound before", 0, workers=[a.name])
     await until(lambda: a.state.executing_count)
     await leave(s, a.name)
-    await ask(s, wire.PIN, names=[str(a.name)], **PIN)
+    await pin(s, a)
 
     async with Worker(s.address, name=a.name, nthreads=1) as comer:
         assert (comer.address, comer.name) == (s.aliases[a.name], s.workers[comer.address].name)
         assert comer.address == await on(c, a.name)
         assert [comer.address] == await meant(s, str(a.name))
         assert {a.address} == await pinned(s)  # whom it meant when it was said
-        await ask(s, wire.PIN, names=[str(a.name)], **CODE)
+        await pin(s, a, source=wire.CLIENT)
         assert {a.address, comer.address} == await pinned(s)
-        await ask(s, wire.UNPIN, source=wire.CLIENT, owner="code")
-        await ask(s, wire.UNPIN, source=wire.MANUAL, owner="operator")
+        await unpin(s, wire.CLIENT)
+        await unpin(s)
         (row,) = (await ask(s, wire.OBSERVE))["departures"]
         assert str(a.name) == row["name"]
 
@@ -100,9 +107,8 @@ async def test_the_name_means_the_one_that_comes_once_it_is_there(
         assert [comer.address] == list(await c.retire_workers(names=[a.name]))
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_each_that_leaves_gives_way_in_turn(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_each_that_leaves_gives_way_in_turn(c, s, a, b) -> None:
     await leave(s, b.address)
     async with Worker(s.address, name=b.name, nthreads=1) as second:
         await leave(s, second.address)
@@ -116,10 +122,9 @@ async def test_each_that_leaves_gives_way_in_turn(c: Any, s: Any, a: Any, b: Any
     assert {a.name: a.address} == s.aliases
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_nobody_else_gives_way(c: Any, s: Any, a: Any, b: Any) -> None:
+@with_agent()
+async def test_nobody_else_gives_way(c, s, a, b) -> None:
     """Who serves, or may serve again, keeps its name: as in stock, the comer is refused."""
-    install(s)
     await leave(s, a.name, ending=False)
     for name in (a.name, b.name):
         with pytest.raises((ValueError, RuntimeError)) as refused:
@@ -131,16 +136,22 @@ async def test_nobody_else_gives_way(c: Any, s: Any, a: Any, b: Any) -> None:
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_one_that_serves_again_after_all_has_a_name_of_its_own(
-    c: Any, s: Any, a: Any, b: Any
+async def test_one_that_serves_again_after_all_has_its_name_or_another(
+    c, s, a, b, monkeypatch
 ) -> None:
+    """Whoever said that it was sure to end was wrong; another may have come with its name."""
     agent = install(s)
-    await until_left(s, a.name, left_ms=100)
+    before = dict(s.aliases)
+    for is_alone in (True, False):
+        monkeypatch.setattr(drain, "OVERDUE_S", 60.0)
+        await until_left(s, a.name, left_ms=100)
+        if is_alone:
+            monkeypatch.setattr(drain, "OVERDUE_S", 0.2)
+            await until(lambda: s.workers[a.address] in s.running)
+            assert before == s.aliases
+            assert await c.submit(slow, "again", 0, workers=[a.address])
     async with Worker(s.address, name=a.name, nthreads=1) as comer:
-        drain.OVERDUE_S, usual = 0.2, drain.OVERDUE_S
-        try:
-            await until(lambda: not agent.drains.ongoing)
-        finally:
-            drain.OVERDUE_S = usual
+        monkeypatch.setattr(drain, "OVERDUE_S", 0.2)
+        await until(lambda: not agent.drains.ongoing)
         await until(lambda: a.status == Status.running)
         assert {a.name: comer.address, f"{a.name} 2": a.address, b.name: b.address} == s.aliases

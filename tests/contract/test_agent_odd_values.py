@@ -16,13 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
 from support.agent_work import ask
 
 try:  # the operator's own reader: not in images of users, nor on their Python 3.9
-    from dask_adaptive.scheduler.notes import NoteReader
-    from dask_adaptive.scheduler.snapshot import SnapshotReader
+    from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
 except (ImportError, TypeError):
     SnapshotReader = None  # type: ignore[assignment, misc]
 
@@ -207,7 +206,7 @@ async def test_a_metric_that_is_no_number_costs_its_own_row_only(s: Any, a: Any,
     assert 1000 == seen["workers"]["memory"][slot[str(b.name)]]
 
 
-@pytest.mark.parametrize("part", ["pins.claims", "demand.wants.rows", "drains.departures"])
+@pytest.mark.parametrize("part", ["pins.rows", "floors.rows", "drains.terminations"])
 def test_nobody_may_go_while_it_is_not_known_who_must_stay(part: str) -> None:
     @gen_cluster(nthreads=TWO)
     async def run(s: Any, a: Any, b: Any) -> None:
@@ -228,7 +227,7 @@ def test_nobody_may_go_while_it_is_not_known_who_must_stay(part: str) -> None:
 async def test_what_fails_is_logged_once(s: Any, a: Any, b: Any) -> None:
     install(s)
     s.workers[a.address].metrics["memory"] = NAN
-    with captured_logger("dask_adaptive_agent.answering") as log:
+    with captured_logger("dask_adaptive_agent.protocol.handlers") as log:
         for _ in range(3):
             await ask(s, wire.OBSERVE)
 

@@ -10,15 +10,20 @@ from distributed import Nanny, Worker, WorkerPlugin, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import drain, lifespan, wire
-from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.drain import drain
+from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.worker_side import lifetime
+from support.agent_cluster import with_agent
 from support.agent_quota import limit
 from support.agent_work import (
     RUNS,
     ask,
+    holding,
     leave,
     nobody_fetches_from,
     retire,
+    running,
     slow,
     until,
     until_heard,
@@ -31,7 +36,7 @@ THREE = [("127.0.0.1", 1)] * 3
 BUSY = {"busy_ok": True}
 
 
-async def serves(c: Any, s: Any, worker: Any) -> None:
+async def serves(c, s, worker) -> None:
     """In the scheduler and in its own process: a task that only this worker may run is run."""
     await until(lambda: s.workers[worker.address] in s.running)
     await until(lambda: worker.status == Status.running)
@@ -40,72 +45,58 @@ async def serves(c: Any, s: Any, worker: Any) -> None:
 
 
 @pytest.mark.parametrize("cancelled", ["before", "during", "after"])
-def test_a_call_without_recipients_keeps_nobody_out(cancelled: str) -> None:
+@with_agent()
+async def test_a_call_without_recipients_keeps_nobody_out(c, s, a, b, cancelled) -> None:
     """Upstream restores the status that it has found, which was ours."""
+    others = await holding(c, b, 4)
+    results = c.map(slow, range(10, 14), delay_s=0, workers=[a.address])
+    await wait(results)
+    task = await running(c, a, "running", 0.5, allow_other_workers=True)
+    await retire(s, a.name, **BUSY)
+    if cancelled == "before":
+        await ask(s, wire.CANCEL, names=[str(a.name)])
 
-    @gen_cluster(client=True, nthreads=TWO)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        install(s)
-        others = c.map(slow, range(4), delay_s=0, workers=[b.address])
-        await wait(others)
-        results = c.map(slow, range(10, 14), delay_s=0, workers=[a.address])
-        await wait(results)
-        running = c.submit(slow, "running", 0.5, workers=[a.address], allow_other_workers=True)
-        await until(lambda: a.state.executing_count)
-        await retire(s, a.name, **BUSY)
-        if cancelled == "before":
-            await ask(s, wire.CANCEL, names=[str(a.name)])
+    call = c.retire_workers([a.address, b.address])
+    if cancelled == "during":
+        refused, _ = await asyncio.gather(call, ask(s, wire.CANCEL, names=[str(a.name)]))
+    else:
+        refused = await call
+    assert not refused
+    if cancelled == "after":
+        await ask(s, wire.CANCEL, names=[str(a.name)])
 
-        call = c.retire_workers([a.address, b.address])
-        if cancelled == "during":
-            refused, _ = await asyncio.gather(call, ask(s, wire.CANCEL, names=[str(a.name)]))
-        else:
-            refused = await call
-        assert not refused
-        if cancelled == "after":
-            await ask(s, wire.CANCEL, names=[str(a.name)])
-
-        await serves(c, s, a)
-        await serves(c, s, b)
-        await c.gather([*results, *others, running])
-        assert 1 == RUNS.count("running")
-
-    run()
+    await serves(c, s, a)
+    await serves(c, s, b)
+    await c.gather([*results, *others, task])
+    assert 1 == RUNS.count("running")
 
 
 @pytest.mark.parametrize("options", [{}, {"close_workers": False, "remove": False}])
-def test_a_users_own_retirement_takes_a_worker_over(options: dict[str, bool]) -> None:
-    @gen_cluster(client=True, nthreads=TWO)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        agent = install(s)
-        results = c.map(slow, range(4), delay_s=0, workers=[a.address])
-        await wait(results)
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_users_own_retirement_takes_a_worker_over(c, s, a, b, options) -> None:
+    agent = install(s)
+    results = await holding(c, a, 4)
+    await until_state(s, a.name, wire.DRAINED)
+
+    assert [a.address] == list(await c.retire_workers([a.address], **options))
+
+    assert not agent.out_of_service()
+    if options:  # it stays, out of service, as its user has said; and we may go on with it
+        assert Status.closing_gracefully == s.workers[a.address].status
         await until_state(s, a.name, wire.DRAINED)
-
-        assert [a.address] == list(await c.retire_workers([a.address], **options))
-
-        assert not agent.leaving()
-        if options:  # it stays, out of service, as its user has said; and we may go on with it
-            assert Status.closing_gracefully == s.workers[a.address].status
-            await until_state(s, a.name, wire.DRAINED)
-            await ask(s, wire.CANCEL, names=[str(a.name)])
-            await asyncio.sleep(0.05)
-            assert s.workers[a.address] not in s.running
-        else:
-            await until(lambda: a.address not in s.workers)
-        await c.gather(results)
-        assert 4 == len(RUNS)
-
-    run()
+        await ask(s, wire.CANCEL, names=[str(a.name)])
+        await asyncio.sleep(0.05)
+        assert s.workers[a.address] not in s.running
+    else:
+        await until(lambda: a.address not in s.workers)
+    await c.gather(results)
+    assert 4 == len(RUNS)
 
 
 @gen_cluster(client=True, nthreads=THREE)
-async def test_while_somebody_retires_a_worker_no_drain_of_it_begins(
-    c: Any, s: Any, a: Any, b: Any, d: Any
-) -> None:
+async def test_while_somebody_retires_a_worker_no_drain_of_it_begins(c, s, a, b, d) -> None:
     agent = install(s)
-    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(results)
+    _results = await holding(c, a, 4)
     may_fetch = nobody_fetches_from(a)
     call = asyncio.ensure_future(c.retire_workers([a.address], close_workers=False, remove=False))
     await until(lambda: s.workers[a.address] not in s.running)
@@ -118,14 +109,10 @@ async def test_while_somebody_retires_a_worker_no_drain_of_it_begins(
     await until_state(s, a.name, wire.DRAINED)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_call_without_recipients_changes_nothing_for_who_is_about_to_end(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+@with_agent()
+async def test_a_call_without_recipients_changes_nothing_for_one_that_ends(c, s, a, b) -> None:
     """Its bound tasks still run: the call has told its process that it closes."""
-    install(s)
-    others = c.map(slow, range(4), delay_s=0, workers=[b.address])
-    await wait(others)
+    others = await holding(c, b, 4)
     results = c.map(slow, range(10, 14), delay_s=0, workers=[a.address])
     await wait(results)
     may_fetch = nobody_fetches_from(a)
@@ -145,12 +132,9 @@ async def test_a_call_without_recipients_changes_nothing_for_who_is_about_to_end
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_stopped_worker_serves_again_after_a_call_without_recipients(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_cordoned_worker_serves_again_after_a_call_without_recipients(c, s, a, b) -> None:
     agent = install(s)
-    others = c.map(slow, range(4), delay_s=0, workers=[b.address])
-    await wait(others)
+    others = await holding(c, b, 4)
     await limit(s, [a], 3)
     some = [c.submit(slow, i, 0, workers=[a.address], pure=False) for i in range(3)]
     await wait(some)
@@ -164,9 +148,8 @@ async def test_a_stopped_worker_serves_again_after_a_call_without_recipients(
     await c.gather([*some, *others])
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_two_calls_at_once_leave_nobody_out(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_two_calls_at_once_leave_nobody_out(c, s, a, b) -> None:
     some = [c.submit(slow, i, 0, workers=[w.address]) for i, w in enumerate((a, b))]
     await wait(some)
     await retire(s, a.name)
@@ -179,14 +162,10 @@ async def test_two_calls_at_once_leave_nobody_out(c: Any, s: Any, a: Any, b: Any
     await c.gather(some)
 
 
-@gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
-async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+@with_agent(config={"distributed.worker.memory.pause": False})
+async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(c, s, a, b) -> None:
     """Its gate finds the status that the call has set: that is not what the worker had before."""
-    install(s)
-    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(results)
+    results = await holding(c, a, 4)
     may_fetch = nobody_fetches_from(a)
     call = asyncio.ensure_future(c.retire_workers([a.address]))
     await until(lambda: s.workers[a.address] not in s.running)
@@ -202,14 +181,12 @@ async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(
     await c.gather(results)
 
 
-@gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
-async def test_a_call_right_after_another_keeps_nobody_out(c: Any, s: Any, a: Any, b: Any) -> None:
+@with_agent(config={"distributed.worker.memory.pause": False})
+async def test_a_call_right_after_another_keeps_nobody_out(c, s, a, b) -> None:
     """The second finds, and gives back, what the first has set: with stock Dask for ever."""
-    install(s)
     await retire(s, b.name)
     await ask(s, wire.CANCEL, names=[str(b.name)])
-    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(results)
+    results = await holding(c, a, 4)
     may_fetch = nobody_fetches_from(a)
     b.status = Status.paused  # nobody could take its data
     await until(lambda: s.workers[b.address] not in s.running)
@@ -229,9 +206,7 @@ async def test_a_call_right_after_another_keeps_nobody_out(c: Any, s: Any, a: An
 
 
 @gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
-async def test_a_quota_that_ends_while_a_call_waits_for_its_turn_keeps_nobody_out(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_quota_that_ends_while_a_call_waits_keeps_nobody_out(c, s, a, b) -> None:
     """In old releases all calls wait for one lock: meanwhile the worker still serves."""
     stock, turn = s.retire_workers, asyncio.Event()
 
@@ -241,8 +216,7 @@ async def test_a_quota_that_ends_while_a_call_waits_for_its_turn_keeps_nobody_ou
 
     s.retire_workers = in_turn
     install(s)
-    results = c.map(slow, range(4), delay_s=0, workers=[a.address])
-    await wait(results)
+    results = await holding(c, a, 4)
     call = asyncio.ensure_future(s.retire_workers([a.address]))
     await asyncio.sleep(0)
     await limit(s, [a.name], runs=1)
@@ -258,12 +232,9 @@ async def test_a_quota_that_ends_while_a_call_waits_for_its_turn_keeps_nobody_ou
     await c.gather(results)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    """It confirms that it serves again when it has been stopped once more."""
-    install(s)
+@with_agent()
+async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(c, s, a, b) -> None:
+    """It confirms that it serves again when it has been cordoned once more."""
     await c.submit(slow, 0, 0, workers=[a.address])
     await until_state(s, a.name, wire.DRAINED, **BUSY)
     await until(lambda: a.status == Status.closing_gracefully)
@@ -286,7 +257,7 @@ async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(
 
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=TWO, Worker=Nanny, timeout=90)
-async def test_restarts_of_workers_that_drain(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_restarts_of_workers_that_drain(c, s, a, b) -> None:
     agent = install(s)
     await c.gather(c.map(slow, range(4), delay_s=0))
     await retire(s, a.worker_address, **BUSY)
@@ -297,12 +268,12 @@ async def test_restarts_of_workers_that_drain(c: Any, s: Any, a: Any, b: Any) ->
     await c.restart()
 
     await until(lambda: len(s.running) == 2)
-    assert not agent.leaving()
+    assert not agent.out_of_service()
     assert 8 == len(await c.gather(c.map(slow, range(8), delay_s=0, pure=False)))
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_is_closed_while_it_drains(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_worker_that_is_closed_while_it_drains(c, s, a, b) -> None:
     agent = install(s)
     results = c.map(slow, range(4), delay_s=0, workers=[a.address], allow_other_workers=True)
     await wait(results)
@@ -311,7 +282,7 @@ async def test_a_worker_that_is_closed_while_it_drains(c: Any, s: Any, a: Any, b
     await asyncio.gather(a.close(), ask(s, wire.CANCEL, names=[a.address]))
 
     await until(lambda: a.address not in s.workers)
-    assert not agent.leaving()
+    assert not agent.out_of_service()
     await c.gather(results)
 
 
@@ -323,44 +294,37 @@ class ClosesSlowly(WorkerPlugin):
 
 
 @pytest.mark.parametrize("meanwhile", ["is called back", "a bound task comes"])
-def test_a_worker_that_has_said_that_it_closes_gets_nothing_more(meanwhile: str) -> None:
-    @gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        install(s)
-        await ask(s, wire.CONFIGURE, tally=True)
-        await a.plugin_add(plugin=ClosesSlowly(), name="slow")
-        await until_state(s, a.name, wire.DRAINED)
-        await until(lambda: a.status == Status.closing_gracefully)
+@with_agent(config={"distributed.worker.memory.pause": False})
+async def test_a_worker_that_says_that_it_closes_gets_nothing_more(c, s, a, b, meanwhile) -> None:
+    await ask(s, wire.CONFIGURE, tally=True)
+    await a.plugin_add(plugin=ClosesSlowly(), name="slow")
+    await until_state(s, a.name, wire.DRAINED)
+    await until(lambda: a.status == Status.closing_gracefully)
 
-        closing = asyncio.ensure_future(a.close())
-        if meanwhile == "is called back":
-            while a.status != Status.closing:
-                await asyncio.sleep(0)
-            await ask(s, wire.CANCEL, names=[str(a.name)])
-        await asyncio.sleep(0.2)
-        options: dict[str, Any] = {"pure": False}
-        if meanwhile == "a bound task comes":
-            b.status = Status.paused
-            await until(lambda: not s.running)
-            options.update(workers=[a.address], allow_other_workers=True)
-        futures = c.map(slow, range(8), delay_s=0, **options)
-        await closing
-        b.status = Status.running
+    closing = asyncio.ensure_future(a.close())
+    if meanwhile == "is called back":
+        while a.status != Status.closing:
+            await asyncio.sleep(0)
+        await ask(s, wire.CANCEL, names=[str(a.name)])
+    await asyncio.sleep(0.2)
+    options: dict[str, Any] = {"pure": False}
+    if meanwhile == "a bound task comes":
+        b.status = Status.paused
+        await until(lambda: not s.running)
+        options.update(workers=[a.address], allow_other_workers=True)
+    futures = c.map(slow, range(8), delay_s=0, **options)
+    await closing
+    b.status = Status.running
 
-        if meanwhile == "is called back":
-            await c.gather(futures)
-        await until(lambda: a.address not in s.workers)
-        assert 0 == (await ask(s, wire.OBSERVE))["tally"]["interrupted"]
-
-    run()
+    if meanwhile == "is called back":
+        await c.gather(futures)
+    await until(lambda: a.address not in s.workers)
+    assert 0 == (await ask(s, wire.OBSERVE))["tally"]["interrupted"]
 
 
-@gen_cluster(client=True, nthreads=TWO, timeout=60)
-async def test_a_lifetime_that_passes_while_a_worker_is_drained_is_not_forgotten(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+@with_agent(timeout=60)
+async def test_a_lifetime_that_passes_during_a_drain_is_not_forgotten(c, s, a, b) -> None:
     """`Worker.close_gracefully` waits for ever when somebody else has frozen the worker."""
-    install(s)
     async with Worker(s.address, name="w", nthreads=1, lifetime="1 s") as w:
         await until_state(s, "w", wire.DRAINED)
         await until(lambda: w.status == Status.closing_gracefully)
@@ -373,12 +337,9 @@ async def test_a_lifetime_that_passes_while_a_worker_is_drained_is_not_forgotten
 
 
 @pytest.mark.parametrize("when", ["drained", "waits"])
-@gen_cluster(client=True, nthreads=TWO, timeout=60)
-async def test_a_lifetime_that_is_over_when_the_agent_goes_is_not_forgotten(
-    c: Any, s: Any, a: Any, b: Any, when: str
-) -> None:
+@with_agent(timeout=60)
+async def test_a_lifetime_over_when_the_agent_goes_is_not_forgotten(c, s, a, b, when) -> None:
     """Nor where the worker has said so, and waits for a task."""
-    install(s)
     async with Worker(s.address, name="w", nthreads=1, lifetime="2 s") as w:
         await until(lambda: s.workers[w.address] in s.running)
         if when == "drained":
@@ -399,30 +360,23 @@ async def test_a_lifetime_that_is_over_when_the_agent_goes_is_not_forgotten(
 
 
 def _is_over(ws: Any) -> bool:
-    return lifespan.left_s(ws) <= 0
+    return lifetime.left_s(ws) <= 0
 
 
-def test_a_lifetime_whose_connection_is_cut_ends_the_worker_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@gen_cluster(client=True, nthreads=TWO, timeout=60)
+async def test_a_lifetime_whose_connection_is_cut_ends_the_worker(c, s, a, b, monkeypatch) -> None:
     monkeypatch.setattr(drain, "OVERDUE_S", 0.3)
+    agent = install(s)
+    task = await running(c, a, "running", 1.0)
+    closing = asyncio.ensure_future(a.close_gracefully())
+    await until(lambda: agent.drains.ongoing)
 
-    @gen_cluster(client=True, nthreads=TWO, timeout=60)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        agent = install(s)
-        running = c.submit(slow, "running", 1.0, workers=[a.address])
-        await until(lambda: a.state.executing_count)
-        closing = asyncio.ensure_future(a.close_gracefully())
-        await until(lambda: agent.drains.ongoing)
+    for comms in a.rpc.occupied.values():
+        for comm in list(comms):
+            comm.abort()
+    await asyncio.wait([closing])
+    assert closing.exception() is not None
 
-        for comms in a.rpc.occupied.values():
-            for comm in list(comms):
-                comm.abort()
-        await asyncio.wait([closing])
-        assert closing.exception() is not None
-
-        await running
-        await until(lambda: a.address not in s.workers)
-        await asyncio.wait_for(a.finished(), 20)
-
-    run()
+    await task
+    await until(lambda: a.address not in s.workers)
+    await asyncio.wait_for(a.finished(), 20)

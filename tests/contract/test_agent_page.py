@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from distributed import Client, Scheduler, Worker
 from distributed.core import Status
 from tornado.httpclient import AsyncHTTPClient
 
-from dask_adaptive_agent import preload, wire
-from dask_adaptive_agent.attach import install, uninstall
-from dask_adaptive_agent.bootstrap import render, sources
-from dask_adaptive_agent.page.look import FRESH_S, Looks
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.page.page import FRESH_S
 from support.agent_work import ask, retire, until
 
 ROOT = Path(__file__).parents[2]
@@ -67,69 +65,46 @@ STOCK = {"workers": False}
 
 
 @with_bokeh
-async def test_it_is_in_the_dashboard_and_its_navigation_bar() -> None:
-    async with scheduler() as s:
-        assert STOCK == await pages(s)
+async def test_it_is_in_the_dashboard_and_its_navigation_bar(s: Any) -> None:
+    assert STOCK == await pages(s)
 
-        agent = install(s)
+    agent = install(s)
 
-        assert agent.page.is_in_place
-        assert s.handlers[wire.HELLO]()["hooks"]["page"]
-        assert ALL == await pages(s)
-        assert 404 == (await get(s, "nothing"))[0]
-
-
-@with_bokeh
-async def test_it_goes_without_a_trace_and_comes_again() -> None:
-    async with scheduler() as s:
-        before = list(s.http_application.applications)
-        agent = install(s)
-        assert 200 == (await get(s, "adaptive"))[0]
-        (session,) = agent.page._app.get_sessions("/adaptive")
-
-        uninstall(s)
-
-        assert STOCK == await pages(s)
-        assert before == s.http_application.applications
-        assert session.destroyed
-        assert not agent.page.is_in_place
-        install(s)
-        assert ALL == await pages(s)
-        assert 1 == (await get(s, "workers"))[1].count(ENTRY)
+    assert agent.page.is_in_place
+    assert s.handlers[wire.HELLO]()["hooks"]["page"]
+    assert ALL == await pages(s)
+    assert 404 == (await get(s, "nothing"))[0]
 
 
 @with_bokeh
-async def test_nobody_waits_for_it_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Bokeh does since 3.10, whichever is installed."""
-    async with scheduler() as s:
-        agent = install(s)
-        assert 200 == (await get(s, "adaptive"))[0]
-        app = agent.page._app
-        (session,) = app.get_sessions("/adaptive")
-        stock = app.stop
+async def test_it_goes_without_a_trace_and_comes_again(
+    s: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = list(s.http_application.applications)
+    agent = install(s)
+    assert 200 == (await get(s, "adaptive"))[0]
+    app = agent.page._app
+    (session,) = app.get_sessions("/adaptive")
+    stock = app.stop
 
-        def stop(wait: bool = True) -> None:
-            if wait:
-                raise RuntimeError("Cannot synchronously wait on a running event loop")
-            stock(wait=False)
+    def stop(wait: bool = True) -> None:
+        """As Bokeh's since 3.10, whichever is installed."""
+        if wait:
+            raise RuntimeError("Cannot synchronously wait on a running event loop")
+        stock(wait=False)
 
-        monkeypatch.setattr(app, "stop", stop)
+    monkeypatch.setattr(app, "stop", stop)
 
-        uninstall(s)
+    uninstall(s)
 
-        assert session.destroyed
-        assert not app._cleanup_job.is_running()
-
-
-@with_bokeh
-async def test_it_comes_with_the_preload() -> None:
-    async with scheduler() as s:
-        await preload.dask_setup(s)
-        assert ALL == await pages(s)
-
-        await preload.dask_teardown(s)
-
-        assert STOCK == await pages(s)
+    assert not app._cleanup_job.is_running()
+    assert STOCK == await pages(s)
+    assert before == s.http_application.applications
+    assert session.destroyed
+    assert not agent.page.is_in_place
+    install(s)
+    assert ALL == await pages(s)
+    assert 1 == (await get(s, "workers"))[1].count(ENTRY)
 
 
 @with_bokeh
@@ -180,7 +155,7 @@ NO_BOKEH = """
 import asyncio, sys
 sys.modules["bokeh"] = None
 from distributed import Scheduler
-from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.loading.attach import install, uninstall
 async def main():
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as s:
         agent = install(s)
@@ -202,58 +177,6 @@ def test_without_bokeh_there_is_no_page() -> None:
 
     assert (0, "fine") == (done.returncode, done.stdout.strip()), done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_nothing_of_bokeh_is_imported_before_it_is_needed() -> None:
-    code = (
-        "import sys; sys.modules['bokeh'] = None; import dask_adaptive_agent.attach;"
-        "import dask_adaptive_agent.page.look, dask_adaptive_agent.page.rows"
-    )
-    path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=path)
-
-
-#: A process without a copy of the agent, which gets one as a text or as a zip file.
-ATTACHED = """
-import asyncio, os, sys
-from distributed import Scheduler
-from tornado.httpclient import AsyncHTTPClient
-async def main():
-    async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as s:
-        text = sys.stdin.read()
-        if text:
-            exec(text.replace("THE-ID", s.id), {})
-        import dask_adaptive_agent.page.page as page
-        url = f"http://127.0.0.1:{s.http_server.port}/adaptive"
-        answer = await AsyncHTTPClient().fetch(url)
-        print(answer.code, page.__spec__.origin)
-asyncio.run(main())
-"""
-
-
-@with_bokeh
-@pytest.mark.thorough
-@pytest.mark.parametrize("way", ["text", "zip"])
-def test_it_needs_no_file_of_its_own(way: str, tmp_path: Path) -> None:
-    texts = sources()
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    given = render(texts, "THE-ID") if way == "text" else ""
-    if way == "zip":
-        with zipfile.ZipFile(tmp_path / "agent.zip", "w") as file:
-            for name, text in texts.items():
-                is_package = any(other.startswith(f"{name}.") for other in texts)
-                file.writestr(name.replace(".", "/") + ("/__init__" * is_package) + ".py", text)
-        env["PYTHONPATH"] = str(tmp_path / "agent.zip")
-        env["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"] = "dask_adaptive_agent.preload"
-
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ATTACHED], input=given, cwd=tmp_path, env=env,
-        capture_output=True, text=True,
-    )  # fmt: skip
-
-    code, origin = done.stdout.split(" ", 1)
-    assert "200" == code
-    assert ("<dask-adaptive" if way == "text" else "agent.zip") in origin
 
 
 async def filled(s: Any, a: Any, b: Any) -> Any:
@@ -310,7 +233,7 @@ async def b(s: Any) -> AsyncIterator[Any]:
 async def test_what_it_says_of_workers(s: Any, a: Any, b: Any) -> None:
     agent = await filled(s, a, b)
 
-    workers = agent.page.looks.take().workers
+    workers = agent.page.looks.take().tables["workers"]
 
     assert ["a", "b"] == workers["name"]
     assert ["pinned", "stopped"] == workers["state"]
@@ -323,13 +246,15 @@ async def test_what_it_says_of_workers(s: Any, a: Any, b: Any) -> None:
 
 
 async def test_the_operators_word_counts_while_nothing_has_happened(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
+    now = [100.0]
+    agent = install(s, lambda: now[0])
     looks = agent.page.looks
-    assert ["active", "active"] == looks.take().workers["state"]
-    assert all(why.startswith("may go: idle for") for why in looks.take().workers["why"])
+    assert ["active", "active"] == looks.take().tables["workers"]["state"]
+    assert all(why.startswith("may go: idle for") for why in looks.take().tables["workers"]["why"])
     await ask(s, wire.ANNOUNCE, policy="etl", workers=[("a", "stays: idle timeout")])
 
-    why = Looks(agent).take().workers["why"]
+    now[0] += FRESH_S
+    why = looks.take().tables["workers"]["why"]
 
     assert "stays: idle timeout" == why[0]
     assert why[1].startswith("may go")
@@ -340,7 +265,7 @@ async def test_a_worker_on_its_way_out(s: Any, a: Any, b: Any) -> None:
     await retire(s, "a", reason="Underutilized")
     await until(lambda: agent.drains.ongoing[a.address].state == wire.DRAINED)
 
-    workers = agent.page.looks.take().workers
+    workers = agent.page.looks.take().tables["workers"]
 
     assert ["drained", "active"] == workers["state"]
     assert workers["why"][0].startswith("is on its way out (Underutilized)")
@@ -355,20 +280,19 @@ async def test_what_it_says_besides(s: Any, a: Any, b: Any) -> None:
     assert "2 wanted" in look.summary
     assert "1 pinned" in look.summary
     assert "3 on the way" in look.summary
-    assert ["Last", "First"] == look.decisions["reason"]
-    assert ["2023-11-14 22:14:20", "2023-11-14 22:13:20"] == look.decisions["at"]
-    pins = look.pins
+    decisions, pins, ahead = (look.tables[name] for name in ("decisions", "pins", "ahead"))
+    assert ["Last", "First"] == decisions["reason"]
+    assert ["2023-11-14 22:14:20", "2023-11-14 22:13:20"] == decisions["at"]
     assert (["manual"], ["annotation"], ["<b>look</b>"], ["a"], ["120 min"]) == (
         pins["source"], pins["owner"], pins["reason"], pins["workers"], pins["left"],
     )  # fmt: skip
-    assert (["workers asked for"], ["me"]) == (look.ahead["what"], look.ahead["who"])
-    assert ["at least 4 workers of etl-gpu for 60 s more"] == look.ahead["message"]
+    assert (["workers asked for"], ["me"]) == (ahead["what"], ahead["who"])
+    assert ["at least 4 workers of etl-gpu for 60 s more"] == ahead["message"]
 
 
 async def test_however_many_look_the_agent_is_asked_once_a_second(s: Any, a: Any) -> None:
-    agent = install(s)
     now = [100.0]
-    agent.clock = lambda: now[0]
+    agent = install(s, lambda: now[0])
     looks = agent.page.looks
     assert 0 == looks.count  # nobody has looked
 
@@ -383,21 +307,19 @@ async def test_however_many_look_the_agent_is_asked_once_a_second(s: Any, a: Any
 async def test_what_cannot_be_read_is_said_once_and_the_rest_is_shown(
     s: Any, a: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = install(s)
+    now = [100.0]
+    agent = install(s, lambda: now[0])
     await ask(s, wire.ANNOUNCE, policy="etl", decisions=[(0, "g", "Reason", "said")])
     s.workers[a.address].metrics = None  # as no release has it
 
     with caplog.at_level(logging.ERROR, logger="dask_adaptive_agent"):
-        looks = [Looks(agent), agent.page.looks]
-        now = [100.0]
-        agent.clock = lambda: now[0]
-        seen = looks[1].take()
+        seen = agent.page.looks.take()
         now[0] += 5
-        again = looks[1].take()
+        again = agent.page.looks.take()
 
     assert "workers can&#x27;t be shown: AttributeError" in seen.summary
-    assert {} == seen.workers == again.workers
-    assert ["Reason"] == seen.decisions["reason"]
+    assert {} == seen.tables["workers"] == again.tables["workers"]
+    assert ["Reason"] == seen.tables["decisions"]["reason"]
     assert 1 == len([r for r in caplog.records if "can't show" in r.message])
     s.workers[a.address].metrics = {}
 
@@ -420,7 +342,7 @@ async def test_only_looking_costs(s: Any, a: Any) -> None:
 async def test_the_document_holds_it_all(s: Any, a: Any, b: Any) -> None:
     from bokeh.document import Document
 
-    from dask_adaptive_agent.page.view import show
+    from dask_adaptive_agent.page.document import show
 
     agent = await filled(s, a, b)
     doc = Document()
@@ -430,10 +352,10 @@ async def test_the_document_holds_it_all(s: Any, a: Any, b: Any) -> None:
     assert "Dask: Adaptive" == doc.title
     assert {"pages": ["adaptive"]}.items() <= doc.template_variables.items()
     (view,) = doc.components
-    assert ["a", "b"] == view.workers.source.data["name"]
-    assert ["Last", "First"] == view.decisions.source.data["reason"]
-    assert ["annotation"] == view.pins.source.data["owner"]
-    assert ["me"] == view.ahead.source.data["who"]
+    assert ["a", "b"] == view.tables["workers"].source.data["name"]
+    assert ["Last", "First"] == view.tables["decisions"].source.data["reason"]
+    assert ["annotation"] == view.tables["pins"].source.data["owner"]
+    assert ["me"] == view.tables["ahead"].source.data["who"]
     assert "etl&lt;" in view.head.text
     (callback,) = doc.session_callbacks
     assert 1000 == callback.period
@@ -441,17 +363,16 @@ async def test_the_document_holds_it_all(s: Any, a: Any, b: Any) -> None:
 
 @with_bokeh
 async def test_it_follows_what_happens_and_sends_only_what_has_changed(s: Any, a: Any) -> None:
-    from dask_adaptive_agent.page.view import View
+    from dask_adaptive_agent.page.document import View
 
-    agent = install(s)
     now = [100.0]
-    agent.clock = lambda: now[0]
+    agent = install(s, lambda: now[0])
     one, other = View(agent.page.looks), View(agent.page.looks)
-    old = one.workers.source.data
+    mine, others = (view.tables["workers"].source for view in (one, other))
+    old = mine.data
     sent: list[Any] = []
-    one.workers.source.on_change("data", lambda attr, old, new: sent.append(new))
-    other_names = other.workers.source.data["name"]
-    assert other_names is not one.workers.source.data["name"]
+    mine.on_change("data", lambda attr, old, new: sent.append(new))
+    assert others.data["name"] is not mine.data["name"]
 
     await ask(
         s, wire.PIN, names=["a"], source=wire.MANUAL, owner="annotation", ttl_ms=7_200_000,
@@ -459,11 +380,11 @@ async def test_it_follows_what_happens_and_sends_only_what_has_changed(s: Any, a
     now[0] += 1
     one.update()
 
-    assert one.workers.source.data is old  # patched: what is sorted and scrolled stays so
-    assert ["pinned"] == one.workers.source.data["state"]
-    assert ["active"] == other.workers.source.data["state"]
+    assert mine.data is old  # patched: what is sorted and scrolled stays so
+    assert ["pinned"] == mine.data["state"]
+    assert ["active"] == others.data["state"]
     other.update()
-    assert ["pinned"] == other.workers.source.data["state"]
+    assert ["pinned"] == others.data["state"]
     n_sent = len(sent)
     one.update()
     assert n_sent == len(sent)
@@ -471,7 +392,7 @@ async def test_it_follows_what_happens_and_sends_only_what_has_changed(s: Any, a
     async with worker(s, "c"):
         now[0] += 1
         one.update()
-        assert ["a", "c"] == one.workers.source.data["name"]
+        assert ["a", "c"] == mine.data["name"]
 
 
 @with_bokeh
@@ -497,17 +418,16 @@ async def test_a_dashboard_of_another_make_is_left_alone(
 async def test_what_fails_while_somebody_looks_is_logged_once(
     s: Any, a: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from dask_adaptive_agent.page.view import View
+    from dask_adaptive_agent.page.document import View
 
     agent = install(s)
     view = View(agent.page.looks)
-    del agent.announced  # all of the page needs it
+    agent.page.looks.take = None  # type: ignore[assignment, method-assign]
 
     for _ in range(3):
-        agent.page.looks._last = None
         view.update()
 
-    assert 1 == len([r for r in caplog.records if "up to date" in r.message])
+    assert 1 == len([r for r in caplog.records if "Failed to update the page" in r.message])
     code, body = await get(s, "adaptive")
     assert 200 == code, body
     assert 200 == (await get(s, "workers"))[0]

@@ -15,7 +15,7 @@ from distributed.utils_test import gen_cluster
 
 import dask_adaptive_agent
 from dask_adaptive_agent import patching, wire
-from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.loading.attach import install, uninstall
 from support.agent_quota import limit, runs
 from support.agent_work import ask, retire, until
 from support.patched import clear_shared
@@ -87,7 +87,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
     return {name for name in every if before.get(name, OURS) != after.get(name, OURS)}
 
 
-async def use_all(c: Any, s: Any, a: Any, b: Any) -> None:
+async def use_all(c, s, a, b) -> None:
     """Everything on that patches something, and at work."""
     # Durations first: 0.1.0 left the layers that lay below the tally's.
     await limit(s, [a, b], 1000, exact=True, left_ms=3_600_000)
@@ -101,7 +101,7 @@ async def use_all(c: Any, s: Any, a: Any, b: Any) -> None:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_after_detaching_all_is_as_it_was(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_after_detaching_all_is_as_it_was(c, s, a, b) -> None:
     await c.submit(runs, 0, pure=False)
     before, before_else = places(s), rest(s)
     for _ in range(3):
@@ -119,9 +119,7 @@ async def test_after_detaching_all_is_as_it_was(c: Any, s: Any, a: Any, b: Any) 
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_also_where_features_come_and_go_while_it_is_attached(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_also_where_features_come_and_go_while_it_is_attached(c, s, a, b) -> None:
     """0.1.0 left 3, then 12 layers on the reports of runs."""
     before = s.stream_handlers["task-finished"]
     install(s)
@@ -137,7 +135,7 @@ async def test_also_where_features_come_and_go_while_it_is_attached(
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
-async def test_by_default_little_of_upstream_is_changed(s: Any, a: Any) -> None:
+async def test_by_default_little_of_upstream_is_changed(s, a) -> None:
     before = places(s)
     agent = install(s)
     declared = {**agent.patches.in_force(), **agent.reliefs.in_force()}
@@ -208,7 +206,7 @@ async def main():
         s.address, asynchronous=True
     ) as c:
         builtins.__import__ = without
-        from dask_adaptive_agent.attach import install, uninstall
+        from dask_adaptive_agent.loading.attach import install, uninstall
 
         agent = install(s)
         rows = agent.reliefs.rows()

@@ -8,7 +8,8 @@ from distributed import Client, Nanny, Scheduler, Worker
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.pins.leases import SPENT_S
 from support.agent_work import ask, leave, retire, until, until_left
 
 ONE = [("127.0.0.1", 1)]
@@ -19,9 +20,10 @@ OWNER = {"source": wire.CLIENT, "owner": "notebook"}
 class Clock:
     """The agent's, moved by hand."""
 
-    def __init__(self, agent: Any) -> None:
-        self.now = agent.clock()
-        agent.clock = agent.pins._clock = agent.notes._clock = lambda: self.now
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 async def claim(s: Any, *names: Any, ttl_ms: int = 60_000, **request: Any) -> Any:
@@ -63,7 +65,7 @@ async def test_a_worker_that_is_not_there_cannot_be_pinned_by_code(s: Any, a: An
 
     assert wire.E_INVALID == answer["error"]
     assert "nobody" in answer["message"]
-    assert 0 == len(agent.pins)
+    assert 0 == len(agent.pins.leases)
 
 
 @gen_cluster(nthreads=TWO)
@@ -75,22 +77,22 @@ async def test_the_policy_limits_what_code_may_pin(s: Any, a: Any, b: Any) -> No
     assert wire.E_REFUSED == answer["error"]
     assert "60 s is longer than the 50 s" in answer["message"]
     assert "spec.pins.client.maxDuration" in answer["message"]
-    assert 0 == len(agent.pins)
+    assert 0 == len(agent.pins.leases)
     assert 50_000 == (await claim(s, a.name, ttl_ms=50_000))["pinned"][0][1]
 
     await ask(s, wire.CONFIGURE, client_pins=False)
     answer = await claim(s, b.name, ttl_ms=1_000)
     assert wire.E_REFUSED == answer["error"]
     assert "spec.pins.client.enabled" in answer["message"]
-    assert 1 == len(agent.pins)
+    assert 1 == len(agent.pins.leases)
 
 
 @gen_cluster(nthreads=TWO)
 async def test_renewals_end_with_the_policys_limit_and_that_is_told_once(
     s: Any, a: Any, b: Any
 ) -> None:
-    agent = install(s)
-    clock = Clock(agent)
+    clock = Clock()
+    install(s, clock)
     await ask(s, wire.CONFIGURE, client_max_ms=100_000)
     for _ in range(4):
         assert "error" not in await claim(s, a.name, ttl_ms=30_000)
@@ -121,12 +123,38 @@ async def test_renewals_end_with_the_policys_limit_and_that_is_told_once(
     assert not (await ask(s, wire.OBSERVE, **session))["notes"]
     assert 1 == len((await ask(s, wire.OBSERVE, session="another", heard=1))["notes"])
     assert "error" not in await claim(s, a.name, owner="somebody else")
+    for later_s in (SPENT_S - 21, SPENT_S - 1, SPENT_S - 1):  # whoever insists is refused on and on
+        clock.now += later_s
+        assert wire.E_REFUSED == (await claim(s, a.name, ttl_ms=30_000))["error"]
+    clock.now += SPENT_S
+    assert "error" not in await claim(s, a.name, ttl_ms=30_000)
+    assert 1 == len((await ask(s, wire.OBSERVE))["notes"])
+
+
+@gen_cluster(nthreads=TWO)
+async def test_who_gives_up_may_begin_anew_and_a_lower_limit_counts_at_once(
+    s: Any, a: Any, b: Any
+) -> None:
+    clock = Clock()
+    install(s, clock)
+    await ask(s, wire.CONFIGURE, client_max_ms=100_000)
+    await claim(s, a.name, b.name, ttl_ms=90_000)
+    await claim(s, a.name, ttl_ms=50_000)  # replaces, and does not prolong
+    clock.now += 40
+    await ask(s, wire.CONFIGURE, client_max_ms=30_000)
+    assert wire.E_REFUSED == (await claim(s, a.name, ttl_ms=20_000))["error"]
+    assert {10_000, 50_000} == {row["left_ms"] for row in await pins(s)}
+
+    given_up = await ask(s, wire.UNPIN, **OWNER, names=[a.address, a.address, "nobody"])
+    assert "1 pin given up" == given_up["message"]
+    assert "1 pin given up" == (await ask(s, wire.UNPIN, **OWNER))["message"]
+    assert 20_000 == (await claim(s, a.name, ttl_ms=20_000))["pinned"][0][1]
 
 
 @gen_cluster(nthreads=TWO)
 async def test_a_caller_that_dies_holds_its_worker_for_its_ttl(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
-    clock = Clock(agent)
+    clock = Clock()
+    install(s, clock)
     await claim(s, a.name, ttl_ms=30_000)
     clock.now += 30
 
@@ -150,7 +178,7 @@ async def test_the_pins_of_a_client_that_leaves_are_cut(s: Any, a: Any, b: Any) 
     assert {"notebook": 60, "none of its": 3_600} == left_s
 
     await claim(s, a.name, client=c.id, ttl_ms=3_600_000)  # it is back
-    assert 3_600 == round(agent.pins.of(a.address)[0].until - agent.clock())
+    assert 3_600 == round(agent.pins.leases.of(a.address)[0].until - agent.clock())
 
 
 @gen_cluster(nthreads=ONE)
@@ -160,12 +188,12 @@ async def test_pins_end_with_their_worker(s: Any, a: Any) -> None:
         await claim(s, "w")
         for name in ("w", w.address):
             await claim(s, name, source=wire.MANUAL, owner=f"operator, {name}")
-        assert 3 == len(agent.pins)
+        assert 3 == len(agent.pins.leases)
     await until(lambda: w.address not in s.workers)
 
-    assert 0 == len(agent.pins)
+    assert 0 == len(agent.pins.leases)
     async with Worker(s.address, name="w") as w:
-        assert [] == agent.pinned_by(s.workers[w.address])
+        assert [] == agent.pins.holders(s.workers[w.address])
         assert w.address in s.workers_to_close(n=2)
 
 
@@ -181,7 +209,7 @@ async def test_pins_end_when_their_worker_is_killed_and_comes_again_by_the_same_
     await a.kill(timeout=1)
     await until(lambda: before not in s.workers)
 
-    assert 0 == len(agent.pins)
+    assert 0 == len(agent.pins.leases)
     await until(lambda: s.workers, timeout_s=40)
     assert ["0"] == [str(ws.name) for ws in s.workers.values()]
     assert not await pins(s, wire.MANUAL)
@@ -196,33 +224,35 @@ async def test_a_replacement_by_the_same_name_does_not_take_over_pins(
     old = await Worker(s.address, name="w")
     await claim(s, "w", source=wire.MANUAL, owner="operator")
     assert [wire.DRAINING] == await leave(s, "w")
-    assert [f"{wire.MANUAL} operator for 60 s more"] == agent.pinned_by(s.workers[old.address])
+    assert [(wire.MANUAL, "operator", "for 60 s more")] == agent.pins.holders(
+        s.workers[old.address]
+    )
 
     new = await Worker(s.address, name="w")
 
-    assert [] == agent.pinned_by(s.workers[new.address])
-    assert 1 == len(agent.pinned_by(s.workers[old.address]))
+    assert [] == agent.pins.holders(s.workers[new.address])
+    assert 1 == len(agent.pins.holders(s.workers[old.address]))
     assert new.address in s.workers_to_close(n=3)
     await claim(s, "w", source=wire.MANUAL, owner="somebody else")
-    assert 1 == len(agent.pinned_by(s.workers[new.address]))
-    assert 1 == len(agent.pinned_by(s.workers[old.address]))
+    assert 1 == len(agent.pins.holders(s.workers[new.address]))
+    assert 1 == len(agent.pins.holders(s.workers[old.address]))
 
     await ask(s, wire.UNPIN, source=wire.MANUAL, owner="operator")
     await until_left(s, old.address)
     await old.close()
     await until(lambda: old.address not in s.workers)
-    assert 1 == len(agent.pinned_by(s.workers[new.address]))
+    assert 1 == len(agent.pins.holders(s.workers[new.address]))
     await new.close()
     await until(lambda: new.address not in s.workers)
-    assert 0 == len(agent.pins)
+    assert 0 == len(agent.pins.leases)
 
 
 @gen_cluster(nthreads=TWO)
 async def test_manual_pins_are_cut_to_the_cap_and_counted_when_they_end(
     s: Any, a: Any, b: Any
 ) -> None:
-    agent = install(s)
-    clock = Clock(agent)
+    clock = Clock()
+    agent = install(s, clock)
     await ask(s, wire.CONFIGURE, manual_max_ms=10_000)
 
     answer = await claim(s, "not there yet", a.name, source=wire.MANUAL)
@@ -231,7 +261,9 @@ async def test_manual_pins_are_cut_to_the_cap_and_counted_when_they_end(
     assert "cut from 60 s to 10 s" == answer["message"]
     (row,) = await pins(s, wire.MANUAL)
     assert (10_000, 10_000) == (row["left_ms"], row["latest_ms"])
-    assert [agent.roster.entries[a.address].slot] == list(row["slots"])
+    slot_of = {address: entry.slot for address, entry in agent.roster.entries.items()}
+    assert [slot_of[a.address]] == list(row["slots"])
+    assert [slot_of[b.address]] == list((await ask(s, wire.OBSERVE))["closable"])
     clock.now += 10
     seen = await ask(s, wire.OBSERVE)
     assert not seen["pins"]
@@ -247,4 +279,4 @@ async def test_another_clients_leaving_changes_nothing() -> None:
                 await claim(s, w.name, client=stays.id, ttl_ms=3_600_000)
             await until(lambda: leaves.id not in s.clients)
 
-            assert 3_600 == round(agent.pins.of(w.address)[0].until - agent.clock())
+            assert 3_600 == round(agent.pins.leases.of(w.address)[0].until - agent.clock())

@@ -1,9 +1,10 @@
-"""Counting what workers report, and stopping those that come to their number of runs."""
+"""Counting what workers report, and cordons on those that come to their number of runs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,12 +13,11 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.agent import Agent
-from dask_adaptive_agent.attach import install
-from dask_adaptive_agent.plugin import AdaptivePlugin
+from dask_adaptive_agent.loading.attach import install
+from support.agent_cluster import with_agent
 from support.agent_deadlines import Clock
 from support.agent_quota import (
-    BEFORE,
+    cordoned,
     fails,
     fails_once,
     is_rescheduled_once,
@@ -25,9 +25,19 @@ from support.agent_quota import (
     made,
     metered,
     runs,
-    stopped,
 )
-from support.agent_work import RUNS, ask, leave, retire, until, until_heard, until_left, until_state
+from support.agent_work import (
+    RUNS,
+    ask,
+    by_slot,
+    leave,
+    pin,
+    retire,
+    unpin,
+    until,
+    until_left,
+    until_state,
+)
 
 TWO = [("127.0.0.1", 1)] * 2
 FOUR = [("127.0.0.1", 1)] * 4
@@ -36,18 +46,11 @@ QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
 UNQUEUED = {"distributed.scheduler.worker-saturation": "inf"}
 
 
-@pytest.fixture(autouse=True)
-def _nothing_before() -> Iterator[None]:
-    BEFORE.clear()
-    yield
-    BEFORE.clear()
-
-
 # Counting
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 3)
-async def test_runs_are_what_workers_report(c: Any, s: Any, *workers: Any) -> None:
+async def test_runs_are_what_workers_report(c, s, *workers) -> None:
     install(s)
     fine = c.map(runs, range(30), delay_s=0.001)
     retried = c.map(fails_once, range(100, 110), retries=1, delay_s=0.001)
@@ -61,11 +64,8 @@ async def test_runs_are_what_workers_report(c: Any, s: Any, *workers: Any) -> No
     assert 30 + 20 + 20 + 10 == sum(counted.values())
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_run_whose_task_was_cancelled_is_reported_by_nobody(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_a_run_whose_task_was_cancelled_is_reported_by_nobody(c, s, a, b) -> None:
     reports = []
     for name in ("task-finished", "task-erred", "reschedule"):
         stock = s.stream_handlers[name]
@@ -80,7 +80,7 @@ async def test_a_run_whose_task_was_cancelled_is_reported_by_nobody(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_comes_back_starts_at_none(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_worker_that_comes_back_starts_at_none(c, s, a, b) -> None:
     agent = install(s)
     await c.gather(c.map(runs, range(6), delay_s=0, workers=[a.address]))
     handler, late = s.stream_handlers["task-finished"], {"stimulus_id": "late", "run_id": 0}
@@ -96,9 +96,8 @@ async def test_a_worker_that_comes_back_starts_at_none(c: Any, s: Any, a: Any, b
         assert 1 == (await metered(s))[again.address]
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_meters_are_answered_when_asked_for(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_meters_are_answered_when_asked_for(c, s, a, b) -> None:
     kept = c.submit(runs, 1, workers=[a.address])
     await wait(kept)
     ws = s.workers[a.address]
@@ -113,34 +112,29 @@ async def test_meters_are_answered_when_asked_for(c: Any, s: Any, a: Any, b: Any
 
     assert plain["meters"] is None
     assert {a.address: 1, b.address: 0} == await metered(s, "managed")
-    slots = dict(zip(seen["introduced"]["name"], seen["introduced"]["slot"]))  # noqa: B905
-    assert [(slots[str(a.name)], 30, 40)] == [tuple(row) for row in seen["meters"]["gpu"]]
+    ((slot, *gpu),) = seen["meters"]["gpu"]
+    assert (str(a.name), [30, 40]) == (by_slot(seen)[slot], gpu)
     assert {a.address: 0, b.address: 0} == await metered(s, "failures")
 
 
-@gen_cluster(client=True, nthreads=TWO, config=UNQUEUED)
-async def test_a_worker_that_nobody_has_named_runs_no_more_than_the_others(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+@with_agent(config=UNQUEUED)
+async def test_a_worker_that_nobody_has_named_runs_no_more_than_the_others(c, s, a, b) -> None:
     """One that comes while the operator is away must not run on until it is back."""
-    install(s)
-    session = (await ask(s, wire.HELLO))["session"]
-    said = {"session": session, "profiles": [{"exact": True, "runs": 5}], "others": 0}
-    named = {"names": [str(b.name)], "runs": [0], "left_ms": [-1], "profile": [0]}
-    answer = await ask(s, wire.LIMIT, stops=2, **named, **said)
-    assert "error" not in answer, answer
+    await limit(s, [b], stops=2, exact=True, others={"exact": True, "runs": 5})
 
     await c.gather(c.map(runs, range(40), delay_s=0.001))
     async with Worker(s.address, nthreads=1) as late:
         await until(lambda: s.workers[late.address] in s.running)
         await c.gather(c.map(runs, range(100, 140), delay_s=0.001))
 
-        assert {a.address: wire.S_TASKS, late.address: wire.S_TASKS} == await stopped(s)
+        assert {a.address: wire.S_TASKS, late.address: wire.S_TASKS} == await cordoned(s)
         assert {a.address: 5, b.address: 70, late.address: 5} == await metered(s)
 
 
-def made_runs() -> list[Any]:
-    return [address for address, n in made().items() for _ in range(n)]
+async def cordoned_at_one_run(c, s, worker) -> None:
+    await limit(s, [worker], 1)
+    await c.submit(runs, 1, workers=[worker.address])
+    await until(lambda: s.workers[worker.address] not in s.running)
 
 
 # Exact limits, under each kind of load
@@ -152,8 +146,7 @@ async def burst(c: Any, s: Any, workers: Any) -> list[Any]:
 
 
 async def queued(c: Any, s: Any, workers: Any) -> list[Any]:
-    futures: list[Any] = c.map(runs, range(60))
-    return futures
+    return list(c.map(runs, range(60)))
 
 
 async def dependent(c: Any, s: Any, workers: Any) -> list[Any]:
@@ -175,13 +168,11 @@ async def stolen(c: Any, s: Any, workers: Any) -> list[Any]:
 
 
 async def retried(c: Any, s: Any, workers: Any) -> list[Any]:
-    futures: list[Any] = c.map(fails_once, range(30), retries=1)
-    return futures
+    return list(c.map(fails_once, range(30), retries=1))
 
 
 async def rescheduled(c: Any, s: Any, workers: Any) -> list[Any]:
-    futures: list[Any] = c.map(is_rescheduled_once, range(30))
-    return futures
+    return list(c.map(is_rescheduled_once, range(30)))
 
 
 Load = Callable[[Any, Any, Any], Awaitable[list[Any]]]
@@ -190,17 +181,21 @@ MOST = 5
 LOADS: list[Load] = [burst, queued, dependent, stolen, retried, rescheduled]
 
 
-@pytest.mark.parametrize("config", [{}, UNQUEUED], ids=["queue", "no-queue"])
+@pytest.mark.parametrize("how", ["queue", "no-queue", "as-users-run-it"])
 @pytest.mark.parametrize("nthreads", [1, pytest.param(4, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.__name__)
-def test_an_exact_limit_is_never_passed(load: Load, nthreads: int, config: dict[str, Any]) -> None:
+def test_an_exact_limit_is_never_passed(load: Load, nthreads: int, how: str) -> None:
+    """Schedulers of tests validate, and users' do not: there upstream's code feeds the queue."""
+    config = UNQUEUED if how == "no-queue" else {}
+
     @gen_cluster(client=True, nthreads=[("127.0.0.1", nthreads)] * 4, config=config, timeout=60)
-    async def run(c: Any, s: Any, *workers: Any) -> None:
+    async def run(c, s, *workers) -> None:
+        s.validate = how != "as-users-run-it"
         install(s)
         await ask(s, wire.CONFIGURE, tally=True)
         await limit(s, workers[:2], MOST, exact=True)
-        futures = await load(c, s, workers)
-        await c.gather(futures)
+        assert s.validate is ("stimulus_queue_slots_maybe_opened" in s.__dict__)
+        await c.gather(await load(c, s, workers))
 
         counted = await metered(s)
         assert dict(made()) == {address: n for address, n in counted.items() if n}
@@ -210,133 +205,86 @@ def test_an_exact_limit_is_never_passed(load: Load, nthreads: int, config: dict[
         if load is stolen:  # how much is stolen is a matter of time
             assert all(counted[w.address] for w in workers[:2]), counted
         else:
-            assert {w.address: wire.S_TASKS for w in workers[:2]} == await stopped(s)
+            assert {w.address: wire.S_TASKS for w in workers[:2]} == await cordoned(s)
         if load in (burst, queued):
             assert [MOST, MOST] == [counted[w.address] for w in workers[:2]]
 
     run()
 
 
-@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.__name__)
-def test_an_exact_limit_is_never_passed_by_stock_code(load: Load) -> None:
-    """Schedulers of tests validate, others do not: there the queue is fed by upstream's code."""
-
-    @gen_cluster(client=True, nthreads=FOUR, timeout=60)
-    async def run(c: Any, s: Any, *workers: Any) -> None:
-        s.validate = False
-        install(s)
-        await limit(s, workers[:2], MOST, exact=True)
-        await c.gather(await load(c, s, workers))
-
-        counted = await metered(s)
-        assert "stimulus_queue_slots_maybe_opened" not in s.__dict__
-        assert all(counted[w.address] <= MOST for w in workers[:2]), counted
-        assert 60 == sum(counted.values())
-
-    run()
-
-
-def _exact(agent: Any, workers: Any, runs: int) -> dict[str, Any]:
-    """As the operator says it: also for workers that come before its next pass."""
-    return {
-        "session": agent.session,
-        "names": [str(w.name) for w in workers],
-        "runs": [runs] * len(workers),
-        "left_ms": [-1] * len(workers),
-        "profile": [0] * len(workers),
-        "profiles": [{"exact": True, "runs": runs}],
-        "others": 0,
-    }
-
-
-@pytest.mark.parametrize("config", [{}, UNQUEUED], ids=["queue", "no-queue"])
-def test_exact_holds_though_the_cluster_stands_still(config: dict[str, Any]) -> None:
+@pytest.mark.parametrize("saturation", [1.1, inf], ids=["queue", "no-queue"])
+@gen_cluster(client=True, nthreads=FOUR, timeout=60)
+async def test_exact_holds_though_the_cluster_stands_still(c, s, *workers, saturation) -> None:
     """Until others come: whatever `stops` says, between two passes, and though one is pinned."""
-
-    @gen_cluster(client=True, nthreads=FOUR, config=config, timeout=60)
-    async def run(c: Any, s: Any, *workers: Any) -> None:
-        agent = install(s)
-        pin = {"names": [str(workers[0].name)], "source": wire.MANUAL, "owner": "me"}
-        await ask(s, wire.PIN, ttl_ms=60_000, **pin)
-        answer = await ask(s, wire.LIMIT, stops=1, **_exact(agent, workers, 15))
-        assert "error" not in answer, answer
-        futures = c.map(runs, range(100), delay_s=0.01)
-        await until(lambda: 60 == len(made_runs()))
-        await until(lambda: not any(w.state.executing_count for w in workers))
-
-        assert {15} == set(made().values())
-        assert not s.running
-        assert {w.address for w in workers} == set(await stopped(s))
-        async with Worker(s.address, nthreads=2) as e, Worker(s.address, nthreads=2) as f:
-            await until(lambda: 90 == len(made_runs()))
-            await until(lambda: not any(w.state.executing_count for w in (e, f)))
-            assert {15} == set(made().values())
-            async with Worker(s.address, nthreads=1) as last:
-                await c.gather(futures)
-                assert 10 == made()[last.address]
-
-    run()
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_exact_waits_with_what_is_bound_too(c: Any, s: Any, a: Any, b: Any) -> None:
+    s.WORKER_SATURATION = saturation
     install(s)
+    await pin(s, workers[0])
+    await limit(s, workers, 15, stops=1, exact=True, others={"exact": True, "runs": 15})
+    futures = c.map(runs, range(100), delay_s=0.01)
+    await until(lambda: 60 == len(RUNS))
+    await until(lambda: not any(w.state.executing_count for w in workers))
+
+    assert {15} == set(made().values())
+    assert not s.running
+    assert {w.address for w in workers} == set(await cordoned(s))
+    async with Worker(s.address, nthreads=2) as e, Worker(s.address, nthreads=2) as f:
+        await until(lambda: 90 == len(RUNS))
+        await until(lambda: not any(w.state.executing_count for w in (e, f)))
+        assert {15} == set(made().values())
+        async with Worker(s.address, nthreads=1) as last:
+            await c.gather(futures)
+            assert 10 == made()[last.address]
+
+
+@with_agent()
+async def test_exact_waits_with_what_is_bound_too(c, s, a, b) -> None:
     await limit(s, [a], 2, exact=True)
     bound = c.map(runs, range(4), workers=[a.address])
-    await until(lambda: 2 == len(made_runs()))
+    await until(lambda: 2 == len(RUNS))
     await until(lambda: not a.state.executing_count)
 
-    assert [wire.S_TASKS] == list((await stopped(s)).values())
+    assert [wire.S_TASKS] == list((await cordoned(s)).values())
     await ask(s, wire.OBSERVE)
-    assert 2 == len(made_runs())
+    assert 2 == len(RUNS)
     await limit(s, [])
     await c.gather(bound)
 
 
-@gen_cluster(client=True, nthreads=TWO, config=UNQUEUED)
-async def test_a_task_that_is_moved_away_makes_room_again(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(config=UNQUEUED)
+async def test_a_task_that_is_moved_away_makes_room_again(c, s, a, b) -> None:
     await limit(s, [a], 4, exact=True)
     futures = c.map(runs, range(10), delay_s=0.3, workers=[a.address])
     await until(lambda: a.state.executing_count)
-    assert {a.address: wire.S_TASKS} == await stopped(s)
+    assert {a.address: wire.S_TASKS} == await cordoned(s)
 
     for future in futures:
         await future.cancel()
     await until(lambda: s.workers[a.address] in s.running)
 
-    assert {} == await stopped(s)
+    assert {} == await cordoned(s)
 
 
 @pytest.mark.parametrize("ending", [False, True])
-def test_exact_holds_for_who_leaves_while_nobody_else_serves(ending: bool) -> None:
+@with_agent(1)
+async def test_exact_holds_for_who_leaves_while_nobody_else_serves(c, s, a, ending) -> None:
     """It is of use, and could stay a while; but not for one more task."""
+    await limit(s, [a], 3, exact=True)
+    futures = c.map(runs, range(6), delay_s=0.01, pure=False)
+    await until(lambda: len(RUNS) == 3)
 
-    @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-    async def run(c: Any, s: Any, a: Any) -> None:
-        install(s)
-        await limit(s, [a], 3, exact=True)
-        futures = c.map(runs, range(6), delay_s=0.01, pure=False)
-        await until(lambda: len(RUNS) == 3)
+    for _ in range(20):
+        await leave(s, a.name, ending=ending)
+        await asyncio.sleep(0.02)
+    assert 3 == len(RUNS)
 
-        for _ in range(20):
-            await leave(s, a.name, ending=ending)
-            await asyncio.sleep(0.02)
-        assert 3 == len(RUNS)
-
-        async with Worker(s.address, name="b", nthreads=1):
-            assert 6 == len(await asyncio.wait_for(c.gather(futures), 20))
-        assert 6 == len(RUNS)
-        assert 3 == made()[a.address]
-
-    run()
+    async with Worker(s.address, name="b", nthreads=1):
+        assert 6 == len(await asyncio.wait_for(c.gather(futures), 20))
+    assert 6 == len(RUNS)
+    assert 3 == made()[a.address]
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_exact_holds_for_who_leaves_and_what_is_bound_to_it(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_exact_holds_for_who_leaves_and_what_is_bound_to_it(c, s, a, b) -> None:
     await limit(s, [a], 3, exact=True)
     first = c.submit(runs, 0, delay_s=0.2, workers=[a.address])
     await until(lambda: a.state.executing_count)
@@ -351,9 +299,7 @@ async def test_exact_holds_for_who_leaves_and_what_is_bound_to_it(
 
 
 @gen_cluster(client=True, nthreads=FOUR)
-async def test_without_an_exact_limit_nothing_of_it_is_in_place(
-    c: Any, s: Any, *workers: Any
-) -> None:
+async def test_without_an_exact_limit_nothing_of_it_is_in_place(c, s, *workers) -> None:
     agent = install(s)
     stealing = s.extensions["stealing"]
     await limit(s, workers, 5)
@@ -370,9 +316,8 @@ async def test_without_an_exact_limit_nothing_of_it_is_in_place(
     assert {} == agent.cordons.ongoing
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_what_others_take_away_with_theirs_is_put_back(c: Any, s: Any, *workers: Any) -> None:
-    install(s)
+@with_agent(4)
+async def test_what_others_take_away_with_theirs_is_put_back(c, s, *workers) -> None:
     await limit(s, workers[:2], 5, exact=True)
     del s._add_to_processing
     await ask(s, wire.OBSERVE)
@@ -383,67 +328,38 @@ async def test_what_others_take_away_with_theirs_is_put_back(c: Any, s: Any, *wo
     assert [5, 5] == [counted[w.address] for w in workers[:2]]
 
 
-EXACT, ENDS = {"exact": True}, {"left_ms": 60_000}
-BOTH = {**EXACT, **ENDS}
-
-
-@pytest.mark.parametrize(
-    "said", [[EXACT, BOTH, ENDS, BOTH], [ENDS, BOTH, EXACT, ENDS], [BOTH, EXACT, BOTH, ENDS]]
-)
-def test_exact_limits_and_ends_wrap_the_same_methods(said: list[dict[str, Any]]) -> None:
-    """In whatever order they come and go, and nothing of either is left."""
-
-    @gen_cluster(client=True, nthreads=FOUR)
-    async def run(c: Any, s: Any, *workers: Any) -> None:
-        install(s)
-        for one in said:
-            most = max((await metered(s)).values()) + 3
-            await limit(s, workers[:2], most, **one)
-            await c.gather(c.map(runs, range(20), pure=False, delay_s=0.01))
-            counted = await metered(s)
-            if "exact" in one:
-                assert all(counted[w.address] <= most for w in workers[:2]), (one, counted)
-        await limit(s, [])
-        await ask(s, wire.OBSERVE)
-
-        ours = {"_add_to_processing", "stimulus_queue_slots_maybe_opened", "move_task_request"}
-        assert not ours & (s.__dict__.keys() | s.extensions["stealing"].__dict__.keys())
-
-    run()
-
-
 # Limits that count reports
 
 
-@pytest.mark.parametrize("config", [{}, UNQUEUED], ids=["queue", "no-queue"])
-def test_a_limit_is_passed_by_no_more_than_what_was_assigned(config: dict[str, Any]) -> None:
-    @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 3, config=config)
-    async def run(c: Any, s: Any, *workers: Any) -> None:
-        agent = install(s)
-        a = workers[0]
-        had: list[int] = []
-        stock = agent.cordons._say
+@pytest.mark.parametrize("saturation", [1.1, inf], ids=["queue", "no-queue"])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 3)
+async def test_a_limit_is_passed_by_no_more_than_what_was_assigned(
+    c, s, *workers, saturation
+) -> None:
+    s.WORKER_SATURATION = saturation
+    agent = install(s)
+    a = workers[0]
+    had: list[int] = []
+    stock = agent.cordons._report
 
-        def noting(entry: Any, why: Any) -> None:
-            had.append(entry.runs + len(entry.ws.processing) - 1)  # one of them was just reported
-            stock(entry, why)
+    def noting(entry: Any, why: Any) -> None:
+        had.append(entry.runs + len(entry.ws.processing) - 1)  # one of them was just reported
+        stock(entry, why)
 
-        agent.cordons._say = noting  # type: ignore[method-assign]
-        await limit(s, [a], 6)
-        await c.gather(c.map(runs, range(60)))
+    agent.cordons._report = noting  # type: ignore[method-assign]
+    await limit(s, [a], 6)
+    await c.gather(c.map(runs, range(60)))
 
-        counted = await metered(s)
-        assert 60 == sum(counted.values())
-        assert counted[a.address] <= had[0]
-        if not config:
-            assert counted[a.address] <= 6 + 3  # ceil(1.1 * 2 threads)
-        assert {a.address: wire.S_TASKS} == await stopped(s)
-
-    run()
+    counted = await metered(s)
+    assert 60 == sum(counted.values())
+    assert counted[a.address] <= had[0]
+    if saturation < inf:
+        assert counted[a.address] <= 6 + 3  # ceil(1.1 * 2 threads)
+    assert {a.address: wire.S_TASKS} == await cordoned(s)
 
 
 @gen_cluster(client=True, nthreads=FOUR)
-async def test_no_more_are_stopped_than_allowed(c: Any, s: Any, *workers: Any) -> None:
+async def test_no_more_are_cordoned_than_allowed(c, s, *workers) -> None:
     agent = install(s)
     await limit(s, workers, 3, stops=1)
     most = 0
@@ -461,40 +377,33 @@ async def test_no_more_are_stopped_than_allowed(c: Any, s: Any, *workers: Any) -
     assert 2 == len(s.running)
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_who_is_retired_after_a_stop_still_counts_until_the_next_request(
-    c: Any, s: Any, *workers: Any
-) -> None:
-    install(s)
+@with_agent(4)
+async def test_one_retired_after_a_cordon_counts_until_the_next_request(c, s, *workers) -> None:
     await limit(s, workers, 2, stops=1)
     futures = c.map(runs, range(30), delay_s=0.01)
     await wait(futures)
-    (first,) = await stopped(s)
+    (first,) = await cordoned(s)
 
     await until_state(s, first, wire.DRAINED, busy_ok=True)
     await c.gather(c.map(runs, range(100, 120), delay_s=0.01))
-    assert {} == await stopped(s)
+    assert {} == await cordoned(s)
     others = [w for w in workers if w.address != first]
 
     assert 1 == len(await limit(s, others, 2, stops=1))
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_the_limit_of_a_name_waits_for_its_worker(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_the_limit_of_a_name_waits_for_its_worker(c, s, a, b) -> None:
     await limit(s, ["late"], 2)
     async with Worker(s.address, name="late", nthreads=1) as late:
         await c.gather(c.map(runs, range(3), workers=[late.address], delay_s=0))
 
-        assert {late.address: wire.S_TASKS} == await stopped(s)
+        assert {late.address: wire.S_TASKS} == await cordoned(s)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_limit_that_is_lifted_brings_a_worker_back(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    await limit(s, [a], 1)
-    await c.submit(runs, 1, workers=[a.address])
-    await until(lambda: s.workers[a.address] not in s.running)
+@with_agent()
+async def test_a_limit_that_is_lifted_brings_a_worker_back(c, s, a, b) -> None:
+    await cordoned_at_one_run(c, s, a)
 
     assert [] == await limit(s, [], 1)
     assert s.workers[a.address] in s.running
@@ -504,9 +413,8 @@ async def test_a_limit_that_is_lifted_brings_a_worker_back(c: Any, s: Any, a: An
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_nobody_is_stopped_when_nobody_asks(c: Any, s: Any, a: Any, b: Any) -> None:
-    clock = Clock()
-    AdaptivePlugin(Agent(s, clock)).install()
+async def test_nobody_is_cordoned_when_nobody_asks(c, s, a, b) -> None:
+    install(s, clock := Clock())
     await ask(s, wire.CONFIGURE, lease_ms=60_000)
     await limit(s, [a, b], 1)
     await c.gather([c.submit(runs, w.name, workers=[w.address]) for w in (a, b)])
@@ -515,56 +423,27 @@ async def test_nobody_is_stopped_when_nobody_asks(c: Any, s: Any, a: Any, b: Any
     clock.ahead_s = 61
     await until(lambda: len(s.running) == 2, timeout_s=5)
     assert a.address == await c.submit(runs, 3, workers=[a.address])
-    assert {} == await stopped(s)  # whoever asks now: the limits are gone
+    assert {} == await cordoned(s)  # whoever asks now: the limits are gone
     assert 1 == (await ask(s, wire.OBSERVE))["lapses"]
 
 
-@gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_a_memory_monitor_cannot_bring_a_stopped_worker_back(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    await limit(s, [a], 1)
-    await c.submit(runs, 1, workers=[a.address])
-    await until(lambda: s.workers[a.address] not in s.running)
-
-    for status in (Status.paused, Status.running):
-        a.status = status
-        await until_heard(s, a)
-
-    assert s.workers[a.address] not in s.running
-    assert {a.address: wire.S_TASKS} == await stopped(s)
-    await limit(s, [])
-    assert s.workers[a.address] in s.running
-
-
 @pytest.mark.parametrize("source", [wire.MANUAL, wire.CLIENT])
-def test_a_pinned_worker_is_not_stopped(source: str) -> None:
-    @gen_cluster(client=True, nthreads=TWO)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        install(s)
-        pin = {"source": source, "owner": "me", "ttl_ms": 60_000}
-        await ask(s, wire.PIN, names=[str(a.name)], **pin)
-        await limit(s, [a], 2)
-        await c.gather(c.map(runs, range(4), workers=[a.address]))
-        assert {} == await stopped(s)
+@with_agent()
+async def test_a_pinned_worker_is_not_cordoned(c, s, a, b, source) -> None:
+    await pin(s, a, source=source)
+    await limit(s, [a], 2)
+    await c.gather(c.map(runs, range(4), workers=[a.address]))
+    assert {} == await cordoned(s)
 
-        await ask(s, wire.UNPIN, source=source, owner="me")
-        assert {a.address: wire.S_TASKS} == await stopped(s)
-        await ask(s, wire.PIN, names=[str(a.name)], **pin)
-        await until(lambda: s.workers[a.address] in s.running)
-
-    run()
+    await unpin(s, source)
+    assert {a.address: wire.S_TASKS} == await cordoned(s)
+    await pin(s, a, source=source)
+    await until(lambda: s.workers[a.address] in s.running)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_stopped_worker_gets_what_is_bound_to_it_and_nothing_else(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    await limit(s, [a], 1)
-    await c.submit(runs, 1, workers=[a.address])
-    await until(lambda: s.workers[a.address] not in s.running)
+@with_agent()
+async def test_a_cordoned_worker_gets_what_is_bound_to_it_and_nothing_else(c, s, a, b) -> None:
+    await cordoned_at_one_run(c, s, a)
 
     bound = [c.submit(runs, i, workers=[a.address], pure=False) for i in range(3)]
     free = c.map(runs, range(10, 20))
@@ -573,11 +452,8 @@ async def test_a_stopped_worker_gets_what_is_bound_to_it_and_nothing_else(
     assert {b.address} == set(await c.gather(free))
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_the_only_worker_finishes_what_it_has_and_the_next_one_does_the_rest(
-    c: Any, s: Any, a: Any
-) -> None:
-    install(s)
+@with_agent(1)
+async def test_the_only_worker_finishes_what_it_has_and_the_next_one_does_the_rest(c, s, a) -> None:
     await limit(s, [a], 3)
     futures = [*c.map(runs, range(8)), c.submit(runs, 99, key="another-1")]
     await until(lambda: made()[a.address] >= 3)
@@ -591,14 +467,11 @@ async def test_the_only_worker_finishes_what_it_has_and_the_next_one_does_the_re
         assert 9 == sum(made().values())
 
 
-# What becomes of one that is stopped
+# What becomes of one that is cordoned
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_two_over_quota_at_once_are_retired_and_nothing_is_redone(
-    c: Any, s: Any, *workers: Any
-) -> None:
-    install(s)
+@with_agent(4)
+async def test_two_over_quota_at_once_are_retired_and_nothing_is_redone(c, s, *workers) -> None:
     await ask(s, wire.CONFIGURE, tally=True)
     await limit(s, workers[:2], 5)
     futures = c.map(runs, range(60), delay_s=0.02)
@@ -607,7 +480,7 @@ async def test_two_over_quota_at_once_are_retired_and_nothing_is_redone(
 
     for w in workers[:2]:
         await until_state(s, w.name, wire.DRAINED, busy_ok=True, reason="TaskQuota")
-    assert {} == await stopped(s)
+    assert {} == await cordoned(s)
     for w in workers[:2]:
         await w.close()
     await c.gather(futures)
@@ -618,18 +491,15 @@ async def test_two_over_quota_at_once_are_retired_and_nothing_is_redone(
     )
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_cancelling_stops_a_worker_again_unless_it_has_no_limit(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent()
+async def test_cancelling_cordons_a_worker_again_unless_it_has_no_limit(c, s, a, b) -> None:
     await limit(s, [a], 2)
     await c.gather(c.map(runs, range(2), workers=[a.address]))
     await until_state(s, a.name, wire.DRAINED)
     waiting = c.map(runs, range(10, 13), delay_s=0, workers=[a.address])
 
     await ask(s, wire.CANCEL, names=[str(a.name)])
-    assert {a.address: wire.S_TASKS} == await stopped(s)
+    assert {a.address: wire.S_TASKS} == await cordoned(s)
     assert s.workers[a.address] not in s.running
     assert {a.address} == set(await c.gather(waiting))  # it has been thawed
 
@@ -641,47 +511,24 @@ async def test_cancelling_stops_a_worker_again_unless_it_has_no_limit(
     await until(lambda: a.status == Status.running)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_stopped_worker_departs(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    await limit(s, [a], 2)
-    futures = c.map(runs, range(2), workers=[a.address])
-    await wait(futures)
-    await until(lambda: s.workers[a.address] not in s.running)
-
-    await until_left(s, a.address)
-    assert {} == await stopped(s)
-    await a.close()
-
-    assert {a.address} == set(await c.gather(futures))
-    assert 2 == sum(made().values())
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_notice_that_is_not_sure_leaves_a_stopped_worker_stopped(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    await limit(s, [a], 1)
-    await c.submit(runs, 1, workers=[a.address])
-    await until(lambda: s.workers[a.address] not in s.running)
+@with_agent()
+async def test_a_notice_that_is_not_sure_leaves_a_cordon(c, s, a, b) -> None:
+    await cordoned_at_one_run(c, s, a)
     await until_left(s, a.address, ending=False)
 
     await ask(s, wire.CANCEL, names=[a.address])
 
-    assert {a.address: wire.S_TASKS} == await stopped(s)
+    assert {a.address: wire.S_TASKS} == await cordoned(s)
     assert a.address == await c.submit(runs, 2, workers=[a.address])
 
 
 @gen_cluster(client=True, nthreads=FOUR)
-async def test_a_stopped_worker_is_on_its_way_out(c: Any, s: Any, *workers: Any) -> None:
+async def test_a_cordoned_worker_is_on_its_way_out(c, s, *workers) -> None:
     agent = install(s)
     a = workers[0]
-    await limit(s, [a], 1)
-    await c.submit(runs, 1, workers=[a.address])
-    await until(lambda: s.workers[a.address] not in s.running)
+    await cordoned_at_one_run(c, s, a)
 
-    assert {a.address} == set(agent.leaving())
+    assert {a.address} == set(agent.out_of_service())
     assert a.address not in s.workers_to_close(n=4)
     seen = await ask(s, wire.OBSERVE)
     assert seen["stops"][0]["slot"] not in seen["closable"]
@@ -692,41 +539,13 @@ async def test_a_stopped_worker_is_on_its_way_out(c: Any, s: Any, *workers: Any)
     assert "gets no more tasks: has made 1 of 1 runs" == said["sentence"]
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_stopped_worker_that_dies_leaves_nothing(c: Any, s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
-    await limit(s, [a], 1)
-    await c.submit(runs, 1, workers=[a.address])
-    await until(lambda: agent.cordons.ongoing)
-
-    await a.close()
-    await until(lambda: a.address not in s.workers)
-
-    assert {} == agent.cordons.ongoing
-    assert {} == await stopped(s)
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_uninstalled_the_agent_leaves_nobody_stopped(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    await limit(s, [a, b], 1, exact=True)
-    await c.gather([c.submit(runs, w.name, workers=[w.address]) for w in (a, b)])
-    assert not s.running
-
-    s.plugins["dask-adaptive"].uninstall()
-
-    assert 2 == len(s.running)
-    assert 10 == len(await c.gather(c.map(runs, range(10, 20), delay_s=0)))
-
-
 # Requests
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_pins_of_people_may_be_told_not_to_count(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_pins_of_people_may_be_told_not_to_count(c, s, a, b) -> None:
     for source in (wire.MANUAL, wire.CLIENT):
-        await ask(s, wire.PIN, names=[str(a.name)], source=source, owner=source, ttl_ms=60_000)
+        await pin(s, a, source=source)
     assert [(wire.ACTIVE, wire.V_PINNED)] == await retire(s, a.name, over_pins=[wire.MANUAL])
 
     over = {"over_pins": [wire.MANUAL, wire.CLIENT]}
@@ -738,48 +557,21 @@ async def test_pins_of_people_may_be_told_not_to_count(c: Any, s: Any, a: Any, b
     assert wire.E_INVALID == answer["error"]
 
 
-VALID = {
-    "names": ["x"],
-    "runs": [1],
-    "left_ms": [-1],
-    "profile": [0],
-    "profiles": [{}],
-    "stops": 1,
-}
+@with_agent()
+async def test_a_request_that_makes_no_sense_changes_nothing(c, s, a, b) -> None:
+    await limit(s, [a], 5)
+    await c.gather(c.map(runs, range(4), workers=[a.address]))
+    session = (await ask(s, wire.HELLO))["session"]
 
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
+    for wrong, said in (
         ({"session": "another"}, "session 'another' has ended"),
-        ({"runs": [1, 2]}, "of one length"),
-        ({"runs": [-1]}, "runs must be from 0"),
-        ({"runs": [True]}, "runs must be a list of whole numbers"),
-        ({"runs": "1"}, "runs must be a list of whole numbers"),
-        ({"left_ms": [-2]}, "left_ms must be from -1"),
-        ({"profile": [1]}, "profile must be from 0 to 0"),
-        ({"profiles": [7]}, "profiles must be a list of maps"),
-        ({"profiles": [{"patterns": ["x" * 257]}]}, "patterns must have at most 256 characters"),
-        ({"profiles": [{"patterns": ["x"] * 33}]}, "patterns must have at most 32 entries, not 33"),
-        ({"profiles": [{"patterns": "CUDA"}]}, "patterns must be a list of text"),
-        ({"profiles": [{"deviations": "2"}]}, "deviations must be a number"),
-        ({"profiles": [{"exact": 1}]}, "exact must be true or false"),
-        ({"profiles": [{"fresh_ms": -2}]}, "fresh_ms must be a whole number from -1"),
-        ({"stops": None}, "stops must be a whole number"),
-        ({"names": [1]}, "names must be a list of text"),
-    ],
-)
-def test_a_request_that_makes_no_sense_changes_nothing(wrong: dict[str, Any], said: str) -> None:
-    @gen_cluster(client=True, nthreads=TWO)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        agent = install(s)
-        await limit(s, [a], 5, stops=3)
-
-        answer = await ask(s, wire.LIMIT, **{**VALID, "session": agent.session, **wrong})
-
+        ({"session": session, "runs": [1]}, "of one length"),
+        ({"session": session, "stops": None}, "stops must be a whole number"),
+    ):
+        answer = await ask(s, wire.LIMIT, **wrong)
         assert wire.E_INVALID == answer["error"]
         assert said in answer["message"]
-        assert 5 == agent.limits.of(a.address).runs
-        assert 3 == agent.limits.stops
 
-    run()
+    assert {} == await cordoned(s)
+    await c.submit(runs, 5, workers=[a.address])
+    assert {a.address: wire.S_TASKS} == await cordoned(s)

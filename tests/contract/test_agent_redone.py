@@ -9,8 +9,9 @@ from distributed import Worker, wait
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install, uninstall
-from support.agent_work import RUNS, ask, leave, retire, slow, until, until_state
+from dask_adaptive_agent.loading.attach import install
+from support.agent_cluster import with_agent
+from support.agent_work import RUNS, ask, leave, retire, running, slow, until, until_state
 
 TWO = [("127.0.0.1", 1)] * 2
 NOTHING = {wire.LOST: 0, wire.FORCED: 0, wire.ENDED: 0}
@@ -21,51 +22,46 @@ async def redone(s: Any) -> dict[str, int]:
     return counts
 
 
-def anywhere(worker: Any) -> dict[str, Any]:
-    return {"workers": [worker.address], "allow_other_workers": True, "pure": False}
+ANYWHERE = {"allow_other_workers": True, "pure": False}
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_is_lost_with_a_task_and_results(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    results = c.map(slow, range(3), delay_s=0, **anywhere(a))
-    await wait(results)
+async def holding(c: Any, worker: Any, results: int) -> list[Any]:
+    """Results that any worker may compute again."""
+    futures: list[Any] = c.map(
+        slow, range(results), delay_s=0, workers=[worker.address], **ANYWHERE
+    )
+    await wait(futures)
+    return futures
+
+
+@with_agent()
+async def test_a_worker_that_is_lost_with_a_task_and_results(c, s, a, b) -> None:
+    results = await holding(c, a, 3)
     on_a = len(s.workers[a.address].has_what)
-    running = c.submit(slow, "task", 0.5, **anywhere(a))
-    await until(lambda: a.state.executing_count)
+    task = await running(c, a, "task", 0.5, **ANYWHERE)
 
     await s.remove_worker(a.address, stimulus_id="test", close=False)
-    await c.gather([*results, running])
+    await c.gather([*results, task])
 
     assert {**NOTHING, wire.LOST: on_a + 1} == await redone(s)
     assert on_a
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_results_that_are_elsewhere_or_not_wanted_are_no_loss(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    result = c.submit(slow, 1, 0, **anywhere(a))
-    await wait(result)
-    await c.replicate([result])
+@with_agent()
+async def test_results_that_are_elsewhere_or_not_wanted_are_no_loss(c, s, a, b) -> None:
+    results = await holding(c, a, 1)
+    await c.replicate(results)
 
     await a.close()
     await until(lambda: a.address not in s.workers)
 
     assert NOTHING == await redone(s)
-    assert [1] == RUNS
+    assert [0] == RUNS
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_result_that_only_a_task_waits_for_is_a_loss(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
-    first = c.submit(slow, 1, 0, **anywhere(a))
-    await wait(first)
+@with_agent()
+async def test_a_result_that_only_a_task_waits_for_is_a_loss(c, s, a, b) -> None:
+    (first,) = await holding(c, a, 1)
     other = c.submit(slow, 2, 0.6, workers=[b.address])
     then = c.submit(slow, 3, 0, first, other, workers=[b.address])
     await until(lambda: then.key in s.tasks and b.state.executing_count)
@@ -76,42 +72,36 @@ async def test_a_result_that_only_a_task_waits_for_is_a_loss(
     await then
 
     assert {**NOTHING, wire.LOST: 1} == await redone(s)
-    assert [1, 1, 2, 3] == sorted(RUNS)
+    assert [0, 0, 2, 3] == sorted(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_retirement_that_is_forced(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    running = c.submit(slow, "task", 1.0, **anywhere(a))
-    await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_a_retirement_that_is_forced(c, s, a, b) -> None:
+    task = await running(c, a, "task", 1.0, **ANYWHERE)
     how = {"busy_ok": True, "deadline_ms": 100, "on_timeout": "Force"}
     await retire(s, a.name, **how)
     await until_state(s, a.name, wire.DRAINED, **how)
 
     await s.remove_worker(a.address, stimulus_id="test", close=False)
-    await running
+    await task
 
     assert {**NOTHING, wire.FORCED: 1} == await redone(s)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_departure_whose_time_runs_out(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    running = c.submit(slow, "task", 3.0, **anywhere(a))
-    await until(lambda: a.state.executing_count)
+@with_agent()
+async def test_a_departure_whose_time_runs_out(c, s, a, b) -> None:
+    task = await running(c, a, "task", 3.0, **ANYWHERE)
 
     await leave(s, a.name, left_ms=500)
     await until(lambda: a.address not in s.workers)
 
     assert {**NOTHING, wire.ENDED: 1} == await redone(s)
-    running.release()
+    task.release()
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_is_drained_loses_nothing(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-    results = c.map(slow, range(3), delay_s=0, **anywhere(a))
-    await wait(results)
+@with_agent()
+async def test_a_worker_that_is_drained_loses_nothing(c, s, a, b) -> None:
+    results = await holding(c, a, 3)
     await retire(s, a.name)
     await until_state(s, a.name, wire.DRAINED)
 
@@ -123,13 +113,11 @@ async def test_a_worker_that_is_drained_loses_nothing(c: Any, s: Any, a: Any, b:
     assert 3 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_a_worker_that_says_goodbye_is_counted_once(c: Any, s: Any, a: Any) -> None:
+@with_agent(1)
+async def test_a_worker_that_says_goodbye_is_counted_once(c, s, a) -> None:
     """Through `unregister`, and once more when its connection breaks."""
-    install(s)
     async with Worker(s.address, nthreads=1) as w:
-        result = c.submit(slow, 1, 0, **anywhere(w))
-        await wait(result)
+        (result,) = await holding(c, w, 1)
         on_w = len(s.workers[w.address].has_what)
     await until(lambda: len(s.workers) == 1)
     await result
@@ -138,25 +126,13 @@ async def test_a_worker_that_says_goodbye_is_counted_once(c: Any, s: Any, a: Any
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_scheduler_that_closes_counts_nothing(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b) -> None:
     agent = install(s)
-    running = c.map(slow, range(2), delay_s=0.3)
+    tasks = c.map(slow, range(2), delay_s=0.3)
     await until(lambda: a.state.executing_count and b.state.executing_count)
 
     await s.close()
     await asyncio.gather(a.close(), b.close())
 
     assert agent.redone.counts == NOTHING
-    del running
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_it_is_taken_out(c: Any, s: Any, a: Any, b: Any) -> None:
-    before = s.handlers["unregister"]
-    install(s)
-    assert "remove_worker" in s.__dict__
-
-    uninstall(s)
-
-    assert "remove_worker" not in s.__dict__
-    assert before == s.handlers["unregister"]
+    del tasks

@@ -13,7 +13,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.loading.attach import install, uninstall
 from support.agent_work import RUNS, ask, retire, slow_block, until, until_left, until_state
 
 da = pytest.importorskip("dask.array")
@@ -84,10 +84,10 @@ async def test_a_new_shuffle_chooses_leaving_workers_if_there_are_no_others(
     agent = install(s)
     future = rechunked(c)
     await until(lambda: any(ws.processing for ws in s.workers.values()))
-    before = agent.choice._leaving
-    agent.choice._leaving = lambda: set(s.workers)
+    before = agent.placement.leaving
+    agent.placement.leaving = lambda: set(s.workers)
     await until(agent.shuffles.running)
-    agent.choice._leaving = before
+    agent.placement.leaving = before
 
     assert 4 == len(agent.shuffles.running()[0].participants)
     assert 6400 == await future
@@ -98,28 +98,12 @@ async def test_a_new_shuffle_chooses_as_upstream_when_we_cannot_tell(
     c: Any, s: Any, *workers: Any
 ) -> None:
     agent = install(s)
-    agent.choice._leaving = lambda: 1 / 0  # type: ignore[assignment, return-value]
+    agent.placement.leaving = lambda: 1 / 0  # type: ignore[assignment, return-value]
     future = rechunked(c)
     await until(agent.shuffles.running)
 
     assert 4 == len(agent.shuffles.running()[0].participants)
     assert 6400 == await future
-
-
-@gen_cluster(nthreads=[])
-async def test_the_choice_of_workers_is_put_back(s: Any) -> None:
-    plugin = s.extensions["shuffle"]
-    before = dict(vars(plugin))
-    agent = install(s)
-    assert before == vars(plugin)  # nobody shuffles yet
-    agent.barriers.transition("shuffle-barrier-1", "released", "waiting")
-    assert agent.has_feature("shuffle_choice")
-    assert before != vars(plugin)
-
-    uninstall(s)
-
-    assert before == vars(plugin)
-    assert not agent.has_feature("shuffle_choice")
 
 
 @gen_cluster(client=True, nthreads=FOUR)
@@ -155,49 +139,52 @@ def assert_nothing_is_left(agent: Any) -> None:
     assert not agent.shuffles.running()
     assert not agent.shuffles.pinned()
     assert not agent.shuffles._known
-    assert agent.shuffles._alarm is None
     assert set(agent.scheduler.workers) == set(agent.scheduler.workers_to_close(n=9))
 
 
+async def finish(s: Any, future: Any, a: Any) -> None:
+    assert 6400 == await future
+    future.release()
+
+
+async def let_go(s: Any, future: Any, a: Any) -> None:
+    future.release()
+
+
+async def lose_a_worker(s: Any, future: Any, a: Any) -> None:
+    await a.close()
+    with contextlib.suppress(RuntimeError):  # before 2023.8 a shuffle was not restarted
+        await future
+
+
+async def detach(s: Any, future: Any, a: Any) -> None:
+    uninstall(s)
+
+
+ENDS: dict[str, Any] = {
+    "it is finished": finish,
+    "it is cancelled": lambda s, future, a: future.cancel(),
+    "its futures are released": let_go,
+    "a worker is lost": lose_a_worker,
+    "the agent goes": detach,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
 @gen_cluster(client=True, nthreads=FOUR)
-async def test_a_finished_shuffle_leaves_nothing(c: Any, s: Any, *workers: Any) -> None:
+async def test_a_shuffle_leaves_nothing_when(c: Any, s: Any, a: Any, *rest: Any, end: str) -> None:
     agent = install(s)
     await ask(s, wire.CONFIGURE, tally=True)
     future = rechunked(c)
     await until(agent.shuffles.pinned)
-    assert agent.shuffles._alarm is not None
-    assert 6400 == await future
 
-    future.release()
+    await ENDS[end](s, future, a)
 
-    await until(lambda: not agent.shuffles.pinned())
-    assert_nothing_is_left(agent)
-
-
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_cancelled_shuffle_leaves_nothing(c: Any, s: Any, *workers: Any) -> None:
-    agent = install(s)
-    future = rechunked(c)
-    await until(agent.shuffles.pinned)
-
-    await future.cancel()
-
-    await until(lambda: not agent.shuffles.pinned())
-    assert_nothing_is_left(agent)
-
-
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_shuffle_whose_futures_are_released_leaves_nothing(
-    c: Any, s: Any, *workers: Any
-) -> None:
-    agent = install(s)
-    future = rechunked(c)
-    await until(agent.shuffles.pinned)
-
-    future.release()
-
-    await until(lambda: not agent.shuffles.pinned())
-    assert_nothing_is_left(agent)
+    if end == "the agent goes":
+        await future
+    else:
+        await until(lambda: not agent.shuffles.pinned())
+        assert_nothing_is_left(agent)
 
 
 SEEN = threading.Event()
@@ -238,22 +225,6 @@ async def test_a_shuffle_with_an_erred_task_leaves_nothing(
 
 
 @gen_cluster(client=True, nthreads=FOUR)
-async def test_a_shuffle_that_lost_a_worker_leaves_nothing(
-    c: Any, s: Any, a: Any, *rest: Any
-) -> None:
-    agent = install(s)
-    future = rechunked(c)
-    await until(agent.shuffles.pinned)
-    await a.close()
-
-    with contextlib.suppress(RuntimeError):  # before 2023.8 a shuffle was not restarted
-        await future
-
-    await until(lambda: not agent.shuffles.pinned())
-    assert_nothing_is_left(agent)
-
-
-@gen_cluster(client=True, nthreads=FOUR)
 async def test_a_shuffle_pins_for_a_limited_time_and_that_is_told_once(
     c: Any, s: Any, a: Any, *rest: Any
 ) -> None:
@@ -272,41 +243,12 @@ async def test_a_shuffle_pins_for_a_limited_time_and_that_is_told_once(
         assert wire.N_SHUFFLE_PIN_EXPIRED == note["kind"]
         assert run.id in note["message"]
         assert {str(w.name) for w in (a, *rest)} == set(note["names"])
-    assert [] == agent.pinned_by(s.workers[a.address])
+    assert [] == agent.pins.holders(s.workers[a.address])
     assert 4 == len(s.workers_to_close(n=4))
 
     await ask(s, wire.CONFIGURE, shuffle_timeout_ms=3_600_000)
     assert [] == s.workers_to_close(n=4)
     assert 6400 == await future
-
-
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_the_limit_is_told_although_nobody_asks(c: Any, s: Any, *workers: Any) -> None:
-    agent = install(s)
-    await ask(s, wire.CONFIGURE, shuffle_timeout_ms=1)
-    future = rechunked(c)
-
-    await until(lambda: agent.notes.since(0))  # a look at the list, not at shuffles
-
-    assert wire.N_SHUFFLE_PIN_EXPIRED == agent.notes.since(0)[0]["kind"]
-    assert 6400 == await future
-    await until(lambda: not agent.shuffles.running())
-    assert 1 == len(agent.notes.since(0))
-    assert_nothing_is_left(agent)
-
-
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_the_alarm_goes_with_the_agent(c: Any, s: Any, *workers: Any) -> None:
-    agent = install(s)
-    future = rechunked(c)
-    await until(agent.shuffles.pinned)
-    assert agent.shuffles._alarm is not None
-
-    uninstall(s)
-
-    assert agent.shuffles._alarm is None
-    await future
-    assert agent.shuffles._alarm is None
 
 
 @gen_cluster(client=True, nthreads=FOUR)

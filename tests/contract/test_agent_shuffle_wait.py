@@ -14,11 +14,11 @@ import pytest
 from distributed import Worker
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import shuffle_wait, wire
-from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.patching import SHUFFLE_RPC
-from dask_adaptive_agent.shuffle_wait import ShuffleWait
-from dask_adaptive_agent.upcoming import upcoming
+from dask_adaptive_agent.shuffle import delay
+from dask_adaptive_agent.shuffle.delay import ShuffleDelay
 from support.agent_work import RUNS, ask, leave, slow_block, until
 
 da = pytest.importorskip("dask.array")
@@ -27,6 +27,7 @@ ONE = [("127.0.0.1", 1)]
 BLOCKS = 20
 #: Tasks of which nothing is known are taken to be so long that any wait of these tests pays.
 LONG = {"distributed.scheduler.unknown-task-duration": "100s"}
+ON_ONE = gen_cluster(client=True, config=LONG, nthreads=ONE)
 
 
 def rechunked(c: Any, value: int = 1, plus: int = 0) -> Any:
@@ -46,6 +47,15 @@ async def announce(s: Any, workers: int = 3, in_s: float = 2.0, **request: Any) 
     arriving = [(workers, int(in_s * 1000))] if workers else []
     answer = await ask(s, wire.ANNOUNCE, arriving=arriving, policy="p", **request)
     assert "error" not in answer
+
+
+async def waiting(c: Any, s: Any, **announced: Any) -> tuple[Any, Any]:
+    """The agent, and the future of a shuffle that waits."""
+    agent = install(s)
+    await announce(s, **{"in_s": 20, **announced})
+    future = rechunked(c)
+    await until(lambda: agent.shuffle_wait.ongoing)
+    return agent, future
 
 
 @contextlib.asynccontextmanager
@@ -87,7 +97,7 @@ def told(agent: Any) -> list[str]:
     return [note["message"] for note in notes]
 
 
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_outputs_go_to_workers_that_were_on_their_way(c: Any, s: Any, a: Any) -> None:
     agent = install(s)
     RUNS.clear()
@@ -97,7 +107,7 @@ async def test_outputs_go_to_workers_that_were_on_their_way(c: Any, s: Any, a: A
     await until(lambda: agent.shuffle_wait.ongoing)
     await asyncio.sleep(1)
     assert not agent.shuffles.running()
-    (row,) = upcoming(agent)
+    (row,) = agent.demand.upcoming()
     async with arrived(s):
         await until(begins_with(agent, 4))
         given = outputs(agent)
@@ -114,21 +124,10 @@ async def test_outputs_go_to_workers_that_were_on_their_way(c: Any, s: Any, a: A
         assert 2 * BLOCKS == len([shape for shape in RUNS if 80 in shape])
         # The wait is no part of what tasks are taken to last.
         assert 0.8 > max(prefix.duration_average for prefix in s.task_prefixes.values())
-        assert not upcoming(agent)
+        assert not agent.demand.upcoming()
 
 
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_with_nobody_on_the_way_it_begins_at_once(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    waits = watched(agent.shuffle_wait)
-
-    assert 6400 == await rechunked(c)
-
-    assert not waits
-    assert not told(agent)
-
-
-def watched(waiting: ShuffleWait) -> list[str]:
+def watched(delay: ShuffleDelay) -> list[str]:
     """The shuffles that begin to wait from now on."""
     seen: list[str] = []
 
@@ -137,30 +136,90 @@ def watched(waiting: ShuffleWait) -> list[str]:
             seen.append(key)
             super().__setitem__(key, value)
 
-    waiting.ongoing = Seen()
+    delay.ongoing = Seen()
     return seen
 
 
-@pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_waiting_can_be_off(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    waits = watched(agent.shuffle_wait)
-    await ask(s, wire.CONFIGURE, shuffle_wait_ms=0)
-    await announce(s)
+async def fail(s: Any, c: Any) -> None:
+    agent(s).shuffle_wait._why_not = lambda *_: 1 / 0
+
+
+AT_ONCE: dict[str, Any] = {
+    "nobody is on the way": None,
+    "it is off": lambda s, c: both(ask(s, wire.CONFIGURE, shuffle_wait_ms=0), announce(s)),
+    "they come too late": lambda s, c: announce(s, in_s=3600),
+    "the operator may not grow": lambda s, c: announce(s, workers=0, can_grow=0),
+    "an error of ours": lambda s, c: both(announce(s), fail(s, c)),
+}
+
+
+async def both(*calls: Any) -> None:
+    for call in calls:
+        await call
+
+
+def cases(table: dict[str, Any]) -> list[Any]:
+    """The first one is quick to ask; the others are many of one kind."""
+    first, *others = table
+    return [first, *(pytest.param(name, marks=pytest.mark.thorough) for name in others)]
+
+
+def agent(s: Any) -> Any:
+    return s.plugins["dask-adaptive"].agent
+
+
+@pytest.mark.parametrize("why", cases(AT_ONCE))
+@ON_ONE
+async def test_it_begins_at_once_where(c: Any, s: Any, a: Any, why: str) -> None:
+    install(s)
+    waits = watched(agent(s).shuffle_wait)
+    if AT_ONCE[why] is not None:
+        await AT_ONCE[why](s, c)
 
     assert 6400 == await rechunked(c)
 
     assert not waits
+    assert not told(agent(s))
+
+
+async def detach(s: Any, c: Any) -> None:
+    before = s.handlers[SHUFFLE_RPC.name]
+    uninstall(s)
+    assert before is not s.handlers[SHUFFLE_RPC.name]
+
+
+ENDS: dict[str, tuple[Any, bool]] = {
+    "the agent goes": (detach, True),
+    "nobody is on the way any more": (lambda s, c: announce(s, workers=0), True),
+    "an error of ours": (fail, True),
+    "the client leaves": (lambda s, c: c.close(), False),
+    "the scheduler closes": (lambda s, c: asyncio.wait_for(s.close(), 10), False),
+}
+
+
+@pytest.mark.parametrize("how", cases(ENDS))
+@gen_cluster(client=True, config=LONG, nthreads=ONE, clean_kwargs={"threads": False})
+async def test_the_wait_ends_when(c: Any, s: Any, a: Any, how: str) -> None:
+    agent, future = await waiting(c, s)
+    end, is_wanted = ENDS[how]
+
+    await end(s, c)
+
+    await until(lambda: not agent.shuffle_wait.ongoing)
+    if is_wanted:
+        assert 6400 == await future
+    else:
+        assert not agent.demand.upcoming()
+    assert agent.shuffle_wait._timer is None
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_it_waits_no_longer_than_it_may(
     c: Any, s: Any, a: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A busy machine announces late, and is not to be taken for workers that are overdue.
-    monkeypatch.setattr(shuffle_wait, "OVERDUE_S", 0.1)
+    monkeypatch.setattr(delay, "OVERDUE_S", 0.1)
     agent = install(s)
     waits = watched(agent.shuffle_wait)
     await ask(s, wire.CONFIGURE, shuffle_wait_ms=2200)
@@ -174,46 +233,17 @@ async def test_it_waits_no_longer_than_it_may(
     assert 1 == len(waits)
     (message,) = told(agent)
     assert "0 workers came, its outputs go to 1" in message
-    assert "as long as it may" in message
+    assert "it may not wait any longer" in message
     assert not agent.shuffle_wait.ongoing
     assert agent.shuffle_wait._timer is None
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_who_comes_too_late_is_not_waited_for(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    waits = watched(agent.shuffle_wait)
-    await announce(s, in_s=3600)
-
-    assert 6400 == await rechunked(c)
-
-    assert not waits
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_it_begins_when_nobody_is_on_the_way_any_more(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    await announce(s, in_s=20)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
-
-    await announce(s, workers=0)
-
-    assert 6400 == await future
-    assert not agent.shuffle_wait.ongoing
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_some_that_came_are_enough_when_the_others_are_given_up(
     c: Any, s: Any, a: Any
 ) -> None:
-    agent = install(s)
-    await announce(s, in_s=8)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
+    agent, future = await waiting(c, s, in_s=8)
     async with arrived(s, workers=2):
         await asyncio.sleep(0.5)
         assert agent.shuffle_wait.ongoing
@@ -224,49 +254,25 @@ async def test_some_that_came_are_enough_when_the_others_are_given_up(
         assert 6400 == await future
 
 
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_uninstalled_while_a_shuffle_waits_it_goes_on(c: Any, s: Any, a: Any) -> None:
-    stock = s.handlers[SHUFFLE_RPC.name]
-    agent = install(s)
-    await announce(s, in_s=20)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
-    assert stock is not s.handlers[SHUFFLE_RPC.name]
-
-    uninstall(s)
-
-    assert stock is s.handlers[SHUFFLE_RPC.name]
-    assert 6400 == await future
-    assert not agent.shuffle_wait.ongoing
-    assert agent.shuffle_wait._timer is None
-
-
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_cancelled_while_it_waits_and_asked_for_again(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    await announce(s, in_s=20)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
+    agent, future = await waiting(c, s)
 
     await future.cancel()
     await until(lambda: not agent.shuffle_wait.ongoing)
-    assert not upcoming(agent)
+    assert not agent.demand.upcoming()
     assert not told(agent)
     await announce(s, workers=0)
 
     assert 6400 == await rechunked(c)
-    assert not agent.shuffle_wait._spent or len(agent.shuffle_wait._spent) == 1
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_cancelled_and_asked_for_again_within_the_wait(c: Any, s: Any, a: Any) -> None:
     """The same keys: the task that waits is wanted again before it has heard that it was not."""
-    agent = install(s)
-    await announce(s, in_s=20)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
+    _, future = await waiting(c, s)
 
     await future.cancel()
     again = rechunked(c, plus=1)
@@ -274,35 +280,6 @@ async def test_cancelled_and_asked_for_again_within_the_wait(c: Any, s: Any, a: 
     await announce(s, workers=0)
 
     assert 6401 == await again
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_a_client_that_leaves_ends_the_wait(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    await announce(s, in_s=20)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
-
-    await c.close()
-
-    await until(lambda: not agent.shuffle_wait.ongoing)
-    assert not upcoming(agent)
-    del future
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE, clean_kwargs={"threads": False})
-async def test_a_scheduler_that_closes_is_not_held(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    await announce(s, in_s=20)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
-
-    await asyncio.wait_for(s.close(), 10)
-
-    assert not agent.shuffle_wait.ongoing
-    del future
 
 
 @pytest.mark.thorough
@@ -331,10 +308,7 @@ async def test_a_worker_that_dies_while_it_waits_does_not_take_part(
 @pytest.mark.thorough
 @gen_cluster(client=True, config=LONG, nthreads=ONE * 2)
 async def test_a_worker_that_is_about_to_end_is_not_held(c: Any, s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
-    await announce(s, in_s=20)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
+    agent, future = await waiting(c, s)
     (wait,) = agent.shuffle_wait.ongoing.values()
 
     await leave(s, s.workers[next(iter(wait.calls.values()))].name)
@@ -350,7 +324,7 @@ async def test_two_shuffles_wait_at_once_and_other_work_goes_on(c: Any, s: Any, 
     await announce(s, in_s=8)
     futures = [rechunked(c), rechunked(c, 2)]
     await until(lambda: 2 == len(agent.shuffle_wait.ongoing))
-    assert 2 == len(upcoming(agent))
+    assert 2 == len(agent.demand.upcoming())
     # All threads wait: whoever comes needs nothing of them.
     async with arrived(s, 1, nthreads=2 * BLOCKS):
         assert 3 == await c.submit(lambda: 3, pure=False)
@@ -384,15 +358,12 @@ async def test_a_shuffle_that_begins_again_does_not_wait_again_for_longer_in_all
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_a_shuffle_the_operator_has_not_seen_waits_until_it_has_answered(
     c: Any, s: Any, a: Any
 ) -> None:
     """Its first input is often ready before the operator has looked at all."""
-    agent = install(s)
-    await announce(s, workers=0, can_grow=3, grow_ms=2000)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
+    agent, future = await waiting(c, s, workers=0, can_grow=3, grow_ms=2000)
 
     await ask(s, wire.OBSERVE, demand=True)
     await announce(s, workers=3, can_grow=0)
@@ -404,26 +375,11 @@ async def test_a_shuffle_the_operator_has_not_seen_waits_until_it_has_answered(
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_it_does_not_wait_for_an_operator_that_may_not_grow(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    waits = watched(agent.shuffle_wait)
-    await announce(s, workers=0, can_grow=0)
-
-    assert 6400 == await rechunked(c)
-
-    assert not waits
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_it_does_not_wait_for_an_operator_that_has_seen_it_and_does_nothing(
     c: Any, s: Any, a: Any
 ) -> None:
-    agent = install(s)
-    await announce(s, workers=0, can_grow=3, grow_ms=2000)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
+    agent, future = await waiting(c, s, workers=0, can_grow=3, grow_ms=2000)
 
     await ask(s, wire.OBSERVE, demand=True)
 
@@ -432,30 +388,7 @@ async def test_it_does_not_wait_for_an_operator_that_has_seen_it_and_does_nothin
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_an_error_of_ours_lets_a_shuffle_begin(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    await announce(s)
-    agent.shuffle_wait._why_not = lambda *_: 1 / 0  # type: ignore[method-assign]
-
-    assert 6400 == await rechunked(c)
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
-async def test_an_error_of_ours_while_it_waits_lets_a_shuffle_begin(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
-    await announce(s, in_s=20)
-    future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
-
-    agent.shuffle_wait._why_not = lambda *_: 1 / 0  # type: ignore[method-assign]
-
-    assert 6400 == await future
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_a_barrier_that_may_run_on_certain_workers_only_does_not_wait(
     c: Any, s: Any, a: Any
 ) -> None:
@@ -474,7 +407,7 @@ async def test_a_barrier_that_may_run_on_certain_workers_only_does_not_wait(
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE)
+@ON_ONE
 async def test_of_a_join_the_second_shuffle_goes_where_the_first_has_gone(
     c: Any, s: Any, a: Any
 ) -> None:
@@ -518,6 +451,6 @@ async def test_of_a_join_the_second_shuffle_goes_where_the_first_has_gone(
 
 
 def request_id(request: dict[str, Any]) -> str:
-    from dask_adaptive_agent.shuffle_wait import _shuffle_of
+    from dask_adaptive_agent.shuffle.delay import _shuffle_of
 
     return _shuffle_of(request)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from distributed import Scheduler
 
-from dask_adaptive_agent.attach import install
-from dask_adaptive_agent.roster import Entry
-from dask_adaptive_agent.sole import SoleBytes
+from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.quotas.roster import Entry, SoleBytes
 from support.agent_fakes import clear_workers, fake_worker, give_result
 
 
@@ -29,7 +28,7 @@ def sole(entries: list[Entry]) -> list[int]:
     return [entry.sole_bytes for entry in entries]
 
 
-async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s: Any) -> None:
+async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s) -> None:
     agent = install(s)
     a, b = fake_worker(s, 0), fake_worker(s, 1)
     ts = give_result(s, a, 100)
@@ -45,7 +44,7 @@ async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s: Any) -> No
     assert [10, 0] == sole(entries)
 
 
-async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s: Any) -> None:
+async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s) -> None:
     agent = install(s)
     workers = [fake_worker(s, i) for i in range(6)]
     shared = [give_result(s, ws, 100) for ws in workers]
@@ -66,7 +65,7 @@ async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s: 
     assert [1] * 6 == rounds[-1]
 
 
-async def test_a_worker_without_results_has_none(s: Any) -> None:
+async def test_a_worker_without_results_has_none(s) -> None:
     agent = install(s)
     ws = fake_worker(s, 0)
     ts = give_result(s, ws, 100)

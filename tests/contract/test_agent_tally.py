@@ -8,19 +8,20 @@ from distributed import wait
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
-from support.agent_work import RUNS, ask, slow, until
+from dask_adaptive_agent.loading.attach import install
+from support.agent_cluster import with_agent
+from support.agent_work import RUNS, ask, running, slow, until
 
 TWO = [("127.0.0.1", 1)] * 2
 
 
 async def tally(s: Any, *keys: str) -> tuple[int, ...]:
     counted = (await ask(s, wire.OBSERVE))["tally"]
-    assert set(wire.Tally.__annotations__) == set(counted)
+    assert set(wire.TallyPart.__annotations__) == set(counted)
     return tuple(counted[key] for key in keys)
 
 
-async def counting(s: Any) -> None:
+async def counting(s) -> None:
     install(s)
     await ask(s, wire.CONFIGURE, tally=True)
 
@@ -30,7 +31,7 @@ def fail(i: int) -> None:
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_each_run_is_counted_once(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_each_run_is_counted_once(c, s, a, b) -> None:
     await counting(s)
 
     await c.gather(c.map(slow, range(7), delay_s=0))
@@ -39,7 +40,7 @@ async def test_each_run_is_counted_once(c: Any, s: Any, a: Any, b: Any) -> None:
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_results_lost_and_computed_again_are_repeated(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_results_lost_and_computed_again_are_repeated(c, s, a, b) -> None:
     await counting(s)
     futures = c.map(slow, range(5), delay_s=0, workers=[a.address], allow_other_workers=True)
     await wait(futures)
@@ -54,12 +55,9 @@ async def test_results_lost_and_computed_again_are_repeated(c: Any, s: Any, a: A
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_task_taken_from_a_worker_that_left_is_interrupted(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_task_taken_from_a_worker_that_left_is_interrupted(c, s, a, b) -> None:
     await counting(s)
-    future = c.submit(slow, 1, 0.5, workers=[a.address], allow_other_workers=True)
-    await until(lambda: a.state.executing_count)
+    future = await running(c, a, 1, 0.5, allow_other_workers=True)
 
     await s.remove_worker(a.address, stimulus_id="test", close=False)
     await future
@@ -68,7 +66,7 @@ async def test_a_task_taken_from_a_worker_that_left_is_interrupted(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_an_erred_run_is_not_redone_work(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_an_erred_run_is_not_redone_work(c, s, a, b) -> None:
     await counting(s)
 
     await wait(c.submit(fail, 1, retries=2))
@@ -77,7 +75,7 @@ async def test_an_erred_run_is_not_redone_work(c: Any, s: Any, a: Any, b: Any) -
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_key_that_was_forgotten_is_new_again(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_key_that_was_forgotten_is_new_again(c, s, a, b) -> None:
     await counting(s)
     future = c.submit(slow, 1, 0, key="mine")
     await future
@@ -89,9 +87,8 @@ async def test_a_key_that_was_forgotten_is_new_again(c: Any, s: Any, a: Any, b: 
     assert (2, 2, 0) == await tally(s, "tasks", "runs", "repeated")
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_the_tally_can_be_turned_off(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent()
+async def test_the_tally_can_be_turned_off(c, s, a, b) -> None:
     before = dict(s.handlers), dict(s.stream_handlers), dict(s.plugins)
     await ask(s, wire.CONFIGURE, tally=True)
 

@@ -18,7 +18,7 @@ import pytest
 from distributed import Client
 
 from dask_adaptive_agent import wire
-from support.agent_work import ask
+from support.agent_work import ask, by_slot
 from support.leave_processes import Processes, processes
 
 #: Workers live for ten seconds here, and stock needs several generations of them.
@@ -84,8 +84,7 @@ class Pods:
 
     async def replace(self) -> None:
         snapshot = await ask(self.p.address, wire.OBSERVE, meters=True)
-        introduced = snapshot["introduced"]
-        names = dict(zip(introduced["slot"], introduced["name"]))  # noqa: B905 - Python 3.9
+        names = by_slot(snapshot)
         for slot in snapshot["meters"]["too_short"]:
             self.short.add(names[slot])
         for name in self.short & self.running.keys():

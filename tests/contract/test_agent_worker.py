@@ -16,9 +16,18 @@ from distributed import Event, Worker
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import __version__, inmemory, wire
-from dask_adaptive_agent.attach import install, uninstall
-from dask_adaptive_agent.worker import IN_WORKERS, LENT, NAME, Made, packed, pickled, text_of
+from dask_adaptive_agent import __version__, wire
+from dask_adaptive_agent.loading import importer
+from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.worker_side.worker_plugin import (
+    IN_WORKERS,
+    LENT,
+    NAME,
+    PluginFromText,
+    packed,
+    pickled,
+    text_of,
+)
 from support import pin_tasks
 from support.agent_pins import bare_worker, pins, until_pins
 from support.agent_work import until
@@ -128,14 +137,14 @@ async def test_an_installed_copy_comes_first(c: Any, s: Any) -> None:
         version, origin = await in_task(c, pin_tasks.where_from)
         assert ("installed", str(real / "__init__.py")) == (version, origin)
         # Nothing of ours in a copy that lacks it: the two may not fit.
-        assert not await in_task(c, pin_tasks.can_import, "dask_adaptive_agent.client")
+        assert not await in_task(c, pin_tasks.can_import, "dask_adaptive_agent.client.pinned")
 
 
 @pytest.mark.parametrize("given", [b"", b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01"])
 def test_what_can_not_be_read_keeps_no_worker_out(given: bytes) -> None:
     @gen_cluster(client=True, nthreads=[])
     async def run(c: Any, s: Any) -> None:
-        s.worker_plugins[NAME] = _dumps(Made(IN_WORKERS, given))
+        s.worker_plugins[NAME] = _dumps(PluginFromText(IN_WORKERS, given))
         async with Worker(s.address, nthreads=1) as worker:
             assert Status.running == worker.status
             assert 2 == await c.submit(lambda: 2)
@@ -146,7 +155,7 @@ def test_what_can_not_be_read_keeps_no_worker_out(given: bytes) -> None:
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
 async def test_workers_that_share_a_process_share_it(c: Any, s: Any, a: Any, b: Any) -> None:
     def lenders() -> list[Any]:
-        return [f for f in sys.meta_path if type(f).__name__ == inmemory.SourcesFinder.__name__]
+        return [f for f in sys.meta_path if type(f).__name__ == importer.SourcesFinder.__name__]
 
     for left in lenders():  # workers of an earlier test, which had no time to give it back
         sys.meta_path.remove(left)
@@ -159,7 +168,7 @@ async def test_workers_that_share_a_process_share_it(c: Any, s: Any, a: Any, b: 
     uninstall(s)
     await until(lambda: NAME not in b.plugins)
     assert [] == lenders()
-    assert inmemory is sys.modules["dask_adaptive_agent.inmemory"]
+    assert importer is sys.modules["dask_adaptive_agent.loading.importer"]
 
 
 def test_it_is_small_and_made_of_builtins() -> None:
@@ -176,7 +185,7 @@ def test_it_is_small_and_made_of_builtins() -> None:
 def pickled_of_version(version: str) -> bytes:
     sources = {name: text_of(name) for name in LENT}
     sources["dask_adaptive_agent"] = sources["dask_adaptive_agent"].replace(__version__, version)
-    return _dumps(Made(IN_WORKERS, packed(sources)))
+    return _dumps(PluginFromText(IN_WORKERS, packed(sources)))
 
 
 def _dumps(made: Any) -> bytes:

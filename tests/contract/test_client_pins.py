@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
@@ -21,15 +20,22 @@ from distributed import Client, Event, Scheduler, Worker
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import PinRefused, PinUnavailable, pinned, wire
-from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.loading.attach import install, uninstall
 from support import pin_tasks
-from support.agent_pins import Sync, named_worker, pins, sync_cluster, until_pins
-from support.agent_work import ask, retire, until
+from support.agent_pins import (
+    TOLD_BY,
+    Sync,
+    named_worker,
+    pins,
+    sync_cluster,
+    told,
+    until_pins,
+)
+from support.agent_work import ask, heard, retire, until
 
 pytestmark = pytest.mark.thorough
 
 TWO = [("127.0.0.1", 2)] * 2
-LOGGER = "dask_adaptive_agent.client"
 
 
 @pytest.fixture
@@ -185,7 +191,7 @@ def test_no_client_and_no_task() -> None:
         [sys.executable, "-W", "ignore", "-c", code], env=path, capture_output=True, text=True
     )
     last = ended.stderr.splitlines()[-1]
-    assert last.startswith("dask_adaptive_agent.line.PinUnavailable: no Dask client here")
+    assert last.startswith("dask_adaptive_agent.client.client_lease.PinUnavailable: no Dask cl")
 
 
 def test_a_scheduler_without_an_agent(caplog: Any) -> None:
@@ -194,8 +200,8 @@ def test_a_scheduler_without_an_agent(caplog: Any) -> None:
             pass
         with pinned(required=False) as pin:
             assert ((), 0) == (pin.workers, pin.left_s)
-    assert ["Goes on without a pin"] == [
-        r.getMessage().partition(":")[0] for r in caplog.records if r.name == LOGGER
+    assert ["Continuing without a pin"] == [
+        r.getMessage().partition(":")[0] for r in caplog.records if r.name == TOLD_BY
     ]
 
 
@@ -358,24 +364,12 @@ def test_a_task_that_fails_gives_up_its_claim(shared: Sync) -> None:
 # As time goes by
 
 
-def counted(s: Any, message: str) -> list[Any]:
-    """One entry for each message of that kind from now on."""
-    stock, heard = s.handlers[message], []
-
-    def count(**request: Any) -> Any:
-        heard.append(request)
-        return stock(**request)
-
-    s.handlers[message] = count
-    return heard
-
-
 @gen_cluster(client=True, nthreads=TWO)
 async def test_a_lease_outlives_its_ttl_while_its_owner_lives(
     c: Any, s: Any, a: Any, b: Any
 ) -> None:
     install(s)
-    claims = counted(s, wire.PIN)
+    claims = heard(s, wire.PIN)
 
     async with pinned(ttl=1):
         await until(lambda: len(claims) >= 7)  # two seconds and more
@@ -410,7 +404,7 @@ async def test_beyond_the_cap_is_refused(c: Any, s: Any, a: Any, b: Any) -> None
 async def test_a_renewal_that_is_refused_is_told_once(c: Any, s: Any, a: Any, b: Any) -> None:
     install(s)
     await ask(s, wire.CONFIGURE, client_max_ms=1500)
-    with heard() as records:
+    with told() as records:
         async with pinned(ttl=1) as pin:
             await until(lambda: records)
             await until(lambda: not pin.left_s)
@@ -426,7 +420,7 @@ async def test_the_rest_is_held_when_one_worker_leaves(c: Any, s: Any, a: Any, b
     async with pinned(ttl=1, reason="rest"):
         await a.close()
         await until(lambda: len(s.workers) == 1)
-        claims = counted(s, wire.PIN)
+        claims = heard(s, wire.PIN)
         await until(lambda: len(claims) > 6)
         assert every(s, "rest") == await pins(s)
     assert [] == await pins(s)
@@ -435,7 +429,7 @@ async def test_the_rest_is_held_when_one_worker_leaves(c: Any, s: Any, a: Any, b
 @gen_cluster(client=True, nthreads=TWO)
 async def test_an_agent_that_goes_and_comes_back(c: Any, s: Any, a: Any, b: Any) -> None:
     install(s)
-    with heard() as records:
+    with told() as records:
         async with pinned(ttl=1):
             uninstall(s)
             await until(lambda: records)
@@ -460,17 +454,3 @@ async def test_a_restarted_scheduler_is_told_again() -> None:
             install(second)
             async with Worker(second.address, name="phoenix", nthreads=1):
                 await until_pins(second, [(wire.CLIENT, "restart", ["phoenix"])])
-
-
-@contextlib.contextmanager
-def heard() -> Iterator[list[logging.LogRecord]]:
-    """What users are told."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = records.append  # type: ignore[method-assign]
-    logger = logging.getLogger(LOGGER)
-    logger.addHandler(handler)
-    try:
-        yield records
-    finally:
-        logger.removeHandler(handler)

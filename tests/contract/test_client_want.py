@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,11 +12,10 @@ import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.utils_test import gen_cluster
 
-import dask_adaptive_agent
 from dask_adaptive_agent import PinRefused, PinUnavailable, want, wire
-from dask_adaptive_agent.attach import install
-from dask_adaptive_agent.claims import CLIENT_AWAY_S
-from support.agent_pins import Sync, sync_cluster
+from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.pins.leases import CLIENT_AWAY_S
+from support.agent_pins import Sync, sync_cluster, told
 from support.agent_work import ask, until
 
 pytestmark = pytest.mark.thorough
@@ -47,12 +45,6 @@ def shared() -> Iterator[Sync]:
 def seen(cluster: Sync) -> list[tuple[int, str]]:
     found: Any = cluster.client.sync(wants, cluster.scheduler.address)
     return list(found)
-
-
-def test_it_is_part_of_the_package() -> None:
-    from dask_adaptive_agent.client import want as same
-
-    assert same is want is dask_adaptive_agent.want
 
 
 def test_a_call_holds_for_its_time(shared: Sync) -> None:
@@ -158,17 +150,10 @@ async def test_the_policy_bounds_it(c: Client, s: Scheduler, a: Worker) -> None:
 async def test_without_an_agent_it_says_what_to_do(c: Client, s: Scheduler, a: Worker) -> None:
     with pytest.raises(PinUnavailable, match=r"want\(required=False\)"):
         await want(2, client=c)
-    logger = logging.getLogger("dask_adaptive_agent.client")
-    told: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    try:
+    with told() as records:
         async with want(2, client=c, required=False) as wish:
             assert 0.0 == wish.left_s
-    finally:
-        logger.removeHandler(handler)
-    assert 1 == len(told)
+    assert 1 == len(records)
 
 
 @pytest.mark.parametrize(
@@ -183,28 +168,30 @@ def test_nonsense_is_refused_at_once(workers: Any, ttl: Any) -> None:
 async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s: Scheduler, a: Worker) -> None:
     install(s)
 
-    async def told(**request: Any) -> Any:
+    async def asked(**request: Any) -> Any:
         return await ask(s, wire.WANT, **request)
 
     one = {"owner": "x", "ttl_ms": 60_000}
-    assert 3 == (await told(workers=3, **one))["wants"][0]["workers"]
-    assert [5] == [row["workers"] for row in (await told(workers=5, **one))["wants"]]
-    assert 2 == len((await told(workers=1, group="g", **one))["wants"])
-    assert 1 == len((await told(workers=0, owner="x"))["wants"])
+    assert 3 == (await asked(workers=3, **one))["wants"][0]["workers"]
+    assert [5] == [row["workers"] for row in (await asked(workers=5, **one))["wants"]]
+    assert 2 == len((await asked(workers=1, group="g", **one))["wants"])
+    assert 1 == len((await asked(workers=0, owner="x"))["wants"])
     for request in ({"workers": 3}, {"workers": -1, **one}, {"workers": 2, "owner": "x"}):
-        assert wire.E_INVALID == (await told(**request))["error"]
+        assert wire.E_INVALID == (await asked(**request))["error"]
 
 
 @gen_cluster(nthreads=ONE, client=False)
 async def test_it_lasts_no_longer_than_the_policy_allows(s: Scheduler, a: Worker) -> None:
-    agent = install(s)
     now = [0.0]
-    agent.demand.wants._clock = lambda: now[0]
+    install(s, lambda: now[0])
     await ask(s, wire.CONFIGURE, client_max_ms=60_000)
     request = {"workers": 3, "owner": "x", "ttl_ms": 40_000}
     left = []
     for now[0] in (0.0, 30.0, 50.0):
         left.append((await ask(s, wire.WANT, **request))["wants"][0]["left_ms"])
     assert [40_000, 30_000, 10_000] == left
-    now[0] = 60.0
-    assert [] == await wants(s)
+    for now[0] in (60.0, 65.0):
+        assert [] == await wants(s)
+        answer = await ask(s, wire.WANT, **request)
+        assert (wire.E_REFUSED, True) == (answer["error"], "for 60 s" in answer["message"])
+    assert "error" not in await ask(s, wire.WANT, **{**request, "owner": "y"})

@@ -15,11 +15,16 @@ from distributed.utils_test import gen_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_adaptive.model.dask_config import flat, nested, read_settings
-from dask_adaptive.model.environment import INHERIT, of_scheduler
-from dask_adaptive.model.scheduler_spec import SchedulerSettings
-from dask_adaptive_agent import dask_settings, wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive.model.scheduler_settings import (
+    INHERIT,
+    SchedulerSettings,
+    flat,
+    nested,
+    of_scheduler,
+    read_settings,
+)
+from dask_adaptive_agent import dask_config, wire
+from dask_adaptive_agent.loading.attach import install
 from support.agent_work import ask
 
 TTL = "distributed.scheduler.worker-ttl"
@@ -35,7 +40,7 @@ def leaves(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 def problem(key: str, value: Any) -> tuple[str, str]:
     """State and message of one setting; ("", "") if all is well."""
-    rows = dask_settings.rows({key: value})
+    rows = dask_config.rows({key: value})
     return (rows[0]["state"], rows[0]["message"]) if rows else ("", "")
 
 
@@ -136,13 +141,13 @@ def test_without_schemas_only_the_defaults_tell(monkeypatch: pytest.MonkeyPatch)
     def unreadable(paths: Any) -> Any:
         raise ValueError("malformed")
 
-    dask_settings._schema.cache_clear()
+    dask_config._schema.cache_clear()
     monkeypatch.setattr(dask.config, "collect_yaml", unreadable)
     try:
         assert wire.K_PENDING == problem(TTL, "11m")[0]
         assert wire.K_PENDING == problem("distributed.scheduler.allowed-failures", -1)[0]
     finally:
-        dask_settings._schema.cache_clear()
+        dask_config._schema.cache_clear()
 
 
 @gen_cluster(nthreads=[])
@@ -175,7 +180,7 @@ CONFIG = {
 
 
 def environment(config: Any, *taken: str, has_unseen: bool = False) -> dict[str, str]:
-    wanted = SchedulerSettings(config=read_settings(config, "config"))
+    wanted = SchedulerSettings(config=read_settings(config))
     return dict(of_scheduler(wanted, taken, has_unseen=has_unseen).variables)
 
 
@@ -183,8 +188,8 @@ def holds(config: Any, env: dict[str, str]) -> bool:
     """Whether Dask, with its defaults and these variables, has the configuration."""
     running: dict[str, Any] = {}
     dask.config.refresh(config=running, env=env, paths=[])
-    got: Any = dask_settings._holds
-    return bool(got(running, nested(read_settings(config, "config"))))
+    got: Any = dask_config._holds
+    return bool(got(running, nested(read_settings(config))))
 
 
 @pytest.mark.parametrize("has_unseen", [False, True])
@@ -230,13 +235,13 @@ trees = st.dictionaries(
 @given(trees, st.booleans())
 def test_any_configuration_arrives_as_it_is(tree: Any, has_unseen: bool) -> None:
     try:
-        wanted = read_settings(tree, "config")
+        wanted = read_settings(tree)
     except ValueError:
         return  # refused, with a sentence; test_policy_scheduler is about those
     env = environment(tree, has_unseen=has_unseen)
 
     assert holds(tree, env), env
-    assert wanted == read_settings(flat(wanted), "config") or any(
+    assert wanted == read_settings(flat(wanted)) or any(
         "." in part for s in wanted for part in s.path
     )
     for name, value in env.items():
@@ -244,7 +249,7 @@ def test_any_configuration_arrives_as_it_is(tree: Any, has_unseen: bool) -> None
 
 
 def test_a_mapping_holds_names_with_dots() -> None:
-    wanted = read_settings(CONFIG, "config")
+    wanted = read_settings(CONFIG)
 
     assert {"distributed.core": "debug"} == flat(wanted)["distributed.logging"]
     assert "error" == flat(wanted)["distributed.logging.bokeh"]

@@ -7,32 +7,24 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from distributed import Scheduler
+from distributed import Client, Worker
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
-from dask_adaptive.loop.ports import LinkError
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.loop.ports import LinkError, Told
+from dask_adaptive.model.plan import Arriving
+from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.scheduler.calls import SchedulerCalls
-from dask_adaptive.scheduler.link import Link, connect
+from dask_adaptive.scheduler.link import Link, ReadOnlyLink, connect, observe_once
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install, uninstall
+from dask_adaptive_agent.loading.attach import install, uninstall
+from support.agent_work import heard
+from support.tasks import slow
 
-POLICY = Policy("t", 3)
-
-
-@pytest.fixture
-async def s() -> AsyncIterator[Any]:
-    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        yield scheduler
-
-
-@pytest.fixture
-async def link(s: Any) -> AsyncIterator[Link]:
-    made = connect(s.address, timeout_s=2.0, governs=True)
-    yield made
-    await made.close()
+POLICY = Policy(ClusterRef("t"), 3)
+TOLD = Told("etl", "5 wanted", (("w1", "stays"),), ((1.5, "g", "LoadIncreased", "8 tasks"),))
+COMING = (Arriving(2, 100.0),)
 
 
 async def test_a_scheduler_without_the_agent_gets_it(s: Any, link: Link) -> None:
@@ -136,3 +128,109 @@ async def test_the_error_of_a_handler_arrives_as_text(s: Any) -> None:
     with pytest.raises(LinkError, match=r"fails failed on .*of all things"):
         await calls.call("fails")
     await calls.close()
+
+
+async def test_the_agent_knows_what_is_on_its_way(s: Any, link: Link) -> None:
+    agent = install(s)
+    await link.observe(POLICY)
+
+    await link.announce(COMING, TOLD)
+
+    (row,) = agent.plans.arriving
+    assert (2, pytest.approx(100, abs=5)) == row
+    assert ("etl", "5 wanted", {"w1": "stays"}) == (
+        agent.plans.policy, agent.plans.message, agent.plans.workers,
+    )  # fmt: skip
+    assert [(1.5, "g", "LoadIncreased", "8 tasks")] == agent.plans.decisions
+
+
+async def test_a_worker_that_joins_is_not_on_its_way_any_more(s: Any, link: Link) -> None:
+    agent = install(s)
+    await link.announce(COMING, TOLD)
+
+    async with Worker(s.address, nthreads=1, memory_limit=0, dashboard=False):
+        assert [1] == [workers for workers, _ in agent.plans.arriving]
+
+
+async def test_what_has_not_changed_is_not_sent(s: Any, link: Link) -> None:
+    install(s)
+    requests = heard(s, wire.ANNOUNCE)
+
+    await link.announce((), Told())
+    assert [] == requests
+    for _ in range(3):
+        await link.announce((), TOLD)
+
+    assert 1 == len(requests)
+
+
+async def test_what_was_not_heard_is_said_again(s: Any, link: Link) -> None:
+    agent = install(s)
+    stock = s.handlers[wire.ANNOUNCE]
+
+    def fail(**_: Any) -> Any:
+        raise OSError("broken")
+
+    s.handlers[wire.ANNOUNCE] = fail
+    with pytest.raises(LinkError, match="broken"):
+        await link.announce((), TOLD)
+    s.handlers[wire.ANNOUNCE] = stock
+
+    await link.announce((), TOLD)
+
+    assert "etl" == agent.plans.policy
+
+
+@pytest.fixture
+async def there(s: Any) -> AsyncIterator[ReadOnlyLink]:
+    made = ReadOnlyLink(s.address, timeout_s=2.0)
+    yield made
+    await made.close()
+
+
+async def test_it_neither_attaches_nor_configures(s: Any, there: ReadOnlyLink) -> None:
+    assert Reason.AGENT_MISSING is (await there.observe()).problem
+    assert wire.OBSERVE not in s.handlers
+    with pytest.raises(LinkError, match="no readable explanation"):
+        await there.explain()
+
+    agent = install(s)
+    before = agent.settings.answer()
+    assert (await there.observe()).is_connected
+    assert before == agent.settings.answer()
+
+
+async def test_demand_and_explanations(s: Any, there: ReadOnlyLink) -> None:
+    install(s)
+    async with (
+        Worker(s.address, nthreads=1, name="w1"),
+        Client(s.address, asynchronous=True) as client,
+    ):
+        futures = client.map(slow, range(5), seconds=0.3, pure=False)
+        while not s.running or not s.tasks:
+            await asyncio.sleep(0.01)
+        seen = await there.observe(demand=True)
+        (row,) = await there.explain()
+
+        assert 5 == sum(p.unfinished for p in seen.demand.prefixes)
+        assert ("w1", True) == (row["name"], "task" in row["sentence"])
+        assert row["n_processing"]
+        assert (await there.observe()).demand is None, "not asked for"
+        await client.gather(futures)
+        assert [] == await there.explain(["nobody"])
+        (worker,) = (await observe_once(s.address)).workers
+        assert 5 == worker.use.runs, "meters are asked for"
+
+
+async def test_a_scheduler_that_goes_and_comes_is_said_hello_again(
+    s: Any, there: ReadOnlyLink
+) -> None:
+    install(s)
+    first = await there.observe()
+    uninstall(s)
+    assert (await there.observe()).problem is not None
+    install(s)
+    again = await there.observe()
+
+    assert first.session != again.session
+    assert again.is_connected

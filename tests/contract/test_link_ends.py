@@ -2,62 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
 import pytest
-from distributed import Client, Scheduler, Worker, wait
+from distributed import Worker
 
-from dask_adaptive.loop.ports import LinkError
+from dask_adaptive.loop.ports import LinkError, Told
 from dask_adaptive.model.observed import Note, SchedulerWorker
-from dask_adaptive.model.policy import Pins, Policy
+from dask_adaptive.model.plan import Arriving
+from dask_adaptive.model.policy import ClientPins, ClusterRef, Pins, Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import UNUSED, Limit, Limits, Profile
 from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
-from dask_adaptive_agent.notes import Note as AgentNote
+from dask_adaptive_agent.loading.attach import install
+from support.agent_work import until
 
-POLICY = Policy("t", 3)
+POLICY = Policy(ClusterRef("t"), 3)
 POD_ENDING = Reason.POD_ENDING
-
-
-@pytest.fixture
-async def s() -> AsyncIterator[Any]:
-    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        yield scheduler
 
 
 @pytest.fixture
 async def workers(s: Any) -> AsyncIterator[list[Any]]:
     async with Worker(s.address, name="a", nthreads=1) as a, Worker(s.address, name="b") as b:
-        await until(lambda: 2 == len(s.running), "both have said that they run")
+        await until(lambda: 2 == len(s.running))
         yield [a, b]
-
-
-@pytest.fixture
-async def client(s: Any) -> AsyncIterator[Any]:
-    async with Client(s.address, asynchronous=True) as made:
-        yield made
-
-
-@pytest.fixture
-async def link(s: Any) -> AsyncIterator[Link]:
-    made = connect(s.address, timeout_s=2.0, governs=True)
-    yield made
-    await made.close()
 
 
 async def seen(link: Link, address: str) -> SchedulerWorker:
     return next(w for w in (await link.observe(POLICY)).workers if w.address == address)
-
-
-async def until(holds: Callable[[], bool], what: str) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < 20, what
-        await asyncio.sleep(0.02)
 
 
 def without(row: Any, *keys: str) -> dict[str, Any]:
@@ -74,7 +50,7 @@ async def test_a_worker_that_leaves_is_seen_as_departing_under_its_own_name(
 ) -> None:
     address = workers[0].address
     task = client.submit(slow, 1, 2.0, workers=["a"])
-    await until(lambda: bool(s.workers[address].processing), "it runs")
+    await until(lambda: bool(s.workers[address].processing))
     before = await seen(link, address)
 
     answers = await link.leave([address], left_s=60.0, reason=POD_ENDING)
@@ -84,11 +60,11 @@ async def test_a_worker_that_leaves_is_seen_as_departing_under_its_own_name(
         new = await seen(link, replacement.address)
 
     assert ["draining"] == [a.state for a in answers]
-    assert "" == before.departing
-    assert ("a", True) == (after.name, bool(after.departing))
-    assert 50 < after.departing_left_s <= 60
-    assert ("a", True) == (among_others.name, bool(among_others.departing))
-    assert ("a", "") == (new.name, new.departing)
+    assert "" == before.terminating
+    assert ("a", True) == (after.name, bool(after.terminating))
+    assert 50 < after.terminates_in_s <= 60
+    assert ("a", True) == (among_others.name, bool(among_others.terminating))
+    assert ("a", "") == (new.name, new.terminating)
     assert 1 == await task
 
 
@@ -120,9 +96,11 @@ async def test_notes_are_read_once_however_often_the_link_is_opened(s: Any, link
 
 async def test_a_new_operator_does_not_repeat_what_is_old_news(s: Any, link: Link) -> None:
     agent = install(s)
-    agent.notes._notes.append(AgentNote(1, wire.N_WORKER_LEFT, "old", [], agent.clock() - 61))
-    agent.notes._notes.append(AgentNote(2, wire.N_WORKER_LEFT, "fresh", [], agent.clock() - 1))
-    agent.notes._notes.append(AgentNote(3, "FromTheFuture", "unknown", [], agent.clock()))
+    now = agent.clock()
+    with mock.patch.object(agent.notes, "_clock", return_value=now - 61):
+        agent.notes.add(wire.N_WORKER_LEFT, "old")
+    agent.notes.add(wire.N_WORKER_LEFT, "fresh")
+    agent.notes.add("FromTheFuture", "unknown")
 
     assert ["fresh"] == [n.message for n in (await link.observe(POLICY)).notes]
     assert () == (await link.observe(POLICY)).notes
@@ -140,22 +118,17 @@ async def test_an_older_agent_of_the_same_protocol_is_served(
         return {**without(answer, "notes", "departures", "pins_expired"), "pins": pins}
 
     s.handlers[wire.OBSERVE] = older
-    del s.handlers[wire.LEAVE]
     await link.pin(["a"], ttl_s=60.0, note="")
     observed = await link.observe(POLICY)
-    (answer,) = await link.leave(["a"], left_s=60.0, reason=POD_ENDING)
 
     assert observed.is_connected
     (pin,) = next(w.pins for w in observed.workers if w.name == "a")
     assert (pin.left_s, 0.0) == (pin.latest_s, pin.for_s)
-    assert "active" == answer.state
-    assert "too old" in answer.message
-    assert (await link.observe(POLICY)).agent  # it is not taken for a scheduler without an agent
 
 
 async def test_what_the_policy_says_of_pins_reaches_the_agent(s: Any, link: Link) -> None:
     agent = install(s)
-    policy = Policy("t", 3, pins=Pins(client=False, client_max_s=90.0))
+    policy = Policy(ClusterRef("t"), 3, pins=Pins(client=ClientPins(False, 90.0)))
     await link.observe(policy)
 
     assert (False, 90_000) == (agent.settings.client_pins, agent.settings.client_max_ms)
@@ -174,7 +147,7 @@ async def test_a_busy_worker_is_retired_only_if_that_is_said(
     s: Any, client: Any, workers: list[Any], link: Link
 ) -> None:
     task = client.submit(slow, 1, 3.0, workers=["a"], allow_other_workers=True)
-    await until(lambda: bool(s.workers[workers[0].address].processing), "it runs")
+    await until(lambda: bool(s.workers[workers[0].address].processing))
 
     refused = await link.retire(["a"], POLICY, Reason.UNDERUTILIZED)
     begun = await link.retire(["a"], POLICY, Reason.NODE_GOING, busy_ok=True)
@@ -184,44 +157,23 @@ async def test_a_busy_worker_is_retired_only_if_that_is_said(
     assert 1 == await task
 
 
-async def test_by_stock_rpc_all_that_a_worker_has_is_moved_while_it_ends(
-    s: Any, client: Any, workers: list[Any]
-) -> None:
-    """Its running task too: what it leaves behind is moved once it is done."""
-    link = connect(s.address, timeout_s=5.0, attach=False)
-    a, b = (w.address for w in workers)
-    kept = client.map(slow, range(4), seconds=0, workers=["a"], pure=False)
-    await wait(kept)
-    task = client.submit(slow, "last", 1.5, workers=["a"], pure=False)
-    await until(lambda: bool(s.workers[a].processing), "it runs")
-
-    (begun,) = await link.leave([a], left_s=60.0, reason=POD_ENDING)
-    departing = await seen(link, a)
-    await wait(task)
-    await until(
-        lambda: all(any(ws.address == b for ws in s.tasks[f.key].who_has) for f in [*kept, task]),
-        "the other worker has it all",
-    )
-    while (await link.leave([a], left_s=60.0, reason=POD_ENDING))[0].state != "drained":
-        await asyncio.sleep(0.1)
-
-    assert "draining" == begun.state
-    assert departing.departing
-    assert 50 < departing.departing_left_s <= 60
-    assert ["gone"] == [r.state for r in await link.leave(["x"], left_s=1.0, reason=POD_ENDING)]
-    await workers[0].close()
-    await link.observe(POLICY)
-    assert [0, 1, 2, 3] == await client.gather(kept)
-    assert "last" == await task
-    await link.close()
-
-
-async def test_by_stock_rpc_nothing_is_done_about_an_end_that_is_not_certain(
+async def test_without_the_agent_nobody_leaves_and_nobody_is_told(
     s: Any, workers: list[Any]
 ) -> None:
     link = connect(s.address, timeout_s=5.0, attach=False)
-    (answer,) = await link.leave(["a"], left_s=60.0, reason=POD_ENDING, ending=False)
+    seen = await link.observe(POLICY, meters=True)
+    await link.limit(Limits({"a": Limit(runs=2)}, (Profile(exact=True),), stops=1))
+    await link.announce((Arriving(2, 100.0),), Told("etl"))
+    await link.pin(["a"], ttl_s=60.0, note="")
+    await link.unpin(["a"])
+    answers = [
+        *await link.retire(["a"], POLICY, Reason.NODE_GOING, busy_ok=True),
+        *await link.leave(["a"], left_s=60.0, reason=POD_ENDING),
+        *await link.cancel(["a"]),
+    ]
     await link.close()
 
-    assert "active" == answer.state
-    assert "running" == s.workers[workers[0].address].status.name
+    assert Reason.INJECTION_REFUSED is seen.degraded
+    assert all(w.use is UNUSED for w in seen.workers)
+    assert [("active", Reason.AGENT_MISSING)] * 3 == [(r.state, r.veto) for r in answers]
+    assert {"running"} == {ws.status.name for ws in s.workers.values()}

@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from distributed import Scheduler
 
 from dask_adaptive.loop.ports import Told
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.recycle import Limit, Limits, Profile
-from dask_adaptive.scheduler.link import connect
-from dask_adaptive.scheduler.look import look
+from dask_adaptive.scheduler.link import connect, observe_once
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
 
-POLICY = Policy("t", 3)
+POLICY = Policy(ClusterRef("t"), 3)
 LIMITS = Limits({"a": Limit(runs=2)}, (Profile(),), 1)
 TOLD = Told("etl", "5 wanted")
 
@@ -71,8 +69,7 @@ async def test_the_link_that_governs_renews_the_lease_and_no_other_does(s: Any) 
 
     heard.requests.clear()
     await onlooker.observe(POLICY)
-    await onlooker.explain()
-    await look(s.address)
+    await observe_once(s.address)
     await counting.observe(POLICY)
 
     assert not any(request.get("renew", False) for _, request in heard.requests)
@@ -107,25 +104,25 @@ async def test_a_scheduler_left_alone_is_stock_until_its_operator_is_back(s: Any
     await a_pass(link)
     told = {row["name"]: row["state"] for row in agent.reliefs.rows()}
     assert (False, "etl", 60_000) == (
-        agent.limits.is_empty, agent.announced.policy, agent.settings.shuffle_wait_ms,
+        agent.limits.is_empty, agent.plans.policy, agent.settings.shuffle_wait_ms,
     )  # fmt: skip
     assert wire.R_ACTIVE in told.values()
 
-    agent.settings = replace(agent.settings, lease_ms=200)
+    agent.settings.lease_ms = 200
     agent.lease.renew()
     began = time.monotonic()
-    while not agent.lapses:
+    while not agent.lease.lapses:
         assert time.monotonic() - began < 20, "nobody renews it, and it holds"
         await asyncio.sleep(0.05)
-        await look(s.address)
+        await observe_once(s.address)
     assert agent.limits.is_empty
-    assert ("", 0) == (agent.announced.policy, agent.settings.shuffle_wait_ms)
+    assert ("", 0) == (agent.plans.policy, agent.settings.shuffle_wait_ms)
     assert wire.R_ACTIVE not in [row["state"] for row in agent.reliefs.rows()]
 
-    agent.settings = replace(agent.settings, lease_ms=300_000)
+    agent.settings.lease_ms = 300_000
     await a_pass(link)
     assert told == {row["name"]: row["state"] for row in agent.reliefs.rows()}
     assert (False, "etl", 60_000) == (
-        agent.limits.is_empty, agent.announced.policy, agent.settings.shuffle_wait_ms,
+        agent.limits.is_empty, agent.plans.policy, agent.settings.shuffle_wait_ms,
     )  # fmt: skip
     await link.close()

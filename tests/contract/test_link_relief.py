@@ -4,49 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import dask.config
 import pytest
-from distributed import Client, Scheduler
+from distributed import Client
 
+from dask_adaptive.local.processes import Machine
 from dask_adaptive.loop.one_pass import PassResult
-from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.status import SCHEDULER_CONFIGURED
-from dask_adaptive.model.observed import Serialized, SerializedFunction
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.observed import Quiet, Serialized, SerializedFunction, Want
+from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.scheduler_spec import scheduler_settings
+from dask_adaptive.model.scheduler_settings import scheduler_settings
 from dask_adaptive.rehearse.rehearsal import Rehearsal
-from dask_adaptive.scheduler.link import Link, connect
-from dask_adaptive.scheduler.look import look
+from dask_adaptive.rehearse.views import Watcher
+from dask_adaptive.scheduler.link import Link, observe_once
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
 from support.agent_work import until
 
 TTL = "distributed.scheduler.worker-ttl"
 LEVELS = {"distributed": {"logging": {"distributed.core": "debug"}}}
-PLAIN = Policy("t", 3)
+PLAIN = Policy(ClusterRef("t"), 3)
 
 
 def policy(config: Any = None, **relief: str) -> Policy:
     spec = {"scheduler": {"relief": relief, "config": config or {}}}
     return dataclasses.replace(PLAIN, scheduler=scheduler_settings(spec))
-
-
-@pytest.fixture
-async def s() -> AsyncIterator[Any]:
-    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        yield scheduler
-
-
-@pytest.fixture
-async def link(s: Any) -> AsyncIterator[Link]:
-    made = connect(s.address, timeout_s=2.0, governs=True)
-    yield made
-    await made.close()
 
 
 def told(s: Any, **more: Any) -> Any:
@@ -104,15 +90,24 @@ async def test_what_serializing_costs_is_read(s: Any, link: Link) -> None:
 
     one = SerializedFunction("etl.step", 2, 1.5, 70, 40)
     assert Serialized(3, 2.0, 100, 0.25, (one,) * 10) == seen.serialized
-    assert seen.serialized == (await look(s.address)).serialized
+    assert seen.serialized == (await observe_once(s.address)).serialized
+
+
+async def test_wants_and_idleness_are_read(s: Any, link: Link) -> None:
+    want = {"workers": 3, "left_ms": 1500, "owner": "x", "group": "g"}
+    told(s, wants=[want], quiet={"no_task_ms": 2500, "no_client_ms": 0})
+    seen = await link.observe(PLAIN)
+
+    assert ((Want(3, 1.5, "x", "g"),), Quiet(2.5, 0.0)) == (seen.wants, seen.quiet)
 
 
 async def test_an_older_agent_tells_of_none_of_it(s: Any, link: Link) -> None:
-    told(s, relief=..., config=..., serialized=...)
+    told(s, relief=..., config=..., serialized=..., meters=..., stops=..., wants=..., quiet=...)
     seen = await link.observe(policy({TTL: "11m"}))
 
     assert seen.is_connected
     assert ((), None, None) == (seen.relief, seen.config, seen.serialized)
+    assert ((), Quiet(0.0, 0.0)) == (seen.wants, seen.quiet), "and the cluster counts as in use"
 
 
 async def test_what_the_agent_warns_of_arrives_once(s: Any, link: Link) -> None:
@@ -133,15 +128,13 @@ async def test_a_snapshot_that_is_half_one_is_none(s: Any, link: Link) -> None:
     assert Reason.SCHEDULER_UNREACHABLE is seen.problem
 
 
-class Last:
+class Last(Watcher):
     """The last pass of a rehearsal."""
 
     result: PassResult | None = None
 
     def saw(self, result: PassResult) -> None:
         self.result = result
-
-    def happened(self, event: Event) -> None: ...
 
     def condition(self) -> tuple[bool | None, Reason] | None:
         conditions = self.result.status.conditions if self.result else ()
@@ -161,7 +154,7 @@ async def test_a_rehearsal_starts_with_what_the_policy_says(
     config = {TTL: "10m", failures: 9, "distributed": {"nanny": {"environ": {"A_B": "c"}}}}
     last = Last()
     wanted = policy(config, pickling="Shared", idle="Disabled")
-    async with Rehearsal(wanted, tmp_path, watchers=(last,)) as rehearsal:
+    async with Rehearsal(wanted, tmp_path, Machine(), watchers=(last,)) as rehearsal:
         await until(lambda: last.condition() is not None)
         assert (False, Reason.PENDING_RESTART) == last.condition(), "the shell's own counts"
         rehearsal.policy = policy({k: v for k, v in config.items() if k != failures})

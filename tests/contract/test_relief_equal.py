@@ -14,7 +14,7 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
+from dask_adaptive_agent.loading.attach import install
 from support.relief_processes import ROOT, WAYS, running
 
 #: A user's script: its functions are those of `__main__`, and pickled by value.

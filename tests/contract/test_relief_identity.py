@@ -12,11 +12,9 @@ from distributed.protocol import dumps, loads
 from distributed.protocol.serialize import Serialized
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install, uninstall
-from dask_adaptive_agent.relief.base import Place
 from dask_adaptive_agent.relief.client_info import has_slim_polls
-from dask_adaptive_agent.relief.identity import MAX_AGE_S, POPULAR, Identity
+from dask_adaptive_agent.relief.identity import MAX_AGE_S, POPULAR, IdentityRelief
+from dask_adaptive_agent.relief.registry import Place
 from support.agent_fakes import clear_workers, fake_worker
 from support.agent_work import until
 
@@ -38,9 +36,8 @@ class Applied:
     def __init__(self, s: Any) -> None:
         self.clock = Clock()
         self.gave_up: list[str] = []
-        self.relief = Identity(Place(s, self.clock, lambda *_: None, self._give_up))
+        self.relief = IdentityRelief(Place(s, self.clock, lambda *_: None, self._give_up))
         self.relief.install()
-        self.relief.check()
 
     def _give_up(self, sentence: str) -> None:
         self.gave_up.append(sentence)
@@ -58,19 +55,6 @@ def fresh(s: Any) -> str:
 def still(*workers: Worker) -> None:
     for worker in workers:
         worker.periodic_callbacks["heartbeat"].stop()
-
-
-@gen_cluster(nthreads=NO_WORKERS)
-async def test_it_is_applied_on_every_release_and_leaves_nothing(s: Any) -> None:
-    before = {name: s.handlers[name] for name in ("identity", "set_resources")}
-    agent = install(s)
-    states = {row["name"]: row["state"] for row in agent.reliefs.rows()}
-
-    assert wire.R_ACTIVE == states["identity"]
-    assert s.handlers["identity"] != before["identity"]
-
-    uninstall(s)
-    assert before == {name: s.handlers[name] for name in before}
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)] * 2)
@@ -261,33 +245,3 @@ async def test_what_cannot_be_kept_is_left_to_upstream(s: Any) -> None:
     assert 1 == len(applied.gave_up)
     assert s.handlers["identity"] == s.identity
     clear_workers(s)
-
-
-@gen_cluster(nthreads=[("127.0.0.1", 1)])
-async def test_somebody_elses_handler_over_ours_stays(s: Any, a: Any) -> None:
-    still(a)
-    applied = Applied(s)
-    ours = s.handlers["identity"]
-
-    def theirs(comm: Any, **kwargs: Any) -> Any:
-        return ours(comm, **kwargs)
-
-    s.handlers["identity"] = theirs
-    applied.relief.uninstall()
-    async with rpc(s.address) as link:
-        assert fresh(s) == repr(await link.identity())
-
-    assert s.handlers["identity"] is theirs
-    assert 0 == applied["asked"]
-
-
-@gen_cluster(nthreads=NO_WORKERS)
-async def test_somebody_elses_handler_below_is_left_alone(s: Any) -> None:
-    def theirs() -> dict[str, str]:
-        return {"type": "Ours"}
-
-    s.handlers["identity"] = theirs
-    agent = install(s)
-
-    assert s.handlers["identity"] is theirs
-    assert wire.R_FAILED == {r["name"]: r["state"] for r in agent.reliefs.rows()}["identity"]

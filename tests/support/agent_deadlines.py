@@ -6,7 +6,8 @@ from time import monotonic
 from typing import Any
 
 from dask_adaptive_agent import wire
-from support.agent_work import ask
+from support.agent_quota import limit
+from support.agent_work import ask, by_slot
 
 
 class Clock:
@@ -19,29 +20,17 @@ class Clock:
         return monotonic() + self.ahead_s
 
 
-async def limit(s: Any, left_s: dict[Any, float], **profile: Any) -> None:
+async def limit_ends(s: Any, left_s: dict[Any, float], **profile: Any) -> None:
     """Say how long workers live, by name; `profile` is that of all of them."""
-    session = (await ask(s, wire.OBSERVE))["session"]
-    answer = await ask(
-        s,
-        wire.LIMIT,
-        session=session,
-        names=[str(name) for name in left_s],
-        runs=[0] * len(left_s),
-        left_ms=[int(left * 1000) for left in left_s.values()],
-        profile=[0] * len(left_s),
-        profiles=[profile],
-        stops=0,
-    )
-    assert not answer["stopped"]
+    left_ms = [int(left * 1000) for left in left_s.values()]
+    assert not await limit(s, left_s, left_ms=left_ms, stops=0, **profile)
 
 
 async def meters(s: Any) -> dict[str, Any]:
     snapshot = await ask(s, wire.OBSERVE, meters=True)
     answer: dict[str, Any] = snapshot["meters"]
     assert set(wire.Meters.__annotations__) == set(answer)
-    introduced = snapshot["introduced"]
-    names = dict(zip(introduced["slot"], introduced["name"]))  # noqa: B905 - Python 3.9
+    names = by_slot(snapshot)
     answer["too_short"] = sorted(names[slot] for slot in answer["too_short"])
     answer["lifetimes"] = {names[slot]: ms / 1000 for slot, ms in answer["lifetimes"]}
     return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from typing import Any
 from distributed import Client, LocalCluster, Worker
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.attach import install
-from support.agent_work import ask
+from dask_adaptive_agent.loading.attach import install
+from support.agent_work import ask, by_slot
 
 #: A process that has Dask, and no copy of the agent; its last argument is the scheduler's address.
 BARE_WORKER = """
@@ -34,11 +35,28 @@ if __name__ == "__main__":
 """
 
 
+#: The logger that users are told of.
+TOLD_BY = "dask_adaptive_agent.client.pinned"
+
+
+@contextlib.contextmanager
+def told() -> Iterator[list[logging.LogRecord]]:
+    """What users are told."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger(TOLD_BY)
+    logger.addHandler(handler)
+    try:
+        yield records
+    finally:
+        logger.removeHandler(handler)
+
+
 async def pins(scheduler: Any) -> list[tuple[str, str, list[str]]]:
     """(source, reason, names) of each claim that an agent knows."""
     seen = await ask(scheduler, wire.OBSERVE)
-    introduced = seen["introduced"]
-    names = dict(zip(introduced["slot"], introduced["name"]))  # noqa: B905
+    names = by_slot(seen)
     return [
         (row["source"], row["reason"], sorted(names[slot] for slot in row["slots"]))
         for row in seen["pins"]

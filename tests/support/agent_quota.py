@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Reschedule, get_worker
 
 from dask_adaptive_agent import wire
-from support.agent_work import RUNS, ask
+from support.agent_work import RUNS, ask, by_slot
 
 #: Which tasks have failed or were rescheduled once, by their argument.
 BEFORE: set[Any] = set()
@@ -63,10 +63,14 @@ async def limit(
     runs: int = 0,
     *,
     stops: int = 99,
-    left_ms: int = -1,
+    left_ms: int | list[int] = -1,
+    others: dict[str, Any] | None = None,
     **profile: Any,
 ) -> list[str]:
-    """Say that these workers have such a limit, and no others; the names of those stopped."""
+    """
+    Say that these workers have such a limit, and no others (or `others`: this profile); returns the
+    names of those cordoned.
+    """
     names = [str(getattr(w, "name", w)) for w in workers]
     session = (await ask(scheduler, wire.HELLO))["session"]
     answer = await ask(
@@ -75,9 +79,10 @@ async def limit(
         session=session,
         names=names,
         runs=[runs] * len(names),
-        left_ms=[left_ms] * len(names),
+        left_ms=[left_ms] * len(names) if isinstance(left_ms, int) else left_ms,
         profile=[0] * len(names),
-        profiles=[profile],
+        profiles=[profile] if others is None else [profile, others],
+        others=-1 if others is None else 1,
         stops=stops,
     )
     assert "error" not in answer, answer
@@ -88,19 +93,16 @@ async def metered(scheduler: Any, key: str = "runs") -> dict[str, int]:
     """One of the meters, by address."""
     seen = await ask(scheduler, wire.OBSERVE, meters=True)
     addresses = _addresses(seen)
-    return {
-        addresses[slot]: value
-        for slot, value in zip(seen["workers"]["slot"], seen["meters"][key])  # noqa: B905
-    }
+    rows = zip(seen["workers"]["slot"], seen["meters"][key])  # noqa: B905
+    return {addresses[slot]: value for slot, value in rows}
 
 
-async def stopped(scheduler: Any) -> dict[str, str]:
-    """Why each worker that is stopped is, by address."""
+async def cordoned(scheduler: Any) -> dict[str, str]:
+    """Why each worker is cordoned that is, by address."""
     seen = await ask(scheduler, wire.OBSERVE)
     return {_addresses(seen)[row["slot"]]: row["kind"] for row in seen["stops"]}
 
 
 def _addresses(seen: dict[str, Any]) -> dict[int, str]:
-    columns = seen["introduced"]
-    rows = zip(columns["slot"], columns["name"], columns["address"])  # noqa: B905
-    return {slot: address or name for slot, name, address in rows}
+    addresses = by_slot(seen, "address")
+    return {slot: addresses[slot] or name for slot, name in by_slot(seen).items()}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from distributed import wait
 from distributed.core import rpc
 
 from dask_adaptive_agent import wire
@@ -27,7 +28,21 @@ def slow_block(block: Any) -> Any:
     return block
 
 
-async def ask(scheduler: Any, message: str, **request: Any) -> dict[str, Any]:
+async def running(c: Any, worker: Any, i: Any, delay_s: float, **how: Any) -> Any:
+    """A task that runs on this worker now."""
+    future = c.submit(slow, i, delay_s, workers=[worker.address], **how)
+    await until(lambda: worker.state.executing_count)
+    return future
+
+
+async def holding(c: Any, worker: Any, results: int) -> list[Any]:
+    """Results that this worker alone holds."""
+    futures: list[Any] = c.map(slow, range(results), delay_s=0, workers=[worker.address])
+    await wait(futures)
+    return futures
+
+
+async def ask(scheduler: Any, message: str, /, **request: Any) -> dict[str, Any]:
     """One message through the scheduler's own port, as the operator sends it."""
     address = scheduler if isinstance(scheduler, str) else scheduler.address
     async with rpc(address) as link:
@@ -40,6 +55,25 @@ async def retire(scheduler: Any, *names: Any, **request: Any) -> list[tuple[str,
     """(state, veto) of each."""
     answer = await ask(scheduler, wire.RETIRE, names=[str(n) for n in names], **request)
     return [(one["state"], one["veto"]) for one in answer["outcomes"]]
+
+
+async def pin(
+    scheduler: Any, *workers: Any, source: str = wire.MANUAL, owner: str = "operator"
+) -> None:
+    """Somebody wants these workers (or names) to stay, for a minute."""
+    names = [str(getattr(w, "name", w)) for w in workers]
+    request = {"names": names, "source": source, "owner": owner, "reason": "test"}
+    await ask(scheduler, wire.PIN, ttl_ms=60_000, **request)
+
+
+async def unpin(scheduler: Any, source: str = wire.MANUAL, owner: str = "operator") -> None:
+    await ask(scheduler, wire.UNPIN, source=source, owner=owner)
+
+
+def by_slot(snapshot: dict[str, Any], key: str = "name") -> dict[int, str]:
+    """Names, or addresses, of the workers that a snapshot introduces."""
+    introduced = snapshot["introduced"]
+    return dict(zip(introduced["slot"], introduced[key]))  # noqa: B905 - Python 3.9
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
@@ -95,3 +129,16 @@ def nobody_fetches_from(worker: Any) -> asyncio.Event:
 
     worker.handlers["get_data"] = waits
     return may_fetch
+
+
+def heard(scheduler: Any, op: str) -> list[dict[str, Any]]:
+    """Requests that reach a handler from now on."""
+    requests: list[dict[str, Any]] = []
+    handler = scheduler.handlers[op]
+
+    def listen(**request: Any) -> Any:
+        requests.append(request)
+        return handler(**request)
+
+    scheduler.handlers[op] = listen
+    return requests

@@ -7,15 +7,23 @@ import inspect
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from distributed import Client, Event
 
-from dask_adaptive.kube.api import Json, KubeApi
-from dask_adaptive.kube.errors import NotFound
+from dask_adaptive.kube.api import (
+    DEPLOYMENTS,
+    EVENTS,
+    GROUPS,
+    PODS,
+    POLICIES,
+    SERVICES,
+    Json,
+    KubeApi,
+    NotFound,
+)
 from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL
-from dask_adaptive.kube.resources import DEPLOYMENTS, EVENTS, GROUPS, PODS, POLICIES, SERVICES
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.scheduler.link import Link, connect
@@ -106,6 +114,12 @@ class LiveCluster:
         patch = json.dumps({"spec": spec})
         await self.kubectl("patch", "dap", self.name, "--type=merge", "--patch", patch)
 
+    async def change_workers(self, path: str, value: Any) -> None:
+        """Edit the container that the group makes workers of."""
+        op = {"op": "add", "path": f"/spec/worker/spec/containers/0{path}", "value": value}
+        patch = json.dumps([op])
+        await self.kubectl("patch", "daskworkergroup", self.group, "--type=json", "--patch", patch)
+
     # What is so.
 
     async def policy(self) -> Json:
@@ -137,6 +151,12 @@ class LiveCluster:
 
     async def address_of(self, worker: str) -> str:
         return next(w.address for w in (await self.observe()).workers if w.name == worker)
+
+    async def is_processing(self, worker: str) -> bool:
+        return any(w.processing for w in (await self.observe()).workers if w.name == worker)
+
+    async def are_connected(self, names: set[str]) -> bool:
+        return names == await self.connected()
 
     async def sole_bytes(self, worker: str) -> int:
         """Bytes of results that only this worker holds."""
@@ -303,6 +323,10 @@ class LiveCluster:
         except NotFound:
             return False
         return bool(found.get("status", {}).get("availableReplicas"))
+
+
+#: What the fixture `start` is: makes a DaskCluster called `name`, its policy, and a client.
+Start = Callable[..., Awaitable[LiveCluster]]
 
 
 def workers_in(events: Iterable[Json]) -> list[str]:

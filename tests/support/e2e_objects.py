@@ -24,7 +24,9 @@ def dask_cluster(name: str, *, replicas: int = 0, **worker: Any) -> dict[str, An
     spec = made["spec"]
     spec["scheduler"]["service"]["selector"]["dask.org/cluster-name"] = name
     for part in ("scheduler", "worker"):
-        spec[part]["spec"]["containers"][0]["image"] = DASK_IMAGE
+        container = spec[part]["spec"]["containers"][0]
+        container["image"] = DASK_IMAGE
+        container["resources"]["requests"] = {"cpu": "10m", "memory": "64Mi"}  # many fit on a node
     spec["worker"]["replicas"] = replicas
     change_workers(spec["worker"]["spec"], **worker)
     return made

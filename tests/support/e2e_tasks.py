@@ -22,19 +22,11 @@ def _by_value() -> tuple[Callable[..., Any], ...]:
     def block(i: int, size: int) -> bytes:
         return bytes([i]) * size
 
-    def logged(name: str, seconds: float) -> str:
-        """Where no agent counts runs, the scheduler's event log does: see `Client.get_events`."""
-        from distributed import get_worker
-
-        get_worker().log_event("ran", name)
-        time.sleep(seconds)
-        return name
-
     def suspicions(dask_scheduler: Any = None) -> int:
         """How often tasks are charged with the death of a worker: for `Client.run_on_scheduler`."""
         return sum(ts.suspicious for ts in dask_scheduler.tasks.values())
 
-    return result, take_time, block, logged, suspicions
+    return result, take_time, block, suspicions
 
 
 def _with_arguments() -> tuple[Callable[..., Any], ...]:
@@ -52,7 +44,7 @@ def _with_arguments() -> tuple[Callable[..., Any], ...]:
     return held, ranked
 
 
-result, _take_time, block, logged, suspicions = _by_value()
+result, _take_time, block, suspicions = _by_value()
 held, ranked = _with_arguments()
 
 
@@ -86,20 +78,3 @@ def shuffled(slow_s: float, *, event: str = "") -> Any:
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
         frame = dd.from_map(part, range(12), meta=columns).shuffle("k", npartitions=3)
         return frame.map_partitions(summary, meta=found)
-
-
-def rechunked(slow_s: float, *, event: str = "") -> Any:
-    """A P2P rechunk of an array from rows to columns, as `shuffled`; computes to the sum of all."""
-    import dask.array as da
-    import numpy as np
-
-    take_time = _take_time
-
-    def slow(part: Any, block_info: Any = None) -> Any:
-        take_time(block_info[0]["chunk-location"][0], slow_s, event)
-        return part + 1
-
-    rows = da.zeros((12, 1200), chunks=(1, 1200), dtype=np.int64)
-    slowly = rows.map_blocks(slow, dtype=np.int64)
-    # With a larger limit small blocks are merged first, and the shuffle begins when all are there.
-    return slowly.rechunk((12, 100), method="p2p", block_size_limit=4096).sum()

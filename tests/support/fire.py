@@ -233,7 +233,7 @@ class Fire:
         await ask(self.s, wire.CANCEL, names=list(self.workers))
         await until(lambda: all(ws in self.s.running for ws in self.s.workers.values()))
         await until(lambda: all(w.status == Status.running for w in self.workers.values()))
-        await until(lambda: not self.agent.leaving())
+        await until(lambda: not self.agent.out_of_service())
         assert {w.address for w in self.workers.values()} == set(self.s.workers)
         self.s.validate_state()
         # Under test distributed allows so many transitions; here that is a round's, not the fire's.
@@ -288,7 +288,7 @@ class Fire:
             print(ws, ws.status.name, here, going and (going.terms, going.message))
             print("   ", {ts.key: ts.state for ts in ws.processing})
             if ws not in self.s.running:
-                gate = self.agent.drains.gate_of(ws.address)
+                gate = self.agent.cordons.gates.get(ws.address)
                 print("   ", gate and vars(gate), *self.s.get_events(ws.address), sep="\n    ")
         print("unfinished:")
         for ts in self.s.tasks.values():

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "unit/golden"
 
 
 def rendered(lines: Iterable[Text], *, colours: bool) -> str:
-    """Lines as `cli.paint.show` writes them to a pipe, or to a terminal."""
+    """Lines as `cli.output.show` writes them to a pipe, or to a terminal."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -37,13 +37,6 @@ def rendered(lines: Iterable[Text], *, colours: bool) -> str:
     for line in lines:
         console.print(line)
     return out.getvalue()
-
-
-def compare(name: str, lines: Iterable[Text]) -> None:
-    """Compare both kinds of output with their files."""
-    lines = list(lines)
-    for suffix, colours in ((".txt", False), (".colour.txt", True)):
-        compare_text(name + suffix, rendered(lines, colours=colours))
 
 
 def compare_text(file: str, text: str) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from dask_adaptive.kube.view import view
 from dask_adaptive.kube.world import KINDS, World
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import PlatformView
+
+#: Of `cluster()`.
+KEY = ClusterKey("ns", "etl")
+KIND = {kind.resource.kind: kind for kind in KINDS}
 
 #: Seconds since 1970 of CREATED.
 CREATED_AT = 1_769_904_000.0
@@ -22,20 +29,6 @@ def meta(name: str, **more: Any) -> dict[str, Any]:
         "creationTimestamp": CREATED,
     }
     return {**base, **more}
-
-
-def pinned(
-    value: str, *, by: str = "kubectl-annotate", at: str = CREATED, reason: str = ""
-) -> dict[str, Any]:
-    """Metadata with a pin that a manager set; `by="upstream"`: copied at creation."""
-    fields: dict[str, Any] = {"f:annotations": {"f:dask-adaptive.dev/pin": {}}}
-    if by == "upstream":
-        fields |= UPSTREAM
-    entry = {"manager": by, "time": at, "fieldsV1": {"f:metadata": fields}}
-    notes = {"dask-adaptive.dev/pin": value} | (
-        {"dask-adaptive.dev/pin-reason": reason} if reason else {}
-    )
-    return {"annotations": notes, "managedFields": [entry]}
 
 
 def cluster(name: str = "etl", **metadata: Any) -> dict[str, Any]:
@@ -114,16 +107,32 @@ def quota(name: str = "team", hard: Any = (), used: Any = (), **spec: Any) -> di
 
 
 def noted(by: str = "kubectl-annotate", at: str = CREATED, **notes: str) -> dict[str, Any]:
-    """Metadata with annotations of ours: `paused_until` stands for `paused-until`."""
+    """
+    Metadata with annotations of ours: `paused_until` stands for `paused-until`.
+
+    By "upstream" they are copies, made with the object.
+    """
     named = {f"dask-adaptive.dev/{k.replace('_', '-')}": v for k, v in notes.items()}
-    fields = {"f:metadata": {"f:annotations": {f"f:{name}": {} for name in named}}}
-    entry = {"manager": by, "time": at, "fieldsV1": fields}
+    fields = {"f:annotations": {f"f:{name}": {} for name in named}}
+    entry = {
+        "manager": by,
+        "time": at,
+        "fieldsV1": {"f:metadata": {**fields, **(UPSTREAM if by == "upstream" else {})}},
+    }
     return {"annotations": named, "managedFields": [entry]}
 
 
 def world_of(*bodies: dict[str, Any]) -> World:
     world = World()
-    kinds = {k.resource.kind: k for k in KINDS}
     for body in bodies:
-        world.take(kinds[body["kind"]], "ADDED", body)
+        take(world, "ADDED", body)
     return world
+
+
+def take(world: World, event: str, body: dict[str, Any]) -> None:
+    world.take(KIND[body["kind"]], event, body)
+
+
+def look(*bodies: dict[str, Any], now: float = CREATED_AT + 60) -> PlatformView:
+    """The cluster as the loop sees it."""
+    return view(world_of(*bodies), KEY, now=now)

@@ -8,8 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from dask_adaptive.controller.app import Operator
-from dask_adaptive.controller.settings import Settings
+from dask_adaptive.controller.app import Operator, Settings
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.loop.ports import Retired, Told
 from dask_adaptive.model.observed import ObservedScheduler
@@ -52,14 +51,6 @@ class QuietLink:
     async def unpin(self, names: Sequence[str]) -> None: ...
 
     async def close(self) -> None: ...
-
-
-class HangingLink(QuietLink):
-    """A scheduler that never answers."""
-
-    async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
-        await asyncio.sleep(3600)
-        raise AssertionError
 
 
 def free_port() -> int:

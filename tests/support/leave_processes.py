@@ -13,8 +13,8 @@ from typing import Any
 
 from distributed import Client
 
-from dask_adaptive.kube.agent_zip import agent_zip
-from dask_adaptive.kube.leave_script import LEAVE_SOURCE
+from dask_adaptive.kube.agent_zip import LEAVE_SOURCE, agent_zip
+from dask_adaptive.local import processes as local_processes
 from support.agent_work import ask
 
 #: No single wait of a test may take longer; a machine under load is slow, a hang is a failure.
@@ -77,13 +77,23 @@ class Processes:
         self._all.append(process)
         return process
 
+    async def start_dask(self, part: str, *options: str) -> asyncio.subprocess.Process:
+        """A scheduler or a worker without a nanny, as rehearsals start theirs: which is quicker."""
+        self._count += 1
+        log = self.directory / f"{self._count}.log"
+        command = [sys.executable, "-m", f"distributed.cli.dask_{part}", *options]
+        env = {"PYTHONPATH": "operator", **self.env}
+        process = await local_processes.start_child(command, log, env)
+        self._all.append(process)
+        return process
+
     async def scheduler(
         self, *, agent: bool = True, host: str = "127.0.0.1"
     ) -> asyncio.subprocess.Process:
         file = self.directory / "scheduler.json"
         preload = ["--preload", "dask_adaptive_agent.preload"] if agent else []
-        process = await self.start(
-            "dask", "scheduler", "--port", "0", "--no-dashboard", "--host", host,
+        process = await self.start_dask(
+            "scheduler", "--port", "0", "--no-dashboard", "--host", host,
             "--scheduler-file", str(file), *preload,
         )  # fmt: skip
         await self.until(lambda: file.exists() and file.read_text().strip().endswith("}"))
@@ -95,11 +105,14 @@ class Processes:
     async def worker(
         self, name: str, *options: str, host: str = "127.0.0.1"
     ) -> asyncio.subprocess.Process:
-        options = (*options, "--host", host) if host else options
-        return await self.start(
-            "dask", "worker", self.address, "--name", name, "--nthreads", "1", "--no-dashboard",
-            "--local-directory", str(self.directory), *options,
-        )  # fmt: skip
+        return await self.start("dask", "worker", *self.worker_options(name, host), *options)
+
+    def worker_options(self, name: str, host: str = "127.0.0.1") -> list[str]:
+        options = [
+            self.address, "--name", name, "--nthreads", "1", "--no-dashboard",
+            "--local-directory", str(self.directory),
+        ]  # fmt: skip
+        return [*options, "--host", host] if host else options
 
     async def hook(
         self, name: str, grace_s: float = 50, *, shared_host: bool = True, **env: str
@@ -180,7 +193,7 @@ async def cluster(directory: Path, *names: str) -> AsyncIterator[tuple[Processes
     async with processes(directory) as p:
         await p.scheduler()
         for name in names:
-            await p.worker(name, "--no-nanny")
+            await p.start_dask("worker", *p.worker_options(name), "--no-nanny")
         async with Client(p.address, asynchronous=True) as client:
             if names:
                 await client.wait_for_workers(len(names))

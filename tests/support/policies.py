@@ -1,232 +1,314 @@
-"""Specs of policies that are refused, with the words that the API server and our parser share."""
+"""
+Specs of policies, written as YAML and added to `LEAST`, for the model and for the API server alike.
+
+`WRONG`: each has the field at fault, without `spec.`, and the words with which both refuse it. No
+words: the schema refuses it, and the API server has its own words for that.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import yaml
 
-def rates(**change: Any) -> dict[str, Any]:
-    return {"policies": [{"type": "Pods", "value": 4, "period": "15s", **change}]}
+LEAST: dict[str, Any] = {"clusterRef": {"name": "etl"}, "maxReplicas": 5}
+
+_UP, _DOWN = "behavior.scaleUp", "behavior.scaleDown"
+_RATE = "type: Pods, value: 4, period: 15s"
+_CRON = "cron: 0 8 * * 1-5"
+_TOLERANCE = "must be a percentage from 0% to 100%, such as 10%, or a part of one in quotes"
+_DURATION = "must be a duration such as 90s, 15m or 1h30m: a number with a unit (ms, s, m, h)"
+_PART = "must be a percentage from 0% to 100%, such as 10%"
+_LINE = "must be a percentage of more than 0% and at most 100%, such as 80%"
+_SURGE = "must be a whole number of at least 1, or a percentage of more than 0%, such as 10%"
+_AMOUNT = "must be a whole number of at least 0, or a percentage, such as 10%"
+_SIZE = "must be a quantity of bytes an hour, such as 500Mi or 1G"
+_FIELDS = "must be five fields of cron, such as 0 2 * * 1-5"
+_NOT_SCALED = "needs maxReplicas: a group without it is not scaled"
+_GROUP = "must be the default group, or one of spec.workerGroups with maxReplicas"
+_MOST = "must not be greater than maxReplicas of its worker group"
+_STILL = "has one of 0 for TaskQuota, and with recycle.tasks.exact workers would come to"
 
 
-def group(**fields: Any) -> dict[str, Any]:
-    return {"workerGroups": [{"name": "etl-gpu", **fields}]}
+def _named(count: int) -> str:
+    return ", ".join(f"{{name: g{i}}}" for i in range(count))
 
 
-def schedule(**change: Any) -> dict[str, Any]:
-    stock = {"cron": "0 8 * * 1-5", "duration": "10h", "minReplicas": 2}
-    return {"schedules": [{**stock, **change}]}
-
-
-#: What is added to `{clusterRef: {name: etl}, maxReplicas: 5}`; the field; and the sentence.
-SCALING_NONSENSE: list[tuple[dict[str, Any], str, str]] = [
-    (
-        group(minReplicas=4, maxReplicas=3),
-        "spec.workerGroups[0].minReplicas",
-        "(4) must not be greater than maxReplicas (3): lower the one or raise the other",
+WRONG: list[tuple[str, str, str]] = [
+    # Bounds, groups
+    ("clusterRef: {}", "clusterRef.name", ""),
+    ("clusterRef: etl", "clusterRef", ""),
+    ("clusterRef: {name: ''}", "clusterRef.name", ""),
+    ("maxReplicas:", "maxReplicas", ""),
+    ("maxReplicas: '3'", "maxReplicas", ""),
+    ("maxReplicas: true", "maxReplicas", ""),
+    ("minReplicas: -1", "minReplicas", ""),
+    ("minReplicas: 1.5", "minReplicas", ""),
+    ("minReplicas: 9", "minReplicas",
+     "(9) must not be greater than spec.maxReplicas (5): lower the one or raise the other"),
+    ("mode: auto", "mode", ""),
+    ("idelTimeout: 5s", "idelTimeout", ""),
+    ("workerGroups: [a]", "workerGroups[0]", ""),
+    ("workerGroups: {name: a}", "workerGroups", ""),
+    ("workerGroups: [{recycle: {}}]", "workerGroups[0].name", ""),
+    ("workerGroups: [{name: g, minReplicas: 4, maxReplicas: 3}]", "workerGroups[0].minReplicas",
+     "(4) must not be greater than maxReplicas (3): lower the one or raise the other"),
+    ("workerGroups: [{name: g, minReplicas: 1}]", "workerGroups[0].minReplicas", _NOT_SCALED),
+    ("workerGroups: [{name: g, idleTimeout: 1m}]", "workerGroups[0].idleTimeout", _NOT_SCALED),
+    ("workerGroups: [{name: g, priority: 1}]", "workerGroups[0].priority", _NOT_SCALED),
+    ("workerGroups: [{name: g, maxReplicas: -1}]", "workerGroups[0].maxReplicas", ""),
+    ("workerGroups: [{name: g, maxReplicas: 3, priority: 1001}]", "workerGroups[0].priority", ""),
+    ("workerGroups: [{name: g, maxReplicas: 3, priority: -1001}]", "workerGroups[0].priority", ""),
+    ("workerGroups: [{name: g, maxReplicas: 3, idleTimeout: '5'}]", "workerGroups[0].idleTimeout",
+     _DURATION),
+    ("workerGroups: [{name: g}, {name: g, maxReplicas: 2}]", "workerGroups[1]", ""),
+    (f"workerGroups: [{_named(33)}]", "workerGroups", ""),
+    ("workerGroups: [{name: g, recycle: {maxPerHour: 3}}]", "workerGroups[0].recycle.maxPerHour",
+     ""),
+    ("workerGroups: [{name: g, recycle: {tasks: {jitter: much}}}]",
+     "workerGroups[0].recycle.tasks.jitter", _PART),
+    ("workerGroups: [{name: g, minReplicas: 3, maxReplicas: 4},"
+     " {name: etl-default, minReplicas: 3, maxReplicas: 3}]", "workerGroups",
+     "the minReplicas of all groups (6) must not be more than spec.maxReplicas (5): lower them"),
+    ("{minReplicas: 1, workerGroups: [{name: etl-default, maxReplicas: 4}]}", "minReplicas",
+     "must be that of the default group in spec.workerGroups: write it there"),
+    # How the number moves
+    ("idleTimeout: -5s", "idleTimeout", _DURATION),
+    ("idleTimeout: '5'", "idleTimeout", _DURATION),
+    ("idleTimeout: ''", "idleTimeout", _DURATION),
+    ("idleTimeout: 60", "idleTimeout", ""),
+    (f"idleTimeout: {'1s' * 17}", "idleTimeout", ""),
+    ("target: {source: Dask}", "target.source", ""),
+    ("target: {duration: soon}", "target.duration", _DURATION),
+    ("target: {duration: 0s}", "target.duration", "must be longer than 0s"),
+    ("behavior: {scaleUp: {stabilizationWindow: 61m}}", f"{_UP}.stabilizationWindow",
+     "must not be longer than 1h"),
+    ("behavior: {scaleDown: {stabilizationWindow: 3601s}}", f"{_DOWN}.stabilizationWindow",
+     "must not be longer than 1h"),
+    ("behavior: {scaleUp: {stabilizationWindow: 30}}", f"{_UP}.stabilizationWindow", ""),
+    ("behavior: {scaleUp: {selectPolicy: Sum}}", f"{_UP}.selectPolicy", ""),
+    ("behavior: {scaleUp: {tolerance: '1.1'}}", f"{_UP}.tolerance", _TOLERANCE),
+    ("behavior: {scaleDown: {tolerance: 100.5%}}", f"{_DOWN}.tolerance", _TOLERANCE),
+    ("behavior: {scaleUp: {tolerance: 0.1}}", f"{_UP}.tolerance", ""),
+    ("behavior: {scaleUp: {maxPending: 0}}", f"{_UP}.maxPending", ""),
+    ("behavior: {scaleDown: {maxPending: 1}}", f"{_DOWN}.maxPending", ""),
+    ("behavior: {scaleDown: {delayAfterScaleUp: x}}", f"{_DOWN}.delayAfterScaleUp", _DURATION),
+    ("behavior: {scaleUp: {delayAfterScaleUp: 1s}}", f"{_UP}.delayAfterScaleUp", ""),
+    *(
+        (f"behavior: {{scaleUp: {{policies: [{{{rate}}}]}}}}", f"{_UP}.policies[0].{field}", words)
+        for rate, field, words in (
+            ("type: Pods, value: 4, period: 0s", "period", "must be from 1s to 30m"),
+            ("type: Pods, value: 4, period: 31m", "period", "must be from 1s to 30m"),
+            ("type: Workers, value: 4, period: 1s", "type", ""),
+            ("type: Pods, value: 0, period: 1s", "value", ""),
+            (f"{_RATE}, periodSeconds: 5", "periodSeconds", ""),
+            ("value: 1, period: 1s", "type", ""),
+            ("type: Pods, value: 1", "period", ""),
+            ("type: Pods, period: 1s", "value", ""),
+        )
     ),
-    (
-        group(minReplicas=1),
-        "spec.workerGroups[0].minReplicas",
-        "needs maxReplicas: a group without it is not scaled",
+    (f"behavior: {{scaleUp: {{policies: [{', '.join([f'{{{_RATE}}}'] * 17)}]}}}}",
+     f"{_UP}.policies", ""),
+    *(
+        (f"schedules: [{{{written}}}]", f"schedules[0].{field}", words)
+        for written, field, words in (
+            (f"{_CRON}, minReplicas: 2, duration: 0s", "duration", "must be longer than 0s"),
+            (f"{_CRON}, minReplicas: 2, duration: 1h, workerGroup: g", "workerGroup", _GROUP),
+            (f"{_CRON}, minReplicas: 2, duration: 1h, workerGroup: 3", "workerGroup", ""),
+            (f"{_CRON}, minReplicas: 6, duration: 1h", "minReplicas", _MOST),
+            (f"{_CRON}, minReplicas: 0, duration: 1h", "minReplicas", ""),
+            (f"{_CRON}, minReplicas: 2, duration: 1h, timeZone: ''", "timeZone", ""),
+            ("cron: daily, minReplicas: 2, duration: 1h", "cron", _FIELDS),
+            ("minReplicas: 2, duration: 1h", "cron", ""),
+            (f"{_CRON}, minReplicas: 2", "duration", ""),
+            (f"{_CRON}, duration: 1h", "minReplicas", ""),
+        )
     ),
-    (
-        group(idleTimeout="1m"),
-        "spec.workerGroups[0].idleTimeout",
-        "needs maxReplicas: a group without it is not scaled",
-    ),
-    (
-        group(priority=1),
-        "spec.workerGroups[0].priority",
-        "needs maxReplicas: a group without it is not scaled",
-    ),
-    (
-        {
-            "workerGroups": [
-                {"name": "etl-gpu", "minReplicas": 3, "maxReplicas": 4},
-                {"name": "etl-default", "minReplicas": 3, "maxReplicas": 3},
-            ]
-        },
-        "spec.workerGroups",
-        "the minReplicas of all groups (6) must not be more than spec.maxReplicas (5): lower them",
-    ),
-    (
-        {"minReplicas": 1, "workerGroups": [{"name": "etl-default", "maxReplicas": 4}]},
-        "spec.minReplicas",
-        "must be that of the default group in spec.workerGroups: write it there",
-    ),
-    (
-        {"behavior": {"scaleUp": {"stabilizationWindow": "61m"}}},
-        "spec.behavior.scaleUp.stabilizationWindow",
-        "must not be longer than 1h",
-    ),
-    (
-        {"behavior": {"scaleDown": {"stabilizationWindow": "3601s"}}},
-        "spec.behavior.scaleDown.stabilizationWindow",
-        "must not be longer than 1h",
-    ),
-    (
-        {"behavior": {"scaleUp": rates(period="0s")}},
-        "spec.behavior.scaleUp.policies[0].period",
-        "must be from 1s to 30m",
-    ),
-    (
-        {"behavior": {"scaleDown": rates(period="31m")}},
-        "spec.behavior.scaleDown.policies[0].period",
-        "must be from 1s to 30m",
-    ),
-    (
-        {"behavior": {"scaleUp": {"tolerance": "1.1"}}},
-        "spec.behavior.scaleUp.tolerance",
-        "must be a percentage from 0% to 100%, such as 10%, or a part of one in quotes",
-    ),
-    (
-        {"behavior": {"scaleDown": {"tolerance": "100.5%"}}},
-        "spec.behavior.scaleDown.tolerance",
-        "must be a percentage from 0% to 100%, such as 10%, or a part of one in quotes",
-    ),
-    (schedule(duration="0s"), "spec.schedules[0].duration", "must be longer than 0s"),
-    (
-        schedule(workerGroup="etl-gpu"),
-        "spec.schedules",
-        "must be the default group, or one of spec.workerGroups with maxReplicas",
-    ),
-    (
-        {**schedule(workerGroup="etl-gpu"), **group()},
-        "spec.schedules",
-        "must be the default group, or one of spec.workerGroups with maxReplicas",
-    ),
-    (
-        schedule(minReplicas=6),
-        "spec.schedules",
-        "must not be greater than maxReplicas of its worker group",
-    ),
-    (
-        {**schedule(workerGroup="etl-gpu", minReplicas=3), **group(maxReplicas=2)},
-        "spec.schedules",
-        "must not be greater than maxReplicas of its worker group",
-    ),
-    (
-        {**schedule(), "workerGroups": [{"name": "etl-default", "maxReplicas": 1}]},
-        "spec.schedules",
-        "must not be greater than maxReplicas of its worker group",
-    ),
-    (
-        {"idle": {"action": "ScaleToZero"}},
-        "spec.idle.action",
-        "needs idle.after or idle.noClientTimeout: when to do it",
-    ),
-    ({"idle": {"after": "0s"}}, "spec.idle.after", "must be longer than 0s"),
-    (
-        {"idle": {"noClientTimeout": "0m"}},
-        "spec.idle.noClientTimeout",
-        "must be longer than 0s",
-    ),
-    (
-        {"fallback": {"behavior": "Replicas"}},
-        "spec.fallback.replicas",
-        "is required with fallback.behavior: Replicas",
-    ),
-    (
-        {"fallback": {"replicas": 2}},
-        "spec.fallback.replicas",
-        "needs fallback.behavior: Replicas",
-    ),
-    (
-        {"fallback": {"behavior": "Replicas", "replicas": 6}},
-        "spec.fallback.replicas",
-        "(6) must not be greater than spec.maxReplicas (5)",
-    ),
-    ({"unschedulableTimeout": "0s"}, "spec.unschedulableTimeout", "must be longer than 0s"),
-    ({"shuffle": {"maxWait": "601s"}}, "spec.shuffle.maxWait", "must not be longer than 10m"),
-]
-
-#: The same, where each has words of its own for it; here the API server's.
-SCALING_MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
-    ({"target": {"source": "Dask"}}, ["spec.target.source", '"StartupAware", "Scheduler"']),
-    (group(maxReplicas=-1), ["spec.workerGroups[0].maxReplicas", "or equal to 0"]),
-    (group(maxReplicas=3, priority=1001), ["workerGroups[0].priority", "or equal to 1000"]),
-    (group(maxReplicas=3, priority=-1001), ["workerGroups[0].priority", "or equal to -1000"]),
-    (group(maxReplicas=3, idleTimeout="5"), ["workerGroups.idleTimeout must be a duration"]),
-    (
-        {"workerGroups": [{"name": "g"}, {"name": "g", "maxReplicas": 2}]},
-        ["spec.workerGroups[1]", "Duplicate value", "g"],
-    ),
-    ({"workerGroups": [{"name": f"g{i}"} for i in range(33)]}, ["spec.workerGroups", "at most 32"]),
-    ({"behavior": {"scaleUp": {"selectPolicy": "Sum"}}}, ["selectPolicy", '"Max", "Min", "Disab']),
-    ({"behavior": {"scaleUp": {"stabilizationWindow": 30}}}, ["stabilizationWindow", "string"]),
-    ({"behavior": {"scaleUp": {"tolerance": 0.1}}}, ["scaleUp.tolerance", "string"]),
-    ({"behavior": {"scaleUp": {"maxPending": 0}}}, ["scaleUp.maxPending", "or equal to 1"]),
-    ({"behavior": {"scaleDown": {"maxPending": 1}}}, ["unknown field", "scaleDown.maxPending"]),
-    ({"behavior": {"scaleDown": {"delayAfterScaleUp": "x"}}}, ["delayAfterScaleUp must be a dur"]),
-    (
-        {"behavior": {"scaleUp": {"delayAfterScaleUp": "1s"}}},
-        ["unknown field", "delayAfterScaleUp"],
-    ),
-    ({"behavior": {"scaleUp": rates(type="Workers")}}, ["policies[0].type", '"Pods", "Percent"']),
-    ({"behavior": {"scaleUp": rates(value=0)}}, ["policies[0].value", "or equal to 1"]),
-    ({"behavior": {"scaleUp": rates(periodSeconds=5)}}, ["unknown field", "periodSeconds"]),
-    (
-        {"behavior": {"scaleUp": {"policies": rates()["policies"] * 17}}},
-        ["behavior.scaleUp.policies", "at most 16"],
-    ),
-    ({"behavior": {"scaleUp": {"policies": [{"value": 1, "period": "1s"}]}}}, ["type", "Required"]),
-    (
-        {"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1}]}}},
-        ["period", "Required"],
-    ),
-    (
-        {"behavior": {"scaleUp": {"policies": [{"type": "Pods", "period": "1s"}]}}},
-        ["value", "Requ"],
-    ),
-    (schedule(cron="daily"), ["schedules.cron must be five fields of cron"]),
-    (schedule(cron=None), ["spec.schedules[0].cron", "Required"]),
-    (schedule(duration=None), ["spec.schedules[0].duration", "Required"]),
-    (schedule(minReplicas=None), ["spec.schedules[0].minReplicas", "Required"]),
-    (schedule(minReplicas=0), ["spec.schedules[0].minReplicas", "or equal to 1"]),
-    (schedule(timeZone=""), ["spec.schedules[0].timeZone"]),
-    (schedule(workerGroup=3), ["spec.schedules[0].workerGroup", "string"]),
-    ({"schedules": schedule()["schedules"] * 33}, ["spec.schedules", "at most 32"]),
-    ({"idle": {"after": "soon"}}, ["idle.after must be a duration"]),
-    ({"idle": {"after": "1h", "action": "Delete"}}, ["idle.action", '"Nothing", "ScaleToZero"']),
-    ({"fallback": {"failureThreshold": 0}}, ["fallback.failureThreshold", "or equal to 1"]),
-    ({"fallback": {"behavior": "LIFO"}}, ["fallback.behavior", '"Hold", "Replicas"']),
-    ({"fallback": {"behavior": "Replicas", "replicas": -1}}, ["fallback.replicas", "equal to 0"]),
-    ({"unschedulableTimeout": "x"}, ["spec.unschedulableTimeout must be a duration"]),
-    ({"maxUnready": "101%"}, ["spec.maxUnready must be a percentage from 0% to 100%"]),
-    ({"maxUnready": 45}, ["spec.maxUnready", "string"]),
-    ({"shuffle": {"waitForWorkers": "Yes"}}, ["shuffle.waitForWorkers", '"Auto", "Disabled"']),
-    ({"shuffle": {"maxWait": "-1s"}}, ["shuffle.maxWait must be a duration"]),
-]
+    (f"{{workerGroups: [{{name: g}}], schedules: [{{{_CRON}, minReplicas: 1, duration: 1h,"
+     " workerGroup: g}]}", "schedules[0].workerGroup", _GROUP),
+    (f"{{workerGroups: [{{name: g, maxReplicas: 2}}], schedules: [{{{_CRON}, minReplicas: 3,"
+     " duration: 1h, workerGroup: g}]}", "schedules[0].minReplicas", _MOST),
+    (f"{{workerGroups: [{{name: etl-default, maxReplicas: 1}}], schedules: [{{{_CRON},"
+     " minReplicas: 2, duration: 1h}]}", "schedules[0].minReplicas", _MOST),
+    ("idle: {action: ScaleToZero}", "idle.action",
+     "needs idle.after or idle.noClientTimeout: when to do it"),
+    ("idle: {after: 1h, action: Delete}", "idle.action", ""),
+    ("idle: {after: 0s}", "idle.after", "must be longer than 0s"),
+    ("idle: {after: soon}", "idle.after", _DURATION),
+    ("idle: {noClientTimeout: 0m}", "idle.noClientTimeout", "must be longer than 0s"),
+    ("fallback: {behavior: Replicas}", "fallback.replicas",
+     "is required with fallback.behavior: Replicas"),
+    ("fallback: {replicas: 2}", "fallback.replicas", "needs fallback.behavior: Replicas"),
+    ("fallback: {behavior: Replicas, replicas: 6}", "fallback.replicas",
+     "(6) must not be greater than spec.maxReplicas (5)"),
+    ("fallback: {behavior: Replicas, replicas: -1}", "fallback.replicas", ""),
+    ("fallback: {failureThreshold: 0}", "fallback.failureThreshold", ""),
+    ("fallback: {behavior: LIFO}", "fallback.behavior", ""),
+    ("unschedulableTimeout: 0s", "unschedulableTimeout", "must be longer than 0s"),
+    ("unschedulableTimeout: x", "unschedulableTimeout", _DURATION),
+    ("maxUnready: 101%", "maxUnready", _PART),
+    ("maxUnready: 45", "maxUnready", ""),
+    ("shuffle: {maxWait: 601s}", "shuffle.maxWait", "must not be longer than 10m"),
+    ("shuffle: {maxWait: -1s}", "shuffle.maxWait", _DURATION),
+    ("shuffle: {waitForWorkers: 'Yes'}", "shuffle.waitForWorkers", ""),
+    # How workers leave, and what holds them
+    ("retirement: {onTimeout: Kill}", "retirement.onTimeout", ""),
+    ("retirement: {onLifetime: Close}", "retirement.onLifetime", ""),
+    ("retirement: {maxConcurrent: 0}", "retirement.maxConcurrent", ""),
+    ("retirement: {gracePeriod: 1d}", "retirement.gracePeriod", _DURATION),
+    ("pins: {shuffle: {timeout: x}}", "pins.shuffle.timeout", _DURATION),
+    ("pins: {shuffle: {enabled: 'yes'}}", "pins.shuffle.enabled", ""),
+    ("pins: {manual: {maxDuration: x}}", "pins.manual.maxDuration", _DURATION),
+    ("pins: {manual: {max: 1h}}", "pins.manual.max", ""),
+    ("pins: {client: {maxDuration: 1d}}", "pins.client.maxDuration", _DURATION),
+    ("pins: {client: 4h}", "pins.client", ""),
+    ("evictionGuard: {maxDelay: soon}", "evictionGuard.maxDelay", _DURATION),
+    ("evictionGuard: {enabled: 'yes'}", "evictionGuard.enabled", ""),
+    ("disruption: {nodeSignals: drain}", "disruption.nodeSignals", ""),
+    ("disruption: {hint: true}", "disruption.hint", ""),
+    ("disruption: {budgets: {workers: 1}}", "disruption.budgets", ""),
+    ("disruption: {budgets: [{}]}", "disruption.budgets[0].workers", ""),
+    ("disruption: {budgets: [{workers: half}]}", "disruption.budgets[0].workers", _AMOUNT),
+    ("disruption: {budgets: [{workers: -1}]}", "disruption.budgets[0].workers", _AMOUNT),
+    ("disruption: {budgets: [{workers: true}]}", "disruption.budgets[0].workers", ""),
+    ("disruption: {budgets: [{workers: 1, nodes: 1}]}", "disruption.budgets[0].nodes", ""),
+    ("disruption: {budgets: [{workers: 1, reasons: [Idle]}]}", "disruption.budgets[0].reasons[0]",
+     ""),
+    ("disruption: {budgets: [{workers: 1, reasons: [Lifetime, Lifetime]}]}",
+     "disruption.budgets[0].reasons[1]", ""),
+    ("disruption: {windows: [{duration: 2h}]}", "disruption.windows[0].schedule", ""),
+    ("disruption: {windows: [{schedule: 0 2 * * *}]}", "disruption.windows[0].duration", ""),
+    ("disruption: {windows: [{schedule: 0 2 * * *, duration: 0s}]}",
+     "disruption.windows[0].duration", "must be longer than 0s"),
+    ("disruption: {windows: [{schedule: daily, duration: 2h}]}", "disruption.windows[0].schedule",
+     _FIELDS),
+    ("restartAt: tomorrow", "restartAt", ""),
+    ("restartAt: '2026-01-31T18:00:00'", "restartAt", ""),
+    # Quotas
+    ("recycle: []", "recycle", ""),
+    ("recycle: {task: {}}", "recycle.task", ""),
+    ("recycle: {tasks: {maximum: 1}}", "recycle.tasks.maximum", ""),
+    ("recycle: {tasks: {max: -1}}", "recycle.tasks.max", ""),
+    ("recycle: {tasks: {jitter: 101%}}", "recycle.tasks.jitter", _PART),
+    ("recycle: {tasks: {jitter: -1%}}", "recycle.tasks.jitter", _PART),
+    ("recycle: {tasks: {jitter: 10}}", "recycle.tasks.jitter", ""),
+    ("recycle: {tasks: {exact: 'yes'}}", "recycle.tasks.exact", ""),
+    ("{recycle: {tasks: {max: 9, exact: true}}, disruption: {budgets: [{workers: 0%,"
+     " reasons: [TaskQuota]}]}}", "disruption.budgets", _STILL),
+    ("{workerGroups: [{name: a, recycle: {tasks: {max: 9, exact: true}}}],"
+     " disruption: {budgets: [{workers: 0}]}}", "disruption.budgets", _STILL),
+    ("recycle: {lifetime: {max: 0s}}", "recycle.lifetime.max", "must be longer than 0s"),
+    ("recycle: {lifetime: {max: 1d}}", "recycle.lifetime.max", _DURATION),
+    ("recycle: {lifetime: {walltime: true}}", "recycle.lifetime.walltime",
+     "needs recycle.lifetime.max: how long workers have"),
+    ("recycle: {lifetime: {jitter: 101%}}", "recycle.lifetime.jitter", _PART),
+    ("recycle: {lifetime: {deviations: -1}}", "recycle.lifetime.deviations", ""),
+    ("recycle: {lifetime: {deviations: 10.5}}", "recycle.lifetime.deviations", ""),
+    ("recycle: {lifetime: {deviations: true}}", "recycle.lifetime.deviations", ""),
+    ("recycle: {memory: {soft: 92%, hard: 80.5%}}", "recycle.memory.soft",
+     "must be lower than hard: lower the one or raise the other"),
+    ("recycle: {gpuMemory: {soft: 9%, hard: 9%}}", "recycle.gpuMemory.soft",
+     "must be lower than hard: lower the one or raise the other"),
+    ("recycle: {memory: {soft: 0%}}", "recycle.memory.soft", _LINE),
+    ("recycle: {memory: {hard: 0.0%}}", "recycle.memory.hard", _LINE),
+    ("recycle: {memory: {soft: 0.8}}", "recycle.memory.soft", ""),
+    ("recycle: {memory: {for: 5m}}", "recycle.memory", "has no quota: set soft, hard or leakRate"),
+    ("recycle: {memory: {overridePins: true}}", "recycle.memory", "has no quota: set soft, hard"),
+    ("recycle: {gpuMemory: {for: 1m}}", "recycle.gpuMemory", "has no quota: set soft or hard"),
+    ("recycle: {memory: {hard: 9%, measure: RSS}}", "recycle.memory.measure", ""),
+    ("recycle: {memory: {leakRate: lots}}", "recycle.memory.leakRate", _SIZE),
+    ("recycle: {memory: {leakRate: 500mb}}", "recycle.memory.leakRate", _SIZE),
+    ("recycle: {memory: {leakRate: 0}}", "recycle.memory.leakRate", _SIZE),
+    ("recycle: {memory: {leakRate: 0.0Gi}}", "recycle.memory.leakRate", _SIZE),
+    ("recycle: {memory: {leakRate: 1G, leakWindow: 59s}}", "recycle.memory.leakWindow",
+     "must be at least 1m"),
+    ("recycle: {failures: {window: 0s, max: 1}}", "recycle.failures.window",
+     "must be longer than 0s"),
+    ("recycle: {failures: {patterns: CUDA}}", "recycle.failures.patterns", ""),
+    ("recycle: {failures: {patterns: ['']}}", "recycle.failures.patterns[0]", ""),
+    ("recycle: {failures: {patterns: [1]}}", "recycle.failures.patterns[0]", ""),
+    ("recycle: {failures: {patterns: ['*', CUDA]}}", "recycle.failures.patterns[1]",
+     "must have a *, which stands for any text"),
+    (r"recycle: {failures: {patterns: ['*\d+*']}}", "recycle.failures.patterns[0]",
+     "must be a glob, not a regular expression"),
+    ("recycle: {failures: {patterns: ['^*']}}", "recycle.failures.patterns[0]",
+     "must be a glob, not a regular expression"),
+    ("recycle: {failures: {patterns: ['a*', 'a*']}}", "recycle.failures.patterns[1]", ""),
+    (f"recycle: {{failures: {{patterns: ['{'x' * 200}*']}}}}", "recycle.failures.patterns[0]", ""),
+    (f"recycle: {{failures: {{patterns: {[f'{i}*' for i in range(33)]}}}}}",
+     "recycle.failures.patterns", ""),
+    ("recycle: {selection: {by: [Age]}}", "recycle.selection.by[0]", ""),
+    ("recycle: {selection: {by: [1]}}", "recycle.selection.by[0]", ""),
+    ("recycle: {selection: {deviations: 0}}", "recycle.selection.deviations", ""),
+    ("recycle: {selection: {minTasks: 0}}", "recycle.selection.minTasks", ""),
+    ("recycle: {drift: 'no'}", "recycle.drift", ""),
+    ("recycle: {minAge: x}", "recycle.minAge", _DURATION),
+    ("recycle: {maxPerHour: some}", "recycle.maxPerHour", _AMOUNT),
+    ("recycle: {maxPerHour: '20'}", "recycle.maxPerHour", _AMOUNT),
+    ("recycle: {maxPerHour: -1}", "recycle.maxPerHour", _AMOUNT),
+    ("recycle: {maxPerHour: 1.5}", "recycle.maxPerHour", ""),
+    ("recycle: {strategy: {maxSurge: 0}}", "recycle.strategy.maxSurge", _SURGE),
+    ("recycle: {strategy: {maxSurge: 0%}}", "recycle.strategy.maxSurge", _SURGE),
+    ("recycle: {strategy: {type: Now}}", "recycle.strategy.type", ""),
+    ("recycle: {strategy: {kind: Surge}}", "recycle.strategy.kind", ""),
+    ("recycle: {strategy: {readyTimeout: 0s}}", "recycle.strategy.readyTimeout",
+     "must be longer than 0s"),
+    # The scheduler
+    ("scheduler: {relief: {pickling: Off}}", "scheduler.relief.pickling", ""),
+    ("scheduler: {relief: {pickling: Never}}", "scheduler.relief.pickling", ""),
+    ("scheduler: {relief: {host: Shared}}", "scheduler.relief.host", ""),
+    ("scheduler: {relief: {pickle: Auto}}", "scheduler.relief.pickle", ""),
+    ("scheduler: {conf: {}}", "scheduler.conf", ""),
+    ("scheduler: {config: worker-ttl}", "scheduler.config", ""),
+    ("scheduler: {config: {distributed: 1}}", "scheduler.config.distributed", ""),
+    ("scheduler: {config: {distributed: {scheduler: {preload: [x]}}}}",
+     "scheduler.config.distributed.scheduler.preload",
+     "must not have a value, because it loads the agent: set DASK_DISTRIBUTED__"),
+    (f"scheduler: {{config: {{{', '.join(f'k{i}: {{a: 1}}' for i in range(201))}}}}}",
+     "scheduler.config", ""),
+]  # fmt: skip
 
 #: What both take, and read alike.
-SCALING_TAKEN: list[dict[str, Any]] = [
-    {
-        "minReplicas": 1,
-        "workerGroups": [
-            {"name": "etl-gpu", "minReplicas": 1, "maxReplicas": 9, "idleTimeout": "10m"},
-            {"name": "etl-big", "maxReplicas": 0, "priority": -3, "recycle": {"drift": False}},
-            {"name": "etl-fixed", "recycle": {}},
-        ],
-        "schedules": [
-            *schedule(workerGroup="")["schedules"],
-            *schedule(workerGroup="etl-gpu", timeZone="Europe/Berlin")["schedules"],
-            *schedule(workerGroup="etl-default", cron="*/5 0-6 1,15 * MON-FRI")["schedules"],
-        ],
-    },
-    {"workerGroups": [{"name": "etl-default", "minReplicas": 2, "maxReplicas": 2}], **schedule()},
-    {"minReplicas": 5, **group(minReplicas=8, maxReplicas=9)},
-    {**schedule(workerGroup="etl-gpu", minReplicas=9), **group(maxReplicas=9)},
-    {
-        "behavior": {
-            "scaleUp": {"stabilizationWindow": "0s", "selectPolicy": "Min", "tolerance": "0.1"},
-            "scaleDown": {"stabilizationWindow": "1h", "tolerance": "2.5%", **rates(value=1)},
-        }
-    },
-    {"behavior": {"scaleUp": {**rates(type="Percent", value=900), "maxPending": 1}}},
-    {"behavior": {"scaleUp": {"tolerance": "1"}, "scaleDown": {"selectPolicy": "Disabled"}}},
-    {"idle": {"noClientTimeout": "1h", "action": "DeleteCluster"}, "maxUnready": "100%"},
-    {"idle": {"after": "1h"}, "fallback": {"behavior": "Replicas", "replicas": 0}},
-    {"shuffle": {"maxWait": "0s"}, "unschedulableTimeout": "500ms", "maxUnready": "0%"},
-    {"target": {"source": "Scheduler"}, "shuffle": {"waitForWorkers": "Disabled"}},
+TAKEN = [
+    "{}",
+    "{minReplicas: 1, workerGroups: [{name: etl-gpu, minReplicas: 1, maxReplicas: 9,"
+    " idleTimeout: 10m}, {name: big, maxReplicas: 0, priority: -3, recycle: {drift: false}},"
+    f" {{name: fixed, recycle: {{}}}}], schedules: [{{{_CRON}, duration: 1h, minReplicas: 2,"
+    f" workerGroup: ''}}, {{{_CRON}, duration: 1h, minReplicas: 2, workerGroup: etl-gpu,"
+    " timeZone: Europe/Berlin}, {cron: '*/5 0-6 1,15 * MON-FRI', duration: 1h, minReplicas: 2,"
+    " workerGroup: etl-default}]}",
+    "workerGroups: [{name: etl-default, minReplicas: 2, maxReplicas: 2}]",
+    "{minReplicas: 5, workerGroups: [{name: etl-gpu, minReplicas: 8, maxReplicas: 9}]}",
+    f"{{schedules: [{{{_CRON}, duration: 1h, minReplicas: 9, workerGroup: etl-gpu}}],"
+    " workerGroups: [{name: etl-gpu, maxReplicas: 9}]}",
+    "behavior: {scaleUp: {stabilizationWindow: 0s, selectPolicy: Min, tolerance: '0.1'},"
+    f" scaleDown: {{stabilizationWindow: 1h, tolerance: 2.5%, policies: [{{{_RATE}}}]}}}}",
+    "behavior: {scaleUp: {policies: [{type: Percent, value: 900, period: 1s}], maxPending: 1}}",
+    "behavior: {scaleUp: {tolerance: '1'}, scaleDown: {selectPolicy: Disabled}}",
+    "{idle: {noClientTimeout: 1h, action: DeleteCluster}, maxUnready: 100%}",
+    "{idle: {after: 1h}, fallback: {behavior: Replicas, replicas: 0}}",
+    "{shuffle: {maxWait: 0s}, unschedulableTimeout: 500ms, maxUnready: 0%}",
+    "{target: {source: Scheduler}, shuffle: {waitForWorkers: Disabled}}",
+    "recycle: {maxPerHour: 2.5%, strategy: {maxSurge: 25%}}",
+    "recycle: {maxPerHour: 0, strategy: {maxSurge: 3}}",
+    "recycle: {memory: {soft: 80.5%, hard: 100%, leakRate: 1000, for: 5m}}",
+    "recycle: {memory: {leakRate: 0.5Gi}, tasks: {jitter: 100%}, lifetime: {deviations: 0}}",
+    "recycle: {failures: {patterns: ['*CUDA error*', 'OSError(28, *)', '*(a|b)*', '* $x ^y*']}}",
+    "disruption: {budgets: [], windows: []}",
+    "workerGroups: [{name: g}, {name: h, recycle: {}}]",
+    "{recycle: {tasks: {max: 9, exact: true}}, disruption: {budgets: [{workers: 0,"
+    " reasons: [Lifetime]}, {workers: 1%}]}}",
+    "disruption: {windows: [{schedule: '*/5 0-6 1,15 * MON-FRI', duration: 2h}]}",
+    "recycle: {selection: {minTasks: 2.0}}",
+    "restartAt: '2026-01-31T18:00:00+01:00'",
+    "restartAt: '2026-01-31T18:00:00.250Z'",
+    "{mode: , recycle: {memory: }, workerGroups: [{name: g, maxReplicas: }]}",
+    "scheduler: {relief: {prefixes: Disabled, pickling: Shared}}",
+    "scheduler: {config: {distributed: {scheduler: {worker-ttl: 10m, worker-saturation: 1.5},"
+    " logging: {distributed.scheduler: debug}, comm: {compression: None}},"
+    " distributed.scheduler.blocked-handlers: [a, {b: [1]}], jobqueue: {}}}",
 ]
+
+
+def spec(written: str) -> dict[str, Any]:
+    return {**LEAST, **yaml.safe_load(written)}

@@ -12,8 +12,7 @@ from distributed.protocol.serialize import ToPickle
 
 from dask_adaptive_agent import patching
 from dask_adaptive_agent.patching import Patches
-from dask_adaptive_agent.relief.one_pass import TASK
-from dask_adaptive_agent.relief.pickling import HOOK
+from dask_adaptive_agent.relief.pickling import PICKLES, TASK
 
 
 def spec(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,10 +68,10 @@ def hooked() -> Iterator[Told]:
     """With the relief's place taken in this process."""
     told = Told()
     patches = Patches(None)  # type: ignore[arg-type]
-    patches.put(patching.PICKLE_DUMPS, HOOK.over)
-    HOOK.add(told)  # type: ignore[arg-type]
+    patches.put(patching.PICKLE_DUMPS, PICKLES.over)
+    PICKLES.add(told)  # type: ignore[arg-type]
     try:
         yield told
     finally:
         patches.close()
-        HOOK.remove(told)  # type: ignore[arg-type]
+        PICKLES.remove(told)  # type: ignore[arg-type]

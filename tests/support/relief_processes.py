@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.relief.choices import VARIABLE
+from dask_adaptive_agent.relief.registry import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
-PRELOAD = {
-    "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_adaptive_agent.preload",
-    "PYTHONPATH": f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'tests'}",
-}
+PRELOAD = {"DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_adaptive_agent.preload"}
+#: All processes can import the same, whether they run the agent or not.
+PATH = f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'tests'}"
 ALL_OFF = ",".join(f"{name}={wire.DISABLED}" for name in wire.RELIEFS)
 
 #: What a scheduler's environment has, by the way in which it is run.
@@ -34,7 +33,7 @@ def running(folder: Path, way: str) -> Iterator[Path]:
     folder.mkdir()
     file = folder / "scheduler.json"
     bare = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "PYTHONPATH"))}
-    bare |= {"PYTHONWARNINGS": "ignore", "PYTHONPATH": str(ROOT / "tests"), "PYTHONHASHSEED": "0"}
+    bare |= {"PYTHONWARNINGS": "ignore", "PYTHONPATH": PATH, "PYTHONHASHSEED": "0"}
     here = ["--dashboard-address", "127.0.0.1:0", "--no-dashboard", "--scheduler-file", str(file)]
     commands = [["dask_scheduler", "--host", "127.0.0.1", "--port", "0", *here]]
     for name in ("first", "second"):

@@ -1,4 +1,4 @@
-"""Random work for a scheduler and its workers, and what a relief's answers are compared with."""
+"""Random work for a scheduler and its workers."""
 
 from __future__ import annotations
 
@@ -8,59 +8,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import distributed.scheduler
 from distributed import Worker
-from distributed.diagnostics.plugin import SchedulerPlugin
-from distributed.scheduler import SchedulerState, TaskPrefix
 
 from support.agent_work import until
 from support.relief_driven import Driven, key_of
-
-READS = ("states", "active_states", "nbytes_total", "duration", "types")
-
-STOCK_READS: dict[str, Any] = {}  # how upstream (< 2024.6.0) works them out; read before any patch
-if not hasattr(distributed.scheduler, "TaskCollection"):
-    STOCK_READS = {name: TaskPrefix.__dict__[name].fget for name in READS}
-    STOCK_READS["len"] = TaskPrefix.__len__
-
-STOCK_IS_IDLE: Any = getattr(SchedulerState.__dict__.get("is_idle"), "fget", None)
-
-
-def apart(prefix: Any) -> list[str]:
-    """Reads of this prefix that are not what upstream works out from the same groups."""
-    wrong = []
-    for name, stock in STOCK_READS.items():
-        expected = stock(prefix)
-        seen = len(prefix) if name == "len" else getattr(prefix, name)
-        # Times are sums of floats; upstream adds them up in another order.
-        if abs(seen - expected) > 1e-9 if name == "duration" else seen != expected:
-            wrong.append(f"{prefix.name}.{name}: {seen} instead of {expected}")
-    return wrong
-
-
-class Compared(SchedulerPlugin):
-    """Compares at each transition: within it, before upstream removes a group that is empty."""
-
-    name = "compared"
-
-    def __init__(self, s: Any) -> None:
-        self._s = s
-        self.n_steps = 0
-        self.wrong: list[str] = []
-        self.n_idle = 0
-
-    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
-        self.compare()
-
-    def compare(self) -> None:
-        self.n_steps += 1
-        for prefix in self._s.task_prefixes.values():
-            self.wrong += apart(prefix)
-        if STOCK_IS_IDLE is not None:
-            is_idle = STOCK_IS_IDLE(self._s)
-            self.n_idle += is_idle
-            if self._s.is_idle is not is_idle:
-                self.wrong.append(f"is_idle: not {is_idle}")
 
 
 def inc(x: int, *_: Any) -> Any:

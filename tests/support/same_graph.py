@@ -27,9 +27,8 @@ import cloudpickle
 from distributed.protocol import pickle as distributed_pickle
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from dask_adaptive_agent.relief.one_pass import TASK, Tasks
-from dask_adaptive_agent.relief.pickling import Hook
-from dask_adaptive_agent.relief.sharing import Line
+from dask_adaptive_agent.relief.pickling import TASK, TaskPickles
+from dask_adaptive_agent.relief.sharing import WorkerLine
 from support import same_graph_worker
 from support.relief_pickling import Told, in_main
 
@@ -358,12 +357,11 @@ class Senders:
 
     def __init__(self) -> None:
         self._stock = distributed_pickle.dumps
-        self._hook = Hook()
+        self._pickles = TaskPickles()
         told: Any = Told()
-        self._hook.add(told)
-        self._ours = self._hook.over(self._stock)
-        self._tasks = Tasks()
-        self._line = Line("line-", self._tasks)
+        self._pickles.add(told)
+        self._ours = self._pickles.over(self._stock)
+        self._line = WorkerLine("line-", TaskPickles())
         self._readers = [Reader() for _ in range(3)]
 
     def close(self) -> None:
@@ -383,7 +381,7 @@ class Senders:
         return out
 
     def n_reused(self) -> int:
-        return self._hook.tasks.cache.n_used
+        return self._pickles.cache.n_used
 
     def _given(self, way: Callable[[Any], Any], reader: Reader, task: Any) -> Callable[[], str]:
         try:

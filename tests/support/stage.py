@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,12 +13,16 @@ from typing import Any
 from distributed import Client
 from typing_extensions import Self
 
+from dask_adaptive.local.processes import Machine
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.observed import Ending, PlatformView, PlatformWorker, Tally
+from dask_adaptive.model.observed import PlatformView, PlatformWorker, Tally, TerminatingPod
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.rehearse.rehearsal import Rehearsal
+from dask_adaptive.rehearse.views import Watcher
+from support.killer import Killer
+from support.tasks import slow
 
 #: No single wait of a test may take longer; a machine under load is slow, a hang is a failure.
 PATIENCE_S = 60.0
@@ -51,18 +55,19 @@ class Machines:
         return replace(
             view,
             workers=tuple(self._seen(w) for w in view.workers),
-            ending=tuple(
-                Ending(name, f"{name}-old", (), until - now) for name, until in self.ends_at.items()
+            terminating=tuple(
+                TerminatingPod(name, f"{name}-old", (), until - now)
+                for name, until in self.ends_at.items()
             ),
         )
 
     def _seen(self, worker: PlatformWorker) -> PlatformWorker:
         going = "node n1: cordoned" if worker.name in self.going else ""
         waiting = "Pending: its next pod" if worker.name in self.ends_at else worker.waiting
-        return replace(worker, node_going=going, waiting=waiting)
+        return replace(worker, node_terminating=going, waiting=waiting)
 
 
-class Watched:
+class Watched(Watcher):
     """One rehearsal; `last` is the newest pass, `events` all that happened, `peak` most workers."""
 
     def __init__(
@@ -77,9 +82,12 @@ class Watched:
             "clusterRef": {"name": "t"}, "maxReplicas": 3, "idleTimeout": "1s",
             "target": {"duration": "1s"}, **(spec or {}),
         }  # fmt: skip
-        self.rehearsal = Rehearsal(parse_policy(self.spec), directory, watchers=(self,), **options)
-        if wrap_ports is not None:
-            self.rehearsal.wrap_ports = wrap_ports
+        machine = {f.name: options.pop(f.name) for f in fields(Machine) if f.name in options}
+        self.rehearsal = Rehearsal(
+            parse_policy(self.spec), directory, Machine(**machine), watchers=(self,), **options
+        )
+        self._wrap_ports = wrap_ports or self.rehearsal.wrap_ports
+        self.rehearsal.wrap_ports = self._wrap_ports
         self.last: PassResult | None = None
         self._status = Status()
         self.events: list[Event] = []
@@ -125,27 +133,51 @@ class Watched:
     def message(self, kind: str) -> str:
         return next((c.message for c in self.status.conditions if c.type == kind), "")
 
-    def leaving(self) -> list[str]:
-        """What the policy's status tells a fresh operator."""
-        return [r.name for r in self.status.workers if r.state in {"Draining", "Drained", "Going"}]
-
     def recycled(self) -> dict[str, int]:
         return {reason.value: count for reason, count in self.status.recycled}
 
     def go_on(self) -> None:
         """A fresh operator takes over, which knows what the policy's status says."""
-        self.rehearsal.wrap_ports = lambda platform, link: (platform, link)
-        self.rehearsal.start_loop(self.leaving(), dict(self.status.recycled), self.status.recent)
+        leave = {"Draining", "Drained", "Going"}
+        self.rehearsal.start_loop(
+            [r.name for r in self.status.workers if r.state in leave],
+            dict(self.status.recycled),
+            self.status.recent,
+        )
 
-    async def until_killed(self, has_struck: Callable[[], bool]) -> None:
-        """Wait until the loop has been ended by a test's own doing, and clear it away."""
-        began = time.monotonic()
-        while not has_struck():
-            if time.monotonic() - began > PATIENCE_S:
-                raise TimeoutError(f"the step was not reached: last seen {self.status}")
-            await asyncio.sleep(0.02)
+    async def stop(self) -> None:
+        """The operator is gone; what it saw last is no longer so."""
         await self.rehearsal.stop_loop()
         self.last = None
+
+    async def dies_at(self, port: str, *methods: str) -> None:
+        """
+        The next operator dies before its first call of a method of a port, "link" or "platform";
+        the one after it right after that call. And so for each method.
+        """
+        await self.stop()
+        for method in methods:
+            for when in ("before", "after"):
+                await self._dies(port, method, when)
+        self.rehearsal.wrap_ports = self._wrap_ports
+
+    async def _dies(self, port: str, method: str, when: str) -> None:
+        killers: list[Killer] = []
+
+        def wrap(platform: Any, link: Any) -> tuple[Any, Any]:
+            ports = dict(zip(("platform", "link"), self._wrap_ports(platform, link), strict=True))
+            killers.append(Killer(ports[port], method, when))
+            ports[port] = killers[0]
+            return ports["platform"], ports["link"]
+
+        self.rehearsal.wrap_ports = wrap
+        self.go_on()
+        began = time.monotonic()
+        while not killers[0].has_struck:
+            if time.monotonic() - began > PATIENCE_S:
+                raise TimeoutError(f"{port}.{method} is not called: last seen {self.status}")
+            await asyncio.sleep(0.02)
+        await self.stop()
 
     async def until(self, holds: Callable[[], bool], what: str = "") -> None:
         """Wait until the passes show something; raises `TimeoutError` with what was seen last."""
@@ -155,6 +187,21 @@ class Watched:
             if time.monotonic() - began > PATIENCE_S:
                 raise TimeoutError(f"{what}: last seen {self.status}")
             await asyncio.sleep(0.05)
+
+    async def connected(self, workers: int) -> None:
+        await self.until(lambda: self.status.connected == workers, f"{workers} workers")
+
+    async def settled(self, workers: int) -> None:
+        """As many are connected as are asked for, and nobody is being replaced."""
+
+        def is_settled() -> bool:
+            numbers = {self.status.connected, self.status.replicas}
+            return numbers == {workers} and not self.status.replacing
+
+        await self.until(is_settled, f"settled at {workers}")
+
+    async def gone(self) -> None:
+        await self.until(lambda: not self.names(), "no worker is left")
 
     async def fresh_pass(self) -> PassResult:
         """The result of a pass that begins after this call."""
@@ -168,6 +215,11 @@ class Watched:
         """The tally once everything that was running has been counted."""
         await self.fresh_pass()
         return self.tally
+
+    async def counts(self) -> tuple[int, int, int]:
+        """Tasks, runs, and how many of them were redone, once all that ran has been counted."""
+        tally = await self.final_tally()
+        return tally.tasks, tally.runs, tally.redone
 
     def edit(self, **spec: Any) -> None:
         """Edit the policy, as `kubectl apply` would."""
@@ -195,3 +247,19 @@ class Stage(Watched):
     ) -> None:
         await self.client.close()
         await super().__aexit__(kind, exc, tb)
+
+    async def work(self, count: int, seconds: float) -> Any:
+        """Run tasks to their end; their futures, which hold the results."""
+        futures = self.client.map(slow, range(count), seconds=seconds, pure=False)
+        assert count == sum(await self.client.gather(futures))
+        return futures
+
+    async def check(self, futures: Any) -> None:
+        """All results are there; none was computed twice."""
+        assert len(futures) == sum(await self.client.gather(futures))
+        tasks, runs, redone = await self.counts()
+        assert (tasks, 0) == (runs, redone)
+
+
+#: What the fixture `stage` is: takes a policy's fields and a rehearsal's options.
+Start = Callable[..., Awaitable[Stage]]

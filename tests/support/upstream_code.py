@@ -16,9 +16,7 @@ from collections.abc import AsyncIterator, Collection
 from types import SimpleNamespace
 from typing import Any
 
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import NotFound
-from dask_adaptive.kube.resources import AUTOSCALERS, CLUSTERS, GROUPS
+from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, GROUPS, KubeApi, NotFound
 from support.kube_server import CACHE, DASK_KUBERNETES, upstream_crds
 
 

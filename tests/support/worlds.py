@@ -8,15 +8,28 @@ from typing import Any
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
+    Closing,
+    Cordon,
+    Deleting,
+    Leaving,
+    Lifecycle,
     ObservedCluster,
     ObservedGroup,
     ObservedScheduler,
     ObservedWorker,
+    Pending,
     Pin,
+    Retiring,
     SchedulerWorker,
+    Serving,
+    Want,
 )
 from dask_adaptive.model.past import GroupPast, Past, Recommendation
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.plan import Action, DeleteCluster, Plan, Retire, SetReplicas
+from dask_adaptive.model.policy import ClusterRef, Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Quota
+from dask_adaptive.planner.plan import plan
 
 NOW = 1_000.0
 KEY = ClusterKey("ns", "etl")
@@ -24,7 +37,7 @@ GROUP = KEY.default_group
 SHUFFLE = Pin("shuffle", "5f3a", "", 60.0)
 
 #: A policy without waiting, so that each case shows one rule.
-POLICY = Policy(cluster="etl", maximum=10, idle_timeout_s=30.0)
+POLICY = Policy(ClusterRef("etl"), 10, idle_timeout_s=30.0)
 
 #: A scheduler that has been watched for long, and always wanted nothing.
 PAST = Past(
@@ -49,7 +62,32 @@ def worker(name: str, **changes: Any) -> ObservedWorker:
         name=name, uid=f"uid-{name}", group=GROUP, age_s=500.0, dask_names=(name,), idle_s=100.0,
         closable=True,
     )  # fmt: skip
-    return dataclasses.replace(base, **changes)
+    facts = {key: changes.pop(key) for key in _FACTS & changes.keys()}
+    stopped, quota = changes.pop("stopped", ""), changes.pop("stopped_for", None)
+    if stopped:
+        changes["cordon"] = Cordon(quota or Quota.LIFETIME, stopped)
+    is_connected = bool(changes.get("dask_names", base.dask_names))
+    known: dict[str, Any] = {"lifecycle": lifecycle_of(is_connected=is_connected, **facts)}
+    return dataclasses.replace(base, **{**known, **changes})
+
+
+#: What `worker` takes that decides about a worker's `lifecycle`.
+_FACTS = {"deleting", "leaving", "leaving_reason", "leaving_message", "in_service", "terminating"}
+
+
+def lifecycle_of(
+    *, is_connected: bool = True, deleting: bool = False, leaving: Leaving = Leaving.NO,
+    leaving_reason: Reason | None = None, leaving_message: str = "", in_service: bool = True,
+    terminating: str = "",
+) -> Lifecycle:  # fmt: skip
+    """As the loop's `join` would make it."""
+    if deleting:
+        return Deleting()
+    if not is_connected:
+        return Pending(terminating)
+    if leaving is not Leaving.NO or leaving_reason is not None:
+        return Retiring(leaving_reason, leaving_message, is_drained=leaving is Leaving.DRAINED)
+    return Serving() if in_service else Closing()
 
 
 def busy(name: str, **changes: Any) -> ObservedWorker:
@@ -58,6 +96,12 @@ def busy(name: str, **changes: Any) -> ObservedWorker:
 
 def pending(name: str, **changes: Any) -> ObservedWorker:
     return worker(name, dask_names=(), idle_s=0.0, closable=False, **changes)
+
+
+def leaving_of(worker: ObservedWorker) -> Leaving:
+    if worker.is_drained:
+        return Leaving.DRAINED
+    return Leaving.DRAINING if worker.is_draining else Leaving.NO
 
 
 def cluster(
@@ -74,9 +118,36 @@ def cluster(
     processes = tuple(
         SchedulerWorker(
             name=name, address=f"tcp://{name}", status="running", nthreads=1,
-            processing=w.processing, idle_s=w.idle_s, sole_bytes=w.sole_bytes, leaving=w.leaving,
+            processing=w.processing, idle_s=w.idle_s, sole_bytes=w.sole_bytes,
+            leaving=leaving_of(w),
         )
         for g in groups for w in g.workers for name in w.dask_names
     )  # fmt: skip
     settings = {"session": "s", "agent": "1", "target": target, "workers": processes, **scheduler}
     return ObservedCluster(KEY, groups=groups, scheduler=ObservedScheduler(**settings))
+
+
+def decide(world: ObservedCluster, past: Past = PAST, *, now: float = NOW, **policy: Any) -> Plan:
+    """What `plan` makes of a world, with these changes to the policy."""
+    return plan(world, dataclasses.replace(POLICY, **policy), past, now=now)
+
+
+def wanting(number: int, group: str = "") -> Want:
+    """A client asks for so many workers: the simplest load."""
+    return Want(number, 60.0, "me", group)
+
+
+def short(action: Action) -> str:
+    """An action as a word or two, so that a table stays readable."""
+    match action:
+        case SetReplicas(group, replicas):
+            return f"={replicas}" if group == GROUP else f"{group}={replicas}"
+        case DeleteCluster(uid):
+            return f"end {uid}"
+        case Retire(over_pins=True):
+            return f"retire! {action.worker}"
+    return f"{type(action).__name__.lower()} {action.worker}"
+
+
+def actions(decided: Plan) -> list[str]:
+    return [short(action) for action in decided.actions]

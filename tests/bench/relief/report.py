@@ -182,7 +182,7 @@ def page() -> str:
         MADE, "# Loads off the scheduler, measured\n",
         f"{when}, {'; '.join(machines)}. [How to read this](README.md). Above 1: ours is better;",
         "in brackets: the repetitions of both sides overlap, so the difference may be chance.\n",
-        "![Ratios by case and release](relief.svg)\n",
+        "![Six loads, and how many times better the scheduler with the agent is](relief.svg)\n",
     ]  # fmt: skip
     for title, part in zip(("Whole clusters", "One call at a time"), by_source, strict=True):
         if part:

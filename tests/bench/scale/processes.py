@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,27 +60,23 @@ class Farms:
             self._control |= dict.fromkeys(mine, control)
 
     async def join(self, cluster: str, workers: Sequence[tuple[str, str]]) -> None:
-        await self._control[cluster].sim_join(rows={cluster: list(workers)})
+        await self._do(cluster, "join", list(workers))
 
     async def leave(self, cluster: str, names: Sequence[str]) -> None:
-        await self._control[cluster].sim_leave(rows={cluster: list(names)})
+        await self._do(cluster, "leave", list(names))
 
     async def load(self, cluster: str, tasks: int) -> float:
-        """When the scheduler had so many tasks, on the monotonic clock."""
-        told: Mapping[str, float] = await self._control[cluster].sim_load(rows={cluster: tasks})
-        return told[cluster]
+        """When the scheduler had so many tasks, on the monotonic clock of this machine."""
+        return float(await self._do(cluster, "load", tasks))
 
-    async def delay(self, clusters: Iterable[str], delay_s: float) -> None:
-        for cluster in clusters:
-            await self._control[cluster].sim_delay(clusters=[cluster], delay_s=delay_s)
+    async def slow_down(self, cluster: str, delay_s: float) -> None:
+        await self._do(cluster, "slow_down", delay_s)
 
-    async def fall_silent(self, clusters: Iterable[str]) -> None:
-        for cluster in clusters:
-            await self._control[cluster].sim_fall_silent(clusters=[cluster])
+    async def die(self, cluster: str) -> None:
+        await self._control[cluster].sim_die(cluster=cluster)
 
-    async def die(self, clusters: Iterable[str]) -> None:
-        for cluster in clusters:
-            await self._control[cluster].sim_die(clusters=[cluster])
+    async def _do(self, cluster: str, what: str, about: Any) -> Any:
+        return await self._control[cluster].sim_do(cluster=cluster, what=what, about=about)
 
     async def retires(self) -> list[tuple[str, str, float]]:
         return [row for control in self._each() for row in await control.sim_retires()]

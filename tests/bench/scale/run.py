@@ -27,9 +27,8 @@ from bench.scale.bodies import Cluster
 from bench.scale.processes import Farms, MeasuredOperator, writes
 from bench.scale.seed import seed_clusters, seed_workers
 from bench.scale.upstream import Upstream
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.history import HISTORY_LABEL, history_of
-from dask_adaptive.kube.resources import CONFIG_MAPS
+from dask_adaptive.kube.api import CONFIG_MAPS, KubeApi
+from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of
 
 #: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
 IDLE_S = 15.0
@@ -42,6 +41,7 @@ CONSEQUENCES_S = 30.0
 
 #: A scheduler so slow that each answer comes just before the operator gives up (5 s).
 SLOW_S = 4.9
+NEVER_S = 1e6
 
 
 class Bench:
@@ -174,9 +174,11 @@ class Bench:
         each = max(1, len(self.clusters) // 100)
         spoilt = self.dice.sample(self.clusters, 3 * each)
         names = [c.name for c in spoilt]
-        await self.farms.delay(names[:each], SLOW_S)
-        await self.farms.die(names[each : 2 * each])
-        await self.farms.fall_silent(names[2 * each :])
+        for i, name in enumerate(names):
+            if each <= i < 2 * each:
+                await self.farms.die(name)
+            else:
+                await self.farms.slow_down(name, SLOW_S if i < each else NEVER_S)
         return spoilt
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_adaptive.cli.run import set_up_logging
-from dask_adaptive.controller.app import serve
-from dask_adaptive.controller.settings import Settings
+from dask_adaptive.controller.app import Settings, serve
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.scheduler.link import connect
 

@@ -1,7 +1,7 @@
 """
 Many simulated schedulers in one process, and one more port by which the bench drives them.
 
-    python schedulers.py CLUSTER...        prints {"control": address, "clusters": {name: address}}
+    python schedulers.py        reads [cluster, …]; prints {"control": address, "clusters": …}
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from distributed.core import Server
@@ -18,7 +18,7 @@ from bench.scale.simulated import SimulatedScheduler, serve
 
 
 class Farm:
-    """The schedulers of some clusters. Each method is a message of the control port."""
+    """The schedulers of some clusters."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.schedulers = {name: SimulatedScheduler() for name in names}
@@ -29,56 +29,24 @@ class Farm:
     async def start(self) -> dict[str, Any]:
         for name, scheduler in self.schedulers.items():
             self._servers[name], self.addresses[name] = await serve(scheduler)
-        self._control = Server(
-            {
-                "sim_join": self.join,
-                "sim_leave": self.leave,
-                "sim_load": self.load,
-                "sim_delay": self.delay,
-                "sim_fall_silent": self.fall_silent,
-                "sim_die": self.die,
-                "sim_retires": self.retires,
-                "sim_observed": self.observed,
-            }
-        )
+        messages = (self.do, self.die, self.retires, self.observed)
+        self._control = Server({f"sim_{message.__name__}": message for message in messages})
         await self._control.listen("tcp://127.0.0.1:0")
         return {"control": self._control.address, "clusters": self.addresses}
 
-    async def join(self, rows: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-        for cluster, workers in rows.items():
-            self.schedulers[cluster].join(workers)
-        return "OK"
+    async def do(self, cluster: str, what: str, about: Any) -> Any:
+        """A method of a cluster's scheduler."""
+        return getattr(self.schedulers[cluster], what)(about)
 
-    async def leave(self, rows: Mapping[str, Sequence[str]]) -> str:
-        for cluster, workers in rows.items():
-            self.schedulers[cluster].leave(workers)
-        return "OK"
-
-    async def load(self, rows: Mapping[str, int]) -> dict[str, float]:
-        """When each was told; the clock is the machine's monotonic one, the same everywhere."""
-        return {cluster: self.schedulers[cluster].load(tasks) for cluster, tasks in rows.items()}
-
-    async def delay(self, clusters: Sequence[str], delay_s: float) -> str:
-        for cluster in clusters:
-            self.schedulers[cluster].delay_s = delay_s
-        return "OK"
-
-    async def fall_silent(self, clusters: Sequence[str]) -> str:
-        """A black hole: connections are taken, the handshake included, and nothing is said."""
-        return await self.delay(clusters, 1e6)
-
-    async def die(self, clusters: Sequence[str]) -> str:
+    async def die(self, cluster: str) -> str:
         """Connections are refused from now on, and those that are there break."""
-        for cluster in clusters:
-            server = self._servers.pop(cluster)
-            await server.close()
+        await self._servers.pop(cluster).close()
         return "OK"
 
     async def retires(self) -> list[tuple[str, str, float]]:
         """Who was asked to leave when, since the last time."""
-        found = []
-        for cluster, scheduler in self.schedulers.items():
-            found += [(cluster, name, at) for name, at in scheduler.retires]
+        found = [(c, name, at) for c, s in self.schedulers.items() for name, at in s.retires]
+        for scheduler in self.schedulers.values():
             scheduler.retires.clear()
         return found
 

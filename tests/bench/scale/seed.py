@@ -18,10 +18,8 @@ import aiohttp
 
 from bench.scale.bodies import Cluster, Json, cluster_objects, deployment, pod, running
 from bench.scale.upstream import ip_of
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import AlreadyExists
-from dask_adaptive.kube.marks import changes
-from dask_adaptive.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
+from dask_adaptive.kube.api import DEPLOYMENTS, NAMESPACES, PODS, AlreadyExists, KubeApi
+from dask_adaptive.kube.notes import changes
 from dask_adaptive.model.observed import Mark
 
 #: Puts in one transaction; etcd takes 128.

@@ -15,8 +15,8 @@ from uuid import uuid4
 from distributed.core import Server
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.answering import guarded
-from dask_adaptive_agent.settings import Settings, names, text
+from dask_adaptive_agent.protocol.handlers import guarded
+from dask_adaptive_agent.protocol.requests import AgentSettings, names, read_settings, text
 
 #: Long tasks: work for as many workers as there are tasks, whatever time a worker takes to come.
 TASK_MS = 600_000
@@ -44,8 +44,7 @@ class SimulatedScheduler:
     """
     One cluster's scheduler: `tasks` of ten minutes each, one on each worker.
 
-    `retires` says when which worker was first asked to leave; `delay_s` is how long each answer
-    takes.
+    `retires` says when which worker was first asked to leave.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +56,7 @@ class SimulatedScheduler:
         self.delay_s = 0.0
         self._tasks = self._slots = 0
         self._quiet_since = self._started_at = clock()
-        self._settings = Settings()
+        self._settings = AgentSettings()
 
     def join(self, rows: Iterable[tuple[str, str]]) -> None:
         """Workers come, by name and address."""
@@ -76,6 +75,10 @@ class SimulatedScheduler:
         self._tasks = tasks
         self._assign()
         return self.clock()
+
+    def slow_down(self, delay_s: float) -> None:
+        """Answers take so long; for ever: connections are taken, and nothing is said."""
+        self.delay_s = delay_s
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         messages = {
@@ -124,7 +127,7 @@ class SimulatedScheduler:
         }
 
     def _configure(self, request: Any) -> Any:
-        self._settings = self._settings.updated(request)
+        self._settings.update(read_settings(request))
         return self._settings.answer()
 
     def _observe(self, request: Any) -> wire.Snapshot:
@@ -188,7 +191,7 @@ class SimulatedScheduler:
             "message": "its data is being moved",
         }
 
-    def _demand(self, workers: list[Worker]) -> wire.Demand:
+    def _demand(self, workers: list[Worker]) -> wire.DemandPart:
         busy = sum(w.busy for w in workers)
         row = {
             "name": "train", "mean_ms": TASK_MS, "running": busy, "ready": self._tasks - busy,

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bench.scale.bodies import Cluster, Json, deployment, handled, pod, running
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.errors import KubeError, NotFound
-from dask_adaptive.kube.resources import DEPLOYMENTS, GROUPS, PODS
+from dask_adaptive.kube.api import DEPLOYMENTS, GROUPS, PODS, KubeApi, KubeError, NotFound
 
 #: How long an image, a process and Dask's own handshake take; short, for the bench is not of these.
 START_S = 1.0

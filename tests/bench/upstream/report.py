@@ -60,6 +60,8 @@ def page(runs: Runs) -> str:
         "Worker-seconds are those of connected workers of the scaled group until the results were",
         "there. Made by `make bench-upstream`; raw figures: `upstream.jsonl`.",
         "",
+        "![Connected workers over time under both autoscalers, by workload](upstream.svg)",
+        "",
     ]  # fmt: skip
     for name, sides in runs.items():
         workload = WORKLOADS[name]
@@ -93,44 +95,31 @@ def _ratios(runs: Runs) -> Iterable[str]:
 
 
 def draw(runs: Runs, path: Path) -> None:
+    """Connected workers over time, a panel for each workload; narrow enough for a phone."""
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "upstream"  # the same figures give the same file
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(len(runs), 2, figsize=(9, 1.9 * len(runs)), squeeze=False)
-    for (name, sides), pair in zip(runs.items(), axes, strict=True):
-        longest = max(r["samples"][-1][0] for rows in sides.values() for r in rows if r["samples"])
-        for side, axis in zip(("upstream", "ours"), pair, strict=True):
+    colours = {"upstream": "#c25a00", "ours": "#0b57b0"}
+    figure, axes = plt.subplots(
+        len(runs), 1, figsize=(4.4, 1.5 * len(runs)), squeeze=False, layout="constrained"
+    )
+    for (name, sides), axis in zip(runs.items(), axes[:, 0], strict=True):
+        for side, colour in colours.items():
             for row in sides.get(side, []):
-                times = [s[0] for s in row["samples"]]
-                axis.step(
-                    times,
-                    [s[1] for s in row["samples"]],
-                    where="post",
-                    lw=1,
-                    alpha=0.5,
-                    color="tab:gray",
-                )
-                axis.step(
-                    times,
-                    [s[2] for s in row["samples"]],
-                    where="post",
-                    lw=1.2,
-                    color="tab:orange" if side == "upstream" else "tab:blue",
-                )
-            axis.set_title(f"{name}: {side}", fontsize=9, loc="left")
-            axis.set_xlim(0, longest)
-            axis.set_ylim(bottom=0)
-            axis.tick_params(labelsize=7)
-            axis.spines[["top", "right"]].set_visible(False)
-        highest = max(axis.get_ylim()[1] for axis in pair)
-        for axis in pair:
-            axis.set_ylim(0, highest)
-    axes[-1][0].set_xlabel("seconds; gray: Deployments, in colour: connected workers", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(path.with_suffix(".png"), dpi=110)
+                times, _, connected = zip(*row["samples"], strict=True)
+                axis.step(times, connected, where="post", lw=1.5, alpha=0.7, color=colour)
+        axis.set_title(name, fontsize=11, loc="left")
+        axis.set_xlim(left=0)
+        axis.set_ylim(0, 6.5)
+        axis.set_yticks((0, 2, 4, 6))
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1][0].set_xlabel("seconds")
+    lines = [matplotlib.lines.Line2D([], [], color=colour, lw=2) for colour in colours.values()]
+    figure.legend(lines, colours, loc="outside upper right", ncols=2, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:

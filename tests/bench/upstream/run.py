@@ -26,8 +26,7 @@ from upstream import watch
 from upstream.watch import Counter, Seen, Watch
 from upstream.workloads import WORKLOADS, Workload
 
-from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.kube.resources import DEPLOYMENTS, GROUPS, SERVICES, Resource
+from dask_adaptive.kube.api import DEPLOYMENTS, GROUPS, SERVICES, KubeApi, Resource
 from support.e2e_objects import adaptive_policy, autoscaler, dask_cluster, worker_group
 from support.kube_server import Kubectl
 

@@ -12,9 +12,8 @@ from typing import Any
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.api import DEPLOYMENTS, KubeApi
 from dask_adaptive.kube.objects import COMPONENT_LABEL, GROUP_LABEL
-from dask_adaptive.kube.resources import DEPLOYMENTS
 
 LOOK_S = 0.5
 

@@ -1,0 +1,162 @@
+"""How the agent gets into schedulers, what it does there, and what their end costs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+import dask.config
+
+from dask_adaptive_agent import __version__
+from support.e2e_cluster import LiveCluster, Start
+from support.e2e_tasks import ranked, result
+from support.e2e_tools import dask_adaptive
+from support.kube_server import Kubectl
+
+INJECT, INJECTED = "dask-adaptive.dev/inject", "dask-adaptive.dev/injected"
+PIN = "dask-adaptive.dev/pin"
+TTL = "distributed.scheduler.worker-ttl"
+
+
+async def test_in_a_namespace_that_refuses_the_agent_the_cluster_only_grows(
+    start: Start, kubectl: Kubectl
+) -> None:
+    kubectl("annotate", "namespace", kubectl.namespace, f"{INJECT}=false")
+    c = await start(policy={"maxReplicas": 2}, tally=False)
+    assert INJECTED not in (await c.scheduler_pod())["metadata"].get("annotations", {})
+    assert ("False", "InjectionRefused") == await c.condition("Injected")
+
+    futures = await c.grow_to(2, tasks=12)
+    await c.client.gather(futures)
+    del futures
+
+    async def says_why() -> bool:
+        return (await c.status())["blockers"] == [{"reason": "AgentMissing", "workers": 2}]
+
+    await c.until(says_why, "nobody may leave")
+    assert 2 == len(await c.connected())
+
+
+async def test_a_scheduler_that_is_gone_takes_no_worker_with_it_and_no_pin(start: Start) -> None:
+    c = await start(policy={"minReplicas": 2})
+    await c.until_connected(2)
+    keep = max(await c.connected())
+    await c.kubectl("annotate", "deployment", keep, f"{PIN}=1h")
+    await c.until_event("PinRequested", keep)
+    workers, session = await c.deployments(), (await c.observe()).session
+    await c.close()
+    await c.kubectl("scale", "deployment", "c-scheduler", "--replicas=0")
+
+    async def is_noticed() -> bool:
+        return await c.condition("SchedulerConnected") == ("False", "SchedulerUnreachable")
+
+    async def are_there() -> bool:
+        return (workers, 2) == (await c.deployments(), await c.replicas())
+
+    await c.until(is_noticed, "SchedulerConnected is False")
+    await c.edit(minReplicas=0)
+    await c.throughout(8.0, are_there, "the workers are untouched for four times idleTimeout")
+
+    await c.edit(minReplicas=2)
+    await c.kubectl("scale", "deployment", "c-scheduler", "--replicas=1")
+    await c.until_ready()
+    await c.open()
+    await c.until_connected(2)
+    assert workers == await c.deployments()
+    assert session != (await c.observe()).session
+
+    async def is_pinned_again() -> bool:
+        return any(w.pins for w in (await c.observe()).workers if w.name == keep)
+
+    await c.until(is_pinned_again, "the new scheduler's agent knows of the pin")
+    assert ("True", "Connected") == await c.condition("Injected")
+    futures = c.client.map(result, range(8), seconds=0.5, pure=False)
+    assert 8 == len(await c.client.gather(futures))
+    assert (8, 8, 0) == await c.counts()
+    del futures
+    await c.edit(minReplicas=0)
+    await c.until_settled(1)
+    assert {keep} == await c.connected()
+
+    # While its pod is between two lives, the pin is taken away.
+    await c.kubectl("delete", "pod", await c.pod_of(keep), "--wait=false")
+    await c.kubectl("annotate", "deployment", keep, f"{PIN}-")
+    await c.until_settled(0)
+    assert "No pins" in await dask_adaptive(c, "pins", c.name)
+
+
+def worker_ttl(value: str) -> dict[str, Any]:
+    return {"distributed": {"scheduler": {"worker-ttl": value}}}
+
+
+async def states(c: LiveCluster) -> dict[str, str]:
+    """Of each relief, as the status says."""
+    rows = ((await c.status()).get("scheduler") or {}).get("relief") or []
+    return {row["name"]: row["state"] for row in rows}
+
+
+async def in_scheduler(c: LiveCluster, key: str) -> Any:
+    """A value of Dask's configuration, where the scheduler runs."""
+    return await c.client.run_on_scheduler(dask.config.get, key)
+
+
+async def until_state(c: LiveCluster, name: str, state: str) -> None:
+    async def is_so() -> bool:
+        return (await states(c)).get(name) == state
+
+    await c.until(is_so, f"relief {name} is {state}")
+
+
+async def until_configured(c: LiveCluster, status: str, reason: str) -> None:
+    async def is_so() -> bool:
+        return await c.condition("SchedulerConfigured") == (status, reason)
+
+    await c.until(is_so, f"SchedulerConfigured is {status}, {reason}")
+
+
+async def test_reliefs_and_configuration_are_what_the_policy_says_and_some_change_live(
+    start: Start,
+) -> None:
+    scheduler: dict[str, Any] = {
+        "relief": {"pickling": "Shared", "clientInfo": "Disabled"},
+        "config": worker_ttl("10m"),
+    }
+    c = await start(policy={"minReplicas": 2, "scheduler": scheduler})
+    await c.until_connected(2)
+
+    # Only the webhook can have brought the agent: it began with the configuration.
+    pod, session = await c.scheduler_pod(), (await c.observe()).session
+    assert __version__ == pod["metadata"]["annotations"][INJECTED]
+    assert __version__ == (await c.observe()).agent
+    assert "10m" == await in_scheduler(c, TTL)
+    env = {e["name"]: e.get("value") for e in pod["spec"]["containers"][0]["env"]}
+    assert {"pickling=Shared", "clientInfo=Disabled"} == set(env["DASK_ADAPTIVE_RELIEF"].split(","))
+    await until_state(c, "pickling", "Active")
+    assert {"clientInfo": "Disabled", "idle": "Active"}.items() <= (await states(c)).items()
+    await until_configured(c, "True", "Reconciled")
+
+    # Large, the same for all tasks, and of a class that costs: what sharing is for.
+    paths = [PurePosixPath("/data") / f"{i:06d}.parquet" for i in range(2_000)]
+    futures = c.client.map(partial(ranked, paths), range(200), pure=False)
+    assert [str(paths[i]) for i in range(200)] == await c.client.gather(futures)
+    assert (200, 200, 0) == await c.counts()
+    said = await dask_adaptive(c, "explain", "c")
+    assert "pickling" in said
+    assert "ranked" in said  # what it has cost to serialize, by function
+
+    scheduler["relief"]["pickling"], scheduler["config"] = "Disabled", worker_ttl("20m")
+    await c.edit(scheduler=scheduler)
+    await until_state(c, "pickling", "Disabled")
+    await until_configured(c, "False", "PendingRestart")
+    assert session == (await c.observe()).session
+    assert pod["metadata"]["uid"] == (await c.scheduler_pod())["metadata"]["uid"]
+
+    # Nothing but a person restarts a scheduler; the next one has what waited.
+    del futures
+    await c.close()
+    await c.kubectl("delete", "pod", pod["metadata"]["name"])
+    await until_configured(c, "True", "Reconciled")
+    await c.open()
+    assert "20m" == await in_scheduler(c, TTL)
+    assert "Disabled" == (await states(c))["pickling"]

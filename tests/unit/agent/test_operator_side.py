@@ -1,0 +1,140 @@
+"""What the agent keeps of the operator's plans, and for how long."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dask_adaptive_agent import wire
+from dask_adaptive_agent.protocol.operator_side import OperatorLease, OperatorPlans
+
+LEASE_S = 300.0
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+MESSAGE: dict[str, Any] = {
+    "arriving": [(2, 10_000), [3, 60_000]],
+    "can_grow": 7,
+    "grow_ms": 20_000,
+    "policy": "etl",
+    "message": "5 wanted",
+    "workers": [("w1", "stays: idle grace has 5 s left")],
+    "decisions": [(1_700_000_000_500, "etl-default", "LoadIncreased", "8 tasks wait")],
+}
+
+
+def test_the_message_is_the_one_of_the_wire() -> None:
+    assert set(MESSAGE) | {"protocol"} == set(wire.AnnounceRequest.__annotations__)
+
+
+def known(plans: OperatorPlans) -> tuple[Any, ...]:
+    return (
+        plans.policy, plans.message, plans.workers, plans.decisions, plans.can_grow, plans.grow_s,
+        plans.arriving,
+    )  # fmt: skip
+
+
+def test_each_message_is_the_whole_and_is_kept_until_it_is_cleared() -> None:
+    plans = OperatorPlans(clock := Clock())
+    nothing = ("", "", {}, [], 0, None, [])
+    assert nothing == known(plans)
+
+    plans.update(MESSAGE)
+    clock.now += 1e6
+    decision = (1_700_000_000.5, "etl-default", "LoadIncreased", "8 tasks wait")
+    workers = {"w1": "stays: idle grace has 5 s left"}
+    assert ("etl", "5 wanted", workers, [decision], 7, 20.0, []) == known(plans)
+
+    plans.update({"policy": "other"})
+    assert ("other", *nothing[1:]) == known(plans)
+    plans.update(MESSAGE)
+    plans.clear()
+    assert nothing == known(plans)
+
+
+def test_arrivals_count_down() -> None:
+    plans = OperatorPlans(clock := Clock())
+    plans.update(MESSAGE)
+    assert [(2, 10.0), (3, 60.0)] == plans.arriving
+
+    clock.now += 20
+
+    assert [(2, 0.0), (3, 40.0)] == plans.arriving
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "later_s", "left"),
+    [
+        pytest.param(0, 30, 1, id="overdue-within-grace"),
+        pytest.param(0, 30.1, 0, id="overdue-beyond-grace"),
+        pytest.param(10, 40, 1, id="short-expectation-within-grace"),
+        pytest.param(10, 40.1, 0, id="short-expectation-beyond-grace"),
+        pytest.param(60, 180, 1, id="long-expectation-within-twice-that"),
+        pytest.param(60, 180.1, 0, id="long-expectation-beyond-twice-that"),
+    ],
+)
+def test_who_is_long_overdue_is_given_up(expected_s: int, later_s: float, left: int) -> None:
+    plans = OperatorPlans(clock := Clock())
+    plans.update({"arriving": [(1, expected_s * 1000)]})
+
+    clock.now += later_s
+
+    assert left == len(plans.arriving)
+
+
+def test_who_has_joined_is_not_waited_for() -> None:
+    plans = OperatorPlans(Clock())
+    plans.update(MESSAGE)
+
+    left = []
+    for _ in range(6):
+        plans.worker_joined()
+        left.append(sum(workers for workers, _ in plans.arriving))
+
+    assert [4, 3, 2, 1, 0, 0] == left
+
+
+def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone() -> None:
+    clock, ended = Clock(), []
+    lease = OperatorLease(clock, lambda: LEASE_S, lambda: ended.append(clock.now))
+    assert (math.inf, math.inf) == (lease.left_s, lease.silent_s)
+
+    lease.begin()
+    clock.now += 200
+    lease.begin()
+    assert (100, 200) == (lease.left_s, lease.silent_s)
+    lease.renew()
+    clock.now += 300
+    lease.check()
+    assert [] == ended
+    clock.now += 1
+    lease.check()
+    lease.check()
+
+    assert ([clock.now], 1, math.inf) == (ended, lease.lapses, lease.left_s)
+
+
+def test_what_is_too_long_is_cut() -> None:
+    plans = OperatorPlans(Clock())
+    plans.update(
+        {
+            "policy": "p" * 1000,
+            "message": "m" * 1000,
+            "workers": [(f"w{n}", "s" * 1000) for n in range(1000)],
+            "decisions": [(n, "g", "r", "m" * 1000) for n in range(1000)],
+            "arriving": [(1, 1)] * 1000,
+        }
+    )
+
+    assert (wire.SHORT_LETTERS, wire.SHORT_LETTERS) == (len(plans.policy), len(plans.message))
+    assert (wire.MOST_SENTENCES, wire.MOST_DECISIONS) == (len(plans.workers), len(plans.decisions))
+    assert wire.SHORT_LETTERS == len(plans.workers["w0"]) == len(plans.decisions[0][3])
+    assert wire.MOST_ARRIVALS == len(plans.arriving)

@@ -1,0 +1,169 @@
+"""The rules of `check`: what is in order, what is not, and that each fault says how to fix it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dask_adaptive.cli import check
+from dask_adaptive.cli.check import CRD_NAMES, Finding, Level, Missing, Webhooks, findings, lines_of
+from dask_adaptive.cli.status_view import PolicyView, views_of
+from support.golden import compare_text, rendered
+
+Json = dict[str, Any]
+
+RIGHTS = "the operator's rights"
+
+#: The release that this program has for these tests.
+OURS_IS = "1.2.3"
+
+
+@pytest.fixture(autouse=True)
+def _one_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "__version__", OURS_IS)
+
+
+def deployment(name: str, *, ready: int = 1, version: str = OURS_IS) -> Json:
+    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/version": version}
+    return {
+        "metadata": {"namespace": "system", "name": name, "labels": labels},
+        "spec": {"replicas": 1, "template": {"spec": {"serviceAccountName": name}}},
+        "status": {"readyReplicas": ready},
+    }
+
+
+def crd(name: str, *lacks: str) -> Json:
+    fields = ("clusterRef", "maxReplicas", "pins", "recycle", "scheduler", "behavior", "schedules",
+              "idle", "fallback")  # fmt: skip
+    spec: Json = {"properties": {f: {} for f in fields if f not in lacks}}
+    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
+    version = {"name": "v1", "served": True, "schema": schema}
+    return {"metadata": {"name": name}, "spec": {"versions": [version]}}
+
+
+def policy(*conditions: Json, **status: Any) -> PolicyView:
+    usual = {"reason": "DesiredWithinRange", "message": "2 workers wanted and present"}
+    body = {
+        "metadata": {"namespace": "team", "name": "etl"},
+        "spec": {"clusterRef": {"name": "etl"}, "maxReplicas": 5},
+        "status": {
+            **usual, "scheduler": {"agent": OURS_IS}, "conditions": list(conditions), **status,
+        },
+    }  # fmt: skip
+    return views_of([body])[0]
+
+
+def condition(kind: str, status: str, reason: str) -> Json:
+    return {"type": kind, "status": status, "reason": reason, "message": "so it is"}
+
+
+def worker(reason: str, message: str) -> Json:
+    return {"name": "w1", "pod": "w1-x", "reason": reason, "message": message}
+
+
+FINE: Json = {
+    **{f"CRD {name}": crd(name) for name in CRD_NAMES},
+    "operator": [deployment("dask-adaptive-operator")],
+    "leader": {"spec": {"holderIdentity": "operator-1"}},
+    "webhook": Webhooks([{"clientConfig": {"caBundle": "x"}}], ready=1),
+    "dask-kubernetes": [deployment("dask-kubernetes-operator", version="2026.3.0")],
+    RIGHTS: {"list pods": True, "patch daskworkergroups/scale": True},
+    "policies": [
+        policy(
+            condition("Ready", "True", "Reconciled"),
+            condition("ScalingLimited", "True", "TooManyReplicas"),
+            condition("Injected", "Unknown", "SchedulerUnreachable"),
+        )
+    ],
+}
+GONE, HIDDEN = Missing("not found", is_absent=True), Missing("may not list")
+
+
+def compare(name: str, found: list[Finding]) -> None:
+    compare_text(f"{name}.txt", rendered(lines_of(found), colours=False))
+
+
+def test_golden_all_in_order() -> None:
+    found = findings(FINE)
+
+    assert {Level.OK} == {f.level for f in found}
+    compare("check", found)
+
+
+OURS = f"CRD {CRD_NAMES[0]}"
+CASES = [
+    ("crd", {OURS: GONE}, Level.ERROR, "is not there"),
+    ("crd-hidden", {OURS: HIDDEN}, Level.WARNING, "not known: may not list"),
+    ("crd-old", {OURS: crd(CRD_NAMES[0], "behavior", "idle")}, Level.ERROR,
+     "lacks spec.behavior, spec.idle"),
+    ("upstream-crd", {f"CRD {CRD_NAMES[2]}": GONE}, Level.ERROR, "is not there"),
+    ("no-operator", {"operator": []}, Level.ERROR, "operator: is not installed"),
+    ("operators-hidden", {"operator": HIDDEN}, Level.WARNING, "operator: not known"),
+    ("operator-down", {"operator": [deployment("o", ready=0)]}, Level.ERROR,
+     "system/o: 0 of 1 replicas ready"),
+    ("operator-of-another-release", {"operator": [deployment("o", version="9.9")]},
+     Level.WARNING, "is 9.9, this program"),
+    ("two-operators", {"operator": [deployment("o"), deployment("p")]}, Level.WARNING,
+     "installed 2 times: system/o, system/p"),
+    ("no-lease", {"leader": GONE}, Level.ERROR, "leader: is not there"),
+    ("nobody-leads", {"leader": {"spec": {"holderIdentity": ""}}}, Level.ERROR, "no replica leads"),
+    ("no-webhook", {"webhook": Webhooks([])}, Level.WARNING, "is not registered"),
+    ("webhook-untrusted", {"webhook": Webhooks([{"clientConfig": {}}], 1)}, Level.ERROR,
+     "has no caBundle"),
+    ("webhook-silent", {"webhook": dataclasses.replace(FINE["webhook"], ready=0)}, Level.ERROR,
+     "has no endpoint"),
+    ("no-upstream", {"dask-kubernetes": []}, Level.WARNING, "was not found"),
+    ("upstream-down", {"dask-kubernetes": [deployment("u", ready=0)]}, Level.ERROR, "0 of 1"),
+    ("rights", {RIGHTS: {"list pods": False, "patch x": True}}, Level.ERROR,
+     "the operator's rights: may not list pods"),
+    ("nobody-says", {RIGHTS: {"list pods": None}}, Level.WARNING, "does not say"),
+    ("no-policy", {"policies": []}, Level.WARNING, "there is none in the namespace"),
+    ("not-looked-at", {"policies": [dataclasses.replace(policy(), status=None)]}, Level.ERROR,
+     "has not processed"),
+    *(
+        (reason, {"policies": [policy(condition(kind, status, reason))]}, level,
+         f"{kind}={status}, {reason}: so it is")
+        for kind, status, reason, level in (
+            ("Ready", "False", "OwnershipConflict", Level.ERROR),
+            ("Ready", "False", "ClusterNotFound", Level.WARNING),
+            ("SchedulerConnected", "False", "ProtocolMismatch", Level.WARNING),
+            ("Injected", "False", "AgentMissing", Level.WARNING),
+            ("SchedulerConfigured", "False", "ConfigUnknown", Level.WARNING),
+            ("AbleToScale", "False", "ActionFailed", Level.ERROR),
+            ("ScalingLimited", "True", "QuotaExceeded", Level.WARNING),
+            ("Paused", "True", "InvalidPause", Level.WARNING),
+        )
+    ),
+    ("pin", {"policies": [policy(workers=[worker("InvalidPin", "'soon' is none of")])]},
+     Level.ERROR, "worker w1: 'soon' is none of"),
+    ("agent-of-another-release", {"policies": [policy(scheduler={"agent": "9.9"})]},
+     Level.WARNING, "its scheduler has agent 9.9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "said"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_a_fault(change: Json, level: Level, said: str) -> None:
+    found = findings({**FINE, **change})
+
+    faults = [f for f in found if f.level is not Level.OK]
+    assert any(f.level is level and said in f"{f.what}: {f.message}" for f in faults), faults
+    assert all(f.fix for f in faults)
+    assert level is Level.ERROR or not any(f.level is Level.ERROR for f in found)
+
+
+def test_golden_all_wrong() -> None:
+    changes: Json = {}
+    for _, change, *_ in CASES:
+        changes |= {**change, "policies": changes.get("policies", []) + change.get("policies", [])}
+    compare("check-wrong", findings({**FINE, **changes}))
+
+
+def test_golden_nothing_may_be_seen() -> None:
+    found = findings({what: {} if what == RIGHTS else HIDDEN for what in FINE})
+
+    assert {Level.WARNING} == {f.level for f in found}
+    compare("check-blind", found)

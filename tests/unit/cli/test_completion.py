@@ -1,0 +1,152 @@
+"""What shells and kubectl complete, and that neither that nor any help waits for imports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_adaptive.cli.main import COMMANDS, complete_for_kubectl
+
+PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+
+#: Each takes a tenth of a second or more to import, and together they take most of one.
+HEAVY = {"aiohttp", "dask", "distributed", "kopf", "kubernetes", "matplotlib"}
+
+#: What a kubectl answers that is asked for names.
+KUBECTL = """\
+#!/bin/sh
+echo "$*" >> {asked}
+case "$*" in
+*"get pods"*) echo pod/w1-x; echo pod/w2-x;;
+*"get daskclusters"*) echo daskcluster.kubernetes.dask.org/etl;;
+*"get adaptivepolicies"*) echo adaptivepolicy.dask-adaptive.dev/etl-policy;;
+*"get namespaces"*) echo namespace/team;;
+*"config get-contexts"*) echo laptop;;
+*) exit 1;;
+esac
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with what kubectl is asked, which answers."""
+    program, path = tmp_path / "kubectl", tmp_path / "asked"
+    program.write_text(KUBECTL.format(asked=path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return path
+
+
+def completed(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> list[str]:
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-dask_adaptive", *words])
+    complete_for_kubectl()
+    return str(capsys.readouterr().out).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["st"], ["status\tShow each cluster on one screen."]),
+        (["get", "-o", "w"], ["wide"]),
+        (["history", "--st"], ["--steps\tShow the steps of each decision as well."]),
+        (["get", ""], ["etl-policy"]),
+        (["status", "e"], ["etl", "etl-policy"]),
+        (["pin", ""], ["w1-x", "w2-x"]),
+        (["recycle", ""], ["etl", "w1-x", "w2-x"]),
+        (["recycle", "w1"], ["w1-x"]),
+        (["get", "--namespace", ""], ["team"]),
+        (["--context", "l"], ["laptop"]),
+        (["version", ""], []),
+    ],
+)
+@pytest.mark.usefixtures("asked")
+def test_kubectl_completes(
+    words: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert [*found, ":4"] == completed(words, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "directive"),
+    [
+        (["--kubeconfig", ""], ":0"),
+        (["rehearse", ""], ":0"),
+        (["run", "--certificates", ""], ":16"),
+    ],
+)
+def test_kubectl_completes_files(
+    words: list[str], directive: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert [directive] == completed(words, monkeypatch, capsys)
+
+
+def test_names_are_those_of_the_cluster_that_the_words_lead_to(
+    asked: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    completed(["--kubeconfig", "k", "pin", "-n", "team", "--context=c", ""], monkeypatch, capsys)
+
+    (words,) = asked.read_text().splitlines()
+    assert words.startswith("--kubeconfig k --context c --namespace team --request-timeout=2s get")
+
+
+def test_without_a_cluster_there_are_no_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [":4"] == completed(["status", ""], monkeypatch, capsys)
+
+    program = tmp_path / "kubectl"
+    program.write_text("#!/bin/sh\necho 'error: no server' >&2\nexit 1\n")
+    program.chmod(0o755)
+    assert [":4"] == completed(["status", ""], monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("shell", "expected"),
+    [("bash", "plain,why-not-down"), ("zsh", "plain\nwhy-not-down"), ("fish", "why-not-down")],
+)
+def test_shells_complete(
+    shell: str, expected: str, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.defpath)  # click asks bash for its version
+    script = run("completion", shell).output
+    assert "_DASK_ADAPTIVE_COMPLETE" in script
+
+    env = {**os.environ, "COMP_CWORD": "1", "COMP_WORDS": "dask-adaptive why",
+           "_DASK_ADAPTIVE_COMPLETE": f"{shell}_complete"}  # fmt: skip
+    env |= {"COMP_WORDS": "dask-adaptive", "COMP_CWORD": "why"} if shell == "fish" else {}
+    answer = subprocess.run(
+        [sys.executable, "-m", "dask_adaptive.cli.main"], env=env, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert expected in answer.stdout
+
+
+@pytest.mark.parametrize("line", re.findall(r'^\S+ = "\w+[.\w]*:\w+"', PYPROJECT, re.MULTILINE))
+def test_each_program_can_be_started(line: str) -> None:
+    name, _, value = line.partition(" = ")
+
+    assert callable(EntryPoint(name, value.split('"')[1], "console_scripts").load())
+
+
+def test_no_help_imports_what_only_the_command_needs() -> None:
+    """All commands in one process: each is imported, none is run."""
+    lines = [
+        "import sys",
+        "from dask_adaptive.cli.main import COMMANDS, cli",
+        "cli(['--help'], standalone_mode=False)",
+        "assert not [m for m in sys.modules if m.startswith('dask_adaptive.kube')]",
+        "for name in COMMANDS: cli([name, '--help'], standalone_mode=False)",
+        f"assert not {HEAVY!r} & set(sys.modules), {HEAVY!r} & set(sys.modules)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+
+    assert 0 == done.returncode, done.stderr
+    assert all(said in done.stdout for said in COMMANDS.values())

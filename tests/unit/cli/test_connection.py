@@ -1,0 +1,131 @@
+"""The commands that talk to Kubernetes: usage, exit codes, sentences instead of tracebacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dask_adaptive.cli import tidy
+from dask_adaptive.cli.access import Access
+from dask_adaptive.cli.main import cli
+from support.canned_api import KUBECONFIG
+
+NOWHERE = KUBECONFIG.format(server="http://127.0.0.1:1")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = tmp_path / "config"
+    config.write_text(NOWHERE)
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    return lambda *words: CliRunner().invoke(cli, words)
+
+
+def test_version(run) -> None:
+    versions = json.loads(run("version", "-o", "json").output)
+
+    assert {"dask-adaptive", "protocol", "kopf", "distributed"} <= set(versions)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("get",), ("explain", "x"), ("pin", "x"), ("unpin", "x"), ("recycle", "x"),
+     ("recycle", "x", "--cancel"), ("status",), ("status", "-w"), ("why-not-down", "x"),
+     ("history", "x"), ("check",), ("report", "-o", "/dev/null")],
+)  # fmt: skip
+def test_an_unreachable_api_is_a_sentence_and_exit_code_3(run, words: tuple[str, ...]) -> None:
+    result = run(*words)
+
+    assert 3 == result.exit_code
+    assert "can't be reached" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pin", "x", "--for", "soon"), "90s, 15m or 1h30m"),
+        (("pin", "x", "--until", "tomorrow"), "2026-01-31T18:00:00Z"),
+        (("pin", "x", "--for", "1h", "--until", "tomorrow"), "not both"),
+        (("pin",), "Missing argument"),
+        (("recycle",), "Missing argument"),
+        (("get", "-o", "xml"), "'wide', 'json', 'yaml', 'name'"),
+        (("history", "x", "--since", "soon"), "90s, 15m or 1h30m"),
+        (("check", "--wait", "soon"), "90s, 15m or 1h30m"),
+        (("record", "x", "-o", "t", "--every", "0s"), "longer than 0s"),
+        (("record", "x"), "Missing option"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(run, words: tuple[str, ...], said: str) -> None:
+    result = run(*words)
+
+    assert 2 == result.exit_code
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "said"),
+    [
+        pytest.param(None, (), "no kubeconfig at {path}: name the file", id="missing"),
+        pytest.param("", (), "there is no usable kubeconfig", id="empty"),
+        pytest.param("a: [", (), "there is no usable kubeconfig", id="no-yaml"),
+        pytest.param(NOWHERE, ("--context", "x"), "name x in {path}/contexts", id="no-context"),
+    ],
+)
+def test_a_kubeconfig_of_no_use_is_a_sentence(
+    run, content: str | None, words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "other"
+    if content is not None:
+        path.write_text(content)
+    for place in (("-n", "x"), ()):
+        result = run("get", "--kubeconfig", str(path), *words, *place)
+
+        assert 3 == result.exit_code
+        assert said.format(path=path) in result.output
+        assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--kubeconfig", "{config}", "-n", "mine", "get"),
+        ("get", "--kubeconfig", "{config}", "-n", "mine"),
+        ("-n", "theirs", "get", "-n", "mine", "--kubeconfig", "{config}"),
+    ],
+)
+def test_options_count_before_the_command_and_after_it(
+    run, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG")
+    asked = []
+    monkeypatch.setattr(Access, "ask", lambda self, question: asked.append(self) or [])
+    run(*(word.format(config=tmp_path / "config") for word in words))
+
+    (access,) = asked
+    assert (str(tmp_path / "config"), "mine") == (access.kubeconfig, access.namespace)
+
+
+def test_a_namespace_before_tidy_narrows_it_as_one_after_it(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept = []
+
+    async def carry_out(api: object, sweep: tidy.Sweep, namespaces: tuple[str, ...]) -> int:
+        swept.append(namespaces)
+        return 0
+
+    monkeypatch.setattr(tidy, "SWEEPS", tidy.SWEEPS[:1])
+    monkeypatch.setattr(tidy, "_carry_out", carry_out)
+    monkeypatch.setenv("DASK_ADAPTIVE_NAMESPACES", "from environment")
+    for words in (("-n", "a", "tidy"), ("-n", "a", "tidy", "-n", "b", "-n", "c"), ("tidy",)):
+        run(*words, "--yes")
+
+    assert [("a",), ("b", "c"), ("from", "environment")] == swept
+
+
+def test_help_tells_the_exit_codes(run) -> None:
+    assert "Exit codes" in run("--help").output

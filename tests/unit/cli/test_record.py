@@ -1,0 +1,137 @@
+"""The file that `record` writes: whole at each instant, gone on with, and of one cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dask_adaptive.cli.record import aged
+from dask_adaptive.loop.tracing import TraceFile, Tracer, hashed
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import (
+    Demand,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedScheduler,
+    ObservedWorker,
+    Pin,
+    PlatformView,
+    PlatformWorker,
+    PrefixWork,
+    Want,
+)
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.trace import InvalidTrace, read_trace
+
+KEY = ClusterKey("team", "etl")
+
+
+def worker(name: str, *, age_s: float = 10.0, connected: bool = True) -> ObservedWorker:
+    pins = (Pin("shuffle", "ab", "", 60.0), Pin("client", "me", "", 60.0))
+    return ObservedWorker(
+        name, f"{name}-uid", "etl-default", age_s, pins=pins if name == "w1" else (),
+        dask_names=(name,) if connected else (), nthreads=2 if connected else 0,
+    )  # fmt: skip
+
+
+def cluster(*workers: ObservedWorker, session: str = "a", done: int = 0) -> ObservedCluster:
+    demand = Demand((PrefixWork("inc", 1.0, 1, 2, 3, done=done),))
+    scheduler = ObservedScheduler(
+        session=session, agent="0.1.0", demand=demand, wants=(Want(3, 60.0, "me"),)
+    )
+    group = ObservedGroup("etl-default", len(workers), workers)
+    return ObservedCluster(KEY, groups=(group,), scheduler=scheduler)
+
+
+def record(path: Path, *seen: ObservedCluster, at: float, redact: bool = False) -> None:
+    now = iter(range(int(at), int(at) + 99))
+    file = TraceFile(
+        path, every_s=1.0, cluster="etl", redact=redact, clock=lambda: float(next(now))
+    )
+    with file:
+        for each in seen:
+            file.write(each)
+
+
+def test_a_sample_counts_and_names_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    record(path, cluster(worker("w1"), worker("w2", connected=False)), at=100)
+    (sample,) = read_trace(path.read_text().splitlines()).samples
+
+    assert (("client", 1), ("shuffle", 1)) == sample.pins
+    assert (2, 2, 1, 1, 2) == (
+        sample.groups[0].replicas, sample.groups[0].present, sample.groups[0].connected,
+        sample.groups[0].idle, sample.groups[0].threads,
+    )  # fmt: skip
+    assert () == sample.arrived, "those that are there at first have not just come"
+    assert "w1" not in path.read_text()
+
+
+def test_arrivals_are_measured_from_the_deployment_on() -> None:
+    tracer = Tracer()
+    tracer.sample(cluster(worker("w1"), worker("w2", connected=False)), t=0.0)
+    sample = tracer.sample(cluster(worker("w1"), worker("w2", age_s=21.5)), t=1.0)
+
+    assert sample is not None
+    assert (("etl-default", 21.5),) == sample.arrived
+
+
+def test_redacted_names_are_the_same_each_time_and_say_nothing(tmp_path: Path) -> None:
+    for n in (1, 2):
+        record(tmp_path / f"{n}.jsonl", cluster(worker("w1")), at=100, redact=True)
+    text = (tmp_path / "1.jsonl").read_text()
+
+    assert text == (tmp_path / "2.jsonl").read_text()
+    assert hashed("inc") in text
+    assert not any(f'"{name}' in text for name in ("etl", "inc", "me"))
+
+
+def test_what_a_scheduler_does_not_say_is_no_sample() -> None:
+    silent = ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE)
+
+    assert Tracer().sample(ObservedCluster(KEY, scheduler=silent), t=0.0) is None
+    assert Tracer().sample(ObservedCluster(KEY), t=0.0) is None
+
+
+def test_a_recording_is_gone_on_with_by_the_clock_of_its_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    record(path, cluster(done=4), cluster(done=5), at=100)
+    with path.open("a") as file:
+        file.write('{"t":7,"ses')  # the plug was pulled
+    record(path, cluster(done=9), cluster(done=1, session="b"), at=160)
+    trace = read_trace(path.read_text().splitlines())
+
+    assert 4 == len(trace.samples)
+    assert [0, 0, 1, 2] == [s.session for s in trace.samples]
+    assert trace.samples[2].t >= 60 - 1
+    assert 1 == path.read_text().count('"trace":1')
+
+
+@pytest.mark.parametrize(
+    ("there", "cluster_name", "redact", "said"),
+    [
+        pytest.param("# my notes\n", "etl", False, "no trace", id="another-file"),
+        pytest.param(None, "ml", False, "of cluster etl", id="another-cluster"),
+        pytest.param(None, "etl", True, "an unredacted trace", id="unredacted"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_not_touched(
+    there: str | None, cluster_name: str, redact: bool, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.jsonl"
+    if there is None:
+        record(path, cluster(), at=100)
+    else:
+        path.write_text(there)
+    before = path.read_text()
+    with pytest.raises(InvalidTrace, match=said):
+        TraceFile(path, every_s=1.0, cluster=cluster_name, redact=redact)
+
+    assert before == path.read_text()
+
+
+def test_ages_go_on_between_two_looks_at_kubernetes() -> None:
+    view = PlatformView(workers=(PlatformWorker("w1", "u", "g", 10.0),))
+
+    assert 12.5 == aged(view, 2.5).workers[0].age_s

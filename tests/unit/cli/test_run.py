@@ -1,0 +1,63 @@
+"""What `run` makes of its options and of the variables that the chart sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_adaptive.cli import run as module
+from dask_adaptive.controller import app
+from dask_adaptive.controller.app import Settings
+from dask_adaptive.kube.annotated import Adopt
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    settings: list[Settings] = []
+
+    async def serve(given: Settings) -> None:
+        settings.append(given)
+
+    monkeypatch.setattr(app, "serve", serve)
+    monkeypatch.setattr(module, "set_up_logging", lambda *_, **__: None)
+    return settings
+
+
+def test_defaults(run: Any, served: list[Settings]) -> None:
+    assert 0 == run("run", "--identity", "me").exit_code
+    assert [Settings(identity="me")] == served
+
+
+def test_each_variable_of_the_chart(
+    run: Any, served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variables = {
+        "IDENTITY": "me", "NAMESPACES": "a b", "LEASE_NAMESPACE": "system", "DEPLOYMENT": "op",
+        "HTTP_PORT": "1", "WEBHOOK_PORT": "2", "CERTIFICATES": str(tmp_path),
+        "WORKER_GRACE": "30", "HINTS": "false", "ADOPT": "Always", "LOG_FORMAT": "json",
+        "VERBOSE": "true",
+    }  # fmt: skip
+    nothing = {"DEV": "1", "CONTEXT": "x", "KUBECONFIG": "x"}
+    for name, value in {**variables, **nothing}.items():
+        monkeypatch.setenv(f"DASK_ADAPTIVE_{name}", value)
+
+    assert 0 == (result := run("run")).exit_code, result.output
+    assert served == [
+        Settings(
+            identity="me", namespaces=("a", "b"), lease_namespace="system", deployment="op",
+            http_port=1, webhook_port=2, certificates=tmp_path, grace_s=30, hints=False,
+            adopt=Adopt.ALWAYS,
+        )
+    ]  # fmt: skip
+
+
+def test_on_a_machine_of_ones_own(run: Any, served: list[Settings], tmp_path: Path) -> None:
+    words = ("--kubeconfig", "k", "-n", "team", "run", "--dev", "--context", "c")
+
+    assert 0 == run(*words, "--identity", "me", "--certificates", str(tmp_path)).exit_code
+    assert served == [
+        Settings(identity="me", namespaces=("team",), lease=False, address="127.0.0.1",
+                 kubeconfig="k", context="c")
+    ]  # fmt: skip

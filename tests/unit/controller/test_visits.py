@@ -1,0 +1,206 @@
+"""What a visitor does when a pass fails, when it works again, and when its policy goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from dask_adaptive.controller.compose import FollowingLink
+from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.controller.visits import Visitor, Visits
+from dask_adaptive.kube.api import ApiUnreachable, KubeError
+from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.loop.one_pass import PassResult
+from dask_adaptive.loop.status import READY, Condition, Status
+from dask_adaptive.model.observed import (
+    ObservedCluster,
+    ObservedGroup,
+    ObservedScheduler,
+    ObservedWorker,
+    Retiring,
+)
+from dask_adaptive.model.plan import Plan
+from dask_adaptive.model.policy import ClusterRef, Policy
+from dask_adaptive.model.reason import Reason
+from support import kube_objects as ko
+from support.agent_work import until
+
+FINE = Status(replicas=2, conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),))
+
+
+def result(*workers: ObservedWorker) -> PassResult:
+    groups = (ObservedGroup("etl-default", len(workers), workers),)
+    plan = Plan(Reason.DESIRED_WITHIN_RANGE, "as it should be")
+    return PassResult(ObservedCluster(ko.KEY, groups=groups), plan, (), FINE, 5.0)
+
+
+class Stage:
+    """Stands in for all that a policy is given: a loop with a script, a link, a reporter."""
+
+    def __init__(self, *script: PassResult | Exception) -> None:
+        self.script = list(script)
+        self.told: list[Status] = []
+        self.cancelled: list[str] = []
+        self.is_unmarked = False
+        self.loop = self.link = self.reporter = self
+
+    def govern(self, *_: Any) -> Any:
+        return self
+
+    async def one_pass(self, policy: Policy) -> PassResult:
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    async def status(self, status: Status) -> None:
+        self.told.append(status)
+
+    async def cancel(self, names: Sequence[str]) -> list[Any]:
+        self.cancelled += names
+        return []
+
+    async def unmark(self) -> None:
+        self.is_unmarked = True
+
+    async def close(self) -> None: ...
+
+
+def visitor(stage: Stage, body: dict[str, Any] | None = None) -> Visitor:
+    world = ko.world_of(body or ko.policy())
+    (policy,) = world.all(PolicyObject)
+    return Visitor(policy, world=world, composer=stage, metrics=Metrics())
+
+
+def ready(status: Status) -> Condition:
+    return next(c for c in status.conditions if c.type == READY)
+
+
+async def test_a_failed_pass_is_reported_and_what_is_so_again_afterwards() -> None:
+    stage = Stage(result(), ApiUnreachable("no answer"), result())
+    visits = visitor(stage)
+    for _ in range(3):
+        await visits._visit()
+
+    failed, again = stage.told
+    assert Condition(READY, False, Reason.ACTION_FAILED, "no answer") == ready(failed)
+    assert 2 == failed.replicas, "what was known before stays"
+    assert FINE == again
+
+
+async def test_rests_grow_while_nothing_works() -> None:
+    visits = visitor(Stage(*[KubeError("no")] * 5, RuntimeError("a bug")))
+
+    assert [5, 10, 20, 40, 60, 60] == [await visits._visit() for _ in range(6)]
+
+
+async def test_a_spec_that_makes_no_sense_is_reported() -> None:
+    body = ko.policy()
+    body["spec"]["minReplicas"] = 9
+    stage = Stage()
+    await visitor(stage, body)._visit()
+
+    assert Reason.INVALID_POLICY is ready(stage.told[0]).reason
+
+
+async def test_workers_go_back_to_service_when_their_policy_goes() -> None:
+    draining = ObservedWorker("w1", "u", "g", 1.0, ("w1-0", "w1-1"), lifecycle=Retiring())
+    stage = Stage(result(draining, ObservedWorker("w2", "u", "g", 1.0, ("w2",))))
+    visits = visitor(stage)
+    await visits._visit()
+    await visits.let_go()
+
+    assert stage.is_unmarked
+    assert ["w1-0", "w1-1"] == stage.cancelled
+
+
+async def test_a_visit_is_made_at_once_when_something_changed() -> None:
+    stage = Stage(result(), result())
+    visits = visitor(stage)
+    task = asyncio.create_task(visits.run())
+    await asyncio.sleep(0.05)
+    assert 1 == len(stage.script)
+    visits.wake.set()
+    await asyncio.sleep(0.6)
+    task.cancel()
+
+    assert [] == stage.script
+
+
+class Consent:
+    async def refused_by_namespace(self, namespace: str) -> str:
+        return ""
+
+
+async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
+    made: list[tuple[str, bool]] = []
+
+    class Link(Stage):
+        async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
+            return ObservedScheduler(degraded=Reason.AGENT_MISSING)
+
+    def connect(address: str, *, timeout_s: float, attach: bool, governs: bool) -> Any:
+        assert governs
+        made.append((address, attach))
+        return Link()
+
+    world = ko.world_of(ko.cluster(), ko.service("10.0.0.1"))
+    link = FollowingLink(ko.KEY, world=world, consent=Consent(), connect=connect)
+    policy = Policy(ClusterRef("etl"), 1)
+    await link.observe(policy)
+    await link.observe(policy)
+    ko.take(world, "MODIFIED", ko.service("10.0.0.2"))
+    await link.cancel(["w"])  # still the scheduler that was observed
+    await link.observe(policy)
+    refused = {"dask-adaptive.dev/inject": "false"}
+    ko.take(world, "MODIFIED", ko.cluster(annotations=refused))
+    seen = await link.observe(policy)
+
+    assert [
+        ("tcp://10.0.0.1:8786", True),
+        ("tcp://10.0.0.2:8786", True),
+        ("tcp://10.0.0.2:8786", False),
+    ] == made
+    assert Reason.INJECTION_REFUSED is seen.degraded
+    assert "DaskCluster etl is annotated" in seen.degraded_message
+
+
+class Stubborn(Stage):
+    """A loop that swallows cancellations, as `asyncio.wait_for` did in libraries until 3.12."""
+
+    def __init__(self, visited: list[str]) -> None:
+        super().__init__()
+        self.visited = visited
+
+    def govern(self, policy: PolicyObject, *_: Any) -> Any:
+        self.visited.append(policy.meta.name)
+        return self
+
+    async def one_pass(self, policy: Policy) -> PassResult:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        raise RuntimeError("what was cancelled goes on")
+
+
+async def test_a_visitor_that_swallows_its_cancellation_holds_up_nobody() -> None:
+    visited: list[str] = []
+    first, second = ko.policy("first", "a"), ko.policy("second", "b")
+    world = ko.world_of(first)
+
+    def make(policy: PolicyObject) -> Visitor:
+        return Visitor(policy, world=world, composer=Stubborn(visited), metrics=Metrics())
+
+    visits = Visits(world, make, metrics=Metrics())
+    world.listen(visits.on_change)
+    running = asyncio.create_task(visits.run())
+    await until(lambda: visited == ["first"])
+    await asyncio.sleep(0)  # its pass has begun
+
+    ko.take(world, "DELETED", first)
+    ko.take(world, "ADDED", second)
+    await until(lambda: visited == ["first", "second"], timeout_s=5.0)
+    running.cancel()
+    await asyncio.wait_for(asyncio.gather(running, return_exceptions=True), 5.0)
+    assert running.done()

@@ -1,0 +1,138 @@
+"""Drift: told when it is sure, and only then."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.drift import drifted, sketch
+from dask_adaptive.kube.notes import worker_spec_written_at
+from support import kube_objects as ko
+
+HOUR = 3600.0
+SPEC: dict[str, Any] = {
+    "containers": [
+        {
+            "name": "worker",
+            "image": "dask:1",
+            "args": ["dask", "worker"],
+            "env": [{"name": "A", "value": "1"}, {"name": "B", "value": ""}],
+            "resources": {"limits": {"cpu": "1", "memory": "2Gi"}},
+        },
+        {"name": "side", "image": "side:1"},
+    ]
+}
+
+
+def changed(**worker: Any) -> dict[str, Any]:
+    spec = copy.deepcopy(SPEC)
+    spec["containers"][0] |= worker
+    return spec
+
+
+def drift(wanted: dict[str, Any], found: dict[str, Any], **times: Any) -> str:
+    """Of a Deployment that was made an hour before its group was changed."""
+    when = {"group_made_at": 0.0, "group_written_at": 2 * HOUR, "made_at": HOUR, **times}
+    return drifted(sketch(wanted), sketch(found), **when)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (changed(image="dask:2"), "image is dask:1, its group says dask:2"),
+        (changed(args=["dask", "worker", "-v"]), "args are not those of its group"),
+        (changed(command=["sh"]), "command is not that of its group"),
+        (changed(env=[{"name": "A", "value": "2"}]), "variable A is not as its group says"),
+        (changed(env=[{"name": "A", "value": "1"}]), "variable B is not as its group says"),
+        (
+            changed(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
+            "variable A is not",
+        ),
+        (changed(envFrom=[{"secretRef": {"name": "s"}}]), "envFrom is not that of its group"),
+        (changed(resources={"limits": {"cpu": "1"}}), "limits.memory is not as its group says"),
+        (
+            changed(resources={"limits": {"cpu": "1", "memory": "2Gi"}, "requests": {"cpu": 0.5}}),
+            "requests.cpu is not as its group says",
+        ),
+        ({"containers": [*SPEC["containers"], {"name": "more"}]}, "more: is new in its group"),
+    ],
+)
+def test_what_differs_is_said(wanted: dict[str, Any], said: str) -> None:
+    assert said in drift(wanted, SPEC)
+    assert "container" in drift(wanted, SPEC)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(SPEC, id="the-same"),
+        pytest.param(
+            changed(env=[{"name": "B"}, {"name": "A", "value": "1"},
+                         {"name": "DASK_WORKER_NAME", "value": "w"},
+                         {"name": "DASK_SCHEDULER_ADDRESS", "value": "tcp://"}]),
+            id="what-upstream-adds",
+        ),
+        pytest.param(
+            changed(resources={"limits": {"cpu": "1000m", "memory": "2048Mi"},
+                               "requests": {"cpu": 1, "memory": 2147483648}}),
+            id="quantities-in-other-words",
+        ),
+        pytest.param(
+            {"containers": [*SPEC["containers"], {"name": "istio", "image": "i"}]}, id="a-sidecar"
+        ),
+        pytest.param(
+            {**SPEC, "terminationGracePeriodSeconds": 30, "restartPolicy": "Always"}, id="defaults"
+        ),
+        pytest.param({"containers": 7}, id="of-no-known-shape"),
+        pytest.param({}, id="nothing"),
+    ],
+)  # fmt: skip
+def test_what_does_not_matter_is_no_drift(found: dict[str, Any]) -> None:
+    assert "" == drift(SPEC, found)
+
+
+def test_defaults_of_references_are_no_drift() -> None:
+    def spec(**more: str) -> dict[str, Any]:
+        field = {"fieldPath": "status.podIP", **{k: v for k, v in more.items() if k != "divisor"}}
+        resource = {"resource": "limits.cpu", "divisor": more.get("divisor", "")}
+        refs = {"IP": {"fieldRef": field}, "CPU": {"resourceFieldRef": resource}}
+        return changed(env=[{"name": name, "valueFrom": ref} for name, ref in refs.items()])
+
+    assert "" == drift(spec(), spec(apiVersion="v1", divisor="0"))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pytest.param({"group_written_at": None}, id="nobody-knows-when-the-group-was-changed"),
+        pytest.param({"group_made_at": 2 * HOUR - 3}, id="the-group-was-never-changed"),
+        pytest.param({"made_at": 2 * HOUR + 60}, id="the-deployment-is-younger-than-the-change"),
+    ],
+)
+def test_what_a_new_worker_would_have_too_is_no_drift(times: dict[str, Any]) -> None:
+    assert "" == drift(changed(image="mirror/dask:1"), SPEC, **times)
+
+
+def test_equal_workers_share_a_sketch() -> None:
+    named = [changed(env=[{"name": "DASK_WORKER_NAME", "value": name}]) for name in "ab"]
+
+    assert sketch(named[0]) is sketch(named[1])
+
+
+def test_when_the_pod_spec_of_a_group_was_written() -> None:
+    def entry(time: str, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"time": time, "fieldsV1": fields}
+
+    spec = {"f:spec": {"f:worker": {"f:spec": {"f:containers": {}}}}}
+    scale = {"f:spec": {"f:worker": {"f:replicas": {}}}}
+    fields = [
+        entry("2026-02-01T00:00:00Z", spec),
+        entry("2026-02-01T09:00:00Z", scale),
+        entry("2026-02-01T08:00:00Z", {"f:metadata": {}}),
+    ]
+
+    assert ko.CREATED_AT == worker_spec_written_at({"managedFields": fields})
+    assert worker_spec_written_at({"managedFields": fields[1:]}) is None
+    assert worker_spec_written_at({}) is None

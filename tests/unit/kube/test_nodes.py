@@ -1,0 +1,160 @@
+"""Which nodes are about to go, and whom that wakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.nodes import parse_node
+from dask_adaptive.kube.world import KINDS, kinds_within
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import Mark, TerminatingPod
+from support import kube_objects as ko
+
+NODES = ko.KIND["Node"]
+CA = "ToBeDeletedByClusterAutoscaler"
+TAINTS = [
+    CA,
+    "karpenter.sh/disruption",  # before 1.0
+    "aws-node-termination-handler/spot-itn",
+    "cloud.google.com/impending-node-termination",
+    "remediator.kubernetes.azure.com/unschedulable",
+    "node.cloudprovider.kubernetes.io/shutdown",
+]
+
+
+@pytest.mark.parametrize(
+    ("node", "going"),
+    [
+        pytest.param(ko.node(), "", id="stays"),
+        pytest.param(ko.node("n1", "dedicated", "node.kubernetes.io/not-ready"), "", id="other"),
+        pytest.param(ko.node("n1", "DeletionCandidateOfClusterAutoscaler"), "", id="a-thought"),
+        pytest.param(ko.node(spec={"unschedulable": True}), "node n1 is cordoned", id="cordoned"),
+        pytest.param(
+            ko.node("n1", "node.kubernetes.io/unschedulable", spec={"unschedulable": True}),
+            "node n1 is cordoned",
+            id="the-same-news-twice",
+        ),
+        pytest.param(
+            ko.node("n1", "node.kubernetes.io/unschedulable"), "node n1 is cordoned", id="by-taint"
+        ),
+        pytest.param(ko.node("n1", CA, CA), f"node n1: {CA}", id="twice"),
+        pytest.param(
+            ko.node("n1", "karpenter.sh/disrupted", spec={"unschedulable": True}),
+            "node n1: karpenter.sh/disrupted",
+            id="karpenter",
+        ),
+        *(pytest.param(ko.node("n1", taint), f"node n1: {taint}", id=taint) for taint in TAINTS),
+        pytest.param(
+            ko.node(metadata={"deletionTimestamp": ko.CREATED}),
+            "node n1 is being deleted",
+            id="deleted-and-held-by-a-finalizer",
+        ),
+    ],
+)
+def test_signals(node: dict[str, Any], going: str) -> None:
+    assert going == parse_node(node).terminating
+
+
+def heartbeat(version: int, *taints: str) -> dict[str, Any]:
+    body = ko.node("n1", *taints, metadata={"resourceVersion": str(version)})
+    condition = {"type": "Ready", "lastHeartbeatTime": f"{version}"}
+    return {**body, "status": {"conditions": [condition], "images": [{"names": ["x"]}]}}
+
+
+def on(node: str, name: str = "w1-hash-x", **more: Any) -> dict[str, Any]:
+    return ko.pod(name, spec={"nodeName": node}, **more)
+
+
+def test_heartbeats_wake_nobody_and_signals_wake_whom_they_concern() -> None:
+    elsewhere = on("n2", "w9-hash-x")
+    elsewhere["metadata"]["labels"]["dask.org/cluster-name"] = "other"
+    world = ko.world_of(ko.cluster(), ko.deployment(), on("n1"), elsewhere)
+    heard: list[ClusterKey] = []
+    world.listen(heard.append)
+
+    for version in (1, 2, 3):
+        ko.take(world, "MODIFIED", heartbeat(version))
+    assert [] == heard
+    ko.take(world, "MODIFIED", heartbeat(4, CA))
+    assert [ko.KEY] == heard
+    ko.take(world, "MODIFIED", heartbeat(5, CA))
+    assert [ko.KEY] == heard
+    ko.take(world, "MODIFIED", heartbeat(6))
+    ko.take(world, "DELETED", heartbeat(7))
+    assert [ko.KEY, ko.KEY] == heard
+
+
+def test_nodes_are_beyond_an_operator_of_some_namespaces() -> None:
+    assert NODES in kinds_within(())
+    assert NODES not in kinds_within(iter(["a"]))
+    assert len(KINDS) - 1 == len(kinds_within(iter(["a", "b"])))
+
+
+def test_a_worker_knows_that_its_node_is_going() -> None:
+    base = (ko.cluster(), ko.group(), ko.deployment(), on("n1"))
+
+    assert "" == ko.look(*base).workers[0].node_terminating
+    assert "" == ko.look(*base, ko.node()).workers[0].node_terminating
+    (worker,) = ko.look(*base, ko.node("n1", CA), ko.node("n2")).workers
+    assert f"node n1: {CA}" == worker.node_terminating
+    moved = on("n2", "w1-hash-y")
+    going = on("n1", metadata={"deletionTimestamp": ko.CREATED})
+    (worker,) = ko.look(*base[:3], going, moved, ko.node("n1", CA)).workers
+    assert "" == worker.node_terminating, "its new pod is elsewhere"
+
+
+def test_a_workers_mark_is_that_of_its_pod() -> None:
+    notes = {"dask-adaptive.dev/pinned-by": "p", "dask-adaptive.dev/hints": "", "x": "y"}
+    marked = on("n1", metadata={"annotations": notes})
+
+    (worker,) = ko.look(ko.cluster(), ko.deployment(), marked).workers
+    assert Mark("p", keep=True) == worker.mark
+
+
+AT_40_S = {"deletionTimestamp": "2026-02-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
+
+
+@pytest.mark.parametrize(
+    ("pod", "ending"),
+    [
+        pytest.param(on("n1"), (), id="it-stays"),
+        pytest.param(
+            on("n1", metadata=AT_40_S),
+            (TerminatingPod("w1", "w1-hash-x", ("10.0.0.1",), 40.0),),
+            id="deleted",
+        ),
+        pytest.param(
+            on("n1", metadata={"deletionTimestamp": "2026-01-31T23:59:00Z"}),
+            (TerminatingPod("w1", "w1-hash-x", ("10.0.0.1",), 0.0),),
+            id="overdue",
+        ),
+        pytest.param(
+            ko.pod(metadata=AT_40_S, spec={"hostNetwork": True}),
+            (TerminatingPod("w1", "w1-hash-x", (), 40.0),),
+            id="an-address-that-others-share",
+        ),
+        pytest.param(ko.pod(metadata=AT_40_S, status={}), (), id="never-ran"),
+    ],
+)
+def test_pods_that_end(pod: dict[str, Any], ending: tuple[TerminatingPod, ...]) -> None:
+    assert ending == ko.look(ko.cluster(), pod, now=ko.CREATED_AT).terminating
+
+
+@pytest.mark.parametrize(
+    ("more", "takes_pods"),
+    [
+        ({}, True),
+        ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, True),
+        ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, False),
+        ({"spec": {"unschedulable": True}}, False),
+    ],
+)
+def test_nodes_that_take_pods(more: dict[str, Any], takes_pods: bool) -> None:
+    body = {**ko.node("n1", spec=more.get("spec", {})), "status": more.get("status", {})}
+    body["status"] |= {"allocatable": {"cpu": "4", "nvidia.com/gpu": "8"}}
+    node = parse_node(body)
+
+    assert takes_pods == node.takes_pods
+    assert (("nvidia.com/gpu", 8),) == node.gpus

@@ -1,0 +1,448 @@
+"""Annotations: which count, until when, what is said of those that can't be read; and our own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_adaptive.kube.notes import (
+    HINTS,
+    KEEP,
+    MARK_NAMES,
+    PINNED_BY,
+    PREFIX,
+    QUOTAS,
+    Asked,
+    Note,
+    asked,
+    changes,
+    in_order,
+    manual_pin,
+    read_mark,
+    read_notes,
+)
+from dask_adaptive.kube.platform import KubePlatform
+from dask_adaptive.model.amounts import instant
+from dask_adaptive.model.observed import ManualPin, Mark
+from dask_adaptive.model.recycle import QuotaNotes
+from dask_adaptive.model.scaling import NO_PAUSE, Pause
+from support import kube_objects as ko
+
+BEGAN = ko.CREATED_AT
+NOW = BEGAN + 600
+DAY = 24 * 3600.0
+
+
+# --- pins -------------------------------------------------------------------------------------
+
+
+def pin(value: str, set_at: float | None = BEGAN, **more: str) -> Note:
+    return Note("pod w", "pin", value, set_at, **more)
+
+
+@pytest.mark.parametrize(
+    ("notes", "left_s"),
+    [
+        pytest.param([], None, id="no-annotation"),
+        pytest.param([pin("true")], DAY - 100, id="true-lasts-as-long-as-the-policy-allows"),
+        pytest.param([pin("TRUE")], DAY - 100, id="case-does-not-matter"),
+        pytest.param([pin("4h")], 4 * 3600 - 100, id="a-duration-counts-from-when-it-was-set"),
+        pytest.param([pin("90s")], None, id="an-ended-pin-is-none"),
+        pytest.param([pin("90s"), pin("1h")], 3500, id="an-ended-pin-gives-way-to-the-next"),
+        pytest.param([pin("2026-02-01T01:00:00Z")], 3500, id="an-instant"),
+        pytest.param([pin("2026-02-01T02:00:00+01:00")], 3500, id="an-instant-with-an-offset"),
+        pytest.param([pin("2027-02-01T01:00:00Z")], DAY - 100, id="capped-by-the-policy"),
+        pytest.param([pin("false"), pin("true")], None, id="a-near-false-lifts-a-far-pin"),
+        pytest.param([pin(""), pin("true")], None, id="empty-is-false"),
+        pytest.param([pin("5m"), pin("true")], 200, id="the-nearest-wins"),
+        pytest.param([pin("4h", None)], 4 * 3600 - 30, id="unknown-when-set-so-first-seen"),
+    ],
+)
+def test_how_long_a_worker_is_held(notes: list[Note], left_s: float | None) -> None:
+    now = BEGAN + 100
+    held = manual_pin(notes, now=now, since=lambda _: now - 30, max_s=DAY)
+
+    assert left_s == (held and held.left_s)
+
+
+@pytest.mark.parametrize("value", ["yes please", "4 hours", "-4h", "2026-02-01", "tomorrow"])
+def test_a_malformed_pin_pins_and_says_how_to_mend_it(value: str) -> None:
+    held = manual_pin([pin(value)], now=NOW, since=lambda _: NOW, max_s=DAY)
+
+    assert isinstance(held, ManualPin)
+    assert (True, True, True) == (held.left_s > 0, value in held.problem, "4h" in held.problem)
+
+
+def test_the_reason_names_who_holds_it() -> None:
+    note = pin("true", 0.0, reason="debugging")
+    held = manual_pin([note], now=1, since=lambda _: 0, max_s=math.inf)
+
+    assert held is not None
+    assert "debugging (pod w)" == held.reason
+
+
+COPY_CHANGED = {
+    **ko.noted(pin="1h"),
+    "managedFields": [
+        {"time": ko.CREATED, "fieldsV1": {"f:metadata": ko.UPSTREAM}},
+        *ko.noted(pin="1h")["managedFields"],
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        pytest.param({}, None, id="none"),
+        pytest.param(ko.noted(pin="4h"), ("4h", BEGAN), id="a-persons-own"),
+        pytest.param(ko.noted(pin="4h", by="upstream"), None, id="a-copy-made-at-creation"),
+        pytest.param({"annotations": {PREFIX + "pin": "1h"}}, ("1h", None), id="nobody-knows"),
+        pytest.param(COPY_CHANGED, ("1h", BEGAN), id="a-copy-that-a-person-changed"),
+    ],
+)
+def test_copies_do_not_outlive_their_original(
+    metadata: dict[str, Any], expected: tuple[str, float | None] | None
+) -> None:
+    found = read_notes(ko.meta("w1", **metadata), "pod w1", made_by_upstream=True)
+    held = manual_pin(found, now=NOW, since=lambda _: NOW, max_s=DAY)
+
+    assert bool(expected) == bool(held)
+    assert expected in (None, *((n.value, n.set_at) for n in found))
+
+
+# --- pauses -----------------------------------------------------------------------------------
+
+SOON, PAST = instant(NOW + 60), instant(NOW - 60)
+
+
+def pause(policy: Any = None, cluster: Any = None, **going: str) -> Pause:
+    made = ko.policy(**ko.noted(**policy or {}), **going)
+    return ko.look(ko.cluster(**ko.noted(**cluster or {})), made, now=NOW).pause
+
+
+def said(name: str, value: str, on: str = "AdaptivePolicy etl", until: float = 0) -> str:
+    note = f'{PREFIX}{name}: "{value}" on {on}'
+    return f"{note} until {instant(NOW + until)}" if until else note
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected"),
+    [
+        ({}, NO_PAUSE),
+        ({"paused": "true"}, Pause(all=True, message=said("paused", "true"))),
+        ({"paused": "false"}, NO_PAUSE),
+        ({"paused": ""}, NO_PAUSE),
+        ({"paused_until": SOON},
+         Pause(all=True, left_s=60.0, message=said("paused-until", SOON, until=60))),
+        ({"paused_until": PAST}, NO_PAUSE),
+        ({"paused_until": "15m"},  # since it was set
+         Pause(all=True, left_s=300.0, message=said("paused-until", "15m", until=300))),
+        ({"paused_until": "10m"}, NO_PAUSE),
+        ({"paused_scale_in": "TRUE"},
+         Pause(scale_in=True, message=said("paused-scale-in", "TRUE"))),
+        ({"paused_scale_out": SOON},
+         Pause(scale_out=True, left_s=60.0, message=said("paused-scale-out", SOON, until=60))),
+        ({"paused_replicas": "3"}, Pause(replicas=3, message=said("paused-replicas", "3"))),
+        ({"paused_replicas": "false"}, NO_PAUSE),
+        ({"paused": "true", "paused_until": PAST},  # an old instant lifts nothing
+         Pause(all=True, message=said("paused", "true"))),
+        ({"paused_scale_in": "true", "paused_until": SOON},
+         Pause(all=True, scale_in=True, message=said("paused-until", SOON, until=60) + "; "
+               + said("paused-scale-in", "true"))),
+    ],
+)  # fmt: skip
+def test_what_is_held(notes: dict[str, str], expected: Pause) -> None:
+    assert expected == pause(notes)
+    assert expected.left_s == pause(cluster=notes).left_s
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "held"),
+    [
+        ("paused", "yes", {"all": True}),
+        ("paused_until", "true", {"all": True}),
+        ("paused_until", "tomorrow", {"all": True}),
+        ("paused_until", "2026-02-01T18:00:00", {"all": True}),  # without its time zone
+        ("paused_scale_in", "1", {"scale_in": True}),
+        ("paused_scale_out", "-5m", {"scale_out": True}),
+        ("paused_replicas", "three", {"all": True}),
+        ("paused_replicas", "-1", {"all": True}),
+        ("paused_replicas", "true", {"all": True}),
+    ],
+)
+def test_what_cannot_be_read_pauses_and_says_how_to_mend_it(
+    name: str, value: str, held: dict[str, Any]
+) -> None:
+    found = pause({name: value})
+
+    note = said(name.replace("_", "-"), value)
+    assert Pause(message=note, problem=found.problem, **held) == found
+    assert found.problem.startswith(f"{note} is not ")
+    assert "such as" in found.problem
+    assert found.problem.endswith("it pauses until it is corrected or removed")
+
+
+def test_the_policys_annotation_wins_over_the_clusters_of_the_same_name() -> None:
+    assert NO_PAUSE == pause({"paused": "false"}, {"paused": "true"})
+    assert 2 == pause({"paused_replicas": "2"}, {"paused_replicas": "5"}).replicas
+    both = pause({"paused": "false"}, {"paused": "true", "paused_scale_in": "true"})
+    assert Pause(scale_in=True, message=said("paused-scale-in", "true", "DaskCluster etl")) == both
+    assert NO_PAUSE == pause({"paused": "true"}, deletionTimestamp=ko.CREATED), "it is going"
+
+
+@pytest.mark.parametrize(
+    ("noted", "again", "left_s"),
+    [
+        pytest.param(
+            ko.noted(paused_until="15m"), ko.noted(paused_until="15m", at=instant(NOW)),
+            [300.0, 300.0, None], id="since-it-was-set",
+        ),
+        pytest.param(
+            {"annotations": {f"{PREFIX}paused-until": "15m"}}, {}, [900.0, 900.0, 600.0],
+            id="unknown-when-set-so-first-seen",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_duration_begins_once(noted: Any, again: Any, left_s: Any) -> None:
+    """The API server moves a manager's time with each of its writes to the object."""
+    now = NOW
+    pinned = ko.deployment(metadata={"annotations": {f"{PREFIX}pin": "20m"}})
+    world = ko.world_of(ko.cluster(), ko.policy(**noted), pinned)
+    api: Any = None  # all that is asked is in the cache
+    platform = KubePlatform(
+        ko.KEY, api=api, world=world, wall_clock=lambda: now, manual_max_s=lambda: 3600.0
+    )
+
+    async def left() -> tuple[float | None, float | None]:
+        seen = await platform.look()
+        held = seen.workers[0].manual_pin
+        return seen.pause.left_s, held and held.left_s
+
+    found = [await left()]
+    ko.take(world, "MODIFIED", ko.policy(**{**noted, **again}, resourceVersion="2"))
+    found.append(await left())
+    now += 300
+    found.append(await left())
+
+    assert list(zip(left_s, [1200.0, 1200.0, 900.0], strict=True)) == found
+
+
+# --- quotas, a worker's end and its replacement -----------------------------------------------
+
+
+def note(name: str, value: str, holder: str = "pod w", **more: Any) -> Note:
+    return Note(holder, name, value, **{"set_at": BEGAN + 60, **more})
+
+
+def ask(*notes: Note, began_at: float = BEGAN) -> Asked:
+    return asked(notes, began_at=began_at, now=BEGAN + 3600, since=lambda n: n.set_at or NOW)
+
+
+def far(name: str, value: str) -> Note:
+    return note(name, value, "DaskCluster etl")
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected"),
+    [
+        ([], None),
+        ([note("recycle-tasks", "50")], QuotaNotes(tasks=50)),
+        ([note("recycle-tasks", "5"), far("recycle-tasks", "9")], QuotaNotes(tasks=5)),
+        ([note("recycle-tasks", "off")], QuotaNotes(tasks=0)),
+        ([note("recycle-lifetime", "2h")], QuotaNotes(lifetime_s=7200)),
+        ([note("recycle-lifetime", "Off")], QuotaNotes(lifetime_s=math.inf)),
+        ([note("recycle-memory-soft", "70%")], QuotaNotes(memory_soft=0.7)),
+        ([note("recycle-memory-soft", "2.5%")], QuotaNotes(memory_soft=0.025)),
+        ([note("recycle-memory-soft", "off")], QuotaNotes(memory_soft=math.inf)),
+        ([note("recycle-memory-hard", "100%")], QuotaNotes(memory_hard=1.0)),
+        ([note("recycle-failures", "5")], QuotaNotes(failures=5)),
+        ([note("recycle-failures", "off")], QuotaNotes(failures=0)),
+    ],
+)
+def test_a_quota_of_one_worker(notes: list[Note], expected: QuotaNotes | None) -> None:
+    assert expected == ask(*notes).notes
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("recycle-tasks", "many", '"50"'),
+        ("recycle-tasks", "0", '"50"'),
+        ("recycle-tasks", "-1", '"off"'),
+        ("recycle-lifetime", "2 days", '"2h"'),
+        ("recycle-lifetime", "0s", '"2h"'),
+        ("recycle-memory-soft", "0.7", '"70%"'),
+        ("recycle-memory-soft", "0%", '"70%"'),
+        ("recycle-memory-hard", "101%", '"90%"'),
+        ("recycle-failures", "", '"5"'),
+        ("expires-at", "tonight", "2026-01-31T18:00:00Z"),
+        ("expires-at", "2026-01-31T18:00:00", "2026-01-31T18:00:00Z"),
+        ("recycle", "yes", '"now"'),
+    ],
+)
+def test_a_quota_that_cannot_be_read_says_how_to_mend_it(name: str, value: str, hint: str) -> None:
+    found = ask(note(name, value), far(name, "7%"))
+    notes = found.notes
+
+    assert notes is not None
+    assert notes == QuotaNotes(problem=notes.problem), "the policy's value counts"
+    assert all(word in notes.problem for word in (f'{name}: "{value}" on pod w', hint))
+    assert ("", math.inf) == (found.recycle, found.expires_at)
+
+
+BEFORE = "2026-01-31T23:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("notes", "is_asked"),
+    [
+        pytest.param([], False, id="nobody-asks"),
+        pytest.param([note("recycle", "now")], True, id="now-is-when-it-was-set"),
+        pytest.param([note("recycle", "NOW")], True, id="case-does-not-matter"),
+        pytest.param([note("recycle", "now", set_at=BEGAN)], False, id="set-as-the-pod-began"),
+        pytest.param([note("recycle", "now", set_at=BEGAN - 9)], False, id="a-younger-pod"),
+        pytest.param([note("recycle", instant(BEGAN + 60))], True, id="an-instant"),
+        pytest.param([note("recycle", instant(BEGAN + 7200))], False, id="an-instant-to-come"),
+        pytest.param([note("recycle", BEFORE)], False, id="before-the-pod"),
+        pytest.param([note("recycle", "false")], False, id="false"),
+        pytest.param([note("recycle", "false"), far("recycle", "now")], False, id="a-near-false"),
+        pytest.param([note("recycle", BEFORE), far("recycle", "now")], True, id="an-old-wish-goes"),
+    ],
+)
+def test_who_is_to_be_replaced(notes: list[Note], is_asked: bool) -> None:
+    found = ask(*notes)
+
+    assert (is_asked, None) == (bool(found.recycle), found.notes)
+    assert not ask(*notes, began_at=0.0).recycle, "no pod, nothing to replace"
+
+
+def test_who_asks_is_named() -> None:
+    said = ask(note("recycle", "now", "Deployment w1")).recycle
+
+    assert 'annotation dask-adaptive.dev/recycle: "now" on Deployment w1' == said
+
+
+def test_now_without_a_time_replaces_nothing() -> None:
+    """Else each restart of the operator would replace all workers."""
+    found = ask(note("recycle", "now", set_at=None))
+
+    assert not found.recycle
+    assert found.notes is not None
+    assert "2026-01-31T18:00:00Z" in found.notes.problem
+
+
+def ends(value: str, holder: str = "pod w", **more: Any) -> Note:
+    return note("expires-at", value, holder, **more)
+
+
+@pytest.mark.parametrize(
+    ("notes", "expires_in"),
+    [
+        pytest.param([], math.inf, id="never"),
+        pytest.param([ends(instant(BEGAN + 7200))], 7200, id="an-instant"),
+        pytest.param([ends(BEFORE)], math.inf, id="of-a-former-pod"),
+        pytest.param([ends(BEFORE), ends(instant(BEGAN + 60), "group")], 60, id="then-the-next"),
+        pytest.param([ends("off"), ends(instant(BEGAN + 60), "group")], math.inf, id="a-near-off"),
+        pytest.param(
+            in_order(
+                [],
+                [ends(instant(BEGAN + 60), "Deployment w", is_copy=True)],
+                [ends(instant(BEGAN + 7200), "DaskCluster etl")],
+            ),
+            7200,
+            id="a-copied-end-gives-way-to-its-original",
+        ),
+    ],
+)
+def test_when_a_worker_ends(notes: list[Note], expires_in: float) -> None:
+    assert expires_in == ask(*notes).expires_at - BEGAN
+
+
+def test_annotations_are_read_with_who_set_them() -> None:
+    def read(by: str, **names: str) -> tuple[Note, ...]:
+        return read_notes(ko.noted(by, **names), "pod w", made_by_upstream=True)
+
+    names = dict.fromkeys(QUOTAS, "x")
+
+    assert [Note("pod w", name, "x", BEGAN) for name in QUOTAS] == list(read("kubectl", **names))
+    assert {True} == {n.is_copy for n in read("upstream", **names)}
+    assert () == read("kubectl", drained="1")
+
+
+def test_copies_do_not_count_but_what_a_pod_alone_was_made_with_does() -> None:
+    tasks = note("recycle-tasks", "5", is_copy=True)
+    end = ends(instant(BEGAN + 60), is_copy=True)
+    alone = note("recycle-failures", "3", is_copy=True)  # a webhook has set it
+    on_deployment = [note(n.name, n.value, "Deployment w", is_copy=True) for n in (tasks, end)]
+    found = in_order([tasks, end, alone], on_deployment, [far("recycle-tasks", "9")])
+
+    assert [
+        ("recycle-failures", "pod w"),
+        ("recycle-tasks", "DaskCluster etl"),
+        ("expires-at", "pod w"),
+        ("expires-at", "Deployment w"),
+    ] == [(n.name, n.holder) for n in found]
+
+
+# --- marks: what is written is what is read, and nobody else's is touched ----------------------
+
+EVICT, DISRUPT = KEEP
+BOTH = f"{EVICT},{DISRUPT}"
+OURS = {HINTS: BOTH, **KEEP}
+HALF = {EVICT: "true", DISRUPT: "true", HINTS: DISRUPT}
+KEPT = Mark(keep=True)
+
+Notes = dict[str, str]
+
+
+def written(notes: Notes, mark: Mark) -> Notes:
+    """The pod's annotations after the merge patch."""
+    merged = {**notes, **changes(notes, mark)}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("before", "mark", "after"),
+    [
+        pytest.param({}, Mark(), {}, id="nothing"),
+        pytest.param({}, KEPT, OURS, id="kept"),
+        pytest.param(OURS, Mark(), {}, id="free-again"),
+        pytest.param({}, Mark("shuffle ab"), {PINNED_BY: "shuffle ab"}, id="pinned"),
+        pytest.param({PINNED_BY: "a"}, Mark("b"), {PINNED_BY: "b"}, id="by-somebody-else"),
+        pytest.param({PINNED_BY: "a", **OURS}, KEPT, OURS, id="busy-but-not-pinned"),
+        pytest.param({PINNED_BY: ""}, Mark(), {}, id="an-empty-one-goes"),
+        pytest.param({EVICT: "true"}, KEPT, HALF, id="the-users-wish-stays"),
+        pytest.param(HALF, Mark(), {EVICT: "true"}, id="and-is-not-removed"),
+        pytest.param(dict(KEEP), KEPT, {**KEEP, HINTS: ""}, id="both-were-there-the-same"),
+        pytest.param({**KEEP, HINTS: ""}, Mark(), dict(KEEP), id="and-stay"),
+        pytest.param({**OURS, EVICT: "true"}, Mark(), {EVICT: "true"}, id="changed-by-the-user"),
+        pytest.param(
+            {HINTS: BOTH, DISRUPT: "true"}, KEPT, {HINTS: BOTH, DISRUPT: "true"}, id="removed-too"
+        ),
+        pytest.param({HINTS: "nonsense"}, Mark(), {}, id="a-note-of-nothing"),
+    ],
+)
+def test_marks(before: Notes, mark: Mark, after: Notes) -> None:
+    assert after == written(before, mark)
+
+
+marks = st.builds(Mark, pinned_by=st.sampled_from(["", "a", "b"]), keep=st.booleans())
+theirs = st.dictionaries(st.sampled_from([*KEEP]), st.sampled_from(["true", "false", "x"]))
+
+
+@given(theirs, st.lists(marks, max_size=6))
+def test_what_is_written_is_read_and_all_of_it_goes(users: Notes, wanted: list[Mark]) -> None:
+    notes = {"other": "1", **users}
+    for mark in wanted:
+        assert changes(notes, mark).keys() <= MARK_NAMES
+        notes = written(notes, mark)
+
+        assert mark == read_mark(notes)
+        assert {} == changes(notes, mark), "nothing is written twice"
+        assert users.items() <= notes.items()
+
+    assert {"other": "1", **users} == written(notes, Mark())

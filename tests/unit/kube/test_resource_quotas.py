@@ -1,0 +1,236 @@
+"""For how many more workers a namespace's quotas have room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_adaptive.kube.resource_quotas import QuotaObject, parse_quota, room
+from dask_adaptive.kube.view import view
+from dask_adaptive.kube.worker_pods import NO_SHAPE, pod_costs, shape_of
+from dask_adaptive.model.scaling import Room
+from support import kube_objects as ko
+
+CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}}
+GPU = {"limits": {"nvidia.com/gpu": 1, "cpu": 2}}
+
+
+def pod(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"containers": [{"resources": c} for c in containers or [CPU]], **more}
+
+
+def room_in(
+    hard: dict[str, Any], used: Any = (), *, spec: Any = None, **scopes: Any
+) -> Room | None:
+    return room([parse_quota(ko.quota(hard=hard, used=used, **scopes))], shape_of(spec or pod()))
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "workers"),
+    [
+        pytest.param({"pods": 10}, {"pods": 7}, 3, id="pods"),
+        pytest.param({"count/pods": "10"}, {"count/pods": "3"}, 7, id="count-of-pods"),
+        pytest.param({"count/deployments.apps": 4}, {"count/deployments.apps": 4}, 0, id="objects"),
+        pytest.param({"cpu": "4"}, {"cpu": "2500m"}, 3, id="cpu-means-requests"),
+        pytest.param({"requests.cpu": "4", "limits.cpu": "4"}, {}, 4, id="tightest-counts"),
+        pytest.param({"requests.memory": "3.5Gi"}, {}, 3, id="memory-rounds-down"),
+        pytest.param({"limits.memory": "3G"}, {}, 1, id="memory-limits"),
+        pytest.param({"pods": 3}, {"pods": 5}, 0, id="lowered-below-what-is-used"),
+        pytest.param({"services": 1, "configmaps": 1, "requests.storage": "1Gi"}, {}, None,
+                     id="about-other-things"),
+        pytest.param({"requests.nvidia.com/gpu": 4}, {}, None, id="claims-none-of-it"),
+    ],
+)  # fmt: skip
+def test_room(hard: dict[str, Any], used: dict[str, Any], workers: int | None) -> None:
+    found = room_in(hard, used)
+
+    assert workers == (None if found is None else found.workers)
+
+
+def test_a_room_names_the_quota_and_the_figures() -> None:
+    assert room_in({"requests.cpu": "4"}, {"requests.cpu": "2500m"}) == Room(
+        3, "ResourceQuota team has room for 3 more (requests.cpu: 2.5 of 4 used, one takes 0.5)"
+    )
+    assert room_in({"limits.memory": "2Gi"}, {"limits.memory": "1Gi"}) == Room(
+        0,
+        "ResourceQuota team has no room for one more"
+        " (limits.memory: 1.0 GiB of 2.0 GiB used, one takes 2.0 GiB)",
+    )
+
+
+def test_what_a_gpu_takes_is_its_limit() -> None:
+    found = room_in({"requests.nvidia.com/gpu": "4"}, spec=pod(GPU))
+
+    assert found is not None
+    assert 4 == found.workers
+
+
+def test_without_quotas_nothing_is_known() -> None:
+    assert room([], shape_of(pod())) is None
+    assert (
+        room([parse_quota({"metadata": ko.meta("q"), "spec": {"hard": {"pods": 1}}})], NO_SHAPE)
+        is None
+    ), "nobody has counted yet"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "spec", "counts"),
+    [
+        ({"scopes": ["NotTerminating"]}, pod(), True),
+        ({"scopes": ["Terminating"]}, pod(), False),
+        ({"scopes": ["Terminating"]}, pod(activeDeadlineSeconds=5), True),
+        ({"scopes": ["BestEffort"]}, pod(), False),
+        ({"scopes": ["BestEffort"]}, pod({}), True),
+        ({"scopes": ["BestEffort"]}, pod({"limits": {"nvidia.com/gpu": 1}}), True),
+        ({"scopes": ["NotBestEffort", "Terminating"]}, pod(), False),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, pod(), False),
+    ],
+)
+def test_scopes(scopes: dict[str, Any], spec: dict[str, Any], counts: bool) -> None:
+    assert counts == (room_in({"pods": 3}, spec=spec, **scopes) is not None)
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "name", "counts"),
+    [
+        ("In", ["low", "high"], "low", True),
+        ("In", ["high"], "low", False),
+        ("NotIn", ["high"], "low", True),
+        ("NotIn", ["high"], "high", False),
+        ("Exists", [], "low", True),
+        ("Exists", [], "", False),
+        ("DoesNotExist", [], "", True),
+        ("DoesNotExist", [], "low", False),
+        ("SomeNewOne", [], "low", False),
+    ],
+)
+def test_scopes_of_priority_classes(
+    operator: str, values: list[str], name: str, counts: bool
+) -> None:
+    one = {"scopeName": "PriorityClass", "operator": operator, "values": values}
+    selector = {"matchExpressions": [one]}
+    found = room_in({"pods": 3}, spec=pod(priorityClassName=name), scopeSelector=selector)
+
+    assert counts == (found is not None)
+
+
+def quota(namespace: str = "ns", **amounts: Any) -> dict[str, Any]:
+    """Each amount: how much there is, and how much is used."""
+    names = {
+        "cpu": "requests.cpu",
+        "gpu": "requests.nvidia.com/gpu",
+        "made": "count/deployments.apps",
+    }
+    found = ko.quota(
+        hard={names.get(k, k): hard for k, (hard, _) in amounts.items()},
+        used={names.get(k, k): used for k, (_, used) in amounts.items()},
+    )
+    found["metadata"]["namespace"] = namespace
+    return found
+
+
+CPUS, GIVEN = ko.worker_group(resources=CPU), {"requests": {"cpu": 2}}
+
+
+@pytest.mark.parametrize(
+    ("bodies", "expected"),
+    [
+        pytest.param(
+            [CPUS, ko.worker_group("etl-gpu", resources=GPU), quota(cpu=("4", "0"), gpu=(1, 0))],
+            {"etl-default": 8, "etl-gpu": 1}, id="each-group-by-what-its-own-workers-take",
+        ),
+        pytest.param(
+            [CPUS, quota(cpu=("2", "500m")), ko.deployment("w1"), ko.pod(), ko.deployment("w2")],
+            {"etl-default": 2}, id="pods-that-are-not-made-yet-take-their-part",
+        ),
+        pytest.param(
+            [CPUS, quota(made=(3, 1)), ko.deployment("w1")], {"etl-default": 2},
+            id="deployments-are-counted-when-they-are-made",
+        ),
+        pytest.param(  # a LimitRange, or a webhook, gives them more
+            [CPUS, quota(cpu=("4", 2)), ko.deployment(), ko.pod(spec=pod(GIVEN))],
+            {"etl-default": 1}, id="what-pods-are-made-into-counts-more-than-their-template",
+        ),
+        pytest.param(
+            [CPUS, quota("other", pods=(0, 0))], {"etl-default": None}, id="another-namespaces"
+        ),
+    ],
+)  # fmt: skip
+def test_room_of_groups(bodies: list[dict[str, Any]], expected: dict[str, int | None]) -> None:
+    groups = ko.look(ko.cluster(), *bodies).groups
+
+    assert expected == {g.name: g.room and g.room.workers for g in groups}
+
+
+def test_workers_without_a_pod_are_told_of() -> None:
+    (group,) = ko.look(ko.cluster(), CPUS, quota(cpu=("2", "500m")), ko.deployment("w2")).groups
+
+    assert group.room is not None
+    assert group.room.message.endswith("one takes 0.5, 1 still without a pod)")
+
+
+def test_clusters_are_visited_when_a_quota_changes_and_not_when_it_is_used() -> None:
+    world = ko.world_of(ko.policy("a", for_="a"), ko.policy("b", for_="b"))
+    told: list[str] = []
+    world.listen(lambda key: told.append(key.name))
+
+    def take(event: str, **quota: Any) -> list[str]:
+        told.clear()
+        ko.take(world, event, ko.quota(**quota))
+        return sorted(told)
+
+    assert ["a", "b"] == take("ADDED", hard={"pods": 3})
+    assert [] == take("MODIFIED", hard={"pods": 3}, used={"pods": 2})
+    assert ["a", "b"] == take("MODIFIED", hard={"pods": 4}, used={"pods": 2})
+    assert ["a", "b"] == take("DELETED", hard={"pods": 4})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        {},
+        {"containers": [{"resources": {"requests": {"cpu": "lots"}}}]},
+        {"containers": "x"},
+        {"containers": [{"resources": []}]},
+    ],
+)
+def test_a_pod_of_no_known_shape_costs_nothing(spec: Any) -> None:
+    assert () == shape_of(spec).costs
+
+
+amounts = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(0, 8), max_size=2)
+containers = st.builds(
+    lambda limits, requests: {"resources": {"limits": limits, "requests": requests}},
+    amounts,
+    amounts,
+)
+
+
+@given(st.lists(containers, max_size=3), st.lists(containers, max_size=2), st.integers(0, 40))
+def test_as_many_workers_as_there_is_room_for_fit_and_no_more(
+    main: list[Any], first: list[Any], hard: int
+) -> None:
+    spec = {"containers": main, "initContainers": first}
+    each = dict(pod_costs(spec)).get("requests.cpu", 0)
+    quota = QuotaObject(
+        parse_quota(ko.quota()).meta, hard=(("cpu", hard * 1000),), used=(("cpu", 1000),)
+    )
+    found = room([quota], shape_of(spec))
+
+    assert (found is None) == (each == 0)
+    if found is not None:
+        free = max(hard * 1000 - 1000, 0)
+        assert found.workers * each <= free < (found.workers + 1) * each
+
+
+def test_a_quota_that_goes_leaves_no_bound() -> None:
+    quota = ko.quota(hard={"pods": 1})
+    world = ko.world_of(ko.cluster(), ko.worker_group(resources=CPU), quota)
+    ko.take(world, "DELETED", quota)
+    seen = view(world, ko.KEY, now=ko.CREATED_AT)
+
+    assert [None] == [g.room for g in seen.groups]

@@ -1,0 +1,110 @@
+"""A status as JSON: what is written of it, and what the next operator and the CLI make of that."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from dask_adaptive.kube.api import AlreadyExists, ApiUnreachable, Conflict, Forbidden, error_of
+from dask_adaptive.kube.status_json import leaving_of, recycles_of, status_json
+from dask_adaptive.loop.status import READY, Condition, HeldBy, Status, WorkerRow
+from dask_adaptive.loop.summary import aged
+from dask_adaptive.model.plan import Decision
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Replacing
+from support import kube_objects as ko
+
+HELD = HeldBy("client", "nb-1", "debugging", ("a", "b"), 2, until=5_000.0, left_s=3600.0)
+STATUS = Status(
+    replicas=2,
+    desired=1,
+    pinned=1,
+    idle=2,
+    reason=Reason.NO_CANDIDATES,
+    message="1 worker too many, all held",
+    pins=(("manual", 1),),
+    blockers=((Reason.PINNED, 1),),
+    workers=(WorkerRow("w1", "Active", Reason.PINNED, "held 3h59m by kubectl", pod="w1-x"),),
+    conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
+    held_by=(HELD,),
+)
+T0, T1, T2 = "2026-01-31T18:00:00Z", "2026-01-31T18:00:20Z", "2026-01-31T18:10:00Z"
+
+
+def rendered(status: Status = STATUS, before: Any = None, now: str = T0) -> Any:
+    return status_json(status, generation=3, before=before or {}, now=now)
+
+
+FIRST = rendered()
+
+
+def test_an_unchanged_world_gives_equal_json() -> None:
+    assert FIRST == rendered(before=FIRST, now=T1)
+
+
+def test_the_time_of_a_condition_moves_with_its_status_only() -> None:
+    def written(status: bool | None, message: str) -> tuple[str, str]:
+        said = Status(conditions=(Condition(READY, status, Reason.RECONCILED, message),))
+        (row,) = rendered(said, FIRST, T1)["conditions"]
+        return row["status"], row["lastTransitionTime"]
+
+    assert ("True", T0) == written(True, "otherwise")
+    assert ("Unknown", T1) == written(None, "?")
+
+
+def held(row: HeldBy, now: str = T0, before: Any = None) -> Any:
+    return rendered(Status(held_by=(row,)), before, now)["heldBy"]
+
+
+def test_a_pin_and_its_end() -> None:
+    """An end that has not really moved is not written anew."""
+    pin = {
+        "source": "client", "owner": "nb-1", "reason": "debugging", "workers": ["a", "b"],
+        "count": 2, "until": "2026-01-31T19:00:00Z",
+    }  # fmt: skip
+    (old,) = aged((HELD,), by_s=600.0)  # a pass that fails reports what was seen last
+
+    assert [pin] == held(HELD)
+    assert [pin] == held(dataclasses.replace(HELD, left_s=3595.0), T1, FIRST), "another clock"
+    assert [pin] == held(old, T2, FIRST) == held(old, T2)
+    later = held(dataclasses.replace(HELD, left_s=7200.0), T1, FIRST)
+    assert [{**pin, "until": "2026-01-31T20:00:20Z"}] == later
+    assert "until" not in held(dataclasses.replace(HELD, left_s=float("inf")))[0]
+
+
+def test_figures_of_an_earlier_decision_do_not_stay_in_the_object() -> None:
+    """A merge patch adds to objects."""
+    old = Decision(1.7e9, "g", 1, 2, 2, Reason.LOAD_INCREASED, "", inputs={"queued": 4.0, "old": 1})
+    new = dataclasses.replace(old, inputs={"queued": 5.0})
+    after = rendered(Status(last_decision=new), rendered(Status(last_decision=old)))
+
+    assert {"queued": 5.0, "old": None} == after["lastDecision"]["inputs"]
+    assert "pause" not in after
+
+
+def test_what_a_fresh_operator_knows_of_recycles_and_of_those_that_leave() -> None:
+    row = Replacing("w1", Reason.TASK_QUOTA, "20 of 20 tasks run", "Surging")
+    recent = (ko.CREATED_AT, ko.CREATED_AT + 7200)
+    states = {"a": "Draining", "b": "Active", "c": "Going", "d": "Drained"}
+    workers = tuple(WorkerRow(name, state, Reason.RETIRING, "") for name, state in states.items())
+    written = rendered(
+        Status(workers=workers, replacing=(row,), recycled=((Reason.TASK_QUOTA, 3),), recent=recent)
+    )
+
+    said = {"worker": "w1", "reason": "TaskQuota", "state": "Surging", "message": row.message}
+    assert [said] == written["replacing"]
+    assert ["a", "c", "d"] == leaving_of(written)
+    assert ({Reason.TASK_QUOTA: 3}, recent) == recycles_of(written)
+    assert {Reason.TASK_QUOTA: 3} == recycles_of({"recycled": {"TaskQuota": 3, "Later": 1}})[0]
+    assert ({}, ()) == recycles_of({}) == recycles_of({"recycled": None, "recentRecycles": ["?"]})
+
+
+def test_errors_say_who_can_fix_them() -> None:
+    body = '{"message": "pods is forbidden", "reason": "Forbidden"}'
+
+    assert isinstance(error_of(403, body, "GET /x"), Forbidden)
+    assert "pods is forbidden" == str(error_of(403, body, "GET /x"))
+    assert isinstance(error_of(409, '{"reason": "AlreadyExists"}', ""), AlreadyExists)
+    assert isinstance(error_of(409, '{"reason": "Conflict"}', ""), Conflict)
+    assert isinstance(error_of(503, "down", "GET /x"), ApiUnreachable)
+    assert isinstance(error_of(500, "[]", "GET /x"), ApiUnreachable)

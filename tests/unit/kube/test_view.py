@@ -1,0 +1,323 @@
+"""A cluster as the loop sees it, out of what the API server sent."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from dask_adaptive.kube.objects import HANDLED, handled_replicas
+from dask_adaptive.kube.view import scheduler_address, view
+from dask_adaptive.kube.worker_pods import deployment_waiting, pod_waiting
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import ObservedGroup, PlatformView, PlatformWorker
+from dask_adaptive.model.recycle import QuotaNotes
+from support import kube_objects as ko
+
+
+def test_a_cluster_that_is_not_there_or_is_being_deleted_is_not_found() -> None:
+    assert PlatformView(found=False) == ko.look(ko.policy(), ko.group(), ko.deployment())
+    assert not ko.look(ko.cluster(deletionTimestamp=ko.CREATED)).found
+
+
+def test_groups_and_workers_with_their_pods() -> None:
+    seen = ko.look(ko.cluster(), ko.group(replicas=3), ko.deployment(), ko.pod())
+
+    (worker,) = seen.workers
+    assert (ObservedGroup("etl-default", 3),) == seen.groups
+    assert worker == PlatformWorker(
+        "w1", "uid-w1", "etl-default", 60.0, pod="w1-hash-x", addresses=("10.0.0.1",),
+        pod_uid="uid-w1-hash-x", pod_created_at=ko.CREATED_AT,
+    )  # fmt: skip
+
+
+def test_a_pod_that_stays_stands_for_its_worker() -> None:
+    going = ko.pod("w1-hash-old", metadata={"deletionTimestamp": ko.CREATED})
+    seen = ko.look(ko.cluster(), ko.deployment(), going, ko.pod("w1-hash-new"))
+
+    assert "w1-hash-new" == seen.workers[0].pod
+
+
+def test_a_worker_without_a_pod_says_so() -> None:
+    quota = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+    seen = ko.look(
+        ko.cluster(),
+        ko.deployment("w1"),
+        ko.deployment("w2", status={"conditions": [{**quota, "message": "exceeded quota: q"}]}),
+    )
+
+    assert ["its pod is not created yet", "FailedCreate: exceeded quota: q"] == [
+        w.waiting for w in seen.workers
+    ]
+
+
+def unplaced(reason: str = "Unschedulable", at: str = ko.CREATED, **more: str) -> dict[str, Any]:
+    """The status of a pod that has no node."""
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": reason, **more}
+    return {"phase": "Pending", "conditions": [{**scheduled, "lastTransitionTime": at}]}
+
+
+@pytest.mark.parametrize(
+    ("pod", "seconds"),
+    [
+        pytest.param(ko.pod(status=unplaced()), 60.0, id="no-node"),
+        pytest.param(ko.pod(status=unplaced("SchedulingGated")), 0.0, id="not-looked-for-yet"),
+        pytest.param(ko.pod(status=unplaced(at="2026-02-01T00:05:00Z")), 0.0, id="clocks-differ"),
+        pytest.param(ko.pod(), 0.0, id="runs"),
+        pytest.param(
+            ko.pod(status=unplaced(), metadata={"deletionTimestamp": ko.CREATED}), 0.0, id="going"
+        ),
+    ],
+)
+def test_how_long_a_worker_has_found_no_node(pod: dict[str, Any], seconds: float) -> None:
+    (worker,) = ko.look(ko.cluster(), ko.deployment(), pod).workers
+
+    assert seconds == worker.unschedulable_s
+
+
+def test_a_worker_whose_pod_is_there_is_not_refused_any_more() -> None:
+    failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+    said = {**failed, "message": 'admission webhook "w" denied the request: no'}
+    refused = ko.deployment(status={"conditions": [said]})
+
+    (without,) = ko.look(ko.cluster(), refused).workers
+    assert 'FailedCreate: admission webhook "w" denied the request: no' == without.refused
+    (made,) = ko.look(ko.cluster(), refused, ko.pod()).workers
+    assert "" == made.refused
+
+
+@pytest.mark.parametrize(
+    ("bodies", "words"),
+    [
+        pytest.param([ko.policy("a")], [], id="one-policy"),
+        pytest.param([ko.policy("a"), ko.policy("b")], ["a, b"], id="two-policies"),
+        pytest.param([ko.policy("a"), ko.policy("b", "other")], [], id="for-another-cluster"),
+        pytest.param(
+            [ko.policy("a"), ko.policy("b", deletionTimestamp=ko.CREATED)], [], id="going-away"
+        ),
+        pytest.param([ko.policy(), ko.autoscaler("x")], ["DaskAutoscaler x"], id="autoscaler"),
+    ],
+)
+def test_conflict(bodies: list[dict[str, Any]], words: list[str]) -> None:
+    conflict = ko.look(ko.cluster(), *bodies).conflict
+
+    assert bool(words) == bool(conflict)
+    assert all(word in conflict for word in words)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "address"),
+    [
+        ([ko.service()], "tcp://10.96.0.9:8786"),
+        ([ko.service("fd00::1")], "tcp://[fd00::1]:8786"),
+        ([ko.service("None")], "tcp://etl-scheduler.ns.svc:8786"),
+        ([], "tcp://etl-scheduler.ns.svc:8786"),
+    ],
+)
+def test_scheduler_address(bodies: list[dict[str, Any]], address: str) -> None:
+    assert address == scheduler_address(ko.world_of(*bodies), ko.KEY)
+
+
+def waiting_container(reason: str, **more: Any) -> dict[str, Any]:
+    waiting = {"waiting": {"reason": reason, **more.pop("waiting", {})}}
+    return {"phase": "Pending", "containerStatuses": [{"state": waiting, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param({"phase": "Running"}, "", id="runs"),
+        pytest.param({}, "Pending", id="new"),
+        pytest.param(
+            unplaced(message="0/1 nodes are available"),
+            "Unschedulable: 0/1 nodes are available",
+            id="no-room",
+        ),
+        pytest.param(
+            waiting_container("ImagePullBackOff", waiting={"message": "Back-off pulling x"}),
+            "ImagePullBackOff: Back-off pulling x",
+            id="bad-image",
+        ),
+        pytest.param(waiting_container("ContainerCreating"), "ContainerCreating", id="creating"),
+        pytest.param(
+            {
+                **waiting_container(
+                    "CrashLoopBackOff",
+                    lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+                ),
+                "phase": "Running",
+            },
+            "CrashLoopBackOff: OOMKilled, exit code 137",
+            id="crashes",
+        ),
+        pytest.param(
+            {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
+            "Evicted: low on memory",
+            id="evicted",
+        ),
+        pytest.param(
+            {"phase": "Running", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]},
+            "Error: exit code 1",
+            id="ended",
+        ),
+    ],
+)
+def test_what_a_pod_waits_for(status: dict[str, Any], expected: str) -> None:
+    assert expected == pod_waiting({"status": status})
+
+
+def test_a_deployment_scaled_to_nothing_says_so() -> None:
+    assert deployment_waiting({"spec": {"replicas": 0}}).startswith("ScaledToZero")
+
+
+def test_listeners_hear_only_of_what_matters() -> None:
+    world = ko.world_of(ko.cluster(), ko.policy())
+    heard: list[ClusterKey] = []
+    world.listen(heard.append)
+
+    ko.take(world, "MODIFIED", ko.cluster(resourceVersion="2"))
+    assert [] == heard
+    ko.take(world, "ADDED", ko.group())
+    ko.take(world, "MODIFIED", ko.group(replicas=2, resourceVersion="2"))
+    ko.take(world, "DELETED", ko.group())
+    ko.take(world, "MODIFIED", ko.policy(**ko.noted(paused="true"), resourceVersion="2"))
+    assert [ko.KEY] * 4 == heard
+
+
+@pytest.mark.parametrize(
+    ("event", "late", "replicas"),
+    [
+        ("MODIFIED", ko.group(replicas=1, resourceVersion="6"), 5),
+        ("DELETED", ko.group(uid="of-an-older-namesake"), 5),
+    ],
+)
+def test_what_comes_late_changes_nothing(event: str, late: dict[str, Any], replicas: int) -> None:
+    world = ko.world_of(ko.cluster(), ko.group(replicas=5, resourceVersion="7"))
+    ko.take(world, event, late)
+
+    (seen,) = view(world, ko.KEY, now=0).groups
+    assert replicas == seen.replicas
+
+
+# --- what is read so that workers can be replaced ----------------------------------------------
+
+HOUR = 3600.0
+NOW = ko.CREATED_AT + 2 * HOUR
+
+
+def worker(*bodies: dict[str, Any]) -> PlatformWorker:
+    (only,) = ko.look(ko.cluster(), ko.group(), *bodies, now=NOW).workers
+    return only
+
+
+def annotated(**names: str) -> dict[str, Any]:
+    return ko.noted(at="2026-02-01T01:00:00Z", **names)
+
+
+def started(**spec: Any) -> dict[str, Any]:
+    """A pod that was taken on by its node half an hour after it was made."""
+    status = {"phase": "Running", "startTime": "2026-02-01T00:30:00Z", "podIP": "10.0.0.1"}
+    return ko.pod(spec=spec, status=status)
+
+
+def test_a_pods_life_begins_when_its_node_takes_it_on() -> None:
+    found = [worker(ko.deployment(), *pods) for pods in ([started()], [ko.pod()], [])]
+
+    assert [
+        ("uid-w1-hash-x", ko.CREATED_AT + HOUR / 2), ("uid-w1-hash-x", ko.CREATED_AT), ("", 0.0),
+    ] == [(w.pod_uid, w.pod_created_at) for w in found]  # fmt: skip
+    assert NOW == ko.look(ko.cluster(), now=NOW).at
+
+
+@pytest.mark.parametrize(
+    ("pod", "ends_in_s"),
+    [
+        pytest.param(ko.pod(), math.inf, id="no-end"),
+        pytest.param(started(activeDeadlineSeconds=7200), HOUR / 2, id="its-deadline"),
+        pytest.param(started(activeDeadlineSeconds=60), 0.0, id="overdue"),
+        pytest.param(ko.pod(spec={"activeDeadlineSeconds": 60}), math.inf, id="not-started-yet"),
+        pytest.param(
+            ko.pod(metadata=annotated(expires_at="2026-02-01T03:00:00Z")), HOUR, id="an-annotation"
+        ),
+    ],
+)
+def test_when_a_worker_ends(pod: dict[str, Any], ends_in_s: float) -> None:
+    assert ends_in_s == worker(ko.deployment(), pod).ends_in_s
+
+
+@pytest.mark.parametrize("kind", ["pod", "deployment", "group", "template", "cluster"])
+def test_quotas_and_wishes_from_near_and_far(kind: str) -> None:
+    notes = annotated(recycle="now", recycle_tasks="7")
+    group = ko.group()
+    if kind == "template":  # nobody notes when that was set
+        group["spec"]["worker"]["metadata"] = annotated(
+            recycle="2026-02-01T01:00:00Z", recycle_tasks="7"
+        )
+    bodies = {
+        "cluster": ko.cluster(**(notes if kind == "cluster" else {})),
+        "group": ko.group(**notes) if kind == "group" else group,
+        "deployment": ko.deployment(metadata=notes if kind == "deployment" else {}),
+        "pod": ko.pod(metadata=notes if kind == "pod" else {}),
+    }
+    (found,) = ko.look(*bodies.values(), now=NOW).workers
+
+    assert QuotaNotes(tasks=7) == found.quota_notes
+    assert "dask-adaptive.dev/recycle" in found.recycle_asked
+
+
+def test_a_wish_counts_from_when_the_caller_says_that_it_was_set() -> None:
+    world = ko.world_of(ko.cluster(**annotated(recycle="now")), ko.deployment(), ko.pod())
+
+    def asked(since: float) -> str:
+        seen = view(world, ko.KEY, now=NOW, since=lambda note: since)
+        return seen.workers[0].recycle_asked
+
+    assert asked(ko.CREATED_AT + 1)
+    assert not asked(ko.CREATED_AT - 1)
+
+
+def specs(image: str, *, changed_at: str = "2026-02-01T01:00:00Z") -> list[dict[str, Any]]:
+    """A group whose image was changed an hour after it and its worker had been made."""
+    group, deployment = ko.group(), ko.deployment()
+    group["spec"]["worker"]["spec"] = {"containers": [{"name": "worker", "image": image}]}
+    fields = {"f:spec": {"f:worker": {"f:spec": {}}}}
+    group["metadata"]["managedFields"] = [{"time": changed_at, "fieldsV1": fields}]
+    old = {"containers": [{"name": "worker", "image": "dask:1"}]}
+    deployment["spec"] = {"template": {"spec": old}}
+    return [ko.cluster(), group, deployment]
+
+
+CLUSTER, CHANGED, MADE = specs("dask:2")
+
+
+@pytest.mark.parametrize(
+    ("bodies", "drift"),
+    [
+        ([CLUSTER, CHANGED, MADE], "container worker: image is dask:1, its group says dask:2"),
+        (specs("dask:1"), ""),
+        (specs("dask:2", changed_at=ko.CREATED), ""),
+        ([CLUSTER, MADE], ""),
+    ],
+)
+def test_drift_is_between_a_worker_and_its_group(bodies: list[dict[str, Any]], drift: str) -> None:
+    assert [drift] == [w.drift for w in ko.look(*bodies, now=NOW).workers]
+
+
+@pytest.mark.parametrize(
+    ("noted", "replicas"),
+    [
+        (None, None),
+        (json.dumps({"spec": {"worker": {"replicas": 4}}}) + "\n", 4),
+        (json.dumps({"spec": {"worker": {}}}), None),
+        (json.dumps({"spec": {"worker": {"replicas": True}}}), None),
+        (json.dumps([1]), None),
+        ("{", None),
+    ],
+)
+def test_what_upstream_has_acted_on_last(noted: str | None, replicas: int | None) -> None:
+    metadata = {"annotations": {HANDLED: noted} if noted else {}}
+
+    assert replicas == handled_replicas(metadata)
+    assert replicas == ko.look(ko.cluster(), ko.group(**metadata)).groups[0].handled

@@ -1,0 +1,281 @@
+"""Which Dask worker belongs to which Deployment."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dask_adaptive.loop.join import join
+from dask_adaptive.model.observed import (
+    Closing,
+    Cordon,
+    Leaving,
+    Lifecycle,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedScheduler,
+    ObservedWorker,
+    Pin,
+    PlatformView,
+    PlatformWorker,
+    Retiring,
+    SchedulerWorker,
+    Serving,
+    TerminatingPod,
+)
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import UNUSED, Quota, QuotaNotes, Use
+from support.worlds import GROUP, KEY, SHUFFLE
+
+
+def process(name: str, **changes: Any) -> SchedulerWorker:
+    settings = {
+        "address": f"tcp://10.0.0.9:{len(name)}", "status": "running", "nthreads": 1,
+        "processing": 0, "idle_s": 10.0, "sole_bytes": 0, "closable": True, **changes,
+    }  # fmt: skip
+    return SchedulerWorker(name, **settings)
+
+
+def joined(
+    *processes: SchedulerWorker, terminating: tuple[TerminatingPod, ...] = (), **deployment: Any
+) -> ObservedCluster:
+    worker = PlatformWorker("w", "uid", GROUP, 5.0, **deployment)
+    view = PlatformView(
+        groups=(ObservedGroup(GROUP, 1),), workers=(worker,), terminating=terminating
+    )
+    return join(KEY, view, ObservedScheduler(workers=processes))
+
+
+def only(cluster: ObservedCluster) -> ObservedWorker:
+    return cluster.groups[0].workers[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "addresses", "names", "strangers"),
+    [
+        pytest.param("w", (), ("w",), (), id="by-name"),
+        pytest.param("w-0", (), ("w-0",), (), id="one-of-several-processes"),
+        pytest.param("tcp://10.0.0.7:1", ("10.0.0.7",), ("tcp://10.0.0.7:1",), (), id="by-address"),
+        pytest.param(
+            "tcp://10.0.0.8:1", ("10.0.0.7",), (), ("tcp://10.0.0.8:1",), id="another-pod"
+        ),
+        pytest.param("x", (), (), ("x",), id="a-stranger"),
+        pytest.param("w-x", (), (), ("w-x",), id="not-a-process-number"),
+    ],
+)
+def test_a_dask_worker_finds_its_deployment(
+    name: str, addresses: tuple[str, ...], names: tuple[str, ...], strangers: tuple[str, ...]
+) -> None:
+    address = name if name.startswith("tcp") else "tcp://10.9.9.9:1"
+    cluster = joined(process(name, address=address), addresses=addresses)
+
+    assert names == only(cluster).dask_names
+    assert strangers == cluster.strangers
+
+
+def test_processes_of_one_deployment_are_one_worker() -> None:
+    other = Pin("manual", "operator", "", 5.0)
+    longer = Pin("manual", "operator", "", 50.0)
+    worker = only(
+        joined(
+            process("w-0", processing=2, idle_s=0.0, sole_bytes=3, pins=(SHUFFLE, other)),
+            process("w-1", processing=1, idle_s=7.0, sole_bytes=4, closable=False, pins=(longer,)),
+        )
+    )
+
+    assert (3, 0.0, 7, False) == (
+        worker.processing, worker.idle_s, worker.sole_bytes, worker.closable,
+    )  # fmt: skip
+    assert {SHUFFLE, longer} == set(worker.pins)
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ((Leaving.NO, Leaving.NO), Serving()),
+        ((Leaving.DRAINED, Leaving.DRAINED), Retiring(is_drained=True)),
+        ((Leaving.DRAINED, Leaving.DRAINING), Retiring()),
+        ((Leaving.DRAINED, Leaving.NO), Retiring()),
+    ],
+)
+def test_processes_leave_together(states: tuple[Leaving, Leaving], expected: Lifecycle) -> None:
+    worker = only(joined(*(process(f"w-{i}", leaving=s) for i, s in enumerate(states))))
+
+    assert expected == worker.lifecycle
+
+
+def test_a_deployment_without_a_dask_worker_is_not_connected() -> None:
+    worker = only(joined(waiting="Unschedulable: no room"))
+
+    assert not worker.is_connected
+    assert not worker.closable
+    assert "Unschedulable: no room" == worker.waiting
+
+
+STOPPED = Cordon(Quota.TASKS, "7 runs")
+OLD, NEW = "tcp://10.0.0.1:40001", "tcp://10.0.0.2:40001"
+POD = TerminatingPod("w", "w-old", ("10.0.0.1",), 100.0)
+LEAVES = {"terminating": "1 task", "terminates_in_s": 98.0}
+
+
+def old(name: str = "w", port: int = 1, **changes: Any) -> SchedulerWorker:
+    """In the pod that ends."""
+    return process(name, address=f"tcp://10.0.0.1:{port}", processing=1, **changes)
+
+
+ADDRESS, UNTOLD = "tcp://10.0.0.1:1", "the scheduler has not been informed yet"
+
+
+@pytest.mark.parametrize(
+    ("processes", "deployment", "names", "said", "known_left_s"),
+    [
+        pytest.param(
+            [old(**LEAVES)], {}, (), ("1 task", "its pod is ending: 1 task"), {}, id="no-worker"
+        ),
+        pytest.param(
+            [old(**LEAVES)], {"waiting": "Unschedulable: no room"}, (),
+            ("1 task", "Unschedulable: no room"), {}, id="what-its-pod-waits-for-is-said-first",
+        ),
+        pytest.param([old("w (leaving)", **LEAVES)], {}, (), ("", ""), {}, id="renamed"),
+        pytest.param(
+            [old(**LEAVES), process("w", address=NEW)], {"terminating": (POD,)}, ("w",), ("", ""),
+            {(ADDRESS,): 98.0}, id="its-replacement-is-the-worker",
+        ),
+        pytest.param(
+            [old(ADDRESS, **LEAVES)], {"terminating": (POD,)}, (),
+            ("1 task", "its pod is ending: 1 task"), {(ADDRESS,): 98.0}, id="named-by-its-address",
+        ),
+        pytest.param(
+            [old()], {"terminating": (POD,)}, (), (UNTOLD, f"its pod is ending: {UNTOLD}"),
+            {(ADDRESS,): math.inf}, id="before-the-scheduler-knows",
+        ),
+        pytest.param(
+            [old("w-0", **LEAVES), old("w-1", 2), old("tcp://10.0.0.1:3", 3, **LEAVES)],
+            {"terminating": (POD,)}, (),
+            (f"1 task; {UNTOLD}", f"its pod is ending: 1 task; {UNTOLD}"),
+            {(ADDRESS, "tcp://10.0.0.1:2", "tcp://10.0.0.1:3"): math.inf},
+            id="all-in-the-pod-and-the-one-with-most-time-counts",
+        ),
+    ],
+)  # fmt: skip
+def test_a_process_that_departs_is_neither_a_worker_nor_a_stranger(
+    processes: list[SchedulerWorker], deployment: dict[str, Any], names: tuple[str, ...],
+    said: tuple[str, str], known_left_s: dict[tuple[str, ...], float],
+) -> None:  # fmt: skip
+    cluster = joined(*processes, **deployment)
+    worker = only(cluster)
+
+    assert (names, 0, ()) == (worker.dask_names, worker.processing, cluster.strangers)
+    assert said == (worker.terminating, worker.waiting)
+    assert known_left_s == {t.dask_names: t.known_left_s for t in cluster.terminating}
+    assert all(w.terminating for w in cluster.scheduler.workers if w.address != NEW)
+
+
+@pytest.mark.parametrize(
+    ("processes", "deployment", "expected"),
+    [
+        pytest.param([process("w", address=OLD)], {"pod": "w-old"}, (OLD,), id="no-other-pod"),
+        pytest.param(
+            [process("w", address=OLD)], {"pod": "w-new", "waiting": "Pending"}, (OLD,),
+            id="the-replacement-does-not-run-yet",
+        ),
+        pytest.param([process("w", address=OLD)], {"pod": "w-new"}, (), id="it-may-be-the-new-one"),
+        pytest.param(
+            [process("w", address=OLD, **LEAVES), process("w", address="tcp://10.0.0.1:40002")],
+            {"pod": "w-new"}, (OLD,), id="both",
+        ),
+        pytest.param([process("x", address=OLD)], {"pod": "w-old"}, (), id="another-pod-there"),
+    ],
+)  # fmt: skip
+def test_pods_that_share_an_address_are_told_apart_by_name(
+    processes: list[SchedulerWorker], deployment: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    shared = TerminatingPod("w", "w-old", (), 100.0)
+
+    (seen,) = joined(*processes, terminating=(shared,), **deployment).terminating
+
+    assert expected == seen.dask_names
+
+
+def test_the_next_pod_of_a_worker_is_on_another_node() -> None:
+    cluster = joined(old(), terminating=(POD,), pod="w-old", node_terminating="node n1: cordoned")
+
+    assert "" == only(cluster).node_terminating
+
+
+def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
+    one = Use(runs=7, failures=1, process=0.2, unmanaged=0.1, unmanaged_bytes=10, gpu=0.5)
+    other = Use(runs=2, failures=3, match="CUDA", process=0.9, mean_s=0.5)
+    worker = only(
+        joined(
+            process("w-0", use=one, cordon=STOPPED, lifetime_left_s=90.0),
+            process("w-1", use=other, too_short=True),
+            ends_in_s=300.0,
+        )
+    )
+
+    assert Use(7, 3, "CUDA", 0.9, 0.1, 10, 0.5, 0.5) == worker.use
+    assert (STOPPED, True, 90.0) == (worker.cordon, worker.too_short, worker.ends_in_s)
+    assert one is only(joined(process("w", use=one))).use
+    assert UNUSED is only(joined(process("w"))).use
+    assert UNUSED is only(joined()).use
+
+
+@pytest.mark.parametrize(
+    ("created_at", "expected"),
+    [
+        pytest.param(940.0, 60.0, id="by-its-pod"),
+        pytest.param(1_000.5, 0.0, id="another-clock-is-ahead"),
+        pytest.param(0.0, 5.0, id="unknown-as-old-as-its-deployment"),
+    ],
+)
+def test_the_age_of_a_pod(created_at: float, expected: float) -> None:
+    worker = PlatformWorker("w", "uid", GROUP, 5.0, pod_created_at=created_at)
+    view = PlatformView(groups=(ObservedGroup(GROUP, 1, handled=3),), workers=(worker,), at=1_000.0)
+    cluster = join(KEY, view, ObservedScheduler())
+
+    assert expected == only(cluster).pod_age_s
+    assert (1_000.0, 3) == (cluster.at, cluster.groups[0].handled)
+
+
+def test_what_the_platform_knows_of_quotas_is_carried_over() -> None:
+    notes = QuotaNotes(tasks=5)
+    worker = only(
+        joined(
+            process("w", leaving=Leaving.DRAINING, leaving_reason=Reason.TASK_QUOTA),
+            pod_uid="p", quota_notes=notes, recycle_asked="annotated", drift="image", gpus=2,
+        )
+    )  # fmt: skip
+
+    assert ("p", notes, "annotated", "image", 2, Reason.TASK_QUOTA) == (
+        worker.pod_uid, worker.quota_notes, worker.recycle_asked, worker.drift, worker.gpus,
+        worker.retires_for,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "cordon", "expected"),
+    [
+        ("running", None, Serving()),
+        ("paused", None, Serving()),
+        ("closing_gracefully", STOPPED, Serving()),
+        ("closing_gracefully", None, Closing()),
+    ],
+)
+def test_a_worker_that_the_agent_has_stopped_is_in_service(
+    status: str, cordon: Cordon | None, expected: Lifecycle
+) -> None:
+    assert expected == only(joined(process("w", status=status, cordon=cordon))).lifecycle
+
+
+@pytest.mark.parametrize("names", [("w",), ("w-0", "w-1")])
+def test_a_worker_that_ends_too_soon_is_in_service_and_takes_no_tasks(
+    names: tuple[str, ...],
+) -> None:
+    """Else nobody would replace it: it has the status of one that is being closed by somebody."""
+    short: dict[str, Any] = {"status": "closing_gracefully", "too_short": True}
+    seen = only(joined(*(process(name, **short) for name in names)))
+
+    assert (Serving(), False) == (seen.lifecycle, seen.takes_tasks)

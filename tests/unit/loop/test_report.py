@@ -1,0 +1,464 @@
+"""What people are told, and when they are told nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dask_adaptive.loop.conditions import conditions_of
+from dask_adaptive.loop.marks import AT_ONCE, Marked, marks, wanted_mark
+from dask_adaptive.loop.ports import EventType, PlatformError, Retired
+from dask_adaptive.loop.status import Status
+from dask_adaptive.loop.summary import pins_of, status_of
+from dask_adaptive.model.observed import (
+    Leaving,
+    ManualPin,
+    Mark,
+    Note,
+    ObservedCluster,
+    ObservedScheduler,
+    ObservedWorker,
+    Pin,
+    SchedulerWorker,
+    TerminatingPod,
+)
+from dask_adaptive.model.plan import Action, Blocker, Delete, Outcome, Plan, Restart, Retire
+from dask_adaptive.model.policy import Disruption, Mode, Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import QuotaNotes, Replacing
+from dask_adaptive.planner.plan import plan
+from support.fake_cluster import W1, W2, FakeCluster, completed
+from support.worlds import KEY, NOW, PAST, POLICY, SHUFFLE, busy, cluster, pending, worker
+
+
+def status(world: ObservedCluster, *outcomes: Outcome, policy: Policy = POLICY) -> Status:
+    return status_of(world, policy, plan(world, policy, PAST, now=NOW), outcomes, now=NOW)
+
+
+def test_workers_are_counted_by_what_they_do() -> None:
+    world = cluster(
+        [worker("a"), busy("b"), pending("c"), worker("d", pins=(SHUFFLE,)),
+         worker("e", leaving=Leaving.DRAINING, in_service=False)], target=3,
+    )  # fmt: skip
+    s = status(world)
+
+    assert (4, 1, 2, 1, 1, 1) == (s.connected, s.pending, s.idle, s.busy, s.pinned, s.retiring)
+    assert (("shuffle", 1),) == s.pins
+
+
+SENTENCE = "21 of 20 runs"
+DUE = Replacing("a", Reason.TASK_QUOTA, SENTENCE, "Due")
+DRAINS = {"leaving": Leaving.DRAINING, "leaving_message": "1 task"}
+GOING = {"node_terminating": "node n1: cordoned"}
+RETIRE = Retire("a", ("a",), Reason.UNDERUTILIZED, "idle")
+SPENT = Retire("a", ("a",), Reason.TASK_QUOTA, SENTENCE, busy_ok=True)
+
+
+def planned(*replacing: Replacing, **more: Any) -> Plan:
+    return Plan(Reason.RECYCLING, "", 1, 1, replacing=replacing, **more)
+
+
+def blocked(reason: Reason, message: str) -> Plan:
+    return planned(DUE, blockers=(Blocker("a", reason, message),))
+
+
+def done(action: Action) -> Outcome:
+    return Outcome(action, True, action.reason, "")
+
+
+@pytest.mark.parametrize(
+    ("seen", "decided", "outcomes", "expected"),
+    [
+        pytest.param(busy("a"), planned(), [], None, id="nothing-to-say"),
+        pytest.param(worker("a", idle_s=1.0), planned(), [], None, id="nothing-of-an-idle-one"),
+        pytest.param(
+            worker("a", pins=(SHUFFLE,)), planned(), [],
+            ("Active", Reason.PINNED, "pinned by shuffle 5f3a"), id="pinned",
+        ),
+        pytest.param(
+            pending("a", waiting="ImagePullBackOff: no such image"), planned(), [],
+            ("Pending", Reason.NEVER_CONNECTED, "ImagePullBackOff: no such image"), id="pending",
+        ),
+        pytest.param(
+            worker("a", manual_pin=ManualPin(5.0, "", "cannot be read")), planned(), [],
+            ("Active", Reason.INVALID_PIN, "cannot be read"), id="its-pin-cannot-be-read",
+        ),
+        pytest.param(
+            busy("a", quota_notes=QuotaNotes(problem="recycle-tasks says x")), planned(), [],
+            ("Active", Reason.INVALID_QUOTA, "recycle-tasks says x"), id="nor-its-quota",
+        ),
+        # An operator that dies before its next pass must leave word of whom it was taking away.
+        pytest.param(
+            worker("a"), planned(), [done(RETIRE)], ("Draining", Reason.RETIRING, "idle"),
+            id="told-at-once",
+        ),
+        pytest.param(
+            worker("a"), planned(), [done(Delete("a", "u", (), Reason.DRAINED, "drained"))],
+            ("Going", Reason.DRAINED, "drained"), id="deleted",
+        ),
+        pytest.param(
+            busy("a"), planned(DUE), [done(SPENT)], ("Draining", Reason.TASK_QUOTA, SENTENCE),
+            id="retired-at-its-quota",
+        ),
+        pytest.param(
+            busy("a"), planned(DUE),
+            [done(Restart("a", "p", "u", ("a",), Reason.TASK_QUOTA, SENTENCE))],
+            ("Going", Reason.TASK_QUOTA, SENTENCE), id="restarted-at-its-quota",
+        ),
+        pytest.param(
+            busy("a"), planned(DUE), [], ("Active", Reason.TASK_QUOTA, SENTENCE), id="due"
+        ),
+        pytest.param(
+            busy("a", stopped="is at its quota of 20 runs"), planned(), [],
+            ("Stopped", Reason.QUOTA_REACHED, "is at its quota of 20 runs"), id="stopped",
+        ),
+        pytest.param(
+            busy("a", stopped="at 20 runs"), planned(DUE), [],
+            ("Stopped", Reason.TASK_QUOTA, f"{SENTENCE}; at 20 runs"), id="stopped-and-due",
+        ),
+        pytest.param(
+            busy("a", stopped="x", **DRAINS), planned(dataclasses.replace(DUE, state="Draining")),
+            [], ("Draining", Reason.TASK_QUOTA, f"{SENTENCE}; 1 task"), id="draining",
+        ),
+        pytest.param(
+            busy("a", pins=(SHUFFLE,)), planned(DUE), [],
+            ("Active", Reason.PINNED, f"{SENTENCE}; pinned by shuffle 5f3a"), id="due-and-pinned",
+        ),
+        pytest.param(
+            busy("a"), blocked(Reason.OUTSIDE_WINDOW, "the next window opens at 02:00"), [],
+            ("Active", Reason.OUTSIDE_WINDOW, f"{SENTENCE}; the next window opens at 02:00"),
+            id="held",
+        ),
+        pytest.param(
+            busy("a", stopped="at 20 runs"),
+            blocked(Reason.BUDGET_EXHAUSTED, f"{SENTENCE}; waits for its turn"), [],
+            ("Stopped", Reason.BUDGET_EXHAUSTED, f"{SENTENCE}; waits for its turn"),
+            id="stopped-and-held",
+        ),
+        pytest.param(
+            busy("a", **GOING), planned(), [], ("Active", Reason.NODE_GOING, "node n1: cordoned"),
+            id="its-node-goes",
+        ),
+        pytest.param(
+            busy("a", pins=(SHUFFLE,), **GOING), None, [],
+            ("Active", Reason.PINNED, "node n1: cordoned; pinned by shuffle 5f3a"),
+            id="its-node-goes-though-pinned",
+        ),
+        pytest.param(
+            worker("a", **DRAINS, **GOING), planned(), [],
+            ("Draining", Reason.RETIRING, "node n1: cordoned: 1 task"), id="its-node-goes-too",
+        ),
+    ],
+)  # fmt: skip
+def test_the_row_of_a_worker(
+    seen: ObservedWorker, decided: Plan | None, outcomes: list[Outcome],
+    expected: tuple[str, Reason, str] | None,
+) -> None:  # fmt: skip
+    """Without `decided` by what is decided about it."""
+    world = cluster([seen])
+    decided = decided or plan(world, POLICY, PAST, now=NOW)
+    rows = status_of(world, POLICY, decided, outcomes, now=NOW).workers
+
+    assert [expected] * bool(expected) == [(r.state, r.reason, r.message) for r in rows]
+
+
+def test_who_else_has_a_row() -> None:
+    other = dataclasses.replace(cluster([]).groups[0], name="etl-gpu", workers=(busy("a"),))
+    deaf = dataclasses.replace(POLICY, disruption=Disruption(node_signals=False))
+
+    def rows(world: ObservedCluster, decided: Plan, policy: Policy = POLICY) -> int:
+        return len(status_of(world, policy, decided, [], now=NOW).workers)
+
+    assert (1, 0) == tuple(rows(cluster([], others=[other]), p) for p in (planned(DUE), planned()))
+    assert 0 == rows(cluster([busy("a", **GOING)]), planned(), deaf)
+
+
+def test_pending_workers_are_counted_by_what_they_wait_for() -> None:
+    world = cluster([pending("q", waiting="ImagePullBackOff: no such image")], target=1)
+
+    assert (("ImagePullBackOff", 1),) == status(world).pending_reasons
+
+
+def test_time_alone_changes_nothing_in_a_status() -> None:
+    def world(idle_s: float) -> ObservedCluster:
+        left = dataclasses.replace(SHUFFLE, left_s=1_000 - idle_s)
+        return cluster([worker("a", idle_s=idle_s, pins=(left,)), busy("b")], target=2)
+
+    assert status(world(100.0)) == status(world(105.0))
+
+
+@pytest.mark.parametrize(
+    ("world", "policy", "expected"),
+    [
+        pytest.param(cluster([busy("a")], target=1), POLICY, {"Ready": True}, id="well"),
+        pytest.param(
+            cluster([busy("a")], problem=Reason.SCHEDULER_UNREACHABLE, agent=""), POLICY,
+            {"Ready": False, "SchedulerConnected": False, "Injected": None, "AbleToScale": False},
+            id="scheduler-down",
+        ),
+        pytest.param(
+            cluster([busy("a")], target=1, agent="", degraded=Reason.INJECTION_REFUSED), POLICY,
+            {"Ready": True, "Injected": False}, id="no-agent",
+        ),
+        pytest.param(
+            cluster([busy("a")], target=99), POLICY, {"ScalingLimited": False}, id="still-rising"
+        ),
+        pytest.param(
+            cluster([busy(f"w{i}") for i in range(10)], target=99), POLICY,
+            {"ScalingLimited": True}, id="at-the-maximum",
+        ),
+        pytest.param(
+            cluster([busy("a")]), dataclasses.replace(POLICY, mode=Mode.PAUSED),
+            {"Paused": True, "Ready": True}, id="paused",
+        ),
+        pytest.param(
+            ObservedCluster(
+                KEY, found=False, scheduler=ObservedScheduler(Reason.CLUSTER_NOT_FOUND)
+            ),
+            POLICY, {"Ready": False, "SchedulerConnected": None}, id="no-cluster",
+        ),
+    ],
+)  # fmt: skip
+def test_conditions(world: ObservedCluster, policy: Policy, expected: dict[str, Any]) -> None:
+    decided = plan(world, policy, PAST, now=NOW)
+    found = {c.type: c.status for c in conditions_of(world, policy, decided, ())}
+
+    assert 7 == len(found)
+    assert expected == {kind: found[kind] for kind in expected}
+
+
+def test_an_unchanged_world_causes_no_report() -> None:
+    fake = FakeCluster(2, target=2)
+    fake.steps(20)
+
+    assert 1 == len(fake.statuses)
+    assert [] == fake.events
+
+
+def test_a_refusal_is_told_once_and_asked_again_later() -> None:
+    """The agent refuses what has become wrong since: a normal result, and the worker stays."""
+
+    class Reluctant(FakeCluster):
+        async def retire(self, names: Sequence[str], *_: Any, **__: Any) -> list[Retired]:
+            return [Retired(name, "active", Reason.BUSY, "has 1 task") for name in names]
+
+    fake = Reluctant(1, target=0)
+    fake.steps(40)
+
+    refused = [e for e in fake.events if e.reason is Reason.BUSY]
+    assert refused
+    assert {EventType.NORMAL} == {e.type for e in refused}
+    assert [W1] == list(fake.cluster.workers)
+    assert len(refused) <= 40 * 5 / 15
+
+
+CLIENT = Pin("client", "nb-1", "debugging", left_s=10.0, latest_s=3600.0, for_s=5.0)
+
+
+def test_notes_are_told_once_each_about_its_worker() -> None:
+    fake = FakeCluster(2, target=2)
+    fake.notes = [
+        Note(1, Reason.WORKER_LEFT, "left with nothing", (W2,)),
+        Note(2, Reason.SHUFFLE_PIN_EXPIRED, "shuffle 5f3a ran on", (W1, W2)),
+        Note(3, Reason.TASKS_GIVEN_BACK, "1 task given back", (f"{W1}-1",)),
+        Note(4, Reason.TASKS_GIVEN_BACK, "1 task given back", ("gone",)),
+        Note(5, Reason.TASK_TOO_LONG, "said", (W1,)),
+        Note(6, Reason.QUOTA_REACHED, "said", (W1,)),
+        Note(7, Reason.RELIEF_FAILED, "said"),
+        Note(8, Reason.SERIALIZATION_HEAVY, "etl.step takes 31 %"),
+    ]
+    fake.steps(3)
+
+    assert [
+        (EventType.NORMAL, Reason.WORKER_LEFT, W2),
+        (EventType.WARNING, Reason.SHUFFLE_PIN_EXPIRED, ""),
+        (EventType.WARNING, Reason.TASKS_GIVEN_BACK, W1),
+        (EventType.WARNING, Reason.TASKS_GIVEN_BACK, ""),
+        (EventType.WARNING, Reason.TASK_TOO_LONG, W1),
+        (EventType.NORMAL, Reason.QUOTA_REACHED, W1),
+        (EventType.WARNING, Reason.RELIEF_FAILED, ""),
+        (EventType.WARNING, Reason.SERIALIZATION_HEAVY, ""),
+    ] == [(e.type, e.reason, e.worker) for e in fake.events]
+    assert "etl.step takes 31 %" == fake.events[-1].message
+
+
+def test_an_ending_pod_is_told_of_whatever_the_mode() -> None:
+    fake = FakeCluster(2, target=2)
+    fake.terminating = (TerminatingPod(W2, "w1-x", ("10.0.0.2",), 42.0),)
+    paused = dataclasses.replace(POLICY, mode=Mode.PAUSED)
+    fake.steps(1, paused)
+
+    assert [(("tcp://10.0.0.2:1",), 42.0)] == fake.left
+    assert [(Reason.POD_ENDING, W2)] == [(e.reason, e.worker) for e in fake.events]
+    row = next(r for r in fake.statuses[-1].workers if r.name == W2)
+    assert ("Pending", Reason.POD_ENDING) == (row.state, row.reason)
+
+
+def test_an_agent_that_does_not_hear_of_an_end_is_told_on_once() -> None:
+    fake = FakeCluster(1, target=1)
+    fake.terminating = (TerminatingPod(W1, "w0-x", ("10.0.0.1",), 42.0),)
+
+    async def too_old(names: Any, **_: Any) -> list[Retired]:
+        return [Retired(n, "active", None, "agent 0.0.1 is too old to hear of it") for n in names]
+
+    fake.leave = too_old  # type: ignore[method-assign]
+    fake.steps(5)
+
+    assert [(Reason.RETIREMENT_REFUSED, "agent 0.0.1 is too old to hear of it", W1)] == [
+        (e.reason, e.message, e.worker) for e in fake.events
+    ]
+
+
+def test_pins_are_rows_that_renewals_do_not_change() -> None:
+    fake = FakeCluster(2, target=2)
+    for _ in range(10):  # renewed each time: `left_s` stays, the latest end comes nearer
+        fake.steps(1)
+        # Two clocks are never quite the same.
+        left_s = 3600.0 - fake.cluster.now + (fake.cluster.now % 7)
+        fake.pins = (dataclasses.replace(CLIENT, latest_s=left_s),)
+        fake.steps(1, after_s=0.0)
+
+    assert 2 == len(fake.statuses)  # without the pin, and with it
+    (row,) = fake.statuses[-1].held_by
+    assert ("client", "nb-1", "debugging", (W1, W2), 2) == (
+        row.source, row.owner, row.reason, row.workers, row.count,
+    )  # fmt: skip
+
+    fake.pins = (dataclasses.replace(CLIENT, latest_s=9_000.0),)
+    fake.steps(1)
+    assert 3 == len(fake.statuses)  # a later end is news
+
+
+def test_marks_follow_pins_and_tasks_on_edges_only() -> None:
+    fake = FakeCluster(2, target=2)
+    fake.steps(5)
+    assert [] == fake.asked
+
+    fake.pins = (CLIENT,)
+    fake.steps(20)
+    held = Mark("client nb-1 (debugging)", keep=True)
+    assert [(W1, held), (W2, held)] == fake.asked
+
+    fake.pins = ()
+    fake.occupy(2)
+    fake.steps(3, after_s=5.0)
+    assert 2 == len(fake.asked)  # a pin that is gone for a moment is not worth a call
+    fake.steps(10, after_s=5.0)
+    assert [(W1, Mark("", keep=True)), (W2, Mark("", keep=True))] == fake.asked[2:]
+
+    fake.occupy(0)
+    fake.steps(20)
+    assert [(W1, Mark()), (W2, Mark())] == fake.asked[4:]
+
+
+def test_a_mark_that_cannot_be_set_costs_no_pass() -> None:
+    fake = FakeCluster(1, target=1)
+    fake.occupy(3)
+
+    async def refuse(worker: str, mark: Mark) -> None:
+        raise PlatformError("pods is forbidden")
+
+    fake.mark = refuse  # type: ignore[method-assign]
+    fake.steps(3)
+
+    assert fake.statuses
+
+
+def test_hints_switched_off_and_a_policy_that_goes_leave_no_mark() -> None:
+    fake = FakeCluster(3, target=3)
+    fake.occupy(3)
+    fake.steps(2)
+    assert {Mark("", keep=True)} == set(fake.marks.values())
+
+    off = dataclasses.replace(POLICY, disruption=Disruption(hints=False))
+    fake.steps(2, off)
+    assert {Mark()} == set(fake.marks.values())
+
+    fake.steps(2)
+    assert {Mark("", keep=True)} == set(fake.marks.values())
+    completed(fake.loop.unmark())
+    assert {Mark()} == set(fake.marks.values())
+
+
+def test_many_marks_are_spread_over_passes_pinned_workers_first() -> None:
+    busy_ones = [busy(f"b{i:02}") for i in range(AT_ONCE)]
+    pinned = [worker(f"p{i}", pins=(SHUFFLE,)) for i in range(5)]
+    first, memory = marks([*busy_ones, *pinned], Marked(), hints=True, now=0.0)
+    again, _ = marks([*busy_ones, *pinned], memory, hints=True, now=1.0)
+
+    assert AT_ONCE == len(first)
+    assert [f"p{i}" for i in range(5)] == [name for name, _ in first[:5]]
+    assert {Mark("shuffle", keep=True)} == {mark for _, mark in first[:5]}
+    assert [f"b{i:02}" for i in range(AT_ONCE - 5, AT_ONCE)] == [name for name, _ in again]
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(worker("a"), Mark(), id="idle"),
+        pytest.param(busy("a"), Mark("", keep=True), id="busy"),
+        pytest.param(busy("a", node_terminating="n1 is cordoned"), Mark(), id="its-machine-goes"),
+        pytest.param(
+            worker("a", pins=(SHUFFLE,), node_terminating="n1 is cordoned"),
+            Mark("shuffle", keep=True),
+            id="pinned-though-its-machine-goes",
+        ),
+        pytest.param(worker("a", leaving=Leaving.DRAINED), Mark(), id="drained"),
+        pytest.param(
+            worker("a", pins=(SHUFFLE, dataclasses.replace(SHUFFLE, owner="other"))),
+            Mark("shuffle", keep=True), id="two-shuffles-read-like-one",
+        ),
+        pytest.param(
+            worker("a", pins=tuple(Pin("client", f"c{i}", "", 1.0) for i in range(7))),
+            Mark("client c0, client c1, client c2, client c3, client c4 and 2 more", keep=True),
+            id="many",
+        ),
+    ],
+)  # fmt: skip
+def test_the_mark_that_is_true(seen: ObservedWorker, expected: Mark) -> None:
+    assert expected == wanted_mark(seen)
+
+
+def test_pins_of_annotations_are_shown_without_an_agent() -> None:
+    asked = ManualPin(7200.0, "why not")
+    world = cluster([worker("a", manual_pin=asked), worker("b", manual_pin=asked)], agent="")
+
+    (row,) = status(world).held_by
+    assert ("manual", "why not", ("a", "b"), NOW + 7200.0) == (
+        row.source, row.reason, row.workers, row.until,
+    )  # fmt: skip
+
+
+def test_a_status_stays_small_and_its_order_the_same() -> None:
+    many = tuple(Pin("client", f"c{i:03}", "", 60.0, 60.0) for i in range(120))
+    names = [f"w{i:02}" for i in range(12)]
+    world = processes({n: many if n == "w00" else (Pin("shuffle", "s", "", 9.0),) for n in names})
+    rows = status(world).held_by
+
+    assert 100 == len(rows)
+    assert ("shuffle", 11, tuple(names[1:11])) == (rows[0].source, rows[0].count, rows[0].workers)
+    assert [f"c{i:03}" for i in range(99)] == [r.owner for r in rows[1:]]
+
+
+def processes(pins_by_name: dict[str, tuple[Pin, ...]], **scheduler: Any) -> ObservedCluster:
+    rows = tuple(
+        SchedulerWorker(n, f"tcp://{n}", "running", 1, 0, 9.0, 0, pins=p)
+        for n, p in pins_by_name.items()
+    )
+    named = [worker(n) for n in pins_by_name if not n.startswith("stranger")]
+    return dataclasses.replace(
+        cluster(named),
+        scheduler=dataclasses.replace(cluster([]).scheduler, workers=rows, **scheduler),
+    )
+
+
+def test_a_pin_of_a_stranger_or_of_a_departing_worker_is_shown_too() -> None:
+    pin = Pin("client", "nb-1", "", 5.0, latest_s=60.0)
+    world = processes({"a-0": (pin,), "stranger": (pin,)})
+    departing = dataclasses.replace(world.groups[0], workers=(pending("a"),))
+
+    (held,) = pins_of(dataclasses.replace(world, groups=(departing,))).values()
+    assert {"a", "stranger"} == held.workers

@@ -1,0 +1,81 @@
+"""Figures that move with the load are told every few seconds, all else at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dask_adaptive.loop.one_pass import STATUS_EVERY_S, write_throttle
+from dask_adaptive.loop.status import Condition, GroupRow, PauseRow, Status, WorkerRow
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Replacing
+from support.fake_cluster import FakeCluster
+
+CONDITION = Condition("Ready", True, Reason.RECONCILED, "")
+GROUP = GroupRow("g", 4, 4, 4, 4, 0, Reason.RECONCILED, "")
+
+
+def test_workers_that_begin_and_end_tasks_cost_no_write_each() -> None:
+    fake = FakeCluster(2, target=2)
+    fake.step()
+    assert 1 == len(fake.statuses)
+
+    for second in range(1, 8):  # the one of 0 s, and that of STATUS_EVERY_S
+        fake.occupy(2 if second >= 2 else 0)
+        fake.step(after_s=1.0)
+
+    assert STATUS_EVERY_S == 4.0
+    assert [0, 2] == [status.busy for status in fake.statuses]
+
+
+def test_what_is_done_is_told_at_once() -> None:
+    fake = FakeCluster(1, target=1)
+    fake.step()
+    fake.target = 3
+    fake.step(after_s=1.0)
+    assert [1, 3] == [status.desired for status in fake.statuses]
+
+
+ROW = WorkerRow("w1", "Draining", Reason.RETIRING, "idle")
+DUE = Replacing("w1", Reason.LIFETIME, "59m of 1h", "Due")
+OLD = Status(workers=(ROW,), replacing=(DUE,), groups=(GROUP,), conditions=(CONDITION,))
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        replace(OLD, busy=3, idle=1, connected=4, pending=2, replicas=6, wanted=7, message="x"),
+        replace(OLD, workers=(replace(ROW, state="Going", reason=Reason.DRAINED),)),
+        replace(OLD, workers=(ROW, WorkerRow("w2", "Pending", Reason.NEVER_CONNECTED, "starts"))),
+        replace(OLD, workers=()),
+        replace(OLD, replacing=(replace(DUE, message="59m30s of 1h"),)),
+        replace(OLD, replacing=()),
+        replace(OLD, groups=(replace(GROUP, connected=9, message="x"),)),
+        replace(OLD, conditions=(replace(CONDITION, message="x"),)),
+    ],
+)
+def test_what_moves_with_the_load_can_wait(new: Status) -> None:
+    assert write_throttle(new, OLD)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        replace(OLD, desired=3),
+        replace(OLD, reason=Reason.BUSY),
+        replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
+        replace(OLD, replacing=(replace(DUE, state="Surging"),)),
+        replace(OLD, recycled=((Reason.LIFETIME, 1),)),
+        replace(OLD, recent=(1.0,)),
+        replace(OLD, pause=PauseRow("held")),
+        replace(OLD, distributed="2026.8.0"),
+        replace(OLD, agent="1"),
+        replace(OLD, groups=(replace(GROUP, desired=9),)),
+        replace(OLD, groups=(replace(GROUP, reason=Reason.BUSY),)),
+        replace(OLD, conditions=(replace(CONDITION, status=False),)),
+        replace(OLD, conditions=(replace(CONDITION, reason=Reason.BUSY),)),
+    ],
+)
+def test_what_was_decided_and_who_leaves_cannot(new: Status) -> None:
+    assert not write_throttle(new, OLD)

@@ -1,0 +1,143 @@
+"""Why a worker stays, in whose name, and how that is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dask_adaptive.model.observed import ManualPin, Pin, TerminatingPod
+from dask_adaptive.model.past import Past, Refusal
+from dask_adaptive.model.plan import Blocker, SetPin, Unpin
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.actions.candidates import VetoContext, claims, veto
+from dask_adaptive.planner.actions.external import OWNER, PIN_SLACK_S, sync_pins
+from dask_adaptive.planner.plan import count_blockers
+from support.worlds import NOW, POLICY, SHUFFLE, cluster, worker
+
+CLIENT, NOTED = Pin("client", "me", "", 60.0), Pin("client", "me", "a long loop", 60.0)
+BY_HAND, BY_HAND_WHY = Pin("manual", "x", "", 60.0), Pin("manual", "x", "debugging", 60.0)
+ASKED_WHY = ManualPin(60.0, "debugging")
+
+
+# --- who holds a worker ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, set(), id="nobody"),
+        pytest.param({"pins": (Pin("shuffle", "5f3a", "takes part in it", 60.0),)},
+                     {"shuffle 5f3a"}, id="a-shuffle-says-why-by-itself"),
+        pytest.param({"pins": (NOTED,)}, {"client me (a long loop)"}, id="a-client-says-why"),
+        pytest.param({"pins": (BY_HAND,)}, {"annotation"}, id="a-person"),
+        pytest.param({"pins": (BY_HAND_WHY,)}, {"annotation (debugging)"}, id="a-person-says-why"),
+        pytest.param({"manual_pin": ASKED_WHY}, {"annotation (debugging)"}, id="nor-why"),
+        pytest.param({"manual_pin": ASKED_WHY, "pins": (CLIENT,)},
+                     {"annotation (debugging)", "client me"}, id="both"),
+        pytest.param({"manual_pin": ASKED_WHY, "pins": (SHUFFLE, BY_HAND)},
+                     {"annotation", "shuffle 5f3a"}, id="as-the-agent-was-told-if-it-was"),
+    ],
+)  # fmt: skip
+def test_who_holds_a_worker(changes: dict[str, Any], expected: set[str]) -> None:
+    assert expected == claims(worker("a", **changes))
+
+
+def test_who_holds_it_by_some_of_its_pins() -> None:
+    held = worker("a", pins=(SHUFFLE, BY_HAND), manual_pin=ASKED_WHY)
+
+    assert {"shuffle 5f3a"} == claims(held, [SHUFFLE])
+
+
+HELD = Pin("manual", OWNER, "why", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"manual_pin": ManualPin(60.0, "why")}, SetPin(
+            "a", ("a",), 60.0, "why", Reason.PIN_REQUESTED, "pinned by annotation for 1m"),
+            id="asked-for"),
+        pytest.param({"manual_pin": ManualPin(60.0, "why", "cannot be read")}, SetPin(
+            "a", ("a",), 60.0, "why", Reason.INVALID_PIN, "cannot be read"), id="unreadable"),
+        pytest.param({"pins": (HELD,)}, Unpin(
+            "a", ("a",), Reason.PIN_REMOVED, "its annotation is gone or has run out"), id="gone"),
+        pytest.param({"pins": (replace(HELD, owner="me"),)}, None, id="not-ours"),
+        pytest.param({"pins": (replace(HELD, source="client"),)}, None, id="nor-a-persons"),
+        pytest.param({"pins": (HELD,), "manual_pin": ManualPin(60.0 + PIN_SLACK_S, "why")}, None,
+                     id="in-step"),
+        pytest.param({"pins": (HELD,), "manual_pin": ManualPin(60.0, "other")}, SetPin(
+            "a", ("a",), 60.0, "other", Reason.PIN_REQUESTED, "pinned by annotation for 1m"),
+            id="another-reason"),
+        pytest.param({"pins": (HELD,), "manual_pin": ManualPin(61.0 + PIN_SLACK_S, "why")}, SetPin(
+            "a", ("a",), 91.0, "why", Reason.PIN_REQUESTED, "pinned by annotation for 1m31s"),
+            id="to-be-renewed"),
+    ],
+)  # fmt: skip
+def test_pins_follow_annotations(changes: dict[str, Any], expected: object) -> None:
+    told = sync_pins(cluster([worker("a", **changes)]), POLICY)
+
+    assert (() if expected is None else (expected,)) == told
+
+
+@pytest.mark.parametrize(
+    ("pin", "is_lifted"),
+    [(HELD, True), (replace(HELD, owner="me"), False), (replace(HELD, source="client"), False)],
+)
+def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin: Pin, is_lifted: bool) -> None:
+    world = cluster([worker("b")])
+    process = replace(world.scheduler.workers[0], address="tcp://a", pins=(pin,))
+    scheduler = replace(world.scheduler, workers=(process,))
+    ending = (TerminatingPod("a", "a-x", (), 60.0, ("tcp://a",)),)
+    told = sync_pins(replace(world, scheduler=scheduler, terminating=ending), POLICY)
+
+    why = "its annotation is gone; pod a-x is being deleted"
+    lift = Unpin("a", ("tcp://a", "a"), Reason.PIN_REMOVED, why)
+    assert ((lift,) if is_lifted else ()) == told
+
+
+# --- what keeps an idle worker --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "message"),
+    [
+        pytest.param({}, None, "", id="nothing"),
+        pytest.param({"pins": (SHUFFLE, CLIENT)}, Reason.PINNED,
+                     "pinned by client me, shuffle 5f3a", id="pinned"),
+        pytest.param({"processing": 1}, Reason.BUSY, "has tasks", id="busy"),
+        pytest.param({"actors": True}, Reason.HOLDS_ACTORS, "holds actors, which cannot be moved",
+                     id="actors"),
+        pytest.param({"idle_s": 90.0}, None, "", id="idle-for-long-enough"),
+        pytest.param({"idle_s": 89.9}, Reason.IDLE_GRACE, "idle for less than 1m30s (idleTimeout)",
+                     id="idle-for-less"),
+        pytest.param({"closable": False}, Reason.NOT_OFFERED,
+                     "not offered by the scheduler's workers_to_close: its memory is needed",
+                     id="not-offered"),
+        pytest.param({"sole_bytes": 1, "dask_names": ("a", "b")}, Reason.NO_RECIPIENT,
+                     "holds the last copy of results and no other worker can take them",
+                     id="nobody-to-take-its-results"),
+        pytest.param({"sole_bytes": 1}, None, "", id="somebody-to-take-them"),
+        pytest.param({"name": "refused"}, Reason.BUSY, "has 1 task", id="refused-lately"),
+        pytest.param({"name": "free-again"}, None, "", id="refused-before"),
+    ],
+)  # fmt: skip
+def test_a_veto(changes: dict[str, Any], reason: Reason | None, message: str) -> None:
+    refusals = {
+        "refused": Refusal(NOW + 1, Reason.BUSY, "has 1 task"),
+        "free-again": Refusal(NOW, Reason.BUSY, "has 1 task"),
+    }
+    one = worker(**{"name": "a", **changes})
+    found = veto(one, VetoContext(Past(refusals=refusals), NOW, in_service=2, idle_s=90.0))
+
+    assert found == (None if reason is None else Blocker(one.name, reason, message))
+
+
+def test_blockers_are_counted_by_reason_most_first() -> None:
+    reasons = [Reason.PINNED, Reason.IDLE_GRACE, Reason.BUSY, Reason.PINNED, Reason.HOLDS_ACTORS]
+    counted = count_blockers([Blocker(f"w{i}", r, "") for i, r in enumerate(reasons)])
+
+    once = [(Reason.BUSY, 1), (Reason.HOLDS_ACTORS, 1), (Reason.IDLE_GRACE, 1)]  # as words
+    assert ((Reason.PINNED, 2), *once) == counted
+    assert () == count_blockers([])

@@ -1,0 +1,533 @@
+"""What is done so that a group comes to its number, and what is said of it: through `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dask_adaptive.model.observed import (
+    Demand,
+    Leaving,
+    ManualPin,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
+    Pin,
+)
+from dask_adaptive.model.past import Blocked, Past, Refusal
+from dask_adaptive.model.plan import (
+    Action,
+    Arriving,
+    Blocker,
+    Cancel,
+    Delete,
+    Plan,
+    Retire,
+    SetReplicas,
+)
+from dask_adaptive.model.policy import Mode, Retirement
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Recycle, RecyclePast, Strategy, StrategyType, TaskQuota, Use
+from dask_adaptive.model.scaling import WorkerGroup
+from dask_adaptive.planner.actions.groups import SETTLE_S
+from dask_adaptive.planner.plan import LATE
+from support.worlds import (
+    GROUP,
+    NOW,
+    PAST,
+    SHUFFLE,
+    busy,
+    cluster,
+    decide,
+    past_of,
+    pending,
+    wanting,
+    worker,
+)
+
+GPU = "etl-gpu"
+A, B, D = busy("a"), busy("b"), busy("d", node_terminating="cordoned")
+LEAVES = worker("c", leaving=Leaving.DRAINING)
+LEAVES_TOO = replace(LEAVES, name="e", dask_names=("e",), sole_bytes=9)
+DRAINED = worker("g", leaving=Leaving.DRAINED)
+MAKES_ROOM = worker("r", leaving_reason=Reason.TASK_QUOTA)
+
+
+def asked(number: int, reason: Reason, message: str) -> SetReplicas:
+    return SetReplicas(GROUP, number, reason, message)
+
+
+def corrected(number: int, words: str) -> SetReplicas:
+    return asked(number, Reason.REPLICAS_CORRECTED, words)
+
+
+def settled(replicas: int, workers: Sequence[ObservedWorker], since_s: float = SETTLE_S) -> Past:
+    """For so long nobody has acted on the number of replicas, nor on the workers."""
+    return past_of(gap=(replicas, len(workers)), gap_since=NOW - since_s)
+
+
+# More workers
+
+
+def back(name: str) -> Cancel:
+    return Cancel(name, (name,), Reason.WANTED_AGAIN, "wanted again before it had left")
+
+
+MORE = (Reason.LOAD_INCREASED, "3 wanted, 1 there: 3 workers")
+
+
+@pytest.mark.parametrize(
+    ("workers", "replicas", "handled", "since_s", "expected"),
+    [
+        pytest.param([A, LEAVES, LEAVES_TOO, DRAINED], 4, None, 0.0, [back("e"), back("c")],
+                     id="the-dearest-comes-back-first"),
+        pytest.param([A, LEAVES], 2, None, 0.0, [back("c"), asked(3, *MORE)],
+                     id="and-one-more-is-asked-for"),
+        pytest.param([A, LEAVES], 1, 3, 0.0, [back("c")], id="which-would-be-no-change"),
+        pytest.param([A, LEAVES], 5, None, SETTLE_S - 0.1, [back("c")], id="which-is-on-its-way"),
+        pytest.param([A, LEAVES], 5, None, SETTLE_S,
+                     [back("c"), corrected(3, "2 workers exist, 5 are requested, 3 are needed")],
+                     id="which-never-came"),
+        pytest.param([A, LEAVES], 3, None, SETTLE_S,
+                     [back("c"), corrected(2, "2 workers exist, 3 are requested, 3 are needed")],
+                     id="told-the-truth-first"),
+    ],
+)  # fmt: skip
+def test_more_workers(
+    workers: list[ObservedWorker], replicas: int, handled: int | None, since_s: float,
+    expected: list[Action],
+) -> None:  # fmt: skip
+    world = cluster(workers, replicas=replicas, target=3)
+    group = replace(world.groups[0], handled=handled)
+    decided = decide(replace(world, groups=(group,)), settled(replicas, workers, since_s))
+
+    assert expected == list(decided.actions)
+
+
+@pytest.mark.parametrize(
+    ("workers", "replicas", "handled", "expected"),
+    [
+        ([A, LEAVES, LEAVES_TOO], 3, None, (Reason.WANTED_AGAIN, back("c").message)),
+        ([A, LEAVES], 1, 3, (Reason.SETTLING, "3 are needed, once 1 replicas are handled")),
+        ([A, LEAVES], 5, None,
+         (Reason.SETTLING, "3 requested workers do not exist yet")),
+        ([A, D], 2, None,
+         (Reason.LOAD_INCREASED, "3 wanted, 1 there: 3 workers")),
+        ([A, D, replace(LEAVES, node_terminating="cordoned")], 3, None,
+         (Reason.NODE_GOING,
+          "2 workers are on nodes that are about to go away: 2 more are needed")),
+    ],
+)  # fmt: skip
+def test_more_workers_are_told_by_what_they_are_for(
+    workers: list[ObservedWorker], replicas: int, handled: int | None, expected: tuple[Reason, str]
+) -> None:
+    world = cluster(workers, replicas=replicas, target=3)
+    decided = decide(replace(world, groups=(replace(world.groups[0], handled=handled),)))
+
+    assert expected == (decided.reason, decided.message)
+
+
+SPENT: dict[str, Any] = {"use": Use(runs=20)}
+RECYCLE = Recycle(TaskQuota(20))
+
+
+@pytest.mark.parametrize(
+    ("workers", "target", "expected"),
+    [
+        ([A, busy("b", **SPENT)], 2, "1 workers are to be replaced: 1 more must come first"),
+        ([A, busy("b", **SPENT), D], 3, "1 workers are to be replaced: 2 more must come first"),
+        ([A, busy("b", **SPENT)], 3, "3 wanted, 1 there: 3 workers"),
+    ],
+)
+def test_more_workers_come_first_for_those_that_are_replaced(
+    workers: list[ObservedWorker], target: int, expected: str
+) -> None:
+    past = past_of(desired=len(workers))
+
+    assert expected == decide(cluster(workers, target=target), past, recycle=RECYCLE).message
+
+
+def test_a_deletion_that_was_sent_is_past_saving() -> None:
+    """Nobody calls it back, and the number is not put right while it is still to be seen."""
+    drains = [replace(LEAVES, name=name, dask_names=(name,)) for name in "xy"]
+    decided = decide(cluster([A, *drains], target=3), past_of(deleted=frozenset("x")))
+
+    assert [back("y"), asked(4, Reason.LOAD_INCREASED, "3 wanted, 1 there: 3 workers")] == list(
+        decided.actions
+    )
+
+
+# What is on its way
+
+
+@pytest.mark.parametrize(
+    ("replicas", "handled", "since_s", "leaving", "expected"),
+    [
+        pytest.param(4, None, 29.0, "", 2, id="asked-for"),
+        pytest.param(4, None, 30.0, "", 0, id="not-for-ever"),
+        pytest.param(4, None, 29.0, "x", 1, id="but-for-one-that-we-took"),
+        pytest.param(4, None, 29.0, "xy", 0, id="which-are-all"),
+        pytest.param(4, None, 29.0, "ax", 1, id="one-that-is-there-is-not-missing"),
+        pytest.param(4, None, 29.0, "xo", 1, id="nor-one-of-another-group"),
+        pytest.param(4, 2, 149.0, "", 2, id="not-handled-yet"),
+        pytest.param(4, 2, 150.0, "", 0, id="never-handled"),
+        pytest.param(4, 4, 1.9, "", 2, id="handled"),
+        pytest.param(4, 4, 2.0, "", 0, id="handled-and-not-made"),
+    ],
+)
+def test_a_number_moves_from_those_that_are_there_or_were_asked_for(
+    replicas: int, handled: int | None, since_s: float, leaving: str, expected: int
+) -> None:
+    world = cluster([A, B], replicas=replicas, target=2)
+    group = replace(world.groups[0], handled=handled)
+    gap = (replicas, 2) if handled is None else (replicas, 2, handled)
+    past = past_of(gap=gap, gap_since=NOW - since_s, leaving=frozenset(leaving), homes={"o": GPU})
+    (found,) = decide(replace(world, groups=(group,)), past).groups
+
+    assert (2, 2 + expected) == (found.serving, found.current)
+
+
+@pytest.mark.parametrize(
+    ("gone", "home", "expected"),
+    [
+        pytest.param(f"{GROUP}-big-1", "", (3, 2), id="the-longest-name-counts"),
+        pytest.param("nobody", "", (2, 3), id="or-of-the-default-group"),
+        pytest.param("known", f"{GROUP}-big", (3, 2), id="as-remembered"),
+        pytest.param(f"{GROUP}-1", f"{GROUP}-big", (3, 2), id="whatever-its-name"),
+    ],
+)
+def test_who_is_gone_belongs_to_the_group_it_is_named_after(
+    gone: str, home: str, expected: tuple[int, int]
+) -> None:
+    """It explains one of the workers that are missing there, which nobody is about to make."""
+    big = f"{GROUP}-big"
+    rows = (busy("x", group=big), busy("y", group=big))
+    world = cluster([A, B], replicas=3, target=4, others=[ObservedGroup(big, 3, rows)])
+    past = replace(PAST, leaving=frozenset({gone}), homes={gone: home} if home else {})
+    groups = (WorkerGroup(GROUP, 9), WorkerGroup(big, 9))
+    decided = decide(world, past, worker_groups=groups)
+
+    assert expected == tuple(group.current for group in decided.groups)
+
+
+TAKES_S = 40.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"age_s": 0.0}, 40.0, id="just-asked-for"),
+        pytest.param({"age_s": 35.0}, 10.0, id="and-no-less-is-expected"),
+        pytest.param({"age_s": LATE * TAKES_S}, 10.0, id="as-late-as-may-be"),
+        pytest.param({"age_s": LATE * TAKES_S + 1.0}, None, id="too-late"),
+        pytest.param({"age_s": 15.0, "unschedulable_s": TAKES_S}, 25.0, id="no-place-for-a-while"),
+        pytest.param({"age_s": 15.0, "unschedulable_s": TAKES_S + 1.0}, None, id="for-too-long"),
+        pytest.param({"age_s": 15.0, "refused": "no image"}, None, id="it-cannot-start"),
+    ],
+)
+def test_when_a_worker_is_expected(changes: dict[str, Any], expected: float | None) -> None:
+    decided = decide(cluster([A, pending("p", **changes)], target=2), past_of(arrival_s=TAKES_S))
+
+    assert (() if expected is None else (Arriving(1, expected),)) == decided.arriving
+
+
+@pytest.mark.parametrize(
+    ("replicas", "target", "expected"),
+    [
+        pytest.param(1, 1, (), id="none-is-asked-for"),
+        pytest.param(0, 1, (), id="nor-where-there-are-more-than-asked-for"),
+        pytest.param(3, 3, (Arriving(2, TAKES_S),), id="asked-for-before"),
+        pytest.param(3, 4, (Arriving(3, TAKES_S),), id="both"),
+    ],
+)
+def test_who_has_been_asked_for_is_expected(
+    replicas: int, target: int, expected: tuple[Arriving, ...]
+) -> None:
+    past = past_of(arrival_s=TAKES_S, gap=(replicas, 1), gap_since=NOW)
+
+    assert expected == decide(cluster([A], replicas=replicas, target=target), past).arriving
+
+
+def test_where_no_arrival_was_seen_the_usual_time_is_expected() -> None:
+    past = replace(PAST, recycle=RecyclePast(ready_s=12.0))
+    young = [pending("p", age_s=2.0), pending("q", age_s=2.0)]
+
+    assert (Arriving(2, 10.0),) == decide(cluster([A, *young], target=3), past).arriving
+
+
+# Fewer workers
+
+HELD_BUSY = Blocker("b", Reason.BUSY, "has tasks")
+IDLE = worker("i")
+NO_NODE = pending("p", waiting="0/3 nodes are available")
+
+
+def gone(why: str) -> Delete:
+    message = f"not needed and never connected ({why})"
+    return Delete("p", "uid-p", (), Reason.NEVER_CONNECTED, message)
+
+
+LEFT = Retire("i", ("i",), Reason.UNDERUTILIZED, "idle for 1m40s, 1 workers desired")
+NEVER_CAME = "{} desired: 1 workers that never connected leave first"
+
+
+@pytest.mark.parametrize(
+    ("workers", "target", "actions", "blockers", "reason", "message"),
+    [
+        pytest.param([IDLE, NO_NODE], 1, [gone("0/3 nodes are available")], [],
+                     Reason.NEVER_CONNECTED, NEVER_CAME.format(1),
+                     id="in-the-words-of-the-platform"),
+        pytest.param([IDLE, replace(NO_NODE, manual_pin=ManualPin(60.0, ""))], 1, [], [],
+                     Reason.NO_CANDIDATES, "workers that never connected are pinned", id="pinned"),
+        pytest.param([IDLE, B], 1, [LEFT], [HELD_BUSY], Reason.UNDERUTILIZED,
+                     "2 workers, 1 desired: 1 idle worker will be retired", id="the-idle-one"),
+        pytest.param([IDLE, B, NO_NODE], 1, [gone("0/3 nodes are available"), LEFT], [HELD_BUSY],
+                     Reason.UNDERUTILIZED, "3 workers, 1 desired: 1 idle worker will be retired",
+                     id="both"),
+        pytest.param([IDLE, B, LEAVES], 1, [], [HELD_BUSY], Reason.BUDGET_EXHAUSTED,
+                     "1 workers are leaving already (retirement.maxConcurrent)",
+                     id="as-many-as-may-be-leave"),
+        pytest.param([B], 0, [], [HELD_BUSY], Reason.NO_CANDIDATES,
+                     "1 of 1 workers are not needed, none may leave now", id="busy"),
+    ],
+)  # fmt: skip
+def test_fewer_workers(
+    workers: list[ObservedWorker], target: int, actions: list[Action], blockers: list[Blocker],
+    reason: Reason, message: str,
+) -> None:  # fmt: skip
+    once = Retirement(max_concurrent=1)
+    decided = decide(cluster(workers, target=target), retirement=once)
+
+    assert (actions, blockers) == (list(decided.actions), list(decided.blockers))
+    assert (reason, message) == (decided.reason, decided.message)
+
+
+def test_without_the_agent_nobody_leaves() -> None:
+    decided = decide(cluster([IDLE], degraded=Reason.AGENT_MISSING))
+
+    assert ((), [Reason.AGENT_MISSING]) == (decided.actions, [b.reason for b in decided.blockers])
+
+
+def test_several_idle_workers_leave_at_once() -> None:
+    decided = decide(cluster([worker(name) for name in "abc"], target=1))
+
+    assert ["a", "b"] == [a.worker for a in decided.actions if isinstance(a, Retire)]
+    assert "3 workers, 1 desired: 2 idle workers will be retired" == decided.message
+
+
+@pytest.mark.parametrize(
+    ("other", "can_take"),
+    [
+        ({}, True),
+        ({"status": "paused"}, False),
+        ({"leaving": Leaving.DRAINING}, False),
+        ({"terminating": "its pod is being deleted"}, False),
+    ],
+)
+def test_results_need_another_worker_that_takes_them(other: dict[str, Any], can_take: bool) -> None:
+    world = cluster([worker("a", sole_bytes=1), busy("b")], target=1)
+    first, second = world.scheduler.workers
+    scheduler = replace(world.scheduler, workers=(first, replace(second, **other)))
+    decided = decide(replace(world, scheduler=scheduler))
+
+    assert can_take == bool(decided.actions)
+    assert can_take == (Reason.NO_RECIPIENT not in [b.reason for b in decided.blockers])
+
+
+def test_workers_that_are_replaced_do_not_count_as_unneeded() -> None:
+    """Of as many as may be on their way out at once."""
+    spent = busy("a", use=Use(runs=20))
+    rows = tuple(worker(name, group=GPU) for name in "xy")
+    world = cluster(
+        [spent, busy("b")], others=[ObservedGroup(GPU, 2, rows)], demand=Demand(),
+        wants=(wanting(2),),
+    )  # fmt: skip
+    past = replace(PAST, groups={GROUP: PAST.of(GROUP), GPU: PAST.of(GROUP)})
+    decided = decide(
+        world, past, recycle=replace(RECYCLE, strategy=Strategy(StrategyType.IN_PLACE)),
+        retirement=Retirement(max_concurrent=1),
+        worker_groups=(WorkerGroup(GROUP, 8), WorkerGroup(GPU, 8)),
+    )  # fmt: skip
+
+    left = [(a.worker, a.reason) for a in decided.actions if isinstance(a, Retire)]
+    assert [("a", Reason.TASK_QUOTA), ("x", Reason.UNDERUTILIZED)] == left
+
+
+# Terminating nodes
+
+PINNED = replace(D, name="h", pins=(SHUFFLE, Pin("client", "me", "", 9.0)))
+
+
+@pytest.mark.parametrize(("more_s", "goes"), [(0.0, True), (1.0, False)])
+def test_a_worker_leaves_a_terminating_node_unless_it_was_refused(
+    more_s: float, goes: bool
+) -> None:
+    refusals = {"d": Refusal(NOW + more_s, Reason.BUSY, "has 1 task")}
+    decided = decide(cluster([A, B, D], target=2), replace(PAST, refusals=refusals))
+
+    retire = Retire("d", ("d",), Reason.NODE_GOING, "cordoned", busy_ok=True)
+    assert ((retire,) if goes else ()) == decided.actions
+    if goes:
+        assert (Reason.NODE_GOING, "cordoned") == (decided.reason, decided.message)
+    assert (() if goes else (Blocker("d", Reason.BUSY, "has 1 task"),)) == decided.blockers
+
+
+def test_who_is_held_on_a_terminating_node_is_told() -> None:
+    decided = decide(cluster([A, PINNED, replace(D, actors=True)], target=3))
+
+    pins = "cordoned; pinned by client me, shuffle 5f3a"
+    actors = "cordoned; holds actors, which cannot be moved"
+    told = (Blocker("h", Reason.PINNED, pins), Blocker("d", Reason.HOLDS_ACTORS, actors))
+    assert ((), told) == (decided.actions, decided.blockers)
+
+
+# `replicas` put right
+
+
+@pytest.mark.parametrize(
+    ("more", "replicas", "since_s", "deleted", "expected"),
+    [
+        pytest.param([], 3, 0.0, "", [], id="in-step"),
+        pytest.param([], 5, SETTLE_S, "", [SetReplicas], id="nobody-makes-the-rest"),
+        pytest.param([], 5, SETTLE_S - 0.1, "", [], id="somebody-may-be-making-them"),
+        pytest.param([], 5, SETTLE_S, "c", [], id="one-is-being-deleted"),
+        pytest.param([worker("d", leaving=Leaving.DRAINED)], 5, SETTLE_S, "", [Delete],
+                     id="one-is-deleted-now"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("target", [1, 2])
+def test_the_number_is_brought_in_step_with_those_that_exist(
+    more: list[ObservedWorker], replicas: int, since_s: float, deleted: str, target: int,
+    expected: list[type],
+) -> None:  # fmt: skip
+    # With a target of 1 the group falls: both are busy, so that nobody leaves.
+    workers = [A, B, worker("c", deleting=True), *more]
+    past = replace(settled(replicas, workers, since_s), deleted=frozenset(deleted))
+    decided = decide(cluster(workers, replicas=replicas, target=target), past)
+
+    assert expected == [type(a) for a in decided.actions]
+    fix = corrected(3, f"3 workers exist, {replicas} are requested")
+    assert (SetReplicas in expected) == (fix in decided.actions)
+
+
+# What is said of a group, and of several
+
+
+def test_a_group_is_told_by_all_its_figures() -> None:
+    workers = [A, B, pending("p", refused="exceeded quota"), LEAVES]
+    (group,) = decide(
+        cluster(workers, replicas=4, target=3), past_of(gap=(4, 4), gap_since=0.0), min_replicas=1
+    ).groups
+
+    figures = {
+        "serving": 3, "pending": 1, "retiring": 1, "replicas": 4, "minReplicas": 1,
+        "maxReplicas": 10,
+    }  # fmt: skip
+    assert figures == {name: group.inputs[name] for name in figures}
+    assert {"queued", "running", "arrival_s", "threads"} == set(group.inputs) - set(figures)
+    why = "pods of 1 workers are refused: exceeded quota"
+    assert Blocked(NOW + 60.0, Reason.QUOTA_EXCEEDED, why, 1, frozenset("p")) == group.blocked
+    assert (3, 3, 3) == (group.current, group.serving, group.wanted)
+
+
+REST = (Reason.DESIRED_WITHIN_RANGE, "1 workers wanted and present")
+
+
+@pytest.mark.parametrize(
+    ("workers", "target", "policy", "expected"),
+    [
+        pytest.param([A], 1, {}, REST, id="for-the-load"),
+        pytest.param([A, LEAVES], 1, {}, (Reason.RETIRING, "1 workers are leaving"),
+                     id="one-leaves"),
+        pytest.param([A, MAKES_ROOM, LEAVES], 1, {"recycle": RECYCLE},
+                     (Reason.RECYCLING, "1 workers are being replaced"), id="one-is-replaced"),
+        pytest.param([A, LEAVES], 9, {"max_replicas": 1}, (Reason.TOO_MANY_REPLICAS,
+                     "9 wanted, maxReplicas is 1"), id="which-says-more-than-who-leaves"),
+        pytest.param([A], 0, {"min_replicas": 1}, (Reason.TOO_FEW_REPLICAS,
+                     "0 wanted, minReplicas is 1"), id="the-minimum"),
+    ],
+)  # fmt: skip
+def test_a_group_at_rest_is_told_by_what_made_its_number(
+    workers: list[ObservedWorker], target: int, policy: dict[str, Any],
+    expected: tuple[Reason, str],
+) -> None:  # fmt: skip
+    decided = decide(cluster(workers, target=target), past_of(desired=1), **policy)
+
+    assert expected == (decided.reason, decided.message)
+
+
+def test_a_group_at_rest_is_told_by_who_asked_for_it() -> None:
+    decided = decide(cluster([A], wants=(wanting(1),)))
+
+    assert (Reason.CLIENT_WANTS, "client me wants at least 1 workers") == (
+        decided.reason, decided.message,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("min_replicas", "target", "expected"),
+    [
+        (3, 0, (Reason.BELOW_MINIMUM, "0 wanted, 1 there: 3 workers")),
+        (3, 4, (Reason.LOAD_INCREASED, "4 wanted, 1 there: 4 workers")),
+    ],
+)
+def test_why_there_are_to_be_more(
+    min_replicas: int, target: int, expected: tuple[Reason, str]
+) -> None:
+    decided = decide(cluster([A], target=target), min_replicas=min_replicas)
+
+    assert expected == (decided.reason, decided.message)
+
+
+def two_groups(default: Any, gpu: Any, wants: tuple[int, int], **policy: Any) -> Plan:
+    rows = tuple(replace(w, group=GPU) for w in gpu)
+    world: ObservedCluster = cluster(
+        default, others=[ObservedGroup(GPU, len(rows), rows)], demand=Demand(),
+        wants=(wanting(wants[0]), wanting(wants[1], GPU)),
+    )  # fmt: skip
+    past = replace(PAST, groups={GROUP: PAST.of(GROUP), GPU: PAST.of(GROUP)})
+    groups = (WorkerGroup(GROUP, policy.pop("most", 8)), WorkerGroup(GPU, 8))
+    return decide(world, past, max_replicas=16, worker_groups=groups, **policy)
+
+
+NO_PLACE = pending("n", unschedulable_s=400.0, age_s=400.0)
+STUCK = pending("s", refused="exceeded quota", age_s=400.0)
+
+
+@pytest.mark.parametrize(
+    ("default", "gpu", "wants", "changes", "expected"),
+    [
+        pytest.param([A], [B], (1, 1), {}, "2 workers wanted and present, in 2 groups",
+                     id="at-rest"),
+        pytest.param([A], [B], (1, 2), {},
+                     f"{GPU}: client me wants at least 2 workers: 2 workers, 1 there",
+                     id="what-moves"),
+        pytest.param([A], [B], (2, 2), {},
+                     f"{GROUP}: client me wants at least 2 workers: 2 workers, 1 there",
+                     id="the-first-of-equals"),
+        pytest.param([A], [B, STUCK], (9, 2), {"most": 1},
+                     f"{GPU}: pods of 1 workers are refused: exceeded quota",
+                     id="the-weightier-limit"),
+        pytest.param([A, NO_PLACE], [B], (2, 2), {},
+                     f"{GPU}: client me wants at least 2 workers: 2 workers, 1 there",
+                     id="what-moves-before-what-limits"),
+        pytest.param([A], [B, LEAVES], (9, 1), {"most": 1},
+                     f"{GROUP}: 9 wanted, maxReplicas is 1", id="a-limit-before-rest"),
+        pytest.param([A], [B, LEAVES], (1, 1), {}, f"{GPU}: 1 workers are leaving",
+                     id="who-leaves-before-rest"),
+        pytest.param([A], [B], (2, 2), {"mode": Mode.PAUSED}, "paused: nothing is scaled",
+                     id="what-stops-all"),
+    ],
+)  # fmt: skip
+def test_of_several_groups_the_one_with_most_to_say_is_told(
+    default: list[ObservedWorker], gpu: list[ObservedWorker], wants: tuple[int, int],
+    changes: dict[str, Any], expected: str,
+) -> None:  # fmt: skip
+    decided = two_groups(default, gpu, wants, **changes)
+
+    assert expected == decided.message
+    numbers = [(g.wanted, g.desired) for g in decided.groups]
+    assert (decided.wanted, decided.desired) == tuple(map(sum, zip(*numbers, strict=True)))

@@ -1,0 +1,437 @@
+"""How far a number may move: promises for every load, rules that HPA does not have, words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_adaptive.model.past import Change, GroupPast, Recommendation
+from dask_adaptive.model.plan import Step
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
+from dask_adaptive.planner.number.behavior import damped, remembered
+
+NOW = 10_000.0
+IDLE_S = 60.0
+WATCHED = GroupPast((Recommendation(NOW - 1, 0),))
+
+numbers = st.integers(0, 40)
+seconds = st.sampled_from([0.0, 5.0, 30.0, 90.0])
+policies = st.builds(
+    RatePolicy, st.sampled_from(RateType), st.integers(1, 150), st.sampled_from([5.0, 20.0, 60.0])
+)
+rules: dict[str, Any] = {
+    "stabilization_window_s": seconds,
+    "select_policy": st.sampled_from(Select),
+    "policies": st.lists(policies, max_size=2).map(tuple),
+    "tolerance": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+}
+behaviors = st.builds(
+    Behavior,
+    st.builds(ScaleUp, **rules),
+    st.builds(ScaleDown, **rules, delay_after_scale_up_s=seconds),
+)
+
+
+@st.composite
+def pasts(draw: st.DrawFn) -> GroupPast:
+    ages = sorted(draw(st.lists(st.floats(0.5, 100), max_size=6)), reverse=True)
+    changes = draw(st.lists(st.tuples(st.floats(0.5, 70), st.integers(-9, 9)), max_size=5))
+    return GroupPast(
+        recommendations=tuple(Recommendation(NOW - age, draw(numbers)) for age in ages),
+        changes=tuple(Change(NOW - age, n) for age, n in sorted(changes, reverse=True)),
+        desired=draw(st.none() | numbers),
+        asked=draw(st.none() | numbers),
+        up_at=draw(st.none() | st.floats(NOW - 100, NOW)),
+    )
+
+
+sinces = st.none() | st.floats(NOW - 200, NOW)
+
+
+def moved(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None = 0.0
+) -> int:
+    return damped(wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW)[0]
+
+
+@given(numbers, numbers, behaviors, pasts(), sinces)
+def test_the_number_lies_between_what_is_there_and_what_is_wanted(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
+) -> None:
+    number, steps = damped(
+        wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW
+    )
+
+    assert min(wanted, current) <= number <= max(wanted, current)
+    assert [s.replicas for s in steps][-1:] == ([number] if number != wanted else [])
+
+
+@given(numbers, numbers, numbers, behaviors, pasts(), sinces)
+def test_more_wanted_never_gives_fewer(
+    one: int, other: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
+) -> None:
+    low, high = sorted((one, other))
+
+    assert moved(low, current, behavior, past, since) <= moved(high, current, behavior, past, since)
+
+
+@given(numbers, numbers, behaviors, pasts())
+def test_no_fall_below_what_was_wanted_within_the_window(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast
+) -> None:
+    window_s = behavior.scale_down.stabilization_window_s or 0.0
+    recent = [r.replicas for r in past.recommendations if NOW - r.at < window_s]
+
+    assert moved(wanted, current, behavior, past) >= min(current, max(recent, default=0))
+
+
+@given(numbers, numbers, behaviors, pasts())
+def test_no_rise_above_what_was_wanted_within_the_window(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast
+) -> None:
+    window_s = behavior.scale_up.stabilization_window_s or 0.0
+    recent = [r.replicas for r in past.recommendations if NOW - r.at < window_s]
+
+    assert moved(wanted, current, behavior, past) <= max(current, min(recent, default=wanted))
+
+
+@given(numbers, numbers, behaviors, pasts(), st.floats(0.5, 200))
+def test_less_memory_only_ever_delays_a_fall(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast, watched_s: float
+) -> None:
+    """A new operator has watched for less long, and knows of nothing before that."""
+    since = NOW - watched_s
+    new = GroupPast(
+        recommendations=tuple(r for r in past.recommendations if r.at >= since),
+        changes=tuple(c for c in past.changes if c.at >= since),
+        up_at=past.up_at if past.up_at is not None and past.up_at >= since else None,
+    )
+    falls = min(current, moved(wanted, current, behavior, past))
+    assert falls <= min(current, moved(wanted, current, behavior, new, since))
+
+
+@given(numbers, numbers, behaviors, pasts())
+def test_an_empty_past_takes_nobody_away(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast
+) -> None:
+    """But for a policy that says so: no window, no policy, no delay."""
+    asks_for_time = (
+        (behavior.scale_down.stabilization_window_s or 0) > 0
+        or behavior.scale_down.delay_after_scale_up_s > 0
+        or behavior.scale_down.policies
+    )
+
+    if asks_for_time:
+        assert moved(wanted, current, behavior, GroupPast(), None) >= current
+
+
+def driven(
+    loads: list[int], behavior: Behavior, dt_s: float = 5.0
+) -> tuple[list[int], list[GroupPast]]:
+    """The numbers that a group goes through if all that is asked for is there at once."""
+    past, counts, kept = GroupPast(), [0], []
+    for i, wanted in enumerate(loads):
+        at = i * dt_s
+        number, _ = damped(
+            wanted, counts[-1], behavior, past, idle_timeout_s=IDLE_S, since=-1e6, now=at
+        )
+        past = remembered(
+            past, wanted=wanted, before=counts[-1], after=number, behavior=behavior,
+            idle_timeout_s=IDLE_S, now=at,
+        )  # fmt: skip
+        past = replace(past, desired=number)
+        kept.append(past)
+        counts.append(number)
+    return counts[1:], kept
+
+
+@given(st.lists(numbers, min_size=5, max_size=60), policies, policies, st.sampled_from(Select))
+def test_no_period_sees_more_change_than_its_policy_allows(
+    loads: list[int], up: RatePolicy, down: RatePolicy, select: Select
+) -> None:
+    """Of all that changes within a period, both ways together, as HPA counts it."""
+    behavior = Behavior(ScaleUp(0.0, select, (up,)), ScaleDown(0.0, select, (down,)))
+
+    counts, _ = driven(loads, behavior)
+
+    # The change of this pass and those less than a period old: from the number just before them.
+    for i, number in enumerate(counts):
+        for policy, sign in ((up, 1), (down, -1)):
+            first = i - int(policy.period_s // 5.0)
+            start = counts[first] if first >= 0 else 0
+            if policy.type is RateType.PODS:
+                most = policy.value
+            else:
+                most = max(1, -(-start * policy.value // 100))
+            moves = [b - a for a, b in pairwise([0, *counts])]
+            if moves[i] * sign > 0:  # what died or was limited the other way is no move of ours
+                assert (number - start) * sign <= most
+
+
+@given(st.lists(numbers, min_size=1, max_size=80), behaviors)
+def test_memory_is_bounded_and_pruned_memory_decides_the_same(
+    loads: list[int], behavior: Behavior
+) -> None:
+    everything: list[Recommendation] = []
+    _, kept = driven(loads, behavior)
+
+    for i, past in enumerate(kept):
+        at = i * 5.0
+        everything.append(Recommendation(at, loads[i]))
+        for direction, best in ((behavior.scale_down, max), (behavior.scale_up, min)):
+            window_s = direction.stabilization_window_s or 0.0
+            of_all = [r.replicas for r in everything if at - r.at < window_s]
+            of_kept = [r.replicas for r in past.recommendations if at - r.at < window_s]
+            assert best(of_all, default=None) == best(of_kept, default=None)
+        assert len(past.recommendations) <= 2 * len(set(loads)) + 1
+        assert all(a.at <= b.at for a, b in pairwise(past.changes))
+
+
+def test_however_many_changes_there_are_few_are_kept_and_none_counts_for_less_long() -> None:
+    hour = Behavior(ScaleUp(0.0, policies=(RatePolicy(RateType.PODS, 5, 3600.0),)))
+    past = GroupPast()
+
+    for i in range(600):
+        past = remembered(
+            past, wanted=0, before=i, after=i + 1, behavior=hour, idle_timeout_s=60.0, now=float(i)
+        )
+
+    assert 200 == len(past.changes)
+    assert 600 == sum(c.workers for c in past.changes)
+    ages = list(accumulate(c.workers for c in past.changes))
+    assert all(c.at >= reached - 1 for c, reached in zip(past.changes, ages, strict=True))
+
+
+@given(numbers, st.lists(numbers, min_size=5, max_size=30))
+def test_on_a_constant_load_the_direction_changes_at_most_once(
+    settled: int, before: list[int]
+) -> None:
+    behavior = Behavior(
+        ScaleUp(0.0, policies=(RatePolicy(RateType.PERCENT, 100, 15.0),)),
+        ScaleDown(60.0, policies=(RatePolicy(RateType.PERCENT, 25, 30.0),)),
+    )
+
+    counts, _ = driven([*before, *([settled] * 120)], behavior)
+
+    tail = counts[len(before) - 1 :]
+    signs = [b > a for a, b in pairwise(tail) if a != b]
+    assert sum(a != b for a, b in pairwise(signs)) <= 1
+    assert settled == counts[-1]
+
+
+def down(window_s: float | None = 0.0, **rules: Any) -> Behavior:
+    return Behavior(scale_down=ScaleDown(window_s, **rules))
+
+
+DELAYED = Behavior(scale_down=ScaleDown(0.0, delay_after_scale_up_s=120.0))
+ONE_A_MINUTE = (RatePolicy(RateType.PODS, 1, 60.0),)
+SLOW = Behavior(ScaleUp(policies=ONE_A_MINUTE))
+DIED = GroupPast(desired=8, asked=8)
+NEWEST = Recommendation(NOW - 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "behavior", "past", "since", "expected", "reason"),
+    [
+        pytest.param(2, down(None), WATCHED, 0.0, 2, None, id="watched"),
+        pytest.param(2, down(None), WATCHED, NOW - IDLE_S, 2, None, id="watched-just-long-enough"),
+        pytest.param(2, down(None), WATCHED, NOW - IDLE_S + 1, 5, Reason.SCALE_DOWN_STABILIZED,
+                     id="the-window-is-the-idle-timeout"),
+        pytest.param(2, down(30.0), WATCHED, NOW - 31, 2, None, id="unless-it-has-its-own"),
+        pytest.param(2, down(None), WATCHED, None, 5, Reason.SCALE_DOWN_STABILIZED,
+                     id="never-watched"),
+        pytest.param(2, down(None), GroupPast(), 0.0, 5, Reason.SCALE_DOWN_STABILIZED,
+                     id="nothing-recommended"),
+        pytest.param(2, down(None), GroupPast((Recommendation(NOW - 20.0, 2),)), 0.0, 5,
+                     Reason.SCALE_DOWN_STABILIZED, id="blind"),
+        pytest.param(2, down(None), GroupPast((Recommendation(NOW - 19.9, 2),)), 0.0, 2,
+                     None, id="not-quite-blind"),
+        pytest.param(2, down(None), GroupPast((Recommendation(NOW - 59, 4), NEWEST)), 0.0, 4,
+                     Reason.SCALE_DOWN_STABILIZED, id="a-dip"),
+        pytest.param(2, down(None), GroupPast((Recommendation(NOW - 60, 4), NEWEST)), 0.0, 2,
+                     None, id="a-dip-that-outlives-the-window"),
+        pytest.param(2, down(0.0), GroupPast(), None, 2, None, id="no-window-no-watching"),
+        pytest.param(2, down(0.5), GroupPast(), None, 5, Reason.SCALE_DOWN_STABILIZED,
+                     id="a-short-window-is-one"),
+        pytest.param(9, Behavior(ScaleUp(30.0)), WATCHED, None, 5, Reason.SCALE_UP_STABILIZED,
+                     id="a-rise-with-a-window-is-watched-too"),
+        pytest.param(9, Behavior(ScaleUp(30.0)), GroupPast((Recommendation(NOW - 1, 9),)), 0.0,
+                     9, None, id="a-rise-that-lasted"),
+        pytest.param(2, DELAYED, GroupPast(up_at=NOW - 119), 0.0, 5, Reason.DELAY_AFTER_SCALE_UP,
+                     id="more-were-asked-for-lately"),
+        pytest.param(2, DELAYED, GroupPast(up_at=NOW - 120), 0.0, 2, None, id="delay-over"),
+        pytest.param(2, DELAYED, GroupPast(), NOW - 119, 5, Reason.DELAY_AFTER_SCALE_UP,
+                     id="they-may-have-been"),
+        pytest.param(2, DELAYED, GroupPast(), NOW - 120, 2, None, id="they-were-not"),
+        pytest.param(9, DELAYED, GroupPast(up_at=NOW), 0.0, 9, None, id="a-rise-is-not-delayed"),
+        pytest.param(2, down(policies=ONE_A_MINUTE), GroupPast(), NOW - 59, 5,
+                     Reason.SCALE_DOWN_LIMITED, id="what-left-before-is-not-known"),
+        pytest.param(2, down(policies=ONE_A_MINUTE), GroupPast(), NOW - 60, 4,
+                     Reason.SCALE_DOWN_LIMITED, id="one-may-leave"),
+        pytest.param(3, down(tolerance=0.2), GroupPast(), 0.0, 3, None, id="beyond-tolerance"),
+        pytest.param(7, Behavior(ScaleUp(tolerance=0.2)), GroupPast(), 0.0, 7, None,
+                     id="beyond-tolerance-up"),
+        pytest.param(9, SLOW, DIED, 0.0, 9,
+                     None, id="the-dead-are-replaced-and-one-more-comes"),
+        pytest.param(8, Behavior(ScaleUp(select_policy=Select.DISABLED)), DIED, 0.0, 8,
+                     None, id="the-dead-are-replaced-though-disabled"),
+        pytest.param(8, Behavior(ScaleUp(tolerance=1.0)), DIED, 0.0, 8,
+                     None, id="the-dead-are-replaced-though-within-tolerance"),
+        pytest.param(9, SLOW, GroupPast(desired=8, asked=5), 0.0,
+                     6, Reason.SCALE_UP_LIMITED, id="what-was-never-got-is-not-owed"),
+        pytest.param(10, Behavior(ScaleUp(tolerance=0.5)), DIED, 0.0, 8,
+                     Reason.WITHIN_TOLERANCE, id="and-what-is-near-to-that-is-tolerated"),
+        pytest.param(9, SLOW, GroupPast(changes=(Change(NOW - 1, 9),)), 0.0, 5,
+                     Reason.SCALE_UP_LIMITED, id="fewer-than-came-are-there"),
+    ],
+)  # fmt: skip
+def test_five_workers(
+    wanted: int, behavior: Behavior, past: GroupPast, since: float | None, expected: int,
+    reason: Reason | None,
+) -> None:  # fmt: skip
+    number, steps = damped(wanted, 5, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW)
+
+    assert expected == number
+    assert ([] if reason is None else [reason]) == [s.reason for s in steps]
+
+
+# What limits a move, to the figure
+
+TWO_A_MINUTE = RatePolicy(RateType.PODS, 2, 60.0)
+HALF_A_MINUTE = RatePolicy(RateType.PERCENT, 50, 60.0)
+NEAR: dict[str, Any] = {"tolerance": 0.5}
+NONE_TOO_FAR: dict[str, Any] = {"tolerance": 1.0}
+RATES: dict[str, Any] = {"policies": (TWO_A_MINUTE, HALF_A_MINUTE)}
+LEAST = {**RATES, "select_policy": Select.MIN}
+NEVER: dict[str, Any] = {"select_policy": Select.DISABLED}
+
+
+def step(stage: str, replicas: int, reason: Reason, message: str) -> Step:
+    return Step(stage, replicas, reason, message)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "current", "behavior", "past", "expected"),
+    [
+        pytest.param(3, 3, Behavior(), {}, None, id="nothing-to-do"),
+        pytest.param(4, 4, Behavior(ScaleUp(**NEAR), ScaleDown(0.0, **NEAR)), {}, None,
+                     id="no-step-is-not-small"),
+        pytest.param(9, 0, Behavior(ScaleUp(**RATES)), {"asked": 5},
+                     step("rate", 2, Reason.SCALE_UP_LIMITED, "9 needed, 2 allowed now "
+                          "(behavior.scaleUp: 2 in 1m or 50% in 1m)"), id="none-are-needed-still"),
+        pytest.param(9, 0, Behavior(ScaleUp(**RATES)), {"desired": 5},
+                     step("rate", 2, Reason.SCALE_UP_LIMITED, "9 needed, 2 allowed now "
+                          "(behavior.scaleUp: 2 in 1m or 50% in 1m)"), id="none-have-been"),
+        pytest.param(6, 4, Behavior(ScaleUp(**NEAR)), {},
+                     step("tolerance", 4, Reason.WITHIN_TOLERANCE, "6 are within 50% of 4"),
+                     id="a-small-rise"),
+        pytest.param(2, 4, Behavior(scale_down=ScaleDown(0.0, **NEAR)), {},
+                     step("tolerance", 4, Reason.WITHIN_TOLERANCE, "2 are within 50% of 4"),
+                     id="a-small-fall"),
+        pytest.param(1, 2, Behavior(scale_down=ScaleDown(0.0, **NEAR)), {},
+                     step("tolerance", 2, Reason.WITHIN_TOLERANCE, "1 are within 50% of 2"),
+                     id="a-small-fall-to-one"),
+        pytest.param(0, 2, Behavior(scale_down=ScaleDown(0.0, **NONE_TOO_FAR)), {}, None,
+                     id="to-none-is-never-small"),
+        pytest.param(9, 4, Behavior(ScaleUp(**RATES)), {},
+                     step("rate", 6, Reason.SCALE_UP_LIMITED, "9 needed, 6 allowed now "
+                          "(behavior.scaleUp: 2 in 1m or 50% in 1m)"), id="a-fast-rise"),
+        pytest.param(6, 4, Behavior(ScaleUp(**RATES)), {}, None, id="a-rise-as-fast-as-may-be"),
+        pytest.param(9, 4, Behavior(ScaleUp(**NEVER)), {},
+                     step("rate", 4, Reason.SCALE_UP_LIMITED, "9 needed, 4 allowed now "
+                          "(behavior.scaleUp.selectPolicy is Disabled)"), id="no-rise"),
+        pytest.param(1, 8, Behavior(scale_down=ScaleDown(0.0, **RATES)), {},
+                     step("rate", 4, Reason.SCALE_DOWN_LIMITED, "1 needed, 4 allowed now "
+                          "(behavior.scaleDown: 2 in 1m or 50% in 1m)"), id="a-fast-fall"),
+        pytest.param(1, 8, Behavior(scale_down=ScaleDown(0.0, **LEAST)), {},
+                     step("rate", 6, Reason.SCALE_DOWN_LIMITED, "1 needed, 6 allowed now "
+                          "(behavior.scaleDown: 2 in 1m and 50% in 1m)"), id="as-the-least-allows"),
+        pytest.param(1, 2, DELAYED, {"up_at": NOW - 0.9},
+                     step("delay", 2, Reason.DELAY_AFTER_SCALE_UP,
+                          "1 needed, 2 held for 2m after more were requested"), id="just-risen"),
+        pytest.param(1, 2, Behavior(scale_down=ScaleDown(60.0)), {},
+                     step("window", 2, Reason.SCALE_DOWN_STABILIZED,
+                          "1 wanted, 2 held until the fall has lasted 1m"), id="not-watched"),
+        pytest.param(2, 1, Behavior(ScaleUp(30.0)), {},
+                     step("window", 1, Reason.SCALE_UP_STABILIZED,
+                          "2 wanted, 1 held until the rise has lasted 30s"), id="nor-its-rise"),
+    ],
+)  # fmt: skip
+def test_what_limits_a_move(
+    wanted: int, current: int, behavior: Behavior, past: dict[str, Any], expected: Step | None
+) -> None:
+    before = GroupPast(**past)
+    number, steps = damped(
+        wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, now=NOW
+    )
+
+    told = () if expected is None else (expected,)
+    assert (wanted if expected is None else expected.replicas, told) == (number, steps)
+
+
+# What is kept of it
+
+
+def kept(past: GroupPast, before: int, after: int, **changes: Any) -> GroupPast:
+    usual: dict[str, Any] = {
+        "wanted": after,
+        "behavior": Behavior(ScaleUp(**RATES)),
+        "idle_timeout_s": 0.0,
+    }
+    return remembered(past, before=before, after=after, now=NOW, **{**usual, **changes})
+
+
+@pytest.mark.parametrize(
+    ("past", "before", "after", "expected"),
+    [
+        pytest.param({}, 0, 0, (0, None, ()), id="nothing-was-asked-for"),
+        pytest.param({}, 2, 2, (2, None, ()), id="nothing-changed"),
+        pytest.param({}, 2, 3, (3, NOW, (Change(NOW, 1),)), id="one-more"),
+        pytest.param({}, 3, 2, (2, None, (Change(NOW, -1),)), id="one-fewer"),
+        pytest.param({"asked": 5, "desired": 5, "up_at": 7.0}, 3, 5, (5, 7.0, ()),
+                     id="those-that-died-are-no-change"),
+        pytest.param({"asked": 5, "desired": 5}, 3, 6, (6, NOW, (Change(NOW, 1),)),
+                     id="but-one-beyond-them-is"),
+        pytest.param({"asked": 5}, 3, 2, (2, None, (Change(NOW, -1),)), id="a-fall-begins-anew"),
+        pytest.param({"asked": 5}, 3, 3, (5, None, ()), id="the-most-since-then"),
+    ],
+)  # fmt: skip
+def test_changes_are_remembered(
+    past: dict[str, Any], before: int, after: int, expected: tuple[int, float | None, Any]
+) -> None:
+    later = kept(GroupPast(**past), before, after)
+
+    assert expected == (later.asked, later.up_at, later.changes)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "up_s", "down_s", "is_kept"),
+    [
+        pytest.param((10.0, 6), 0.0, 60.0, True, id="higher-within-the-window-of-a-fall"),
+        pytest.param((59.9, 6), 0.0, 60.0, True, id="higher-at-its-beginning"),
+        pytest.param((60.0, 6), 0.0, 60.0, False, id="higher-before-it"),
+        pytest.param((10.0, 5), 0.0, 60.0, False, id="no-higher"),
+        pytest.param((10.0, 4), 60.0, 0.0, True, id="lower-within-the-window-of-a-rise"),
+        pytest.param((59.9, 4), 60.0, 0.0, True, id="lower-at-its-beginning"),
+        pytest.param((60.0, 4), 60.0, 0.0, False, id="lower-before-it"),
+        pytest.param((10.0, 5), 60.0, 0.0, False, id="no-lower"),
+    ],
+)
+def test_recommendations_are_remembered_as_long_as_they_count(
+    earlier: tuple[float, int], up_s: float, down_s: float, is_kept: bool
+) -> None:
+    ago_s, replicas = earlier
+    before = Recommendation(NOW - ago_s, replicas)
+    behavior = Behavior(
+        ScaleUp(stabilization_window_s=up_s), scale_down=ScaleDown(stabilization_window_s=down_s)
+    )
+    later = kept(GroupPast(recommendations=(before,)), 5, 5, behavior=behavior)
+
+    newest = Recommendation(NOW, 5)
+    assert ((before, newest) if is_kept else (newest,)) == later.recommendations

@@ -1,0 +1,267 @@
+"""
+HPA's own tables, put to our `behavior`: the same numbers must come out.
+
+The tables are those of `pkg/controller/podautoscaler/horizontal_test.go` of Kubernetes, since
+autoscaling/v2; each is named where it is used. Left out, because they are about something that we
+do not have:
+
+* the slots in which HPA keeps recommendations and events (`expectedLogLength`,
+  `expectedRecommendations`, the `outdated` flags): ours are pruned, test_behavior.py;
+* an HPA without `behavior` (the last row of TestConvertDesiredReplicasWithRules; of
+  TestStoreScaleEvents the row that keeps an outdated event because nothing looks at it): without
+  policies we have no limit, and remember no change;
+* what turns metrics into a number (TestScaleUp…, TestScaleDown…, TestTolerance…): HPA's tolerance
+  is about the ratio of a metric, which we do not have; ours is about workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from dask_adaptive.model.past import Change, GroupPast, Recommendation
+from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
+from dask_adaptive.planner.number.behavior import damped, remembered
+
+NOW = 100_000.0
+MINUTE_S = 60.0
+
+#: What HPA fills in (GenerateHPAScaleUpRules, GenerateHPAScaleDownRules), but for its windows.
+PODS_4, DOUBLE = RatePolicy(RateType.PODS, 4, 15.0), RatePolicy(RateType.PERCENT, 100, 15.0)
+UP = (PODS_4, DOUBLE)
+DOWN = (DOUBLE,)
+
+
+def rules(
+    pods: int = 0, pods_s: float = 0, percent: int = 0, percent_s: float = 0
+) -> tuple[RatePolicy, ...]:
+    both = ((RateType.PODS, pods, pods_s), (RateType.PERCENT, percent, percent_s))
+    return tuple(RatePolicy(kind, value, period_s) for kind, value, period_s in both if value)
+
+
+def spread(numbers: Sequence[int], over_s: int) -> tuple[Change, ...]:
+    """One change in the middle of each part of a time (generateEventsUniformDistribution)."""
+    part = over_s / len(numbers)
+    return tuple(
+        Change(NOW - int(over_s - part * (i + 0.5)), number) for i, number in enumerate(numbers)
+    )
+
+
+def moved(
+    current: int, wanted: int, behavior: Behavior, past: GroupPast, minimum: int, maximum: int
+) -> tuple[int, str]:
+    """The number within bounds, and HPA's word for what limited it."""
+    number, _ = damped(wanted, current, behavior, past, idle_timeout_s=0.0, since=0.0, now=NOW)
+    bounded = min(max(number, minimum), maximum)
+    if bounded == wanted:
+        return bounded, "DesiredWithinRange"
+    if bounded != number:
+        return bounded, "TooFewReplicas" if bounded > number else "TooManyReplicas"
+    return bounded, "ScaleUpLimit" if wanted > current else "ScaleDownLimit"
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "minimum", "maximum", "up", "expected"),
+    [
+        # TestScalingWithRules, TestConvertDesiredReplicasWithRules
+        pytest.param(5, 7, 3, 8, UP, (7, "DesiredWithinRange"), id="in-range"),
+        pytest.param(3, 1, 2, 8, UP, (2, "TooFewReplicas"), id="below-minimum"),
+        pytest.param(1, 0, 0, 10, UP, (0, "DesiredWithinRange"), id="to-none"),
+        pytest.param(100, 1000, 100, 150, UP, (150, "TooManyReplicas"), id="above-maximum"),
+        pytest.param(3, 1000, 1, 2000, rules(percent=1, percent_s=60), (4, "ScaleUpLimit"),
+                     id="one-percent-is-rounded-up"),
+        pytest.param(10, 50, 1, 1000, UP, (20, "ScaleUpLimit"), id="defaults-double"),
+        pytest.param(10, 500, 1, 1000, rules(2, 60, 100, 60), (20, "ScaleUpLimit"),
+                     id="percent-allows-more"),
+        pytest.param(10, 50, 1, 1000, rules(30, 60), (40, "ScaleUpLimit"), id="pods-limit"),
+        pytest.param(10, 50, 1, 1000, rules(percent=200, percent_s=60), (30, "ScaleUpLimit"),
+                     id="percent-limits"),
+        # TestUpscaleCap, TestUpscaleCapGreaterThanMaxReplicas
+    ],
+)  # fmt: skip
+def test_rise(
+    current: int, wanted: int, minimum: int, maximum: int, up: tuple[RatePolicy, ...],
+    expected: tuple[int, str],
+) -> None:  # fmt: skip
+    behavior = Behavior(ScaleUp(policies=up), ScaleDown(0.0, policies=DOWN))
+
+    assert expected == moved(current, wanted, behavior, GroupPast(), minimum, maximum)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "maximum", "up", "events", "current", "expected"),
+    [
+        # TestScalingWithRules
+        pytest.param(500, 1000, rules(5, 120), spread([1, 5, 9], 120), 100,
+                     (100, "ScaleUpLimit"), id="more-came-than-the-policy-allows-by-now"),
+        pytest.param(500, 1000, rules(150, 120), spread([1, 5, 9], 120), 100,
+                     (235, "ScaleUpLimit"), id="pods-from-the-periods-beginning"),
+        pytest.param(500, 1000, rules(percent=200, percent_s=120), spread([1, 5, 9], 120), 100,
+                     (255, "ScaleUpLimit"), id="percent-of-the-periods-beginning"),
+        pytest.param(24, 1000, rules(percent=300, percent_s=300),
+                     (*spread([4], 120), *spread([-2], 120)), 6,
+                     (16, "ScaleUpLimit"), id="both-ways-in-the-period"),
+        pytest.param(200, 1000, rules(1000, 60), spread([8, 12, 9, 11], 120), 100,
+                     (200, "DesiredWithinRange"), id="some-are-too-old"),
+    ],
+)  # fmt: skip
+def test_rise_after_changes(
+    wanted: int, maximum: int, up: tuple[RatePolicy, ...], events: tuple[Change, ...],
+    current: int, expected: tuple[int, str],
+) -> None:  # fmt: skip
+    behavior = Behavior(ScaleUp(policies=up), ScaleDown(0.0, policies=DOWN))
+
+    assert expected == moved(current, wanted, behavior, GroupPast(changes=events), 1, maximum)
+
+
+GONE = spread([-1, -5, -9], 120)
+ALL_GONE = spread([-10, -10, -10], 120)
+OFTEN_GONE = spread([-8, -12, -9, -11], 120)
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "minimum", "down", "events", "expected"),
+    [
+        # TestScalingWithRules
+        pytest.param(100, 2, 1, rules(20, 60, 1, 60), (), (80, "ScaleDownLimit"),
+                     id="pods-allow-more"),
+        pytest.param(100, 2, 1, rules(2, 60, 1, 60), (), (98, "ScaleDownLimit"),
+                     id="pods-allow-more-by-one"),
+        pytest.param(10, 2, 5, rules(percent=100, percent_s=60), (), (5, "TooFewReplicas"),
+                     id="minimum-before-percent"),
+        pytest.param(10, 2, 1, rules(5, 60), (), (5, "ScaleDownLimit"), id="pods-limit"),
+        pytest.param(10, 5, 1, rules(percent=50, percent_s=60), (), (5, "DesiredWithinRange"),
+                     id="just-the-percent"),
+        pytest.param(10, 5, 1, DOWN, GONE, (5, "DesiredWithinRange"), id="defaults-allow-all"),
+        pytest.param(100, 2, 1, rules(5, 120), GONE, (100, "ScaleDownLimit"),
+                     id="more-left-than-the-policy-allows-by-now"),
+        pytest.param(100, 0, 1, rules(percent=50, percent_s=120), spread([-2, -4, -6], 120),
+                     (56, "ScaleDownLimit"), id="percent-of-the-periods-beginning"),
+        pytest.param(10, 1, 1, rules(percent=50, percent_s=180),
+                     (*spread([2], 120), *spread([-4], 120)), (6, "ScaleDownLimit"),
+                     id="both-ways-in-the-period"),
+        pytest.param(100, 0, 1, rules(percent=10, percent_s=120), ALL_GONE,
+                     (100, "ScaleDownLimit"), id="the-percent-is-used-up"),
+        pytest.param(10, 5, 1, rules(percent=1000, percent_s=120), ALL_GONE,
+                     (5, "DesiredWithinRange"), id="more-than-all"),
+        pytest.param(100, 5, 1, rules(1000, 60), OFTEN_GONE, (5, "DesiredWithinRange"),
+                     id="some-are-too-old"),
+    ],
+)  # fmt: skip
+def test_fall(
+    current: int, wanted: int, minimum: int, down: tuple[RatePolicy, ...],
+    events: tuple[Change, ...], expected: tuple[int, str],
+) -> None:  # fmt: skip
+    behavior = Behavior(ScaleUp(policies=UP), ScaleDown(0.0, policies=down))
+
+    assert expected == moved(current, wanted, behavior, GroupPast(changes=events), minimum, 1000)
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "expected"),
+    [
+        # TestCalculateScaleUpLimitWithScalingRules, TestCalculateScaleDownLimitWithBehaviors
+        pytest.param(1, 100, 2, id="up"),
+        pytest.param(5, 0, 3, id="down"),
+    ],
+)
+def test_the_policy_that_allows_least(current: int, wanted: int, expected: int) -> None:
+    least = (0.0, Select.MIN, rules(2, 60, 50, 60))
+    behavior = Behavior(ScaleUp(*least), ScaleDown(*least))
+
+    assert expected == moved(current, wanted, behavior, GroupPast(), 0, 100)[0]
+
+
+def watched(past: Sequence[tuple[float, int]], wanted: int) -> GroupPast:
+    """
+    Recommendations by their age in minutes, and that of the last pass.
+
+    The last one is ours: we let nobody go unless the load has been watched without a gap. It asks
+    for what is wanted now, so it changes neither the highest nor the lowest.
+    """
+    kept = [Recommendation(NOW - minutes * MINUTE_S, number) for minutes, number in past]
+    return GroupPast((*sorted(kept), Recommendation(NOW - 1, wanted)))
+
+
+@pytest.mark.parametrize(
+    ("past", "current", "wanted", "up_s", "down_s", "expected"),
+    [
+        # TestNormalizeDesiredReplicas: no `behavior`, a window of 5 minutes
+        pytest.param([], 9, 5, 0, 300, 5, id="empty-log"),
+        pytest.param([(2, 4), (1, 5)], 9, 3, 0, 300, 5, id="stabilize"),
+        pytest.param([(10, 10), (9, 9)], 9, 3, 0, 300, 3, id="old-ones-do-not-count"),
+        # TestNormalizeDesiredReplicasWithBehavior
+        pytest.param([(2, 4), (1, 5)], 100, 3, 0, 180, 5, id="fall-held"),
+        pytest.param([(2, 4), (1, 5)], 1, 7, 300, 0, 4, id="rise-held"),
+        pytest.param([(2, 1), (1, 2)], 100, 3, 300, 0, 3, id="a-window-of-the-other-way-down"),
+        pytest.param([(2, 4), (1, 5)], 1, 3, 0, 300, 3, id="a-window-of-the-other-way-up"),
+        pytest.param([(100, 10), (1, 6), (2, 5), (3, 9)], 1, 100, 300, 0, 5, id="rise-held-by-new"),
+        pytest.param([(100, 2), (3, 3)], 2, 1, 300, 300, 2, id="no-rise-when-the-load-falls"),
+        pytest.param([(100, 2), (3, 1)], 2, 3, 300, 300, 2, id="no-fall-when-the-load-rises"),
+    ],
+)
+def test_windows(
+    past: Sequence[tuple[float, int]], current: int, wanted: int, up_s: float, down_s: float,
+    expected: int,
+) -> None:  # fmt: skip
+    behavior = Behavior(ScaleUp(up_s), ScaleDown(down_s))
+
+    assert expected == moved(current, wanted, behavior, watched(past, wanted), 0, 1000)[0]
+
+
+TWO = rules(10, 60, 100, 60)
+
+
+@pytest.mark.parametrize("sign", [pytest.param(1, id="up"), pytest.param(-1, id="down")])
+@pytest.mark.parametrize(
+    ("policies", "before", "counted", "kept"),
+    [
+        # TestStoreScaleEvents: changes by age, how many count in 60 s, what stays with a new 5
+        pytest.param((), [(0.5, 7)], 7, [], id="nobody-looks-any-more"),
+        pytest.param(TWO, [], 0, [5], id="first"),
+        pytest.param(TWO, [(60, 7)], 0, [5], id="just-outdated"),
+        pytest.param(TWO, [(58, 7)], 7, [7, 5], id="not-outdated"),
+        pytest.param(rules(10, 60), [(61, 7), (59, 6)], 6, [6, 5], id="one-of-two"),
+        pytest.param(rules(10, 60, 100, 30), [(61, 7), (61, 9), (59, 6), (29, 8)], 14, [6, 8, 5],
+                     id="the-longest-period-counts"),
+        pytest.param(rules(10, 120, 100, 30), [(59, 6), (58, 7)], 13, [6, 7, 5], id="both"),
+    ],
+)  # fmt: skip
+def test_changes_are_kept_as_long_as_a_policy_looks_back(
+    policies: tuple[RatePolicy, ...], before: Sequence[tuple[float, int]], counted: int,
+    kept: Sequence[int], sign: int,
+) -> None:  # fmt: skip
+    past = GroupPast(changes=tuple(Change(NOW - age_s, sign * n) for age_s, n in before))
+    up, down = ScaleUp(policies=policies), ScaleDown(0.0, policies=policies)
+    behavior = Behavior(scale_up=up) if sign > 0 else Behavior(scale_down=down)
+    minute = (0.0, Select.MAX, rules(50, 60))
+    far = 1000 + sign * 500
+
+    allowed, _ = moved(1000, far, Behavior(ScaleUp(*minute), ScaleDown(*minute)), past, 0, 9999)
+    after = remembered(
+        past, wanted=far, before=10, after=10 + sign * 5, behavior=behavior,
+        idle_timeout_s=0.0, now=NOW,
+    )  # fmt: skip
+
+    assert 1000 + sign * (50 - counted) == allowed
+    assert [sign * number for number in kept] == [c.workers for c in after.changes]
+
+
+def test_from_none_a_percentage_brings_one_worker_and_then_its_percent() -> None:
+    """Ours: HPA would stay at 0 for good, which it only leaves because its minimum is above."""
+    doubling = Behavior(ScaleUp(policies=(DOUBLE,)))
+    past, numbers = GroupPast(), [0]
+
+    for i in range(5):
+        at = NOW + 15 * i
+        number, _ = damped(100, numbers[-1], doubling, past, idle_timeout_s=60.0, since=0.0, now=at)
+        past = remembered(
+            past, wanted=100, before=numbers[-1], after=number, behavior=doubling,
+            idle_timeout_s=60.0, now=at,
+        )  # fmt: skip
+        past = dataclasses.replace(past, desired=number)
+        numbers.append(number)
+
+    assert [0, 1, 2, 4, 8, 16] == numbers

@@ -1,0 +1,331 @@
+"""What is not asked for in vain, and how the cluster's limit is shared: through `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_adaptive.model.observed import (
+    Demand,
+    Leaving,
+    ObservedGroup,
+    ObservedWorker,
+    Pending,
+    Serving,
+)
+from dask_adaptive.model.past import Blocked, Recommendation
+from dask_adaptive.model.plan import Step
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import Behavior, Room, ScaleUp, WorkerGroup
+from dask_adaptive.planner.number.caps import LONGEST_WAIT_S
+from support.worlds import (
+    GROUP,
+    NOW,
+    PAST,
+    busy,
+    cluster,
+    decide,
+    past_of,
+    pending,
+    wanting,
+    worker,
+)
+
+NO_NODE = "0/3 nodes are available: 3 Insufficient cpu"
+QUOTA = (
+    'pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=5, limited: pods=5'
+)
+
+REFUSED = 'admission webhook "images.example.com" denied the request: no such image'
+
+
+def stuck(name: str, s: float = 400.0, why: str = NO_NODE) -> ObservedWorker:
+    return pending(name, waiting=why, unschedulable_s=s, age_s=s)
+
+
+def refused(name: str, why: str) -> ObservedWorker:
+    return pending(name, refused=why)
+
+
+def ask(
+    desired: int, workers: Sequence[ObservedWorker], blocked: Blocked | None = None,
+    *, room: Room | None = None, at: float = NOW, max_pending: int | None = None, **policy: Any,
+) -> tuple[int, list[Step], Blocked | None]:  # fmt: skip
+    """The number of a group for which so many are wanted, its caps, and what blocks it."""
+    world = cluster(workers, wants=(wanting(desired),), demand=Demand())
+    group = replace(world.groups[0], room=room)
+    past = past_of(recommendations=(Recommendation(at - 5, 0),), blocked=blocked)
+    behavior = Behavior(ScaleUp(max_pending=max_pending))
+    decided = decide(
+        replace(world, groups=(group,)), past, now=at, max_replicas=99, behavior=behavior, **policy
+    )  # fmt: skip
+    (found,) = decided.groups
+    assert found.desired == found.steps[-1].replicas  # the last step has made the number
+    return found.desired, [s for s in found.steps if s.stage == "cap"], found.blocked
+
+
+ONE = worker("one", age_s=1e6)
+STARTING = pending("starting", age_s=20.0)
+LEAVING = worker("leaving", leaving=Leaving.DRAINING, in_service=False)
+
+
+@pytest.mark.parametrize(
+    ("desired", "workers", "settings", "expected", "reasons"),
+    [
+        pytest.param(9, [ONE, STARTING], {"max_pending": 3}, 4, [Reason.MAX_PENDING],
+                     id="those-on-their-way-count"),
+        pytest.param(4, [ONE, STARTING], {"max_pending": 3}, 4, [], id="just-as-many"),
+        pytest.param(9, [ONE, STARTING, pending("b")], {"max_pending": 1}, 3, [Reason.MAX_PENDING],
+                     id="more-than-the-cap-stay"),
+        pytest.param(1, [ONE, STARTING, pending("b")], {"max_pending": 1}, 1, [],
+                     id="a-fall-passes"),
+        pytest.param(9, [ONE, LEAVING], {"max_pending": 0}, 2, [Reason.MAX_PENDING],
+                     id="called-back-is-not-pending"),
+        pytest.param(9, [ONE], {"room": Room(-1, "quota")}, 1, [Reason.QUOTA_EXCEEDED],
+                     id="less-than-no-room"),
+        pytest.param(2, [ONE, LEAVING], {"room": Room(0, "quota")}, 2, [],
+                     id="back-in-its-own-room"),
+        pytest.param(9, [ONE], {"room": Room(2, "quota"), "max_pending": 5}, 3,
+                     [Reason.MAX_PENDING, Reason.QUOTA_EXCEEDED], id="each-that-lowers-is-told"),
+        pytest.param(9, [ONE], {"room": Room(5, "quota"), "max_pending": 2}, 3,
+                     [Reason.MAX_PENDING], id="one-that-does-not-is-not"),
+        pytest.param(9, [ONE, stuck("a", 300.0)], {}, 9, [], id="not-for-longer-than-the-timeout"),
+        pytest.param(9, [ONE, stuck("a", 301.0)], {}, 2, [Reason.UNSCHEDULABLE], id="no-node"),
+        pytest.param(9, [ONE, refused("a", QUOTA)], {}, 2, [Reason.QUOTA_EXCEEDED], id="quota"),
+        pytest.param(9, [ONE, refused("a", REFUSED)], {}, 2, [Reason.ADMISSION_REFUSED],
+                     id="admission"),
+        pytest.param(9, [ONE, stuck("a"), refused("b", QUOTA)], {}, 3, [Reason.QUOTA_EXCEEDED],
+                     id="a-refusal-says-more"),
+        pytest.param(9, [worker("a", unschedulable_s=400.0)], {}, 9, [],
+                     id="connected-so-not-stuck"),
+        pytest.param(9, [ONE, pending("a", deleting=True, unschedulable_s=400.0)], {}, 9, [],
+                     id="deleted-so-not-waited-for"),
+        pytest.param(9, [stuck("a"), LEAVING], {}, 2, [Reason.UNSCHEDULABLE],
+                     id="back-although-stuck"),
+    ],
+)  # fmt: skip
+def test_caps(
+    desired: int, workers: Sequence[ObservedWorker], settings: Mapping[str, Any], expected: int,
+    reasons: list[Reason],
+) -> None:  # fmt: skip
+    number, steps, _ = ask(desired, workers, **settings)
+
+    assert (expected, reasons) == (number, [step.reason for step in steps])
+
+
+def test_a_refusal_speaks_in_the_words_of_who_refuses() -> None:
+    _, steps, blocked = ask(9, [ONE, stuck("b", 360.0, "no GPU"), stuck("a", 720.0)])
+
+    message = f"2 workers have found no node for over 5m: {NO_NODE}"
+    assert [message] == [step.message for step in steps]
+    assert Blocked(NOW + 60, Reason.UNSCHEDULABLE, message, 1, frozenset({"a", "b"})) == blocked
+
+
+def test_what_blocks_now_is_told_and_who_is_waited_for() -> None:
+    known = Blocked(NOW + 9, Reason.UNSCHEDULABLE, "no node", 3, frozenset({"a", "gone"}))
+    _, steps, blocked = ask(9, [ONE, pending("a", deleting=True), refused("b", QUOTA)], known)
+
+    message = f"pods of 1 workers are refused: {QUOTA}"
+    assert [message] == [step.message for step in steps]
+    now = Blocked(NOW + 9, Reason.QUOTA_EXCEEDED, message, 3, frozenset({"a", "b"}))
+    assert now == blocked
+
+
+def test_after_a_wait_one_more_is_tried_and_the_wait_doubles_up_to_half_an_hour() -> None:
+    known, asked, waits, at = None, [], [], NOW
+    workers = [ONE, stuck("first")]
+    for i in range(9):
+        number, _, blocked = ask(30, workers, known, at=at)
+        assert blocked is not None
+        known = blocked
+        asked.append(number - len(workers))
+        waits.append(blocked.until - at)
+        workers = [*workers, *(stuck(f"try-{i}-{n}") for n in range(number - len(workers)))]
+        at = blocked.until
+        early, _, unchanged = ask(30, workers, known, at=at - 0.1)
+        assert len(workers) == early
+        assert unchanged is not None
+        assert blocked.until == unchanged.until
+
+    assert [0, *[1] * 8] == asked
+    assert [60, 120, 240, 480, 960, 1800, 1800, 1800, 1800] == waits
+
+
+def test_nothing_is_tried_while_nothing_more_is_needed() -> None:
+    known = Blocked(NOW - 10, Reason.UNSCHEDULABLE, "no node", 3, frozenset({"a"}))
+
+    number, steps, blocked = ask(2, [ONE, stuck("a")], known)
+
+    assert (2, [Reason.UNSCHEDULABLE]) == (number, [step.reason for step in steps])
+    assert blocked is not None
+    assert (known.until, 3) == (blocked.until, blocked.times)
+
+
+@pytest.mark.parametrize(
+    ("desired", "workers"),
+    [
+        pytest.param(1, [ONE], id="all-that-are-needed-are-there"),
+        pytest.param(2, [ONE, STARTING], id="or-start"),
+    ],
+)
+def test_a_wait_that_holds_nothing_back_is_not_told(
+    desired: int, workers: list[ObservedWorker]
+) -> None:
+    known = Blocked(NOW + 10, Reason.UNSCHEDULABLE, "no node", 1, frozenset({"gone"}))
+
+    assert (desired, []) == ask(desired, workers, known)[:2]
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_over"),
+    [
+        pytest.param([ONE], False, id="those-that-waited-are-gone"),
+        pytest.param([ONE, pending("a")], False, id="it-still-starts"),
+        pytest.param([ONE, worker("a")], True, id="it-has-come"),
+        pytest.param([ONE, worker("new", age_s=29.0)], True, id="a-younger-one-has-come"),
+        pytest.param([ONE, worker("old", age_s=30.0)], False, id="an-older-one-was-there"),
+    ],
+)
+def test_a_worker_that_comes_ends_the_wait(workers: list[ObservedWorker], is_over: bool) -> None:
+    began = NOW - 30.0
+    known = Blocked(began + 60, Reason.UNSCHEDULABLE, "no node", 1, frozenset({"a", "gone"}))
+
+    number, steps, blocked = ask(9, workers, known)
+
+    assert (9 if is_over else len(workers), is_over) == (number, blocked is None)
+    assert ([] if is_over else [Reason.UNSCHEDULABLE]) == [step.reason for step in steps]
+
+
+def test_what_nobody_has_tried_for_long_is_not_known_any_more() -> None:
+    known = Blocked(NOW - LONGEST_WAIT_S, Reason.UNSCHEDULABLE, "no node", 5)
+
+    assert ask(1, [ONE], known)[2] is not None
+    assert ask(1, [ONE], known, at=NOW + 1)[2] is None
+
+
+kinds = st.sampled_from([worker, pending, stuck, lambda name: refused(name, QUOTA)])
+leavers = st.just(lambda name: worker(name, leaving=Leaving.DRAINING, in_service=False))
+fleets = st.lists(kinds | leavers, max_size=8).map(
+    lambda makers: [make(f"w{i}") for i, make in enumerate(makers)]
+)
+blocks = st.none() | st.builds(
+    Blocked, st.floats(NOW - 4000, NOW + 1800), st.just(Reason.UNSCHEDULABLE), st.just("why"),
+    st.integers(1, 9), st.just(frozenset({"w0"})),
+)  # fmt: skip
+
+
+def test_the_timeout_is_the_policys() -> None:
+    assert 1 == ask(9, [stuck("a", 30.0)], unschedulable_timeout_s=20.0)[0]
+
+
+@given(
+    st.integers(0, 20),
+    fleets,
+    blocks,
+    st.none() | st.integers(-2, 9),
+    st.none() | st.integers(0, 9),
+)
+def test_caps_take_nobody_away_and_ask_for_no_more(
+    desired: int, workers: list[ObservedWorker], known: Blocked | None, room: int | None,
+    most: int | None,
+) -> None:  # fmt: skip
+    serving = sum(isinstance(w.lifecycle, Pending | Serving) for w in workers)
+
+    number, steps, _ = ask(
+        desired, workers, known,
+        room=None if room is None else Room(room, "quota"), max_pending=most,
+    )  # fmt: skip
+
+    assert min(desired, serving) <= number <= desired
+    assert number == desired or steps
+
+
+# `maxReplicas` of all groups together
+
+GPU, WILD = "etl-gpu", "etl-wild"
+ALL_PAST = replace(PAST, groups=dict.fromkeys((GROUP, GPU, WILD), PAST.of(GROUP)))
+
+
+def limited(
+    wants: Sequence[int], there: Sequence[Sequence[ObservedWorker]] = ((), (), ()),
+    *, max_replicas: int = 6, priorities: Sequence[int] = (0, 0, 0),
+) -> list[tuple[int, list[Step]]]:  # fmt: skip
+    """Of so many groups, each with its own maximum, the numbers and what the limit says of them."""
+    names = (GROUP, GPU, WILD)[: len(wants)]
+    bounds = tuple(WorkerGroup(n, 50, priority=p) for n, p in zip(names, priorities, strict=False))
+    rows = [[replace(w, group=n) for w in ws] for n, ws in zip(names, there, strict=False)]
+    others = [
+        ObservedGroup(n, len(ws), tuple(ws)) for n, ws in zip(names[1:], rows[1:], strict=True)
+    ]
+    asked = tuple(wanting(number, name) for name, number in zip(names, wants, strict=True))
+    world = cluster(rows[0], others=others, demand=Demand(), wants=asked)
+    decided = decide(world, ALL_PAST, max_replicas=max_replicas, worker_groups=bounds)
+    return [(g.desired, [s for s in g.steps if s.stage == "cluster"]) for g in decided.groups]
+
+
+def limit(needed: int, number: int) -> Step:
+    message = f"{needed} needed, {number} for now: maxReplicas of all groups is 6"
+    return Step("cluster", number, Reason.CLUSTER_LIMIT, message)
+
+
+def several(make: Any, names: str, **changes: Any) -> list[ObservedWorker]:
+    return [make(name, **changes) for name in names]
+
+
+def test_a_limit_says_what_each_group_gets() -> None:
+    assert [(3, [limit(5, 3)]), (3, [limit(4, 3)])] == limited([5, 4])
+
+
+def test_above_the_limit_who_comes_first_keeps_what_it_has_and_grows_no_more() -> None:
+    there = (several(busy, "abcd"), several(busy, "xyz"))
+
+    expected = [(4, [limit(7, 4)]), (2, [limit(3, 2)])]
+    assert expected == limited([7, 3], there, priorities=[1, 0])
+
+
+@pytest.mark.parametrize(
+    ("wants", "priorities", "max_replicas", "expected"),
+    [
+        pytest.param([9, 9], [0, 0], 10, [5, 5], id="equals-alike"),
+        pytest.param([9, 9], [0, 0], 11, [6, 5], id="the-odd-one-in-order"),
+        pytest.param([2, 9], [0, 0], 10, [2, 8], id="what-one-leaves-the-other-takes"),
+        pytest.param([9, 9, 9], [0, 5, 0], 13, [2, 9, 2], id="equals-share-what-is-left"),
+        pytest.param([9, 9, 9], [0, 0, 0], 2, [1, 1, 0], id="one-each-where-few-are-left"),
+        pytest.param([6, 20, 1], [0, 0, 0], 16, [6, 9, 1], id="no-more-than-each-lacks"),
+    ],
+)
+def test_who_gets_how_much(
+    wants: list[int], priorities: list[int], max_replicas: int, expected: list[int]
+) -> None:
+    found = limited(wants, max_replicas=max_replicas, priorities=priorities)
+
+    assert expected == [number for number, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("default", "gpu", "wants", "expected"),
+    [
+        pytest.param(several(worker, "abcd"), several(busy, "x"), [1, 8], [1, 2],
+                     id="those-that-have-yet-to-leave-keep-their-places"),
+        pytest.param([*several(busy, "abc"), pending("d", refused="exceeded quota")],
+                     several(busy, "xyz"), [8, 8], [3, 3],
+                     id="the-first-does-not-take-what-another-has"),
+        pytest.param(several(busy, "ab"), several(pending, "wxyz"), [4, 4], [2, 4],
+                     id="those-that-come-are-waited-for"),
+        pytest.param(several(busy, "ab"), several(pending, "wxyz", unschedulable_s=300.1), [4, 4],
+                     [4, 2], id="no-machine-takes-them"),
+        pytest.param(several(busy, "ab"), several(pending, "wxyz", refused="exceeded quota"),
+                     [4, 4], [4, 2], id="they-are-refused"),
+    ],
+)  # fmt: skip
+def test_places_that_others_have(
+    default: list[ObservedWorker], gpu: list[ObservedWorker], wants: list[int], expected: list[int]
+) -> None:
+    found = limited(wants, (default, gpu), priorities=[int(wants == [8, 8]), 0])
+
+    assert expected == [number for number, _ in found]

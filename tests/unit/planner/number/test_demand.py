@@ -1,0 +1,845 @@
+"""What the load asks for, through `plan`: one line a case, and the promises that hold for all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_adaptive.model.observed import (
+    Demand,
+    Leaving,
+    Need,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
+    PrefixWork,
+    UpcomingShuffle,
+    Want,
+)
+from dask_adaptive.model.past import GroupPast, Past
+from dask_adaptive.model.plan import GroupPlan, Step
+from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import RecyclePast
+from dask_adaptive.model.scaling import LoadTarget, Source, WorkerGroup
+from dask_adaptive.planner.number.capacity import Part, Supply, fill, left_after
+from dask_adaptive.planner.plan import plan
+from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, pending, wanting, worker
+
+GPU, WILD = "etl-gpu", "etl-wild"
+Row = PrefixWork
+DURATION_S = POLICY.target.duration_s
+ANY = replace(POLICY, max_replicas=1000)
+
+
+def grouped(most: int = 10, gpu: int = 10, **bounds: Any) -> Policy:
+    """Two groups are scaled."""
+    groups = (WorkerGroup(GROUP, most), WorkerGroup(GPU, gpu, **bounds))
+    return replace(ANY, worker_groups=groups)
+
+
+def group(name: str, workers: Sequence[ObservedWorker] = (), **changes: Any) -> ObservedGroup:
+    return ObservedGroup(
+        name, len(workers), tuple(replace(w, group=name) for w in workers), **changes
+    )
+
+
+def scene(
+    rows: Sequence[Row] = (),
+    workers: Sequence[ObservedWorker] = (),
+    *,
+    threads: int = 1,
+    others: Sequence[ObservedGroup] = (),
+    processes: Any = (),
+    known: Any = (),
+    **demand: Any,
+) -> ObservedCluster:
+    """Connected workers of so many threads, and this work."""
+    there = [replace(w, nthreads=threads if w.is_connected else 0) for w in workers]
+    seen = cluster(there, demand=Demand(tuple(rows), **demand), others=others, **dict(known))
+    changes = {"nthreads": threads, **dict(processes)}
+    told = tuple(replace(p, **changes) for p in seen.scheduler.workers)
+    return replace(seen, scheduler=replace(seen.scheduler, workers=told))
+
+
+def asked(
+    seen: ObservedCluster, policy: Policy = ANY, arrival_s: float | None = 6.0
+) -> dict[str, GroupPlan]:
+    groups = {g.name: GroupPast(arrival_s=arrival_s) for g in seen.groups}
+    past = replace(PAST, groups=groups)
+    return {g.group: g for g in plan(seen, policy, past, now=NOW).groups}
+
+
+def wanted(seen: ObservedCluster, policy: Policy = ANY, arrival_s: float | None = 6.0) -> int:
+    return asked(seen, policy, arrival_s)[GROUP].wanted
+
+
+def numbers(seen: ObservedCluster, policy: Policy, arrival_s: float = 6.0) -> tuple[int, int]:
+    found = asked(seen, policy, arrival_s)
+    return found[GROUP].wanted, found[GPU].wanted
+
+
+def told(found: GroupPlan) -> Step:
+    """The last word of those who ask, before any limit."""
+    return [s for s in found.steps if s.stage in ("load", "memory", "shuffle", "hint")][-1]
+
+
+ONE, IDLE = [busy("a")], [worker("a")]
+WIDE = Row("wide", 1.0, running=1, ready=99, waiting=0, width=100)
+SOURCE = Row("source", 0.01, running=1, ready=99, waiting=0, width=100)
+STEP = Row("step", 2.0, running=0, ready=0, waiting=100, width=100, level=1)
+LOADING = Row("load", 100.0, running=1, ready=0, waiting=0, longest_s=10, width=1)
+SOON = replace(LOADING, longest_s=97.0)
+PARTS = Row("part", 1.0, running=0, ready=0, waiting=500, width=500, level=1, fan_in=1.0)
+TEN = Row("t", 1.0, 1, 9, 0, width=10)
+
+
+@pytest.mark.parametrize(
+    ("rows", "workers", "arrival_s", "expected"),
+    [
+        pytest.param([], IDLE, 6, 0, id="no-work-no-worker"),
+        pytest.param([WIDE], ONE, 6, 19, id="what-is-left-when-they-come-in-5-s"),
+        pytest.param([WIDE], ONE, 60, 8, id="much-is-done-before-they-come"),
+        pytest.param([WIDE], ONE, 100, 1, id="all-is-done-before-they-come"),
+        pytest.param([WIDE], [], 60, 20, id="nobody-is-there-nothing-gets-done"),
+        pytest.param([Row("t", 0.01, 0, 1, 0)], [], 6, 1, id="from-zero-at-least-one"),
+        pytest.param([SOURCE, STEP], ONE, 6, 39, id="what-hangs-on-the-queue-counts"),
+        pytest.param([replace(SOURCE, width=None), replace(STEP, width=None)], ONE, 6, 39,
+                     id="also-where-nobody-looked-how-it-hangs-together"),
+        pytest.param([Row("c", 1.0, 1, 0, 999, width=1)], ONE, 6, 1, id="a-chain-is-one"),
+        pytest.param([Row("c", 1.0, 1, 0, 999)], ONE, 6, 1, id="a-chain-nobody-looked-at-is-one"),
+        pytest.param([Row("c", 1.0, 10, 0, 9990, width=10)], ONE, 6, 10, id="ten-chains-are-ten"),
+        pytest.param([Row("l", 60.0, 10, 0, 0, width=10)], ONE, 6, 10, id="one-a-task-no-more"),
+        pytest.param([Row("u", None, 1, 9, 0, width=10)], ONE, 6, 1, id="unknown-is-half-a-second"),
+        pytest.param([Row("u", None, 1, 9, 0, longest_s=30, width=10)], ONE, 6, 10,
+                     id="unknown-and-long-already"),
+        pytest.param([LOADING, PARTS], ONE, 6, 1, id="what-begins-later-is-not-asked-for-yet"),
+        pytest.param([SOON, PARTS], ONE, 6, 100, id="what-begins-when-they-come-is"),
+        pytest.param([replace(LOADING, mean_s=None), PARTS], ONE, 6, 1,
+                     id="nobody-knows-when-it-begins"),
+        pytest.param([WIDE], [*ONE, *[pending(f"p{i}", age_s=2) for i in range(14)]], 6, 15,
+                     id="those-on-their-way-count"),
+        pytest.param([TEN], [*ONE, *[pending(f"p{i}", age_s=0) for i in range(9)]], 60, 1,
+                     id="those-that-come-too-late-are-not-wanted"),
+        pytest.param([Row("t", 0.1, 4, 0, 0)], [busy(n) for n in "abcd"], 6, 4,
+                     id="never-fewer-than-have-tasks"),
+        pytest.param([Row("s", 1.0, 50, 0, 0, longest_s=1000.0)], [busy(n) for n in "abcd"], 6, 50,
+                     id="a-straggler-does-not-make-all-long"),
+    ],
+)  # fmt: skip
+def test_workers_of_one_thread(
+    rows: list[Row], workers: list[ObservedWorker], arrival_s: float, expected: int
+) -> None:
+    assert expected == wanted(scene(rows, workers), arrival_s=arrival_s)
+
+
+# Work
+
+
+def row(**changes: Any) -> Row:
+    return replace(Row("t", 1.0, running=0, ready=0, waiting=0), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads", "expected"),
+    [
+        pytest.param({"ready": 1, "longest_s": 9.0}, 1, (2.0, 1), id="as-measured"),
+        pytest.param({"ready": 1, "mean_s": 0.0}, 1, (0.001, 1), id="never-nothing"),
+        pytest.param({"ready": 1, "mean_s": None}, 1, (0.5, 1), id="as-the-scheduler-assumes"),
+        pytest.param({"ready": 1, "mean_s": None, "longest_s": 3.0}, 1, (6.0, 1),
+                     id="twice-what-it-took-so-far"),
+        pytest.param({"running": 4}, 4, (8.0, 4), id="all-have-just-begun"),
+        pytest.param({"running": 4, "longest_s": 1.0}, 1, (7.0, 4), id="the-rest-has-not-begun"),
+        pytest.param({"running": 4, "longest_s": 1.0}, 0, (7.0, 4), id="one-runs-for-sure"),
+        pytest.param({"running": 2, "longest_s": 1.0}, 2, (2.5, 2), id="one-after-the-other"),
+        pytest.param({"running": 1, "longest_s": 2.0}, 1, (1.0, 1), id="overdue-half-as-long"),
+        pytest.param({"running": 1, "longest_s": 3.0}, 1, (1.0, 1), id="not-yet-far-beyond"),
+        pytest.param({"running": 1, "longest_s": 4.0}, 1, (5.0, 1), id="far-beyond-the-mean"),
+        pytest.param({"ready": 3, "longest_s": 9.0}, 1, (6.0, 3), id="none-runs"),
+        pytest.param({"running": 4, "mean_s": None}, 4, (2.0, 4), id="unknown"),
+        pytest.param({"running": 4, "mean_s": None, "longest_s": 3.0}, 1, (21.0, 4),
+                     id="unknown-and-long-already"),
+        pytest.param({"running": 1, "ready": 1, "waiting": 2, "width": 4}, 1, (8.0, 4), id="all"),
+        pytest.param({"ready": 4, "width": 4, "bound": 1}, 1, (6.0, 3), id="a-quarter-is-bound"),
+        pytest.param({"ready": 4, "width": 4, "bound": 8}, 1, (0.0, 0), id="all-are-bound"),
+        pytest.param({"done": 9}, 1, (0.0, 0), id="all-are-done"),
+        pytest.param({"waiting": 2, "width": 9}, 1, (4.0, 2), id="no-wider-than-it-is-long"),
+        pytest.param({"running": 1, "ready": 3, "waiting": 4, "width": 2}, 1, (16.0, 4),
+                     id="what-can-run-now-is-as-wide-as-it-is"),
+        pytest.param({"waiting": 2, "width": 0}, 1, (4.0, 1), id="one-at-a-time-at-least"),
+        pytest.param({"waiting": 5}, 1, (10.0, 1), id="nobody-looked-and-nothing-is-before-it"),
+        pytest.param({"running": 1, "ready": 2}, 1, (6.0, 3), id="nobody-looked-all-can-run"),
+        pytest.param({"ready": 7, "width": 5, "bound": 1, "mean_s": 0.12346}, 1, (0.741, 6.0),
+                     id="told-to-a-thousandth"),
+    ],
+)  # fmt: skip
+def test_the_work_of_one_kind(
+    changes: dict[str, Any], threads: int, expected: tuple[float, float]
+) -> None:
+    there = [worker("a")] if threads else []
+    seen = scene([row(**{"mean_s": 2.0, **changes})], there, threads=threads)
+    inputs = asked(seen)[GROUP].inputs
+
+    assert expected == (inputs["work_s"], inputs["width"])
+
+
+EIGHT = row(mean_s=4.0, ready=8, width=8)
+HALF = row(mean_s=0.5, ready=1, width=1)
+CHAIN = row(running=1, waiting=9, width=1)
+SHORT_CHAIN = row(mean_s=0.25, ready=1, waiting=3, width=1)
+BOUND = row(ready=4, width=4, bound=4)
+FOUR = row(ready=4, width=4)
+EARLY = row(mean_s=4.0, running=1, ready=7, width=8, longest_s=1.0)
+LATE = row(mean_s=4.0, running=1, ready=7, width=8, longest_s=9.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "fan_in", "threads", "expected"),
+    [
+        pytest.param([EIGHT], 1.0, 2, 4.0, id="when-the-first-has-ended"),
+        pytest.param([EARLY], 1.0, 2, 3.0, id="which-has-run-for-a-second"),
+        pytest.param([LATE], 1.0, 2, 0.0, id="which-is-overdue"),
+        pytest.param([replace(EIGHT, longest_s=1.0)], 1.0, 2, 4.0, id="none-runs-yet"),
+        pytest.param([EIGHT, HALF], 1.0, 2, 0.5, id="of-whichever-kind"),
+        pytest.param([replace(EIGHT, mean_s=None)], 1.0, 2, 0.5, id="as-assumed"),
+        pytest.param([EIGHT], 3.9, 2, 4.0, id="not-half-of-them"),
+        pytest.param([EIGHT], 4.0, 2, 5.0, id="half-of-them-is-all-of-them"),
+        pytest.param([EIGHT], 4.0, 16, 4.0, id="on-the-threads-that-are-there"),
+        pytest.param([replace(EIGHT, mean_s=None)], 4.0, 2, math.inf, id="unknown"),
+        pytest.param([EIGHT, replace(HALF, mean_s=None)], 5.0, 2, math.inf, id="one-is-enough"),
+        pytest.param([row(mean_s=4.0, ready=2), row(mean_s=10.0, waiting=9, level=1, fan_in=0.5)],
+                     2.0, 1, 4.0, id="with-the-first-kind-of-the-level-before"),
+        pytest.param([row(ready=8, width=8)] * 2, 16.0, 4, 4.0, id="kinds-share-the-threads"),
+        pytest.param([HALF, HALF], 2.0, 0, 1.0, id="on-one-thread-where-none-is-there"),
+        pytest.param([CHAIN], 10.0, 4, 10.0, id="a-chain-takes-its-time"),
+        pytest.param([SHORT_CHAIN], 4.0, 4, 1.0, id="a-short-chain-too"),
+        pytest.param([BOUND, FOUR], 8.0, 1, 4.0, id="what-is-bound-is-no-work-of-ours"),
+        pytest.param([replace(BOUND, bound=8), FOUR, FOUR], 12.0, 1, 5.0,
+                     id="no-more-is-bound-than-there-is"),
+    ],
+)  # fmt: skip
+def test_when_tasks_that_wait_can_begin(
+    before: list[Row], fan_in: float, threads: int, expected: float
+) -> None:
+    """Told by many tasks behind them: ten seconds later they can begin, and are asked for."""
+    waiting = row(mean_s=10.0, waiting=5, width=5, level=1, fan_in=fan_in)
+    many = row(mean_s=1e6, waiting=5000, width=5000, level=2, fan_in=0.1)
+    there = [worker("a")] if threads else []
+    seen = scene([*before, waiting, many], there, threads=threads)
+
+    def is_asked_for(arrival_s: float) -> bool:
+        most = replace(ANY, max_replicas=10_000)
+        return wanted(seen, most, arrival_s) * max(threads, 1) >= 5000
+
+    in_time = min(expected + 10.0 - DURATION_S, 1e6)
+    assert [expected < math.inf, False] == [is_asked_for(in_time), is_asked_for(in_time - 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        pytest.param([row(mean_s=10.0, ready=4)], 4, id="no-more-than-can-run-at-once"),
+        pytest.param([row(ready=10)], 2, id="to-be-done-in-time"),
+        pytest.param([row(mean_s=100.0, ready=3), row(mean_s=100.0, ready=2)], 5,
+                     id="kinds-side-by-side"),
+        pytest.param([row(mean_s=100.0, ready=3), row(mean_s=100.0, ready=2),
+                      row(mean_s=100.0, waiting=4, width=4, level=1)], 5, id="the-widest-level"),
+        pytest.param([row(mean_s=0.1, ready=2), row(mean_s=4.0, waiting=10, width=3, level=1)], 3,
+                     id="what-begins-in-time-is-asked-for"),
+        pytest.param([row(ready=5), row(waiting=20, level=1), row(ready=20, bound=20)], 5,
+                     id="what-is-bound-is-no-work-of-ours"),
+    ],
+)  # fmt: skip
+def test_threads_for_the_work(rows: list[Row], expected: int) -> None:
+    assert expected == wanted(scene(rows), arrival_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "thread_seconds", "expected"),
+    [
+        pytest.param([Part(10, 2)], 4.0, [Part(6, 2)], id="done-by-the-threads-there"),
+        pytest.param([Part(10, 2)], 100.0, [Part(4, 2)], id="no-more-than-can-run-at-once"),
+        pytest.param([Part(10, 2, 1, 2.0)], 100.0, [Part(8, 2, 1, 0.0)], id="begins-meanwhile"),
+        pytest.param([Part(10, 2, 1, 5.0)], 4.0, [Part(10, 2, 1, 2.0)], id="begins-later"),
+        pytest.param([Part(10, 1), Part(30, 1)], 3.0, [Part(8.5, 1), Part(28.5, 1)],
+                     id="kinds-share-alike"),
+    ],
+)  # fmt: skip
+def test_what_is_left_after_three_seconds(
+    before: list[Part], thread_seconds: float, expected: list[Part]
+) -> None:
+    """No number tells so much: it is the arithmetic itself."""
+    assert tuple(expected) == left_after(before, 3.0, thread_seconds)
+
+
+# Work that keeps coming, and results that fill the memory
+
+
+def free(tasks: int, mean_s: float = 1000.0) -> Row:
+    """Work of so many threads that any worker may do."""
+    return row(mean_s=mean_s, ready=tasks, width=tasks)
+
+
+WILD_3 = [group(WILD, [worker(n) for n in "ghi"])]
+
+
+@pytest.mark.parametrize(
+    ("demand", "threads", "others", "expected"),
+    [
+        pytest.param({"every_s": 49.9}, 1, [], 8, id="sooner-than-workers-come"),
+        pytest.param({"every_s": 50.0}, 1, [], 1, id="no-sooner"),
+        pytest.param({"incoming": 0.5}, 1, [], 1, id="half-of-what-is-there"),
+        pytest.param({"incoming": 0.51}, 1, [], 8, id="more-than-half"),
+        pytest.param({"incoming": 2.0}, 4, [], 1, id="half-of-four-threads"),
+        pytest.param({"incoming": 2.01}, 4, [], 2, id="more-than-half-of-them"),
+        pytest.param({"incoming": 2.0}, 1, WILD_3, 1, id="others-take-part"),
+        pytest.param({"incoming": 2.01}, 1, WILD_3, 5, id="who-are-not-enough"),
+    ],
+)
+def test_work_that_keeps_coming_is_for_those_who_come_later(
+    demand: dict[str, Any], threads: int, others: list[ObservedGroup], expected: int
+) -> None:
+    # Eight threads for five seconds: once a new worker is there, one thread has done all of it.
+    coming = {"incoming": 1.01, "every_s": 1.0, **demand}
+    seen = scene([free(8, 5.0)], IDLE, threads=threads, others=others, **coming)
+
+    assert expected == wanted(seen, arrival_s=50.0)
+
+
+def test_those_on_their_way_are_for_the_next_lot() -> None:
+    five = [pending(f"p{i}", age_s=0.0) for i in range(5)]
+
+    assert 6 == wanted(
+        scene([free(8, 5.0)], [*IDLE, *five], threads=2, incoming=1.01, every_s=1.0), arrival_s=50.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("results", "limit", "expected"),
+    [(121, 100, 4), (120, 100, 2), (10, 100, 2), (61, 0, 2), (0, 0, 2)],
+)
+def test_full_memory_doubles_the_workers(results: int, limit: int, expected: int) -> None:
+    seen = scene(
+        [free(1, 0.1)], [busy("a"), busy("b")], known={"results": results},
+        processes={"memory_limit": limit},
+    )  # fmt: skip
+    found = asked(seen)[GROUP]
+
+    assert expected == found.wanted
+    if expected == 4:
+        full = "results fill over 60% of the memory of workers: twice as many are wanted"
+        assert Step("memory", 4, Reason.LOAD_INCREASED, full) == told(found)
+    assert 2 == wanted(replace(seen, scheduler=replace(seen.scheduler, demand=Demand())))
+
+
+def test_outputs_of_shuffles_come_on_top_of_what_is_bound() -> None:
+    rows = [
+        row(mean_s=100.0, ready=1, width=1),
+        row(waiting=100, width=100, level=1, fan_in=20),
+    ]
+    shuffles = (UpcomingShuffle("s", 20, 60), UpcomingShuffle("t", 20, 40))
+    needs = (Need(1, 1, 1000.0, {}, workers=(GROUP,)),)
+    there = [busy("a"), *(worker(f"w{i}") for i in range(49))]
+
+    def last(*rows: Row) -> Step:
+        return told(asked(scene(rows, there, shuffles=shuffles, needs=needs))[GROUP])
+
+    said = "2 P2P shuffles are about to assign their outputs to workers"
+    steps = [Step("shuffle", n, Reason.SHUFFLE_AHEAD, f"{said}: {n} workers") for n in (21, 11)]
+    # A second for each output, in five; without work that hangs on them half a second for each.
+    assert steps == [last(*rows), last(rows[0])]
+
+
+# Workers: who is there, who comes when, who is needed
+
+
+def test_those_that_leave_are_not_there_any_more() -> None:
+    rows = [
+        busy("a"), worker("b"), worker("c", leaving=Leaving.DRAINING),
+        worker("d", in_service=False), busy("e", deleting=True), pending("f", age_s=4.0),
+        pending("g", age_s=1.0), pending("h", deleting=True),
+    ]  # fmt: skip
+    inputs = asked(scene([], rows, threads=2))[GROUP].inputs
+
+    assert (4, 2, 2.0) == (inputs["serving"], inputs["pending"], inputs["threads"])
+
+
+@pytest.mark.parametrize(("measured", "expected"), [(None, 42.0), (7.5, 7.5), (-1.0, 0.0)])
+def test_how_long_a_new_one_takes(measured: float | None, expected: float) -> None:
+    groups = {GROUP: GroupPast(arrival_s=measured)}
+    past = Past(session="s", since=0.0, groups=groups, recycle=RecyclePast(ready_s=42.0))
+    (found,) = plan(scene(), ANY, past, now=NOW).groups
+
+    assert expected == found.inputs["arrival_s"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"age_s": 4.0}, 6.0, id="by-its-age"),
+        pytest.param({"age_s": 4.4}, 6.0, id="in-whole-seconds"),
+        pytest.param({"age_s": 80.0, "pod_age_s": 3.0}, 7.0, id="by-that-of-its-pod"),
+        pytest.param({"age_s": 10.0}, 0.0, id="any-moment"),
+        pytest.param({"age_s": 11.0}, 1.0, id="as-late-again"),
+        pytest.param({"age_s": 13.0}, 3.0, id="as-late-again-and-later"),
+        pytest.param({"age_s": 50.0}, 10.0, id="no-later-than-a-new-one"),
+        pytest.param({"age_s": 4.0, "unschedulable_s": 2.0}, 10.0, id="no-machine-takes-it"),
+        pytest.param({"age_s": 4.0, "refused": "quota"}, 10.0, id="its-pod-is-refused"),
+    ],
+)
+def test_when_one_on_its_way_is_expected(changes: dict[str, Any], expected: float) -> None:
+    """It is wanted if there is then enough left for two: a second too late, it is not."""
+
+    def wanted_for(work_s: float) -> int:
+        seen = scene([row(mean_s=work_s / 2, ready=2)], [*IDLE, pending("p", **changes)])
+        return wanted(seen, arrival_s=10.0)
+
+    enough_s = 1.25 * DURATION_S  # for one, and the quarter of a thread that nobody notices
+    assert [2, 1] == [wanted_for(expected + enough_s + by) for by in (0.3, -0.3)]
+
+
+@pytest.mark.parametrize(
+    ("nthreads", "started_with", "expected"),
+    [
+        pytest.param([2, 4], 9, 3.0, id="as-measured"),
+        pytest.param([0, 4], 9, 4.0, id="of-those-that-tell"),
+        pytest.param([], 9, 9.0, id="as-it-is-to-be-started"),
+        pytest.param([], 0, 1.0, id="nobody-knows"),
+    ],
+)
+def test_threads_of_one_worker(nthreads: list[int], started_with: int, expected: float) -> None:
+    there = [worker(f"w{i}", nthreads=n) for i, n in enumerate(nthreads)]
+    seen = scene(others=[group(GPU, there, threads=started_with)])
+
+    assert expected == asked(seen, grouped())[GPU].inputs["threads"]
+
+
+P4, P6 = pending("p", age_s=2.0), pending("q", age_s=0.0)
+A, B, C = (worker(n) for n in "abc")
+
+
+@pytest.mark.parametrize(
+    ("workers", "work", "changes", "expected"),
+    [
+        pytest.param([A, B, C], [], {}, 0, id="none"),
+        pytest.param([A, B, C], [free(2)], {}, 2, id="of-those-there"),
+        pytest.param([A, B, C], [free(2)], {"others": [group(WILD, [worker("x")])]}, 1,
+                     id="others-help"),
+        pytest.param([A], [free(1, 1.0)], {}, 0, id="so-little-nobody-notices"),
+        pytest.param([], [free(1, 1.0)], {}, 1, id="but-one-has-to-come"),
+        pytest.param([P4], [free(1, 1.0)], {}, 1, id="the-one-that-comes-is-kept"),
+        pytest.param([P4, P6], [free(1, 1.0)], {}, 1, id="and-no-second-one"),
+        pytest.param([A, P4], [free(4)], {}, 4, id="and-then-new-ones"),
+        pytest.param([A, P4, P6], [free(2)], {}, 2, id="one-comes"),
+        pytest.param([A, B], [free(9)], {"most": 4}, 4, id="up-to-the-maximum"),
+        pytest.param([A, B, C, P4, P6], [free(9)], {"most": 4}, 5, id="above-the-maximum"),
+        pytest.param([A, P6, P4], [free(2, 5.3)], {}, 2, id="the-soonest-first"),
+    ],
+)  # fmt: skip
+def test_workers_for_threads(
+    workers: list[ObservedWorker], work: list[Row], changes: dict[str, Any], expected: int
+) -> None:
+    most = changes.get("most", 1000)
+    seen = scene(work, workers, others=changes.get("others", ()))
+
+    assert expected == wanted(seen, replace(ANY, max_replicas=most))
+
+
+def test_work_is_done_by_whoever_is_there_at_each_instant() -> None:
+    done: dict[float, float] = {}
+
+    def need(at_s: float, thread_seconds: float) -> float:
+        done[at_s] = thread_seconds
+        return 0.0
+
+    one = Supply("a", 10, 0, 2.0, connected=2, busy=0, pending=(3.0, 5.0), arrival_s=10.0)
+    fill([one, replace(one, name="b", threads=1.0, connected=0, pending=(4.0,))], need, other=1.0)
+
+    # 5 threads; 7 from the 3rd second on, 8 from the 4th, and 10 from the 5th.
+    assert {0.0: 0.0, 3.0: 15.0, 4.0: 22.0, 5.0: 30.0, 10.0: 80.0} == done
+
+
+# Groups
+
+RESOURCES = (("GPU", 4.0), ("FPGA", 2.0))
+
+
+@pytest.mark.parametrize(
+    ("workers", "policy", "resources", "expected"),
+    [
+        pytest.param([], grouped(), RESOURCES, (3, 0), id="resources-are-for-needs"),
+        pytest.param([], grouped(), (), (3, 0), id="the-default-first-among-equals"),
+        pytest.param([], grouped(priority=1), RESOURCES, (0, 3), id="unless-it-comes-first"),
+        pytest.param([], grouped(2), (), (2, 1), id="what-one-cannot-the-next-does"),
+        pytest.param([], grouped(2), RESOURCES, (2, 0), id="not-if-it-has-resources"),
+        pytest.param([A, B], grouped(2), (), (2, 1), id="those-there-first"),
+        pytest.param([A, B], grouped(2, priority=1), (), (2, 1), id="whatever-the-priority"),
+    ],
+)
+def test_which_group_grows(
+    workers: list[ObservedWorker], policy: Policy, resources: tuple[tuple[str, float], ...],
+    expected: tuple[int, int],
+) -> None:  # fmt: skip
+    seen = scene([free(3)], workers, others=[group(GPU, resources=resources)])
+
+    assert expected == numbers(seen, policy)
+
+
+@pytest.mark.parametrize(
+    ("there", "tasks", "expected"),
+    [
+        pytest.param(3, 8, (3, 1), id="one-group-after-the-other"),
+        pytest.param(2, 16, (4, 4), id="what-one-group-cannot-the-next-does"),
+    ],
+)
+def test_workers_of_two_threads(there: int, tasks: int, expected: tuple[int, int]) -> None:
+    workers = [worker(f"w{i}") for i in range(there)]
+    gpu = group(GPU, [worker(f"g{i}", nthreads=2) for i in range(3)])
+
+    assert expected == numbers(scene([free(tasks)], workers, threads=2, others=[gpu]), grouped(4))
+
+
+def test_groups_grow_by_priority_and_then_by_name() -> None:
+    names = [GPU, "etl-a", "etl-b"]
+    bounds = [WorkerGroup(n, 4, priority=5 * (n == "etl-b")) for n in names]
+    policy = replace(ANY, max_replicas=9, worker_groups=(*bounds, WorkerGroup("gone", 4)))
+    seen = scene([free(15)], others=[group(n) for n in names])
+    found = asked(seen, replace(policy, max_replicas=5))
+
+    assert {GROUP: 5, "etl-a": 4, "etl-b": 4, GPU: 2} == {n: g.wanted for n, g in found.items()}
+
+
+def test_work_keeps_coming_only_where_no_group_is_there_sooner() -> None:
+    seen = scene(
+        [free(8, 5.0)], IDLE, others=[group(GPU, resources=RESOURCES)], incoming=9.0, every_s=10.0
+    )
+    past = {GROUP: GroupPast(arrival_s=50.0), GPU: GroupPast(arrival_s=5.0)}
+
+    def wanted_if(every_s: float) -> int:
+        demand = Demand((free(8, 5.0),), incoming=9.0, every_s=every_s)
+        world = replace(seen, scheduler=replace(seen.scheduler, demand=demand))
+        return plan(world, grouped(), replace(PAST, groups=past), now=NOW).groups[0].wanted
+
+    assert [8, 1] == [wanted_if(4.0), wanted_if(10.0)]
+
+
+BY_NAME = Need(tasks=2, stuck=2, seconds=2000.0, resources={}, workers=(GROUP,))
+
+
+@pytest.mark.parametrize(
+    ("workers", "bound", "work", "most", "expected"),
+    [
+        pytest.param([A, B, C, P4, P6], 2, free(3), 99, 5, id="one-is-left-and-two-come"),
+        pytest.param([A, B, C, P4, P6], 2, free(3, 1.0), 99, 3, id="one-does-it-alone"),
+        pytest.param([A, B, C, P4, P6], 4, free(9), 5, 5, id="one-of-those-that-come-is-left"),
+        pytest.param([A, B], 2, free(9), 3, 3, id="one-may-be-added"),
+        pytest.param([A, B], 2, free(9), 2, 2, id="none-may-be-added"),
+    ],
+)
+def test_workers_that_do_what_only_they_may_are_not_free_for_the_rest(
+    workers: list[ObservedWorker], bound: int, work: Row, most: int, expected: int
+) -> None:
+    needs = (replace(BY_NAME, tasks=bound, seconds=1000.0 * bound),)
+
+    assert expected == wanted(scene([work], workers, needs=needs), replace(ANY, max_replicas=most))
+
+
+@pytest.mark.parametrize(
+    ("bound", "others", "expected"),
+    [(2, 3, Reason.LOAD_INCREASED), (3, 3, Reason.LOAD_INCREASED), (4, 3, Reason.NEEDED_RESOURCES)],
+)
+def test_the_reason_is_what_most_are_wanted_for(bound: int, others: int, expected: Reason) -> None:
+    needs = (replace(BY_NAME, tasks=bound, seconds=1000.0 * bound),)
+    found = asked(scene([free(others)], needs=needs))[GROUP]
+
+    assert (bound + others, expected) == (found.wanted, told(found).reason)
+    assert float(bound) == found.inputs["bound_workers"]
+
+
+# Tasks that only some workers may run
+
+G, H = worker("g", dask_names=("g-0", "g-1")), worker("h")
+NEED = Need(tasks=1, stuck=1, seconds=1000.0, resources={"GPU": 1.0})
+NAMED: dict[str, Any] = {"resources": {}, "workers": ("g",)}
+G_AND_H = {**NAMED, "workers": ("g", "h-0", "h")}
+
+
+def need(tasks: int = 1, **changes: Any) -> Need:
+    return replace(NEED, tasks=tasks, **{"seconds": 1000.0 * tasks, **changes})
+
+
+def bound(needs: Sequence[Need], *, threads: int = 4, most: int = 99) -> GroupPlan:
+    """
+    What is asked of a group beside one that is not scaled.
+
+    It has two workers and one that starts; with a maximum, none yet.
+    """
+    there = [replace(w, nthreads=threads) for w in (G, H)] if most == 99 else []
+    rows = [*there, pending("p")] if there else []
+    gpu = group(GPU, rows, threads=threads, resources=(("GPU", 1.0), ("FPGA", 4.0)))
+    seen = scene(others=[gpu, group(WILD, [worker("x"), worker("y")])], needs=tuple(needs))
+    return asked(seen, grouped(0, most))[GPU]
+
+
+@pytest.mark.parametrize(
+    ("needs", "changes", "expected"),
+    [
+        pytest.param([], {}, 0, id="none"),
+        pytest.param([need(0, waiting=6)], {}, 0, id="all-wait-for-others"),
+        pytest.param([need(6)], {}, 6, id="one-at-once"),
+        pytest.param([need(6, seconds=6.0)], {}, 1, id="little-work"),
+        pytest.param([need(6, resources={"FPGA": 1.0})], {}, 2, id="four-at-once"),
+        pytest.param([need(6, resources={"FPGA": 2.0})], {}, 3, id="two-at-once"),
+        pytest.param([need(6, resources={"FPGA": 1.0})], {"threads": 2}, 3, id="two-threads"),
+        pytest.param([need(6, resources={"FPGA": 1.0, "X": 0.0})], {}, 2, id="a-claim-of-none"),
+        pytest.param([need(6, resources={"FPGA": 1.0, "GPU": 1.0})], {}, 6, id="the-scarcer"),
+        pytest.param([need(3), need(3)], {}, 6, id="both"),
+        pytest.param([need(3), need(3)], {"most": 4}, 4, id="both-up-to-the-maximum"),
+        pytest.param([need(4), need(3)], {"most": 4}, 4, id="the-first-takes-all"),
+        pytest.param([need(5, able=("x", "nobody", "g-0"))], {}, 3, id="others-may-run-two"),
+        pytest.param([need(6, resources={}, workers=(GPU,))], {}, 2, id="the-group-is-named"),
+        pytest.param([need(6, **NAMED, loose=True)], {}, 0, id="a-wish"),
+        pytest.param([need(9, **NAMED)], {}, 1, id="a-worker-is-named"),
+        pytest.param([need(9, **{**NAMED, "workers": ("g-1", "g-0")})], {}, 1,
+                     id="both-its-processes-are"),
+        pytest.param([need(2, **{**G_AND_H, "resources": {"GPU": 1.0}})], {}, 2,
+                     id="one-at-once-on-each-that-is-named"),
+        pytest.param([need(2, **{**G_AND_H, "resources": {"GPU": 1.0}}, loose=True)], {}, 2,
+                     id="one-at-once-on-others"),
+        pytest.param([need(9, resources={}, hosts=("g-1",))], {}, 1, id="a-host"),
+        pytest.param([need(3, resources={"X": 1.0}, able=("g-1",))], {}, 3,
+                     id="known-from-those-that-run-such-tasks"),
+        pytest.param([need(1, resources={"X": 1.0}, able=("x",))], {}, 0, id="others-may-run-it"),
+    ],
+)  # fmt: skip
+def test_workers_for_tasks_that_only_they_may_run(
+    needs: list[Need], changes: dict[str, Any], expected: int
+) -> None:
+    found = bound(needs, **changes)
+
+    assert expected == found.wanted == found.inputs["bound_workers"]
+    assert "no worker" not in told(found).message
+
+
+def test_a_group_is_told_for_what_it_is_needed_and_what_nobody_has() -> None:
+    needs = [need(n, resources={"FPGA": float(n)}) for n in (1, 2, 3, 4)]
+    said = "1 tasks need FPGA=1, 2 tasks need FPGA=2, 3 tasks need FPGA=3"
+    assert told(bound(needs, most=98)).message.endswith(f"9 wanted; {said}")
+    assert told(bound([need(1)], most=0)).message.endswith(": 0 wanted")
+
+    needs = [need(int(n >= 0), resources={f"X{n}": 1.0}) for n in range(-1, 4)]
+    nobody = "which no worker of a group that is scaled has"
+    said = "; ".join(f"1 tasks need X{n}=1, {nobody}" for n in range(3))
+    assert told(bound(needs)).message.endswith(f": 0 wanted; {said}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"resources": {"X": 1.0}}, "X=1", id="a-resource"),
+        pytest.param({"resources": {"b": 2.5, "a": 1.0}}, "a=1 and b=2.5", id="two"),
+        pytest.param({"workers": ("w",)}, "one of w", id="a-worker"),
+        pytest.param({"workers": ("w",), "hosts": ("n",)}, "one of w, n", id="and-a-host"),
+        pytest.param({"workers": tuple("wxz")}, "one of w, x, z", id="three"),
+        pytest.param({"workers": tuple("wxzv")}, "one of w, x, z, …", id="more"),
+        pytest.param({"workers": ("w",), "loose": True}, "", id="a-wish"),
+        pytest.param({"resources": {"X": 1.0}, "workers": ("w",)}, "X=1 and one of w", id="both"),
+        pytest.param({"resources": {"X": 1.0}, "workers": ("w",), "loose": True}, "X=1",
+                     id="a-resource-and-a-wish"),
+        pytest.param({}, "", id="nothing"),
+    ],
+)  # fmt: skip
+def test_a_need_in_words(changes: dict[str, Any], words: str) -> None:
+    message = told(bound([replace(NEED, **{"resources": {}, **changes})])).message
+
+    said = f"; 1 tasks need {words}, which no worker of a group that is scaled has"
+    assert message.endswith(said if words else ": 0 wanted")
+
+
+# What is said
+
+
+def test_a_load_tells_all_that_it_was_made_from() -> None:
+    rows = [
+        row(mean_s=2.00004, running=4, ready=6, width=10),
+        row(ready=7, width=5, bound=1),
+        row(mean_s=0.5, waiting=5, width=5, level=1),
+    ]
+    there = [busy("a"), busy("b"), pending("p", age_s=2.0)]
+    seen = scene(rows, there, threads=2, others=[group(WILD, [worker("g")])])
+    found = asked(seen)[GROUP]
+    message = (
+        "4 tasks run, 13 are queued, 5 wait for others; 28 s of work, at most 16 tasks at once;"
+        " 2 workers of 2 threads are there, 1 pending, a new one takes 6 s: 2 wanted"
+    )
+    inputs = {
+        "queued": 13.0, "ready": 13.0, "running": 4.0, "waiting": 5.0, "work_s": 28.5,
+        "width": 16.0, "cluster_threads": 6.0, "arrival_s": 6.0, "serving": 3, "pending": 1,
+        "threads": 2.0, "bound_workers": 0.0,
+    }  # fmt: skip
+
+    assert Step("load", 2, Reason.UNDERUTILIZED, message) == found.steps[0]
+    assert inputs == {name: found.inputs[name] for name in inputs}
+
+
+@pytest.mark.parametrize(
+    ("want", "expected"),
+    [
+        pytest.param(Want(3, 0.5, "me"), 3, id="to-its-last-moment"),
+        pytest.param(Want(3, 0.0, "me"), 2, id="its-time-is-over"),
+        pytest.param(Want(2, 60.0, "me"), 2, id="no-more-than-the-load"),
+        pytest.param(Want(3, 60.0, "me", GPU), 2, id="of-another-group"),
+    ],
+)
+def test_what_a_client_wants_is_the_least(want: Want, expected: int) -> None:
+    found = asked(cluster([], target=2, wants=(want, wanting(1))))[GROUP]
+
+    assert expected == found.wanted
+    hint = Step("hint", 3, Reason.CLIENT_WANTS, "client me wants at least 3 workers")
+    assert (hint == told(found)) == (expected == 3)
+
+
+# The scheduler's own target
+
+
+def elsewhere(target: int, **changes: Any) -> ObservedCluster:
+    """Two workers of the default group, and two of three threads that are not scaled."""
+    world = cluster([busy("a"), busy("b")], others=[group(WILD, [worker("g"), worker("h")])])
+    processes = tuple(
+        replace(p, nthreads=3, **changes) if p.name in {"g", "h"} else p
+        for p in world.scheduler.workers
+    )
+    scheduler = replace(world.scheduler, workers=processes, target=target)
+    return replace(world, scheduler=scheduler)
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "expected"),
+    [
+        pytest.param({}, 5, (3, 2), id="they-stay"),
+        pytest.param({}, 1, (0, 2), id="no-fewer-than-none"),
+        pytest.param({"leaving": Leaving.DRAINING}, 5, (5, 8), id="they-are-let-go"),
+        pytest.param({"terminating": "tasks"}, 5, (5, 8), id="their-processes-end"),
+    ],
+)
+def test_who_serves_elsewhere(
+    changes: dict[str, Any], target: int, expected: tuple[int, int]
+) -> None:
+    """By the scheduler's target; and by work for eight threads."""
+    world = elsewhere(target, **changes)
+    work = replace(world.scheduler, demand=Demand((free(8),)))
+
+    assert expected == (wanted(world), wanted(replace(world, scheduler=work)))
+
+
+@pytest.mark.parametrize(
+    ("processes", "target", "expected"),
+    [
+        pytest.param([], 5, 5, id="nobody-is-there"),
+        pytest.param([0], 5, 5, id="nobody-has-come"),
+        pytest.param([1, 1], 5, 5, id="one-each"),
+        pytest.param([2, 2, 0], 5, 3, id="two-each-of-those-that-have-come"),
+        pytest.param([2, 2, 1], 5, 3, id="one-of-them-is-half-up"),
+        pytest.param([2], 0, 0, id="none"),
+    ],
+)
+def test_the_schedulers_target_in_workers(processes: list[int], target: int, expected: int) -> None:
+    names = [tuple(f"w{i}-{k}" for k in range(n)) for i, n in enumerate(processes)]
+    there = [busy(f"w{i}", dask_names=n) for i, n in enumerate(names)]
+
+    assert expected == wanted(cluster(there, target=target))
+
+
+def test_the_schedulers_target_is_a_load_with_its_figures() -> None:
+    found = asked(cluster([busy("a"), pending("p")], target=3, queued=9, processing=4))[GROUP]
+
+    said = "the scheduler's adaptive_target gives 3 workers of this group"
+    figures = {
+        "queued": 9.0, "running": 4.0, "serving": 2, "pending": 1, "arrival_s": 6.0, "threads": 1.0,
+    }  # fmt: skip
+    assert Step("load", 3, Reason.LOAD_INCREASED, said) == found.steps[0]
+    assert figures == {name: found.inputs[name] for name in figures}
+
+
+ONLY = "{} needed by tasks that only this group may run"
+
+
+@pytest.mark.parametrize(
+    ("demand", "workers", "wanted", "message"),
+    [
+        pytest.param(Demand(needs=(need(3),)), [], 3, ONLY.format(3), id="what-is-bound-to-it"),
+        pytest.param(Demand(), [], 0, ONLY.format(0), id="none"),
+        pytest.param(Demand(), [busy("x")], 1, ONLY.format(0), id="those-that-have-tasks"),
+        pytest.param(None, [worker("x")], 1,
+                     "the load of this group is not known: its number stays", id="nobody-can-tell"),
+    ],
+)  # fmt: skip
+def test_the_schedulers_target_is_not_about_other_groups(
+    demand: Demand | None, workers: list[ObservedWorker], wanted: int, message: str
+) -> None:
+    others = [group(GPU, workers, resources=(("GPU", 1.0),))]
+    world = cluster([worker("a")], others=others, target=9, demand=demand)
+    policy = replace(ANY, target=LoadTarget(Source.SCHEDULER), worker_groups=(WorkerGroup(GPU, 8),))
+    found = asked(world, policy)[GPU]
+
+    assert (wanted, message) == (found.wanted, told(found).message)
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "work_s", "expected"), [(0.001, 3.0, 3), (1000.0, 3.0, 1), (0.5, 0.0, 1)]
+)
+def test_tasks_of_a_group_need_as_many_as_do_them_in_time(
+    duration_s: float, work_s: float, expected: int
+) -> None:
+    others = [group(GPU, resources=(("GPU", 1.0),))]
+    world = cluster([worker("a")], others=others, demand=Demand(needs=(need(3, seconds=work_s),)))
+
+    policy = replace(grouped(), target=LoadTarget(duration_s=duration_s))
+    assert expected == numbers(world, policy)[1]
+
+
+# What holds for all
+
+RATES = st.one_of(st.none(), st.floats(0, 1000))
+ROWS = st.builds(
+    Row, st.just("p"), RATES, st.integers(0, 50), st.integers(0, 500), st.integers(0, 500),
+    st.floats(0, 5000), st.integers(0, 10), st.one_of(st.none(), st.integers(0, 1000)),
+    st.integers(0, 4), st.floats(0, 100), st.integers(0, 20),
+)  # fmt: skip
+
+
+@given(st.lists(ROWS, max_size=6), st.integers(0, 6), st.integers(0, 6), st.floats(0, 600))
+def test_no_fewer_than_have_tasks_and_no_more_than_can_run(
+    rows: list[Row], there: int, coming: int, arrival_s: float
+) -> None:
+    workers = [busy(f"w{i}") for i in range(there)]
+    workers += [pending(f"p{i}", age_s=float(i)) for i in range(coming)]
+
+    number = wanted(scene(rows, workers), arrival_s=arrival_s)
+
+    assert there <= number <= max(there, sum(row.unfinished for row in rows))
+
+
+@given(st.lists(ROWS, max_size=6), ROWS, st.floats(0, 600))
+def test_with_work_there_is_a_worker(rows: list[Row], one: Row, arrival_s: float) -> None:
+    some = replace(one, ready=one.ready + 1, level=0, bound=0)
+
+    assert wanted(scene([*rows, some], []), arrival_s=arrival_s) >= 1
+
+
+@given(st.lists(ROWS, max_size=4), st.floats(0, 300), st.floats(0, 300), st.integers(1, 4))
+def test_workers_that_take_longer_to_come_are_not_asked_for_in_greater_number(
+    rows: list[Row], one_s: float, other_s: float, there: int
+) -> None:
+    # But for work that only begins when they come: here all of it may begin at once.
+    now = [replace(row, level=0) for row in rows]
+    seen = scene(now, [busy(f"w{i}") for i in range(there)])
+    soon, late = sorted((one_s, other_s))
+
+    assert wanted(seen, arrival_s=late) <= wanted(seen, arrival_s=soon)

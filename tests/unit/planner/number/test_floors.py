@@ -1,0 +1,251 @@
+"""Floors by schedule, by the minimum and without the scheduler; what a pause leaves of a number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from dask_adaptive.model.observed import Demand, ObservedGroup, Quiet
+from dask_adaptive.model.plan import GroupPlan, SetReplicas
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import (
+    Fallback,
+    Idle,
+    IdleAction,
+    Pause,
+    Schedule,
+    WorkerGroup,
+)
+from support.worlds import GROUP, PAST, busy, cluster, decide, wanting, worker
+
+GPU = "etl-gpu"
+BOTH_PAST = replace(PAST, groups={GROUP: PAST.of(GROUP), GPU: PAST.of(GROUP)})
+BOTH = (WorkerGroup(GROUP, 20), WorkerGroup(GPU, 20))
+FIVE = [worker(name) for name in "abcde"]
+
+# Schedules
+
+DAY = Schedule("0 8 * * 1-5", 10 * 3600.0, 5, "Europe/Berlin")
+MORNING = Schedule("0 8 * * *", 3600.0, 8, "Europe/Berlin")
+MONDAY = "2026-01-12T09:00+01:00"
+
+
+@pytest.mark.parametrize(
+    ("schedules", "instant", "expected"),
+    [
+        pytest.param((DAY,), "2026-01-12T08:00+01:00", (5, 0), id="it-opens"),
+        pytest.param((DAY,), "2026-01-12T07:59:59+01:00", (0, 0), id="not-yet"),
+        pytest.param((DAY,), "2026-01-12T18:00+01:00", (0, 0), id="it-closes"),
+        pytest.param((DAY,), "2026-01-11T09:00+01:00", (0, 0), id="on-a-sunday"),
+        pytest.param((DAY,), "2026-07-13T06:00+00:00", (5, 0), id="in-summer"),
+        pytest.param((DAY, MORNING), "2026-01-12T08:30+01:00", (8, 0),
+                     id="the-highest-counts"),
+        pytest.param((MORNING, DAY), "2026-01-12T09:30+01:00", (5, 0),
+                     id="of-those-that-are-open"),
+        pytest.param((replace(DAY, worker_group=GPU),), MONDAY, (0, 5),
+                     id="another-group-is-meant"),
+        pytest.param((replace(DAY, min_replicas=1),), MONDAY, (1, 0), id="a-floor-of-one"),
+    ],
+)  # fmt: skip
+def test_a_schedule_is_a_floor_while_it_is_open(
+    schedules: tuple[Schedule, ...], instant: str, expected: tuple[int, int]
+) -> None:
+    at = datetime.fromisoformat(instant).timestamp()
+    world = replace(cluster([], others=[ObservedGroup(GPU, 0)]), at=at)
+    decided = decide(world, BOTH_PAST, max_replicas=40, worker_groups=BOTH, schedules=schedules)
+
+    assert expected == tuple(group.desired for group in decided.groups)
+    scheduled = [s for g in decided.groups for s in g.steps if s.stage == "schedule"]
+    assert bool(sum(expected)) == any(s.reason is Reason.SCHEDULED_MINIMUM for s in scheduled)
+    for step in scheduled:
+        assert step.message.startswith(f"at least {step.replicas} by schedule 0 8 * * ")
+        assert step.message.endswith("(Europe/Berlin)")
+
+
+# The minimum, and a cluster that nobody uses
+
+UNUSED = Idle(after_s=1.0, action=IdleAction.SCALE_TO_ZERO)
+UNUSED_STEP = "no task for 1s or longer: minimums do not hold"
+
+
+@pytest.mark.parametrize(
+    ("target", "min_replicas", "idle", "expected"),
+    [
+        pytest.param(5, 3, Idle(), (5, []), id="above-the-minimum"),
+        pytest.param(3, 3, Idle(), (3, []), id="at-the-minimum"),
+        pytest.param(2, 3, Idle(), (3, [("bounds", 3, "2 wanted, minReplicas is 3")]), id="below"),
+        pytest.param(0, 0, UNUSED, (0, []), id="unused-without-a-minimum"),
+        pytest.param(0, 2, UNUSED, (0, [("idle", 0, UNUSED_STEP)]), id="unused"),
+        pytest.param(4, 2, UNUSED, (4, [("idle", 4, UNUSED_STEP)]), id="unused-but-wanted"),
+    ],
+)
+def test_a_minimum_is_a_floor_while_the_cluster_is_used(
+    target: int, min_replicas: int, idle: Idle, expected: tuple[int, list[Any]]
+) -> None:
+    world = cluster([], target=target, quiet=Quiet(no_task_s=60.0))
+    (group,) = decide(world, min_replicas=min_replicas, idle=idle).groups
+
+    assert ("load", target) == (group.steps[0].stage, group.steps[0].replicas)
+    rest = [(s.stage, s.replicas, s.message) for s in group.steps[1:]]
+    assert expected == (group.desired, rest)
+
+
+# Without an answer of the scheduler
+
+ALWAYS_9 = Schedule("0 0 * * *", 24 * 3600.0, min_replicas=9)
+ALWAYS_3 = replace(ALWAYS_9, min_replicas=3)
+AGAIN = Fallback(failure_threshold=2, replicas=4)
+BELOW = "2 replicas are below minReplicas {}"
+GPU_BELOW = "0 replicas are below minReplicas {}"
+FALLBACK = "no answer to 2 requests (fallback): at least {} workers"
+
+
+def bounds(min_replicas: int, gpu: int | None = None, most: int = 8) -> dict[str, Any]:
+    groups = (WorkerGroup(GROUP, most, min_replicas=min_replicas),)
+    return {
+        "worker_groups": groups if gpu is None else (*groups, WorkerGroup(GPU, 8, min_replicas=gpu))
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "more", "expected"),
+    [
+        pytest.param({"max_replicas": 2}, {"worker_groups": (WorkerGroup(GPU, 4, min_replicas=3),)},
+                     {GPU: (3, GPU_BELOW.format(3))}, id="the-maximum-is-the-default-groups"),
+        pytest.param({"max_replicas": 5}, bounds(6), {GROUP: (5, BELOW.format(6))},
+                     id="the-maximum-is-that-of-all"),
+        pytest.param({"max_replicas": 5}, bounds(4, 3),
+                     {GROUP: (4, BELOW.format(4)), GPU: (1, GPU_BELOW.format(3))},
+                     id="the-first-takes-most-of-it"),
+        pytest.param({"max_replicas": 2}, bounds(2, 1), {}, id="no-room-for-one-more"),
+        pytest.param({"max_replicas": 5}, {"schedules": (ALWAYS_9,)},
+                     {GROUP: (5, "at least 9 by schedule 0 0 * * * (UTC)")}, id="a-schedule"),
+        pytest.param({"max_replicas": 6}, {**bounds(5), "schedules": (ALWAYS_3,)},
+                     {GROUP: (5, BELOW.format(5))}, id="the-minimum"),
+        pytest.param({"max_replicas": 6}, {**bounds(3), "schedules": (ALWAYS_3,)},
+                     {GROUP: (3, BELOW.format(3))}, id="or-just-as-high"),
+        pytest.param({}, {"fallback": AGAIN}, {GROUP: (4, FALLBACK.format(4))}, id="fallback"),
+        pytest.param({}, {"fallback": replace(AGAIN, failure_threshold=3)}, {}, id="not-yet"),
+        pytest.param({"min_replicas": 6}, {"fallback": AGAIN}, {GROUP: (6, BELOW.format(6))},
+                     id="not-below-the-minimum"),
+        pytest.param({}, {"fallback": replace(AGAIN, replicas=40)},
+                     {GROUP: (10, FALLBACK.format(10))}, id="not-above-the-maximum"),
+        pytest.param({}, {"worker_groups": (WorkerGroup(GROUP, 3, min_replicas=1),),
+                          "fallback": replace(AGAIN, replicas=9)},
+                     {GROUP: (3, FALLBACK.format(3))}, id="the-default-groups-own-bounds"),
+        pytest.param({}, {"worker_groups": (WorkerGroup(GPU, 8, 1),), "fallback": AGAIN},
+                     {GROUP: (4, FALLBACK.format(4)), GPU: (1, GPU_BELOW.format(1))},
+                     id="the-fallback-is-the-default-groups"),
+    ],
+)  # fmt: skip
+def test_floors_hold_without_the_scheduler(
+    policy: dict[str, Any], more: dict[str, Any], expected: dict[str, tuple[int, str]]
+) -> None:
+    world = cluster(
+        [busy("a"), busy("b")], others=[ObservedGroup(GPU, 0)], message="no answer",
+        problem=Reason.SCHEDULER_UNREACHABLE, unanswered=2,
+    )  # fmt: skip
+    decided = decide(world, **more, **policy)
+
+    raised = [a for a in decided.actions if isinstance(a, SetReplicas)]
+    assert raised == list(decided.actions)
+    assert 0 == decided.wanted
+    assert expected == {a.group: (a.replicas, a.message) for a in raised}
+    assert (Reason.SCHEDULER_UNREACHABLE, "no answer; no worker is taken away") == (
+        decided.reason, decided.message,
+    )  # fmt: skip
+
+
+def test_with_an_answer_there_is_no_fallback() -> None:
+    fallback = Fallback(failure_threshold=0, replicas=4)
+
+    assert () == decide(cluster([], unanswered=5), fallback=fallback).actions
+    once = cluster([], problem=Reason.SCHEDULER_UNREACHABLE, unanswered=1)
+    assert 1 == len(decide(once, fallback=fallback).actions)
+    silent = cluster([], problem=Reason.SCHEDULER_UNREACHABLE)
+    assert () == decide(silent, fallback=fallback).actions
+
+
+def test_a_pause_holds_the_default_group_without_the_scheduler() -> None:
+    world = cluster(
+        [busy("a"), busy("b")], others=[ObservedGroup(GPU, 0)], unanswered=2,
+        problem=Reason.SCHEDULER_UNREACHABLE,
+    )  # fmt: skip
+
+    def raised(pause: Pause) -> dict[str, int]:
+        decided = decide(replace(world, pause=pause), max_replicas=6, **bounds(2, 1))
+        return {a.group: a.replicas for a in decided.actions if isinstance(a, SetReplicas)}
+
+    assert {GROUP: 3, GPU: 1} == raised(Pause(replicas=3))
+    assert {} == raised(Pause(all=True)) == raised(Pause(problem="cannot be read"))
+
+
+# What a pause leaves
+
+
+def paused(desired: int, pause: Pause, workers: Any = FIVE, *, group: str = GROUP) -> GroupPlan:
+    """Five workers, where so many are wanted."""
+    mine = [replace(w, group=group) for w in workers]
+    others = [ObservedGroup(group, len(mine), tuple(mine))] if group != GROUP else []
+    world = cluster(
+        mine if group == GROUP else [], others=others, demand=Demand(),
+        wants=(wanting(desired, group),),
+    )  # fmt: skip
+    decided = decide(replace(world, pause=pause), BOTH_PAST, max_replicas=40,
+                     worker_groups=BOTH)  # fmt: skip
+    (found,) = [g for g in decided.groups if g.group == group]
+    return found
+
+
+IN, OUT, HELD = Reason.SCALE_IN_PAUSED, Reason.SCALE_OUT_PAUSED, Reason.REPLICAS_HELD
+
+
+@pytest.mark.parametrize(
+    ("desired", "pause", "group", "expected", "reason"),
+    [
+        pytest.param(9, {"all": True}, GROUP, 5, Reason.PAUSED, id="paused"),
+        pytest.param(2, {"scale_in": True}, GROUP, 5, IN, id="no-fall"),
+        pytest.param(9, {"scale_out": True}, GROUP, 5, OUT, id="no-rise"),
+        pytest.param(5, {"scale_in": True, "scale_out": True}, GROUP, 5, None, id="nothing-held"),
+        pytest.param(2, {"scale_in": True, "scale_out": True}, GROUP, 5, IN, id="both"),
+        pytest.param(2, {"replicas": 7}, GROUP, 7, HELD, id="held-above"),
+        pytest.param(9, {"replicas": 3}, GROUP, 3, HELD, id="held-below"),
+        pytest.param(2, {"replicas": 0}, GROUP, 0, HELD, id="held-at-none"),
+        pytest.param(9, {"replicas": 3}, GPU, 9, None, id="other-groups-go-on"),
+        pytest.param(9, {"replicas": 3, "scale_in": True}, GROUP, 5, IN, id="nobody-leaves"),
+        pytest.param(2, {"replicas": 7, "scale_out": True}, GROUP, 5, OUT, id="nobody-comes"),
+        pytest.param(2, {"replicas": 7, "all": True}, GROUP, 5, Reason.PAUSED, id="paused-wins"),
+        pytest.param(2, {"all": True, "left_s": 0.0}, GROUP, 2, None, id="over"),
+        pytest.param(2, {"all": True, "left_s": 0.1}, GROUP, 5, Reason.PAUSED, id="not-over"),
+        pytest.param(9, {"problem": "?"}, GROUP, 5, Reason.PAUSED, id="unreadable-holds-all"),
+        pytest.param(2, {"problem": "?", "scale_in": True}, GROUP, 5, Reason.INVALID_PAUSE,
+                     id="unreadable-holds-what-it-is-about"),
+        pytest.param(9, {"problem": "?", "scale_in": True}, GROUP, 9, None, id="and-nothing-else"),
+    ],
+)  # fmt: skip
+def test_a_pause_of_five_workers(
+    desired: int, pause: dict[str, Any], group: str, expected: int, reason: Reason | None
+) -> None:
+    found = paused(desired, Pause(**pause), group=group)
+
+    assert expected == found.desired
+    steps = [s.reason for s in found.steps if s.stage == "pause"]
+    assert [reason] == (steps or ([found.reason] if found.is_frozen else [None]))
+
+
+@pytest.mark.parametrize(
+    ("desired", "pause", "expected"),
+    [
+        (2, Pause(scale_in=True, left_s=90.0, message="by me", problem="?"),
+         "2 wanted, 5 held: no worker leaves; by me; ?"),
+        (9, Pause(replicas=3), "9 wanted, 3 held"),
+        (9, Pause(scale_out=True), "9 wanted, 5 held: no worker is requested"),
+    ],
+)  # fmt: skip
+def test_a_pause_says_what_it_holds_and_what_cannot_be_read(
+    desired: int, pause: Pause, expected: str
+) -> None:
+    assert [expected] == [s.message for s in paused(desired, pause).steps if s.stage == "pause"]

@@ -1,0 +1,143 @@
+"""When nobody uses a cluster, and what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dask_adaptive.model.observed import (
+    Demand,
+    ManualPin,
+    ObservedCluster,
+    Pin,
+    PrefixWork,
+    Quiet,
+    Shuffle,
+    UpcomingShuffle,
+    Want,
+)
+from dask_adaptive.model.plan import DeleteCluster, Step
+from dask_adaptive.model.policy import Mode
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import Idle, IdleAction, Pause
+from support.worlds import busy, cluster, decide, worker
+
+HOUR_S = 3600.0
+LONG = Quiet(no_task_s=2 * HOUR_S)
+LEFT = Quiet(no_task_s=60.0, no_client_s=2 * HOUR_S)
+AFTER = Idle(after_s=HOUR_S)
+NO_CLIENT = Idle(no_client_timeout_s=HOUR_S)
+EITHER = Idle(after_s=HOUR_S, no_client_timeout_s=HOUR_S)
+
+
+def quiet(workers: Any = None, *, quiet: Quiet = LONG, **changes: Any) -> ObservedCluster:
+    scheduler = {k: v for k, v in changes.items() if k not in {"pause", "conflict", "found", "uid"}}
+    world = cluster([worker("a")] if workers is None else workers, quiet=quiet, **scheduler)
+    rest = {k: v for k, v in changes.items() if k not in scheduler}
+    return replace(world, **{"uid": "uid-1", **rest})
+
+
+def with_worker(**changes: Any) -> ObservedCluster:
+    world = quiet()
+    (process,) = world.scheduler.workers
+    scheduler = replace(world.scheduler, workers=(replace(process, **changes),))
+    return replace(world, scheduler=scheduler)
+
+
+def work(**counts: int) -> Demand:
+    known = {"running": 0, "ready": 0, "waiting": 0, **counts}
+    return Demand(prefixes=(PrefixWork("inc", 1.0, **known),))
+
+
+def unused(world: ObservedCluster, idle: Idle) -> tuple[bool, bool]:
+    """Whether minimums do not hold, and whether it would be deleted."""
+    return bool(idle_steps(world, idle)), bool(deletions(world, idle))
+
+
+def idle_steps(world: ObservedCluster, idle: Idle) -> list[Step]:
+    zero = replace(idle, action=IdleAction.SCALE_TO_ZERO)
+    groups = decide(world, min_replicas=1, idle=zero).groups
+    return [s for group in groups for s in group.steps if s.stage == "idle"]
+
+
+def deletions(world: ObservedCluster, idle: Idle, **policy: Any) -> list[DeleteCluster]:
+    away = replace(idle, action=IdleAction.DELETE_CLUSTER)
+    actions = decide(world, idle=away, **policy).actions
+    return [action for action in actions if isinstance(action, DeleteCluster)]
+
+
+YES, NO, ONLY_ZERO = (True, True), (False, False), (True, False)
+PIN = Pin("client", "me", "", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("world", "idle", "expected"),
+    [
+        pytest.param(quiet(quiet=Quiet(no_task_s=HOUR_S)), AFTER, YES, id="just-long-enough"),
+        pytest.param(quiet(quiet=Quiet(no_task_s=HOUR_S - 1)), AFTER, NO, id="not-for-long-enough"),
+        pytest.param(quiet(quiet=Quiet()), Idle(after_s=0.0), NO,
+                     id="in-use-however-short-the-time"),
+        pytest.param(quiet(quiet=Quiet(no_client_s=1.0)), Idle(no_client_timeout_s=1.0), YES,
+                     id="a-second-without-a-client"),
+        pytest.param(quiet(quiet=Quiet(no_task_s=9.0)), Idle(no_client_timeout_s=0.0), NO,
+                     id="a-client-is-there-however-short-the-time"),
+        pytest.param(quiet(quiet=LEFT), AFTER, NO, id="no-client-is-not-no-task"),
+        pytest.param(quiet(), NO_CLIENT, NO, id="no-task-is-not-no-client"),
+        pytest.param(quiet(quiet=LEFT), EITHER, YES, id="either-is-enough"),
+        pytest.param(quiet(quiet=Quiet(60.0, HOUR_S - 1)), NO_CLIENT, NO, id="a-client-just-left"),
+        pytest.param(quiet([busy("a")], quiet=LEFT), NO_CLIENT, NO, id="fire-and-forget-runs"),
+        pytest.param(quiet(quiet=LEFT, queued=1), NO_CLIENT, NO, id="fire-and-forget-is-queued"),
+        pytest.param(quiet(quiet=LEFT, processing=1), NO_CLIENT, NO, id="assigned"),
+        pytest.param(quiet(quiet=LEFT, held=1), NO_CLIENT, NO, id="waits-for-another-worker"),
+        pytest.param(quiet(quiet=LEFT, demand=work(waiting=1)), NO_CLIENT, NO,
+                     id="waits-for-others"),
+        pytest.param(quiet(quiet=LEFT, demand=work(ready=1)), NO_CLIENT, NO, id="without-a-worker"),
+        pytest.param(quiet(quiet=LEFT, demand=work(running=1)), NO_CLIENT, NO, id="runs"),
+        pytest.param(quiet(quiet=LEFT, demand=work(done=9)), NO_CLIENT, YES, id="all-done"),
+        pytest.param(quiet(demand=Demand(shuffles=(UpcomingShuffle("s", 0, 3),))), AFTER, NO,
+                     id="a-shuffle-is-ahead"),
+        pytest.param(quiet(shuffles=(Shuffle("s", 1, 1),)), AFTER, NO, id="a-shuffle-runs"),
+        pytest.param(quiet(wants=(Want(1, 0.5, "me"),)), AFTER, NO, id="somebody-wants-a-worker"),
+        pytest.param(quiet(wants=(Want(0, 60.0, "me"),)), AFTER, YES, id="somebody-wants-none"),
+        pytest.param(quiet(wants=(Want(2, 0.0, "me"),)), AFTER, YES, id="the-want-is-over"),
+        pytest.param(quiet([worker("a", pins=(PIN,))]), AFTER, NO, id="pinned"),
+        pytest.param(quiet([worker("a", manual_pin=ManualPin(60.0, ""))]), AFTER, NO,
+                     id="pinned-by-a-person"),
+        pytest.param(with_worker(pins=(PIN,)), AFTER, NO, id="pinned-and-not-ours"),
+        pytest.param(quiet(problem=Reason.SCHEDULER_UNREACHABLE), AFTER, NO, id="no-answer"),
+        pytest.param(with_worker(sole_bytes=1), AFTER, ONLY_ZERO, id="a-client-holds-results"),
+        pytest.param(with_worker(actors=True), AFTER, ONLY_ZERO, id="actors"),
+        pytest.param(quiet(pause=Pause(scale_in=True)), AFTER, ONLY_ZERO, id="held-by-a-person"),
+        pytest.param(quiet(agent=""), AFTER, ONLY_ZERO, id="nobody-there-knows"),
+        pytest.param(quiet(degraded=Reason.AGENT_MISSING), AFTER, ONLY_ZERO, id="stock-rpc"),
+        pytest.param(quiet(conflict="somebody else"), AFTER, NO, id="somebody-elses"),
+        pytest.param(quiet(uid=""), AFTER, ONLY_ZERO, id="which-one-is-not-known"),
+    ],
+)  # fmt: skip
+def test_unused(world: ObservedCluster, idle: Idle, expected: tuple[bool, bool]) -> None:
+    assert expected == unused(world, idle)
+
+
+def test_results_that_nobody_can_read_do_not_keep_a_cluster() -> None:
+    world = with_worker(sole_bytes=1)
+    alone = replace(world, scheduler=replace(world.scheduler, quiet=Quiet(2 * HOUR_S, 1.0)))
+
+    assert YES == unused(alone, AFTER)
+
+
+@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.PAUSED])
+def test_only_mode_auto_deletes(mode: Mode) -> None:
+    assert deletions(quiet(), AFTER)
+    assert not deletions(quiet(), AFTER, mode=mode)
+
+
+def test_it_says_for_how_long_without_counting() -> None:
+    (step,) = idle_steps(quiet(), AFTER)
+    assert Reason.CLUSTER_IDLE is step.reason
+    assert "no task for 1h or longer: minimums do not hold" == step.message
+
+    message = "no client for 1h or longer, and no task: it is deleted"
+    end = DeleteCluster("uid-1", Reason.CLUSTER_IDLE, message)
+    assert [end] == deletions(quiet(quiet=LEFT), NO_CLIENT)

@@ -1,0 +1,838 @@
+"""Which workers are due, why, in which order, and what holds them back: as `plan` shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_adaptive.model.observed import ObservedWorker
+from dask_adaptive.model.plan import Plan
+from dask_adaptive.model.policy import Disruption
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import (
+    Amount,
+    Budget,
+    FailureQuota,
+    GpuQuota,
+    GroupRecycle,
+    LifetimeQuota,
+    Measure,
+    MemoryQuota,
+    Quota,
+    QuotaNotes,
+    Recycle,
+    RecyclePast,
+    Replacing,
+    Selection,
+    Strategy,
+    TaskQuota,
+    Trait,
+    Use,
+    Window,
+)
+from dask_adaptive.model.scaling import WorkerGroup
+from dask_adaptive.planner.plan import plan
+from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
+from dask_adaptive.planner.recycling.quotas import quota_lines
+from support.worlds import NOW, PAST, POLICY, busy, cluster, pending, worker
+
+AT = 1_700_000_000.0  # 22:13 UTC
+SHUT = Disruption(windows=(Window("0 2 * * *", 3600.0),))
+MIB = 2**20
+
+
+def never_for(*reasons: Reason) -> Disruption:
+    return Disruption(budgets=tuple(Budget(Amount(0), frozenset({each})) for each in reasons))
+
+
+NEVER_FOR_AGE = never_for(Reason.LIFETIME)
+
+
+def decide(
+    workers: Sequence[ObservedWorker], recycle: Recycle, past: RecyclePast | None = None, *,
+    scheduler: dict[str, Any] | None = None, **policy: Any,
+) -> Plan:  # fmt: skip
+    """One pass over workers that are all needed but one: who is due now can leave at once."""
+    n = max(1, len(workers) - 1)
+    world = cluster(workers, target=n, **(scheduler or {}))
+    rules = {"min_replicas": n, "max_replicas": n, "recycle": recycle, **policy}
+    known = dataclasses.replace(PAST, recycle=past or RecyclePast())
+    world = dataclasses.replace(world, at=AT)
+    return plan(world, dataclasses.replace(POLICY, **rules), known, now=NOW)
+
+
+B, C = busy("b", pod_age_s=1.0), busy("c", pod_age_s=1.0)
+
+
+def verdict(
+    changes: dict[str, Any], recycle: Recycle, past: RecyclePast | None = None, *,
+    others: tuple[ObservedWorker, ...] = (B, C), **policy: Any,
+) -> tuple[Reason, str, str] | None:  # fmt: skip
+    """
+    Why worker `a` is due, in words, and how: "over" (it leaves now) or "soon" (its replacement is
+    asked for), with a "!" if no window holds it and a "*" if maxPerHour does not.
+    """
+
+    one = worker("a", **{"processing": 1, "closable": False, **changes})
+
+    def row(rules: Recycle = recycle, **more: Any) -> Replacing | None:
+        rows = decide([one, *others], rules, past, **policy, **more).replacing
+        return next((row for row in rows if row.worker == "a"), None)
+
+    if (found := row()) is None:
+        return None
+    how = {"Draining": "over", "Surging": "soon"}[found.state]
+    storm = dataclasses.replace(recycle, max_per_hour=Amount(0))
+    for sign, held in (("!", row(disruption=SHUT)), ("*", row(storm))):
+        how += sign if held is not None and held.state != "Due" else ""
+    return found.reason, how, found.message
+
+
+TASKS = Recycle(tasks=TaskQuota(1000))
+EXACT = Recycle(tasks=TaskQuota(1000, exact=True))
+LIFETIME = Recycle(lifetime=LifetimeQuota(3600.0))
+MARGIN = Recycle(lifetime=LifetimeQuota(margin_s=20.0))
+SOFT = Recycle(memory=MemoryQuota(soft=0.8))
+HARD = Recycle(memory=MemoryQuota(hard=0.92))
+PROCESS = Recycle(memory=MemoryQuota(soft=0.8, measure=Measure.PROCESS))
+LEAK = Recycle(memory=MemoryQuota(leak_rate=500.0 * MIB))
+GPU = Recycle(gpu_memory=GpuQuota(soft=0.8, hard=0.95))
+FAILURES = Recycle(failures=FailureQuota(20, 600.0, ("CUDA error",)))
+PATTERN = Recycle(failures=FailureQuota(patterns=("CUDA error",)))
+BOTH = Recycle(tasks=TaskQuota(1000, exact=True), failures=FailureQuota(20))
+LAST: dict[str, Any] = {"stopped": "has its last task", "stopped_for": Quota.TASKS}
+FAILED: dict[str, Any] = {"stopped": "20 failures", "stopped_for": Quota.FAILURES}
+
+
+def above(seconds: float) -> RecyclePast:
+    return RecyclePast(above_since={"uid-a": NOW - seconds, "uid-a gpu": NOW - seconds})
+
+
+def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
+    return RecyclePast(pace={"uid-a": (NOW - ago_s, 0, rate)})
+
+
+SOON_1000 = "will soon have run 1,000 tasks (recycle.tasks.max 1000)"
+OWN_50 = "60 tasks run (annotation dask-adaptive.dev/recycle-tasks: 50)"
+UNMANAGED_LONG = "unmanaged memory has been above 80% of the limit for long (recycle.memory.soft)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "recycle", "past", "expected"),
+    [
+        pytest.param({"use": Use(runs=999)}, TASKS, None, None, id="one-task-left"),
+        pytest.param({"use": Use(runs=1000)}, TASKS, None, (
+            Reason.TASK_QUOTA, "over", "1,000 tasks run (recycle.tasks.max 1000)"), id="tasks"),
+        pytest.param({"use": Use(runs=950)}, TASKS, pace(5.0), (
+            Reason.TASK_QUOTA, "soon", SOON_1000), id="tasks-soon-at-its-pace"),
+        pytest.param({"use": Use(runs=949)}, TASKS, pace(5.0), None, id="not-so-soon"),
+        pytest.param({"use": Use(runs=999), "processing": 0}, TASKS, pace(5.0, ago_s=11.0), None,
+            id="rested-for-long"),
+        pytest.param({"use": Use(runs=950)}, TASKS, pace(5.0, ago_s=11.0), (
+            Reason.TASK_QUOTA, "soon", SOON_1000), id="tasks-soon-as-it-resumes"),
+        pytest.param({"use": Use(runs=990), "processing": 4}, EXACT, pace(0.6), (
+            Reason.TASK_QUOTA, "soon", SOON_1000), id="exact-what-is-assigned-and-its-pace"),
+        pytest.param({"use": Use(runs=990), "processing": 3}, EXACT, pace(0.6), None,
+            id="exact-not-yet"),
+        pytest.param({"use": Use(runs=1000), **LAST}, EXACT, None, (
+            Reason.TASK_QUOTA, "over!", "1,000 tasks run (recycle.tasks.max 1000)"),
+            id="exact-and-over-no-window-keeps-it-in-service"),
+        pytest.param({"use": Use(runs=998), **LAST}, EXACT, None, (
+            Reason.TASK_QUOTA, "over!", "has its last task"), id="the-rest-is-assigned"),
+        pytest.param({"use": Use(runs=998), **LAST}, TASKS, None, None,
+            id="a-cordon-that-is-lifted"),
+        pytest.param(LAST, Recycle(tasks=TaskQuota(exact=True)), None, None, id="of-a-quota-gone"),
+        pytest.param({"use": Use(runs=60), "quota_notes": QuotaNotes(tasks=50)}, Recycle(), None, (
+            Reason.TASK_QUOTA, "over", OWN_50), id="only-its-own"),
+        pytest.param({"use": Use(runs=9999), "quota_notes": QuotaNotes(tasks=0)}, TASKS, None,
+            None, id="off-for-this-worker"),
+        pytest.param({"pod_age_s": 3589.0}, LIFETIME, None, None, id="younger"),
+        pytest.param({"pod_age_s": 3590.0}, LIFETIME, None, (Reason.LIFETIME, "soon",
+            "will soon be older than 1h (recycle.lifetime.max 1h)"), id="old-soon"),
+        pytest.param({"pod_age_s": 3600.0}, LIFETIME, None, (Reason.LIFETIME, "over",
+            "is older than 1h (recycle.lifetime.max 1h)"), id="old"),
+        pytest.param({"pod_age_s": 3600.0, "quota_notes": QuotaNotes(lifetime_s=math.inf)},
+            LIFETIME, None, None, id="old-and-may-be"),
+        pytest.param({"pod_age_s": 3600.0, "quota_notes": QuotaNotes(lifetime_s=60.0)},
+            LIFETIME, None, (Reason.LIFETIME, "over",
+            "is older than 1m (annotation dask-adaptive.dev/recycle-lifetime: 1m)"), id="own-age"),
+        pytest.param({"ends_in_s": 10.0}, Recycle(), None, (Reason.LIFETIME, "over!*",
+            "it ends in less than 10s (recycle.lifetime.margin)"), id="ends"),
+        pytest.param({"ends_in_s": 20.0}, Recycle(), None, (Reason.LIFETIME, "soon!",
+            "it ends soon, and has no time for any task that waits or runs"),
+            id="ends-soon"),
+        pytest.param({"ends_in_s": 20.1}, Recycle(), None, None, id="ends-later"),
+        pytest.param({"ends_in_s": 10.5}, Recycle(), None, (Reason.LIFETIME, "soon!",
+            "it ends soon, and has no time for any task that waits or runs"),
+            id="not-yet-within-its-margin"),
+        pytest.param({"ends_in_s": 20.0}, MARGIN, None, (Reason.LIFETIME, "over!*",
+            "it ends in less than 20s (recycle.lifetime.margin)"), id="ends-within-its-margin"),
+        pytest.param({"ends_in_s": 900.0, "too_short": True}, MARGIN, None, (Reason.LIFETIME,
+            "over!", "a task waits that it is not expected to finish before it ends"),
+            id="too-short"),
+        pytest.param({"use": Use(process=0.91)}, HARD, None, None, id="below-hard"),
+        pytest.param({"use": Use(process=0.92)}, HARD, None, (Reason.MEMORY_HARD, "over!",
+            "its process takes 92% of its memory (recycle.memory.hard)"), id="at-hard"),
+        pytest.param({"use": Use(process=0.97), "quota_notes": QuotaNotes(memory_hard=math.inf)},
+            HARD, None, None, id="hard-off"),
+        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, None, None, id="above-soft-since-now"),
+        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(120.0), (Reason.MEMORY_SOFT, "over",
+            "unmanaged memory has been above 80% of the limit for over 2m (recycle.memory.soft)"),
+            id="soft"),
+        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(119.5),
+            (Reason.MEMORY_SOFT, "soon", UNMANAGED_LONG), id="soft-for-nearly-long-enough"),
+        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(110.0),
+            (Reason.MEMORY_SOFT, "soon", UNMANAGED_LONG), id="soft-as-long-as-one-takes-to-come"),
+        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(109.9), None, id="soft-for-less"),
+        pytest.param({"use": Use(unmanaged=0.79)}, SOFT, above(120.0), None, id="fell-again"),
+        pytest.param({"use": Use(process=0.9, unmanaged=0.1)}, SOFT, above(120.0), None,
+            id="full-of-results-but-healthy"),
+        pytest.param({"use": Use(process=0.9, unmanaged=0.1)}, PROCESS, above(120.0), (
+            Reason.MEMORY_SOFT, "over", "its process's memory has been above 80% of the limit for"
+            " over 2m (recycle.memory.soft)"), id="measured-by-process"),
+        pytest.param({"use": Use(unmanaged=0.5), "quota_notes": QuotaNotes(memory_soft=0.4)},
+            SOFT, above(120.0), (Reason.MEMORY_SOFT, "over", "unmanaged memory has been above 40%"
+            " of the limit for over 2m (recycle.memory.soft)"), id="own-soft"),
+        pytest.param({}, LEAK, RecyclePast(growth={"uid-a": 2.0**31}), (Reason.MEMORY_LEAK, "over",
+            "unmanaged memory grows by 2.0 GiB an hour (recycle.memory.leakRate 500 MiB)"),
+            id="leak"),
+        pytest.param({}, LEAK, RecyclePast(growth={"uid-a": 499.0 * MIB}), None, id="leaks-little"),
+        pytest.param({}, Recycle(), RecyclePast(growth={"uid-a": 2.0**31}), None,
+            id="leaks-do-not-count"),
+        pytest.param({"use": Use(gpu=0.96)}, GPU, None, (Reason.GPU_MEMORY, "over!",
+            "95% of GPU memory is taken (recycle.gpuMemory.hard)"), id="gpu-hard"),
+        pytest.param({"use": Use(gpu=0.8)}, GPU, above(120.0), (Reason.GPU_MEMORY, "over", "GPU"
+            " memory has been above 80% of the limit for over 2m (recycle.gpuMemory.soft)"),
+            id="gpu-soft"),
+        pytest.param({"use": Use(gpu=0.8)}, GPU, above(110.0), (Reason.GPU_MEMORY, "soon", "GPU"
+            " memory has been above 80% of the limit for long (recycle.gpuMemory.soft)"),
+            id="gpu-soon"),
+        pytest.param({"use": Use(gpu=0.85)}, GPU, None, None, id="gpu-since-now"),
+        pytest.param({"use": Use(failures=19)}, FAILURES, None, None, id="one-failure-left"),
+        pytest.param({"use": Use(failures=20)}, FAILURES, None, (Reason.FAILURES, "over",
+            "20 runs failed within 10m (recycle.failures.max 20)"), id="failures"),
+        pytest.param({"use": Use(failures=3), "quota_notes": QuotaNotes(failures=3)}, FAILURES,
+            None, (Reason.FAILURES, "over", "3 runs failed within 10m (annotation"
+            " dask-adaptive.dev/recycle-failures: 3)"), id="own-failures"),
+        pytest.param({"use": Use(match="RuntimeError('CUDA error:\n" + "x" * 200)}, FAILURES, None,
+            (Reason.FAILURES, "over", "a task failed with \"RuntimeError('CUDA error: "
+            + "x" * 94 + '" (recycle.failures.patterns)'), id="pattern"),
+        pytest.param({"use": Use(match="CUDA error")}, TASKS, None, None, id="no-pattern-now"),
+        pytest.param(FAILED, FAILURES, None, (Reason.FAILURES, "over", "20 failures"),
+            id="cordoned-for-failures-that-are-out-of-the-window"),
+        pytest.param(FAILED, PATTERN, None, (Reason.FAILURES, "over", "20 failures"),
+            id="cordoned-for-a-pattern"),
+        pytest.param({**FAILED, "use": Use(runs=7)}, BOTH, None, (Reason.FAILURES,
+            "over", "20 failures"), id="cordoned-far-from-its-tasks"),
+        pytest.param({**LAST, "use": Use(runs=999)}, BOTH, None, (Reason.TASK_QUOTA, "over!",
+            "has its last task"), id="cordoned-near-its-tasks"),
+        pytest.param({**LAST, "stopped_for": Quota.LIFETIME}, BOTH, None, None,
+            id="cordoned-for-something-else"),
+        pytest.param(FAILED, TASKS, None, None, id="cordoned-by-old-limits-of-failures"),
+        pytest.param({"recycle_asked": "kubectl, on pod a"}, Recycle(), None, (
+            Reason.RECYCLE_REQUESTED, "over!*",
+            "its replacement was requested: kubectl, on pod a"), id="asked"),
+        pytest.param({"drift": "image"}, Recycle(), None, (Reason.DRIFTED, "over*",
+            "differs from its worker group: image"), id="drift"),
+        pytest.param({"drift": "image"}, Recycle(drift=False), None, None, id="drift-is-well"),
+        pytest.param({"quota_notes": QuotaNotes(problem="?")}, TASKS, None, None,
+            id="what-cannot-be-read-changes-nothing"),
+    ],
+)  # fmt: skip
+def test_a_worker_is_due(
+    changes: dict[str, Any], recycle: Recycle, past: RecyclePast | None,
+    expected: tuple[Reason, str, str] | None,
+) -> None:  # fmt: skip
+    assert expected == verdict({"pod_age_s": 1.0, **changes}, recycle, past)
+
+
+@pytest.mark.parametrize(
+    ("ends_in_s", "expected_s", "expected"),
+    [
+        (80.0, 60.0, {}),
+        (79.9, 60.0, {Reason.TASK_QUOTA: "Surging"}),
+        (70.0, 60.0, {Reason.TASK_QUOTA: "Surging"}),
+        (69.9, 60.0, {Reason.TASK_QUOTA: "Draining"}),
+        (20.4, 0.5, {Reason.TASK_QUOTA: "Surging"}),
+        (25.0, 0.0, {}),  # nobody knows how long a task takes
+        (45.0, 1.0, {}),
+    ],
+)
+def test_a_worker_without_time_for_another_task_is_due(
+    ends_in_s: float, expected_s: float, expected: dict[Reason, str]
+) -> None:
+    fits = Recycle(tasks=TaskQuota(from_walltime=True))
+    # Its end itself is no reason: a budget forbids that.
+    workers = [busy("a", ends_in_s=ends_in_s), B, C]
+    decided = decide(workers, fits, scheduler={"expected_s": expected_s}, disruption=NEVER_FOR_AGE)
+
+    rows = [row for row in decided.replacing if row.state != "Due"]
+    assert expected == {row.reason: row.state for row in rows}
+    words = "no other task fits before it ends (recycle.tasks.fromWalltime)"
+    assert {words} >= {row.message for row in rows}
+
+
+@pytest.mark.parametrize(("expected_s", "state"), [(60.0, "Draining"), (0.0, None)])
+def test_no_window_keeps_a_worker_whose_last_task_is_assigned(
+    expected_s: float, state: str | None
+) -> None:
+    exact = Recycle(tasks=TaskQuota(exact=True, from_walltime=True))
+    workers = [busy("a", ends_in_s=50.0, pod_age_s=1.0, **LAST), B, C]
+    shut = dataclasses.replace(SHUT, budgets=NEVER_FOR_AGE.budgets)
+    decided = decide(workers, exact, scheduler={"expected_s": expected_s}, disruption=shut)
+
+    assert state == {row.worker: row.state for row in decided.replacing}.get("a")
+    within = [busy("a", ends_in_s=5.0, **LAST), B, C]
+    assert "a" in {row.worker for row in decide(within, exact).replacing}
+
+
+@pytest.mark.parametrize(
+    ("restart_at", "expected"),
+    [(AT - 101, ""), (AT - 100, ""), (AT - 99, "over!*"), (AT, "over!*"), (AT + 1, "")],
+)
+def test_pods_made_before_the_restart_are_due_once_its_time_has_come(
+    restart_at: float, expected: str
+) -> None:
+    found = verdict({"pod_age_s": 100.0}, Recycle(), restart_at=restart_at)
+
+    words = "its pod was made before spec.restartAt"
+    assert found == ((Reason.RESTART_REQUESTED, expected, words) if expected else None)
+
+
+def test_jitter_lowers_a_quota_and_is_told() -> None:
+    def said(recycle: Recycle, **changes: Any) -> str:
+        found = verdict(changes, recycle)
+        return "" if found is None else found[2]
+
+    tasks, ages = Recycle(tasks=TaskQuota(1000, 0.5)), Recycle(lifetime=LifetimeQuota(3600.0, 0.5))
+    by_tasks = said(tasks, use=Use(runs=1000))
+    assert by_tasks.startswith("1,000 tasks run (recycle.tasks.max 1000, less its jitter: ")
+    own = int(by_tasks.rpartition(" ")[2].rstrip(")"))
+    assert 500 < own < 1000
+    assert said(tasks, use=Use(runs=own))
+    assert not said(tasks, use=Use(runs=own - 1))
+    assert "(recycle.lifetime.max 1h, less its jitter: " in said(ages, pod_age_s=7200.0)
+
+
+@pytest.mark.parametrize("jitter", [0.3, 1.0])
+def test_jitter_is_drawn_once_for_each_pod_and_spreads_them_evenly(jitter: float) -> None:
+    """Of tasks and of lifetime independently; a new pod draws anew."""
+    lifetime = LifetimeQuota(1000.0, jitter, walltime=True)
+    policy = dataclasses.replace(
+        POLICY, recycle=Recycle(TaskQuota(1000, jitter, exact=True), lifetime)
+    )
+    names = [f"w{i}" for i in range(1000)]
+    world = cluster([busy(n, pod_uid=f"{n}-1") for n in names])
+    observed = with_walltimes(world, policy)
+    limits = plan(observed, policy, PAST, now=NOW).limits.workers
+    drawn = [((1000 - limits[n].runs) / 1000 / jitter,
+              (990 - limits[n].left_s) / 1000 / jitter) for n in names]  # fmt: skip
+
+    for which in (0, 1):
+        tenths = [sum(int(share[which] * 10) == t for share in drawn) for t in range(10)]
+        assert 60 <= min(tenths) <= max(tenths) <= 140
+        assert -0.001 <= min(s[which] for s in drawn) <= max(s[which] for s in drawn) <= 1.0
+    assert 0.4 < sum((a < 0.5) == (b < 0.5) for a, b in drawn) / 1000 < 0.6
+    again = cluster([busy(names[0], pod_uid="w0-1", age_s=9.0), busy("w0-2", pod_uid="w0-2")])
+    once_more = plan(with_walltimes(again, policy), policy, PAST, now=NOW).limits.workers
+    assert limits["w0"] == once_more["w0"] != once_more["w0-2"]
+    assert min(limit.runs for limit in limits.values()) >= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"pod_age_s": 100.0}, 500.0, id="what-is-left-of-it"),
+        pytest.param({"pod_age_s": 700.0}, 0.0, id="over"),
+        pytest.param({"pod_age_s": 100.0, "ends_in_s": 60.0}, 60.0, id="an-earlier-end-counts"),
+        pytest.param({"pod_age_s": 100.0, "ends_in_s": 900.0}, 500.0, id="a-later-one-does-not"),
+        pytest.param({"pod_age_s": 100.0, "quota_notes": QuotaNotes(lifetime_s=300.0)}, 200.0,
+                     id="its-own"),
+    ],
+)  # fmt: skip
+def test_a_walltime_is_an_end(changes: dict[str, Any], expected: float) -> None:
+    rules = GroupRecycle(lifetime=LifetimeQuota(600.0, walltime=True))
+    groups = (WorkerGroup("etl-default", recycle=rules),)
+    policy = dataclasses.replace(POLICY, worker_groups=groups)
+    world = cluster([worker("a", **changes)])
+
+    (one,) = with_walltimes(world, policy).groups[0].workers
+    assert expected == one.ends_in_s
+    assert with_walltimes(world, POLICY) is world
+    other = dataclasses.replace(world.groups[0], name="more")
+    both = dataclasses.replace(world, groups=(*world.groups, other))
+    assert with_walltimes(both, policy).groups[1] is other
+
+
+@pytest.mark.parametrize("what", ["tasks", "lifetime"])
+def test_with_jitter_another_than_the_one_with_most_may_have_used_up_its_own(what: str) -> None:
+    quota = Recycle(**{what: {"tasks": TaskQuota, "lifetime": LifetimeQuota}[what](100_000, 0.5)})
+
+    def one(name: str, used: float) -> ObservedWorker:
+        runs, age_s = (round(used), 0.0) if what == "tasks" else (0, used)
+        return busy(name, use=Use(runs=runs), pod_age_s=age_s)
+
+    own = {n: 1e5 / quota_lines(one(n, 1e5), quota)[0].ratio for n in (f"w{i}" for i in range(40))}
+    low, high = min(own, key=own.__getitem__), max(own, key=own.__getitem__)
+    assert own[low] * 1.5 < own[high]
+
+    # Neither is due: the one that has used less has used more of its own.
+    decided = decide([one(low, 0.7 * own[low]), one(high, 0.6 * own[high]), B], quota)
+    assert (low, 0.7) == next(iter(used_up(decided).values()))
+    assert () == decided.replacing
+    # Both are, the one with most far over its own.
+    decided = decide([one(low, own[low] + 1), one(high, 1.5 * own[high]), B], quota)
+    assert {low, high} == {row.worker for row in decided.replacing}
+
+
+def test_all_are_found_that_are_due() -> None:
+    """The one with most is not the only one: others are at the line, or faster."""
+    for use, recycle in ((Use(runs=1000), TASKS), (Use(process=0.92), HARD)):
+        rows = decide([busy("a", use=use), busy("b", use=use), C], recycle).replacing
+        assert {"a", "b"} == {row.worker for row in rows}
+    idle = busy("b", use=Use(runs=960))
+    assert verdict({"use": Use(runs=955)}, TASKS, pace(5.0), others=(idle, C)) is not None
+    old = busy("b", pod_age_s=3580.0, quota_notes=None)
+    assert verdict({"pod_age_s": 3591.0}, LIFETIME, others=(old, C)) is not None
+
+
+def test_a_quota_of_one_task_leaves_one_whatever_its_jitter() -> None:
+    limits = decide([busy(f"w{i}") for i in range(9)], Recycle(TaskQuota(1, 1.0))).limits
+
+    assert {1} == {limit.runs for limit in limits.workers.values()}
+
+
+# --- in which order -------------------------------------------------------------------------------
+
+ALL = Recycle(
+    TaskQuota(1000), LifetimeQuota(3600.0), MemoryQuota(0.8, 0.0, 0.92),
+    gpu_memory=GpuQuota(0.5, 0.0, 0.95), failures=FailureQuota(20, patterns=("x",)),
+)  # fmt: skip
+
+
+def ordered(workers: Sequence[ObservedWorker], recycle: Recycle, **settings: Any) -> list[str]:
+    """All that are due now, the most urgent first: without an agent none can leave, all wait."""
+    settings["scheduler"] = {"agent": "", **settings.get("scheduler", {})}
+    rows = decide([busy(w.name, **facts(w)) for w in workers], recycle, **settings).replacing
+    return [row.worker for row in rows]
+
+
+def facts(one: ObservedWorker) -> dict[str, Any]:
+    names = ("use", "pod_age_s", "ends_in_s", "too_short", "drift", "recycle_asked", "paused")
+    return {name: getattr(one, name) for name in names}
+
+
+def test_the_most_pressing_comes_first() -> None:
+    workers = [
+        worker("tasks", use=Use(runs=1100)),
+        worker("tasks-more", use=Use(runs=1200)),
+        worker("paused", use=Use(runs=1001), paused=True),
+        worker("drift", drift="image"),
+        worker("asked", recycle_asked="me"),
+        worker("fails", use=Use(failures=21)),
+        worker("fails-just", use=Use(failures=20)),
+        worker("ends", ends_in_s=5.0),
+        worker("ends-first", ends_in_s=1.0),
+        worker("full", use=Use(process=0.93)),
+        worker("gpu", use=Use(gpu=0.99)),
+    ]
+    expected = [
+        "gpu", "full", "ends-first", "ends", "paused", "fails", "fails-just", "asked", "tasks-more",
+        "tasks", "drift",
+    ]  # fmt: skip
+
+    assert expected == ordered(workers, ALL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "recycle", "past", "ratio"),
+    [
+        pytest.param({"pod_age_s": 4500.0}, ALL, {}, 1.25, id="age"),
+        pytest.param({"use": Use(unmanaged=0.96)}, ALL, {}, 1.2, id="soft"),
+        pytest.param({"use": Use(gpu=0.65)}, ALL, {}, 1.3, id="gpu-soft"),
+        pytest.param({}, dataclasses.replace(LEAK, tasks=TaskQuota(1000)),
+                     {"growth": {"uid-x": 750.0 * MIB}}, 1.5, id="leak"),
+        pytest.param({"ends_in_s": 45.0, "use": Use(runs=1)}, Recycle(
+                     TaskQuota(1000, from_walltime=True)), {}, 100 / 85, id="tasks-that-fit"),
+        pytest.param({"ends_in_s": 10.5, "use": Use(runs=1)}, Recycle(
+                     TaskQuota(1000, from_walltime=True)), {}, 100 / 50.5, id="no-time-for-any"),
+    ],
+)  # fmt: skip
+def test_who_is_further_over_goes_first(
+    changes: dict[str, Any], recycle: Recycle, past: dict[str, Any], ratio: float
+) -> None:
+    """Told by two workers that are a little more, and a little less, over their quota of tasks."""
+    more, less = (worker(n, use=Use(runs=round(1000 * (ratio + by)))) for n, by in
+                  (("more", 0.01), ("less", -0.01)))  # fmt: skip
+    workers = [less, worker("x", **changes), more]
+    scheduler = {"expected_s": 50.0} if recycle.tasks.from_walltime else {}
+    found = ordered(workers, recycle, past=RecyclePast(**past), scheduler=scheduler)
+
+    assert ["more", "x", "less"] == found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "recycle", "scheduler"),
+    [
+        pytest.param({"ends_in_s": 39.0}, {"ends_in_s": 40.0}, ALL, {"expected_s": 50.0}, id="end"),
+        pytest.param({"use": Use(runs=999)}, {"pod_age_s": 3592.0}, ALL, {}, id="tasks-and-age"),
+    ],
+)
+def test_of_those_that_are_due_soon_one_is_first(
+    first: dict[str, Any], second: dict[str, Any], recycle: Recycle, scheduler: dict[str, Any]
+) -> None:
+    quick = RecyclePast(pace={"uid-b": (NOW, 0, 5.0)})
+    workers = [busy("a", **second), busy("b", **first), busy("c")]
+    rows = decide(
+        workers, recycle, quick, scheduler=scheduler, max_replicas=3, min_replicas=3
+    ).replacing
+
+    assert [("b", "Surging")] == [(row.worker, row.state) for row in rows]
+
+
+def test_within_its_margin_the_sooner_end_comes_first_whatever_the_margin() -> None:
+    for margin_s in (0.0, 0.5, 20.0):
+        recycle = Recycle(lifetime=LifetimeQuota(margin_s=margin_s))
+        workers = [worker("a", ends_in_s=margin_s - 1.0), worker("b", ends_in_s=margin_s - 2.0)]
+        assert ["b", "a"] == ordered(workers, recycle)
+    short = worker("a", ends_in_s=99.0, too_short=True)
+    late, at_its_margin = (worker("z", ends_in_s=s, paused=True) for s in (9.0, 10.0))
+    assert ["z", "a"] == ordered([short, late], Recycle())
+    assert ["a", "z"] == ordered([short, at_its_margin], Recycle())
+
+
+def test_of_several_reasons_the_freest_counts_and_then_the_others() -> None:
+    """What one may not leave for, it leaves for the next; never soon for what is now."""
+    everything = busy("a", use=Use(runs=2000, process=0.95, failures=40), drift="image",
+                      pod_age_s=3595.0)  # fmt: skip
+    expected = [Reason.MEMORY_HARD, Reason.DRIFTED, Reason.FAILURES, Reason.TASK_QUOTA]
+    found: list[Reason] = []
+    for _ in expected:
+        decided = decide([everything, B, C], ALL, disruption=never_for(*found))
+        found += [row.reason for row in decided.replacing if row.state == "Draining"]
+
+    assert expected == found
+    held = decide([everything, B, C], ALL, disruption=never_for(*expected))
+    assert [(Reason.MEMORY_HARD, "Due")] == [(r.reason, r.state) for r in held.replacing]
+
+
+def test_of_two_reasons_alike_the_one_that_is_further_over_is_told() -> None:
+    both = dataclasses.replace(LEAK, tasks=TaskQuota(10))
+    grows = RecyclePast(growth={"uid-a": 1500.0 * MIB})
+    found = [verdict({"use": Use(runs=n)}, both, grows) for n in (20, 30, 40)]
+
+    reasons = [Reason.MEMORY_LEAK, Reason.MEMORY_LEAK, Reason.TASK_QUOTA]
+    assert reasons == [one[0] for one in found if one]
+
+
+def test_who_is_not_connected_or_goes_anyway_is_never_due() -> None:
+    for gone in (pending("a", recycle_asked="me"), worker("a", recycle_asked="me", deleting=True)):
+        decided = decide([gone, B, C], TASKS)
+        assert () == decided.replacing
+        assert ["b"] == [use.worker for use in decided.uses]
+
+
+# --- outliers -------------------------------------------------------------------------------------
+
+
+def used(**fields: Any) -> Use:
+    return Use(**{"runs": 10, **fields})
+
+
+TRAITS = (Trait.DURATION, Trait.FAILURES, Trait.UNMANAGED_MEMORY)
+SLOW = [used(mean_s=1.0)] * 9
+
+
+def standing_out(uses: Sequence[Use], **selection: Any) -> dict[str, str]:
+    chosen = dataclasses.replace(Selection(TRAITS, min_tasks=10), **selection)
+    workers = [busy(f"w{i}", use=use) for i, use in enumerate(uses)]
+    rows = decide(workers, Recycle(selection=chosen), scheduler={"agent": ""}).replacing
+    assert {Reason.OUTLIER} >= {row.reason for row in rows}
+    return {row.worker: row.message for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("uses", "selection", "expected"),
+    [
+        pytest.param([used(mean_s=0.1)] * 9, {}, [], id="alike-but-for-rounding"),
+        pytest.param([used(failures=3)] * 6, {"deviations": 0.0}, [], id="alike-whatever-the-line"),
+        pytest.param([*SLOW, used(mean_s=5.0)], {}, ["w9"], id="slow"),
+        pytest.param([*[used(mean_s=5.0)] * 9, used(mean_s=1.0)], {}, [], id="fast-is-well"),
+        pytest.param([*SLOW, used(runs=9, mean_s=5.0)], {}, [], id="has-run-too-little-to-tell"),
+        pytest.param([*SLOW[:2], used(mean_s=5.0)], {"deviations": 0.5}, [], id="too-few"),
+        pytest.param([*SLOW[:3], used(mean_s=5.0)], {"deviations": 0.5}, ["w3"], id="just-enough"),
+        pytest.param([*[used()] * 9, used(failures=5)], {}, ["w9"], id="fails"),
+        pytest.param([*[used(unmanaged_bytes=1)] * 9, used(unmanaged_bytes=9)], {}, ["w9"],
+                     id="large"),
+        pytest.param([*SLOW[:3], *[used()] * 6, used(mean_s=9.0)], {"deviations": 1.0}, ["w9"],
+                     id="who-is-not-measured-is-not-fast"),
+        pytest.param([*SLOW[:2], used(), used(mean_s=9.0)], {"deviations": 1.0}, [],
+                     id="nor-one-of-the-fewest"),
+        # Of 5 with one alone its distance from the mean is 2 deviations.
+        pytest.param([*[used()] * 4, used(failures=5)], {}, [], id="the-line-is-not-above-it"),
+        pytest.param([*[used()] * 4, used(failures=5)], {"deviations": 1.9}, ["w4"], id="above-it"),
+    ],
+)  # fmt: skip
+def test_who_stands_out(uses: list[Use], selection: dict[str, Any], expected: list[str]) -> None:
+    assert expected == list(standing_out(uses, **selection))
+
+
+@pytest.mark.parametrize(
+    ("slow", "written", "mean"),
+    [(5.0, "5s", "2s"), (1.4, "1.4s", "1.1s"), (397.0, "397s", "100s"), (401.0, "401s", "101s")],
+)
+def test_an_outlier_is_told_in_short_numbers(slow: float, written: str, mean: str) -> None:
+    uses = [*SLOW[:3], used(mean_s=slow)]
+    limit = "(recycle.selection: above it by 1 deviations)"
+
+    said = f"a task takes on average {written}, its group's mean is {mean} {limit}"
+    assert {"w3": said} == standing_out(uses, deviations=1.0)
+    for trait in ({"failures": 4}, {"unmanaged_bytes": 4 * MIB}):
+        (said,) = standing_out([*[used()] * 9, used(**trait)], deviations=1.0).values()
+        what = "failures: 4, its group's mean is 0.4 " if "failures" in trait else (
+            "unmanaged memory: 4.0 MiB, its group's mean is 410 KiB ")  # fmt: skip
+        assert f"{what}{limit}" == said
+
+
+def test_of_two_traits_the_one_further_above_its_line_is_told_and_comes_first() -> None:
+    def first_of(uses: Sequence[Use], *traits: Trait) -> str:
+        return standing_out(uses, by=traits, deviations=1.0)["w3"].split(" ")[0]
+
+    far = [*[used(failures=1000, mean_s=1.0)] * 3, used(failures=1001, mean_s=9.0)]
+    both = (Trait.FAILURES, Trait.DURATION)
+    assert ["a", "a"] == [first_of(far, *both), first_of(far, *both[::-1])]
+    alike = [used(failures=n, mean_s=float(n)) for n in (1, 1, 1, 9)]
+    assert ["failures:", "a"] == [first_of(alike, *both), first_of(alike, *both[::-1])]
+    two = standing_out([*[used(mean_s=1.0)] * 7, used(mean_s=9.0), used(mean_s=19.0)],
+                       deviations=0.5)  # fmt: skip
+    assert ["w8", "w7"] == list(two)
+
+
+# --- how far quotas are used ----------------------------------------------------------------------
+
+
+def used_up(decided: Plan) -> dict[Quota, tuple[str, float]]:
+    return {use.quota: (use.worker, round(use.ratio, 4)) for use in decided.uses}
+
+
+USED = busy("a", use=Use(5, 1, "", 0.3, 0.2, 0, 0.3), pod_age_s=30.0)
+
+
+@pytest.mark.parametrize(
+    ("recycle", "past", "expected"),
+    [
+        pytest.param(Recycle(lifetime=LifetimeQuota(0.5)), {}, (Quota.LIFETIME, "a", 60.0),
+                     id="lifetime-below-a-second"),
+        pytest.param(Recycle(memory=MemoryQuota(soft=0.8, hard=0.6)), {}, (Quota.MEMORY, "a", 0.5),
+                     id="the-higher-of-both"),
+        pytest.param(Recycle(memory=MemoryQuota(leak_rate=9.0)), {}, (Quota.MEMORY, "a", 0.0),
+                     id="no-leak"),
+        pytest.param(Recycle(memory=MemoryQuota(leak_rate=8.0)), {"growth": {"uid-b": 4.0}},
+                     (Quota.MEMORY, "b", 0.5), id="leak"),
+    ],
+)  # fmt: skip
+def test_the_highest_use_of_a_quota(
+    recycle: Recycle, past: dict[str, Any], expected: tuple[Quota, str, float] | None
+) -> None:
+    found = decide([USED, busy("b"), busy("c")], recycle, RecyclePast(**past))
+
+    assert ({expected[0]: expected[1:]} if expected else {}) == used_up(found)
+
+
+def test_annotations_and_ends_count_as_uses() -> None:
+    workers = [
+        busy("a", use=Use(runs=500, unmanaged=0.4, failures=2, gpu=0.3), pod_age_s=360.0),
+        busy("b", use=Use(runs=100, process=0.69, failures=5, match="x"), pod_age_s=1800.0),
+        busy("c", use=Use(runs=30), quota_notes=QuotaNotes(tasks=40), ends_in_s=110.0,
+             pod_age_s=300.0),
+    ]  # fmt: skip
+
+    assert {
+        Quota.TASKS: ("c", 0.75), Quota.LIFETIME: ("c", 0.75), Quota.MEMORY: ("b", 0.75),
+        Quota.GPU_MEMORY: ("a", 0.6), Quota.FAILURES: ("b", 1.0),
+    } == used_up(decide(workers, ALL))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ends_in_s", "expected"),
+    [
+        pytest.param(310.0, 0.25, id="a-quarter"),
+        pytest.param(10.5, round(100 / 100.5, 4), id="half-a-second-is-left"),
+        pytest.param(10.0, 1.0, id="only-the-margin-is-left"),
+        pytest.param(0.0, 1.0, id="its-end-is-here"),
+    ],
+)
+def test_an_end_is_a_use_of_its_life(ends_in_s: float, expected: float) -> None:
+    found = decide([busy("a"), busy("b", pod_age_s=100.0, ends_in_s=ends_in_s)], Recycle())
+
+    assert {Quota.LIFETIME: ("b", expected)} == used_up(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "recycle", "expected"),
+    [
+        pytest.param({"pod_age_s": 0.25}, Recycle(lifetime=LifetimeQuota(0.5)),
+                     (Quota.LIFETIME, "250ms old", "500ms", 0.5), id="less-than-a-second"),
+        pytest.param({"pod_age_s": 60.0, "ends_in_s": -5.0}, MARGIN,
+                     (Quota.LIFETIME, "ends in 0s", "20s before its end", 1.0), id="its-end"),
+        pytest.param({"use": Use(unmanaged=0.4)}, SOFT,
+                     (Quota.MEMORY, "unmanaged 40%", "soft 80% for 2m", 0.5), id="soft"),
+        pytest.param({"use": Use(unmanaged=0.1, process=0.4)}, PROCESS,
+                     (Quota.MEMORY, "process 40%", "soft 80% for 2m", 0.5), id="of-the-process"),
+        pytest.param({"use": Use(process=0.46)}, HARD,
+                     (Quota.MEMORY, "process 46%", "hard 92%", 0.5), id="hard"),
+        pytest.param({}, LEAK, None, id="a-leak-takes-many-looks-to-tell"),
+        pytest.param({"use": Use(gpu=0.4)}, Recycle(gpu_memory=GpuQuota(hard=0.8)),
+                     (Quota.GPU_MEMORY, "40%", "hard 80%", 0.5), id="gpu-hard"),
+        pytest.param({"use": Use(failures=1500)}, Recycle(failures=FailureQuota(2000, 600.0)),
+                     (Quota.FAILURES, "1,500 runs failed", "2,000 within 10m", 0.75), id="failed"),
+        pytest.param({}, Recycle(failures=FailureQuota(patterns=("x", "y"))),
+                     (Quota.FAILURES, "none was found", "any of 2 patterns", 0.0), id="no-pattern"),
+        pytest.param({"use": Use(match="x!")}, Recycle(failures=FailureQuota(patterns=("x",))),
+                     (Quota.FAILURES, "one was found", "any of 1 patterns", 1.0), id="a-pattern"),
+    ],
+)  # fmt: skip
+def test_explain_says_what_is_used_of_what(
+    changes: dict[str, Any], recycle: Recycle, expected: tuple[Quota, str, str, float] | None
+) -> None:
+    lines = quota_lines(worker("a", **changes), recycle)
+
+    found = [(line.quota, line.used, line.limit, round(line.ratio, 3)) for line in lines]
+    assert ([expected] if expected else []) == found
+
+
+# --- whatever there is ----------------------------------------------------------------------------
+
+notes = st.none() | st.builds(
+    QuotaNotes,
+    tasks=st.none() | st.integers(0, 1100),
+    lifetime_s=st.none() | st.floats(1, 5000) | st.just(math.inf),
+    memory_soft=st.none() | st.floats(0.1, 1) | st.just(math.inf),
+    memory_hard=st.none() | st.floats(0.1, 1) | st.just(math.inf),
+    failures=st.none() | st.integers(0, 25),
+)
+uses = st.builds(
+    Use,
+    runs=st.integers(0, 1100),
+    failures=st.integers(0, 25),
+    match=st.sampled_from(["", "", "CUDA error"]),
+    process=st.floats(0, 1),
+    unmanaged=st.floats(0, 1),
+    gpu=st.floats(0, 1),
+)
+somes = st.fixed_dictionaries(
+    {
+        "use": uses, "quota_notes": notes, "pod_age_s": st.floats(0, 5000),
+        "ends_in_s": st.just(math.inf) | st.floats(0, 300), "processing": st.integers(0, 3),
+        "drift": st.sampled_from(["", "", "image"]), "too_short": st.booleans(),
+        "recycle_asked": st.sampled_from(["", "", "me"]),
+        "stopped": st.sampled_from(["", "", "stop"]), "stopped_for": st.sampled_from(Quota),
+    }
+)  # fmt: skip
+fleets = st.lists(somes, max_size=4).map(
+    lambda rows: [worker(f"w{i}", **row) for i, row in enumerate(rows)]
+)
+LIVES = [f"uid-w{i}" for i in range(4)]
+pasts = st.builds(
+    RecyclePast,
+    above_since=st.dictionaries(
+        st.sampled_from([life + k for life in LIVES for k in ("", " gpu")]),
+        st.floats(NOW - 300, NOW),
+    ),
+    growth=st.dictionaries(st.sampled_from(LIVES), st.floats(0, 1e10)),
+    pace=st.dictionaries(
+        st.sampled_from(LIVES),
+        st.tuples(st.just(NOW), st.integers(0, 1000), st.floats(0, 50)),
+    ),
+    ready_s=st.floats(1, 60),
+)
+recycles = st.builds(
+    Recycle,
+    tasks=st.builds(TaskQuota, st.sampled_from([0, 10, 1000]), st.floats(0, 1), st.booleans(),
+                    st.booleans()),
+    lifetime=st.builds(LifetimeQuota, st.sampled_from([math.inf, 3600.0]), st.floats(0, 1)),
+    memory=st.builds(MemoryQuota, st.sampled_from([math.inf, 0.8]), st.just(60.0),
+                     st.sampled_from([math.inf, 0.92]), st.sampled_from(list(Measure)),
+                     st.sampled_from([math.inf, 1e9])),
+    gpu_memory=st.builds(GpuQuota, st.sampled_from([math.inf, 0.8]), st.just(60.0),
+                  st.sampled_from([math.inf, 0.92])),
+    failures=st.builds(FailureQuota, st.sampled_from([0, 20]), st.just(60.0),
+                       st.sampled_from([(), ("CUDA",)])),
+    drift=st.booleans(),
+)  # fmt: skip
+restarts = st.none() | st.floats(AT - 5000, AT + 10)
+
+
+@given(fleets, recycles, pasts, restarts, st.floats(0, 100))
+def test_whether_a_worker_is_due_does_not_depend_on_others(
+    workers: list[ObservedWorker], recycle: Recycle, past: RecyclePast, restart_at: float | None,
+    expected_s: float,
+) -> None:  # fmt: skip
+    """Of many those that may be due are told by a cheap look, which is to miss nobody."""
+
+    def due(some: list[ObservedWorker]) -> set[tuple[str, Reason, str]]:
+        free = dataclasses.replace(recycle, strategy=Strategy(max_surge=Amount(99)))
+        some = [dataclasses.replace(w, cordon=None) for w in some]
+        decided = decide(some, free, past, restart_at=restart_at, disruption=Disruption(budgets=()),
+                         scheduler={"expected_s": expected_s})  # fmt: skip
+        return {(row.worker, row.reason, row.message) for row in decided.replacing}
+
+    assert due(workers) == {row for one in workers for row in due([one])}
+
+
+@given(fleets, recycles, pasts, st.randoms())
+def test_the_order_of_workers_does_not_matter(
+    workers: list[ObservedWorker], recycle: Recycle, past: RecyclePast, shuffled: Any
+) -> None:
+    first = decide(workers, recycle, past, scheduler={"agent": ""})
+    shuffled.shuffle(workers)
+    again = decide(workers, recycle, past, scheduler={"agent": ""})
+
+    assert first.replacing == again.replacing
+    assert [(u.quota, u.ratio) for u in first.uses] == [(u.quota, u.ratio) for u in again.uses]
+
+
+@given(fleets, recycles)
+def test_the_uses_told_are_the_highest_there_are(
+    workers: list[ObservedWorker], recycle: Recycle
+) -> None:
+    memory = dataclasses.replace(recycle.memory, leak_rate=math.inf)
+    recycle = dataclasses.replace(recycle, memory=memory)
+    lines: dict[Quota, float] = {}
+    for line in (line for each in workers for line in quota_lines(each, recycle)):
+        lines[line.quota] = max(line.ratio, lines.get(line.quota, 0.0))
+
+    told = {u.quota: u.ratio for u in decide(workers, recycle).uses}
+    assert pytest.approx(lines) == told
+
+
+@given(
+    uses, st.integers(0, 500), st.integers(0, 9), st.floats(0, 1), st.floats(0, 5000), recycles,
+    pasts,
+)  # fmt: skip
+def test_who_has_used_more_is_not_less_due(
+    use: Use, runs: int, failures: int, memory: float, age_s: float, recycle: Recycle,
+    past: RecyclePast,
+) -> None:  # fmt: skip
+    def states(use: Use, age_s: float) -> tuple[int, int]:
+        one = worker("w0", use=use, pod_age_s=age_s)
+        order = ("", "Surging", "Draining")
+        rows = {r.worker: r.state for r in decide([one, B, C], recycle, past).replacing}
+        shut = {r.worker: r.state for r in decide([one, B, C], recycle, past,
+                                                  disruption=SHUT).replacing}  # fmt: skip
+        return order.index(rows.get("w0", "")), shut.get("w0") == "Draining"
+
+    more = dataclasses.replace(
+        use, runs=use.runs + runs, failures=use.failures + failures,
+        process=use.process + memory, unmanaged=use.unmanaged + memory, gpu=use.gpu + memory,
+    )  # fmt: skip
+    less_used, more_used = states(use, age_s), states(more, age_s + runs)
+
+    assert less_used[0] <= more_used[0]
+    assert less_used[1] <= more_used[1]

@@ -1,0 +1,733 @@
+"""Workers whose quotas have run out are replaced: case by case, and in a farm that lives long."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from dask_adaptive.model.observed import (
+    ManualPin,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
+    TerminatingPod,
+)
+from dask_adaptive.model.past import Past, Refusal
+from dask_adaptive.model.plan import (
+    Blocker,
+    Cancel,
+    Restart,
+    Retire,
+    SetReplicas,
+)
+from dask_adaptive.model.policy import Mode
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import (
+    Amount,
+    Budget,
+    FailureQuota,
+    GpuQuota,
+    GroupRecycle,
+    LifetimeQuota,
+    MemoryQuota,
+    Quota,
+    QuotaNotes,
+    RecyclePast,
+    Replacing,
+    Selection,
+    Strategy,
+    TaskQuota,
+    Trait,
+    Use,
+)
+from dask_adaptive.model.scaling import WorkerGroup
+from support.recycles import (
+    AT,
+    DRAINED,
+    DRAINING,
+    FULL,
+    IN_PLACE,
+    NIGHT,
+    SPENT,
+    actions,
+    blocked,
+    decide,
+    states,
+    turn,
+)
+from support.worlds import NOW, PAST, busy, cluster, past_of, pending, worker
+
+#: All is assigned that an exact quota allows: it gets no more tasks.
+AT_EXACT: dict[str, Any] = {
+    "use": Use(runs=19), "stopped": "was given 20 of 20 runs", "stopped_for": Quota.TASKS,
+}  # fmt: skip
+
+B, C = busy("b"), busy("c")
+FOUR = [busy("a", **SPENT), B, C, busy("d")]
+ABORTED_A = RecyclePast(
+    surging_since={"a": NOW - 1e6}, aborted={"a": (NOW + 60.0, "no replacement within 10m")}
+)
+
+
+OLD_A, OLD_B, D, E = busy("a", **SPENT), busy("b", **SPENT), busy("d"), busy("e")
+GOES_A = busy("a", **DRAINING)
+DRIFTED_A = busy("a", **{**DRAINED, "leaving_reason": Reason.DRIFTED}, drift="image")
+
+
+@pytest.mark.parametrize(
+    ("workers", "target", "settings", "expected"),
+    [
+        pytest.param([*FOUR, pending("e")], 4, {}, [], id="until-it-has-come-it-serves"),
+        pytest.param([*FOUR, E], 5, {"policy": {"max_replicas": 4}}, ["retire a"],
+                     id="beyond-the-maximum"),
+        pytest.param([*FOUR[:3], busy("d", **DRAINED), E], 4, {}, ["=6"],
+                     id="a-drained-one-does-not-hold-up-the-next"),
+        pytest.param([GOES_A, B, C], 3, {}, ["=4"], id="not-called-back-when-wanted"),
+        pytest.param([OLD_A, OLD_B, C, D], 4, {}, ["=5"], id="one-at-a-time"),
+        pytest.param([busy(n, **SPENT) for n in "abcd"], 4,
+                     {"strategy": Strategy(max_surge=Amount(percent=50.0))},
+                     ["=6"], id="two-at-a-time"),
+        pytest.param([GOES_A, OLD_B, C, D, E], 4, {}, [],
+                     id="one-that-drains-is-one-more-than-desired"),
+        pytest.param([GOES_A, busy("b", **FULL), C, D, E], 4, {}, ["=6", "retire b"],
+                     id="not-if-its-memory-is-full"),
+        pytest.param([busy(n, **FULL) for n in "abcd"], 4,
+                     {"strategy": Strategy(max_surge=Amount(4))},
+                     ["=8", "retire a"], id="but-never-beyond-the-budget"),
+        pytest.param([OLD_A, B, C], 1, {}, ["retire a"], id="who-is-due-leaves-in-a-scale-down"),
+        pytest.param([worker("a"), worker("b", **SPENT), worker("c", **SPENT)], 1, {},
+                     ["retire b", "retire c"], id="and-first-of-those-that-are-idle"),
+        pytest.param([OLD_A, OLD_B, C, D], 4, IN_PLACE, ["retire a"],
+                     id="in-place-within-the-budget"),
+        pytest.param([GOES_A, OLD_B, C, D], 4, IN_PLACE, [], id="in-place-one-after-the-other"),
+        pytest.param([DRIFTED_A, B, C], 3, IN_PLACE, ["=4"], id="drift-needs-a-new-deployment"),
+        pytest.param([busy("a", **SPENT, gpus=1), B, C, D, pending("e")], 4, {"free_gpus": 0}, [],
+                     id="the-replacement-has-taken-the-free-gpu"),
+    ],
+)  # fmt: skip
+def test_who_is_replaced(
+    workers: list[ObservedWorker], target: int, settings: dict[str, Any], expected: list[str]
+) -> None:
+    rest = dict(settings)
+    past, free_gpus = past_of(**rest.pop("past", {})), rest.pop("free_gpus", None)
+    world = dataclasses.replace(cluster(workers, target=target), free_gpus=free_gpus)
+
+    assert expected == actions(decide(world, past, **rest))
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "expected"),
+    [
+        pytest.param({"recycle_asked": "ann"}, {"min_age_s": 1e9}, ["=5"], id="by-hand-young"),
+        pytest.param({**FULL, "manual_pin": ManualPin(60.0, "")},
+                     {"memory": MemoryQuota(hard=0.9, override_pins=True)}, ["=5", "retire! a"],
+                     id="full-memory-beats-pins-of-people"),
+        pytest.param({"drift": "image"}, {}, ["=5"], id="drift"),
+    ],
+)  # fmt: skip
+def test_what_does_not_stand_against_it(
+    changes: dict[str, Any], settings: dict[str, Any], expected: list[str]
+) -> None:
+    world = cluster([busy("a", **changes), B, C, busy("d")], target=4)
+
+    assert expected == actions(decide(world, **settings))
+
+
+@pytest.mark.parametrize(
+    ("past", "settings"),
+    [
+        pytest.param({}, {}, id="only-one-may-surge"),
+        pytest.param({"recycle": ABORTED_A}, {}, id="no-replacement-came"),
+        pytest.param({"refusals": {"a": Refusal(NOW + 4.0, Reason.NO_RECIPIENT, "nobody")}}, {},
+                     id="it-was-refused-a-moment-ago"),
+    ],
+)  # fmt: skip
+def test_all_that_end_at_once_are_drained_at_once(
+    past: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """Whoever waits for a turn, or for the next try, is killed with its results."""
+    world = cluster([busy("a", ends_in_s=5.0), busy("b", ends_in_s=5.0), C, busy("d")], target=4)
+
+    done = actions(decide(world, past_of(**past), **settings))
+
+    assert ["retire a", "retire b"] == [one for one in done if "retire" in one]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param({}, ["=5"], id="its-replacement-takes-a-while"),
+        pytest.param(IN_PLACE, [], id="in-place-there-is-none"),
+        pytest.param({"max_per_hour": Amount(0)}, [], id="no-storm-yet"),
+    ],
+)
+def test_who_is_due_soon(settings: dict[str, Any], expected: list[str]) -> None:
+    soon = busy("a", pod_age_s=95.0)
+    world = cluster([soon, B, C, busy("d")], target=4)
+
+    decided = decide(world, lifetime=LifetimeQuota(100.0), **settings)
+
+    assert expected == actions(decided)
+    assert () == decided.blockers
+    assert not decided.storm
+    assert [] == actions(decide(cluster([soon, B, C, busy("d"), busy("e")], target=4),
+                                past_of(desired=4, floors={"a": 4}),
+                                lifetime=LifetimeQuota(100.0), **settings))  # fmt: skip
+
+
+# --- a replacement that does not come ---------------------------------------------------------
+
+
+def test_the_smallest_budget_counts() -> None:
+    full = cluster([busy(n, **FULL) for n in "abcdefgh"], target=8)
+    budgets = (Budget(Amount(percent=50.0)), Budget(Amount(2), frozenset({Reason.MEMORY_HARD})))
+
+    decided = decide(full, disruption={"budgets": budgets}, strategy=Strategy(max_surge=Amount(8)))
+
+    assert ["=10", "retire a", "retire b"] != actions(decided)
+    assert ["retire a", "retire b"] == [a for a in actions(decided) if a.startswith("retire")]
+
+
+def surging(since: float, **changes: Any) -> Past:
+    recycle = RecyclePast(surging_since={"a": since})
+    return past_of(desired=4, floors={"a": 4}, recycle=recycle, **changes)
+
+
+STUCK = pending("e", waiting="ImagePullBackOff: no such image")
+
+
+def test_the_old_worker_serves_on_when_its_replacement_does_not_come() -> None:
+    decided = decide(cluster([*FOUR, STUCK], target=4), surging(NOW - 600))
+
+    assert ["delete e"] == actions(decided)
+    why = "no replacement within 10m: ImagePullBackOff: no such image"
+    assert {"a": why} == decided.aborting
+    assert Blocker("a", Reason.RECYCLE_ABORTED, why) in decided.blockers
+
+
+@pytest.mark.parametrize("target", [1, 2])
+def test_paused_workers_are_of_no_use_to_each_other(target: int) -> None:
+    """Dask pauses workers at 80 % of their memory: none could take what another leaves behind."""
+    full = [busy("a", paused=True, **FULL), busy("b", paused=True, **FULL)]
+    past = {"policy": {"min_replicas": 1}}
+
+    first = decide(cluster(full, target=target), **past)
+    asked = [a.replicas for a in first.actions if isinstance(a, SetReplicas)]
+    assert asked
+    assert 2 < asked[0]
+
+    settled = past_of(desired=target, floors=first.floors)
+    second = decide(cluster([*full, busy("c"), busy("d")], target=target), settled, **past)
+    assert "retire a" in actions(second)
+
+
+def test_it_is_waited_for_until_then() -> None:
+    decided = decide(cluster([*FOUR, STUCK], target=4), surging(NOW - 599))
+
+    assert [] == actions(decided)
+    assert ({"a"}, {"a": 4}) == (decided.waiting, decided.floors)
+
+
+def test_under_load_each_worker_that_connects_lets_one_go() -> None:
+    """More is desired than there is room for: what counts is how many served before."""
+    world = cluster([*FOUR, busy("e"), *(pending(f"p{i}") for i in range(5))], target=10)
+    past = surging(NOW - 10)
+
+    assert ["=11", "retire a"] == actions(decide(world, past))
+    assert ["=11"] == actions(decide(world, dataclasses.replace(past, floors={"a": 5})))
+
+
+# --- other groups -----------------------------------------------------------------------------
+
+
+def others(*workers: ObservedWorker, replicas: int | None = None) -> ObservedCluster:
+    rows = tuple(dataclasses.replace(w, group="etl-gpu") for w in workers)
+    group = ObservedGroup("etl-gpu", len(rows) if replicas is None else replicas, rows)
+    serving = sum(w.retiring is None for w in rows)
+    return cluster([busy("w")], target=1 + serving, others=(group,))
+
+
+@pytest.mark.parametrize(
+    ("world", "recycle", "expected"),
+    [
+        pytest.param(others(busy("a", **SPENT), B, C, busy("d")), {}, ["retire a"], id="drains"),
+        pytest.param(others(busy("a", **SPENT), busy("b", **SPENT), C), {}, ["retire a"],
+                     id="one-after-the-other"),
+        pytest.param(others(busy("a", **DRAINED), B, C), {}, ["restart a"], id="restarts"),
+        pytest.param(others(busy("a", **DRAINING), B), {"tasks": TaskQuota(0)}, ["cancel a"],
+                     id="its-quota-is-gone"),
+        pytest.param(others(busy("a", drift="image"), B), {}, [], id="never-for-drift"),
+    ],
+)  # fmt: skip
+def test_other_groups_are_recycled_in_place(
+    world: ObservedCluster, recycle: dict[str, Any], expected: list[str]
+) -> None:
+    assert expected == actions(decide(world, **recycle))
+
+
+def test_a_group_that_we_do_not_scale_heeds_no_news_of_nodes() -> None:
+    """Nobody would make a worker on another node; and who is deleted is past saving."""
+    world = others(busy("a", node_terminating="cordoned", **SPENT), B)
+    assert ["retire a"] == actions(decide(world))
+    assert [] == actions(decide(world, past_of(deleted=frozenset("a"))))
+
+
+def test_drift_elsewhere_is_told() -> None:
+    decided = decide(others(busy("a", drift="image"), B))
+
+    assert {"a": Reason.DRIFTED} == blocked(decided)
+
+
+def test_a_group_may_have_quotas_of_its_own() -> None:
+    own = (WorkerGroup("etl-gpu", recycle=GroupRecycle(tasks=TaskQuota(100))),)
+    world = others(busy("a", **SPENT), B)
+
+    assert [] == actions(decide(world, policy={"worker_groups": own}))
+
+
+def test_the_hour_is_shared_by_all_groups() -> None:
+    group = ObservedGroup("etl-gpu", 2, (busy("x", group="etl-gpu", **SPENT), busy("y")))
+    world = cluster(FOUR, target=6, others=(group,))
+    past = dataclasses.replace(PAST, recycle=RecyclePast(begun=(NOW - 3601, NOW - 3599)))
+
+    decided = decide(world, past, max_per_hour=Amount(2))
+
+    assert ["=5"] == actions(decided)
+    assert {"x": Reason.RECYCLE_STORM} == blocked(decided)
+    assert "x" in decided.storm
+
+
+@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.PAUSED])
+def test_nothing_is_enforced_unless_the_mode_is_auto(mode: Mode) -> None:
+    world = cluster([busy("a", **DRAINING), busy("b", **SPENT), C], target=3)
+    decided = decide(world, policy={"mode": mode})
+
+    assert ["cancel a"] == actions(decided)
+    assert ({}, 0) == (decided.limits.workers, decided.limits.stops)
+    assert (frozenset(), {}) == (decided.waiting, decided.aborting)
+
+
+def test_who_is_replaced_is_told() -> None:
+    world = cluster(
+        [busy("a", **SPENT), busy("b", use=Use(runs=21)), C,
+         busy("d", leaving_message="19 of 20 tasks run", **DRAINING), busy("e"), busy("f")],
+        target=5,
+    )  # fmt: skip
+    decided = decide(world, strategy=Strategy(max_surge=Amount(2)), policy={"min_replicas": 5})
+
+    assert {"a": "Surging", "b": "Due", "d": "Draining"} == states(decided)
+    assert Replacing("d", Reason.TASK_QUOTA, "19 of 20 tasks run", "Draining") in decided.replacing
+    assert Reason.RECYCLING is decided.reason
+
+
+# --- why a worker drains, and whether that still holds ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "holds", "gone"),
+    [
+        (Reason.TASK_QUOTA, {"tasks": TaskQuota(1)}, {"tasks": TaskQuota(0)}),
+        (Reason.LIFETIME, {"lifetime": LifetimeQuota(9.0)}, {}),
+        (Reason.MEMORY_SOFT, {"memory": MemoryQuota(soft=0.5)}, {"memory": MemoryQuota()}),
+        (Reason.MEMORY_HARD, {"memory": MemoryQuota(hard=0.5)}, {"memory": MemoryQuota()}),
+        (Reason.MEMORY_LEAK, {"memory": MemoryQuota(leak_rate=9.0)}, {"memory": MemoryQuota()}),
+        (Reason.GPU_MEMORY, {"gpu_memory": GpuQuota(hard=0.5)}, {}),
+        (Reason.FAILURES, {"failures": FailureQuota(3)}, {}),
+        (Reason.FAILURES, {"failures": FailureQuota(patterns=("x",))}, {}),
+        (Reason.OUTLIER, {"selection": Selection((Trait.DURATION,))}, {}),
+        (Reason.RECYCLE_REQUESTED, {"asked": {"recycle_asked": "ann"}}, {}),
+        (Reason.RESTART_REQUESTED, {"policy": {"restart_at": AT}}, {}),
+        (Reason.DRIFTED, {"asked": {"drift": "image"}}, {}),
+    ],
+)  # fmt: skip
+def test_a_drain_ends_with_its_rule_not_with_its_cause(
+    reason: Reason, holds: dict[str, Any], gone: dict[str, Any]
+) -> None:
+    def world(**changes: Any) -> ObservedCluster:
+        draining = busy("a", **{**DRAINING, "leaving_reason": reason}, **changes)
+        return cluster([draining, B, C, busy("d")], target=3)
+
+    asked = holds.get("asked", {})
+    rules = {name: rule for name, rule in holds.items() if name != "asked"}
+
+    assert [] == actions(decide(world(**asked), **rules))
+    assert "cancel a" in actions(decide(world(), **gone))
+
+
+SHORT_OF_TIME = {"ends_in_s": 105.0, "too_short": True}
+
+
+@pytest.mark.parametrize(
+    ("ends", "fifth", "expected"),
+    [
+        pytest.param({"ends_in_s": 121.0}, [], [], id="it-has-time-for-another-task"),
+        pytest.param({"ends_in_s": 119.0}, [], ["=5"], id="asked-for-in-time"),
+        pytest.param(SHORT_OF_TIME, [pending("e")], [], id="it-gets-none-and-keeps-its-results"),
+        pytest.param(SHORT_OF_TIME, [busy("e")], ["retire a"],
+                     id="retired-when-the-other-is-there"),
+    ],
+)  # fmt: skip
+def test_who_ends_soon_is_replaced_before_it_is_short_of_time(
+    ends: dict[str, Any], fifth: list[ObservedWorker], expected: list[str]
+) -> None:
+    """A margin of 10 s before its end, and a new worker takes 10 s."""
+    target = 4 + sum(w.is_connected for w in fifth)
+    world = cluster([busy("a", **ends), B, C, busy("d"), *fifth], target=target, expected_s=100.0)
+    past = past_of(desired=4, floors={"a": 4}) if fifth else PAST
+
+    assert expected == actions(decide(world, past, tasks=TaskQuota()))
+
+
+STILL = cluster([busy(n, **AT_EXACT) for n in "abcd"], target=4)
+ONE_WORKS = cluster([busy(n, **AT_EXACT) for n in "abc"] + [busy("d")], target=4)
+ABORTED = RecyclePast(aborted={"a": (NOW + 60.0, "no replacement within 10m")})
+
+
+@pytest.mark.parametrize(
+    ("world", "settings", "expected"),
+    [
+        pytest.param(STILL, {}, ["=5", "retire b"], id="one-more-comes-others-come-back"),
+        pytest.param(STILL, {"disruption": {"windows": (NIGHT,)}, "min_age_s": 9999.0},
+                     ["=5", "retire b"], id="windows-and-minAge-protect-those-that-serve"),
+        pytest.param(STILL, IN_PLACE, ["=5", "retire b"],
+                     id="in-place-but-nobody-could-take-their-results"),
+        pytest.param(ONE_WORKS, IN_PLACE, ["retire a"],
+                     id="in-place-one-drains"),
+        pytest.param(
+            ONE_WORKS,
+            {**IN_PLACE, "disruption": {"budgets": (Budget(Amount(2)),)}},
+            ["retire a", "retire b"], id="as-many-drain-as-may-be-missing",
+        ),
+        pytest.param(ONE_WORKS, {"past": {"recycle": ABORTED}}, ["retire a"],
+                     id="in-place-where-no-replacement-came"),
+        pytest.param(STILL, {"past": {"recycle": ABORTED}}, ["=5", "retire b"],
+                     id="it-is-tried-again-where-nobody-works"),
+        pytest.param(STILL, {"max_per_hour": Amount(0)}, [], id="but-no-storm"),
+        pytest.param(
+            cluster([busy("a", **AT_EXACT), B, C,
+                     busy("u", **{**DRAINING, "leaving_reason": Reason.UNDERUTILIZED})], target=3),
+            IN_PLACE, ["retire a"], id="who-is-not-needed-is-none-of-them",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_at_an_exact_quota_makes_room_at_once(
+    world: ObservedCluster, settings: dict[str, Any], expected: list[str]
+) -> None:
+    options = {"tasks": TaskQuota(20, exact=True), **settings}
+    past = past_of(**options.pop("past", {}))
+
+    assert expected == actions(decide(world, past, **options))
+
+
+# --- places for replacements ----------------------------------------------------------------------
+
+
+def spent(names: str, **changes: Any) -> list[ObservedWorker]:
+    return [busy(name, **SPENT, **changes) for name in names]
+
+
+def healthy(names: str, **changes: Any) -> list[ObservedWorker]:
+    return [busy(name, **changes) for name in names]
+
+
+SPENT_WORDS = "25 tasks run (recycle.tasks.max 20)"
+LATE_A = RecyclePast(surging_since={"a": NOW - 600})
+
+
+def test_the_hasty_have_as_many_places_as_the_others() -> None:
+    full = [busy(name, **FULL) for name in "abc"]
+    decided = turn([*full, *healthy("d")], strategy=Strategy(max_surge=Amount(2)))
+
+    assert {"a": "Draining", "b": "Draining", "c": "Due"} == states(decided)
+    words = (
+        "its process takes 95% of its memory (recycle.memory.hard); waits for its turn (maxSurge)"
+    )
+    assert (Blocker("c", Reason.BUDGET_EXHAUSTED, words),) == decided.blockers
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param({"use": Use(gpu=0.65)}, id="over-the-soft-line-of-its-gpu"),
+        pytest.param({"ends_in_s": 99.0, "too_short": True}, id="ends-but-not-yet"),
+    ],
+)
+def test_who_is_not_about_to_be_killed_has_an_ordinary_place(first: dict[str, Any]) -> None:
+    workers = [busy("a", **first), *spent("b"), *healthy("c")]
+    decided = turn(workers, gpu_memory=GpuQuota(soft=0.5, for_s=0.0))
+
+    assert {"a": "Surging", "b": "Due"} == states(decided)
+    assert {"a"} == decided.waiting
+    assert not [a for a in decided.actions if isinstance(a, Retire)]
+
+
+@pytest.mark.parametrize(
+    ("desired", "free_gpus", "expected"),
+    [
+        pytest.param(5, 0, set(), id="none-without-a-gpu"),
+        pytest.param(5, 2, {"a", "b"}, id="one-for-each-free-gpu"),
+        pytest.param(4, 1, {"a", "b"}, id="the-one-that-is-there-takes-no-gpu"),
+        pytest.param(3, 0, {"a", "b"}, id="one-for-each-that-is-there"),
+        pytest.param(5, None, set(), id="none-where-gpus-are-unknown"),
+    ],
+)
+def test_replacements_share_the_free_gpus(
+    desired: int, free_gpus: int | None, expected: set[str]
+) -> None:
+    workers = [*spent("abc", gpus=1), *healthy("de", gpus=1)]
+    world = {"free_gpus": free_gpus}
+
+    assert expected == set(
+        turn(workers, desired=desired, world=world, strategy=Strategy(max_surge=Amount(3))).floors
+    )
+
+
+def test_a_paused_worker_is_no_replacement() -> None:
+    workers = [*spent("a", gpus=1), *healthy("b", gpus=1)]
+    world = {"free_gpus": 0}
+
+    assert {} == turn([*workers, busy("c", paused=True)], desired=2, world=world).floors
+    assert {"a"} == set(turn([*workers, busy("c")], desired=2, world=world).floors)
+
+
+@pytest.mark.parametrize(
+    ("floor", "expected"),
+    [
+        pytest.param(3, ("Draining", {}), id="as-many-as-should-serve-without-it"),
+        pytest.param(4, ("Due", {"a": "no replacement within 10m: no worker was created"}),
+                     id="one-fewer"),
+    ],
+)  # fmt: skip
+def test_a_replacement_that_is_late_has_failed_if_it_is_missed(floor: int, expected: Any) -> None:
+    past = {"floors": {"a": floor}, "recycle": LATE_A}
+    decided = turn([*spent("a"), *healthy("bcd")], past=past)
+
+    assert expected == (states(decided)["a"], decided.aborting)
+
+
+def test_a_failure_is_told_in_the_words_of_the_platform() -> None:
+    workers, past = [*spent("a"), *healthy("bc")], {"floors": {"a": 3}, "recycle": LATE_A}
+    why = [
+        turn([*workers, late], past=past).aborting["a"]
+        for late in (pending("p"), pending("p", waiting="0/3 nodes are available"))
+    ]
+
+    late = "no replacement within 10m"
+    assert [f"{late}: still starting", f"{late}: 0/3 nodes are available"] == why
+
+
+@pytest.mark.parametrize(
+    ("runs", "state"), [pytest.param(25, "Due", id="over"), pytest.param(15, None, id="soon")]
+)
+def test_those_that_take_no_tasks_have_the_first_place(runs: int, state: str | None) -> None:
+    workers = [busy("a", use=Use(runs=runs)), *healthy("c"), *spent("b", stopped="it is")]
+    fast = RecyclePast(pace={"uid-a": (NOW, runs, 1.0)})
+    decided = turn(workers, past={"recycle": fast})
+
+    assert ("Surging", state) == (states(decided)["b"], states(decided).get("a"))
+
+
+# --- who of them leaves now -----------------------------------------------------------------------
+
+
+def test_each_that_leaves_is_missed_by_the_next() -> None:
+    floors = dict.fromkeys("abc", 4)
+    workers = [*spent("abc"), *healthy("def")]
+    decided = turn(workers, past={"floors": floors}, strategy=Strategy(max_surge=Amount(3)))
+
+    assert {"a": "Draining", "b": "Draining", "c": "Surging"} == states(decided)
+    assert ({"c"}, floors) == (decided.waiting, decided.floors)
+    leaves = Retire("a", ("a",), Reason.TASK_QUOTA, SPENT_WORDS, busy_ok=True)
+    both = [leaves, dataclasses.replace(leaves, worker="b", dask_names=("b",))]
+    assert both == [a for a in decided.actions if isinstance(a, Retire)]
+
+
+@pytest.mark.parametrize(("more_s", "state"), [(0.0, "Draining"), (1.0, "Surging")])
+def test_a_refusal_holds_until_its_time(more_s: float, state: str) -> None:
+    refusals = {"a": Refusal(NOW + more_s, Reason.BUSY, "has 1 task")}
+    past = {"floors": {"a": 3}, "refusals": refusals}
+    decided = turn([*spent("a"), *healthy("bcd")], past=past)
+
+    assert {"a": state} == states(decided)
+    assert ((Blocker("a", Reason.BUSY, "has 1 task"),) if more_s else ()) == decided.blockers
+
+
+def test_a_budget_says_how_many_are_missing_of_how_many() -> None:
+    workers, floors = [*spent("abc"), *healthy("de")], dict.fromkeys("abc", 2)
+    decided = turn(
+        workers,
+        past={"floors": floors},
+        budgets=(Budget(Amount(2)),),
+        strategy=Strategy(max_surge=Amount(3)),
+    )
+
+    assert {"a": "Draining", "b": "Draining", "c": "Surging"} == states(decided)
+    words = f"{SPENT_WORDS}; 2 of 5 are missing, 2 may be (disruption.budgets)"
+    assert (Blocker("c", Reason.BUDGET_EXHAUSTED, words),) == decided.blockers
+
+
+def test_parts_are_those_of_the_workers_that_are_desired() -> None:
+    decided = turn(spent("ab"), desired=1, strategy=Strategy(max_surge=Amount(percent=100.0)))
+
+    assert {"a": "Draining", "b": "Due"} == states(decided)
+
+
+def test_who_is_replaced_in_place_and_may_not_leave_is_due() -> None:
+    one = (Budget(Amount(1)),)
+    decided = turn(spent("ab", gpus=1), world={"free_gpus": 0}, budgets=one)
+
+    assert {"a": "Draining", "b": "Due"} == states(decided)
+
+
+# --- who that drains comes back -------------------------------------------------------------------
+
+
+def drains(name: str, *, is_done: bool = True, **changes: Any) -> ObservedWorker:
+    usual: dict[str, Any] = DRAINED if is_done else DRAINING
+    return worker(name, **{**usual, **changes})
+
+
+NO_QUOTA: dict[str, Any] = {"tasks": TaskQuota()}
+TAKEN_BACK = drains("x", is_done=False, leaving_reason=Reason.RECYCLE_REQUESTED)
+
+
+@pytest.mark.parametrize(
+    ("workers", "desired", "recycle", "expected"),
+    [
+        pytest.param([drains("r")], 1, IN_PLACE, ["restart r"], id="in-place-one-comes-by-itself"),
+        pytest.param([drains("r")], 1, {}, ["=2"], id="by-surge-it-leaves-for-good"),
+        pytest.param([worker("a"), pending("p"), drains("r")], 2, IN_PLACE, ["delete r"],
+                     id="who-starts-counts-as-there"),
+        pytest.param([drains("r"), drains("s"), drains("t")], 2, IN_PLACE,
+                     ["delete t", "restart r", "restart s"], id="as-many-as-are-desired"),
+        pytest.param([TAKEN_BACK, drains("r"), drains("s")], 2, IN_PLACE,
+                     ["cancel x", "delete s", "restart r"], id="who-is-called-back-counts-too"),
+        pytest.param([drains("r", is_done=False), TAKEN_BACK], 1, {}, ["cancel x"],
+                     id="not-asked-any-more"),
+        pytest.param([drains("r"), worker("a")], 1, NO_QUOTA, ["delete r"],
+                     id="drained-and-surplus-it-goes"),
+        pytest.param([drains("r"), dataclasses.replace(TAKEN_BACK, processing=1), busy("a")], 1,
+                     NO_QUOTA, ["cancel x", "delete r"], id="and-another-is-called-back"),
+        pytest.param([drains("r")], 1, NO_QUOTA, ["cancel r"], id="drained-but-needed"),
+        pytest.param([drains("r", is_done=False, processing=1), busy("a")], 1, NO_QUOTA,
+                     ["cancel r"], id="draining-it-comes-back-at-once"),
+    ],
+)  # fmt: skip
+def test_who_that_drains_comes_back(
+    workers: list[ObservedWorker], desired: int, recycle: dict[str, Any], expected: list[str]
+) -> None:
+    decided = turn(workers, desired=desired, **recycle)
+
+    assert expected == actions(decided)
+    backs = [a for a in decided.actions if isinstance(a, Cancel)]
+    assert {(Reason.WANTED_AGAIN, "the reason no longer applies")} >= {
+        (a.reason, a.message) for a in backs
+    }
+
+
+@pytest.mark.parametrize(
+    ("free_gpus", "expected"), [(1, ["=3"]), (0, ["restart a"]), (None, ["restart a"])]
+)
+def test_a_drained_worker_comes_back_if_there_is_no_gpu_for_another(
+    free_gpus: int | None, expected: list[str]
+) -> None:
+    workers = [drains("a", gpus=1), *healthy("b")]
+
+    assert expected == actions(turn(workers, world={"free_gpus": free_gpus}))
+
+
+@pytest.mark.parametrize(
+    ("floors", "recycle", "since_s", "is_back"),
+    [
+        pytest.param({"r": 2}, {}, 600.0, True, id="too-late"),
+        pytest.param({"r": 2}, {}, 599.0, False, id="not-yet"),
+        pytest.param({"r": 1}, {}, 600.0, False, id="as-many-serve-as-should"),
+        pytest.param({"r": 2}, IN_PLACE, 600.0, False, id="in-place-none-comes-before"),
+        pytest.param({}, {}, 600.0, False, id="without-a-past"),
+    ],
+)
+def test_a_worker_is_called_back_if_its_replacement_has_gone(
+    floors: dict[str, int], recycle: dict[str, Any], since_s: float, is_back: bool
+) -> None:
+    past = {"floors": floors, "recycle": RecyclePast(surging_since={"r": NOW - since_s})}
+    decided = turn([*healthy("a"), drains("r", is_done=False)], past=past, **recycle)
+
+    why = "no replacement within 10m: no worker was created"
+    cancel = [Cancel("r", ("r",), Reason.RECYCLE_ABORTED, why)] if is_back else []
+    assert cancel == [a for a in decided.actions if isinstance(a, Cancel)]
+    assert ({"r": why} if is_back else {}) == decided.aborting
+
+
+@pytest.mark.parametrize(
+    ("floor", "desired", "is_waited_for"),
+    [(1, 2, False), (2, 2, True), (9, 2, True), (2, 1, False)],
+)
+def test_a_draining_worker_waits_for_its_replacement_but_not_for_more_than_are_desired(
+    floor: int, desired: int, is_waited_for: bool
+) -> None:
+    workers = [*healthy("a"), drains("r", is_done=False)]
+    decided = turn(workers, desired=desired, past={"floors": {"r": floor}})
+
+    assert ({"r": floor}, is_waited_for) == (decided.floors, "r" in decided.waiting)
+
+
+POD = {"pod": "r-x", "pod_uid": "r-1"}
+RESTART = [Restart("r", "r-x", "r-1", ("r",), Reason.TASK_QUOTA, "drained: no task, no last copy")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "restarted", "terminating", "expected"),
+    [
+        pytest.param(POD, {}, (), RESTART, id="its-pod-is-deleted"),
+        pytest.param(POD, {"r": "r-1"}, (), RESTART, id="again-if-it-is-still-there"),
+        pytest.param(POD, {"r": "r-0"}, (), [], id="the-next-is-left-alone"),
+        pytest.param({"pod_uid": ""}, {"r": ""}, (), [], id="nor-what-cannot-be-told-apart"),
+        pytest.param(POD, {}, (TerminatingPod("r", "r-x", (), 9.0),), [], id="nor-one-that-goes"),
+    ],
+)  # fmt: skip
+def test_the_pod_of_who_has_drained_is_deleted_once(
+    changes: dict[str, Any], restarted: dict[str, str],
+    terminating: tuple[TerminatingPod, ...], expected: list[Restart],
+) -> None:  # fmt: skip
+    world, past = {"terminating": terminating}, {"restarted": restarted}
+    decided = turn([drains("r", **changes)], world=world, past=past, **IN_PLACE)
+
+    assert expected == [a for a in decided.actions if isinstance(a, Restart)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "rules", "off", "on"),
+    [
+        (Reason.LIFETIME, {"lifetime": LifetimeQuota(9e9)}, {"lifetime_s": math.inf},
+         {"lifetime_s": 5e9}),
+        (Reason.TASK_QUOTA, {"tasks": TaskQuota(9)}, {"tasks": 0}, {"tasks": 5}),
+        (Reason.MEMORY_SOFT, {"memory": MemoryQuota(soft=0.5)}, {"memory_soft": math.inf},
+         {"memory_soft": 0.7}),
+        (Reason.MEMORY_HARD, {"memory": MemoryQuota(hard=0.5)}, {"memory_hard": math.inf},
+         {"memory_hard": 0.7}),
+        (Reason.FAILURES, {"failures": FailureQuota(3)}, {"failures": 0}, {"failures": 5}),
+    ],
+)  # fmt: skip
+def test_a_drain_follows_the_workers_own_number(
+    reason: Reason, rules: dict[str, Any], off: dict[str, Any], on: dict[str, Any]
+) -> None:
+    none: dict[str, Any] = {"memory": MemoryQuota(), **NO_QUOTA}
+
+    def drains_on(notes: QuotaNotes | None, quotas: dict[str, Any]) -> bool:
+        one = drains("r", is_done=False, leaving_reason=reason, quota_notes=notes)
+        decided = turn([*healthy("abc"), one], desired=4, **{**none, **quotas})
+        return "cancel r" not in actions(decided)
+
+    three = [None, QuotaNotes(**off), QuotaNotes(**on)]
+    assert [True, False, True] == [drains_on(notes, rules) for notes in three]
+    assert [False, False, True] == [drains_on(notes, {}) for notes in three]
+
+
+@pytest.mark.parametrize(("ends_in_s", "expected"), [(60.0, []), (math.inf, ["cancel r"])])
+def test_a_drain_for_its_end_lasts_while_it_has_one(ends_in_s: float, expected: list[str]) -> None:
+    ending = drains("r", is_done=False, leaving_reason=Reason.LIFETIME, ends_in_s=ends_in_s)
+
+    assert expected == [a for a in actions(turn([*healthy("abc"), ending])) if a[:6] == "cancel"]

@@ -1,0 +1,322 @@
+"""What a pass leaves for the next, to the figure: of a group, of what was done, of each worker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dask_adaptive.model.observed import (
+    Leaving,
+    ObservedCluster,
+    ObservedWorker,
+    TerminatingPod,
+)
+from dask_adaptive.model.past import Blocked, Change, GroupPast, Past, Recommendation, Refusal
+from dask_adaptive.model.plan import (
+    Action,
+    Cancel,
+    Delete,
+    GroupPlan,
+    Leave,
+    Outcome,
+    Plan,
+    Retire,
+    SetReplicas,
+)
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import RecyclePast
+from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleUp
+from dask_adaptive.planner.memory import remember, renewed
+from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, worker
+
+#: Changes of the number are remembered for as long as a rate policy looks back.
+RATED = dataclasses.replace(
+    POLICY,
+    behavior=Behavior(ScaleUp(policies=(RatePolicy(RateType.PODS, 9, 100.0),))),
+)
+BLOCKED = Blocked(NOW + 60, Reason.UNSCHEDULABLE, "no machine")
+KNOWN = GroupPast(
+    recommendations=(Recommendation(NOW - 6, 4), Recommendation(NOW - 5, 2)),
+    changes=(Change(NOW - 50, 2),), gap=(2, 2), gap_since=NOW - 40, desired=2, asked=2,
+    up_at=NOW - 50, arrival_s=20.0, blocked=BLOCKED, since=NOW - 100,
+)  # fmt: skip
+TWO = (busy("a"), busy("b"))
+SEEN = frozenset("ab")
+
+
+def decided(**changes: Any) -> GroupPlan:
+    """A plan to go on with two workers."""
+    steady = GroupPlan(GROUP, 2, 2, 2, Reason.DESIRED_WITHIN_RANGE, "", current=2)
+    return dataclasses.replace(steady, **changes)
+
+
+def done(action: Action, is_done: bool = True) -> Outcome:
+    return Outcome(action, is_done, action.reason, "")
+
+
+def after(
+    outcomes: Sequence[Outcome] = (),
+    *,
+    mine: GroupPast = KNOWN,
+    workers: Sequence[ObservedWorker] = TWO,
+    replicas: int | None = None,
+    **changes: Any,
+) -> GroupPast:
+    # Another group has been watched, so that the cluster has been.
+    past = Past(session="s", since=0.0, groups={GROUP: mine, "etl-gpu": KNOWN}, seen=SEEN)
+    world = cluster(workers, replicas=replicas)
+    whole = Plan(Reason.DESIRED_WITHIN_RANGE, "", groups=(decided(**changes),))
+    return remember(past, world, RATED, whole, outcomes, now=NOW).groups[GROUP]
+
+
+# One group
+
+
+def test_of_a_steady_group_the_newest_wish_is_added() -> None:
+    expected = dataclasses.replace(
+        KNOWN,
+        recommendations=(Recommendation(NOW - 6, 4), Recommendation(NOW, 2)),
+        desired=3, blocked=None,
+    )  # fmt: skip
+
+    assert expected == after(desired=3)
+
+
+def test_what_is_blocked_is_as_the_plan_says() -> None:
+    assert BLOCKED == after(mine=GroupPast(), blocked=BLOCKED).blocked
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, ((2, 2), NOW - 40), id="as-before"),
+        pytest.param({"replicas": 3}, ((3, 2), NOW), id="another-number"),
+        pytest.param({"workers": TWO[:1]}, ((1, 1), NOW), id="a-worker-less"),
+    ],
+)
+def test_since_when_number_and_workers_have_been_what_they_are(
+    changes: dict[str, Any], expected: tuple[tuple[int, ...], float]
+) -> None:
+    found = after(**changes)
+
+    assert expected == (found.gap, found.gap_since)
+
+
+def test_a_pause_begins_the_groups_window_anew() -> None:
+    paused = after(is_frozen=True, reason=Reason.PAUSED)
+
+    assert dataclasses.replace(KNOWN, recommendations=(), desired=None, since=None) == paused
+
+
+def test_what_else_freezes_a_group_leaves_its_past() -> None:
+    assert KNOWN == after(is_frozen=True, reason=Reason.TOO_MANY_UNREADY)
+
+
+WISH = (Recommendation(NOW, 2),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_anew"),
+    [
+        pytest.param({"recommendations": (Recommendation(NOW - 19.9, 2),)}, False, id="in-time"),
+        pytest.param({"recommendations": (Recommendation(NOW - 20, 9),)}, True, id="blind"),
+        pytest.param({"recommendations": (), "since": NOW - 19.9}, False, id="just-begun"),
+        pytest.param({"recommendations": (), "since": NOW - 20}, True, id="never-a-wish"),
+        pytest.param({"since": None}, True, id="scaled-anew"),
+    ],
+)  # fmt: skip
+def test_after_blindness_the_groups_window_begins_anew(
+    changes: dict[str, Any], is_anew: bool
+) -> None:
+    mine = dataclasses.replace(KNOWN, **changes)
+    found = after(mine=mine)
+
+    assert (NOW if is_anew else mine.since) == found.since
+    if is_anew:
+        assert WISH == found.recommendations
+
+
+UP, DOWN = Reason.LOAD_INCREASED, Reason.UNDERUTILIZED
+
+
+def to(replicas: int, *, group: str = GROUP, reason: Reason = UP) -> SetReplicas:
+    return SetReplicas(group, replicas, reason, "")
+
+
+def cancel(name: str) -> Cancel:
+    return Cancel(name, (name,), UP, "")
+
+
+def retire(name: str, reason: Reason = DOWN) -> Retire:
+    return Retire(name, (name,), reason, "")
+
+
+def delete(name: str, reason: Reason = Reason.NEVER_CONNECTED) -> Delete:
+    return Delete(name, "u", (), reason, "")
+
+
+@pytest.mark.parametrize(
+    ("desired", "outcomes", "expected"),
+    [
+        pytest.param(9, [], 0, id="asked-and-not-got"),
+        pytest.param(9, [done(to(5), is_done=False)], 0, id="refused"),
+        pytest.param(9, [done(cancel("a"), is_done=False), done(to(5))], 3, id="one-of-two"),
+        pytest.param(4, [done(to(5))], 2, id="no-more-than-is-desired"),
+        pytest.param(9, [done(to(1))], 0, id="lowered"),
+        pytest.param(9, [done(to(5, group="etl-gpu"))], 0, id="another-groups"),
+        pytest.param(9, [done(to(5, reason=Reason.REPLICAS_CORRECTED))], 0, id="corrected"),
+        pytest.param(9, [done(cancel("a"))], 1, id="called-back"),
+        pytest.param(9, [done(cancel("x")), done(delete("x"))], 0, id="not-of-this-group"),
+        pytest.param(9, [done(cancel("a")), done(to(5))], 4, id="called-back-and-more"),
+        pytest.param(9, [done(cancel("a")), done(retire("b"))], 1, id="and-one-leaves"),
+        pytest.param(0, [], 0, id="nobody-would-go"),
+        pytest.param(0, [done(retire("a"))], -1, id="one-goes"),
+        pytest.param(0, [done(retire("a")), done(delete("b"))], -2, id="one-never-came"),
+        pytest.param(1, [done(retire("a")), done(retire("b"))], -1, id="no-fewer-than-desired"),
+        pytest.param(0, [done(retire("a", Reason.LIFETIME))], 0, id="replaced"),
+        pytest.param(0, [done(retire("a")), done(retire("b", Reason.LIFETIME))], -1, id="each"),
+        pytest.param(0, [done(retire("a"), is_done=False)], 0, id="it-would-not"),
+        pytest.param(0, [done(delete("a", Reason.DRAINED))], 0, id="counted-when-it-was-retired"),
+    ],
+)  # fmt: skip
+def test_the_number_has_changed_by_what_was_got(
+    desired: int, outcomes: list[Outcome], expected: int
+) -> None:
+    mine = dataclasses.replace(KNOWN, changes=())
+    found = after(outcomes, mine=mine, desired=desired)
+
+    assert ((Change(NOW, expected),) if expected else ()) == found.changes
+    assert (NOW if expected > 0 else KNOWN.up_at) == found.up_at
+
+
+def test_workers_beyond_the_number_are_not_asked_for_again() -> None:
+    mine = dataclasses.replace(KNOWN, changes=())
+
+    assert (Change(NOW, 2),) == after([done(to(4))], mine=mine, desired=9, replicas=1).changes
+    assert (Change(NOW, 1),) == after([done(to(4))], mine=mine, desired=9, replicas=3).changes
+
+
+# The cluster
+
+
+HOLD = Plan(Reason.DESIRED_WITHIN_RANGE, "", groups=(decided(),))
+
+
+def next_past(outcomes: Sequence[Outcome] = (), **changes: Any) -> Past:
+    past = Past(session="s", since=NOW - 5, seen=SEEN)
+    past = dataclasses.replace(past, **changes)
+    return remember(past, cluster(TWO), RATED, HOLD, outcomes, now=NOW)
+
+
+def test_of_a_scheduler_that_began_anew_all_is_kept_but_the_load() -> None:
+    recycle = RecyclePast(
+        begun=(1.0,), totals={Reason.LIFETIME: 2}, aborted={"a": (2.0, "why")}, ready_s=33.0
+    )
+    kept: dict[str, Any] = {
+        "leaving": frozenset("x"), "homes": {"x": GROUP}, "seen": SEEN, "aborts": {"a": 1},
+        "counted": {"a": "pod"},
+    }  # fmt: skip
+    past = Past(
+        session="s", since=1.0, groups={GROUP: KNOWN}, deleted=frozenset("x"), told=frozenset("y"),
+        refusals={"a": Refusal(NOW + 9, Reason.PINNED, "")}, floors={GROUP: 1},
+        recycle=dataclasses.replace(recycle, pace={"uid-a": (1.0, 1, 1.0)}), **kept,
+    )  # fmt: skip
+    mine = GroupPast(changes=KNOWN.changes, up_at=NOW - 50, arrival_s=20.0, blocked=BLOCKED)
+
+    assert Past(groups={GROUP: mine}, recycle=recycle, **kept) == renewed(past)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"since": NOW - 19.9}, NOW - 19.9, id="just-begun"),
+        pytest.param({"since": NOW - 20}, NOW, id="blind-since-it-began"),
+        pytest.param({"since": None}, NOW, id="never-seen"),
+        pytest.param({"since": NOW - 90, "groups": {GROUP: KNOWN}}, NOW - 90, id="a-wish-lately"),
+        pytest.param({"since": NOW - 90, "groups": {GROUP: GroupPast(), "b": KNOWN}}, NOW - 90,
+                     id="of-any-group"),
+        pytest.param(
+            {"since": NOW - 90,
+             "groups": {GROUP: GroupPast(recommendations=(Recommendation(NOW - 20, 1),))}},
+            NOW, id="no-wish-for-too-long"),
+        pytest.param({"session": "another", "groups": {GROUP: KNOWN}}, NOW, id="begun-anew"),
+    ],
+)  # fmt: skip
+def test_since_when_the_load_is_watched(changes: dict[str, Any], expected: float) -> None:
+    assert expected == next_past(**changes).since
+
+
+def test_a_deletion_is_remembered_until_its_worker_is_gone() -> None:
+    assert frozenset("ab") == next_past([done(delete("b"))], deleted=frozenset("ax")).deleted
+    assert frozenset() == next_past([done(delete("b"), is_done=False)]).deleted
+
+
+@pytest.mark.parametrize(
+    ("reason", "until"),
+    [
+        (Reason.UNDERUTILIZED, NOW + 15),
+        (Reason.NODE_GOING, NOW + 5),
+        (Reason.LIFETIME, NOW + 5),
+    ],
+)
+def test_a_worker_that_would_not_go_is_left_alone_for_a_while(reason: Reason, until: float) -> None:
+    before = {
+        "b": Refusal(NOW, Reason.PINNED, "over"),
+        "c": Refusal(NOW + 1, Reason.PINNED, "not over"),
+    }
+    refused = Outcome(retire("a", reason), False, Reason.PINNED, "pinned")
+    found = next_past([refused, done(retire("d"))], refusals=before).refusals
+
+    assert {"a": Refusal(until, Reason.PINNED, "pinned"), "c": before["c"]} == found
+
+
+# What leaves, and what we have told
+
+
+def seen(world: ObservedCluster, *outcomes: Outcome, **past: Any) -> Past:
+    return remember(dataclasses.replace(PAST, **past), world, POLICY, HOLD, outcomes, now=NOW)
+
+
+DELETE_X = Delete("x", "u", ("x",), Reason.DRAINED, "")
+SET_5 = SetReplicas(GROUP, 5, Reason.LOAD_INCREASED, "")
+
+
+@pytest.mark.parametrize(
+    ("world", "outcomes", "past", "expected"),
+    [
+        pytest.param(cluster([busy("a")]), [done(DELETE_X)], {}, {"x"}, id="deleted"),
+        pytest.param(cluster([busy("a")], replicas=2), [], {"leaving": frozenset("x")}, {"x"},
+                     id="missing"),
+        pytest.param(cluster([busy("a")]), [done(SET_5)], {"leaving": frozenset("x")}, set(),
+                     id="settled-and-raised-in-the-first-pass-of-a-new-operator"),
+        pytest.param(cluster([busy("a")], replicas=2), [done(SET_5)], {"leaving": frozenset("x")},
+                     set(), id="raised-with-the-missing-counted"),
+        pytest.param(cluster([worker("x", leaving=Leaving.DRAINING)]), [], {}, {"x"},
+                     id="on-its-way"),
+        pytest.param(cluster([worker("x")]), [], {"leaving": frozenset("x")}, set(),
+                     id="called-back"),
+    ],
+)  # fmt: skip
+def test_who_explains_a_gap(
+    world: ObservedCluster, outcomes: list[Outcome], past: dict[str, Any], expected: set[str]
+) -> None:
+    assert expected == seen(world, *outcomes, **past).leaving
+
+
+def test_whom_we_told_is_remembered_until_it_has_ended() -> None:
+    action = Leave("a", ("tcp://a",), 60.0, Reason.POD_ENDING, "")
+    pod = TerminatingPod("a", "a-x", (), 60.0, ("tcp://a",))
+    ending = dataclasses.replace(cluster([]), terminating=(pod,))
+
+    assert {"tcp://a"} == seen(ending, done(action)).told
+    assert {"tcp://a"} == seen(ending, told=frozenset({"tcp://a"})).told
+    assert set() == seen(cluster([]), told=frozenset({"tcp://a"})).told
+
+
+def test_a_pause_begins_the_clusters_window_anew() -> None:
+    paused = dataclasses.replace(HOLD, reason=Reason.PAUSED)
+
+    assert NOW == remember(PAST, cluster(TWO), POLICY, paused, (), now=NOW).since

@@ -1,0 +1,456 @@
+"""What keeps the planner from scaling: people, gates, a scheduler that is away, nobody there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dask_adaptive.loop.conditions import conditions_of
+from dask_adaptive.loop.summary import status_of
+from dask_adaptive.model.observed import (
+    Demand,
+    Leaving,
+    ManualPin,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
+    Quiet,
+    TerminatingPod,
+    Want,
+)
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import (
+    Cancel,
+    DeleteCluster,
+    GroupPlan,
+    Plan,
+)
+from dask_adaptive.model.policy import Disruption, Mode, Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limits, Recycle, RecyclePast, TaskQuota, Use
+from dask_adaptive.model.scaling import (
+    Behavior,
+    Fallback,
+    Idle,
+    IdleAction,
+    Pause,
+    RatePolicy,
+    RateType,
+    Room,
+    ScaleDown,
+    ScaleUp,
+    Schedule,
+    WorkerGroup,
+)
+from dask_adaptive.planner.memory import remember
+from dask_adaptive.planner.plan import plan
+from support.worlds import (
+    GROUP,
+    NOW,
+    PAST,
+    POLICY,
+    actions,
+    busy,
+    cluster,
+    past_of,
+    pending,
+    worker,
+)
+
+A, B, C = worker("a"), worker("b"), worker("c")
+DRAINING = {"leaving": Leaving.DRAINING, "in_service": False}
+DRAINED = {"leaving": Leaving.DRAINED, "in_service": False}
+AT = 1_700_000_000.0
+
+
+def policy_of(**changes: Any) -> Policy:
+    return dataclasses.replace(POLICY, **changes)
+
+
+def decide(
+    world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST, *, at: float = AT
+) -> Plan:
+    return plan(dataclasses.replace(world, at=at), policy, past, now=NOW)
+
+
+def conditions(world: ObservedCluster, policy: Policy, decided: Plan) -> dict[str, Any]:
+    return {
+        c.type: (c.status, c.reason, c.message) for c in conditions_of(world, policy, decided, ())
+    }
+
+
+# --- nothing to decide about ------------------------------------------------------------------
+
+
+def test_what_does_not_exist_is_waited_for() -> None:
+    decided = decide(dataclasses.replace(cluster([]), found=False))
+
+    words = "there is no DaskCluster etl; waiting for it"
+    assert Plan(Reason.CLUSTER_NOT_FOUND, words) == decided
+
+
+# --- too many workers away --------------------------------------------------------------------
+
+AWAY = [pending(f"p{i}") for i in range(4)]
+SEEN = dataclasses.replace(PAST, seen=frozenset("abcd") | {w.name for w in AWAY})
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(cluster([*AWAY, A, B], target=0), id="no-fall"),
+        pytest.param(cluster([*AWAY, A, worker("b", **DRAINED)], target=0), id="no-deletion"),
+        pytest.param(cluster([*AWAY, A, B], target=0, replicas=9), id="no-correction"),
+    ],
+)
+def test_with_too_many_away_nothing_moves(world: ObservedCluster) -> None:
+    decided = decide(world, POLICY, SEEN)
+
+    assert [] == actions(decided)
+    assert Reason.TOO_MANY_UNREADY is decided.reason
+    found = conditions(world, POLICY, decided)
+    assert (False, Reason.TOO_MANY_UNREADY) == found["AbleToScale"][:2]
+    assert decided.desired == decided.groups[0].serving
+
+
+def test_pins_and_ends_are_told_all_the_same() -> None:
+    pinned = worker("a", manual_pin=ManualPin(600.0, "note"))
+    ending = TerminatingPod("b", "b-x", (), 60.0, ("tcp://b",))
+    world = dataclasses.replace(cluster([*AWAY, pinned, B]), terminating=(ending,))
+
+    assert ["leave b", "setpin a"] == actions(decide(world, POLICY, SEEN))
+
+
+def test_what_is_recommended_meanwhile_is_not_believed() -> None:
+    world = cluster([*AWAY, A, B], target=0)
+    policy, past, now = POLICY, SEEN, NOW
+    for _ in range(10):
+        now += 5.0
+        past = remember(past, world, policy, plan(world, policy, past, now=now), (), now=now)
+    back = cluster([*(worker(w.name) for w in AWAY), A, B], target=0)
+
+    assert () == plan(back, policy, past, now=now).actions  # the window begins anew
+
+
+#: Of ten workers, all of which have been connected.
+TEN = dataclasses.replace(PAST, seen=frozenset(f"w{i}" for i in range(10)))
+FIVE_NAMES = [f"w{i}" for i in range(5)]
+COUNTED = {
+    pod: dataclasses.replace(TEN, counted=dict.fromkeys(FIVE_NAMES, pod)) for pod in ("old", "same")
+}
+
+
+def ten(gone: int, of: int = 10, **changes: Any) -> list[ObservedWorker]:
+    """Workers of which the first are away, as `changes` say."""
+    return [pending(f"w{i}", **changes) if i < gone else worker(f"w{i}") for i in range(of)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "past", "most", "is_held"),
+    [
+        pytest.param(ten(5), TEN, 0.45, True, id="more"),
+        pytest.param(ten(5), TEN, 0.5, False, id="just-the-part"),
+        pytest.param(ten(10), TEN, 1.0, False, id="turned-off"),
+        pytest.param(ten(1), TEN, 0.0, False, id="one-is-never-too-many"),
+        pytest.param(ten(2, of=2), TEN, 0.45, False, id="nor-are-two"),
+        pytest.param(ten(3, of=3), TEN, 0.45, True, id="three-are"),
+        pytest.param(ten(9), PAST, 0.45, False, id="a-cluster-that-starts"),
+        pytest.param(ten(5), dataclasses.replace(TEN, seen=frozenset({"w0", "w1"})), 0.45, False,
+                     id="only-those-that-were-connected-count"),
+        pytest.param(ten(5, deleting=True), TEN, 0.45, False, id="deleted"),
+        pytest.param(ten(5), dataclasses.replace(TEN, leaving=TEN.seen), 0.45, False,
+                     id="let-go-by-us"),
+        pytest.param(ten(5), dataclasses.replace(TEN, restarted=dict.fromkeys(FIVE_NAMES, "p")),
+                     0.45, False, id="restarted-by-us"),
+        pytest.param(ten(5, pod_uid="new", pod_age_s=60.0), COUNTED["old"], 0.45, False,
+                     id="the-next-pod-starts"),
+        pytest.param(ten(5, pod_uid="new", pod_age_s=600.0), COUNTED["old"], 0.45, True,
+                     id="the-next-pod-does-not-come"),
+        pytest.param(ten(5, pod_uid="same", pod_age_s=60.0), COUNTED["same"], 0.45, True,
+                     id="away-before-it-was-replaced"),
+        pytest.param([*ten(5, of=9), worker("d", **DRAINING)], TEN, 0.5, True,
+                     id="one-that-leaves-is-not-counted"),
+    ],
+)  # fmt: skip
+def test_how_many_away_are_too_many(
+    workers: list[ObservedWorker], past: Past, most: float, is_held: bool
+) -> None:
+    decided = decide(cluster(workers), policy_of(max_unready=most), past)
+
+    assert is_held == (decided.reason is Reason.TOO_MANY_UNREADY)
+
+
+def test_it_says_how_many_are_away_of_how_many_in_all_groups() -> None:
+    gpu = ObservedGroup(
+        "etl-gpu", 2, (pending("g0", group="etl-gpu"), worker("g1", group="etl-gpu"))
+    )
+    past = dataclasses.replace(TEN, seen=TEN.seen | {"g0", "g1"})
+    decided = decide(cluster(ten(5), others=(gpu,)), POLICY, past)
+
+    words = "6 of 12 connected workers are lost, more than 45% (maxUnready)"
+    assert f"{words}: nothing is scaled until they are back" == decided.message
+
+
+# --- the scheduler is away --------------------------------------------------------------------
+
+
+def away(
+    count: int, workers: list[ObservedWorker], *, others: tuple[ObservedGroup, ...] = ()
+) -> ObservedCluster:
+    return cluster(
+        workers, problem=Reason.SCHEDULER_UNREACHABLE, unanswered=count, others=others,
+        message="no answer",
+    )  # fmt: skip
+
+
+FIVE = {"fallback": Fallback(3, replicas=5)}
+MORNING = Schedule("0 0 * * *", 24 * 3600.0, min_replicas=4)
+
+
+@pytest.mark.parametrize(
+    ("workers", "mode", "expected"),
+    [
+        pytest.param([A], Mode.AUTO, ["=5"], id="up-to-the-fallback"),
+        pytest.param([A] * 7, Mode.AUTO, [], id="never-down"),
+        pytest.param([A], Mode.ADVISE, [], id="advised"),
+        pytest.param([A], Mode.PAUSED, [], id="paused"),
+    ],
+)
+def test_without_the_scheduler_workers_are_only_added(
+    workers: list[ObservedWorker], mode: Mode, expected: list[str]
+) -> None:
+    decided = decide(away(9, workers), policy_of(**FIVE, mode=mode))
+
+    assert expected == actions(decided)
+    assert Reason.SCHEDULER_UNREACHABLE is decided.reason
+    assert (mode is Mode.ADVISE) == bool(decided.advice)
+
+
+def test_a_fallback_is_a_condition() -> None:
+    policy = policy_of(**FIVE)
+    short_, long_ = away(2, [A]), away(3, [A])
+
+    before = conditions(short_, policy, decide(short_, policy))["AbleToScale"]
+    after = conditions(long_, policy, decide(long_, policy))["AbleToScale"]
+    later = away(30, [A])
+
+    assert (False, Reason.SCHEDULER_UNREACHABLE) == before[:2]
+    assert (False, Reason.FALLBACK) == after[:2]
+    assert after == conditions(later, policy, decide(later, policy))["AbleToScale"]
+
+
+def test_a_cluster_that_was_scaled_to_zero_is_not_woken_by_an_outage() -> None:
+    idle = Idle(after_s=60.0, action=IdleAction.SCALE_TO_ZERO)
+    policy = policy_of(idle=idle, min_replicas=2)
+
+    assert [] == actions(decide(away(1, []), policy, past_of(desired=0)))
+    assert ["=2"] == actions(decide(away(1, []), policy, past_of(desired=2)))
+    assert ["=2"] == actions(decide(away(1, []), policy, Past()))
+
+
+# --- pauses -----------------------------------------------------------------------------------
+
+
+def test_a_pause_of_all_returns_who_is_on_the_way_out() -> None:
+    group = ObservedGroup("etl-gpu", 1, (worker("g", group="etl-gpu", **DRAINING),))
+    world = cluster([A, worker("b", **DRAINING)], others=[group])
+    world = dataclasses.replace(world, pause=Pause(all=True, message="paused on the cluster"))
+    policy = policy_of(worker_groups=(WorkerGroup("etl-gpu", 4),))
+    decided = decide(world, policy)
+
+    assert ["cancel b", "cancel g"] == actions(decided)
+    assert Reason.PAUSED is decided.reason
+    assert "paused on the cluster" in decided.message
+
+
+@pytest.mark.parametrize(
+    ("pause", "mode", "expected"),
+    [
+        (Pause(), Mode.PAUSED, "paused: nothing is scaled"),
+        (Pause(all=True), Mode.AUTO, "paused: nothing is scaled"),
+        (Pause(all=True, message="by me", problem="no time"), Mode.AUTO,
+         "paused: nothing is scaled; by me; no time"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("node_signals", [True, False])
+def test_what_is_paused_is_told_as_it_is(
+    pause: Pause, mode: Mode, expected: str, node_signals: bool
+) -> None:
+    workers = [A, B, worker("c", node_terminating="cordoned")]
+    world = dataclasses.replace(cluster(workers, target=2), pause=pause)
+    disruption = Disruption(node_signals=node_signals)
+    policy = dataclasses.replace(POLICY, mode=mode, disruption=disruption)
+    decided = decide(world, policy, past_of(deleted=frozenset("b")))
+
+    n = 1 if node_signals else 2
+    group = GroupPlan(GROUP, n, 2, n, Reason.PAUSED, expected, current=n, is_frozen=True)
+    assert Plan(Reason.PAUSED, expected, 2, n, groups=(group,)) == decided
+
+
+def test_who_is_deleted_already_is_not_called_back_and_who_is_replaced_elsewhere_is() -> None:
+    replaced = worker("x", group="more", leaving_reason=Reason.TASK_QUOTA)
+    others = [ObservedGroup("more", 1, (replaced,))]
+    world = cluster([worker("a", **DRAINING), worker("b", **DRAINING), C], others=others)
+    decided = decide(world, policy_of(mode=Mode.PAUSED), past_of(deleted=frozenset("b")))
+
+    why = (Reason.PAUSED, "paused: nothing is scaled")
+    assert (Cancel("a", ("a",), *why), Cancel("x", ("x",), *why)) == decided.actions
+
+
+def test_a_pause_of_scaling_in_returns_them_as_well_but_no_recycle() -> None:
+    world = cluster([A, worker("b", **DRAINING)])
+    world = dataclasses.replace(world, pause=Pause(scale_in=True))
+    assert ["cancel b"] == actions(decide(world))
+
+    spent = [busy("a", use=Use(runs=99)), busy("b"), busy("c")]
+    world = dataclasses.replace(cluster(spent, target=3), pause=Pause(scale_in=True))
+    assert ["=4"] == actions(decide(world, policy_of(recycle=Recycle(tasks=TaskQuota(20)))))
+
+
+def test_a_pause_is_told_with_its_end_that_does_not_move() -> None:
+    def told(left_s: float, at: float, before: Any = None) -> Any:
+        pause = Pause(scale_out=True, left_s=left_s, message="paused-scale-out on the policy")
+        world = dataclasses.replace(cluster([A], target=3), pause=pause, at=at)
+        decided = plan(world, POLICY, PAST, now=NOW)
+        return status_of(world, POLICY, decided, (), now=NOW, before=before)
+
+    first = told(600.0, AT)
+    later = told(590.2, AT + 10.0, first)
+    moved = told(900.0, AT + 10.0, first)
+
+    assert first == later != moved
+    condition = next(c for c in first.conditions if c.type == "Paused")
+    assert (True, Reason.SCALE_OUT_PAUSED) == (condition.status, condition.reason)
+    assert condition.message == "paused-scale-out on the policy, until 2023-11-14T22:23:20Z"
+    assert first.pause is not None
+    assert AT + 600.0 == first.pause.until
+
+
+# --- nobody there -----------------------------------------------------------------------------
+
+UNUSED = {"quiet": Quiet(no_task_s=120.0), "demand": Demand()}
+
+
+def idle(action: IdleAction, **changes: Any) -> Policy:
+    return policy_of(idle=Idle(after_s=60.0, action=action), **changes)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "expected"),
+    [((), ["retire a"]), ((MORNING,), ["=4"])],
+    ids=["below-the-minimum", "a-schedule-keeps-them-warm"],
+)
+def test_an_idle_cluster_goes_to_zero(schedules: tuple[Schedule, ...], expected: list[str]) -> None:
+    policy = idle(IdleAction.SCALE_TO_ZERO, min_replicas=1, schedules=schedules)
+
+    assert expected == actions(decide(cluster([A], **UNUSED), policy))
+
+
+def test_a_cluster_that_goes_is_told_by_why_it_goes() -> None:
+    world = dataclasses.replace(cluster([A], **UNUSED, target=5), uid="u")
+    decided = decide(world, idle(IdleAction.DELETE_CLUSTER))
+
+    message = "no task for 1m or longer: it is deleted"
+    assert (DeleteCluster("u", Reason.CLUSTER_IDLE, message),) == decided.actions
+    assert (Reason.CLUSTER_IDLE, message) == (decided.reason, decided.message)
+
+
+def test_in_advise_mode_a_deletion_is_advised() -> None:
+    world = dataclasses.replace(cluster([A], **UNUSED), uid="u")
+    decided = decide(world, idle(IdleAction.DELETE_CLUSTER, mode=Mode.ADVISE))
+
+    assert [] == actions(decided)
+    assert ["u"] == [a.uid for a in decided.advice if isinstance(a, DeleteCluster)]
+
+
+IN_VAIN = RecyclePast(surging_since={"a": -1e6})
+
+
+@pytest.mark.parametrize(
+    ("more", "recycle_past", "waits"),
+    [
+        pytest.param([pending("p")], RecyclePast(), ("floors", "waiting", "arriving"), id="waits"),
+        pytest.param([], IN_VAIN, ("aborting",), id="no-replacement-came"),
+    ],
+)
+def test_advice_enforces_nothing_and_nobody_waits(
+    more: list[ObservedWorker], recycle_past: RecyclePast, waits: tuple[str, ...]
+) -> None:
+    spent = [busy("a", use=Use(runs=99)), busy("b"), busy("c"), worker("r", **DRAINING)]
+    world, past = cluster([*spent, *more], target=5), past_of(desired=5, recycle=recycle_past)
+    recycle = Recycle(tasks=TaskQuota(20))
+    acting = decide(world, policy_of(recycle=recycle), past)
+    advised = decide(world, policy_of(recycle=recycle, mode=Mode.ADVISE), past)
+
+    cancel = Cancel("r", ("r",), Reason.ADVISING, "the policy only advises")
+    assert (acting.actions, (cancel,)) == (advised.advice, advised.actions)
+    assert acting.limits != Limits() == advised.limits
+    assert {"Due"} == {row.state for row in advised.replacing}
+    assert acting.groups == advised.groups
+    for what in waits:
+        assert getattr(acting, what)
+        assert not getattr(advised, what)
+
+
+# --- floors, rates, caps ----------------------------------------------------------------------
+
+
+def up(count: int) -> dict[str, Any]:
+    return {"behavior": Behavior(ScaleUp(policies=(RatePolicy(RateType.PODS, count, 60.0),)))}
+
+
+@pytest.mark.parametrize(
+    ("world", "policy", "expected", "limited"),
+    [
+        pytest.param(cluster([A], target=1), policy_of(schedules=(MORNING,)), ["=4"], None,
+                     id="schedule"),
+        pytest.param(cluster([A], target=9), policy_of(**up(2)), ["=3"], Reason.SCALE_UP_LIMITED,
+                     id="rate"),
+        pytest.param(cluster([A], target=9), policy_of(**up(2), min_replicas=5), ["=5"], None,
+                     id="a-minimum-holds-at-once"),
+        pytest.param(cluster([A], target=9),
+                     policy_of(behavior=Behavior(ScaleUp(max_pending=3))), ["=4"],
+                     Reason.MAX_PENDING, id="max-pending"),
+        pytest.param(cluster([busy("a"), pending("p", unschedulable_s=400.0)], target=9),
+                     policy_of(),
+                     [], Reason.UNSCHEDULABLE, id="none-would-come"),
+        pytest.param(cluster([busy(n) for n in "abc"], target=9), policy_of(max_replicas=3), [],
+                     Reason.TOO_MANY_REPLICAS, id="at-the-maximum"),
+        pytest.param(cluster([A, B, C], target=0), policy_of(min_replicas=3), [],
+                     Reason.TOO_FEW_REPLICAS,
+                     id="at-the-minimum"),
+        pytest.param(
+            cluster([A, B, C], target=0),
+            policy_of(behavior=Behavior(scale_down=ScaleDown(
+                stabilization_window_s=None, policies=(RatePolicy(RateType.PODS, 1, 60.0),)))),
+            ["retire a"], Reason.SCALE_DOWN_LIMITED, id="one-a-minute",
+        ),
+    ],
+)  # fmt: skip
+def test_what_bounds_a_number(
+    world: ObservedCluster, policy: Policy, expected: list[str], limited: Reason | None
+) -> None:
+    decided = decide(world, policy)
+    found = conditions(world, policy, decided)["ScalingLimited"]
+
+    assert expected == actions(decided)
+    assert (limited is not None) == found[0]
+    assert limited is None or limited is found[1]
+
+
+def test_the_most_important_limit_is_told_first() -> None:
+    stuck = pending("p", unschedulable_s=400.0, waiting="Unschedulable: 0/3 nodes")
+    full = ObservedGroup(
+        "etl-gpu", 1, (busy("g", group="etl-gpu"),), room=Room(0, "quota team is used up")
+    )
+    world = cluster(
+        [busy("a"), stuck], target=9, others=[full], demand=Demand(),
+        wants=(Want(5, 60.0, "nb"), Want(3, 60.0, "nb", "etl-gpu")),
+    )  # fmt: skip
+    policy = policy_of(worker_groups=(WorkerGroup("etl-gpu", 4),))
+    _, reason, message = conditions(world, policy, decide(world, policy))["ScalingLimited"]
+
+    assert Reason.UNSCHEDULABLE is reason
+    assert message.index("etl-default") < message.index("etl-gpu: quota team is used up")
