@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import sys
 import tokenize
@@ -45,31 +46,27 @@ def policy_page() -> str:
         MADE.format(source=CRD.relative_to(ROOT)),
         "# AdaptivePolicy\n",
         f"`dask-adaptive.dev/{version['name']}`, namespaced, short name `dap`. One for one",
-        "DaskCluster. Durations are written `90s`, `15m`, `1h30m` or `500ms`. `kubectl` refuses",
+        "DaskCluster. Write durations as `90s`, `15m`, `1h30m` or `500ms`. `kubectl` refuses",
         "fields that are not listed here.",
         "[The full example](../../manifests/examples/full-policy.yaml) has every field,",
-        "[the minimal one](../../manifests/examples/minimal-policy.yaml) the two that you need.\n",
-        "## spec\n",
-        "| field | type | default | what |",
-        "|---|---|---|---|",
-        *(row(*each) for each in fields(spec, "spec") if is_leaf(each[1])),
-        "| `spec.workerGroups[].recycle.…` | | | as `spec.recycle.…`, but for `maxPerHour` |",
-        "\n## What is refused\n",
-        "By the API server, when you apply it, with these sentences; and by",
-        "`dask-adaptive rehearse`, with sentences of its own. Wrong types and values out of range",
-        "are refused as well.\n",
+        "[the minimal one](../../manifests/examples/minimal-policy.yaml) the two required ones.",
+        *blocks(spec, "spec"),
+        "\n## Rules of validation\n",
+        "The API server checks them when you apply a policy, and answers with these sentences.",
+        "`dask-adaptive rehearse` checks the same rules, with sentences of its own. Both refuse",
+        "wrong types and values out of range, too.\n",
         *(f"- `{path}`: {text}" for path, text in refusals(spec, "spec")),
         "\n## status\n",
-        status["description"] + " No number in it changes by itself as time passes.\n",
-        "| field | type | what |",
+        status["description"] + " No number in it changes merely because time passes.\n",
+        "| field | type | meaning |",
         "|---|---|---|",
         *(
             f"| `{path}` | {kind(schema)} | {cell(schema.get('description', ''))} |"
             for path, schema, _ in fields(status, "status")
         ),
         "\n## Columns of `kubectl get dap`\n",
-        "Those marked *wide* need `-o wide`.\n",
-        "| column | from | what |",
+        "Columns marked *wide* need `-o wide`.\n",
+        "| column | from | meaning |",
         "|---|---|---|",
         *(
             f"| {c['name']}{' *wide*' if c.get('priority') else ''} | `{c['jsonPath']}` |"
@@ -78,6 +75,25 @@ def policy_page() -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def blocks(schema: dict[str, Any], path: str, of: str = "") -> Iterator[str]:
+    """A heading, a text and a table for each object of the spec, outermost first."""
+    yield f"\n{'##' if path.count('.') < 2 else '###'} {path}"
+    if text := cell(schema.get("description", of)):
+        yield f"\n{text}"
+    if path == GROUPS:
+        yield "\nSee [spec.recycle](#specrecycle)."
+        return
+    required = schema.get("required", [])
+    children = schema.get("properties", {}).items()
+    if rows := [row(name, child, name in required) for name, child in children if is_leaf(child)]:
+        yield from ("\n| field | type | default | meaning |", "|---|---|---|---|", *rows)
+    for name, child in children:
+        if not is_leaf(child):
+            yield from blocks(child, f"{path}.{name}")
+        elif "properties" in child.get("items", {}):
+            yield from blocks(child["items"], f"{path}.{name}[]", child["description"])
 
 
 def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
@@ -100,10 +116,11 @@ def is_leaf(schema: dict[str, Any]) -> bool:
     return is_open(schema) or "properties" not in schema
 
 
-def row(path: str, schema: dict[str, Any], required: bool) -> str:
+def row(name: str, schema: dict[str, Any], required: bool) -> str:
     default = schema.get("default")
     shown = "required" if required else f"`{yaml_word(default)}`" if default is not None else ""
-    return f"| `{path}` | {kind(schema)} | {shown} | {cell(schema.get('description', ''))} |"
+    text = re.sub(r" (Default [^.]*|Required)\.$", "", cell(schema.get("description", "")))
+    return f"| `{name}` | {kind(schema)} | {shown} | {text} |"
 
 
 def kind(schema: dict[str, Any]) -> str:
@@ -121,14 +138,14 @@ def kind(schema: dict[str, Any]) -> str:
 
 
 def yaml_word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return json.dumps(value) if isinstance(value, (bool, list, dict)) else str(value)
 
 
 def refusals(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
     every = ((path, schema), *((at, child) for at, child, _ in fields(schema, path)))
     for at, child in every:
         for rule in child.get("x-kubernetes-validations", []):
-            yield at, rule["message"]
+            yield at + rule.get("fieldPath", ""), rule["message"]
 
 
 def cell(text: str) -> str:
@@ -140,10 +157,10 @@ def reasons_page() -> str:
     lines = [
         MADE.format(source=REASON.relative_to(ROOT)),
         "# Reasons\n",
-        "One word says why something was done or not done. It is the same word in the status, in",
-        "conditions, in events, in the label `reason` of the metrics, and in the log. Words are",
-        "added, never renamed. In `Advise` mode an event's reason is the word with `Would` before",
-        "it: `WouldUnderutilized`.",
+        "A reason is one word for why something was done or not done. It is the same word in the",
+        "status, conditions, events, the label `reason` of the metrics, and the log. Releases add",
+        "words and never rename them. In `Advise` mode, events have the prefix `Would`, such as",
+        "`WouldUnderutilized`.",
     ]
     sentences = yaml.safe_load(SENTENCES.read_text())
     for group, found in groups():
@@ -167,13 +184,13 @@ def groups() -> list[tuple[str, list[str]]]:
 WIRE_INTRODUCTION = """\
 # The wire
 
-The messages between the operator and the agent in a scheduler. You need this page to read a packet
-or to write a tool of your own; nobody needs it to use dask-adaptive.
+This page describes the messages between the operator and the agent in a scheduler. You need it to
+read a packet or to write a tool of your own, but not to use dask-adaptive.
 
 Each message is one call on the scheduler's own RPC port, with plain values: numbers, text, lists,
-dicts. All times are durations in milliseconds, because clocks of two machines are never compared.
-The columns of a snapshot hold one entry for each worker, in the same order; names are sent once in
-a session.
+dicts. All times are durations in milliseconds, because the clocks of two machines are never
+compared. The columns of a snapshot have one entry for each worker, in the same order; names are
+sent once in a session.
 
 ```python
 from distributed import Client
@@ -206,7 +223,7 @@ def wire_page() -> str:
         if isinstance(node, ast.ClassDef):
             rows = [n for n in node.body if isinstance(n, ast.AnnAssign)]
             lines += [f"\n## {node.name}\n", ast.get_docstring(node) or "", ""]
-            lines += ["| key | type | what |", "|---|---|---|"]
+            lines += ["| key | type | meaning |", "|---|---|---|"]
             lines += [wire_row(field, comments) for field in rows]
     lines += words(constants)
     return "\n".join(lines) + "\n"
@@ -255,15 +272,15 @@ def wire_row(field: ast.AnnAssign, comments: dict[int, str]) -> str:
 PATCHES_INTRODUCTION = """\
 # What is changed in Dask
 
-The agent replaces these methods, handlers, attributes and functions of `distributed` while it runs;
-nothing else. Each is put back when the agent is detached, also in another order, and also where
-somebody else has wrapped it since. Before a place is changed its guard is asked; where it refuses,
-or the place is gone from a release, that feature alone is off: the agent's log and the policy's
-events say so. On the newest release at most 14 places are changed by default.
+While the agent runs, it replaces these methods, handlers, attributes and functions of
+`distributed`, and nothing else. It restores each of them when it is detached, in any order, even
+if other code has wrapped them since. Before it changes a place, it runs the place's guard. If the
+guard refuses, or a release does not have the place, only that feature is off; the agent's log and
+the policy's events say so. On the newest release at most 14 places are changed by default.
 `dask-adaptive.dev/inject: "false"` keeps the whole agent out of a cluster or a namespace.
 
-Besides, the agent adds handlers of its own (see [the wire](wire.md)), a SchedulerPlugin and
-WorkerPlugins, by Dask's own interfaces.
+In addition, the agent uses Dask's own interfaces to add handlers (see [the wire](wire.md)), a
+SchedulerPlugin and WorkerPlugins.
 """
 
 
