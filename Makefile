@@ -4,14 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := 2023.5.0
-MIDDLE := 2024.8.2
 NEWEST := 2026.8.0
-BETWEEN := 2024.2.1 2025.1.0 2025.7.0
-RELEASES ?= $(OLDEST) 2024.2.1 $(MIDDLE) 2025.1.0 2025.7.0 $(NEWEST)
-TOOLS := cronsim tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
+OTHERS := $(OLDEST) 2024.2.1 2024.8.2 2025.1.0 2025.7.0
+RELEASES ?= $(OTHERS) $(NEWEST)
+TOOLS := cattrs cronsim tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-page test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -37,25 +36,30 @@ install: ## upstream's operator and ours on the current node, or on KUBECONFIG
 uninstall: ## take both away again; the CRD stays
 	scripts/uninstall.sh
 
-check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests: under 2 minutes
+check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests
 	$(BIN)/ruff check && $(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	scripts/sync_chart.py --check
 	$(BIN)/python -m pytest -q -n 4 -m "not thorough and not long" tests/unit tests/contract
 
-test: check docs $(VENV)-$(OLDEST)/.test $(VENV)-$(MIDDLE)/.test ## all tests that need no Kubernetes
-	$(BIN)/python -m pytest -q -n 4 -m "thorough and not long" tests/unit tests/contract
-	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 4 -m "not thorough and not long" tests/contract
-	$(VENV)-$(MIDDLE)/bin/python -m pytest -q -n 4 -m "not thorough and not long" tests/contract
-	$(BIN)/python -m pytest -q -n 4 tests/loop
+test: ## all tests that need no Kubernetes; two of these run side by side, as much of them is waiting
+	+$(MAKE) --no-print-directory -j2 --output-sync=target check test-oldest test-loop test-page docs
+
+test-oldest: $(VENV)-$(OLDEST)/.test
+	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 3 -m "not thorough and not long" tests/contract
+
+test-loop: $(VENV)/.dev $(VENV)-$(OLDEST)/.test
+	$(BIN)/python -m pytest -q -n 5 tests/loop
+
+test-page: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/page
 
 test-matrix: export GRAPHS := 20000
-test-matrix: test $(BETWEEN:%=$(VENV)-%/.test) ## the tests of `make test`, long random work, and all of the agent's contract on six releases of distributed
-	$(BIN)/python -m pytest -q -n 4 -m long tests/unit tests/contract
-	for v in $(OLDEST) $(MIDDLE); do echo "thorough on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 -m "thorough or long" tests/contract || exit 1; done
-	for v in $(BETWEEN); do echo "contract on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 tests/contract || exit 1; done
+test-matrix: $(VENV)/.dev $(OTHERS:%=$(VENV)-%/.test) ## what `make test` leaves out: many cases of one kind, long random work, and all of the agent's contract on the other releases
+	$(BIN)/python -m pytest -q -n 4 -m "thorough or long" tests/unit tests/contract
+	$(BIN)/python -m pytest -q -n 2 tests/loop/test_versions.py
+	for v in $(OTHERS); do echo "contract on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 tests/contract || exit 1; done
 
 test-libraries: $(VENV)-libraries/.ready ## XGBoost, LightGBM, scikit-learn, xarray, dask-ml and dataframes while a policy scales up and down
 	$(VENV)-libraries/bin/python -m pytest -q --durations=0 tests/libraries

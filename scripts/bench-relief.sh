@@ -1,6 +1,6 @@
 #!/bin/bash
 # Each load that the agent takes off a scheduler, stock and ours side by side, on each release of distributed.
-# Writes docs/benchmarks/relief.jsonl, and relief.md, relief.svg and relief.png from it.
+# Writes docs/benchmarks/relief.jsonl, and relief.md and relief.svg from it.
 #
 #   make bench-relief                                        everything: up to 25 minutes on 2 cores
 #   make bench-relief RELEASES="2026.8.0" CASES="map-script pickling" REPEATS=5
@@ -31,10 +31,7 @@ for release in $releases; do
   [ -x "$python" ] || { echo "bench-relief: $python is missing; run make bench-relief RELEASES=$release" >&2; exit 2; }
   for name in "${alone[@]}"; do
     echo "== $release $name"
-    # Idle clients are measured with whole clusters.
-    options=(--json)
-    [ "$name" != identity ] || options+=(--clients)
-    "$python" "${benches[$name]}" "${options[@]}" >"$lines" 2>/dev/null || { echo "$name failed on $release" >&2; failed=1; }
+    "$python" "${benches[$name]}" --json >"$lines" 2>/dev/null || { echo "$name failed on $release" >&2; failed=1; }
     .venv-bench/bin/python tests/bench/relief/report.py --add "$lines" --release "$release" --source "$name"
   done
   if [ -z "${CASES:-}" ] || [ "${#clusters[@]}" -gt 0 ]; then

@@ -1,6 +1,6 @@
 #!/bin/bash
 # One operator under many clusters, and under a large one, on an API server of its own with simulated schedulers.
-# Writes docs/benchmarks/scale.jsonl, and scale.md, scale.svg and scale.png from it.
+# Writes docs/benchmarks/scale.jsonl, and scale.md and scale.svg from it.
 #
 #   make bench-scale                                    1,000 clusters of 50 workers and one of 10,000: 15 minutes on 2 cores
 #   make bench-scale SIZES="100x10 1x1000"              others: CLUSTERSxWORKERS

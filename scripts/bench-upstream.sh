@@ -1,6 +1,6 @@
 #!/bin/bash
 # The same workloads under upstream's autoscaler and under ours, on the local node or on KUBECONFIG, which has both operators.
-# Adds to docs/benchmarks/upstream.jsonl and writes upstream.md, upstream.svg and upstream.png from it.
+# Adds to docs/benchmarks/upstream.jsonl and writes upstream.md and upstream.svg from it.
 #
 #   make node-up install bench-upstream                        everything three times: about 70 minutes
 #   make bench-upstream WORKLOADS="shuffle slow-step" REPEATS=1

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What our code costs, beside stock, in one run. Prints min, median and max of repeated measurements. Under 3 minutes on
-# two quiet cores. What it saves is measured by bench-relief.sh; bench_target.py and bench_shuffle_wait.py are run by hand.
+# two quiet cores. What it saves is measured by bench-relief.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON_BENCH:-.venv/bin/python}

@@ -36,7 +36,7 @@ if ! timeout 2 bash -c ": </dev/tcp/$(sed 's|tcp://||; s|:|/|' <<<"$address")" 2
   address=tcp://127.0.0.1:18786
   until timeout 1 bash -c ": </dev/tcp/127.0.0.1/18786" 2>/dev/null; do sleep 0.2; done
 fi
-"$root/.venv/bin/python" -m dask_adaptive.rehearse.on_kubernetes "$space" demo "$address"
+"$root/.venv/bin/python" "$root/scripts/demo_on_kubernetes.py" "$space" demo "$address"
 
 cat <<T
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Mutation testing of the planner: change its code in one place at a time, and see whether a unit
 # test notices. Without arguments: all modules, from nothing, and docs/benchmarks/mutation.md is
-# written. mutation.sh MODULE...: only those (gates, fall, ...), over what the last run left; the
+# written. mutation.sh MODULE...: only those (number.caps, memory, ...), over what the last run left; the
 # table is printed. CHILDREN (2): mutants judged at a time. mutmut's settings: pyproject.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,8 +16,7 @@ mkdir -p "$work/src" "$work/tests/unit"
 cp -rp operator/dask_adaptive operator/dask_adaptive_agent "$work/src"
 cp -rp tests/support "$work/tests"
 cp -p tests/unit/conftest.py "$work/tests/unit"
-{ ls tests/unit/test_planner_*.py; grep -lE '^from dask_adaptive\.planner' tests/unit/test_*.py; } |
-  sort -u | xargs -I{} cp -p {} "$work/tests/unit"
+cp -rp tests/unit/planner "$work/tests/unit"
 rm -rf "$work/mutants/tests" # mutmut copies them anew, but takes none away
 sed -e 's|^pythonpath = .*|pythonpath = ["src", "tests"]|' -e 's|^mypy_path = .*|mypy_path = "src"|' \
   pyproject.toml >"$work/pyproject.toml"

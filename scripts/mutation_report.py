@@ -83,11 +83,13 @@ def main(folder: Path, arguments: list[str]) -> None:
 
 
 def modules(folder: Path) -> Iterator[Module]:
-    for meta in sorted((folder / "mutants/src").glob("dask_adaptive/planner/*.py.meta")):
+    planner = folder / "mutants/src/dask_adaptive/planner"
+    for meta in sorted(planner.rglob("*.py.meta")):
         codes = json.loads(meta.read_text())["exit_code_by_key"]
         if codes:
             source = meta.with_suffix("").read_text()
-            yield Module(meta.name.removesuffix(".py.meta"), tuple(mutants(source, codes)))
+            name = ".".join(meta.relative_to(planner).parts).removesuffix(".py.meta")
+            yield Module(name, tuple(mutants(source, codes)))
 
 
 def mutants(source: str, codes: dict[str, int | None]) -> Iterator[Mutant]:

@@ -38,7 +38,7 @@ if [ "${SKIP_API:-}" != 1 ]; then
   # Without KUBECONFIG these boot a small API server of their own: nothing there disturbs the node, nor the other way round.
   [ -z "$given" ] || say "API tests use the cluster of your KUBECONFIG, too"
   api_was_up=$(use_api && alive apiserver && echo yes || true)
-  part "chart and API tests" -n 2 tests/chart tests/api "$@"
+  part "chart and API tests" -n 4 tests/chart tests/api "$@"
   if [ -z "$given" ] && [ -z "$api_was_up" ]; then "$root/localnode/down.sh" --api-only; fi
 fi
 
@@ -53,10 +53,10 @@ fi
 say "installing both operators"
 "$root/scripts/install.sh" --set evictionGuard.enabled=true
 
-disturbing=(tests/e2e/test_crashes.py tests/e2e/test_exact.py tests/e2e/test_operations.py tests/e2e/test_nodes.py tests/e2e/test_shuffle_ahead.py)
-part "end to end, three clusters at a time" -n 3 tests/e2e "${disturbing[@]/#/--ignore=}" "$@"
+disturbing=(tests/e2e/test_crashes.py tests/e2e/test_nodes.py tests/e2e/test_operations.py)
+part "end to end, five clusters at a time" -n 5 --maxschedchunk 1 tests/e2e "${disturbing[@]/#/--ignore=}" "$@"
 part "end to end, the operator killed" -n 3 tests/e2e/test_crashes.py "$@"
-part "end to end, one at a time: quotas at full speed; shuffles; nodes; replicas, upgrade, uninstall" tests/e2e/test_exact.py tests/e2e/test_shuffle_ahead.py tests/e2e/test_nodes.py tests/e2e/test_operations.py "$@"
+part "end to end, one at a time: nodes; replicas, upgrade, uninstall" tests/e2e/test_nodes.py tests/e2e/test_operations.py "$@"
 
 if ((${#failed[@]})); then
   printf -v list '%s; ' "${failed[@]}"

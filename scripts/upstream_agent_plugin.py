@@ -32,8 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def watch_schedulers() -> None:
     from distributed import Scheduler
 
-    from dask_adaptive_agent.attach import install
-    from dask_adaptive_agent.plugin import AdaptivePlugin
+    from dask_adaptive_agent.loading.attach import AdaptivePlugin, install
 
     stock = Scheduler.start_unsafe
 
