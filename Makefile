@@ -1,5 +1,7 @@
 # The one menu for people. Each target calls the real thing, which can be called without make too.
 SHELL := /bin/bash
+# Where it is set, each of the many processes of a test run compiles all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
