@@ -199,12 +199,12 @@ def _able(
 
 def _waiting(observed: ObservedCluster, policy: Policy) -> str:
     """What exact quotas cost now: workers that take no tasks until they are replaced."""
-    exact = [g for g in observed.groups if policy.recycle_of(g.name).tasks.exact]
-    workers = [w for g in exact for w in g.workers if w.is_connected]
-    spent = sum(has_spent(w, policy.recycle_of(w.group)) for w in workers)
-    if not spent:
+    quotas = [(g, policy.recycle_of(g.name)) for g in observed.groups]
+    exact = [(g, r) for g, r in quotas if r.tasks.exact]
+    spent = [has_spent(w, r) for g, r in exact for w in g.workers if w.is_connected]
+    if not any(spent):
         return ""
-    return f"; {spent} of {len(workers)} workers wait for replacements: exact quotas"
+    return f"; {sum(spent)} of {len(spent)} workers wait for replacements: exact quotas"
 
 
 def _unanswered(scheduler: ObservedScheduler, policy: Policy) -> tuple[Reason, str]:

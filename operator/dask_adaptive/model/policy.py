@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any
 
 from dask_adaptive.model.amounts import Amount
@@ -116,7 +117,7 @@ class Retirement:
     on_lifetime: OnLifetime = OnLifetime.DRAIN  # when a worker's own `--lifetime` is over
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: cached_property needs a __dict__
 class Policy:
     """
     One AdaptivePolicy. Bounds are Deployments of the default worker group, unless it has bounds of
@@ -150,7 +151,7 @@ class Policy:
     def cluster(self) -> str:
         return self.cluster_ref.name
 
-    @property
+    @cached_property
     def own_bounds(self) -> tuple[GroupBounds, ...]:
         """Of the groups in `spec.workerGroups` that are scaled."""
         return tuple(
@@ -173,7 +174,7 @@ class Policy:
         )
         return (default, *own.values())
 
-    @property
+    @cached_property
     def group_recycle(self) -> Mapping[str, GroupRecycle]:
         """By worker group: what it has instead of `recycle`."""
         return {g.name: g.recycle for g in self.worker_groups if g.recycle is not None}

@@ -192,8 +192,9 @@ def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
         return True
     # Replaced in place: its next pod is on its way. Later than that it is away like any other.
     recycled = past.counted.get(worker.name)
-    ready_s = context.policy.recycle_of(worker.group).strategy.ready_timeout_s
-    return recycled not in (None, worker.pod_uid) and worker.pod_age_s < ready_s
+    if recycled is None or recycled == worker.pod_uid:
+        return False
+    return worker.pod_age_s < context.policy.recycle_of(worker.group).strategy.ready_timeout_s
 
 
 def _frozen(

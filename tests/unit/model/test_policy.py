@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -198,6 +199,7 @@ def test_a_group_has_its_own_quotas_or_those_of_the_cluster() -> None:
 
     assert 9 == policy.recycle_of("etl-default").tasks.max
     assert 0 == policy.recycle_of("gpu").tasks.max
+    assert 9 == replace(policy, worker_groups=()).recycle_of("gpu").tasks.max
 
 
 @pytest.mark.parametrize(("written", "field", "words"), WRONG)
