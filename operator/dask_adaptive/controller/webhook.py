@@ -22,6 +22,8 @@ from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.api import CLUSTERS, GROUPS, POLICIES, Json, KubeApi, KubeError
 from dask_adaptive.kube.inject import (
+    SCHEDULER,
+    WORKER,
     Injection,
     Skip,
     component,
@@ -42,7 +44,6 @@ from dask_adaptive.kube.objects import (
     parse_group,
     parse_policy_object,
 )
-from dask_adaptive.kube.worker_pods import SCHEDULER, WORKER
 from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import InvalidPolicy

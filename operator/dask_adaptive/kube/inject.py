@@ -7,6 +7,7 @@ Pure: pod in, JSON patch out. Nothing that the user set is overwritten.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -15,7 +16,7 @@ from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
-from dask_adaptive.kube.worker_pods import SCHEDULER, WORKER, command_line, program
+from dask_adaptive.kube.worker_pods import command_line
 from dask_adaptive.model.scheduler_settings import (
     INHERIT,
     Environment,
@@ -23,6 +24,15 @@ from dask_adaptive.model.scheduler_settings import (
     of_scheduler,
     of_worker,
 )
+
+#: Values of the label `dask.org/component`.
+SCHEDULER, WORKER = "scheduler", "worker"
+
+#: How one recognises the container that runs the program.
+_COMMANDS = {
+    SCHEDULER: re.compile(r"dask[ -]scheduler|distributed\.cli\.dask_scheduler"),
+    WORKER: re.compile(r"dask([ -]cuda)?[ -]worker|distributed\.cli\.dask_worker|dask_cuda\.cli"),
+}
 
 VOLUME = "dask-adaptive-agent"
 
@@ -177,9 +187,13 @@ def objection(pod: Mapping[str, Any], role: str) -> str:
 
 
 def _container(pod: Mapping[str, Any], role: str) -> tuple[int, Mapping[str, Any]]:
+    """The container that runs the program: by its command, else by its name, else the first."""
     containers: Sequence[Mapping[str, Any]] = pod["spec"]["containers"]
-    at = program(containers, role)
-    return at, containers[at]
+    for at, container in enumerate(containers):
+        if _COMMANDS[role].search(" ".join(command_line(container))):
+            return at, container
+    named = ((at, c) for at, c in enumerate(containers) if c.get("name") == role)
+    return next(named, (0, containers[0]))
 
 
 def _mount(pod: Mapping[str, Any], at: int, config_map: str, *, optional: bool) -> Iterator[Json]:

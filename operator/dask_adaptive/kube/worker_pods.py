@@ -34,22 +34,8 @@ _REFERENCE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\})")
 
 _LONGEST = 200  # characters of a message that are of use in a status
 
-#: Values of the label `dask.org/component`.
-SCHEDULER, WORKER = "scheduler", "worker"
-
-#: How one recognises the container that runs the program.
-_COMMANDS = {
-    SCHEDULER: re.compile(r"dask[ -]scheduler|distributed\.cli\.dask_scheduler"),
-    WORKER: re.compile(r"dask([ -]cuda)?[ -]worker|distributed\.cli\.dask_worker|dask_cuda\.cli"),
-}
-
-
-def program(containers: Sequence[Mapping[str, Any]], role: str) -> int:
-    """Which container runs the program: by its command, else by its name, else the first."""
-    for at, container in enumerate(containers):
-        if _COMMANDS[role].search(" ".join(command_line(container))):
-            return at
-    return next((at for at, c in enumerate(containers) if c.get("name") == role), 0)
+#: What starts a worker. A sidecar may have the word in a name (`dask-worker-logs`).
+_STARTS_WORKER = re.compile(r"(^|[ /])dask([ -]cuda)?[ -]worker( |$)")
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:
@@ -172,8 +158,11 @@ def resources_of(pod_spec: Mapping[str, Any] | None) -> Resources:
 
 
 def _worker_container(pod_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """By its command, else by its name, else the first."""
     containers = [c for c in (pod_spec or {}).get("containers") or () if isinstance(c, Mapping)]
-    return containers[program(containers, WORKER)] if containers else {}
+    starts = (c for c in containers if _STARTS_WORKER.search(" ".join(_words(c))))
+    named = (c for c in containers if c.get("name") == "worker")
+    return next(starts, None) or next(named, None) or (containers[0] if containers else {})
 
 
 def _words(container: Mapping[str, Any]) -> list[str]:

@@ -63,10 +63,12 @@ def test_the_container_that_starts_the_worker_counts() -> None:
         "args": ["--nthreads", "2"],
     }
     named = {"name": "worker", "args": ["--nthreads", "3"]}
+    logs = {"name": "logs", "args": ["--nthreads", "9", "--source=dask-worker-logs"]}
 
     assert 2 == threads_of({"containers": [proxy, named, main]})
     assert 3 == threads_of({"containers": [proxy, named]})
     assert 9 == threads_of({"containers": [proxy]})
+    assert 2 == threads_of({"containers": [logs, main]})
 
 
 @pytest.mark.parametrize(
