@@ -16,10 +16,10 @@ from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.scheduler.calls import SchedulerCalls
-from dask_adaptive.scheduler.link import Link, ReadOnlyLink, connect, observe_once
+from dask_adaptive.scheduler.link import Link, ReadOnlyLink, connect
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
-from support.agent_work import heard
+from support.agent_work import heard, observe_once
 from support.tasks import slow
 
 POLICY = Policy(ClusterRef("t"), 3)

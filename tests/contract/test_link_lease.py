@@ -13,9 +13,10 @@ from distributed import Scheduler
 from dask_adaptive.loop.ports import Told
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.recycle import Limit, Limits, Profile
-from dask_adaptive.scheduler.link import connect, observe_once
+from dask_adaptive.scheduler.link import connect
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
+from support.agent_work import observe_once
 
 POLICY = Policy(ClusterRef("t"), 3)
 LIMITS = Limits({"a": Limit(runs=2)}, (Profile(),), 1)

@@ -20,10 +20,10 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scheduler_settings import scheduler_settings
 from dask_adaptive.rehearse.rehearsal import Rehearsal
 from dask_adaptive.rehearse.views import Watcher
-from dask_adaptive.scheduler.link import Link, observe_once
+from dask_adaptive.scheduler.link import Link
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
-from support.agent_work import until
+from support.agent_work import observe_once, until
 
 TTL = "distributed.scheduler.worker-ttl"
 LEVELS = {"distributed": {"logging": {"distributed.core": "debug"}}}

@@ -42,6 +42,17 @@ async def holding(c: Any, worker: Any, results: int) -> list[Any]:
     return futures
 
 
+async def observe_once(address: str) -> Any:
+    """What somebody sees who only looks, meters included."""
+    from dask_adaptive.scheduler.link import ReadOnlyLink  # not in environments of old releases
+
+    link = ReadOnlyLink(address)
+    try:
+        return await link.observe(meters=True)
+    finally:
+        await link.close()
+
+
 async def ask(scheduler: Any, message: str, /, **request: Any) -> dict[str, Any]:
     """One message through the scheduler's own port, as the operator sends it."""
     address = scheduler if isinstance(scheduler, str) else scheduler.address

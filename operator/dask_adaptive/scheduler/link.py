@@ -328,15 +328,6 @@ def asks_demand(policy: Policy) -> bool:
     return policy.target.source is Source.STARTUP_AWARE or bool(policy.own_bounds)
 
 
-async def observe_once(address: str, *, timeout_s: float = 5.0) -> ObservedScheduler:
-    """One observation, meters included; see `ReadOnlyLink`."""
-    link = ReadOnlyLink(address, timeout_s=timeout_s)
-    try:
-        return await link.observe(meters=True)
-    finally:
-        await link.close()
-
-
 class ReadOnlyLink:
     """
     Asks the agent in one scheduler again and again; a problem is part of the answer.
