@@ -1,4 +1,8 @@
-"""Connects commands to Kubernetes: kubectl's options, the connection, errors as sentences."""
+"""
+What commands are given: kubectl's options and the connection to Kubernetes, files, durations.
+
+What is wrong with them is said in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from dask_adaptive.model.amounts import parse_duration
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import KubeApi, KubeError
+    from dask_adaptive.model.policy import Policy
 
 NOTHING, USAGE, UNREACHABLE = 1, 2, 3
 
@@ -211,6 +216,30 @@ def duration(value: str | float) -> float:
         return value if isinstance(value, float) else parse_duration(value)
     except ValueError as exc:
         raise click.BadParameter(str(exc)) from exc
+
+
+def read_policy(path: Path) -> Policy:
+    """
+    Read an AdaptivePolicy from a file; other documents in it are passed over.
+
+    Raises:
+        click.BadParameter: No policy in it, or one that makes no sense.
+    """
+    import yaml
+
+    from dask_adaptive.model.policy import InvalidPolicy, parse_policy
+
+    try:
+        documents = list(yaml.safe_load_all(path.read_text()))
+    except yaml.YAMLError as exc:
+        raise click.BadParameter(f"{path} is not YAML: {exc}") from exc
+    policies = [d for d in documents if isinstance(d, dict) and d.get("kind") == "AdaptivePolicy"]
+    if len(policies) != 1:
+        raise click.BadParameter(f"{path} holds {len(policies)} AdaptivePolicies; one is needed")
+    try:
+        return parse_policy(policies[0].get("spec") or {})
+    except InvalidPolicy as exc:
+        raise click.BadParameter(f"{path}: {exc}") from exc
 
 
 def _sentence(exc: KubeError) -> str:

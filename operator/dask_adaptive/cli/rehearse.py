@@ -9,9 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import click
-import yaml
 
-from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+from dask_adaptive.cli.access import read_policy
 
 #: Exit code when work was redone: what this program exists to prevent.
 REDONE = 5
@@ -74,23 +73,3 @@ def command(
         )
     redone = figures.tally.redone if figures.tally else 0
     sys.exit(code or (REDONE if redone else 0))
-
-
-def read_policy(path: Path) -> Policy:
-    """
-    Read an AdaptivePolicy from a file; other documents in it are passed over.
-
-    Raises:
-        click.BadParameter: No policy in it, or one that makes no sense.
-    """
-    try:
-        documents = list(yaml.safe_load_all(path.read_text()))
-    except yaml.YAMLError as exc:
-        raise click.BadParameter(f"{path} is not YAML: {exc}") from exc
-    policies = [d for d in documents if isinstance(d, dict) and d.get("kind") == "AdaptivePolicy"]
-    if len(policies) != 1:
-        raise click.BadParameter(f"{path} holds {len(policies)} AdaptivePolicies; one is needed")
-    try:
-        return parse_policy(policies[0].get("spec") or {})
-    except InvalidPolicy as exc:
-        raise click.BadParameter(f"{path}: {exc}") from exc

@@ -18,9 +18,9 @@ from dask_adaptive.cli.access import (
     fail,
     kube_options,
     output_option,
+    read_policy,
 )
 from dask_adaptive.cli.output import console, dump
-from dask_adaptive.cli.rehearse import read_policy
 from dask_adaptive.model.trace import InvalidTrace, Trace, read_trace
 from dask_adaptive.simulate.draw import PlotUnavailable, draw, plot
 from dask_adaptive.simulate.replay import Assumptions, Run, recorded, replay
