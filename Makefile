@@ -12,7 +12,7 @@ RELEASES ?= $(OTHERS) $(NEWEST)
 TOOLS := cattrs cronsim tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-page test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-page test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -38,15 +38,18 @@ install: ## upstream's operator and ours on the current node, or on KUBECONFIG
 uninstall: ## take both away again; the CRD stays
 	scripts/uninstall.sh
 
-check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests
+check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests but the long ones
 	$(BIN)/ruff check && $(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	scripts/sync_chart.py --check
-	$(BIN)/python -m pytest -q -n 4 -m "not thorough and not long" tests/unit tests/contract
+	$(BIN)/python -m pytest -q -n 6 -m "not thorough and not long" tests/unit tests/contract
 
 test: ## all tests that need no Kubernetes; two of these run side by side, as much of them is waiting
-	+$(MAKE) --no-print-directory -j2 --output-sync=target check test-oldest test-loop test-page docs
+	+$(MAKE) --no-print-directory -j2 --output-sync=target check test-oldest test-loop test-long test-page docs
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 4 -m "long and not thorough" tests/unit tests/contract
 
 test-oldest: $(VENV)-$(OLDEST)/.test
 	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 3 -m "not thorough and not long" tests/contract
@@ -58,8 +61,8 @@ test-page: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/page
 
 test-matrix: export GRAPHS := 20000
-test-matrix: $(VENV)/.dev $(OTHERS:%=$(VENV)-%/.test) ## what `make test` leaves out: many cases of one kind, long random work, and all of the agent's contract on the other releases
-	$(BIN)/python -m pytest -q -n 4 -m "thorough or long" tests/unit tests/contract
+test-matrix: $(VENV)/.dev $(OTHERS:%=$(VENV)-%/.test) ## what `make test` leaves out: very many cases, minutes of random work, and all of the agent's contract on the other releases
+	$(BIN)/python -m pytest -q -n 4 -m thorough tests/unit tests/contract
 	$(BIN)/python -m pytest -q -n 2 tests/loop/test_versions.py
 	for v in $(OTHERS); do echo "contract on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 tests/contract || exit 1; done
 

@@ -75,6 +75,7 @@ async def test_a_worker_that_ends_too_soon_gets_no_task(c, s, a, b, saturation, 
     assert {str(b.name)} == ran_on(s, futures)
 
 
+@pytest.mark.long
 @with_agent(1)
 async def test_nor_does_one_that_joins(c, s, a) -> None:
     """A nanny starts a worker anew, but its pod ends when it ends; nobody else has an end."""
@@ -97,6 +98,7 @@ async def test_one_that_joins_alone_runs_what_is_there(c, s) -> None:
         await asyncio.wait_for(wait(future), 5)
 
 
+@pytest.mark.long
 @gen_cluster(
     client=True,
     nthreads=ONE,
@@ -155,6 +157,7 @@ async def test_what_waits_for_others_counts_too(c, s, a, b) -> None:
     assert [] == (await meters(s))["too_short"]
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=TWO)
 async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a, b) -> None:
     install(s, clock := Clock())
@@ -175,6 +178,7 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a
     await wait(waiting)
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=TWO)
 async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(c, s, a, b) -> None:
     """The operator then says, time and again, that next to nothing is left."""
@@ -238,6 +242,7 @@ async def test_what_nobody_finishes_runs_where_the_scheduler_likes(c, s, a, b, c
     assert count == len(RUNS)
 
 
+@pytest.mark.long
 @with_agent()
 async def test_a_kind_of_task_that_is_too_long_for_everybody_is_told_of_once(c, s, a, b) -> None:
     await known(c, s)
@@ -284,6 +289,7 @@ async def test_nobody_waits_for_workers_that_do_not_come(c, s, a, b) -> None:
     await wait(futures)
 
 
+@pytest.mark.long
 @with_agent()
 async def test_what_a_worker_has_not_begun_is_moved_away(c, s, a, b) -> None:
     await known(c, s, seconds=0.3)
@@ -378,6 +384,7 @@ async def test_or_waits_for_one_that_is_on_its_way(c, s, a, b) -> None:
         assert {"new"} == ran_on(s, [future])
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=TWO)
 async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b) -> None:
     """It is named as too short; it can be retired, and comes back to where it was."""
@@ -435,6 +442,7 @@ def timed(i: int, seconds: float) -> tuple[str, float, float]:
     return run
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 4, timeout=60)
 async def test_no_task_begins_that_does_not_end_before_its_worker(c, s, *workers) -> None:
     """And a worker rests no longer than the longest task before it ends."""

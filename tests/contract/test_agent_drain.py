@@ -75,6 +75,7 @@ async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, way) -> None
         assert "handed over" in note["message"]
 
 
+@pytest.mark.long
 @both_ways
 @with_agent(config={"distributed.scheduler.worker-saturation": "inf"})
 async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, way) -> None:

@@ -56,6 +56,7 @@ def known(record: logging.LogRecord) -> bool:
     return is_late or names[-1] in UPSTREAMS_OWN
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 6))]
 )
@@ -118,6 +119,7 @@ def burn_everything(seed: str, seconds: float) -> str:
     return said[0]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 11))]

@@ -78,6 +78,7 @@ async def test_a_pin_is_waited_for_and_a_drained_worker_stays_drained(c, s, a, b
     assert Status.closing_gracefully == s.workers[a.address].status
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=TWO)
 async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(c, s, a, b) -> None:
     agent = install(s)
@@ -102,6 +103,7 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(c, 
     long.release()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["is killed", "its time is up", "is released", "asks others"])
 @with_agent(
     3,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from distributed import Worker, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
@@ -92,6 +93,7 @@ async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a) -> None:
     assert 8 == len(RUNS)
 
 
+@pytest.mark.long
 @with_agent()
 async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(c, s, a, b) -> None:
     await ask(s, wire.CONFIGURE, lifetime_ms=300)
@@ -171,6 +173,7 @@ async def test_cancelled_it_is_back_in_service(c, s, a, b) -> None:
     await future
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=TWO)
 async def test_the_end_of_its_pod_goes_before(c, s, a, b) -> None:
     agent = install(s)

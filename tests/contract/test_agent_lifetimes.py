@@ -49,6 +49,7 @@ async def test_a_worker_that_runs_already_reports_too(c, s) -> None:
         await until(lambda: lifetime.METRIC not in w.metrics)
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=ONE, config=CONFIG)
 async def test_what_it_would_not_finish_is_not_given_to_it(c, s, a) -> None:
     """With nobody but the worker to say so: no operator has sent a limit."""
@@ -66,6 +67,7 @@ async def test_what_it_would_not_finish_is_not_given_to_it(c, s, a) -> None:
         assert {a.address} == {ws.address for f in futures for ws in s.tasks[f.key].who_has}
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=ONE, config=CONFIG)
 async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a) -> None:
     """No operator has said anything, so nothing else has told the agent to hear of pauses."""

@@ -162,6 +162,7 @@ async def test_two_calls_at_once_leave_nobody_out(c, s, a, b) -> None:
     await c.gather(some)
 
 
+@pytest.mark.long
 @with_agent(config={"distributed.worker.memory.pause": False})
 async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(c, s, a, b) -> None:
     """Its gate finds the status that the call has set: that is not what the worker had before."""
@@ -181,6 +182,7 @@ async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(c, s,
     await c.gather(results)
 
 
+@pytest.mark.long
 @with_agent(config={"distributed.worker.memory.pause": False})
 async def test_a_call_right_after_another_keeps_nobody_out(c, s, a, b) -> None:
     """The second finds, and gives back, what the first has set: with stock Dask for ever."""
@@ -336,6 +338,7 @@ async def test_a_lifetime_that_passes_during_a_drain_is_not_forgotten(c, s, a, b
         await asyncio.wait_for(w.finished(), 20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["drained", "waits"])
 @with_agent(timeout=60)
 async def test_a_lifetime_over_when_the_agent_goes_is_not_forgotten(c, s, a, b, when) -> None:

@@ -223,6 +223,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("symbol", imported())
 def test_what_upstream_has_moved_costs_what_needs_it_and_not_the_agent(symbol: str) -> None:
     module, _, name = symbol.partition(":")

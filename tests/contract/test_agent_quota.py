@@ -181,6 +181,7 @@ MOST = 5
 LOADS: list[Load] = [burst, queued, dependent, stolen, retried, rescheduled]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["queue", "no-queue", "as-users-run-it"])
 @pytest.mark.parametrize("nthreads", [1, pytest.param(4, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.__name__)

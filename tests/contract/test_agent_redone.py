@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from distributed import Worker, wait
 from distributed.utils_test import gen_cluster
 
@@ -88,6 +89,7 @@ async def test_a_retirement_that_is_forced(c, s, a, b) -> None:
     assert {**NOTHING, wire.FORCED: 1} == await redone(s)
 
 
+@pytest.mark.long
 @with_agent()
 async def test_a_departure_whose_time_runs_out(c, s, a, b) -> None:
     task = await running(c, a, "task", 3.0, **ANYWHERE)
@@ -125,6 +127,7 @@ async def test_a_worker_that_says_goodbye_is_counted_once(c, s, a) -> None:
     assert {**NOTHING, wire.LOST: on_w} == await redone(s)
 
 
+@pytest.mark.long
 @gen_cluster(client=True, nthreads=TWO)
 async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b) -> None:
     agent = install(s)

@@ -170,6 +170,7 @@ ENDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ENDS)
 @gen_cluster(client=True, nthreads=FOUR)
 async def test_a_shuffle_leaves_nothing_when(c: Any, s: Any, a: Any, *rest: Any, end: str) -> None:

@@ -97,6 +97,7 @@ def told(agent: Any) -> list[str]:
     return [note["message"] for note in notes]
 
 
+@pytest.mark.long
 @ON_ONE
 async def test_outputs_go_to_workers_that_were_on_their_way(c: Any, s: Any, a: Any) -> None:
     agent = install(s)
@@ -168,6 +169,7 @@ def agent(s: Any) -> Any:
     return s.plugins["dask-adaptive"].agent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("why", cases(AT_ONCE))
 @ON_ONE
 async def test_it_begins_at_once_where(c: Any, s: Any, a: Any, why: str) -> None:
@@ -197,6 +199,7 @@ ENDS: dict[str, tuple[Any, bool]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", cases(ENDS))
 @gen_cluster(client=True, config=LONG, nthreads=ONE, clean_kwargs={"threads": False})
 async def test_the_wait_ends_when(c: Any, s: Any, a: Any, how: str) -> None:

@@ -45,6 +45,7 @@ def slow(x: Any, seconds: float = 0.5) -> Any:
     return x
 
 
+@pytest.mark.long
 async def test_a_worker_that_leaves_is_seen_as_departing_under_its_own_name(
     s: Any, client: Any, workers: list[Any], link: Link
 ) -> None:
@@ -143,6 +144,7 @@ async def test_a_refusal_is_an_error_in_the_agents_own_words(s: Any, link: Link)
         await link.pin(["a"], ttl_s=1.0, note="")
 
 
+@pytest.mark.long
 async def test_a_busy_worker_is_retired_only_if_that_is_said(
     s: Any, client: Any, workers: list[Any], link: Link
 ) -> None:

@@ -543,6 +543,7 @@ def test_fresh_callables_leave_nothing_behind(told: Told) -> None:
     assert 0 == PICKLES.counts()["kept_bytes"]
 
 
+@pytest.mark.long
 def test_what_is_held_is_bounded_and_counted(told: Told) -> None:
     large = [functools.partial(len, bytes(LARGEST // 4)) for _ in range(30)]
     huge = [functools.partial(len, bytes(2 * LARGEST)) for _ in range(3)]
@@ -560,6 +561,7 @@ def test_what_is_held_is_bounded_and_counted(told: Told) -> None:
     assert [None] * 3 == [ref() for ref in refs]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", [None, 7, (), {}], ids=repr)
 def test_what_is_noted_is_counted(told: Told, part: Any) -> None:
     """A pickle has a byte for None, and what is noted of a list eight."""

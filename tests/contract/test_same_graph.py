@@ -38,7 +38,9 @@ def senders() -> Iterator[Senders]:
         made.close()
 
 
-@pytest.mark.parametrize("first", range(0, 500, 125))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (125, 250, 375))]
+)
 def test_graphs_give_the_same(senders: Senders, first: int) -> None:
     wrong = [text for seed in range(first, first + 125) for text in differences(seed, senders)]
 
@@ -46,7 +48,7 @@ def test_graphs_give_the_same(senders: Senders, first: int) -> None:
     assert 100 < senders.n_reused()
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(7200)
 def test_many_graphs_give_the_same(senders: Senders) -> None:
     wrong = [text for seed in range(FIRST, FIRST + GRAPHS) for text in differences(seed, senders)]

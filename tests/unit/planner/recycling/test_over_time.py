@@ -163,7 +163,7 @@ events = st.lists(  # seconds until then, what happens, and to which worker, or 
 )
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(events, st.booleans(), st.sampled_from([0.0, 1.0, 6.0]), st.integers(1, 3))
 def test_whatever_happens_nobody_is_killed_and_all_settles(
