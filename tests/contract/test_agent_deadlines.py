@@ -312,7 +312,8 @@ async def test_what_a_worker_has_not_begun_is_moved_away(c, s, a, b) -> None:
 async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(c, s, a, b) -> None:
     """Of tasks of unknown duration a worker gets more than it has threads, as upstream does."""
     await known(c, s, seconds=0.5)
-    futures = c.map(slow, range(2, 14), delay_s=0.5, workers=[a.address, b.address])
+    mine = list(range(100, 112))  # a thread of the test before may add its own a moment later
+    futures = c.map(slow, mine, delay_s=0.5, workers=[a.address, b.address])
     await until(lambda: a.state.executing_count and b.state.executing_count)
     for future in futures:  # anybody may have them now
         s.tasks[future.key].worker_restrictions = set()
@@ -326,7 +327,7 @@ async def test_what_nobody_in_service_takes_waits_for_those_on_their_way(c, s, a
         await wait(futures)
 
     assert begun <= 4
-    assert 12 == len(RUNS)
+    assert mine == sorted(i for i in RUNS if i in mine)
 
 
 @with_agent()

@@ -78,9 +78,9 @@ class Calendar:
         """What an earlier process began, on the clock of `now`; only the first call says it."""
         if not self._recent or not view.at:
             return ()
-        self._at = {now - (view.at - at): at for at in self._recent if at <= view.at}
-        self._recent = ()
-        return tuple(sorted(self._at))
+        begun = [(now - (view.at - at), at) for at in self._recent if at <= view.at]
+        self._at, self._recent = dict(begun), ()
+        return tuple(sorted(instant for instant, _ in begun))
 
     def dates(self, begun: Iterable[float], observed: ObservedCluster, now: float) -> list[float]:
         """The same instants in whole seconds since 1970, none of them in the future."""

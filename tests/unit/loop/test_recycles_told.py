@@ -200,15 +200,15 @@ def test_an_operator_that_starts_at_once_counts_what_has_just_begun() -> None:
     assert (80.0 - 0.9,) == pytest.approx(Calendar(told).begun(PlatformView(at=1_500.9), now=80.0))
 
 
-def test_an_operator_goes_on_counting_where_the_one_before_stopped() -> None:
+@pytest.mark.parametrize("begun", [[EPOCH + 400], [EPOCH + 400] * 2], ids=["one", "same-second"])
+def test_an_operator_goes_on_counting_where_the_one_before_stopped(begun: list[int]) -> None:
     fake = FakeCluster(1, target=1)
     fake.occupy(1)
     fake.cluster.advance(1_000.0)
-    begun = EPOCH + 400
     policy: Policy = dataclasses.replace(POLICY, recycle=QUOTA)
-    fake.start_operator(recycled={Reason.TASK_QUOTA: 7}, recent=[begun])
+    fake.start_operator(recycled={Reason.TASK_QUOTA: 7}, recent=begun)
     fake.steps(3, policy)
 
     assert 1 == len(fake.statuses)
     assert ((Reason.TASK_QUOTA, 7),) == fake.statuses[0].recycled
-    assert (begun,) == fake.statuses[0].recent
+    assert tuple(begun) == fake.statuses[0].recent
