@@ -4,8 +4,8 @@ What many task groups cost a scheduler, with upstream's code and with the relief
     PYTHONPATH=operator:tests python tests/bench/bench_relief_prefixes.py [--json]
 
 Stock and ours take turns in one run, so that a slow minute of the machine hits both. Handlers are
-driven directly, except in the last case, where a client submits tasks over sockets. Of cases that
-a relief is no help with, `ours` is upstream's code again: they are here to show what is left.
+driven directly; what a client's submit costs is measured with whole clusters: relief/run.py. Of
+cases that a relief is no help with, `ours` is upstream's code again, to show what is left.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from distributed import Client, Scheduler, Worker
 from distributed.scheduler import Computation
 from measuring import Row, options, show_sides, sides
 
 from dask_adaptive_agent.relief.registry import Place
 from dask_adaptive_agent.relief.task_groups import IdleRelief, PrefixesRelief
-from support.relief_driven import alone, key_of
+from support.relief_driven import alone
 
 
 @contextlib.contextmanager
@@ -108,53 +106,10 @@ async def many_prefixes(n_prefixes: int, repeat: int) -> list[Row]:
     return [{**r, "case": f"{r['case']}, a prefix each"} for r in rows]
 
 
-@contextlib.asynccontextmanager
-async def cluster() -> AsyncIterator[tuple[Any, Any]]:
-    kept: dict[str, Any] = {"dashboard_address": ":0"}
-    async with (
-        Scheduler(port=0, dashboard=False, host="127.0.0.1", **kept) as s,
-        Worker(s.address, nthreads=1, **kept),
-        Client(s.address, asynchronous=True) as c,
-    ):
-        yield s, c
-
-
-async def submits(n_groups: int, repeat: int, n: int = 30) -> list[Row]:
-    """CPU of one submit and its result: scheduler, worker and client, all in this process."""
-
-    async def submit_ms(c: Any) -> float:
-        gc.collect()
-        gc.freeze()  # a collection of all that is held would hit some repetitions only
-        start = time.process_time()
-        for _ in range(n):
-            future = c.submit(abs, -1, pure=False)
-            await future
-            future.release()
-        seconds = time.process_time() - start
-        gc.unfreeze()
-        return seconds / n * 1e3
-
-    times: dict[str, tuple[list[float], list[float]]] = {}
-    for held in (0, n_groups):
-        async with cluster() as (s, c):
-            for i in range(held):
-                ts = s.new_task(key_of(f"load-{i:032x}", 0), None, "released")
-                ts.state = "memory"
-            await submit_ms(c)
-            stock, ours = times.setdefault(f"submit, {held:,} groups", ([], []))
-            for _ in range(repeat):
-                stock.append(await submit_ms(c))
-                with relieved(s):
-                    ours.append(await submit_ms(c))
-            for key in [key for key, ts in s.tasks.items() if not ts.who_wants]:
-                del s.tasks[key]
-    return [sides(case, "ms", *both) for case, both in times.items()]
-
-
 async def run(arguments: argparse.Namespace) -> list[Row]:
     n, repeat = arguments.groups, arguments.repeat
     rows = []
-    for part in (reads, many_prefixes, submits):
+    for part in (reads, many_prefixes):
         rows += await part(n, repeat)
     return [{**row, "groups": n} for row in rows]
 

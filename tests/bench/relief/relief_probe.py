@@ -8,54 +8,65 @@ from __future__ import annotations
 
 import copy
 import gc
+import random
 import time
+import timeit
 from typing import Any
 
 from support.agent_fakes import fake_worker
+from support.relief_driven import key_of
 
 #: Seconds by which a worker that exists in the books only is ahead of the limit of silence.
 LONG_S = 1e6
 
 
-async def dask_setup(scheduler: Any) -> None:
-    def relief_cpu(clean: bool = False) -> dict[str, Any]:
+class Probe:
+    """Each method is a message to the scheduler, `relief_` before its name."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+
+    def cpu(self, clean: bool = False) -> dict[str, Any]:
         """Seconds of CPU that this process has used so far."""
         if clean:
             gc.collect()
         return {
             "cpu_s": time.process_time(),
-            "tasks": len(scheduler.tasks),
-            "clients": len(scheduler.clients),
-            "workers": len(scheduler.workers),
+            "tasks": len(self._scheduler.tasks),
+            "clients": len(self._scheduler.clients),
+            "workers": len(self._scheduler.workers),
         }
 
-    def relief_groups(count: int) -> None:
+    def host_us(self) -> float:
+        """`WorkerState.host` of one worker: the fastest of 20 looks at all of them."""
+        workers = list(self._scheduler.workers.values())
+        took = timeit.repeat(lambda: [ws.host for ws in workers], number=1, repeat=20)
+        return min(took) / len(workers) * 1e6
+
+    def groups(self, count: int) -> None:
         """Finished groups of one prefix, each with one result."""
         for i in range(count):
-            key = (f"load-{i:032x}", 0)
-            # Keys are text before 2023.9.0.
-            ts = scheduler.new_task(str(key) if KEYS_ARE_TEXT else key, None, "released")
+            ts = self._scheduler.new_task(key_of(f"load-{i:032x}", 0), None, "released")
             ts.state = "memory"
 
-    def relief_crowd(count: int) -> None:
-        """Workers that look like the one that is there."""
-        (real,) = scheduler.workers.values()
+    def crowd(self, count: int) -> None:
+        """Workers like the one that is there, with numbers of their own."""
+        (real,) = self._scheduler.workers.values()
         for i in range(count):
-            ws = fake_worker(scheduler, i)
-            ws.metrics = copy.deepcopy(real.metrics)
+            ws = fake_worker(self._scheduler, i)
+            ws.metrics = perturbed(real.metrics)
             ws.extra = copy.deepcopy(real.extra)
             ws.services = dict(real.services)
             ws.last_seen = time.time() + LONG_S
 
-    for handler in (relief_cpu, relief_groups, relief_crowd):
-        scheduler.handlers[handler.__name__] = handler
+
+def perturbed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: perturbed(one) for key, one in value.items()}
+    return type(value)(value * random.uniform(0.5, 2)) if type(value) in (int, float) else value
 
 
-def keys_are_text() -> bool:
-    import distributed
-
-    year, month = distributed.__version__.split(".")[:2]
-    return (int(year), int(month)) < (2023, 9)
-
-
-KEYS_ARE_TEXT = keys_are_text()
+async def dask_setup(scheduler: Any) -> None:
+    probe = Probe(scheduler)
+    for message in (probe.cpu, probe.host_us, probe.groups, probe.crowd):
+        scheduler.handlers[f"relief_{message.__name__}"] = message

@@ -7,13 +7,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, POLICIES
+from dask_adaptive.kube.objects import HANDLED
+from support import kube_bodies
+
 Json = dict[str, Any]
-
-DASK = "kubernetes.dask.org/v1"
-HASH = "5c9f7d8b64"
-
-#: kopf's note of what dask-kubernetes has handled last.
-HANDLED = "kopf.zalando.org/last-handled-configuration"
 
 WORKER = {
     "containers": [
@@ -52,51 +50,25 @@ class Cluster:
 
 def cluster_objects(cluster: Cluster, *, policy: Json) -> list[tuple[str, Json]]:
     """The three objects that people and dask-kubernetes make, with their collection's path."""
-    dask = f"/apis/{DASK}/namespaces/{cluster.namespace}"
-    ours = f"/apis/dask-adaptive.dev/v1alpha1/namespaces/{cluster.namespace}"
+    worker = {"replicas": cluster.workers, "spec": WORKER}
     scheduler = {"spec": {"containers": WORKER["containers"]}, "service": {"ports": []}}
+    group = kube_bodies.body(
+        GROUPS, cluster.group, {"cluster": cluster.name, "worker": worker},
+        labels={"dask.org/cluster-name": cluster.name}, annotations=handled(cluster.workers),
+    )  # fmt: skip
+    spec = {"worker": worker, "scheduler": scheduler}
     return [
+        (CLUSTERS.path(cluster.namespace), kube_bodies.body(CLUSTERS, cluster.name, spec)),
+        (GROUPS.path(cluster.namespace), group),
         (
-            f"{dask}/daskclusters",
-            {
-                "apiVersion": DASK,
-                "kind": "DaskCluster",
-                "metadata": {"name": cluster.name},
-                "spec": {
-                    "worker": {"replicas": cluster.workers, "spec": WORKER},
-                    "scheduler": scheduler,
-                },
-            },
-        ),
-        (
-            f"{dask}/daskworkergroups",
-            {
-                "apiVersion": DASK,
-                "kind": "DaskWorkerGroup",
-                "metadata": {
-                    "name": cluster.group,
-                    "labels": {"dask.org/cluster-name": cluster.name},
-                    "annotations": handled(cluster.workers),
-                },
-                "spec": {
-                    "cluster": cluster.name,
-                    "worker": {"replicas": cluster.workers, "spec": WORKER},
-                },
-            },
-        ),
-        (
-            f"{ours}/adaptivepolicies",
-            {
-                "apiVersion": "dask-adaptive.dev/v1alpha1",
-                "kind": "AdaptivePolicy",
-                "metadata": {"name": cluster.name},
-                "spec": {"clusterRef": {"name": cluster.name}, **policy},
-            },
+            POLICIES.path(cluster.namespace),
+            kube_bodies.policy(cluster.name, cluster.name, **policy),
         ),
     ]
 
 
 def handled(replicas: int) -> dict[str, str]:
+    """What kopf notes for dask-kubernetes of the number that it has handled last."""
     return {HANDLED: json.dumps({"spec": {"worker": {"replicas": replicas}}})}
 
 
@@ -112,44 +84,30 @@ def labels(cluster: Cluster) -> dict[str, str]:
 def deployment(cluster: Cluster, name: str) -> Json:
     """As dask-kubernetes' `build_worker_deployment_spec`."""
     metadata = {"name": name, "labels": labels(cluster), "annotations": {}}
-    owner = {"apiVersion": DASK, "kind": "DaskWorkerGroup", "name": cluster.group, "uid": "u"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {**metadata, "ownerReferences": [owner]},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": labels(cluster)},
-            "template": {"metadata": metadata, "spec": worker_spec(cluster, name)},
-        },
+    owner = {
+        "apiVersion": GROUPS.api_version, "kind": GROUPS.kind, "name": cluster.group, "uid": "u",
+    }  # fmt: skip
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": labels(cluster)},
+        "template": {"metadata": metadata, "spec": worker_spec(cluster, name)},
     }
+    return kube_bodies.body(DEPLOYMENTS, spec=spec, ownerReferences=[owner], **metadata)
 
 
 def worker_spec(cluster: Cluster, name: str) -> Json:
     spec: Json = copy.deepcopy(WORKER)
     spec["containers"][0]["env"] = [
         {"name": "DASK_WORKER_NAME", "value": name},
-        {"name": "DASK_SCHEDULER_ADDRESS", "value": f"{cluster.address}"},
+        {"name": "DASK_SCHEDULER_ADDRESS", "value": cluster.address},
     ]
     return spec
 
 
 def pod(cluster: Cluster, name: str) -> Json:
     """As the ReplicaSet of that Deployment would make it, on a node."""
-    owner = {
-        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{name}-{HASH}", "uid": "u",
-        "controller": True,
-    }  # fmt: skip
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{name}-{HASH}-x",
-            "labels": {**labels(cluster), "pod-template-hash": HASH},
-            "ownerReferences": [owner],
-        },
-        "spec": {**worker_spec(cluster, name), "nodeName": "node-1"},
-    }
+    spec = {**worker_spec(cluster, name), "nodeName": "node-1"}
+    return kube_bodies.pod(f"{name}-ab-x", spec, of=name, labels=labels(cluster))
 
 
 def running(ip: str, at: str) -> Json:
