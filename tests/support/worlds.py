@@ -33,8 +33,13 @@ from dask_adaptive.planner.plan import plan
 
 NOW = 1_000.0
 KEY = ClusterKey("ns", "etl")
-GROUP = KEY.default_group
+GROUP, GPU = KEY.default_group, "etl-gpu"
 SHUFFLE = Pin("shuffle", "5f3a", "", 60.0)
+
+#: What a worker is, as `worker` takes it.
+DRAINING: dict[str, Any] = {"leaving": Leaving.DRAINING, "in_service": False}
+DRAINED: dict[str, Any] = {"leaving": Leaving.DRAINED, "in_service": False}
+GOING: dict[str, Any] = {"node_terminating": "node n1: cordoned"}
 
 #: A policy without waiting, so that each case shows one rule.
 POLICY = Policy(ClusterRef("etl"), 10, idle_timeout_s=30.0)
@@ -54,6 +59,11 @@ def past_of(past: Past = PAST, *, group: str = GROUP, **changes: Any) -> Past:
     rest = {name: value for name, value in changes.items() if name not in names}
     groups = {**past.groups, group: dataclasses.replace(past.of(group), **own)}
     return dataclasses.replace(past, groups=groups, **rest)
+
+
+def watched(*groups: str) -> Past:
+    """The same past, of several groups."""
+    return dataclasses.replace(PAST, groups=dict.fromkeys((GROUP, *groups), PAST.of(GROUP)))
 
 
 def worker(name: str, **changes: Any) -> ObservedWorker:
@@ -98,6 +108,18 @@ def pending(name: str, **changes: Any) -> ObservedWorker:
     return worker(name, dask_names=(), idle_s=0.0, closable=False, **changes)
 
 
+def group_of(
+    name: str,
+    workers: Sequence[ObservedWorker] = (),
+    *,
+    replicas: int | None = None,
+    **changes: Any,
+) -> ObservedGroup:
+    """These workers in a group of that name; settled unless `replicas` says otherwise."""
+    rows = tuple(w if w.group == name else dataclasses.replace(w, group=name) for w in workers)
+    return ObservedGroup(name, len(rows) if replicas is None else replicas, rows, **changes)
+
+
 def leaving_of(worker: ObservedWorker) -> Leaving:
     if worker.is_drained:
         return Leaving.DRAINED
@@ -113,8 +135,7 @@ def cluster(
     **scheduler: Any,
 ) -> ObservedCluster:
     """The default group with these workers; settled unless `replicas` says otherwise."""
-    group = ObservedGroup(GROUP, len(workers) if replicas is None else replicas, tuple(workers))
-    groups = (group, *others)
+    groups = (group_of(GROUP, workers, replicas=replicas), *others)
     processes = tuple(
         SchedulerWorker(
             name=name, address=f"tcp://{name}", status="running", nthreads=1,

@@ -12,7 +12,7 @@ from dask_adaptive.kube.status_json import last_decision_of, status_json
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decisions, told
 from dask_adaptive.loop.one_pass import BRISK_S, REST_S
 from dask_adaptive.loop.ports import EventType, PlatformError, Told
-from dask_adaptive.model.observed import Demand, Leaving, ObservedCluster, ObservedGroup, Quiet
+from dask_adaptive.model.observed import Demand, Leaving, ObservedCluster, Quiet
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Decision, Outcome
 from dask_adaptive.model.policy import Mode, Policy
@@ -22,6 +22,7 @@ from dask_adaptive.model.scaling import Idle, IdleAction, Pause, WorkerGroup
 from dask_adaptive.planner.plan import plan
 from support.fake_cluster import EPOCH, FakeCluster
 from support.worlds import (
+    GPU,
     GROUP,
     NOW,
     PAST,
@@ -29,6 +30,7 @@ from support.worlds import (
     SHUFFLE,
     busy,
     cluster,
+    group_of,
     past_of,
     pending,
     worker,
@@ -133,11 +135,11 @@ def test_a_pause_is_remembered_with_who_asked() -> None:
 
 
 def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered() -> None:
-    spent = busy("g", group="etl-gpu", use=Use(runs=99))
-    world = cluster([busy("a")], target=2, others=[ObservedGroup("etl-gpu", 1, (spent,))])
+    spent = group_of(GPU, [busy("g", use=Use(runs=99))])
+    world = cluster([busy("a")], target=2, others=[spent])
     (decision,), _ = made(world, policy=dataclasses.replace(POLICY, recycle=Recycle(TaskQuota(9))))
 
-    assert ("etl-gpu", Reason.TASK_QUOTA, 1, 1) == (
+    assert (GPU, Reason.TASK_QUOTA, 1, 1) == (
         decision.group, decision.reason, decision.before, decision.desired,
     )  # fmt: skip
 
@@ -306,16 +308,12 @@ def test_workers_are_told_what_is_planned_for_them() -> None:
     } == dict(said(world).workers)
 
 
-GPU = "etl-gpu"
-EMPTY = (ObservedGroup(GPU, 0),)
-
-
 def groups(*bounds: WorkerGroup, **changes: Any) -> Policy:
     return dataclasses.replace(POLICY, worker_groups=bounds, **changes)
 
 
 ONE = cluster([busy("a")], target=2)
-WITH_GPU = cluster([busy("a")], target=2, others=EMPTY)
+WITH_GPU = cluster([busy("a")], target=2, others=[group_of(GPU)])
 FULL = cluster([busy("a"), pending("p", unschedulable_s=999.0)], target=5)
 ADVISING = dataclasses.replace(POLICY, mode=Mode.ADVISE)
 

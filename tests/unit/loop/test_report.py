@@ -31,7 +31,20 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import QuotaNotes, Replacing
 from dask_adaptive.planner.plan import plan
 from support.fake_cluster import W1, W2, FakeCluster, completed
-from support.worlds import KEY, NOW, PAST, POLICY, SHUFFLE, busy, cluster, pending, worker
+from support.worlds import (
+    GOING,
+    GPU,
+    KEY,
+    NOW,
+    PAST,
+    POLICY,
+    SHUFFLE,
+    busy,
+    cluster,
+    group_of,
+    pending,
+    worker,
+)
 
 
 def status(world: ObservedCluster, *outcomes: Outcome, policy: Policy = POLICY) -> Status:
@@ -52,7 +65,6 @@ def test_workers_are_counted_by_what_they_do() -> None:
 SENTENCE = "21 of 20 runs"
 DUE = Replacing("a", Reason.TASK_QUOTA, SENTENCE, "Due")
 DRAINS = {"leaving": Leaving.DRAINING, "leaving_message": "1 task"}
-GOING = {"node_terminating": "node n1: cordoned"}
 RETIRE = Retire("a", ("a",), Reason.UNDERUTILIZED, "idle")
 SPENT = Retire("a", ("a",), Reason.TASK_QUOTA, SENTENCE, busy_ok=True)
 
@@ -166,7 +178,7 @@ def test_the_row_of_a_worker(
 
 
 def test_who_else_has_a_row() -> None:
-    other = dataclasses.replace(cluster([]).groups[0], name="etl-gpu", workers=(busy("a"),))
+    other = group_of(GPU, [busy("a")])
     deaf = dataclasses.replace(POLICY, disruption=Disruption(node_signals=False))
 
     def rows(world: ObservedCluster, decided: Plan, policy: Policy = POLICY) -> int:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dask_adaptive.model.observed import (
     Closing,
     Deleting,
-    Leaving,
     ManualPin,
     ObservedCluster,
     ObservedScheduler,
@@ -37,6 +36,9 @@ from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Ret
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.plan import plan
 from support.worlds import (
+    DRAINED,
+    DRAINING,
+    GOING,
     GROUP,
     KEY,
     NOW,
@@ -50,9 +52,6 @@ from support.worlds import (
     worker,
 )
 from support.worlds import short as word
-
-DRAINING = {"leaving": Leaving.DRAINING, "in_service": False}
-DRAINED = {"leaving": Leaving.DRAINED, "in_service": False}
 
 
 def short(action: Action) -> str:
@@ -94,9 +93,6 @@ A, B, C = worker("a"), worker("b"), worker("c")
 )  # fmt: skip
 def test_plan(world: ObservedCluster, policy: dict[str, Any], expected: list[str]) -> None:
     assert expected == [short(a) for a in decide(world, **policy).actions]
-
-
-GOING = {"node_terminating": "node n1: cordoned"}
 
 
 @pytest.mark.parametrize(

@@ -8,43 +8,33 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import (
-    Demand,
-    Leaving,
-    ObservedCluster,
-    ObservedGroup,
-    ObservedWorker,
-    Want,
-)
-from dask_adaptive.model.past import GroupPast, Past, Recommendation
-from dask_adaptive.model.plan import (
-    Arriving,
-    Plan,
-)
+from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedWorker, Want
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Arriving, Plan
 from dask_adaptive.model.policy import Policy, Retirement
-from dask_adaptive.model.recycle import (
-    Recycle,
-    TaskQuota,
-    Use,
-)
+from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
-from support.worlds import GROUP, NOW, POLICY, actions, busy, pending, worker
+from support.worlds import (
+    DRAINING,
+    GOING,
+    GPU,
+    GROUP,
+    NOW,
+    POLICY,
+    actions,
+    busy,
+    group_of,
+    past_of,
+    pending,
+    watched,
+    worker,
+)
 from support.worlds import cluster as cluster_of
 
-GPU, BIG = "etl-gpu", "etl-big"
-SINCE = GroupPast(recommendations=(Recommendation(NOW - 5, 0),), since=0.0)
-PAST = Past(session="s", since=0.0, groups={GROUP: SINCE, GPU: SINCE})
-DRAINING = {"leaving": Leaving.DRAINING, "in_service": False}
-GOING = {"node_terminating": "node n1: cordoned"}
-
-
-def group(
-    name: str, workers: Sequence[ObservedWorker], *, replicas: int | None = None, **changes: Any
-) -> ObservedGroup:
-    rows = tuple(dataclasses.replace(w, group=name) for w in workers)
-    return ObservedGroup(name, len(rows) if replicas is None else replicas, rows, **changes)
+BIG = "etl-big"
+PAST = watched(GPU)
 
 
 def cluster(workers: Sequence[ObservedWorker], **changes: Any) -> ObservedCluster:
@@ -74,37 +64,38 @@ G, H = worker("g"), worker("h")
 @pytest.mark.parametrize(
     ("world", "policy", "expected"),
     [
-        pytest.param(cluster([busy("a")], wants=(want(2, GPU),), others=[group(GPU, [])]), TWO,
+        pytest.param(cluster([busy("a")], wants=(want(2, GPU),), others=[group_of(GPU, [])]), TWO,
                      [f"{GPU}=2"], id="from-zero"),
         pytest.param(
-            cluster([busy("a")], wants=(want(3), want(9, GPU)), others=[group(GPU, [busy("g")])]),
+            cluster([busy("a")], wants=(want(3), want(9, GPU)),
+                    others=[group_of(GPU, [busy("g")])]),
             TWO, ["=3", f"{GPU}=4"], id="both-grow-to-what-each-may",
         ),
         pytest.param(
-            cluster([A, B], others=[group(GPU, [G, H]), group(BIG, [worker("x"), worker("y")])]),
+            cluster([A, B], others=[group_of(GPU, [G, H]), group_of(BIG, [worker("x")])]),
             TWO, ["retire a", "retire b", "retire g", "retire h"], id="the-third-is-not-touched",
         ),
-        pytest.param(cluster([A], wants=(want(1),), others=[group(GPU, [G, H])]),
+        pytest.param(cluster([A], wants=(want(1),), others=[group_of(GPU, [G, H])]),
                      policy_of(WorkerGroup(GPU, 4, min_replicas=3)), [f"{GPU}=3"],
                      id="up-to-its-own-minimum"),
         pytest.param(
-            cluster([worker("a", idle_s=40.0)], others=[group(GPU, [worker("g", idle_s=40.0)])]),
+            cluster([worker("a", idle_s=40.0)], others=[group_of(GPU, [worker("g", idle_s=40.0)])]),
             policy_of(WorkerGroup(GPU, 4, idle_timeout_s=60.0)), ["retire a"],
             id="its-own-idle-timeout",
         ),
-        pytest.param(cluster([A, B], others=[group(GPU, [G, H])]),
+        pytest.param(cluster([A, B], others=[group_of(GPU, [G, H])]),
                      dataclasses.replace(TWO, retirement=Retirement(max_concurrent=3)),
                      ["retire a", "retire b", "retire g"], id="max-concurrent-is-of-the-cluster"),
-        pytest.param(cluster([A], others=[group(GPU, [G, worker("h", **DRAINING)])]),
+        pytest.param(cluster([A], others=[group_of(GPU, [G, worker("h", **DRAINING)])]),
                      dataclasses.replace(TWO, retirement=Retirement(max_concurrent=1)), [],
                      id="those-of-other-groups-count"),
         pytest.param(
             cluster([A], wants=(want(1), want(2, GPU)),
-                    others=[group(GPU, [busy("g", **GOING), busy("h")])]),
+                    others=[group_of(GPU, [busy("g", **GOING), busy("h")])]),
             TWO, [f"{GPU}=3", "retire g"], id="its-machine-goes",
         ),
-        pytest.param(cluster([A], wants=(want(1),), others=[group(BIG, [busy("x", **GOING)])]), TWO,
-                     [], id="nobody-replaces-those-of-a-group-that-is-not-scaled"),
+        pytest.param(cluster([A], wants=(want(1),), others=[group_of(BIG, [busy("x", **GOING)])]),
+                     TWO, [], id="nobody-replaces-those-of-a-group-that-is-not-scaled"),
     ],
 )  # fmt: skip
 def test_groups(world: ObservedCluster, policy: Policy, expected: list[str]) -> None:
@@ -114,7 +105,7 @@ def test_groups(world: ObservedCluster, policy: Policy, expected: list[str]) -> 
 def test_a_surge_makes_room_in_the_group_of_its_worker() -> None:
     spent = busy("g", use=Use(runs=99))
     world = cluster(
-        [busy("a")], wants=(want(1), want(2, GPU)), others=[group(GPU, [spent, busy("h")])]
+        [busy("a")], wants=(want(1), want(2, GPU)), others=[group_of(GPU, [spent, busy("h")])]
     )
     policy = dataclasses.replace(TWO, recycle=Recycle(tasks=TaskQuota(20)))
 
@@ -133,7 +124,7 @@ def limited(*bounds: WorkerGroup, max_replicas: int) -> Policy:
 def test_what_is_beyond_the_clusters_limit_goes_the_lowest_priority_first() -> None:
     """The limit was lowered."""
     world = cluster(
-        [worker("a"), worker("b")], wants=(want(2), want(2, GPU)), others=[group(GPU, [G, H])]
+        [worker("a"), worker("b")], wants=(want(2), want(2, GPU)), others=[group_of(GPU, [G, H])]
     )
     policy = limited(WorkerGroup(GROUP, 8, priority=1), WorkerGroup(GPU, 8), max_replicas=3)
 
@@ -146,10 +137,10 @@ def test_what_is_beyond_the_clusters_limit_goes_the_lowest_priority_first() -> N
 def test_who_is_on_the_way_and_when() -> None:
     late, young = pending("p", age_s=100.0), pending("q", age_s=4.0)
     stuck = pending("s", age_s=4.0, unschedulable_s=50.0)
-    past = dataclasses.replace(
-        PAST, groups={**PAST.groups, GPU: dataclasses.replace(SINCE, arrival_s=20.0)}
+    past = past_of(PAST, group=GPU, arrival_s=20.0)
+    world = cluster(
+        [A], wants=(want(1), want(4, GPU)), others=[group_of(GPU, [late, young, stuck])]
     )
-    world = cluster([A], wants=(want(1), want(4, GPU)), others=[group(GPU, [late, young, stuck])])
 
     assert (Arriving(1, 16.0), Arriving(1, 20.0)) == decide(world, TWO, past).arriving
 
@@ -162,8 +153,8 @@ def after(world: ObservedCluster, past: Past, *, now: float = NOW, policy: Polic
 
 
 def test_a_group_that_is_scaled_from_now_on_is_watched_first() -> None:
-    world = cluster([busy("a")], others=[group(GPU, [G, H])])
-    known = Past(session="s", since=0.0, groups={GROUP: SINCE})
+    world = cluster([busy("a")], others=[group_of(GPU, [G, H])])
+    known = watched()
     first = after(world, known)
     later = after(world, first, now=NOW + 5)
 
@@ -177,7 +168,9 @@ def test_a_group_that_is_scaled_from_now_on_is_watched_first() -> None:
 
 def test_arrival_is_measured_for_each_group() -> None:
     known = dataclasses.replace(PAST, seen=frozenset({"a"}))
-    world = cluster([busy("a"), busy("b", age_s=7.0)], others=[group(GPU, [busy("g", age_s=97.0)])])
+    world = cluster(
+        [busy("a"), busy("b", age_s=7.0)], others=[group_of(GPU, [busy("g", age_s=97.0)])]
+    )
     past = after(world, known)
 
     assert (10.0, 100.0) == (past.of(GROUP).arrival_s, past.of(GPU).arrival_s)

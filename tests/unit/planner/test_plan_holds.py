@@ -11,7 +11,6 @@ from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.summary import status_of
 from dask_adaptive.model.observed import (
     Demand,
-    Leaving,
     ManualPin,
     ObservedCluster,
     ObservedGroup,
@@ -47,6 +46,9 @@ from dask_adaptive.model.scaling import (
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
 from support.worlds import (
+    DRAINED,
+    DRAINING,
+    GPU,
     GROUP,
     NOW,
     PAST,
@@ -54,14 +56,13 @@ from support.worlds import (
     actions,
     busy,
     cluster,
+    group_of,
     past_of,
     pending,
     worker,
 )
 
 A, B, C = worker("a"), worker("b"), worker("c")
-DRAINING = {"leaving": Leaving.DRAINING, "in_service": False}
-DRAINED = {"leaving": Leaving.DRAINED, "in_service": False}
 AT = 1_700_000_000.0
 
 
@@ -183,9 +184,7 @@ def test_how_many_away_are_too_many(
 
 
 def test_it_says_how_many_are_away_of_how_many_in_all_groups() -> None:
-    gpu = ObservedGroup(
-        "etl-gpu", 2, (pending("g0", group="etl-gpu"), worker("g1", group="etl-gpu"))
-    )
+    gpu = group_of(GPU, [pending("g0"), worker("g1")])
     past = dataclasses.replace(TEN, seen=TEN.seen | {"g0", "g1"})
     decided = decide(cluster(ten(5), others=(gpu,)), POLICY, past)
 
@@ -254,10 +253,10 @@ def test_a_cluster_that_was_scaled_to_zero_is_not_woken_by_an_outage() -> None:
 
 
 def test_a_pause_of_all_returns_who_is_on_the_way_out() -> None:
-    group = ObservedGroup("etl-gpu", 1, (worker("g", group="etl-gpu", **DRAINING),))
-    world = cluster([A, worker("b", **DRAINING)], others=[group])
+    gpu = group_of(GPU, [worker("g", **DRAINING)])
+    world = cluster([A, worker("b", **DRAINING)], others=[gpu])
     world = dataclasses.replace(world, pause=Pause(all=True, message="paused on the cluster"))
-    policy = policy_of(worker_groups=(WorkerGroup("etl-gpu", 4),))
+    policy = policy_of(worker_groups=(WorkerGroup(GPU, 4),))
     decided = decide(world, policy)
 
     assert ["cancel b", "cancel g"] == actions(decided)
@@ -290,8 +289,7 @@ def test_what_is_paused_is_told_as_it_is(
 
 
 def test_who_is_deleted_already_is_not_called_back_and_who_is_replaced_elsewhere_is() -> None:
-    replaced = worker("x", group="more", leaving_reason=Reason.TASK_QUOTA)
-    others = [ObservedGroup("more", 1, (replaced,))]
+    others = [group_of("more", [worker("x", leaving_reason=Reason.TASK_QUOTA)])]
     world = cluster([worker("a", **DRAINING), worker("b", **DRAINING), C], others=others)
     decided = decide(world, policy_of(mode=Mode.PAUSED), past_of(deleted=frozenset("b")))
 
@@ -442,15 +440,13 @@ def test_what_bounds_a_number(
 
 def test_the_most_important_limit_is_told_first() -> None:
     stuck = pending("p", unschedulable_s=400.0, waiting="Unschedulable: 0/3 nodes")
-    full = ObservedGroup(
-        "etl-gpu", 1, (busy("g", group="etl-gpu"),), room=Room(0, "quota team is used up")
-    )
+    full = group_of(GPU, [busy("g")], room=Room(0, "quota team is used up"))
     world = cluster(
         [busy("a"), stuck], target=9, others=[full], demand=Demand(),
-        wants=(Want(5, 60.0, "nb"), Want(3, 60.0, "nb", "etl-gpu")),
+        wants=(Want(5, 60.0, "nb"), Want(3, 60.0, "nb", GPU)),
     )  # fmt: skip
-    policy = policy_of(worker_groups=(WorkerGroup("etl-gpu", 4),))
+    policy = policy_of(worker_groups=(WorkerGroup(GPU, 4),))
     _, reason, message = conditions(world, policy, decide(world, policy))["ScalingLimited"]
 
     assert Reason.UNSCHEDULABLE is reason
-    assert message.index("etl-default") < message.index("etl-gpu: quota team is used up")
+    assert message.index("etl-default") < message.index(f"{GPU}: quota team is used up")

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -38,10 +39,10 @@ from dask_adaptive.model.scaling import (
 )
 from dask_adaptive.planner.plan import plan
 from support.fake_cluster import FakeCluster
-from support.worlds import GROUP, NOW, busy, cluster, past_of, pending, worker
+from support.worlds import DRAINED, GPU, GROUP, NOW, busy, cluster, past_of, pending, worker
 
 STEP_S = 5.0
-GPU, LEFT_ALONE = "etl-gpu", "etl-wild"
+LEFT_ALONE = "etl-wild"
 NAMES = (GROUP, GPU, LEFT_ALONE)
 
 rates = st.lists(
@@ -262,12 +263,8 @@ def test_a_constant_load_turns_nothing_back(
         assert turns <= 1
 
 
-def drained(name: str, **changes: Any) -> ObservedWorker:
-    return worker(name, leaving=Leaving.DRAINED, **changes)
-
-
 STATES: dict[str, Callable[..., ObservedWorker]] = {
-    "pending": pending, "idle": worker, "busy": busy, "drained": drained,
+    "pending": pending, "idle": worker, "busy": busy, "drained": partial(worker, **DRAINED),
 }  # fmt: skip
 
 

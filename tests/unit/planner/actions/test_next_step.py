@@ -12,8 +12,6 @@ from dask_adaptive.model.observed import (
     Demand,
     Leaving,
     ManualPin,
-    ObservedCluster,
-    ObservedGroup,
     ObservedWorker,
     Pin,
 )
@@ -35,6 +33,7 @@ from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.actions.groups import SETTLE_S
 from dask_adaptive.planner.plan import LATE
 from support.worlds import (
+    GPU,
     GROUP,
     NOW,
     PAST,
@@ -42,13 +41,14 @@ from support.worlds import (
     busy,
     cluster,
     decide,
+    group_of,
     past_of,
     pending,
     wanting,
+    watched,
     worker,
 )
 
-GPU = "etl-gpu"
 A, B, D = busy("a"), busy("b"), busy("d", node_terminating="cordoned")
 LEAVES = worker("c", leaving=Leaving.DRAINING)
 LEAVES_TOO = replace(LEAVES, name="e", dask_names=("e",), sole_bytes=9)
@@ -204,8 +204,8 @@ def test_who_is_gone_belongs_to_the_group_it_is_named_after(
 ) -> None:
     """It explains one of the workers that are missing there, which nobody is about to make."""
     big = f"{GROUP}-big"
-    rows = (busy("x", group=big), busy("y", group=big))
-    world = cluster([A, B], replicas=3, target=4, others=[ObservedGroup(big, 3, rows)])
+    others = [group_of(big, [busy("x"), busy("y")], replicas=3)]
+    world = cluster([A, B], replicas=3, target=4, others=others)
     past = replace(PAST, leaving=frozenset({gone}), homes={gone: home} if home else {})
     groups = (WorkerGroup(GROUP, 9), WorkerGroup(big, 9))
     decided = decide(world, past, worker_groups=groups)
@@ -340,16 +340,10 @@ def test_results_need_another_worker_that_takes_them(other: dict[str, Any], can_
 def test_workers_that_are_replaced_do_not_count_as_unneeded() -> None:
     """Of as many as may be on their way out at once."""
     spent = busy("a", use=Use(runs=20))
-    rows = tuple(worker(name, group=GPU) for name in "xy")
-    world = cluster(
-        [spent, busy("b")], others=[ObservedGroup(GPU, 2, rows)], demand=Demand(),
-        wants=(wanting(2),),
-    )  # fmt: skip
-    past = replace(PAST, groups={GROUP: PAST.of(GROUP), GPU: PAST.of(GROUP)})
-    decided = decide(
-        world, past, recycle=replace(RECYCLE, strategy=Strategy(StrategyType.IN_PLACE)),
+    in_place = replace(RECYCLE, strategy=Strategy(StrategyType.IN_PLACE))
+    decided = two_groups(
+        [spent, B], [worker("x"), worker("y")], (2, 0), recycle=in_place,
         retirement=Retirement(max_concurrent=1),
-        worker_groups=(WorkerGroup(GROUP, 8), WorkerGroup(GPU, 8)),
     )  # fmt: skip
 
     left = [(a.worker, a.reason) for a in decided.actions if isinstance(a, Retire)]
@@ -483,14 +477,10 @@ def test_why_there_are_to_be_more(
 
 
 def two_groups(default: Any, gpu: Any, wants: tuple[int, int], **policy: Any) -> Plan:
-    rows = tuple(replace(w, group=GPU) for w in gpu)
-    world: ObservedCluster = cluster(
-        default, others=[ObservedGroup(GPU, len(rows), rows)], demand=Demand(),
-        wants=(wanting(wants[0]), wanting(wants[1], GPU)),
-    )  # fmt: skip
-    past = replace(PAST, groups={GROUP: PAST.of(GROUP), GPU: PAST.of(GROUP)})
+    asked = (wanting(wants[0]), wanting(wants[1], GPU))
+    world = cluster(default, others=[group_of(GPU, gpu)], demand=Demand(), wants=asked)
     groups = (WorkerGroup(GROUP, policy.pop("most", 8)), WorkerGroup(GPU, 8))
-    return decide(world, past, max_replicas=16, worker_groups=groups, **policy)
+    return decide(world, watched(GPU), max_replicas=16, worker_groups=groups, **policy)
 
 
 NO_PLACE = pending("n", unschedulable_s=400.0, age_s=400.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,6 @@ from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import (
     Demand,
-    Leaving,
-    ObservedGroup,
     ObservedWorker,
     Pending,
     Serving,
@@ -24,15 +23,18 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, Room, ScaleUp, WorkerGroup
 from dask_adaptive.planner.number.caps import LONGEST_WAIT_S
 from support.worlds import (
+    DRAINING,
+    GPU,
     GROUP,
     NOW,
-    PAST,
     busy,
     cluster,
     decide,
+    group_of,
     past_of,
     pending,
     wanting,
+    watched,
     worker,
 )
 
@@ -71,7 +73,7 @@ def ask(
 
 ONE = worker("one", age_s=1e6)
 STARTING = pending("starting", age_s=20.0)
-LEAVING = worker("leaving", leaving=Leaving.DRAINING, in_service=False)
+LEAVING = worker("leaving", **DRAINING)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_what_nobody_has_tried_for_long_is_not_known_any_more() -> None:
 
 
 kinds = st.sampled_from([worker, pending, stuck, lambda name: refused(name, QUOTA)])
-leavers = st.just(lambda name: worker(name, leaving=Leaving.DRAINING, in_service=False))
+leavers = st.just(partial(worker, **DRAINING))
 fleets = st.lists(kinds | leavers, max_size=8).map(
     lambda makers: [make(f"w{i}") for i, make in enumerate(makers)]
 )
@@ -247,8 +249,7 @@ def test_caps_take_nobody_away_and_ask_for_no_more(
 
 # `maxReplicas` of all groups together
 
-GPU, WILD = "etl-gpu", "etl-wild"
-ALL_PAST = replace(PAST, groups=dict.fromkeys((GROUP, GPU, WILD), PAST.of(GROUP)))
+WILD = "etl-wild"
 
 
 def limited(
@@ -258,13 +259,10 @@ def limited(
     """Of so many groups, each with its own maximum, the numbers and what the limit says of them."""
     names = (GROUP, GPU, WILD)[: len(wants)]
     bounds = tuple(WorkerGroup(n, 50, priority=p) for n, p in zip(names, priorities, strict=False))
-    rows = [[replace(w, group=n) for w in ws] for n, ws in zip(names, there, strict=False)]
-    others = [
-        ObservedGroup(n, len(ws), tuple(ws)) for n, ws in zip(names[1:], rows[1:], strict=True)
-    ]
+    others = [group_of(n, ws) for n, ws in zip(names[1:], there[1:], strict=False)]
     asked = tuple(wanting(number, name) for name, number in zip(names, wants, strict=True))
-    world = cluster(rows[0], others=others, demand=Demand(), wants=asked)
-    decided = decide(world, ALL_PAST, max_replicas=max_replicas, worker_groups=bounds)
+    world = cluster(there[0], others=others, demand=Demand(), wants=asked)
+    decided = decide(world, watched(GPU, WILD), max_replicas=max_replicas, worker_groups=bounds)
     return [(g.desired, [s for s in g.steps if s.stage == "cluster"]) for g in decided.groups]
 
 

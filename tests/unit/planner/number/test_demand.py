@@ -30,9 +30,21 @@ from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import LoadTarget, Source, WorkerGroup
 from dask_adaptive.planner.number.capacity import Part, Supply, fill, left_after
 from dask_adaptive.planner.plan import plan
-from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, pending, wanting, worker
+from support.worlds import (
+    GPU,
+    GROUP,
+    NOW,
+    PAST,
+    POLICY,
+    busy,
+    cluster,
+    group_of,
+    pending,
+    wanting,
+    worker,
+)
 
-GPU, WILD = "etl-gpu", "etl-wild"
+WILD = "etl-wild"
 Row = PrefixWork
 DURATION_S = POLICY.target.duration_s
 ANY = replace(POLICY, max_replicas=1000)
@@ -42,12 +54,6 @@ def grouped(most: int = 10, gpu: int = 10, **bounds: Any) -> Policy:
     """Two groups are scaled."""
     groups = (WorkerGroup(GROUP, most), WorkerGroup(GPU, gpu, **bounds))
     return replace(ANY, worker_groups=groups)
-
-
-def group(name: str, workers: Sequence[ObservedWorker] = (), **changes: Any) -> ObservedGroup:
-    return ObservedGroup(
-        name, len(workers), tuple(replace(w, group=name) for w in workers), **changes
-    )
 
 
 def scene(
@@ -286,7 +292,7 @@ def free(tasks: int, mean_s: float = 1000.0) -> Row:
     return row(mean_s=mean_s, ready=tasks, width=tasks)
 
 
-WILD_3 = [group(WILD, [worker(n) for n in "ghi"])]
+WILD_3 = [group_of(WILD, [worker(n) for n in "ghi"])]
 
 
 @pytest.mark.parametrize(
@@ -415,7 +421,7 @@ def test_when_one_on_its_way_is_expected(changes: dict[str, Any], expected: floa
 )
 def test_threads_of_one_worker(nthreads: list[int], started_with: int, expected: float) -> None:
     there = [worker(f"w{i}", nthreads=n) for i, n in enumerate(nthreads)]
-    seen = scene(others=[group(GPU, there, threads=started_with)])
+    seen = scene(others=[group_of(GPU, there, threads=started_with)])
 
     assert expected == asked(seen, grouped())[GPU].inputs["threads"]
 
@@ -429,7 +435,7 @@ A, B, C = (worker(n) for n in "abc")
     [
         pytest.param([A, B, C], [], {}, 0, id="none"),
         pytest.param([A, B, C], [free(2)], {}, 2, id="of-those-there"),
-        pytest.param([A, B, C], [free(2)], {"others": [group(WILD, [worker("x")])]}, 1,
+        pytest.param([A, B, C], [free(2)], {"others": [group_of(WILD, [worker("x")])]}, 1,
                      id="others-help"),
         pytest.param([A], [free(1, 1.0)], {}, 0, id="so-little-nobody-notices"),
         pytest.param([], [free(1, 1.0)], {}, 1, id="but-one-has-to-come"),
@@ -486,7 +492,7 @@ def test_which_group_grows(
     workers: list[ObservedWorker], policy: Policy, resources: tuple[tuple[str, float], ...],
     expected: tuple[int, int],
 ) -> None:  # fmt: skip
-    seen = scene([free(3)], workers, others=[group(GPU, resources=resources)])
+    seen = scene([free(3)], workers, others=[group_of(GPU, resources=resources)])
 
     assert expected == numbers(seen, policy)
 
@@ -500,7 +506,7 @@ def test_which_group_grows(
 )
 def test_workers_of_two_threads(there: int, tasks: int, expected: tuple[int, int]) -> None:
     workers = [worker(f"w{i}") for i in range(there)]
-    gpu = group(GPU, [worker(f"g{i}", nthreads=2) for i in range(3)])
+    gpu = group_of(GPU, [worker(f"g{i}", nthreads=2) for i in range(3)])
 
     assert expected == numbers(scene([free(tasks)], workers, threads=2, others=[gpu]), grouped(4))
 
@@ -509,7 +515,7 @@ def test_groups_grow_by_priority_and_then_by_name() -> None:
     names = [GPU, "etl-a", "etl-b"]
     bounds = [WorkerGroup(n, 4, priority=5 * (n == "etl-b")) for n in names]
     policy = replace(ANY, max_replicas=9, worker_groups=(*bounds, WorkerGroup("gone", 4)))
-    seen = scene([free(15)], others=[group(n) for n in names])
+    seen = scene([free(15)], others=[group_of(n) for n in names])
     found = asked(seen, replace(policy, max_replicas=5))
 
     assert {GROUP: 5, "etl-a": 4, "etl-b": 4, GPU: 2} == {n: g.wanted for n, g in found.items()}
@@ -517,7 +523,11 @@ def test_groups_grow_by_priority_and_then_by_name() -> None:
 
 def test_work_keeps_coming_only_where_no_group_is_there_sooner() -> None:
     seen = scene(
-        [free(8, 5.0)], IDLE, others=[group(GPU, resources=RESOURCES)], incoming=9.0, every_s=10.0
+        [free(8, 5.0)],
+        IDLE,
+        others=[group_of(GPU, resources=RESOURCES)],
+        incoming=9.0,
+        every_s=10.0,
     )
     past = {GROUP: GroupPast(arrival_s=50.0), GPU: GroupPast(arrival_s=5.0)}
 
@@ -582,8 +592,8 @@ def bound(needs: Sequence[Need], *, threads: int = 4, most: int = 99) -> GroupPl
     """
     there = [replace(w, nthreads=threads) for w in (G, H)] if most == 99 else []
     rows = [*there, pending("p")] if there else []
-    gpu = group(GPU, rows, threads=threads, resources=(("GPU", 1.0), ("FPGA", 4.0)))
-    seen = scene(others=[gpu, group(WILD, [worker("x"), worker("y")])], needs=tuple(needs))
+    gpu = group_of(GPU, rows, threads=threads, resources=(("GPU", 1.0), ("FPGA", 4.0)))
+    seen = scene(others=[gpu, group_of(WILD, [worker("x"), worker("y")])], needs=tuple(needs))
     return asked(seen, grouped(0, most))[GPU]
 
 
@@ -672,7 +682,7 @@ def test_a_load_tells_all_that_it_was_made_from() -> None:
         row(mean_s=0.5, waiting=5, width=5, level=1),
     ]
     there = [busy("a"), busy("b"), pending("p", age_s=2.0)]
-    seen = scene(rows, there, threads=2, others=[group(WILD, [worker("g")])])
+    seen = scene(rows, there, threads=2, others=[group_of(WILD, [worker("g")])])
     found = asked(seen)[GROUP]
     message = (
         "4 tasks run, 13 are queued, 5 wait for others; 28 s of work, at most 16 tasks at once;"
@@ -710,7 +720,7 @@ def test_what_a_client_wants_is_the_least(want: Want, expected: int) -> None:
 
 def elsewhere(target: int, **changes: Any) -> ObservedCluster:
     """Two workers of the default group, and two of three threads that are not scaled."""
-    world = cluster([busy("a"), busy("b")], others=[group(WILD, [worker("g"), worker("h")])])
+    world = cluster([busy("a"), busy("b")], others=[group_of(WILD, [worker("g"), worker("h")])])
     processes = tuple(
         replace(p, nthreads=3, **changes) if p.name in {"g", "h"} else p
         for p in world.scheduler.workers
@@ -783,7 +793,7 @@ ONLY = "{} needed by tasks that only this group may run"
 def test_the_schedulers_target_is_not_about_other_groups(
     demand: Demand | None, workers: list[ObservedWorker], wanted: int, message: str
 ) -> None:
-    others = [group(GPU, workers, resources=(("GPU", 1.0),))]
+    others = [group_of(GPU, workers, resources=(("GPU", 1.0),))]
     world = cluster([worker("a")], others=others, target=9, demand=demand)
     policy = replace(ANY, target=LoadTarget(Source.SCHEDULER), worker_groups=(WorkerGroup(GPU, 8),))
     found = asked(world, policy)[GPU]
@@ -797,7 +807,7 @@ def test_the_schedulers_target_is_not_about_other_groups(
 def test_tasks_of_a_group_need_as_many_as_do_them_in_time(
     duration_s: float, work_s: float, expected: int
 ) -> None:
-    others = [group(GPU, resources=(("GPU", 1.0),))]
+    others = [group_of(GPU, resources=(("GPU", 1.0),))]
     world = cluster([worker("a")], others=others, demand=Demand(needs=(need(3, seconds=work_s),)))
 
     policy = replace(grouped(), target=LoadTarget(duration_s=duration_s))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import Demand, ObservedGroup, Quiet
+from dask_adaptive.model.observed import Demand, Quiet
 from dask_adaptive.model.plan import GroupPlan, SetReplicas
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import (
@@ -19,10 +19,8 @@ from dask_adaptive.model.scaling import (
     Schedule,
     WorkerGroup,
 )
-from support.worlds import GROUP, PAST, busy, cluster, decide, wanting, worker
+from support.worlds import GPU, GROUP, busy, cluster, decide, group_of, wanting, watched, worker
 
-GPU = "etl-gpu"
-BOTH_PAST = replace(PAST, groups={GROUP: PAST.of(GROUP), GPU: PAST.of(GROUP)})
 BOTH = (WorkerGroup(GROUP, 20), WorkerGroup(GPU, 20))
 FIVE = [worker(name) for name in "abcde"]
 
@@ -54,8 +52,8 @@ def test_a_schedule_is_a_floor_while_it_is_open(
     schedules: tuple[Schedule, ...], instant: str, expected: tuple[int, int]
 ) -> None:
     at = datetime.fromisoformat(instant).timestamp()
-    world = replace(cluster([], others=[ObservedGroup(GPU, 0)]), at=at)
-    decided = decide(world, BOTH_PAST, max_replicas=40, worker_groups=BOTH, schedules=schedules)
+    world = replace(cluster([], others=[group_of(GPU)]), at=at)
+    decided = decide(world, watched(GPU), max_replicas=40, worker_groups=BOTH, schedules=schedules)
 
     assert expected == tuple(group.desired for group in decided.groups)
     scheduled = [s for g in decided.groups for s in g.steps if s.stage == "schedule"]
@@ -145,7 +143,7 @@ def test_floors_hold_without_the_scheduler(
     policy: dict[str, Any], more: dict[str, Any], expected: dict[str, tuple[int, str]]
 ) -> None:
     world = cluster(
-        [busy("a"), busy("b")], others=[ObservedGroup(GPU, 0)], message="no answer",
+        [busy("a"), busy("b")], others=[group_of(GPU)], message="no answer",
         problem=Reason.SCHEDULER_UNREACHABLE, unanswered=2,
     )  # fmt: skip
     decided = decide(world, **more, **policy)
@@ -171,7 +169,7 @@ def test_with_an_answer_there_is_no_fallback() -> None:
 
 def test_a_pause_holds_the_default_group_without_the_scheduler() -> None:
     world = cluster(
-        [busy("a"), busy("b")], others=[ObservedGroup(GPU, 0)], unanswered=2,
+        [busy("a"), busy("b")], others=[group_of(GPU)], unanswered=2,
         problem=Reason.SCHEDULER_UNREACHABLE,
     )  # fmt: skip
 
@@ -188,14 +186,10 @@ def test_a_pause_holds_the_default_group_without_the_scheduler() -> None:
 
 def paused(desired: int, pause: Pause, workers: Any = FIVE, *, group: str = GROUP) -> GroupPlan:
     """Five workers, where so many are wanted."""
-    mine = [replace(w, group=group) for w in workers]
-    others = [ObservedGroup(group, len(mine), tuple(mine))] if group != GROUP else []
-    world = cluster(
-        mine if group == GROUP else [], others=others, demand=Demand(),
-        wants=(wanting(desired, group),),
-    )  # fmt: skip
-    decided = decide(replace(world, pause=pause), BOTH_PAST, max_replicas=40,
-                     worker_groups=BOTH)  # fmt: skip
+    here, others = ([], [group_of(group, workers)]) if group != GROUP else (workers, [])
+    world = cluster(here, others=others, demand=Demand(), wants=(wanting(desired, group),))
+    world = replace(world, pause=pause)
+    decided = decide(world, watched(GPU), max_replicas=40, worker_groups=BOTH)
     (found,) = [g for g in decided.groups if g.group == group]
     return found
 

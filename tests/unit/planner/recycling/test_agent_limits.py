@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import ObservedGroup, ObservedWorker
+from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Plan
 from dask_adaptive.model.policy import Disruption
 from dask_adaptive.model.reason import Reason
@@ -36,7 +36,7 @@ from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from support.recycles import AT, FULL, IN_PLACE, NIGHT
-from support.worlds import NOW, PAST, POLICY, busy, cluster, pending, worker
+from support.worlds import NOW, PAST, POLICY, busy, cluster, group_of, pending, worker
 
 SHUT = Disruption(windows=(NIGHT,))
 NEVER_FULL = Disruption(budgets=(Budget(Amount(0), frozenset({Reason.TASK_QUOTA})),))
@@ -50,10 +50,10 @@ def decide(
     desired: int | None = None, agent: str = "1", **policy: Any,
 ) -> Plan:  # fmt: skip
     """One pass in which as many are desired as there are, and none is missing."""
-    rows = tuple(dataclasses.replace(w, group="more") for w in others)
-    more = (ObservedGroup("more", len(rows), rows),) if rows else ()
+    more = [group_of("more", others)] if others else []
     n = len(workers) if desired is None else desired
-    world = cluster(workers, others=more, expected_s=expected_s, agent=agent, target=n + len(rows))
+    target = n + len(others)
+    world = cluster(workers, others=more, expected_s=expected_s, agent=agent, target=target)
     world = dataclasses.replace(world, at=AT, strangers=strangers)
     rules = dataclasses.replace(
         POLICY, **{"min_replicas": n, "max_replicas": n + 9, "recycle": recycle, **policy}

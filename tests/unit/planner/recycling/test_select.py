@@ -11,7 +11,6 @@ import pytest
 from dask_adaptive.model.observed import (
     ManualPin,
     ObservedCluster,
-    ObservedGroup,
     ObservedWorker,
     TerminatingPod,
 )
@@ -58,7 +57,7 @@ from support.recycles import (
     states,
     turn,
 )
-from support.worlds import NOW, PAST, busy, cluster, past_of, pending, worker
+from support.worlds import GPU, NOW, PAST, busy, cluster, group_of, past_of, pending, worker
 
 #: All is assigned that an exact quota allows: it gets no more tasks.
 AT_EXACT: dict[str, Any] = {
@@ -243,11 +242,9 @@ def test_under_load_each_worker_that_connects_lets_one_go() -> None:
 # --- other groups -----------------------------------------------------------------------------
 
 
-def others(*workers: ObservedWorker, replicas: int | None = None) -> ObservedCluster:
-    rows = tuple(dataclasses.replace(w, group="etl-gpu") for w in workers)
-    group = ObservedGroup("etl-gpu", len(rows) if replicas is None else replicas, rows)
-    serving = sum(w.retiring is None for w in rows)
-    return cluster([busy("w")], target=1 + serving, others=(group,))
+def others(*workers: ObservedWorker) -> ObservedCluster:
+    serving = sum(w.retiring is None for w in workers)
+    return cluster([busy("w")], target=1 + serving, others=[group_of(GPU, workers)])
 
 
 @pytest.mark.parametrize(
@@ -282,15 +279,15 @@ def test_drift_elsewhere_is_told() -> None:
 
 
 def test_a_group_may_have_quotas_of_its_own() -> None:
-    own = (WorkerGroup("etl-gpu", recycle=GroupRecycle(tasks=TaskQuota(100))),)
+    own = (WorkerGroup(GPU, recycle=GroupRecycle(tasks=TaskQuota(100))),)
     world = others(busy("a", **SPENT), B)
 
     assert [] == actions(decide(world, policy={"worker_groups": own}))
 
 
 def test_the_hour_is_shared_by_all_groups() -> None:
-    group = ObservedGroup("etl-gpu", 2, (busy("x", group="etl-gpu", **SPENT), busy("y")))
-    world = cluster(FOUR, target=6, others=(group,))
+    group = group_of(GPU, [busy("x", **SPENT), busy("y")])
+    world = cluster(FOUR, target=6, others=[group])
     past = dataclasses.replace(PAST, recycle=RecyclePast(begun=(NOW - 3601, NOW - 3599)))
 
     decided = decide(world, past, max_per_hour=Amount(2))
