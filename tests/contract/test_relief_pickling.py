@@ -561,6 +561,18 @@ def test_what_is_held_is_bounded_and_counted(told: Told) -> None:
     assert [None] * 3 == [ref() for ref in refs]
 
 
+def test_what_has_gone_takes_no_room(told: Told) -> None:
+    stays = adder(1)
+    sent(spec(stays, 1), 2)
+    for _ in range(5):
+        sent(spec(functools.partial(len, bytes(LARGEST - 1000))), 2)
+        told.rows.clear()
+        gc.collect()
+
+    assert 1 == PICKLES.counts()["kept"]
+    assert stays is not None
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", [None, 7, (), {}], ids=repr)
 def test_what_is_noted_is_counted(told: Told, part: Any) -> None:
