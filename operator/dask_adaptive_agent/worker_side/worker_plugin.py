@@ -55,22 +55,26 @@ class Lender(WorkerPlugin):
 
     def setup(self, worker):
         self.undo = []
-        attempt("Tasks can't import pinned here", self.lend)
-        attempt("The scheduler is not told of this worker's lifetime", self.report, worker)
+        attempt("What the agent sent this worker can't be read", self.unpack, worker)
 
     def teardown(self, worker):
         for undo in self.undo:
             attempt("Failed to take away what the agent gave this worker", undo)
         self.undo = []
 
-    def lend(self):
-        importer, _, sources = pickle.loads(zlib.decompress(given))
+    def unpack(self, worker):
+        importer, lifetime, sources = pickle.loads(zlib.decompress(given))
+        attempt("Tasks can't import pinned here", self.lend, importer, sources)
+        problem = "The scheduler is not told of this worker's lifetime"
+        attempt(problem, self.report, lifetime, worker)
+
+    def lend(self, importer, sources):
         space = run(importer, "dask_adaptive_bootstrap")
         lent = space["lend"](sources)
         self.undo.append(lambda: space["give_back"](lent))
 
-    def report(self, worker):
-        space = run(pickle.loads(zlib.decompress(given))[1], "dask_adaptive_lifetime")
+    def report(self, lifetime, worker):
+        space = run(lifetime, "dask_adaptive_lifetime")
         self.undo.append(lambda: space["be_silent"](worker))
         space["report"](worker)
 
