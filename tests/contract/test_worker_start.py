@@ -1,4 +1,4 @@
-"""How `dask worker` reads its command line and environment: `kube/started.py` reads them alike."""
+"""How `dask worker` reads its command line and environment: `kube/worker_pods.py` does as well."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Reporter(Protocol):
         """Tell all that is new in one pass. One that cannot be told is lost."""
 
     async def history(self, decisions: Sequence[Decision]) -> None:
-        """Keep these decisions, oldest first; those kept before stay, `history.KEPT` in all."""
+        """Keep these decisions, oldest first; those kept before stay, `plan.KEPT` in all."""
 
     async def mark(self, worker: str, mark: Mark) -> None:
         """Annotate a worker's pod so; what people set themselves stays. `PlatformError`."""

@@ -15,7 +15,7 @@ where n counts clients of people only. Who has been told an interval follows the
 as nobody knows what was configured; so do clients that were connected before the agent came.
 
 **Before 2025.4.0** no message tells a client to poll less. A variable in the pods of workers slows
-their clients down (`environment.of_worker`), and `identity` answers from kept frames.
+their clients down (`scheduler_settings.of_worker`), and `identity` answers from kept frames.
 """
 
 from __future__ import annotations
