@@ -16,7 +16,15 @@ from distributed import Client, wait
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.worker_side import prestop
 from support.agent_work import ask
-from support.leave_processes import cluster, ended, long_once, processes, terminated, work
+from support.leave_processes import (
+    cluster,
+    ended,
+    heard,
+    long_once,
+    processes,
+    terminated,
+    work,
+)
 
 
 async def addresses(client: Client, *names: str) -> list[str]:
@@ -53,19 +61,21 @@ async def test_a_pod_ends_and_nothing_is_redone(
         where: dict[str, Any] = {"workers": mine, "pure": False}
         results = [client.submit(work, i, p.runs, **where) for i in range(6)]
         await wait(results)
+        may_end = tmp_path / "may-end"
         tasks = [
-            client.submit(work, f"task-{n}", p.runs, 3.0, workers=[a], pure=False)
+            client.submit(work, f"task-{n}", p.runs, until=str(may_end), workers=[a], pure=False)
             for n, a in enumerate(mine)
         ]
         await running_on(client, *mine)
 
         hook = await p.hook("w")
+        await heard(hook, "waits for 1 task to finish")
+        may_end.touch()
         said = await ended(hook)
         await terminated(process)
         await client.gather([*results, *tasks])
 
         assert sorted([*map(str, range(6)), *(f"task-{n}" for n in range(len(mine)))]) == p.ran()
-        assert "waits for 1 task to finish" in said
         assert "drained: has no task and no last copies" in said
         assert {wire.N_WORKER_LEFT} == set(await p.note_kinds())
         assert not await addresses(client, *names)
@@ -82,7 +92,7 @@ async def test_a_task_longer_than_the_grace_starts_again_elsewhere_uncharged(
         long = client.submit(long_once, "long", p.runs, 120.0, key="long", **where)
         await running_on(client, *mine)
 
-        said = await ended(await p.hook("w", grace_s=8))
+        said = await ended(await p.hook("w", grace_s=16))
         await client.gather([*results, long])
 
         def suspicious(dask_scheduler: Any) -> int:
@@ -100,15 +110,16 @@ async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path: Pat
         mine = await addresses(client, "w")
         results = [client.submit(work, i, p.runs, pure=False) for i in range(6)]
         await wait(results)
-        task = client.submit(work, "task", p.runs, 2.0)
+        may_end = tmp_path / "may-end"
+        task = client.submit(work, "task", p.runs, until=str(may_end))
         await running_on(client, *mine)
 
         hook = await p.hook("w")
         # Before, its name is taken: nobody here starts a worker again that was refused.
-        while not (await ask(p.address, wire.OBSERVE))["departures"]:
-            await asyncio.sleep(0.05)
+        await _until_departing(p.address)
         await p.until(lambda: p.ran().count("task"))
         await p.worker("w", "--no-nanny")
+        may_end.touch()
         await ended(hook)
         (new,) = await addresses(client, "w")
         assert [new] != mine

@@ -23,13 +23,17 @@ PATIENCE_S = 60.0
 
 def _by_value() -> tuple[Callable[..., bytes], Callable[..., bytes]]:
     # Functions of a module that workers do not have go by value only when they are nested.
-    def work(i: Any, runs: str, seconds: float = 0.0, size: int = 100_000) -> bytes:
+    def work(i: Any, runs: str, seconds: float = 0.0, until: str = "") -> bytes:
+        """Run for so long, and until a file is there."""
+        import os
         import time
 
         with open(runs, "a") as file:
             file.write(f"{i}\n")
         time.sleep(seconds)
-        return b"x" * size
+        while until and not os.path.exists(until):
+            time.sleep(0.02)
+        return b"x" * 100_000
 
     def long_once(i: Any, runs: str, seconds: float) -> bytes:
         import time
@@ -162,6 +166,17 @@ class Processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # its nanny's children too
         await asyncio.gather(*(process.wait() for process in self._all))
+
+
+async def heard(process: asyncio.subprocess.Process, words: str) -> str:
+    """Wait until a process says this; what it has said by then."""
+    assert process.stdout
+    text = ""
+    while words not in text:
+        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
+        assert line, text
+        text += line.decode()
+    return text
 
 
 async def ended(process: asyncio.subprocess.Process) -> str:
