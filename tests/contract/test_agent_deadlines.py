@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from distributed import Worker, wait
+from distributed import Event, Worker, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster as gen
 from distributed.worker import get_worker
@@ -500,10 +500,12 @@ async def test_durations_are_means_and_spreads(c, s, a, b) -> None:
 @with_agent(1, config={"distributed.worker.heartbeat": "50ms"})
 async def test_without_a_finished_run_those_that_run_count(c, s, a) -> None:
     await limit_ends(s, {a.name: 60.0})
-    future = c.submit(slow, 1, 1.5)
+    may_end = Event("may end")
+    future = c.submit(lambda: may_end.wait(), key="slow-1")
     await until(lambda: "slow" in s.task_prefixes)
     assert (await meters(s))["expected_ms"] <= 600
 
     while (await meters(s))["expected_ms"] <= 1000:
-        assert not future.done()
+        await asyncio.sleep(0.02)
+    await may_end.set()
     await future
