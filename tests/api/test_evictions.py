@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 from distributed import Client, Event, Scheduler, Worker
 
-from dask_adaptive.controller.evictions import EvictionReviewer
-from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.objects import PodObject, PolicyObject
 from dask_adaptive.scheduler.link import connect
 from dask_adaptive_agent.loading.attach import install
-from support import kube_objects as ko
 from support.kube_bodies import pod, policy
 from support.kube_operator import until
 from support.kube_server import ROOT, Kubectl
@@ -135,53 +132,3 @@ async def test_a_dry_run_changes_nothing(scene: Scene) -> None:
     assert allowed, said
     assert exists(scene.kubectl, POD)
     assert before == scene.worker.status
-
-
-class Quiet:
-    """Nobody is told."""
-
-    async def post(self, about: Any, news: Any) -> None: ...
-
-
-async def test_another_replica_does_not_begin_anew() -> None:
-    """It knows nothing of the first delay; the agent does, and keeps the earliest deadline."""
-    body = ko.policy()
-    body["spec"]["evictionGuard"] = {"enabled": True, "maxDelay": "10m"}
-    world = ko.world_of(ko.cluster(), ko.deployment(), ko.service(), body, ko.pod())
-    async with (
-        Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as s,
-        Worker(s.address, name="w1", nthreads=1) as worker,
-        Worker(s.address, name="w2", nthreads=1),
-        Client(s.address, asynchronous=True) as client,
-    ):
-        install(s)
-
-        def to_it(address: str, **how: Any) -> Any:
-            return connect(s.address, **how)
-
-        def replica() -> EvictionReviewer:
-            quiet: Any = Quiet()
-            return EvictionReviewer(world, quiet, Metrics(), connect=to_it)
-
-        async def evicted(reviewer: EvictionReviewer) -> bool:
-            request = {"uid": "u", "namespace": "ns", "name": "w1-hash-x", "object": {}}
-            answer = await reviewer.review({"apiVersion": "v1", "request": request})
-            return bool(answer["response"]["allowed"])
-
-        def wait() -> None:
-            Event("gate").wait()
-
-        task = client.submit(wait, workers=["w1"], allow_other_workers=True)
-        await until(lambda: bool(worker.state.executing))
-        first, second = replica(), replica()
-        assert not await evicted(first)
-        await asyncio.sleep(2)
-        assert not await evicted(second)
-        (theirs,), (ours,) = first._delays.values(), second._delays.values()
-        await Event("gate", client=client).set()
-        await task
-        for reviewer in (first, second):
-            await reviewer.close()
-
-    assert theirs.since < theirs.asked_at + 1 < ours.asked_at
-    assert ours.since < ours.asked_at - 1.5, "counted from the other's first"

@@ -15,7 +15,7 @@ from distributed import Event
 from dask_adaptive_agent import wire
 from support import pin_tasks
 from support.agent_pins import pins, until_pins
-from support.agent_work import ask, retire
+from support.agent_work import retire
 from support.stage import Start
 
 DOOMED = """
@@ -60,36 +60,6 @@ async def test_a_killed_client_leaves_nothing(stage: Start) -> None:
 
     assert time.monotonic() - killed_at < 3 + 1
     await s.gone()
-
-
-async def test_a_killed_client_with_a_long_lease_leaves_within_a_minute(stage: Start) -> None:
-    address = (await stage(workers=1)).rehearsal.address
-    process = await asyncio.to_thread(doomed, address, "2h")
-    end(process)
-    left_ms = [60_001]
-    while max(left_ms) > 60_000:
-        left_ms = [row["left_ms"] for row in (await ask(address, wire.OBSERVE))["pins"]]
-        await asyncio.sleep(0.05)
-    assert 1 == len(left_ms)
-
-
-async def test_a_killed_worker_takes_its_pins_along(stage: Start) -> None:
-    s = await stage(workers=2)
-    address = s.rehearsal.address
-    workers = (await s.client.scheduler.identity())["workers"]
-    victim = next(iter(workers))
-    name = str(workers[victim]["name"])
-    future = s.client.submit(
-        pin_tasks.hold_until, "never", "in a task", workers=[victim], pure=False
-    )
-    await until_pins(address, [(wire.CLIENT, "in a task", [name])])
-    s.rehearsal.platform.process_of(name).send(signal.SIGKILL)
-    await s.connected(1)
-
-    assert [] == await pins(address)
-    await s.connected(2)  # it is back, under the same name
-    assert [] == await pins(address)
-    del future
 
 
 async def test_a_task_holds_its_worker_against_all(stage: Start) -> None:

@@ -118,26 +118,6 @@ async def test_a_pinned_worker_is_the_last_to_stay(stage: Start) -> None:
     assert {"PinRequested", "PinRemoved"} <= s.reasons()
 
 
-async def test_a_malformed_pin_is_a_pin(stage: Start) -> None:
-    s = await stage(workers=2)
-    keep = sorted(s.names())[0]
-    s.rehearsal.platform.annotations.set_pin(keep, "for a while")
-    await s.change(minReplicas=0)
-
-    await s.until(lambda: s.names() == {keep}, "the other leaves")
-    invalid = [e for e in s.events if e.reason is Reason.INVALID_PIN]
-    assert [keep] == [e.worker for e in invalid]
-    assert "a duration such as 4h" in invalid[0].message
-
-
-async def test_advise_says_and_does_nothing(stage: Start) -> None:
-    s = await stage(spec={"mode": "Advise", "minReplicas": 2})
-    await s.until(lambda: any(e.would for e in s.events), "it says what it would do")
-
-    assert set() == s.names()
-    assert 0 == s.status.replicas
-
-
 async def test_paused_returns_and_keeps_workers(stage: Start) -> None:
     s = await stage(workers=2)
     await s.change(mode="Paused", minReplicas=0)
@@ -180,28 +160,6 @@ async def test_a_node_that_goes_costs_no_work(stage: Start) -> None:
     assert 12 == sum(await s.client.gather(kept))
     assert 4 == sum(await s.client.gather(running))
     assert (16, 16, 0) == await s.counts()
-
-
-async def test_a_pin_holds_a_worker_on_a_node_that_goes(stage: Start) -> None:
-    machines = Machines()
-    s = await stage(workers=2, wrap_ports=machines.wrap)
-    keep, other = sorted(s.names())
-    s.rehearsal.platform.annotations.set_pin(keep, "10m", "why not")
-    await s.until(lambda: ("manual", 1) in s.status.pins, "it is pinned")
-    machines.going = {keep, other}
-
-    await s.until(lambda: other not in s.names() and s.status.connected == 2, "replaced")
-    assert keep in s.names()
-    row = next(r for r in s.status.workers if r.name == keep)
-    assert (Reason.PINNED, "node n1: cordoned; pinned by annotation (why not)") == (
-        row.reason, row.message,
-    )  # fmt: skip
-    (held,) = s.status.held_by
-    assert ("manual", "why not", (keep,)) == (held.source, held.reason, held.workers)
-
-    s.rehearsal.platform.annotations.set_pin(keep, None)
-    await s.until(lambda: keep not in s.names() and s.status.connected == 2, "then it goes")
-    await s.until(lambda: () == s.status.held_by, "and nothing is held")
 
 
 async def test_a_pin_from_code_is_shown_and_holds_until_it_is_given_up(stage: Start) -> None:

@@ -62,101 +62,76 @@ def moved(
     return bounded, "ScaleUpLimit" if wanted > current else "ScaleDownLimit"
 
 
-@pytest.mark.parametrize(
-    ("current", "wanted", "minimum", "maximum", "up", "expected"),
-    [
-        # TestScalingWithRules, TestConvertDesiredReplicasWithRules
-        pytest.param(5, 7, 3, 8, UP, (7, "DesiredWithinRange"), id="in-range"),
-        pytest.param(3, 1, 2, 8, UP, (2, "TooFewReplicas"), id="below-minimum"),
-        pytest.param(1, 0, 0, 10, UP, (0, "DesiredWithinRange"), id="to-none"),
-        pytest.param(100, 1000, 100, 150, UP, (150, "TooManyReplicas"), id="above-maximum"),
-        pytest.param(3, 1000, 1, 2000, rules(percent=1, percent_s=60), (4, "ScaleUpLimit"),
-                     id="one-percent-is-rounded-up"),
-        pytest.param(10, 50, 1, 1000, UP, (20, "ScaleUpLimit"), id="defaults-double"),
-        pytest.param(10, 500, 1, 1000, rules(2, 60, 100, 60), (20, "ScaleUpLimit"),
-                     id="percent-allows-more"),
-        pytest.param(10, 50, 1, 1000, rules(30, 60), (40, "ScaleUpLimit"), id="pods-limit"),
-        pytest.param(10, 50, 1, 1000, rules(percent=200, percent_s=60), (30, "ScaleUpLimit"),
-                     id="percent-limits"),
-        # TestUpscaleCap, TestUpscaleCapGreaterThanMaxReplicas
-    ],
-)  # fmt: skip
-def test_rise(
-    current: int, wanted: int, minimum: int, maximum: int, up: tuple[RatePolicy, ...],
-    expected: tuple[int, str],
-) -> None:  # fmt: skip
-    behavior = Behavior(ScaleUp(policies=up), ScaleDown(0.0, policies=DOWN))
-
-    assert expected == moved(current, wanted, behavior, GroupPast(), minimum, maximum)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "maximum", "up", "events", "current", "expected"),
-    [
-        # TestScalingWithRules
-        pytest.param(500, 1000, rules(5, 120), spread([1, 5, 9], 120), 100,
-                     (100, "ScaleUpLimit"), id="more-came-than-the-policy-allows-by-now"),
-        pytest.param(500, 1000, rules(150, 120), spread([1, 5, 9], 120), 100,
-                     (235, "ScaleUpLimit"), id="pods-from-the-periods-beginning"),
-        pytest.param(500, 1000, rules(percent=200, percent_s=120), spread([1, 5, 9], 120), 100,
-                     (255, "ScaleUpLimit"), id="percent-of-the-periods-beginning"),
-        pytest.param(24, 1000, rules(percent=300, percent_s=300),
-                     (*spread([4], 120), *spread([-2], 120)), 6,
-                     (16, "ScaleUpLimit"), id="both-ways-in-the-period"),
-        pytest.param(200, 1000, rules(1000, 60), spread([8, 12, 9, 11], 120), 100,
-                     (200, "DesiredWithinRange"), id="some-are-too-old"),
-    ],
-)  # fmt: skip
-def test_rise_after_changes(
-    wanted: int, maximum: int, up: tuple[RatePolicy, ...], events: tuple[Change, ...],
-    current: int, expected: tuple[int, str],
-) -> None:  # fmt: skip
-    behavior = Behavior(ScaleUp(policies=up), ScaleDown(0.0, policies=DOWN))
-
-    assert expected == moved(current, wanted, behavior, GroupPast(changes=events), 1, maximum)
-
-
 GONE = spread([-1, -5, -9], 120)
 ALL_GONE = spread([-10, -10, -10], 120)
 OFTEN_GONE = spread([-8, -12, -9, -11], 120)
+CAME = spread([1, 5, 9], 120)
+DESIRED, FEW, MANY = "DesiredWithinRange", "TooFewReplicas", "TooManyReplicas"
 
 
 @pytest.mark.parametrize(
-    ("current", "wanted", "minimum", "down", "events", "expected"),
+    ("current", "wanted", "bounds", "rates", "events", "expected"),
     [
+        # TestScalingWithRules, TestConvertDesiredReplicasWithRules
+        pytest.param(5, 7, (3, 8), UP, (), (7, DESIRED), id="in-range"),
+        pytest.param(100, 1000, (100, 150), UP, (), (150, MANY), id="above-maximum"),
+        pytest.param(3, 1000, (1, 2000), rules(percent=1, percent_s=60), (), (4, "ScaleUpLimit"),
+                     id="one-percent-is-rounded-up"),
+        pytest.param(10, 50, (1, 1000), UP, (), (20, "ScaleUpLimit"), id="defaults-double"),
+        pytest.param(10, 500, (1, 1000), rules(2, 60, 100, 60), (), (20, "ScaleUpLimit"),
+                     id="percent-allows-more"),
+        pytest.param(10, 50, (1, 1000), rules(30, 60), (), (40, "ScaleUpLimit"), id="pods-limit"),
+        pytest.param(10, 50, (1, 1000), rules(percent=200, percent_s=60), (), (30, "ScaleUpLimit"),
+                     id="percent-limits"),
         # TestScalingWithRules
-        pytest.param(100, 2, 1, rules(20, 60, 1, 60), (), (80, "ScaleDownLimit"),
-                     id="pods-allow-more"),
-        pytest.param(100, 2, 1, rules(2, 60, 1, 60), (), (98, "ScaleDownLimit"),
-                     id="pods-allow-more-by-one"),
-        pytest.param(10, 2, 5, rules(percent=100, percent_s=60), (), (5, "TooFewReplicas"),
-                     id="minimum-before-percent"),
-        pytest.param(10, 2, 1, rules(5, 60), (), (5, "ScaleDownLimit"), id="pods-limit"),
-        pytest.param(10, 5, 1, rules(percent=50, percent_s=60), (), (5, "DesiredWithinRange"),
-                     id="just-the-percent"),
-        pytest.param(10, 5, 1, DOWN, GONE, (5, "DesiredWithinRange"), id="defaults-allow-all"),
-        pytest.param(100, 2, 1, rules(5, 120), GONE, (100, "ScaleDownLimit"),
-                     id="more-left-than-the-policy-allows-by-now"),
-        pytest.param(100, 0, 1, rules(percent=50, percent_s=120), spread([-2, -4, -6], 120),
-                     (56, "ScaleDownLimit"), id="percent-of-the-periods-beginning"),
-        pytest.param(10, 1, 1, rules(percent=50, percent_s=180),
-                     (*spread([2], 120), *spread([-4], 120)), (6, "ScaleDownLimit"),
+        pytest.param(100, 500, (1, 1000), rules(5, 120), CAME, (100, "ScaleUpLimit"),
+                     id="more-came-than-the-policy-allows-by-now"),
+        pytest.param(100, 500, (1, 1000), rules(150, 120), CAME, (235, "ScaleUpLimit"),
+                     id="pods-from-the-periods-beginning"),
+        pytest.param(100, 500, (1, 1000), rules(percent=200, percent_s=120), CAME,
+                     (255, "ScaleUpLimit"), id="percent-of-the-periods-beginning"),
+        pytest.param(6, 24, (1, 1000), rules(percent=300, percent_s=300),
+                     (*spread([4], 120), *spread([-2], 120)), (16, "ScaleUpLimit"),
                      id="both-ways-in-the-period"),
-        pytest.param(100, 0, 1, rules(percent=10, percent_s=120), ALL_GONE,
+        pytest.param(100, 200, (1, 1000), rules(1000, 60), spread([8, 12, 9, 11], 120),
+                     (200, DESIRED), id="some-are-too-old"),
+        pytest.param(3, 1, (2, 8), DOWN, (), (2, FEW), id="below-minimum"),
+        pytest.param(1, 0, (0, 10), DOWN, (), (0, DESIRED), id="to-none"),
+        pytest.param(100, 2, (1, 1000), rules(20, 60, 1, 60), (), (80, "ScaleDownLimit"),
+                     id="down-pods-allow-more"),
+        pytest.param(100, 2, (1, 1000), rules(2, 60, 1, 60), (), (98, "ScaleDownLimit"),
+                     id="down-pods-allow-more-by-one"),
+        pytest.param(10, 2, (5, 1000), rules(percent=100, percent_s=60), (), (5, FEW),
+                     id="minimum-before-percent"),
+        pytest.param(10, 2, (1, 1000), rules(5, 60), (), (5, "ScaleDownLimit"),
+                     id="down-pods-limit"),
+        pytest.param(10, 5, (1, 1000), rules(percent=50, percent_s=60), (), (5, DESIRED),
+                     id="just-the-percent"),
+        pytest.param(10, 5, (1, 1000), DOWN, GONE, (5, DESIRED), id="defaults-allow-all"),
+        pytest.param(100, 2, (1, 1000), rules(5, 120), GONE, (100, "ScaleDownLimit"),
+                     id="more-left-than-the-policy-allows-by-now"),
+        pytest.param(100, 0, (1, 1000), rules(percent=50, percent_s=120), spread([-2, -4, -6], 120),
+                     (56, "ScaleDownLimit"), id="down-percent-of-the-periods-beginning"),
+        pytest.param(10, 1, (1, 1000), rules(percent=50, percent_s=180),
+                     (*spread([2], 120), *spread([-4], 120)), (6, "ScaleDownLimit"),
+                     id="down-both-ways-in-the-period"),
+        pytest.param(100, 0, (1, 1000), rules(percent=10, percent_s=120), ALL_GONE,
                      (100, "ScaleDownLimit"), id="the-percent-is-used-up"),
-        pytest.param(10, 5, 1, rules(percent=1000, percent_s=120), ALL_GONE,
-                     (5, "DesiredWithinRange"), id="more-than-all"),
-        pytest.param(100, 5, 1, rules(1000, 60), OFTEN_GONE, (5, "DesiredWithinRange"),
-                     id="some-are-too-old"),
+        pytest.param(10, 5, (1, 1000), rules(percent=1000, percent_s=120), ALL_GONE, (5, DESIRED),
+                     id="more-than-all"),
+        pytest.param(100, 5, (1, 1000), rules(1000, 60), OFTEN_GONE, (5, DESIRED),
+                     id="down-some-are-too-old"),
     ],
 )  # fmt: skip
-def test_fall(
-    current: int, wanted: int, minimum: int, down: tuple[RatePolicy, ...],
+def test_moves_are_those_of_hpa(
+    current: int, wanted: int, bounds: tuple[int, int], rates: tuple[RatePolicy, ...],
     events: tuple[Change, ...], expected: tuple[int, str],
 ) -> None:  # fmt: skip
-    behavior = Behavior(ScaleUp(policies=UP), ScaleDown(0.0, policies=down))
+    """The rates are those of the direction; the other has HPA's defaults."""
+    up, down = (rates, DOWN) if wanted > current else (UP, rates)
+    behavior = Behavior(ScaleUp(policies=up), ScaleDown(0.0, policies=down))
 
-    assert expected == moved(current, wanted, behavior, GroupPast(changes=events), minimum, 1000)
+    assert expected == moved(current, wanted, behavior, GroupPast(changes=events), *bounds)
 
 
 @pytest.mark.parametrize(

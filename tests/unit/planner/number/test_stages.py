@@ -17,9 +17,6 @@ from support.worlds import NOW, PAST, busy, cluster, decide, past_of, pending, w
 SPENT: dict[str, Any] = {"use": Use(runs=20)}
 TASKS = Recycle(TaskQuota(20))
 TWO_AT_ONCE = replace(TASKS, strategy=Strategy(max_surge=Amount(2)))
-TWO_AT_ONCE = replace(TASKS, strategy=Strategy(max_surge=Amount(2)))
-TWO_AT_ONCE = replace(TASKS, strategy=Strategy(max_surge=Amount(2)))
-TWO_AT_ONCE = replace(TASKS, strategy=Strategy(max_surge=Amount(2)))
 IN_PLACE = replace(TASKS, strategy=Strategy(StrategyType.IN_PLACE))
 
 
