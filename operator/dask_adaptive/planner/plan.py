@@ -168,18 +168,17 @@ def _too_many_away(context: PassContext) -> str:
         cluster-autoscaler, `--max-total-unready-percentage` (45) and `--ok-total-unready-count`
         (3; there more than so many stop it, here as many do: clusters of workers are smaller).
     """
-    known = [
-        w
-        for group in context.observed.groups
-        for w in group.workers
-        if (w.is_connected or w.name in context.past.seen) and not _is_let_go(w, context)
-    ]
-    away = sum(not w.is_connected for w in known)
-    most = context.policy.max_unready
-    if away < AWAY_LEAST or away <= most * len(known):
+    past, most = context.past, context.policy.max_unready
+    workers = [w for group in context.observed.groups for w in group.workers]
+    lost = (w for w in workers if not w.is_connected and w.name in past.seen)
+    away = sum(not _is_let_go(w, context) for w in lost)
+    if away < AWAY_LEAST:
+        return ""
+    known = away + sum(w.is_connected and not _is_let_go(w, context) for w in workers)
+    if away <= most * known:
         return ""
     return (
-        f"{away} of {len(known)} connected workers are lost, more than {most:.0%}"
+        f"{away} of {known} connected workers are lost, more than {most:.0%}"
         " (maxUnready): nothing is scaled until they are back"
     )
 

@@ -133,7 +133,7 @@ class _GroupLimits:
         self._is_counted |= bool(limit.runs)
         is_watched = _watches(profile)
         self._is_watched |= is_watched
-        if limit == _NO_LIMIT and not is_watched and not profile.measure:
+        if not is_watched and not profile.measure and limit == _NO_LIMIT:
             return _UNBOUND
         return limit, profile
 
@@ -158,7 +158,7 @@ def limit_of(worker: ObservedWorker, recycle: GroupRecycle, *, expected_s: float
         given = worker.use.runs + (worker.processing if recycle.tasks.exact else 0)
         fitting = max(1, given + math.floor(min(left_s / expected_s, 1e9)))
         runs = min(runs, fitting) if runs else fitting
-    return Limit(runs, left_s)
+    return Limit(runs, left_s) if runs or left_s < math.inf else _NO_LIMIT
 
 
 def profile_of(recycle: GroupRecycle, workers: Sequence[ObservedWorker]) -> Profile:
