@@ -9,7 +9,7 @@ OLDEST := 2023.5.0
 NEWEST := 2026.8.0
 OTHERS := $(OLDEST) 2024.2.1 2024.8.2 2025.1.0 2025.7.0
 RELEASES ?= $(OTHERS) $(NEWEST)
-TOOLS := cattrs cronsim tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
+TOOLS := cattrs cronsim rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-page test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
