@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 from dask_adaptive.model.amounts import format_bytes
@@ -13,7 +12,6 @@ from dask_adaptive.model.recycle import Selection, Trait
 
 #: Of fewer workers none can be said to be unlike the others.
 FEWEST_WORKERS = 4
-
 
 #: One look at a worker: (when, bytes of unmanaged memory).
 Sample = tuple[float, int]
@@ -85,13 +83,11 @@ def _seconds(value: float) -> str:
 
 
 #: Where the number is in a worker, how it is written, and what it is.
-_TRAITS: Mapping[Trait, tuple[attrgetter[float], Callable[[float], str], str]] = {
-    Trait.DURATION: (attrgetter("use.mean_s"), _seconds, "a task takes on average"),
-    Trait.FAILURES: (attrgetter("use.failures"), "{:.2g}".format, "failures:"),
-    Trait.UNMANAGED_MEMORY: (
-        attrgetter("use.unmanaged_bytes"), format_bytes, "unmanaged memory:",
-    ),
-}  # fmt: skip
+_TRAITS: Mapping[Trait, tuple[Callable[[ObservedWorker], float], Callable[[float], str], str]] = {
+    Trait.DURATION: (lambda w: w.use.mean_s, _seconds, "a task takes on average"),
+    Trait.FAILURES: (lambda w: w.use.failures, "{:.2g}".format, "failures:"),
+    Trait.UNMANAGED_MEMORY: (lambda w: w.use.unmanaged_bytes, format_bytes, "unmanaged memory:"),
+}
 
 
 def with_sample(

@@ -58,12 +58,12 @@ class RecycleContext:
             name: (until, why) for name, (until, why) in known.items() if until > self.context.now
         }
 
-    @property
+    @cached_property
     def surges(self) -> bool:
         """Replacements come first."""
         return self.is_scaled and self.recycle.strategy.type is StrategyType.SURGE
 
-    @property
+    @cached_property
     def hold(self) -> str:
         """Why no worker at all is to be replaced now: replacements do not come; else empty."""
         return max(self.aborted.values(), default=(0.0, ""))[1] if self.surges else ""

@@ -54,7 +54,12 @@ def own_tasks(worker: ObservedWorker, quota: TaskQuota) -> int:
     """Runs that a worker may make, less its jitter; 0: any number."""
     if not quota.max or not quota.jitter:
         return quota.max
-    return max(1, math.ceil(quota.max * (1 - quota.jitter * shares(life_of(worker))[0])))
+    return _jittered(quota.max, quota.jitter, life_of(worker))
+
+
+@lru_cache(maxsize=2**16)  # several rules ask for it in each pass
+def _jittered(tasks: int, jitter: float, life: str) -> int:
+    return max(1, math.ceil(tasks * (1 - jitter * shares(life)[0])))
 
 
 def own_lifetime_s(worker: ObservedWorker, quota: LifetimeQuota) -> float:

@@ -128,15 +128,15 @@ def remember_quotas(
 
     `ready_s` is not measured here: that takes knowledge of what was waited for.
     """
-    kept = _Kept()
+    kept, over_s = _Kept(), paced_over_s(past)
     for group in observed.groups:
         at = QuotaContext(policy.recycle_of(group.name), past, now)
         workers = [w for w in group.workers if w.dask_names and not w.is_deleting]
         for own, same in alike(workers, at):
-            limits = [(line, line.use(own), line.allowed(own.recycle)) for line in SOFT_LINES]
+            limits = [(s, s.use(own), s.lines(own.recycle).soft) for s in SOFT_LINES]
             lines = [line for line in limits if line[2] < math.inf]
             for worker in same:
-                _keep(kept, worker, own, lines)
+                _keep(kept, worker, own, lines, over_s=over_s)
     return replace(
         past,
         above_since=kept.above_since,
@@ -151,10 +151,12 @@ def _keep(
     worker: ObservedWorker,
     at: QuotaContext,
     lines: Sequence[tuple[SoftMemory, Number, float]],
+    *,
+    over_s: float,
 ) -> None:
     life, past = life_of(worker), at.past
     known = past.pace.get(life)
-    kept.pace[life] = _pace(known, worker, over_s=paced_over_s(past), now=at.now)
+    kept.pace[life] = _pace(known, worker, over_s=over_s, now=at.now)
     if known is None or worker.use.runs < known[1]:
         past = _NOTHING  # another process, though maybe in the same pod: its memory began anew
     for line, use, limit in lines:

@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import format_bytes, format_duration
@@ -20,8 +19,10 @@ from dask_adaptive.model.observed import ObservedGroup, ObservedWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
+    GpuQuota,
     GroupRecycle,
     Measure,
+    MemoryQuota,
     Quota,
     QuotaNotes,
     QuotaUse,
@@ -50,9 +51,6 @@ Workers = Sequence[ObservedWorker]
 Number = Callable[[ObservedWorker], float]
 
 _NO_NOTES, _NO_PAST, _NO_PACE = QuotaNotes(), RecyclePast(), (0.0, 0, 0.0)
-
-_PROCESS, _UNMANAGED = attrgetter("use.process"), attrgetter("use.unmanaged")
-_GPU = attrgetter("use.gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class QuotaRule:
     Attributes:
         quota: What is rationed; None: nothing, so no use is shown.
         is_urgent: Neither windows nor minAge hold it back.
-        used, allowed: Where the number is in a worker, and its limit in `Recycle`.
+        used: What a worker has used of it.
         words: The message when it is over its limit, and when it will be soon; what stands in
             braces is in `figures`.
         shown: Use and limit for `explain`; None: one look at a worker does not tell its use.
@@ -111,14 +109,13 @@ class QuotaRule:
     quota: Quota | None = None
     reason: Reason
     is_urgent = False
-    used: attrgetter[float]
-    allowed: attrgetter[float]
+    used: Number
     words = "", ""
     shown: tuple[str, str] | None = None
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         """What a worker may use; infinite: it has no such quota."""
-        return self.allowed(at.recycle)
+        return math.inf
 
     def lowest(self, workers: Workers, at: QuotaContext) -> float:
         """The lowest limit that any of these workers may have, which are alike and have one."""
@@ -132,9 +129,10 @@ class QuotaRule:
         """Gives what it will have used when a replacement that is asked for now is there."""
         return self.use(at)
 
-    def ratio(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        """The part of its limit that a worker has used. Asked only where it has one."""
-        return self.use(at)(worker) / max(self.limit(worker, at), 1e-9)
+    def ratio(self, worker: ObservedWorker, at: QuotaContext) -> float | None:
+        """The part of its limit that a worker has used; None: it has none."""
+        limit = self.limit(worker, at)
+        return _part(self.use(at)(worker), limit) if limit < math.inf else None
 
     def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
         """Whether a worker could be due by this rule, however little it has used so far."""
@@ -146,10 +144,11 @@ class QuotaRule:
     def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
         """Why a worker is due by this rule, or None if it is not."""
         limit, use = self.limit(worker, at), self.use(at)(worker)
-        is_over, ratio = use >= limit, use / max(limit, 1e-9)
+        is_over = use >= limit
         if not is_over and self.soon(at)(worker) < limit:
             return None
-        message = self.words[not is_over].format(**self.figures(worker, at))
+        words, ratio = self.words[not is_over], _part(use, limit)
+        message = words.format(**self.figures(worker, at))
         return RecycleCandidate(worker.name, self.reason, message, ratio, is_over, self.is_urgent)
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
@@ -163,9 +162,9 @@ class QuotaRule:
         line, use, soon = self.lowest(workers, at), self.use(at), self.soon(at)
         first = max(workers, key=use)
         if line < self.limit(first, at):  # with jitter another may have used more of a lower limit
-            least = line * self.ratio(first, at)
+            least = line * _part(use(first), self.limit(first, at))
             close = [w for w in workers if use(w) >= least]
-            first = max(close, key=lambda w: self.ratio(w, at), default=first)
+            first = max(close, key=lambda w: _part(use(w), self.limit(w, at)), default=first)
         elif soon is use and use(first) < line:
             return (first,)
         return [w for w in workers if soon(w) >= line or w is first]
@@ -173,9 +172,12 @@ class QuotaRule:
 
 class TaskRuns(QuotaRule):
     quota, reason = Quota.TASKS, Reason.TASK_QUOTA
-    used = attrgetter("use.runs")
     words = "{use:,} tasks run ({source})", "will soon have run {limit:,} tasks ({source})"
     shown = "{use:,} tasks run", "{limit:,}"
+
+    @staticmethod
+    def used(worker: ObservedWorker) -> float:
+        return worker.use.runs
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return own_tasks(worker, at.recycle.tasks) or math.inf
@@ -237,9 +239,12 @@ class TasksThatFit(QuotaRule):
 
 class PodAge(QuotaRule):
     quota, reason = Quota.LIFETIME, Reason.LIFETIME
-    used = attrgetter("pod_age_s")
     words = "is older than {own} ({source})", "will soon be older than {own} ({source})"
     shown = "{age} old", "{own}"
+
+    @staticmethod
+    def used(worker: ObservedWorker) -> float:
+        return worker.pod_age_s
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return own_lifetime_s(worker, at.recycle.lifetime)
@@ -266,8 +271,10 @@ class EndOfLife(QuotaRule):
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.lifetime.margin_s if worker.ends_in_s < math.inf else math.inf
 
-    def ratio(self, worker: ObservedWorker, at: QuotaContext) -> float:
+    def ratio(self, worker: ObservedWorker, at: QuotaContext) -> float | None:
         """How much of its life it has behind it, up to its margin."""
+        if not self.applies(worker, at):
+            return None
         left_s = max(0.0, worker.ends_in_s - at.recycle.lifetime.margin_s)
         return worker.pod_age_s / (worker.pod_age_s + left_s) if left_s else 1.0
 
@@ -300,9 +307,14 @@ class SoftMemory(QuotaRule):
     """Memory that has been above a soft line for long; the past knows since when, by `key`."""
 
     quota, reason = Quota.MEMORY, Reason.MEMORY_SOFT
-    allowed, for_s = attrgetter("memory.soft"), attrgetter("memory.for_s")
     field = "recycle.memory.soft"
     shown = "{what} {use:.0%}", "soft {limit:.0%} for {within}"
+
+    def lines(self, recycle: GroupRecycle) -> MemoryQuota | GpuQuota:
+        return recycle.memory
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return self.lines(at.recycle).soft
 
     def key(self, worker: ObservedWorker) -> str:
         return life_of(worker)
@@ -311,18 +323,18 @@ class SoftMemory(QuotaRule):
         return at.recycle.memory.measure is Measure.UNMANAGED
 
     def use(self, at: QuotaContext) -> Number:
-        return _UNMANAGED if self.is_unmanaged(at) else _PROCESS
+        return _unmanaged if self.is_unmanaged(at) else HardMemory.used
 
     def name(self, at: QuotaContext) -> str:
         return "unmanaged memory" if self.is_unmanaged(at) else "its process's memory"
 
     def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
         what = "unmanaged" if self.is_unmanaged(at) else "process"
-        within = format_duration(self.for_s(at.recycle))
+        within = format_duration(self.lines(at.recycle).for_s)
         return {**super().figures(worker, at), "what": what, "within": within}
 
     def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
-        found, for_s = super().judge(worker, at), self.for_s(at.recycle)
+        found, for_s = super().judge(worker, at), self.lines(at.recycle).for_s
         left_s = at.past.above_since.get(self.key(worker), at.now) + for_s - at.now
         if found is None or left_s > at.past.ready_s:
             return None
@@ -334,15 +346,17 @@ class SoftMemory(QuotaRule):
 
 class SoftGpuMemory(SoftMemory):
     quota, reason = Quota.GPU_MEMORY, Reason.GPU_MEMORY
-    allowed, for_s = attrgetter("gpu_memory.soft"), attrgetter("gpu_memory.for_s")
     field = "recycle.gpuMemory.soft"
     shown = "{use:.0%}", "soft {limit:.0%} for {within}"
+
+    def lines(self, recycle: GroupRecycle) -> GpuQuota:
+        return recycle.gpu_memory
 
     def key(self, worker: ObservedWorker) -> str:
         return f"{life_of(worker)} gpu"
 
     def use(self, at: QuotaContext) -> Number:
-        return _GPU
+        return HardGpuMemory.used
 
     def name(self, at: QuotaContext) -> str:
         return "GPU memory"
@@ -350,43 +364,58 @@ class SoftGpuMemory(SoftMemory):
 
 class HardMemory(QuotaRule):
     quota, reason, is_urgent = Quota.MEMORY, Reason.MEMORY_HARD, True
-    used, allowed = _PROCESS, attrgetter("memory.hard")
     words = "its process takes {level:.0f}% of its memory (recycle.memory.hard)", ""
     shown = "process {use:.0%}", "hard {limit:.0%}"
 
+    @staticmethod
+    def used(worker: ObservedWorker) -> float:
+        return worker.use.process
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return at.recycle.memory.hard
+
     def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
-        use, limit = self.use(at)(worker), self.limit(worker, at)
+        use, limit = self.used(worker), self.limit(worker, at)
         # In steps of 5 %, or each breath that a worker takes would be news.
         return {"use": use, "limit": limit, "level": max(limit * 100, math.floor(use * 20) * 5)}
 
 
 class HardGpuMemory(HardMemory):
     quota, reason = Quota.GPU_MEMORY, Reason.GPU_MEMORY
-    used, allowed = _GPU, attrgetter("gpu_memory.hard")
     words = "{level:.0f}% of GPU memory is taken (recycle.gpuMemory.hard)", ""
     shown = "{use:.0%}", "hard {limit:.0%}"
+
+    @staticmethod
+    def used(worker: ObservedWorker) -> float:
+        return worker.use.gpu
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return at.recycle.gpu_memory.hard
 
 
 class MemoryLeak(QuotaRule):
     quota, reason = Quota.MEMORY, Reason.MEMORY_LEAK
-    allowed = attrgetter("memory.leak_rate")
     words = "unmanaged memory grows by {use} an hour (recycle.memory.leakRate {limit})", ""
+
+    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
+        return at.recycle.memory.leak_rate
 
     def use(self, at: QuotaContext) -> Number:
         return lambda worker: at.past.growth.get(life_of(worker), 0.0)
 
     def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
-        return {
-            "use": format_bytes(self.use(at)(worker)),
-            "limit": format_bytes(self.limit(worker, at)),
-        }
+        grows, limit = self.use(at)(worker), self.limit(worker, at)
+        return {"use": format_bytes(grows), "limit": format_bytes(limit)}
 
 
 class FailureCount(QuotaRule):
     quota, reason = Quota.FAILURES, Reason.FAILURES
-    used = attrgetter("use.failures")
     words = "{use:,} runs failed within {within} ({source})", ""
     shown = "{use:,} runs failed", "{limit:,} within {within}"
+
+    @staticmethod
+    def used(worker: ObservedWorker) -> float:
+        return worker.use.failures
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.failures.max or math.inf
@@ -409,11 +438,12 @@ class FailurePattern(FailureCount):
     words = 'a task failed with "{text}" (recycle.failures.patterns)', ""
     shown = "{found} was found", "any of {patterns} patterns"
 
+    @staticmethod
+    def used(worker: ObservedWorker) -> float:
+        return 1.0 if worker.use.match else 0.0
+
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return 1.0 if at.recycle.failures.patterns else math.inf
-
-    def use(self, at: QuotaContext) -> Number:
-        return _matches
 
     def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
         text, patterns = worker.use.match, len(at.recycle.failures.patterns)
@@ -525,12 +555,14 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     for own, same in alike(workers, at):
         cordoned = [w for w in same if w.cordon is not None]  # may be due whatever they have used
         others = [w for w in same if w.cordon is None]
-        for rule, worker in ((r, w) for r in RULES for w in (*r.near(others, own), *cordoned)):
-            if (candidate := rule.judge(worker, own)) is not None:
-                due[worker.name].append(candidate)
-            if rule.quota is not None and rule.applies(worker, own):
-                used = (-rule.ratio(worker, own), worker.name)
-                uses[rule.quota] = min(used, uses.get(rule.quota, used))
+        for rule in RULES:
+            for worker in (*rule.near(others, own), *cordoned):
+                if (candidate := rule.judge(worker, own)) is not None:
+                    due[worker.name].append(candidate)
+                ratio = None if rule.quota is None else rule.ratio(worker, own)
+                if rule.quota is not None and ratio is not None:
+                    used = (-ratio, worker.name)
+                    uses[rule.quota] = min(used, uses.get(rule.quota, used))
     return Assessment(
         tuple(sorted(map(_first_of, due.values()), key=_urgency)),
         tuple(QuotaUse(group.name, q, -uses[q][0], uses[q][1]) for q in Quota if q in uses),
@@ -578,9 +610,12 @@ def quota_lines(worker: ObservedWorker, recycle: GroupRecycle) -> tuple[QuotaLin
     """Every quota that holds for a worker, but those whose use takes many looks to tell."""
     at, lines = QuotaContext(effective_quotas(worker, recycle)), []
     for rule in RULES:
-        if rule.quota is not None and rule.shown is not None and rule.applies(worker, at):
+        if rule.quota is None or rule.shown is None:
+            continue
+        ratio = rule.ratio(worker, at)
+        if ratio is not None:
             used, limit = (text.format(**rule.figures(worker, at)) for text in rule.shown)
-            lines.append(QuotaLine(rule.quota, used, limit, rule.ratio(worker, at)))
+            lines.append(QuotaLine(rule.quota, used, limit, ratio))
     return tuple(lines)
 
 
@@ -608,8 +643,12 @@ def _notes_of(worker: ObservedWorker) -> QuotaNotes:
     return worker.quota_notes or _NO_NOTES
 
 
-def _matches(worker: ObservedWorker) -> float:
-    return 1.0 if worker.use.match else 0.0
+def _unmanaged(worker: ObservedWorker) -> float:
+    return worker.use.unmanaged
+
+
+def _part(use: float, limit: float) -> float:
+    return use / max(limit, 1e-9)
 
 
 def _source(name: str, noted: float | None, maximum: str, own: str) -> str:
