@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from click.testing import CliRunner, Result
 
+from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.api import KubeApi
 from support import kube_server
 from support.kube_server import ROOT, Kubectl
@@ -61,3 +63,17 @@ async def api(kubeconfig: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     connection = await KubeApi.connect()
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+def run(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The CLI, in the test's namespace."""
+    monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
+    return lambda *words: CliRunner().invoke(cli, [*words, "-n", kubectl.namespace])
+
+
+@pytest.fixture
+def demo(kubectl: Kubectl) -> None:
+    """The cluster and the policy of the examples."""
+    for name in ("cluster", "policy"):
+        kubectl("apply", "-f", str(ROOT / f"manifests/examples/{name}.yaml"))

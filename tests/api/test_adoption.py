@@ -10,13 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from dask_adaptive.cli.tidy import command as tidy
 from dask_adaptive.kube.annotated import Adopt, rest_notes
 from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, GROUPS, KubeApi
 from dask_adaptive.kube.objects import ADOPT, ADOPTED, COOLDOWN
-from support.kube_bodies import WORKER, group, policy
+from support.kube_bodies import WORKER, body, group, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
 from support.upstream_code import UpstreamTimer, make_job_components
@@ -32,6 +30,13 @@ class Notebook:
         kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
         kubectl.apply(group("demo"))
 
+    def served(self, **settings: Any) -> Any:
+        """By an operator, for as long as it lasts."""
+        return running(self.api, self.kubectl.namespace, **settings)
+
+    def upstream(self, **how: Any) -> UpstreamTimer:
+        return UpstreamTimer(self.api, self.kubectl.namespace, **how)
+
     async def adapt(self, minimum: int, maximum: int) -> None:
         """`_adapt`: patch, else create; its metadata has fields that the API server drops."""
         where = self.kubectl.namespace
@@ -40,18 +45,9 @@ class Notebook:
         if done.returncode == 0:
             await self.api.patch(AUTOSCALERS.path(where, self.name), {"spec": bounds})
             return
-        meta = {
-            "name": self.name,
-            "dask.org/cluster-name": self.name,
-            "dask.org/component": "autoscaler",
-        }
-        body = {
-            "apiVersion": AUTOSCALERS.api_version,
-            "kind": AUTOSCALERS.kind,
-            "metadata": meta,
-            "spec": {"cluster": self.name, **bounds},
-        }
-        await self.api.create(AUTOSCALERS.path(where), body)
+        odd = {"dask.org/cluster-name": self.name, "dask.org/component": "autoscaler"}
+        made = body(AUTOSCALERS, self.name, {"cluster": self.name, **bounds}, **odd)
+        await self.api.create(AUTOSCALERS.path(where), made)
 
     async def scale(self, replicas: int) -> None:
         """`_scale`: delete the autoscaler, then set a number."""
@@ -101,10 +97,9 @@ def ours(notebook: Notebook) -> Callable[[], bool]:
 
 
 async def test_adapt_is_served_and_given_back(notebook: Notebook) -> None:
-    api, where = notebook.api, notebook.kubectl.namespace
-    upstream = UpstreamTimer(api, where, wants=1)
+    upstream = notebook.upstream(wants=1)
     notebook.annotate("daskcluster", "true")
-    async with upstream.every(0.2, notebook.name), running(api, where):
+    async with upstream.every(0.2, notebook.name), notebook.served():
         await notebook.adapt(2, 20)
         await until(ours(notebook))
         began = time.time()
@@ -128,8 +123,7 @@ async def test_adapt_is_served_and_given_back(notebook: Notebook) -> None:
 
 
 async def test_scale_ends_it_and_its_number_stays(notebook: Notebook) -> None:
-    api, where = notebook.api, notebook.kubectl.namespace
-    async with running(api, where, adopt=Adopt.ALWAYS):
+    async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
         await until(ours(notebook))
         await until(lambda: notebook.replicas() == 2)
@@ -143,25 +137,23 @@ async def test_scale_ends_it_and_its_number_stays(notebook: Notebook) -> None:
 
 
 async def test_only_where_it_is_asked_for(notebook: Notebook) -> None:
-    api, where = notebook.api, notebook.kubectl.namespace
-    async with running(api, where):
+    async with notebook.served():
         await notebook.adapt(0, 20)
         await asyncio.sleep(2)
         assert ([], {}) == (notebook.policies(), notebook.notes())
         notebook.annotate("daskautoscaler", "true")
         await until(ours(notebook))
-    async with running(api, where, adopt=Adopt.NEVER):  # the chart was upgraded so
+    async with notebook.served(adopt=Adopt.NEVER):  # the chart was upgraded so
         await until(lambda: COOLDOWN not in notebook.notes())
         assert [] == notebook.policies()
 
 
 async def test_a_run_of_upstream_that_was_under_way_is_waited_for(notebook: Notebook) -> None:
     """It had looked before the annotation was there, so it scales and writes its own."""
-    api, where = notebook.api, notebook.kubectl.namespace
-    upstream = UpstreamTimer(api, where, wants=7, takes_s=3)
+    upstream = notebook.upstream(wants=7, takes_s=3)
     await notebook.adapt(2, 20)
     late = asyncio.create_task(upstream.run(notebook.name))
-    async with running(api, where, adopt=Adopt.ALWAYS):
+    async with notebook.served(adopt=Adopt.ALWAYS):
         await late
         assert [7] == [n for _, n in upstream.scaled]
         await until(lambda: float(notebook.notes()[COOLDOWN]) > time.time() + 300)
@@ -173,26 +165,24 @@ async def test_a_run_of_upstream_that_was_under_way_is_waited_for(notebook: Note
 
 
 async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook: Notebook) -> None:
-    api, where = notebook.api, notebook.kubectl.namespace
-    upstream = UpstreamTimer(api, where, wants=4)
-    async with running(api, where, adopt=Adopt.ALWAYS):
+    upstream = notebook.upstream(wants=4)
+    async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
         await until(ours(notebook))
     await upstream.run(notebook.name)
     assert [] == upstream.scaled
     # Ten minutes later; what else the annotation says stays.
     past = rest_notes(time.time() - 1, time.time() - 601)
-    path = AUTOSCALERS.path(where, notebook.name)
-    await api.patch(path, {"metadata": {"annotations": past}})
+    path = AUTOSCALERS.path(notebook.kubectl.namespace, notebook.name)
+    await notebook.api.patch(path, {"metadata": {"annotations": past}})
     await upstream.run(notebook.name)
     assert [4] == [n for _, n in upstream.scaled]
 
 
 async def test_a_persons_policy_wins_and_upstream_rests(notebook: Notebook) -> None:
-    api, where = notebook.api, notebook.kubectl.namespace
     notebook.annotate("daskcluster", "true")
     notebook.kubectl.apply(policy("by-hand", "demo", minReplicas=4))
-    async with running(api, where):
+    async with notebook.served():
         await notebook.adapt(0, 2)
         await until(ours(notebook))
         await until(lambda: notebook.replicas() == 4)
@@ -201,8 +191,7 @@ async def test_a_persons_policy_wins_and_upstream_rests(notebook: Notebook) -> N
 
 
 async def test_what_makes_no_sense_is_left_to_upstream(notebook: Notebook) -> None:
-    api, where = notebook.api, notebook.kubectl.namespace
-    async with running(api, where, adopt=Adopt.ALWAYS):
+    async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(9, 2)
         await until(lambda: "InvalidAdoption" in notebook.told())
         assert ([], {}) == (notebook.policies(), notebook.notes())
@@ -212,9 +201,8 @@ async def test_what_makes_no_sense_is_left_to_upstream(notebook: Notebook) -> No
 
 async def test_without_a_policy_upstream_does_not_rest(notebook: Notebook) -> None:
     """The policy's name is taken, by one for another cluster."""
-    api, where = notebook.api, notebook.kubectl.namespace
     notebook.kubectl.apply(policy(notebook.name, "other"))
-    async with running(api, where, adopt=Adopt.ALWAYS):
+    async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(1, 2)
         await until(lambda: "exists already" in notebook.kubectl("get", "events"))
         assert {} == notebook.notes()
@@ -223,17 +211,12 @@ async def test_without_a_policy_upstream_does_not_rest(notebook: Notebook) -> No
         await until(ours(notebook))
 
 
-async def test_tidy_gives_everything_back(
-    notebook: Notebook, kubeconfig: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", kubeconfig)
-    api, where = notebook.api, notebook.kubectl.namespace
-    upstream = UpstreamTimer(api, where, wants=4)
-    async with running(api, where, adopt=Adopt.ALWAYS):
+async def test_tidy_gives_everything_back(notebook: Notebook, run: Any) -> None:
+    upstream = notebook.upstream(wants=4)
+    async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
         await until(ours(notebook))
-    words = ["--yes", "-n", where]
-    result = await asyncio.to_thread(CliRunner().invoke, tidy, words)
+    result = await asyncio.to_thread(run, "tidy", "--yes")
 
     assert 0 == result.exit_code, result.output
     assert "1 policy of the operator's deleted" in result.output
@@ -248,15 +231,11 @@ def job(**annotations: str) -> dict[str, Any]:
     ports = [{"name": "tcp-comm", "protocol": "TCP", "port": 8786, "targetPort": "tcp-comm"}]
     service = {"type": "ClusterIP", "selector": {"a": "b"}, "ports": ports}
     scheduler = {"spec": {"containers": [{"name": "scheduler", "image": "x"}]}, "service": service}
-    return {
-        "apiVersion": CLUSTERS.api_version,
-        "kind": "DaskJob",
-        "metadata": {"name": "nightly", "annotations": annotations},
-        "spec": {
-            "job": {"spec": {"containers": [{"name": "job", "image": "x"}]}},
-            "cluster": {"spec": {"worker": worker, "scheduler": scheduler}},
-        },
+    spec = {
+        "job": {"spec": {"containers": [{"name": "job", "image": "x"}]}},
+        "cluster": {"spec": {"worker": worker, "scheduler": scheduler}},
     }
+    return body(CLUSTERS._replace(kind="DaskJob"), "nightly", spec, annotations=annotations)
 
 
 async def test_the_cluster_of_a_daskjob(api: KubeApi, kubectl: Kubectl) -> None:
@@ -280,7 +259,7 @@ async def test_the_cluster_of_a_daskjob(api: KubeApi, kubectl: Kubectl) -> None:
 
 def test_a_daskjob_has_no_place_for_its_clusters_annotations(kubectl: Kubectl) -> None:
     """Upstream's code reads `spec.cluster.metadata`, and its CRD refuses it: so say the docs."""
-    body = job()
-    body["spec"]["cluster"]["metadata"] = {"annotations": {"a": "b"}}
+    odd = job()
+    odd["spec"]["cluster"]["metadata"] = {"annotations": {"a": "b"}}
 
-    assert 'unknown field "spec.cluster.metadata"' in kubectl.refusal(body)
+    assert 'unknown field "spec.cluster.metadata"' in kubectl.refusal(odd)

@@ -9,32 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from dask_adaptive.cli.main import cli
 from dask_adaptive.model.amounts import read_instant
+from support.kube_bodies import pod
 from support.kube_server import ROOT, Kubectl
 
 Run = Callable[..., Result]
-POD = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {
-        "name": "w1-h-x",
-        "labels": {"dask.org/component": "worker", "dask.org/cluster-name": "demo"},
-    },
-    "spec": {"containers": [{"name": "worker", "image": "x"}]},
-}
-
-
-@pytest.fixture
-def run(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
-
-    def invoke(*words: str) -> Result:
-        return CliRunner().invoke(cli, [*words, "-n", kubectl.namespace])
-
-    return invoke
+LABELS = {"dask.org/component": "worker", "dask.org/cluster-name": "demo"}
 
 
 def notes(kubectl: Kubectl) -> dict[str, str]:
@@ -56,7 +38,7 @@ def test_get_and_explain_before_the_operator_has_looked(run: Run, kubectl: Kubec
 
 
 def test_pin_and_unpin(run: Run, kubectl: Kubectl) -> None:
-    kubectl.apply(POD)
+    kubectl.apply(pod("w1-h-x", labels=LABELS))
 
     assert "pinned (4h)" in run("pin", "w1-h-x", "--for", "4h", "--reason", "a look").output
     assert {"pin": "4h", "pin-reason": "a look"} == notes(kubectl)
@@ -68,15 +50,10 @@ def test_pin_and_unpin(run: Run, kubectl: Kubectl) -> None:
 
 
 def test_recycle_a_worker(run: Run, kubectl: Kubectl) -> None:
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": "w1-h"}
-    labels = {**POD["metadata"]["labels"], "pod-template-hash": "h"}
-    meta = {**POD["metadata"], "labels": labels, "ownerReferences": [owner]}
-    kubectl.apply({**POD, "metadata": meta})
+    kubectl.apply(pod("w1-h-x", of="w1", labels=LABELS))
+    refused = run("recycle", "w1-h-x")
 
-    assert (2, True) == (
-        (refused := run("recycle", "w1-h-x")).exit_code,
-        "has no AdaptivePolicy" in refused.output,
-    )
+    assert (2, True) == (refused.exit_code, "has no AdaptivePolicy" in refused.output)
     assert {} == notes(kubectl)
     kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
     assert "pod w1-h-x is to be recycled" in run("recycle", "w1-h-x").output
@@ -89,10 +66,8 @@ def test_recycle_a_worker(run: Run, kubectl: Kubectl) -> None:
     assert 2 == run("recycle", "w1-h-x").exit_code
 
 
+@pytest.mark.usefixtures("demo")
 def test_recycle_a_cluster(run: Run, kubectl: Kubectl) -> None:
-    kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
-    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
-
     def asked() -> Any:
         meta = kubectl.json("get", "daskcluster", "demo")["metadata"]
         return meta.get("annotations", {}).get("dask-adaptive.dev/recycle")
@@ -108,16 +83,15 @@ def test_recycle_a_cluster(run: Run, kubectl: Kubectl) -> None:
 
 
 def worker(name: str, **annotations: str) -> dict[str, Any]:
-    meta = {"name": name, "labels": POD["metadata"]["labels"], "annotations": annotations}
-    return {**POD, "metadata": meta}
+    return pod(name, labels=LABELS, annotations=annotations)
 
 
 def annotations(kubectl: Kubectl) -> dict[str, Any]:
     """Those of each pod, but for kubectl's own."""
     found = {}
-    for pod in kubectl.json("get", "pods")["items"]:
-        notes = pod["metadata"].get("annotations") or {}
-        found[pod["metadata"]["name"]] = {k: v for k, v in notes.items() if "kubectl" not in k}
+    for one in kubectl.json("get", "pods")["items"]:
+        notes = one["metadata"].get("annotations") or {}
+        found[one["metadata"]["name"]] = {k: v for k, v in notes.items() if "kubectl" not in k}
     return found
 
 
@@ -145,9 +119,10 @@ def test_tidy_removes_what_is_ours_and_nothing_else(run: Run, kubectl: Kubectl) 
 
 def test_tidy_waits_for_the_operator_to_stop(run: Run, kubectl: Kubectl) -> None:
     kubectl("create", "deployment", "operator", "--image=x", "--replicas=2")
-    body = worker("operator-x")
-    body["metadata"]["labels"] = {"app": "operator"}
-    kubectl.apply(body, worker("a", **{"dask-adaptive.dev/pinned-by": "x"}))
+    kubectl.apply(
+        pod("operator-x", labels={"app": "operator"}),
+        worker("a", **{"dask-adaptive.dev/pinned-by": "x"}),
+    )
     target = f"{kubectl.namespace}/operator"
 
     def scaled() -> bool:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.objects import parse_policy_object
 from dask_adaptive.kube.status_json import history_body
 from dask_adaptive.model.plan import Decision, Step
@@ -41,20 +40,8 @@ STATUS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def run(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
-
-    def invoke(*words: str) -> Result:
-        return CliRunner().invoke(cli, [*words, "-n", kubectl.namespace])
-
-    return invoke
-
-
-@pytest.fixture
-def demo(kubectl: Kubectl) -> None:
-    kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
-    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
+@pytest.fixture(autouse=True)
+def _told(demo: None, kubectl: Kubectl) -> None:
     say(kubectl, **STATUS)
 
 
@@ -75,7 +62,6 @@ def decision(at: float, message: str) -> Decision:
                     inputs={"queued": 12.0}, steps=(step,))  # fmt: skip
 
 
-@pytest.mark.usefixtures("demo")
 def test_status(run: Run, kubectl: Kubectl) -> None:
     told = run("status", "demo")
 
@@ -102,7 +88,6 @@ def watching(kubectl: Kubectl, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=10)
 
 
-@pytest.mark.usefixtures("demo")
 def test_status_that_watches_adds_a_line_for_each_change(kubectl: Kubectl) -> None:
     with watching(kubectl) as process:
         assert process.stdout is not None
@@ -115,7 +100,6 @@ def test_status_that_watches_adds_a_line_for_each_change(kubectl: Kubectl) -> No
         assert len(line) > 70_000, "longer than a line that aiohttp reads by itself"
 
 
-@pytest.mark.usefixtures("demo")
 def test_history(run: Run, kubectl: Kubectl) -> None:
     assert "No decisions." in run("history", "demo").output
     now = time.time()
@@ -131,7 +115,6 @@ def test_history(run: Run, kubectl: Kubectl) -> None:
     assert 2 == run("history", "demo", "--since", "tomorrow").exit_code
 
 
-@pytest.mark.usefixtures("demo")
 def test_check(run: Run, kubectl: Kubectl) -> None:
     told = run("check", "-o", "json")
     found = {(f["what"], f["level"]) for f in json.loads(told.output)["items"]}
@@ -147,7 +130,6 @@ def test_check(run: Run, kubectl: Kubectl) -> None:
     assert "fix: correct that annotation" in text
 
 
-@pytest.mark.usefixtures("demo")
 def test_check_waits_no_longer_than_asked(run: Run) -> None:
     began = time.monotonic()
 
@@ -193,7 +175,6 @@ def strew(kubectl: Kubectl) -> None:
     keep(kubectl, decision(time.time(), f"token={SECRET}"))
 
 
-@pytest.mark.usefixtures("demo")
 def test_no_planted_secret_is_in_a_report(run: Run, kubectl: Kubectl, tmp_path: Path) -> None:
     strew(kubectl)
     told = run("report", "-o", str(tmp_path / "r.zip"))
@@ -212,7 +193,6 @@ def test_no_planted_secret_is_in_a_report(run: Run, kubectl: Kubectl, tmp_path: 
     assert objects["manifest"]["never in"]
 
 
-@pytest.mark.usefixtures("demo")
 def test_what_needs_a_scheduler_says_that_there_is_none(run: Run, tmp_path: Path) -> None:
     policy = str(ROOT / "manifests/examples/policy.yaml")
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from distributed import Client, Worker
 
-from dask_adaptive.cli.main import cli
 from dask_adaptive.local.processes import LocalScheduler
 from dask_adaptive.model.trace import read_trace
+from support.kube_bodies import cluster_of_one
 from support.kube_server import ROOT, Kubectl
 from support.tasks import slow
 
@@ -55,17 +55,10 @@ async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest.fixture
-def run(kubectl: Kubectl, client: Client, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
-    kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
-    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
-    make_worker(kubectl)
-
-    async def invoke(*words: str) -> Result:
-        told = [*words, "-n", kubectl.namespace]
-        return await asyncio.to_thread(CliRunner().invoke, cli, told)
-
-    return invoke
+def run(run: Callable[..., Result], demo: None, kubectl: Kubectl, client: Client) -> Run:
+    """Of a cluster with worker w1, as upstream's operator would make it."""
+    kubectl.apply(*cluster_of_one("w1", name="demo")[1:])
+    return lambda *words: asyncio.to_thread(run, *words)
 
 
 async def unfinished(client: Client) -> int:
@@ -73,22 +66,6 @@ async def unfinished(client: Client) -> int:
         return sum(ts.state != "memory" for ts in dask_scheduler.tasks.values())
 
     return int(await client.run_on_scheduler(count))
-
-
-def make_worker(kubectl: Kubectl) -> None:
-    """What upstream's operator would make: the group, and the Deployment of worker w1."""
-    labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker",
-              "dask.org/workergroup-name": "demo-default"}  # fmt: skip
-    spec = {"containers": [{"name": "worker", "image": "x"}]}
-    kubectl.apply(
-        {"apiVersion": "kubernetes.dask.org/v1", "kind": "DaskWorkerGroup",
-         "metadata": {"name": "demo-default", "labels": labels},
-         "spec": {"cluster": "demo", "worker": {"replicas": 1, "spec": spec}}},
-        {"apiVersion": "apps/v1", "kind": "Deployment",
-         "metadata": {"name": "w1", "labels": labels},
-         "spec": {"selector": {"matchLabels": {"app": "w1"}},
-                  "template": {"metadata": {"labels": {**labels, "app": "w1"}}, "spec": spec}}},
-    )  # fmt: skip
 
 
 async def recorded(path: Path, kubectl: Kubectl, *, samples: int, redact: bool = False) -> None:

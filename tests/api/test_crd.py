@@ -18,7 +18,7 @@ from kubernetes.config import new_client_from_config
 from dask_adaptive.kube.annotated import wanted_spec
 from dask_adaptive.kube.objects import parse_cluster
 from dask_adaptive.kube.status_json import recycles_of, status_json
-from dask_adaptive.loop.status import GroupRow, PauseRow, Status
+from dask_adaptive.loop.status import GroupRow, HeldBy, PauseRow, Status
 from dask_adaptive.model.observed import ConfigProblem, ReliefState
 from dask_adaptive.model.plan import Decision, Step
 from dask_adaptive.model.policy import ClusterRef, InvalidPolicy, Policy, parse_policy
@@ -202,19 +202,6 @@ def test_none_is_a_null_that_kubectl_does_not_leave_out(
         assert expected == setting.value
 
 
-def test_a_status_says_what_a_scheduler_is_relieved_of(kubectl: Kubectl) -> None:
-    kubectl.apply(policy())
-    status = Status(
-        relief=(ReliefState("idle", "Active"), ReliefState("host", "Failed", "why")),
-        config=(ConfigProblem("a.b", "Unknown", "a typo"),),
-    )
-    written = status_json(status, generation=1, before={}, now="2026-02-01T00:00:00Z")
-    patch = json.dumps({"status": written})
-    kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
-
-    assert written == kubectl.json("get", "dap", "p")["status"]
-
-
 def test_the_cluster_of_a_policy_cannot_be_changed(kubectl: Kubectl) -> None:
     kubectl.apply(policy())
     said = kubectl.refusal(policy(clusterRef={"name": "other"}))
@@ -233,23 +220,6 @@ def test_columns(kubectl: Kubectl) -> None:
     assert [*head, "WANTED", "MESSAGE", "DISTRIBUTED"] == wide
 
 
-def test_a_status_says_what_was_decided_for_each_group(kubectl: Kubectl) -> None:
-    kubectl.apply(policy())
-    step = Step("cap", 2, Reason.MAX_PENDING, "2 workers are on their way")
-    row = GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.NEEDED_RESOURCES, "6 tasks need GPU=1")
-    decision = Decision(
-        1.8e9, "etl-gpu", 1, 3, 2, Reason.MAX_PENDING, "3 wanted", "Done",
-        inputs={"queued": 6.0, "arrival_s": 12.5}, steps=(step,),
-    )  # fmt: skip
-    pause = PauseRow("scale-in is paused", until=1.8e9)
-    status = Status(groups=(row,), last_decision=decision, pause=pause)
-    written = status_json(status, generation=1, before={}, now="2026-02-01T00:00:00Z")
-    patch = json.dumps({"status": written})
-    kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
-
-    assert written == kubectl.json("get", "dap", "p")["status"]
-
-
 def test_explain_describes_every_field(kubectl: Kubectl) -> None:
     told = kubectl("explain", "adaptivepolicies.spec", "--recursive")
 
@@ -262,33 +232,44 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
         assert "<no description>" not in kubectl("explain", f"adaptivepolicies.spec.{field}")
 
 
-def test_a_status_says_who_holds_which_workers(kubectl: Kubectl) -> None:
+RELIEVED = Status(
+    relief=(ReliefState("idle", "Active"), ReliefState("host", "Failed", "why")),
+    config=(ConfigProblem("a.b", "Unknown", "a typo"),),
+)
+DECIDED = Status(
+    groups=(GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.NEEDED_RESOURCES, "6 tasks need GPU=1"),),
+    last_decision=Decision(
+        1.8e9, "etl-gpu", 1, 3, 2, Reason.MAX_PENDING, "3 wanted", "Done",
+        inputs={"queued": 6.0, "arrival_s": 12.5},
+        steps=(Step("cap", 2, Reason.MAX_PENDING, "2 workers are on their way"),),
+    ),
+    pause=PauseRow("scale-in is paused", until=1.8e9),
+)  # fmt: skip
+HELD = Status(held_by=(HeldBy("client", "Client-1", "a look", ("a", "b"), 12, until=1.8e9),))
+REPLACED = Status(
+    recycled=((Reason.TASK_QUOTA, 3),), recent=(1.8e9,),
+    replacing=(Replacing("w1", Reason.TASK_QUOTA, "20 of 20 tasks run", "Due"),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(RELIEVED, id="what-a-scheduler-is-relieved-of"),
+        pytest.param(DECIDED, id="what-was-decided-for-each-group"),
+        pytest.param(HELD, id="who-holds-which-workers"),
+        pytest.param(REPLACED, id="who-is-replaced"),
+    ],
+)
+def test_a_status_is_stored_as_it_is_written(kubectl: Kubectl, status: Status) -> None:
     kubectl.apply(policy())
-    row = {
-        "source": "client",
-        "owner": "Client-1",
-        "reason": "a look",
-        "until": "2026-02-01T00:00:00Z",
-        "workers": ["a", "b"],
-        "count": 12,
-    }
-    patch = json.dumps({"status": {"heldBy": [row]}})
-    kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
-
-    assert [row] == kubectl.json("get", "dap", "p")["status"]["heldBy"]
-
-
-def test_a_status_says_who_is_replaced(kubectl: Kubectl) -> None:
-    kubectl.apply(policy())
-    row = Replacing("w1", Reason.TASK_QUOTA, "20 of 20 tasks run", "Due")
-    status = Status(recycled=((Reason.TASK_QUOTA, 3),), recent=(1.8e9,), replacing=(row,))
     written = status_json(status, generation=1, before={}, now="2026-02-01T00:00:00Z")
     patch = json.dumps({"status": written})
     kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
     stored = kubectl.json("get", "dap", "p")["status"]
 
     assert written == stored
-    assert ({Reason.TASK_QUOTA: 3}, (1.8e9,)) == recycles_of(stored)
+    assert (dict(status.recycled), status.recent) == recycles_of(stored)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

@@ -27,11 +27,9 @@ from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark, PlatformWorker
 from dask_adaptive.model.reason import Reason
-from support.kube_bodies import WORKER as WORKER_SPEC
-from support.kube_bodies import autoscaler, body, pod, policy
+from support.kube_bodies import autoscaler, body, cluster_of_one, pod, policy
 from support.kube_server import Kubectl
 
-LABELS = {"dask.org/cluster-name": "etl", "dask.org/component": "worker"}
 WORKER = "etl-default-worker-1"
 DAY_S = 24 * 3600.0
 
@@ -53,20 +51,10 @@ class Scene:
 
     async def make(self, **annotations: str) -> None:
         notes = {f"dask-adaptive.dev/{k}": v for k, v in annotations.items()}
-        worker = {"replicas": 2, "spec": WORKER_SPEC}
-        scheduler = {"service": {"ports": []}, "spec": WORKER_SPEC}
-        labels = {**LABELS, "dask.org/workergroup-name": "etl-default"}
-        template = {"metadata": {"labels": labels, "annotations": notes}, "spec": WORKER_SPEC}
-        whole = {"selector": {"matchLabels": labels}, "template": template}
-        of_group = {**LABELS, "dask.org/component": "workergroup"}
-        group = {"cluster": "etl", "worker": worker}
-        for kind, made in (
-            (CLUSTERS, body(CLUSTERS, "etl", {"worker": worker, "scheduler": scheduler})),
-            (GROUPS, body(GROUPS, "etl-default", group, labels=of_group)),
-            (DEPLOYMENTS, body(DEPLOYMENTS, WORKER, whole, labels=labels)),
-            (PODS, pod(f"{WORKER}-ab-cd", of=WORKER, labels=labels)),
-        ):
-            made["metadata"]["annotations"] = notes
+        bodies = cluster_of_one(WORKER, replicas=2, **notes)
+        labels = bodies[-1]["metadata"]["labels"]
+        bodies.append(pod(f"{WORKER}-ab-cd", of=WORKER, labels=labels, annotations=notes))
+        for kind, made in zip((CLUSTERS, GROUPS, DEPLOYMENTS, PODS), bodies, strict=True):
             await self.api.create(kind.path(self.key.namespace), made)
 
     async def bind(self, node: str) -> None:
@@ -196,13 +184,16 @@ def reporter_of(scene: Scene, *, hints: bool = True) -> KubeReporter:
     )
 
 
-async def make_policy(scene: Scene) -> None:
+@pytest.fixture
+async def governed(scene: Scene) -> Scene:
+    """The same, under a policy; reports go to that."""
+    await scene.make()
     scene.kubectl.apply(policy("p"))
     await scene.world.resync(scene.api)
+    return scene
 
 
-async def test_a_status_is_written_once(scene: Scene) -> None:
-    await make_policy(scene)
+async def test_a_status_is_written_once(governed: Scene) -> None:
     status = Status(
         replicas=2,
         pins=(("manual", 1),),
@@ -210,33 +201,31 @@ async def test_a_status_is_written_once(scene: Scene) -> None:
     )
 
     async def version() -> str:
-        return str(scene.kubectl.json("get", "dap", "p")["metadata"]["resourceVersion"])
+        return str(governed.kubectl.json("get", "dap", "p")["metadata"]["resourceVersion"])
 
-    await reporter_of(scene).status(status)
+    await reporter_of(governed).status(status)
     first = await version()
-    stored = scene.kubectl.json("get", "dap", "p")["status"]
+    stored = governed.kubectl.json("get", "dap", "p")["status"]
     assert (2, 1, "True") == (
         stored["replicas"],
         stored["observedGeneration"],
         stored["conditions"][0]["status"],
     )
-    await scene.world.resync(scene.api)
-    await reporter_of(scene).status(status)  # as an operator that has just started
+    await governed.world.resync(governed.api)
+    await reporter_of(governed).status(status)  # as an operator that has just started
     assert first == await version()
-    await reporter_of(scene).status(Status())
-    assert [] == scene.kubectl.json("get", "dap", "p")["status"]["pins"]
+    await reporter_of(governed).status(Status())
+    assert [] == governed.kubectl.json("get", "dap", "p")["status"]["pins"]
 
 
-async def test_the_same_news_is_one_event(scene: Scene) -> None:
-    await scene.make()
-    await make_policy(scene)
-    reporter = reporter_of(scene)
+async def test_the_same_news_is_one_event(governed: Scene) -> None:
+    reporter = reporter_of(governed)
     event = Event(EventType.WARNING, Reason.INVALID_PIN, "mend it", worker=WORKER)
     for _ in range(3):
         await reporter.tell([event])
     await reporter.tell([Event(EventType.NORMAL, Reason.UNDERUTILIZED, "x", would=True)])
 
-    events = scene.kubectl.json("get", "events")["items"]
+    events = governed.kubectl.json("get", "events")["items"]
     told = {(e["involvedObject"]["kind"], e["reason"], e.get("count")) for e in events}
     assert {
         ("AdaptivePolicy", "InvalidPin", 3),
@@ -245,21 +234,18 @@ async def test_the_same_news_is_one_event(scene: Scene) -> None:
     } == told
 
 
-async def test_of_a_worker_that_was_taken_away_only_the_policy_tells(scene: Scene) -> None:
-    await scene.make()
-    await make_policy(scene)
+async def test_of_a_worker_that_was_taken_away_only_the_policy_tells(governed: Scene) -> None:
     gone = Event(EventType.NORMAL, Reason.DRAINED, "is taken away", worker=WORKER, gone=True)
-    await reporter_of(scene).tell([gone, replace(gone, worker="another")])
+    await reporter_of(governed).tell([gone, replace(gone, worker="another")])
 
-    [event] = scene.kubectl.json("get", "events")["items"]
+    [event] = governed.kubectl.json("get", "events")["items"]
     assert "AdaptivePolicy" == event["involvedObject"]["kind"]
     assert f"{WORKER}, another: is taken away" == event["message"]
 
 
-async def test_reporting_to_a_policy_that_is_gone_is_no_error(scene: Scene) -> None:
-    await make_policy(scene)
-    reporter = reporter_of(scene)
-    scene.kubectl("delete", "dap", "p")
+async def test_reporting_to_a_policy_that_is_gone_is_no_error(governed: Scene) -> None:
+    reporter = reporter_of(governed)
+    governed.kubectl("delete", "dap", "p")
 
     await reporter.status(Status(replicas=1))
 
@@ -269,44 +255,38 @@ def notes_of(scene: Scene) -> dict[str, str]:
     return dict(found["metadata"].get("annotations") or {})
 
 
-async def test_marks_go_round_and_leave_nothing(scene: Scene) -> None:
-    await scene.make()
-    await make_policy(scene)
-    reporter = reporter_of(scene)
-    scene.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "mine=1")
-    await scene.world.resync(scene.api)
+async def test_marks_go_round_and_leave_nothing(governed: Scene) -> None:
+    reporter = reporter_of(governed)
+    governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "mine=1")
+    await governed.world.resync(governed.api)
     for mark in (Mark("shuffle ab", keep=True), Mark(keep=True), Mark("a person"), Mark()):
         await reporter.mark(WORKER, mark)
-        assert mark == (await scene.worker()).mark
+        assert mark == (await governed.worker()).mark
         await reporter.mark(WORKER, mark)
 
-    assert {"mine": "1"} == notes_of(scene)
+    assert {"mine": "1"} == notes_of(governed)
     await reporter.mark("nobody", Mark("x"))
 
 
-async def test_what_somebody_has_set_meanwhile_is_not_overwritten(scene: Scene) -> None:
-    await scene.make()
-    await make_policy(scene)
-    reporter = reporter_of(scene)
+async def test_what_somebody_has_set_meanwhile_is_not_overwritten(governed: Scene) -> None:
+    reporter = reporter_of(governed)
     name = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-    scene.kubectl("annotate", "pod", f"{WORKER}-ab-cd", f"{name}=true")
+    governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", f"{name}=true")
     await reporter.mark(WORKER, Mark(keep=True))  # the cache is behind
 
     other = "karpenter.sh/do-not-disrupt"
     ours = {other: "true", "dask-adaptive.dev/hints": other}
-    assert {name: "true", **ours} == notes_of(scene)
-    await scene.world.resync(scene.api)
-    scene.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "more=1")
+    assert {name: "true", **ours} == notes_of(governed)
+    await governed.world.resync(governed.api)
+    governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "more=1")
     await reporter.mark(WORKER, Mark())
-    assert {name: "true", "more": "1"} == notes_of(scene)
+    assert {name: "true", "more": "1"} == notes_of(governed)
 
 
-async def test_without_hints_pods_are_left_alone(scene: Scene) -> None:
-    await scene.make()
-    await make_policy(scene)
-    await reporter_of(scene, hints=False).mark(WORKER, Mark("x", keep=True))
+async def test_without_hints_pods_are_left_alone(governed: Scene) -> None:
+    await reporter_of(governed, hints=False).mark(WORKER, Mark("x", keep=True))
 
-    assert {} == notes_of(scene)
+    assert {} == notes_of(governed)
 
 
 async def test_a_pod_that_is_being_deleted_is_an_ending(scene: Scene) -> None:

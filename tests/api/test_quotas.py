@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, QUOTAS, KubeApi
+from dask_adaptive.kube.api import QUOTAS, KubeApi
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.resource_quotas import QuotaObject, room
 from dask_adaptive.kube.worker_pods import pod_costs, shape_of
 from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
-from support.kube_bodies import body, pod, policy
+from support.kube_bodies import body, cluster_of_one, pod, policy
 from support.kube_server import Kubectl
 
 
@@ -155,27 +155,13 @@ async def look(api: KubeApi, namespace: str) -> PlatformView:
     return await platform.look()
 
 
-def cluster(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """A DaskCluster with a group, and one worker of it."""
-    worker = {"replicas": 1, "spec": spec}
-    scheduler = {"spec": PLAIN, "service": {"ports": [{"port": 8786}]}}
-    labels = {**LABELS, "dask.org/workergroup-name": "etl-default"}
-    template = {"metadata": {"labels": {"app": "w1", **labels}}, "spec": spec}
-    deployment = {"replicas": 1, "selector": {"matchLabels": {"app": "w1"}}, "template": template}
-    return [
-        body(CLUSTERS, "etl", {"worker": worker, "scheduler": scheduler}),
-        body(GROUPS, "etl-default", {"cluster": "etl", "worker": worker}),
-        body(DEPLOYMENTS, "w1", deployment, labels=labels),
-    ]
-
-
 async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
     api: KubeApi, kubectl: Kubectl
 ) -> None:
     bare = {"containers": [{"name": "worker", "image": "x"}]}
     limits = [{"type": "Container", "defaultRequest": {"cpu": "1"}, "default": {"cpu": "2"}}]
     ranges = {"kind": "LimitRange", "metadata": {"name": "r"}, "spec": {"limits": limits}}
-    kubectl.apply({"apiVersion": "v1", **ranges}, *cluster(bare))
+    kubectl.apply({"apiVersion": "v1", **ranges}, *cluster_of_one("w1", bare))
     set_quota(kubectl, {"requests.cpu": "3"})
     (group,) = (await look(api, kubectl.namespace)).groups
     assert group.room is None, "its template says nothing of CPUs"
@@ -188,7 +174,7 @@ async def test_what_a_limit_range_adds_counts_once_a_pod_was_made(
 
 
 async def test_a_worker_that_is_refused_says_by_whom(api: KubeApi, kubectl: Kubectl) -> None:
-    kubectl.apply(*cluster(PLAIN))
+    kubectl.apply(*cluster_of_one("w1", PLAIN))
     set_quota(kubectl, {"pods": "0"})
     said = kubectl.run("create", "-f", "-", stdin=json.dumps(pod("w1-ab-x", PLAIN))).stderr
     words = said.split(": ", 1)[1].strip()  # what the ReplicaSet controller is told
@@ -209,7 +195,7 @@ async def test_a_worker_that_is_refused_says_by_whom(api: KubeApi, kubectl: Kube
 async def test_a_pod_that_finds_no_node_is_told_in_the_schedulers_words(
     api: KubeApi, kubectl: Kubectl
 ) -> None:
-    kubectl.apply(*cluster(PLAIN), pod("w1-ab-x", PLAIN, of="w1", labels=LABELS))
+    kubectl.apply(*cluster_of_one("w1", PLAIN), pod("w1-ab-x", PLAIN, of="w1", labels=LABELS))
     (worker,) = (await look(api, kubectl.namespace)).workers
     assert 0.0 == worker.unschedulable_s
 
@@ -232,7 +218,7 @@ def _set_status(kubectl: Kubectl, kind: str, name: str, **condition: str) -> Non
 
 
 async def test_a_pause_by_annotation_is_seen_with_its_time(api: KubeApi, kubectl: Kubectl) -> None:
-    kubectl.apply(*cluster(PLAIN), policy("p"))
+    kubectl.apply(*cluster_of_one("w1", PLAIN), policy("p"))
     kubectl("annotate", "dap", "p", "dask-adaptive.dev/paused-until=2033-05-18T03:34:20Z")
     kubectl("annotate", "daskcluster", "etl", "dask-adaptive.dev/paused-scale-in=1ms")
     pause = (await look(api, kubectl.namespace)).pause

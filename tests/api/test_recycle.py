@@ -16,6 +16,7 @@ from dask_adaptive.kube.view import view
 from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformWorker
+from support.kube_bodies import cluster_of_one, pod
 from support.kube_server import Kubectl
 from support.upstream_builder import worker_deployment_builder
 
@@ -61,14 +62,8 @@ class Scene:
         self.key = ClusterKey(kubectl.namespace, "etl")
 
     def make(self, pod_spec: dict[str, Any], **annotations: str) -> None:
-        labels = {"dask.org/cluster-name": "etl", "dask.org/component": "workergroup"}
-        worker = {"replicas": 1, "spec": pod_spec}
-        meta = {"annotations": annotations}
-        service: dict[str, Any] = {"ports": []}
-        cluster = {"worker": worker, "scheduler": {"service": service, "spec": pod_spec}}
-        group = {"worker": worker, "cluster": "etl"}
-        self._create("DaskCluster", {"name": "etl", **meta}, cluster)
-        self._create("DaskWorkerGroup", {"name": "etl-default", "labels": labels, **meta}, group)
+        for body in cluster_of_one("w1", pod_spec, **annotations)[:2]:
+            self._create(body, "kr8s")
         self.built("w1", **annotations)
 
     def built(self, uid: str, **annotations: str) -> None:
@@ -83,25 +78,24 @@ class Scene:
             annotations=annotations,
             labels={"dask.org/cluster-name": "etl"},
         )
-        self.kubectl("create", "-f", "-", "--field-manager=kr8s", stdin=json.dumps(body))
+        self._create(body, "kr8s")
+
+    def change(self, pod_spec: dict[str, Any]) -> None:
+        """Of the group's workers."""
+        patch = json.dumps({"spec": {"worker": {"spec": pod_spec}}})
+        self.kubectl("patch", "daskworkergroup", "etl-default", "--type=merge", "-p", patch)
 
     def pod(self, worker: str, **more: Any) -> str:
         """Its pod, as the ReplicaSet controller makes it; returns the name."""
         template = self.kubectl.json("get", "deployment", worker)["spec"]["template"]
         name = f"{worker}-ab-{uuid.uuid4().hex[:5]}"
-        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "x", "name": f"{worker}-ab"}
-        labels = {**template["metadata"]["labels"], "pod-template-hash": "ab"}
-        meta = {**template["metadata"], "name": name, "labels": labels, "ownerReferences": [owner]}
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta,
-                "spec": {**template["spec"], **more}}  # fmt: skip
-        manager = "--field-manager=kube-controller-manager"
-        self.kubectl("create", "-f", "-", manager, stdin=json.dumps(body))
+        metadata = {**template["metadata"], "name": name}
+        made = pod(spec={**template["spec"], **more}, of=worker, **metadata)
+        self._create(made, "kube-controller-manager")
         return name
 
-    def _create(self, kind: str, meta: dict[str, Any], spec: dict[str, Any]) -> None:
-        body = {"apiVersion": "kubernetes.dask.org/v1", "kind": kind, "metadata": meta,
-                "spec": spec}  # fmt: skip
-        self.kubectl("create", "-f", "-", "--field-manager=kr8s", stdin=json.dumps(body))
+    def _create(self, body: dict[str, Any], manager: str) -> None:
+        self.kubectl("create", "-f", "-", f"--field-manager={manager}", stdin=json.dumps(body))
 
     async def world(self, *, group_is_old: bool = False) -> World:
         """As the API has it; `group_is_old`: the group was made an hour before it was changed."""
@@ -152,24 +146,17 @@ async def test_drift_is_what_a_person_has_changed_and_nothing_else(scene: Scene)
 
     assert [""] == await drift(), "made by upstream of the group as it is"
     for change, said in CHANGES:
-        patch = {"spec": {"worker": {"spec": {"containers": [{**CONTAINER, **change}]}}}}
-        scene.kubectl(
-            "patch", "daskworkergroup", "etl-default", "--type=merge", "-p", json.dumps(patch)
-        )
+        scene.change({"containers": [{**CONTAINER, **change}]})
         (told,) = await drift()
         assert f"container worker: {said}" in told
     assert [""] == [w.drift for w in await scene.workers()], "its group was made a moment ago"
-    back = {"spec": {"worker": {"spec": POD_SPEC}}}
-    scene.kubectl("patch", "daskworkergroup", "etl-default", "--type=merge", "-p", json.dumps(back))
+    scene.change(POD_SPEC)
     assert [""] == await drift()
 
 
 async def test_a_new_worker_has_no_drift(scene: Scene) -> None:
     scene.make(POD_SPEC)
-    change = {"spec": {"worker": {"spec": {"containers": [{"name": "worker", "image": "new"}]}}}}
-    scene.kubectl(
-        "patch", "daskworkergroup", "etl-default", "--type=merge", "-p", json.dumps(change)
-    )
+    scene.change({"containers": [{"name": "worker", "image": "new"}]})
     scene.built("w2")
     seen = {w.name: bool(w.drift) for w in await scene.workers(group_is_old=True)}
 
@@ -178,15 +165,15 @@ async def test_a_new_worker_has_no_drift(scene: Scene) -> None:
 
 async def test_a_pod_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> None:
     scene.make({"containers": [{"name": "worker", "image": "x"}]})
-    pod = scene.pod("etl-default-worker-w1")
+    name = scene.pod("etl-default-worker-w1")
     (worker,) = await scene.workers()
     platform = scene.platform(World())
 
-    assert (pod, "") == (worker.pod, worker.recycle_asked)
-    await platform.restart_worker(worker.name, pod, "another-uid")
-    assert [pod] == [w.pod for w in await scene.workers()]
-    await platform.restart_worker(worker.name, pod, worker.pod_uid)
-    await platform.restart_worker(worker.name, pod, worker.pod_uid)
+    assert (name, "") == (worker.pod, worker.recycle_asked)
+    await platform.restart_worker(worker.name, name, "another-uid")
+    assert [name] == [w.pod for w in await scene.workers()]
+    await platform.restart_worker(worker.name, name, worker.pod_uid)
+    await platform.restart_worker(worker.name, name, worker.pod_uid)
     (left,) = await scene.workers()
     assert (worker.name, "", "") == (left.name, left.pod, left.pod_uid)
 
@@ -264,8 +251,8 @@ async def _count_once_a_while(scene: Scene) -> None:
     await world.resync(scene.api)
     gpus = FreeGpus(scene.api, world, lambda: now)
     before = await gpus.count({GPU: 1})
-    for pod in scene.kubectl.json("get", "pods")["items"]:
-        path = PODS.path(scene.kubectl.namespace, pod["metadata"]["name"])
+    for one in scene.kubectl.json("get", "pods")["items"]:
+        path = PODS.path(scene.kubectl.namespace, one["metadata"]["name"])
         patch = {"metadata": {"labels": {"x": "y"}}}
         await scene.api.patch(path, patch)
     scene.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")

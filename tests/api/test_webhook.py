@@ -59,28 +59,27 @@ def is_injected(pod: dict[str, Any]) -> bool:
     return any(v["name"] == "dask-adaptive-agent" for v in pod["spec"].get("volumes", []))
 
 
-async def first_injected(kubectl: Kubectl) -> dict[str, Any]:
+async def first_injected(kubectl: Kubectl) -> None:
     """The API server takes a moment to learn of a new webhook."""
-    made: list[dict[str, Any]] = []
-
-    def attempt() -> bool:
-        made.append(create(kubectl, scheduler(f"first-{len(made)}"), "--dry-run=server"))
-        return is_injected(made[-1])
-
-    await until(attempt)
-    return made[-1]
+    await until(lambda: is_injected(create(kubectl, scheduler("first"), "--dry-run=server")))
 
 
-async def test_a_scheduler_gets_the_agent(webhook: Kubectl) -> None:
+@pytest.fixture
+async def injecting(webhook: Kubectl) -> Kubectl:
+    """The API server has learned of it."""
     await first_injected(webhook)
-    assert [] == webhook.json("get", "configmaps", "-l", "app.kubernetes.io/part-of")["items"]
-    made = await asyncio.to_thread(create, webhook, scheduler("s"))
+    return webhook
+
+
+async def test_a_scheduler_gets_the_agent(injecting: Kubectl) -> None:
+    assert [] == injecting.json("get", "configmaps", "-l", "app.kubernetes.io/part-of")["items"]
+    made = await asyncio.to_thread(create, injecting, scheduler("s"))
 
     (container,) = made["spec"]["containers"]
     assert is_injected(made)
     assert {PRELOAD: BOOT_PATH} == {e["name"]: e["value"] for e in container["env"]}
     assert "dask-adaptive.dev/injected" in made["metadata"]["annotations"]
-    config = webhook.json("get", "configmap", bundle().name)
+    config = injecting.json("get", "configmap", bundle().name)
     assert bundle().zip == config["binaryData"]["agent.zip"]
     assert config["immutable"]
     assert ["demo"] == [o["name"] for o in config["metadata"]["ownerReferences"]]
@@ -91,13 +90,12 @@ def variables(pod: dict[str, Any]) -> dict[str, str]:
     return {e["name"]: e["value"] for e in found if e["name"] != PRELOAD}
 
 
-async def test_pods_start_with_what_the_policy_says(webhook: Kubectl) -> None:
+async def test_pods_start_with_what_the_policy_says(injecting: Kubectl) -> None:
     """Also one that comes in the same breath as the policy, before the watch tells of it."""
-    await first_injected(webhook)
     config = {"distributed": {"scheduler": {"worker-ttl": "10m"}, "logging": {"a.b": "info"}}}
     asked = {"relief": {"clientInfo": "Disabled"}, "config": config}
-    webhook.apply(policy("p", "demo", scheduler=asked))
-    found = variables(await asyncio.to_thread(create, webhook, scheduler("s")))
+    injecting.apply(policy("p", "demo", scheduler=asked))
+    found = variables(await asyncio.to_thread(create, injecting, scheduler("s")))
 
     assert "clientInfo=Disabled" == found["DASK_ADAPTIVE_RELIEF"]
     assert "10m" == found["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"]
@@ -105,30 +103,28 @@ async def test_pods_start_with_what_the_policy_says(webhook: Kubectl) -> None:
     assert {"distributed": {"logging": {"a.b": "info"}}} == inherited
 
     def is_plain() -> bool:  # for workers, what the watch has said is asked
-        return not variables(create(webhook, worker("w"), "--dry-run=server"))
+        return not variables(create(injecting, worker("w"), "--dry-run=server"))
 
     await until(is_plain)
 
 
-async def test_without_a_policy_clients_in_workers_ask_seldom(webhook: Kubectl) -> None:
-    await first_injected(webhook)
+async def test_without_a_policy_clients_in_workers_ask_seldom(injecting: Kubectl) -> None:
     polling = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
-    plain = await asyncio.to_thread(create, webhook, worker("w1"))
+    plain = await asyncio.to_thread(create, injecting, worker("w1"))
     own = {"env": [{"name": polling, "value": "7s"}]}
-    made = await asyncio.to_thread(create, webhook, worker("w2", own))
+    made = await asyncio.to_thread(create, injecting, worker("w2", own))
 
     assert {polling: "600s"} == variables(plain)
     assert {polling: "7s"} == variables(made)
 
 
-async def test_clusters_share_the_config_map(webhook: Kubectl) -> None:
-    await first_injected(webhook)
-    await asyncio.to_thread(create, webhook, scheduler("s1"))
-    webhook("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
+async def test_clusters_share_the_config_map(injecting: Kubectl) -> None:
+    await asyncio.to_thread(create, injecting, scheduler("s1"))
+    injecting("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
     other = scheduler("s2", labels={**LABELS, "dask.org/cluster-name": "annotated"})
-    made = await asyncio.to_thread(create, webhook, other)
+    made = await asyncio.to_thread(create, injecting, other)
 
-    owners = webhook.json("get", "configmap", bundle().name)["metadata"]["ownerReferences"]
+    owners = injecting.json("get", "configmap", bundle().name)["metadata"]["ownerReferences"]
     assert is_injected(made)
     assert {"demo", "annotated"} == {owner["name"] for owner in owners}
 
@@ -156,19 +152,17 @@ async def test_people_can_refuse(webhook: Kubectl, target: str) -> None:
     assert [] == webhook.json("get", "configmaps", "-l", "app.kubernetes.io/part-of")["items"]
 
 
-async def test_a_scheduler_of_no_cluster_is_left_alone(webhook: Kubectl) -> None:
-    await first_injected(webhook)
+async def test_a_scheduler_of_no_cluster_is_left_alone(injecting: Kubectl) -> None:
     stray = scheduler("s", labels={**LABELS, "dask.org/cluster-name": "nobody"})
 
-    assert not is_injected(await asyncio.to_thread(create, webhook, stray))
+    assert not is_injected(await asyncio.to_thread(create, injecting, stray))
 
 
-async def test_a_tampered_config_map_is_not_relied_on(webhook: Kubectl) -> None:
-    await first_injected(webhook)
+async def test_a_tampered_config_map_is_not_relied_on(injecting: Kubectl) -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": bundle().name}}
-    webhook.apply({**other, "immutable": True, "data": {"boot": "other"}})
+    injecting.apply({**other, "immutable": True, "data": {"boot": "other"}})
 
-    assert not is_injected(await asyncio.to_thread(create, webhook, scheduler("s")))
+    assert not is_injected(await asyncio.to_thread(create, injecting, scheduler("s")))
 
 
 async def test_a_webhook_that_is_down_stops_nobody(api: KubeApi, kubectl: Kubectl) -> None:
@@ -184,26 +178,24 @@ async def test_a_webhook_that_is_down_stops_nobody(api: KubeApi, kubectl: Kubect
         kubectl("delete", "mutatingwebhookconfiguration", body["metadata"]["name"])
 
 
-async def test_a_worker_gets_the_hook_and_the_time_for_it(webhook: Kubectl) -> None:
-    await first_injected(webhook)
-    webhook.apply(group("demo"))
-    made = await asyncio.to_thread(create, webhook, worker("w"))
+async def test_a_worker_gets_the_hook_and_the_time_for_it(injecting: Kubectl) -> None:
+    injecting.apply(group("demo"))
+    made = await asyncio.to_thread(create, injecting, worker("w"))
 
     assert is_injected(made)
     command = ["/bin/sh", LEAVE_PATH, "--kill-after", "30", "--grace", "300"]
     assert {"exec": {"command": command}} == hook_of(made)
     assert 300 == made["spec"]["terminationGracePeriodSeconds"]
     assert "dask-adaptive.dev/injected" in made["metadata"]["annotations"]
-    config = webhook.json("get", "configmap", bundle().name)
+    config = injecting.json("get", "configmap", bundle().name)
     assert "leave" in config["data"]["leave.sh"]
 
 
-async def test_a_grace_period_that_the_group_sets_stays(webhook: Kubectl) -> None:
+async def test_a_grace_period_that_the_group_sets_stays(injecting: Kubectl) -> None:
     """Even one that is Kubernetes' own: somebody wrote it."""
-    await first_injected(webhook)
-    webhook.apply(group("demo", terminationGracePeriodSeconds=30))
+    injecting.apply(group("demo", terminationGracePeriodSeconds=30))
     pod = worker("w", terminationGracePeriodSeconds=30)
-    made = await asyncio.to_thread(create, webhook, pod)
+    made = await asyncio.to_thread(create, injecting, pod)
 
     assert 30 == made["spec"]["terminationGracePeriodSeconds"]
     assert "30" == hook_of(made)["exec"]["command"][-1]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_adaptive.kube.api import AUTOSCALERS, GROUPS, PODS, POLICIES, Resource
+from dask_adaptive.kube.api import (
+    AUTOSCALERS,
+    CLUSTERS,
+    DEPLOYMENTS,
+    GROUPS,
+    PODS,
+    POLICIES,
+    Resource,
+)
 
 #: A pod's spec whose container is a worker that nobody will ever start.
 WORKER: dict[str, Any] = {"containers": [{"name": "worker", "image": "x"}]}
@@ -27,6 +35,37 @@ def group(cluster: str, replicas: int = 0, **pod: Any) -> dict[str, Any]:
     """The default one; `pod` are further fields of its workers' pods."""
     spec = {"cluster": cluster, "worker": {"replicas": replicas, "spec": {**WORKER, **pod}}}
     return body(GROUPS, f"{cluster}-default", spec)
+
+
+def cluster_of_one(
+    worker: str, spec: Any = WORKER, *, name: str = "etl", replicas: int = 1, **annotations: str
+) -> list[dict[str, Any]]:
+    """
+    A DaskCluster, its default group and the Deployment of a worker, as dask-kubernetes makes them.
+
+    Annotations of the cluster are copied to all that it makes.
+    """
+    group = f"{name}-default"
+    labels = {
+        "dask.org/cluster-name": name,
+        "dask.org/component": "worker",
+        "dask.org/workergroup-name": group,
+    }
+    workers = {"replicas": replicas, "spec": spec}
+    scheduler = {"service": {"ports": [{"port": 8786}]}, "spec": spec}
+    template = {
+        "metadata": {"labels": {"app": worker, **labels}, "annotations": annotations}, "spec": spec,
+    }  # fmt: skip
+    whole = {"selector": {"matchLabels": {"app": worker}}, "template": template}
+    of_group = {"dask.org/cluster-name": name, "dask.org/component": "workergroup"}
+    made = [
+        body(CLUSTERS, name, {"worker": workers, "scheduler": scheduler}),
+        body(GROUPS, group, {"cluster": name, "worker": workers}, labels=of_group),
+        body(DEPLOYMENTS, worker, whole, labels=labels),
+    ]
+    for one in made:
+        one["metadata"]["annotations"] = annotations
+    return made
 
 
 def autoscaler(cluster: str, **annotations: str) -> dict[str, Any]:
