@@ -11,6 +11,7 @@ import functools
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,7 +240,8 @@ def read_policy(path: Path) -> Policy:
     try:
         return parse_policy(policies[0].get("spec") or {})
     except InvalidPolicy as exc:
-        raise click.BadParameter(f"{path}: {exc}") from exc
+        problems = textwrap.indent(str(exc), "  ")
+        raise click.BadParameter(f"{path} has mistakes:\n{problems}") from exc
 
 
 def _sentence(exc: KubeError) -> str:
