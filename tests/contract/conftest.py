@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from distributed import Client, Scheduler
+from distributed import Client, Scheduler, Worker
 
+from dask_adaptive_agent.loading.attach import install
+from support.agent_pins import Sync, sync_cluster
 from support.agent_quota import BEFORE
-from support.agent_work import RUNS
+from support.agent_work import RUNS, until
 
 UPSTREAM = (
     "ignore:.*pkg_resources.*",
@@ -47,9 +49,29 @@ async def s() -> AsyncIterator[Any]:
 
 
 @pytest.fixture
+async def agent(s: Any) -> Any:
+    return install(s)
+
+
+@pytest.fixture
+async def workers(s: Any) -> AsyncIterator[list[Any]]:
+    one = Worker(s.address, name="a", nthreads=1, memory_limit="1GiB")
+    other = Worker(s.address, name="b", nthreads=1, memory_limit=0)
+    async with one as a, other as b:
+        await until(lambda: 2 == len(s.running))
+        yield [a, b]
+
+
+@pytest.fixture
 async def client(s: Any) -> AsyncIterator[Any]:
     async with Client(s.address, asynchronous=True) as made:
         yield made
+
+
+@pytest.fixture
+def shared() -> Iterator[Sync]:
+    with sync_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

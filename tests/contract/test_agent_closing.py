@@ -17,8 +17,9 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.quotas.roster import Entry, SoleBytes
 from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
-from support.agent_fakes import clear_workers, fake_worker, give_task, shuffle_state
+from support.agent_fakes import clear_workers, fake_worker, give_result, give_task, shuffle_state
 
 #: One of each kind of question; `key` is `attrgetter("host")`, plain or as it comes over the wire.
 HOST = attrgetter("host")
@@ -38,7 +39,9 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture
 async def s() -> AsyncIterator[Any]:
+    """A scheduler with the agent, whose workers exist in its books only."""
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        install(scheduler)
         yield scheduler
         clear_workers(scheduler)
 
@@ -78,8 +81,7 @@ def stock_answer(s: Any, valid: list[Any], gone: set[str], request: dict[str, An
     return list(type(s).workers_to_close(stand_in, **request))
 
 
-async def test_the_answer_is_that_of_the_stock_method(s: Any) -> None:
-    install(s)
+async def test_the_answer_is_that_of_the_stock_method(s) -> None:
     dice = random.Random(1)
     offered = 0
     for _ in range(250):
@@ -93,10 +95,9 @@ async def test_the_answer_is_that_of_the_stock_method(s: Any) -> None:
 
 
 async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving_workers(
-    s: Any,
+    s, agent
 ) -> None:
     """Pinned ones are there and stay; for the rules, those on their way out are gone already."""
-    agent = install(s)
     dice = random.Random(2)
     offered = 0
     for _ in range(250):
@@ -119,9 +120,8 @@ async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving
     assert 1_000 < offered
 
 
-async def test_it_answers_over_the_network(s: Any) -> None:
+async def test_it_answers_over_the_network(s) -> None:
     """As upstream's operator and `Adaptive` ask; a key comes pickled."""
-    install(s)
     workers = [fake_worker(s, i) for i in range(3)]
     async with rpc(s.address) as link:
         everybody = await link.workers_to_close(n=3, key=pickle.dumps(HOST))
@@ -130,8 +130,7 @@ async def test_it_answers_over_the_network(s: Any) -> None:
         assert name in {ws.name for ws in workers}
 
 
-async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(s: Any) -> None:
-    agent = install(s)
+async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(s, agent) -> None:
     workers = [fake_worker(s, i).address for i in range(4)]
     shuffle_state(s, "x", 1, workers[:3])
 
@@ -154,8 +153,7 @@ class Picky(SchedulerPlugin):
 
 
 @pytest.mark.skipif(not HAS_HOOK, reason="this release asks no plugins")
-async def test_other_plugins_are_asked_too(s: Any) -> None:
-    install(s)
+async def test_other_plugins_are_asked_too(s) -> None:
     workers = [fake_worker(s, i).address for i in range(3)]
     s.add_plugin(Picky(workers[0]), name="picky")
 
@@ -168,8 +166,7 @@ class Broken(SchedulerPlugin):
 
 
 @pytest.mark.skipif(not HAS_HOOK, reason="this release asks no plugins")
-async def test_nobody_may_go_when_another_plugin_raises(s: Any) -> None:
-    agent = install(s)
+async def test_nobody_may_go_when_another_plugin_raises(s, agent) -> None:
     fake_worker(s, 0)
     s.add_plugin(Broken(), name="broken")
 
@@ -177,8 +174,7 @@ async def test_nobody_may_go_when_another_plugin_raises(s: Any) -> None:
     assert [] == agent.offered(agent.roster.sync())
 
 
-async def test_nobody_may_go_when_nothing_can_be_known(s: Any) -> None:
-    install(s)
+async def test_nobody_may_go_when_nothing_can_be_known(s) -> None:
     for i in range(2):
         fake_worker(s, i).nbytes = None
 
@@ -186,8 +182,7 @@ async def test_nobody_may_go_when_nothing_can_be_known(s: Any) -> None:
     assert [] == s.workers_to_close(n=1, key="no function")
 
 
-async def test_nobody_may_go_when_shuffles_cannot_be_read(s: Any) -> None:
-    agent = install(s)
+async def test_nobody_may_go_when_shuffles_cannot_be_read(s, agent) -> None:
     ws = fake_worker(s, 0)
     agent.shuffles._states()["x"] = object()
 
@@ -197,8 +192,7 @@ async def test_nobody_may_go_when_shuffles_cannot_be_read(s: Any) -> None:
     assert [ws] == agent.offered(agent.roster.sync())
 
 
-async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s: Any) -> None:
-    install(s)
+async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s) -> None:
     for i in range(2):
         fake_worker(s, i)
     key = pickle.dumps(HOST)
@@ -210,9 +204,8 @@ async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s: Any) -> No
         assert expected == s.workers_to_close(n=1, key=key)
 
 
-async def test_the_memory_of_a_pinned_worker_counts(s: Any) -> None:
+async def test_the_memory_of_a_pinned_worker_counts(s, agent) -> None:
     """Upstream would keep the free worker for data that the pinned one has room for."""
-    agent = install(s)
     pinned, free = (fake_worker(s, i, memory_limit=1000) for i in range(2))
     free.nbytes = 10
     agent.pins.leases.pin([str(pinned.name)], source=wire.MANUAL, owner="x", reason="", ttl_s=60)
@@ -235,9 +228,8 @@ async def test_a_stand_in_serves_methods_that_use_super() -> None:
         assert 0 == Future.adaptive_target(stand_in)
 
 
-async def test_what_is_offered_is_what_the_method_says(s: Any) -> None:
+async def test_what_is_offered_is_what_the_method_says(s, agent) -> None:
     """With nobody pinned, up to the choice between workers that hold as much."""
-    agent = install(s)
     dice = random.Random(4)
     for _ in range(250):
         fill(s, dice)
@@ -296,3 +288,61 @@ async def test_somebodys_own_rule_decides(how: str) -> None:
         uninstall(s)
         assert theirs == s.workers_to_close
         clear_workers(s)
+
+
+def copy_to(s: Any, ts: Any, ws: Any) -> None:
+    s.add_replica(ts, ws) if hasattr(s, "add_replica") else ws.add_replica(ts)
+
+
+def sole(entries: list[Entry]) -> list[int]:
+    return [entry.sole_bytes for entry in entries]
+
+
+async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent) -> None:
+    a, b = fake_worker(s, 0), fake_worker(s, 1)
+    ts = give_result(s, a, 100)
+    give_result(s, a, 10)
+    entries = list(agent.roster.sync().values())
+
+    agent.sole.refresh(entries)
+    before = sole(entries)
+    copy_to(s, ts, b)
+    agent.sole.refresh(entries)
+
+    assert [110, 0] == before
+    assert [10, 0] == sole(entries)
+
+
+async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s, agent) -> None:
+    workers = [fake_worker(s, i) for i in range(6)]
+    shared = [give_result(s, ws, 100) for ws in workers]
+    for ws in workers:
+        give_result(s, ws, 1)
+    entries = list(agent.roster.sync().values())
+    budgeted = SoleBytes(budget=4, again=2)
+    for i, ts in enumerate(shared):  # each result on its neighbour, too
+        copy_to(s, ts, workers[(i + 1) % 6])
+
+    rounds = []
+    for _ in range(12):
+        budgeted.refresh(entries)
+        rounds.append(sole(entries))
+
+    assert all(figure in (1, 201) for figures in rounds for figure in figures)
+    assert 201 in rounds[0]
+    assert [1] * 6 == rounds[-1]
+
+
+async def test_a_worker_without_results_has_none(s, agent) -> None:
+    ws = fake_worker(s, 0)
+    ts = give_result(s, ws, 100)
+    entries = list(agent.roster.sync().values())
+    agent.sole.refresh(entries)
+
+    if hasattr(s, "remove_replica"):
+        s.remove_replica(ts, ws)
+    else:
+        ws.remove_replica(ts)
+    agent.sole.refresh(entries)
+
+    assert [0] == sole(entries)

@@ -5,28 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from functools import partial
 from typing import Any
 
 import pytest
 from distributed import Event, Worker, wait
 from distributed.core import Status
-from distributed.utils_test import gen_cluster as gen
+from distributed.utils_test import gen_cluster
 from distributed.worker import get_worker
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from support.agent_cluster import with_agent
-from support.agent_deadlines import Clock, limit_ends, meters, notes
 from support.agent_fakes import fake_worker
+from support.agent_quota import limit_ends, meters, notes
 from support.agent_work import RUNS, ask, pin, slow, until
 
-#: No wait of a test may take longer: a hang is a failure.
-gen_cluster = partial(gen, timeout=20)
-
-ONE = [("127.0.0.1", 1)]
-TWO = [("127.0.0.1", 1)] * 2
-FOUR = [("127.0.0.1", 1)] * 4
 #: With and without a queue in the scheduler.
 SATURATIONS = (1.1, float("inf"))
 #: (tasks, words): a group larger than twice the threads is root-like.
@@ -99,9 +92,8 @@ async def test_one_that_joins_alone_runs_what_is_there(c, s) -> None:
 
 
 @pytest.mark.long
-@gen_cluster(
-    client=True,
-    nthreads=ONE,
+@with_agent(
+    1,
     config={
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.active-memory-manager.start": False,
@@ -109,7 +101,6 @@ async def test_one_that_joins_alone_runs_what_is_there(c, s) -> None:
 )
 async def test_hundreds_that_come_short_of_time_at_once(c, s, a) -> None:
     """Pods that were made together end together, and no task waits until it is the turn of one."""
-    install(s)
     await known(c, s, seconds=0.01)
     many = [fake_worker(s, i) for i in range(500)]
     await limit_ends(s, {ws.name: LEFT_S for ws in many})
@@ -158,9 +149,8 @@ async def test_what_waits_for_others_counts_too(c, s, a, b) -> None:
 
 
 @pytest.mark.long
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a, b) -> None:
-    install(s, clock := Clock())
+@with_agent()
+async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a, b, clock) -> None:
     await known(c, s)
     await limit_ends(s, {a.name: LEFT_S})
     await c.gather(c.map(slow, range(12), delay_s=0))
@@ -179,10 +169,11 @@ async def test_a_worker_whose_end_has_just_passed_may_be_gone_any_moment(c, s, a
 
 
 @pytest.mark.long
-@gen_cluster(client=True, nthreads=TWO)
-async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(c, s, a, b) -> None:
+@with_agent()
+async def test_within_the_margin_a_worker_gets_no_task_however_long_that_is(
+    c, s, a, b, clock
+) -> None:
     """The operator then says, time and again, that next to nothing is left."""
-    install(s, clock := Clock())
     await known(c, s)
     await c.gather(c.map(slow, range(12), delay_s=0))
     waiting = c.submit(slow, "hold", 2, workers=[b.address])
@@ -355,30 +346,23 @@ async def test_what_is_bound_runs_where_it_must(c, s, a, b) -> None:
     assert {str(b.name)} == ran_on(s, [loose])
 
 
-GPU = [("127.0.0.1", 1, {"resources": {"GPU": 1}}), ("127.0.0.1", 1)]
-
-
-@gen_cluster(client=True, nthreads=GPU)
-async def test_a_task_that_wants_a_resource_runs_on_the_only_one_that_has_it(c, s, a, b) -> None:
-    install(s)
+@pytest.mark.parametrize("arriving", [0, 1])
+@with_agent(nthreads=[("127.0.0.1", 1, {"resources": {"GPU": 1}}), ("127.0.0.1", 1)])
+async def test_a_task_that_wants_a_resource_runs_on_the_only_one_that_has_it(
+    c, s, a, b, arriving
+) -> None:
+    """Or waits for one that is on its way."""
     await known(c, s)
+    await announce(s, arriving)
     await limit_ends(s, {a.name: LEFT_S})
 
     future = c.submit(slow, 1, 0, resources={"GPU": 1})
 
-    await wait(future)
-    assert {str(a.name)} == ran_on(s, [future])
-
-
-@gen_cluster(client=True, nthreads=GPU)
-async def test_or_waits_for_one_that_is_on_its_way(c, s, a, b) -> None:
-    install(s)
-    await known(c, s)
-    await announce(s, 1)
-    await limit_ends(s, {a.name: LEFT_S})
-    future = c.submit(slow, 1, 0, resources={"GPU": 1})
+    if not arriving:
+        await wait(future)
+        assert {str(a.name)} == ran_on(s, [future])
+        return
     await until(lambda: s.unrunnable)
-
     assert [str(a.name)] == (await meters(s))["too_short"]
     async with Worker(s.address, nthreads=1, name="new", resources={"GPU": 1}):
         await wait(future)
@@ -386,10 +370,9 @@ async def test_or_waits_for_one_that_is_on_its_way(c, s, a, b) -> None:
 
 
 @pytest.mark.long
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b) -> None:
+@with_agent()
+async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b, agent) -> None:
     """It is named as too short; it can be retired, and comes back to where it was."""
-    agent = install(s)
     await known(c, s)
     await limit_ends(s, {a.name: LEFT_S})
     futures = c.map(slow, range(2), delay_s=1)
@@ -411,7 +394,7 @@ async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b) -> N
 
 
 @pytest.mark.parametrize("how", ["lifted", "uninstalled"])
-@gen_cluster(client=True, nthreads=TWO)
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
 async def test_without_ends_all_is_as_upstream_has_it(c, s, a, b, how) -> None:
     before = set(s.__dict__), dict(s.stream_handlers)
     install(s)
@@ -444,11 +427,10 @@ def timed(i: int, seconds: float) -> tuple[str, float, float]:
 
 
 @pytest.mark.long
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 4, timeout=60)
+@with_agent(4, threads=2, timeout=60)
 async def test_no_task_begins_that_does_not_end_before_its_worker(c, s, *workers) -> None:
     """And a worker rests no longer than the longest task before it ends."""
     longest_s = 0.8
-    install(s)
     for prefix, seconds in (("brief", 0.1), ("long", longest_s)):
         for i in range(3):
             await c.submit(timed, i, seconds, key=f"{prefix}-first-{i}")
@@ -472,9 +454,9 @@ async def test_no_task_begins_that_does_not_end_before_its_worker(c, s, *workers
         assert end - last < 2 * longest_s + 1.5  # the slack of a look, and of a slow machine
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_durations_are_means_and_spreads(c, s, a, b) -> None:
-    durations = install(s).cordons.durations
+@with_agent()
+async def test_durations_are_means_and_spreads(c, s, a, b, agent) -> None:
+    durations = agent.cordons.durations
     await c.submit(slow, 0, 0.01)
     assert not durations.is_on
     await limit_ends(s, {a.name: 60.0}, measure=True, floor_ms=10_000)

@@ -10,17 +10,15 @@ from typing import Any
 
 import distributed
 import pytest
-from distributed import Client, Event, Scheduler, Worker
-from distributed.utils_test import gen_cluster
+from distributed import Client, Event, Worker
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.demand import demand as view
 from dask_adaptive_agent.demand.demand import NOBODY
-from dask_adaptive_agent.loading.attach import install
+from support.agent_cluster import with_agent
 from support.agent_work import ask, until
 
-ONE = [("127.0.0.1", 1)]
-ON_ONE = gen_cluster(nthreads=ONE, client=True)
+ON_ONE = with_agent(1)
 
 Columns = dict[str, list[Any]]
 
@@ -61,9 +59,7 @@ async def until_running(scheduler: Any, tasks: int) -> None:
 
 
 @ON_ONE
-async def test_it_is_said_only_to_those_who_ask(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
-
+async def test_it_is_said_only_to_those_who_ask(c, s, a) -> None:
     seen = await ask(s, wire.OBSERVE)
 
     assert seen["demand"] is None
@@ -72,8 +68,7 @@ async def test_it_is_said_only_to_those_who_ask(c: Client, s: Scheduler, a: Work
 
 
 @ON_ONE
-async def test_tasks_are_counted_by_prefix_and_state(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
+async def test_tasks_are_counted_by_prefix_and_state(c, s, a) -> None:
     event = Event("go", client=c)
     source = c.map(hold, range(10), event="go", key=[f"source-{i}" for i in range(10)])
     step = [c.submit(add, f, key=f"step-{i}") for i, f in enumerate(source)]
@@ -132,8 +127,7 @@ SHAPES: dict[str, tuple[Callable[[Client], list[Any]], dict[str, tuple[Any, ...]
 
 @pytest.mark.parametrize("graph", SHAPES)
 @ON_ONE
-async def test_the_shape_of_what_waits(c: Client, s: Scheduler, a: Worker, graph: str) -> None:
-    install(s)
+async def test_the_shape_of_what_waits(c, s, a, graph) -> None:
     make, expected = SHAPES[graph]
     futures = make(c)
     await until(lambda: len(s.tasks) >= len(futures))
@@ -148,11 +142,8 @@ async def test_the_shape_of_what_waits(c: Client, s: Scheduler, a: Worker, graph
 
 
 @ON_ONE
-async def test_means_are_of_all_late_runs_not_of_the_last(
-    c: Client, s: Scheduler, a: Worker
-) -> None:
+async def test_means_are_of_all_late_runs_not_of_the_last(c, s, a) -> None:
     """`duration_average` is half the newest run: what rare long tasks make of it is no mean."""
-    install(s)
     quick = c.map(time.sleep, [0.01] * 30, key=[f"task-{i}" for i in range(30)])
     await c.gather(quick)
     await c.submit(time.sleep, 1.0, key="task-30")
@@ -173,10 +164,7 @@ async def test_means_are_of_all_late_runs_not_of_the_last(
 
 
 @ON_ONE
-async def test_how_long_a_task_runs_is_as_heartbeats_say(
-    c: Client, s: Scheduler, a: Worker
-) -> None:
-    install(s)
+async def test_how_long_a_task_runs_is_as_heartbeats_say(c, s, a) -> None:
     event = Event("go", client=c)
     future = c.submit(hold, 0, event="go", key="long-0")
     await until_running(s, 1)
@@ -191,11 +179,8 @@ async def test_how_long_a_task_runs_is_as_heartbeats_say(
 
 
 @ON_ONE
-async def test_a_slow_step_of_its_quick_sources_name_is_of_another_kind(
-    c: Client, s: Scheduler, a: Worker
-) -> None:
+async def test_a_slow_step_of_its_quick_sources_name_is_of_another_kind(c, s, a) -> None:
     """`client.map` of one function twice: the mean of the first says nothing of the second."""
-    install(s)
     await a.heartbeat()  # knows the scheduler's clock better than the first message did
     quick = c.map(time.sleep, [0.01] * 30, key=[f"step-{i}" for i in range(30)])
     await c.gather(quick)
@@ -211,11 +196,8 @@ async def test_a_slow_step_of_its_quick_sources_name_is_of_another_kind(
     await c.gather(slow)
 
 
-@gen_cluster(nthreads=[*ONE, *ONE], client=True)
-async def test_one_slow_task_among_many_does_not_unsay_their_mean(
-    c: Client, s: Scheduler, a: Worker, b: Worker
-) -> None:
-    install(s)
+@with_agent()
+async def test_one_slow_task_among_many_does_not_unsay_their_mean(c, s, a, b) -> None:
     event = Event("go", client=c)
     slow = c.submit(hold, 0, event="go", key="step-0", workers=[a.address])
     await until_running(s, 1)
@@ -234,8 +216,7 @@ async def test_one_slow_task_among_many_does_not_unsay_their_mean(
 
 
 @ON_ONE
-async def test_what_needs_a_resource_is_told_by_kind(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
+async def test_what_needs_a_resource_is_told_by_kind(c, s, a) -> None:
     gpu = [c.submit(add, i, key=f"gpu-{i}", resources={"GPU": 1}) for i in range(5)]
     big = c.submit(add, 0, key="big-0", resources={"MEM": 7.5})
     await until(lambda: len(s.unrunnable) == 6)
@@ -252,15 +233,9 @@ async def test_what_needs_a_resource_is_told_by_kind(c: Client, s: Scheduler, a:
         await c.gather([*gpu, big])
 
 
-@gen_cluster(
-    nthreads=[("127.0.0.1", 1), ("127.0.0.1", 1)], client=True,
-    worker_kwargs={"resources": {"GPU": 2}},
-)  # fmt: skip
-async def test_assigned_tasks_with_needs_are_told_and_who_may_run_them(
-    c: Client, s: Scheduler, a: Worker, b: Worker
-) -> None:
+@with_agent(worker_kwargs={"resources": {"GPU": 2}})
+async def test_assigned_tasks_with_needs_are_told_and_who_may_run_them(c, s, a, b) -> None:
     """`is_rootish` leaves them out in each release: however many there are, none is queued."""
-    install(s)
     event = Event("go", client=c)
     keys = [f"gpu-{i}" for i in range(50)]
     futures = c.map(hold, range(50), event="go", key=keys, resources={"GPU": 1})
@@ -275,11 +250,8 @@ async def test_assigned_tasks_with_needs_are_told_and_who_may_run_them(
     await c.gather(futures)
 
 
-@gen_cluster(nthreads=[("127.0.0.1", 1)] * 2, client=True)
-async def test_tasks_that_name_workers_are_told_with_their_names(
-    c: Client, s: Scheduler, a: Worker, b: Worker
-) -> None:
-    install(s)
+@with_agent()
+async def test_tasks_that_name_workers_are_told_with_their_names(c, s, a, b) -> None:
     event = Event("go", client=c)
     here = c.submit(hold, 0, event="go", key="here-0", workers=[a.address])
     loose = c.submit(
@@ -301,13 +273,12 @@ async def test_tasks_that_name_workers_are_told_with_their_names(
 
 
 @ON_ONE
-async def test_a_task_that_has_seceded_takes_no_thread(c: Client, s: Scheduler, a: Worker) -> None:
+async def test_a_task_that_has_seceded_takes_no_thread(c, s, a) -> None:
     def outer() -> int:
         with distributed.worker_client():
             Event("go").wait()
         return 1
 
-    install(s)
     event = Event("go", client=c)
     future = c.submit(outer, key="outer-0")
     await until(lambda: any(w.long_running for w in s.workers.values()))
@@ -318,8 +289,7 @@ async def test_a_task_that_has_seceded_takes_no_thread(c: Client, s: Scheduler, 
 
 
 @ON_ONE
-async def test_many_prefixes_are_added_up(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
+async def test_many_prefixes_are_added_up(c, s, a) -> None:
     event = Event("go", client=c)
     first = c.submit(hold, 0, event="go", key="first-0")
     many = [c.submit(add, first, key=f"kind{i:03}-0") for i in range(300)]
@@ -335,8 +305,7 @@ async def test_many_prefixes_are_added_up(c: Client, s: Scheduler, a: Worker) ->
 
 
 @ON_ONE
-async def test_work_that_comes_again_and_again_is_noted(c: Client, s: Scheduler, a: Worker) -> None:
-    agent = install(s)
+async def test_work_that_comes_again_and_again_is_noted(c, s, a, agent) -> None:
     clock = [100.0]
     incoming = agent.demand._arrivals
     incoming.clock = lambda: clock[0]
@@ -363,9 +332,8 @@ async def test_work_that_comes_again_and_again_is_noted(c: Client, s: Scheduler,
     assert (0.0, 0.0) == (rate(), batches.every_s())
 
 
-@gen_cluster(nthreads=ONE, client=False)
-async def test_a_cluster_is_quiet_since_its_last_task_and_client(s: Scheduler, a: Worker) -> None:
-    agent = install(s)
+@with_agent(1, client=False)
+async def test_a_cluster_is_quiet_since_its_last_task_and_client(s, a, agent) -> None:
     clock = [0.0]
     quiet = agent.demand.quiet
     quiet.clock = lambda: clock[0]

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from distributed import Worker, secede, wait
 from distributed.core import Status
-from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
 from support.agent_cluster import with_agent
 from support.agent_quota import cordoned, limit
 from support.agent_work import (
     RUNS,
+    Counter,
     ask,
     holding,
     leave,
@@ -31,11 +30,8 @@ from support.agent_work import (
 )
 
 BUSY = {"busy_ok": True, "reason": "test"}
-TWO = [("127.0.0.1", 1)] * 2
 #: No memory monitor that resumes a worker which a test has paused.
 QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
-
-
 #: How a drain begins: on request, or because the process is about to end.
 both_ways = pytest.mark.parametrize("way", ["retire", "leave"])
 
@@ -57,9 +53,8 @@ async def until_drained(s: Any, worker: Any, way: str) -> None:
 
 
 @both_ways
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, way) -> None:
-    agent = install(s)
+@with_agent(3)
+async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, agent, way) -> None:
     futures = c.map(slow, range(60), delay_s=0.05)
     await until(lambda: len(RUNS) > 12)
 
@@ -113,13 +108,12 @@ async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way) -> None:
 
 
 @both_ways
-@gen_cluster(client=True, nthreads=TWO)
+@with_agent()
 async def test_a_long_running_task_is_waited_for(c, s, a, b, way) -> None:
     def seceding() -> None:
         secede()
         slow("seceded", 0.4)
 
-    install(s)
     future = c.submit(seceding, workers=[a.address])
     await until(lambda: s.workers[a.address].long_running)
 
@@ -143,17 +137,6 @@ async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way) -> N
 
     assert Status.closing_gracefully == s.workers[a.address].status
     await future
-
-
-@with_agent()
-async def test_a_drained_worker_holds_no_last_copy(c, s, a, b) -> None:
-    futures = await holding(c, a, 8)
-
-    await until_state(s, a.name, wire.DRAINED)
-    await a.close()
-
-    assert 8 == len(await c.gather(futures))
-    assert 8 == len(RUNS)
 
 
 @with_agent(3, config=QUIET)
@@ -195,13 +178,11 @@ async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b) -> None:
     assert [1] == RUNS
 
 
-@gen_cluster(
-    client=True,
+@with_agent(
     nthreads=[("127.0.0.1", 1, {"resources": {"GPU": 9}})] * 2 + [("127.0.0.1", 1)],
     config={"distributed.scheduler.worker-saturation": "inf"},
 )
 async def test_moved_tasks_go_only_where_they_may_run(c, s, a, b, plain) -> None:
-    install(s)
     futures = c.map(slow, range(8), delay_s=0.1, resources={"GPU": 1})
     await until(lambda: s.workers[a.address].processing)
 
@@ -272,10 +253,11 @@ async def test_no_recipient_while_moving_brings_it_back(c, s, a, b) -> None:
     assert [1] == RUNS
 
 
-@gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(c, s, a, b) -> None:
+@with_agent(config=QUIET)
+async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
+    c, s, a, b, agent
+) -> None:
     """A worker whose process was about to end was refused for one of long ago, and lost all."""
-    agent = install(s)
     future = await running(c, a, 1, 0.5)
     await retire(s, a.name, **BUSY)
     b.status = Status.paused
@@ -341,21 +323,6 @@ async def test_deadline(c, s, a, b, on_timeout) -> None:
 
 
 @with_agent()
-async def test_a_retirement_nobody_asks_about_is_cancelled(c, s, a, b) -> None:
-    await ask(s, wire.CONFIGURE, lease_ms=800)
-    await retire(s, a.name)
-
-    for _ in range(4):
-        await asyncio.sleep(0.25)
-        assert 1 == len((await ask(s, wire.OBSERVE, renew=True))["retirements"])
-    # A lease, and as long beyond it as ever.
-    await until(lambda: s.workers[a.address].status == Status.running, timeout_s=2.6)
-
-    await until(lambda: a.status == Status.running)
-    assert not (await ask(s, wire.OBSERVE))["retirements"]
-
-
-@with_agent()
 async def test_retiring_twice_is_the_same_retirement(c, s, a, b) -> None:
     future = await running(c, a, 1, 0.3)
 
@@ -367,25 +334,6 @@ async def test_retiring_twice_is_the_same_retirement(c, s, a, b) -> None:
     assert "test" == row["reason"]
     assert 50_000 < row["left_ms"]
     await future
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_dies_while_draining_is_gone(c, s, a, b) -> None:
-    agent = install(s)
-    future = await running(c, a, 1, 0.3, allow_other_workers=True)
-    await retire(s, a.name, **BUSY)
-
-    await a.close()
-
-    await until(lambda: a.address not in s.workers)
-    assert [("gone", "")] == await retire(s, a.name)
-    assert {} == agent.drains.ongoing
-    await future
-
-
-class Counter:
-    def one(self) -> int:
-        return 1
 
 
 @with_agent()
@@ -455,20 +403,11 @@ async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answe
         await asyncio.gather(*(w.close(executor_wait=False) for w in workers))
 
 
-@with_agent(0)
-async def test_workers_whose_names_are_numbers_and_an_unknown_name(c, s) -> None:
-    async with Worker(s.address, name=7, nthreads=1), Worker(s.address, name="x", nthreads=1):
-        assert [(wire.DRAINED, ""), (wire.DRAINED, ""), ("gone", "")] == await retire(
-            s, "7", "x", "y"
-        )
-
-
 # Where all others are cordoned
 
 
 async def _cordoned(c: Any, s: Any, *workers: Any, runs: int = 4) -> list[Any]:
     """Results that a client holds, of workers that have all come to an exact quota."""
-    install(s)
     futures = []
     for w in workers:
         futures += [c.submit(slow, i, 0, workers=[w.address], pure=False) for i in range(runs)]
@@ -483,7 +422,7 @@ def _held(s: Any, w: Any) -> set[Any]:
     return {ts.key for ts in s.workers[w.address].has_what}
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+@with_agent(3)
 async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b, d) -> None:
     """On 0.1.0 the first one was refused: nobody could take its results."""
     futures = await _cordoned(c, s, a, b, d)
@@ -505,7 +444,7 @@ async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b,
         assert 12 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO)
+@with_agent()
 async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s, a, b) -> None:
     futures = await _cordoned(c, s, a, b)
 
@@ -520,7 +459,7 @@ async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s,
         assert 8 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO)
+@with_agent()
 async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b) -> None:
     futures = await _cordoned(c, s, a, b)
 
@@ -536,10 +475,9 @@ async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b) -> No
     assert 8 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b) -> None:
+@with_agent(config=QUIET)
+async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b, agent) -> None:
     futures = await _cordoned(c, s, a, b)
-    agent = s.plugins["dask-adaptive"].agent
     b.status = Status.paused
     await until(lambda: agent.cordons.gates.get(b.address).reported == Status.paused)
 
@@ -576,12 +514,11 @@ async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(c, s
     assert {future.key for future in futures} == _held(s, b)
 
 
-@gen_cluster(client=True, nthreads=TWO, config=STAGED)
+@with_agent(config=STAGED)
 async def test_the_memory_manager_does_not_take_back_what_a_cordoned_one_fetched(
-    c, s, a, b
+    c, s, a, b, agent
 ) -> None:
     """Of two workers out of service `ReduceReplicas` drops the copy of the fuller one."""
-    agent = install(s)
     futures = [c.submit(SlowToSend, workers=[a.address], pure=False) for _ in range(20)]
     futures.append(c.submit(int, workers=[b.address]))
     await wait(futures)

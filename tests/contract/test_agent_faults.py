@@ -20,7 +20,7 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.drain.drain import Phase
 from dask_adaptive_agent.loading.attach import install
-from support.agent_deadlines import Clock
+from support.agent_cluster import Clock
 from support.agent_quota import limit
 from support.agent_work import ask, leave, nobody_fetches_from, slow, until
 
@@ -133,7 +133,7 @@ def tasks_of_ours() -> list[str]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize(("phase", "before", "ending"), steps())
-@gen_cluster(client=True, nthreads=TWO, timeout=60)
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, timeout=60)
 async def test_nothing_is_stuck(c, s, a, b, phase, before, ending, fault) -> None:
     scene = Scene(c, s, a, b)
     for step in before:
@@ -185,7 +185,7 @@ WAYS = [is_cordoned, is_cordoned_and_retired, is_cordoned_and_leaves]
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", [its_limit_is_lifted, *FAULTS], ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-@gen_cluster(client=True, nthreads=TWO, timeout=60)
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, timeout=60)
 async def test_of_a_cordon_nothing_is_left(c, s, a, b, way, fault) -> None:
     scene = Scene(c, s, a, b)
     await way(scene)

@@ -19,7 +19,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
-from support.agent_work import ask
+from support.agent_work import ask, tally
 from support.fire import EVERYTHING, HARMLESS, RESTARTS_SHUFFLES, Fire, Graph, nothing_breaks
 
 #: A task is not given up however often its worker is killed, nor a connection on a busy machine.
@@ -27,8 +27,6 @@ CONFIG = {
     "distributed.scheduler.allowed-failures": 100_000,
     "distributed.comm.timeouts.connect": "30s",
 }
-
-
 #: Functions of distributed that fail by themselves, when a worker has just been removed.
 UPSTREAMS_OWN = {
     "handle_request_refresh_who_has",  # answers a worker that `remove_worker(close=False)` forgot
@@ -76,10 +74,10 @@ def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
             await graph.check(fire.score)
             assert not fire.score.given_up
 
-            tally = (await ask(s, wire.OBSERVE))["tally"]
-            assert 200 < tally["tasks"] == tally["runs"]
-            assert (0, 0) == (tally["repeated"], tally["interrupted"])
-            assert (3, 1) == (tally["shuffles"], tally["max_shuffle_run"])
+            tasks, runs = await tally(s, "tasks", "runs")
+            assert 200 < tasks == runs
+            assert (0, 0) == await tally(s, "repeated", "interrupted")
+            assert (3, 1) == await tally(s, "shuffles", "max_shuffle_run")
             assert 3 < len(fire.happened)
 
     with nothing_breaks(known):

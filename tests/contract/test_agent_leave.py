@@ -5,34 +5,33 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import dask
 import pytest
 from distributed import Worker, wait
 from distributed.core import Status
-from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.drain import drain
+from dask_adaptive_agent.loading.attach import uninstall
 from dask_adaptive_agent.service import data_copier
 from support.agent_cluster import with_agent
 from support.agent_work import (
     RUNS,
+    Counter,
     ask,
+    by_slot,
     holding,
     leave,
     nobody_fetches_from,
     pin,
+    rechunked,
     retire,
     running,
     slow,
-    slow_block,
+    tally,
     unpin,
     until,
     until_left,
 )
-
-TWO = [("127.0.0.1", 1)] * 2
-INFINITE = {"distributed.scheduler.worker-saturation": "inf"}
 
 
 def kept(key: Any, worker: Any) -> bool:
@@ -79,9 +78,10 @@ async def test_a_pin_is_waited_for_and_a_drained_worker_stays_drained(c, s, a, b
 
 
 @pytest.mark.long
-@gen_cluster(client=True, nthreads=TWO)
-async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
+    c, s, a, b, agent
+) -> None:
     await ask(s, wire.CONFIGURE, tally=True)
     results = await holding(c, a, 8)
     long = c.submit(slow, "long", 8, key="long", workers=[a.address], allow_other_workers=True)
@@ -97,8 +97,7 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(c, 
     assert wire.N_TASKS_GIVEN_BACK == kind
     assert "1 task given back: long" in message
     assert "could not be moved" not in message
-    tally = (await ask(s, wire.OBSERVE))["tally"]
-    assert (0, 1) == (tally["repeated"], tally["interrupted"])
+    assert (0, 1) == await tally(s, "repeated", "interrupted")
     assert ["gone"] == await leave(s, a.name)
     long.release()
 
@@ -167,9 +166,8 @@ async def test_a_replacement_takes_the_data_and_the_name(c, s, a) -> None:
         assert {a.name: replacement.address} == s.aliases
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_what_nobody_could_take_is_told(c, s, a) -> None:
-    agent = install(s)
+@with_agent(1)
+async def test_what_nobody_could_take_is_told(c, s, a, agent) -> None:
     results = c.map(slow, range(8), delay_s=0)
     await wait(results)
 
@@ -182,10 +180,8 @@ async def test_what_nobody_could_take_is_told(c, s, a) -> None:
     assert {} == s.aliases
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_without_work_leaves_without_a_word(c, s, a, b) -> None:
-    agent = install(s)
-
+@with_agent()
+async def test_a_worker_without_work_leaves_without_a_word(c, s, a, b, agent) -> None:
     assert [wire.DRAINED] == await leave(s, a.name)
     await until(lambda: a.status == Status.closing_gracefully)
     await a.close()
@@ -193,24 +189,6 @@ async def test_a_worker_without_work_leaves_without_a_word(c, s, a, b) -> None:
 
     assert [] == notes(agent)
     assert [b.name] == list(s.aliases)
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_delayed_eviction_is_forgotten_when_nobody_asks(c, s, a, b) -> None:
-    agent = install(s)
-    await ask(s, wire.CONFIGURE, lease_ms=400)
-    _results = await holding(c, a, 4)
-    await until_left(s, a.name, ending=False, left_ms=60_000)
-
-    async def lease_runs_out() -> None:
-        while agent.drains.ongoing:
-            await ask(s, wire.OBSERVE)  # an interested operator does not renew it
-            await asyncio.sleep(0.05)
-
-    await asyncio.wait_for(lease_runs_out(), 5)
-    await until(lambda: a.status == Status.running)
-    assert s.workers[a.address] in s.running
-    assert await c.submit(slow, "again", 0, workers=[a.address])
 
 
 @with_agent()
@@ -244,9 +222,8 @@ async def test_of_several_deadlines_the_earliest_counts(c, s, a, b) -> None:
     await future
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_retirement_is_taken_over(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_a_retirement_is_taken_over(c, s, a, b, agent) -> None:
     assert [(wire.DRAINED, "")] == await retire(s, a.name)
 
     assert [wire.DRAINED] == await leave(s, a.name)
@@ -259,9 +236,10 @@ async def test_a_retirement_is_taken_over(c, s, a, b) -> None:
     assert [a.address] == list(agent.drains.ongoing)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_busy_retirement_is_taken_over_and_a_delayed_eviction_cancelled(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_a_busy_retirement_is_taken_over_and_a_delayed_eviction_cancelled(
+    c, s, a, b, agent
+) -> None:
     future = await running(c, a, 1, 0.5)
     await retire(s, a.name, busy_ok=True)
 
@@ -355,11 +333,6 @@ async def test_a_departure_is_explained(c, s, a, b) -> None:
     await future
 
 
-class Counter:
-    def one(self) -> int:
-        return 1
-
-
 @with_agent()
 async def test_actors_are_waited_for(c, s, a, b) -> None:
     actor = await c.submit(Counter, actor=True, workers=[a.address])
@@ -388,16 +361,11 @@ async def test_taking_the_agent_out_brings_workers_back_by_their_names(c, s, a, 
 
 
 @pytest.mark.parametrize("shape", ["fast", "slow"])
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, timeout=90)
-async def test_a_shuffle_ends_before_its_participant_leaves(c, s, a, b, d, shape) -> None:
-    da = pytest.importorskip("dask.array")
-    blocks = 20 if shape == "slow" else 4
-    agent = install(s)
+@with_agent(3, timeout=90)
+async def test_a_shuffle_ends_before_its_participant_leaves(c, s, a, b, d, agent, shape) -> None:
+    pytest.importorskip("dask.array")
     await ask(s, wire.CONFIGURE, tally=True)
-    with dask.config.set({"optimization.fuse.active": False}):
-        x = da.ones((80, 80), chunks=(80 // blocks, 80)).map_blocks(slow_block, dtype=float)
-        y = x.rechunk((80, 80 // blocks), method="p2p").map_blocks(slow_block, dtype=float)
-        future = c.compute(y.sum())
+    future = rechunked(c, blocks=20 if shape == "slow" else 4)
     await until(agent.shuffles.running)
 
     await leave(s, a.name)
@@ -406,8 +374,128 @@ async def test_a_shuffle_ends_before_its_participant_leaves(c, s, a, b, d, shape
     await a.close()
 
     assert 6400 == await future
-    tally = (await ask(s, wire.OBSERVE))["tally"]
-    assert (1, 1, 0, 0) == tuple(
-        tally[k] for k in ("shuffles", "max_shuffle_run", "repeated", "interrupted")
-    )
+    keys = ("shuffles", "max_shuffle_run", "repeated", "interrupted")
+    assert (1, 1, 0, 0) == await tally(s, *keys)
     assert 0 < a.state.executed_count
+
+
+async def on(c: Any, name: Any) -> str:
+    """The address of the worker that a task for this name runs on."""
+    future = c.submit(lambda dask_worker=None: None, workers=[name], pure=False)
+    here = c.submit(
+        lambda _: __import__("distributed").get_worker().address,
+        future,
+        workers=[name],
+        pure=False,
+    )
+    return str(await asyncio.wait_for(here, 10))
+
+
+async def meant(s: Any, name: str) -> list[str]:
+    """Addresses of those whom our own messages mean by a name."""
+    return [row["address"] for row in (await ask(s, wire.EXPLAIN, names=[name]))["workers"]]
+
+
+async def pinned(s: Any) -> set[str]:
+    """Addresses of the workers that somebody pins."""
+    seen = await ask(s, wire.OBSERVE)
+    of = by_slot(seen, "address")
+    return {of[slot] for row in seen["pins"] for slot in row["slots"]}
+
+
+@with_agent()
+async def test_a_worker_that_leaves_is_found_by_its_name(c, s, a, b) -> None:
+    busy = c.submit(slow, "busy", 0.2, workers=[a.name])
+    waiting = c.submit(slow, "waiting", 0, workers=[a.name])
+    await until(lambda: a.state.executing_count)
+
+    assert [wire.DRAINING] == await leave(s, a.name)
+
+    assert (a.address, a.name) == (s.aliases[a.name], s.workers[a.address].name)
+    assert a.address == await on(c, a.name)
+    assert [a.address] == await meant(s, str(a.name))
+    await c.gather([busy, waiting])
+    await until_left(s, a.name)
+    assert [(wire.DRAINED, "")] == await retire(s, a.name)
+    for source in (wire.MANUAL, wire.CLIENT):
+        await pin(s, a, source=source)
+        assert {a.address} == await pinned(s)
+        await unpin(s, source)
+        assert not await pinned(s)
+    assert [a.address] == list(await c.retire_workers(names=[a.name]))
+
+
+@with_agent()
+async def test_the_name_means_the_one_that_comes_once_it_is_there(c, s, a, b) -> None:
+    busy = c.submit(slow, "busy", 1.0, workers=[a.name])
+    bound = c.submit(slow, "bound before", 0, workers=[a.name])
+    await until(lambda: a.state.executing_count)
+    await leave(s, a.name)
+    await pin(s, a)
+
+    async with Worker(s.address, name=a.name, nthreads=1) as comer:
+        assert (comer.address, comer.name) == (s.aliases[a.name], s.workers[comer.address].name)
+        assert comer.address == await on(c, a.name)
+        assert [comer.address] == await meant(s, str(a.name))
+        assert {a.address} == await pinned(s)  # whom it meant when it was said
+        await pin(s, a, source=wire.CLIENT)
+        assert {a.address, comer.address} == await pinned(s)
+        await unpin(s, wire.CLIENT)
+        await unpin(s)
+        (row,) = (await ask(s, wire.OBSERVE))["departures"]
+        assert str(a.name) == row["name"]
+
+        await c.gather([busy, bound])
+        assert {"busy", "bound before"} <= set(RUNS)
+        assert 0 == sum(key.startswith("slow") for key in comer.data)
+        await until_left(s, a.address)
+        assert [comer.address] == list(await c.retire_workers(names=[a.name]))
+
+
+@with_agent()
+async def test_each_that_leaves_gives_way_in_turn(c, s, a, b) -> None:
+    await leave(s, b.address)
+    async with Worker(s.address, name=b.name, nthreads=1) as second:
+        await leave(s, second.address)
+        async with Worker(s.address, name=b.name, nthreads=1) as third:
+            assert third.address == s.aliases[b.name]
+            assert s.workers.keys() == set(s.aliases.values())
+            assert all(ws.address == s.aliases[ws.name] for ws in s.workers.values())
+        await second.close()
+    await b.close()
+    await until(lambda: [a.address] == list(s.workers))
+    assert {a.name: a.address} == s.aliases
+
+
+@with_agent()
+async def test_nobody_else_gives_way(c, s, a, b) -> None:
+    """Who serves, or may serve again, keeps its name: as in stock, the comer is refused."""
+    await leave(s, a.name, ending=False)
+    for name in (a.name, b.name):
+        with pytest.raises((ValueError, RuntimeError)) as refused:
+            await Worker(s.address, name=name, nthreads=1)
+        assert "name taken" in f"{refused.value} {refused.value.__cause__}"
+    assert {a.name: a.address, b.name: b.address} == s.aliases
+    uninstall(s)
+    assert s.handlers["register-worker"] == s.add_worker
+
+
+@with_agent()
+async def test_one_that_serves_again_after_all_has_its_name_or_another(
+    c, s, a, b, agent, monkeypatch
+) -> None:
+    """Whoever said that it was sure to end was wrong; another may have come with its name."""
+    before = dict(s.aliases)
+    for is_alone in (True, False):
+        monkeypatch.setattr(drain, "OVERDUE_S", 60.0)
+        await until_left(s, a.name, left_ms=100)
+        if is_alone:
+            monkeypatch.setattr(drain, "OVERDUE_S", 0.2)
+            await until(lambda: s.workers[a.address] in s.running)
+            assert before == s.aliases
+            assert await c.submit(slow, "again", 0, workers=[a.address])
+    async with Worker(s.address, name=a.name, nthreads=1) as comer:
+        monkeypatch.setattr(drain, "OVERDUE_S", 0.2)
+        await until(lambda: not agent.drains.ongoing)
+        await until(lambda: a.status == Status.running)
+        assert {a.name: comer.address, f"{a.name} 2": a.address, b.name: b.address} == s.aliases

@@ -1,18 +1,22 @@
-"""A worker's own `--lifetime`: stock redoes what runs; here it waits, whatever the release."""
+"""A worker's own `--lifetime`: reported, heeded where tasks are assigned, and drained for."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+from typing import Any
 
 import pytest
-from distributed import Worker, wait
+from distributed import LocalCluster, Worker, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.quotas.deadlines import LOOK_S
+from dask_adaptive_agent.worker_side import lifetime
 from support.agent_cluster import with_agent
-from support.agent_quota import limit
+from support.agent_quota import limit, meters
 from support.agent_work import (
     RUNS,
     ask,
@@ -26,13 +30,10 @@ from support.agent_work import (
     until,
 )
 
-TWO = [("127.0.0.1", 1)] * 2
 
-
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other) -> None:
+@with_agent(1)
+async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other, agent) -> None:
     """Through the worker's own request: `Worker.close_gracefully`, which asks to be retired."""
-    agent = install(s)
     async with Worker(s.address, name="w", nthreads=1, lifetime="500 ms") as w:
         where = {"workers": [w.address], "allow_other_workers": True, "pure": False}
         results = [c.submit(slow, i, 0, **where) for i in range(6)]
@@ -48,10 +49,9 @@ async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other) ->
     assert [wire.N_WORKER_LEFT] == [row["kind"] for row in agent.notes.since(0)]
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b) -> None:
+@with_agent()
+async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b, agent) -> None:
     """Contract: `Worker.close_gracefully` retires itself with a stimulus_id that names it."""
-    agent = install(s)
     await pin(s, a)
     results = await holding(c, a, 4)
     closing = asyncio.ensure_future(a.close_gracefully())
@@ -73,9 +73,8 @@ async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b) -> None:
     assert 4 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a) -> None:
-    agent = install(s)
+@with_agent(1)
+async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a, agent) -> None:
     results = c.map(slow, range(4), delay_s=0)
     await wait(results)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
@@ -112,9 +111,8 @@ async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(c, s, a, b)
     assert 4 + 2 == len(RUNS)  # as in stock: what runs is run again, no result is lost
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_stock_goes_at_once(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_stock_goes_at_once(c, s, a, b, agent) -> None:
     await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
     await pin(s, a)
 
@@ -124,10 +122,9 @@ async def test_stock_goes_at_once(c, s, a, b) -> None:
     assert [] == agent.notes.since(0)  # by its owner's decision, not by a call
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b) -> None:
+@with_agent()
+async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b, agent) -> None:
     """Its limit is lifted while its data moves: it would get tasks that it does not start."""
-    agent = install(s)
     await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
     await wait(c.submit(slow, 1, 0, workers=[a.address]))
     data = c.submit(slow, 2, 0, workers=[a.address])
@@ -149,17 +146,14 @@ async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b) ->
     await data
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_the_only_worker_goes_when_it_is_of_no_use(c, s, a) -> None:
-    agent = install(s)
-
+@with_agent(1)
+async def test_the_only_worker_goes_when_it_is_of_no_use(c, s, a, agent) -> None:
     await asyncio.wait_for(agent.drains.lifetime(a.address), 5)
     await agent.drains.lifetime("tcp://127.0.0.1:1")  # no such worker
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_cancelled_it_is_back_in_service(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_cancelled_it_is_back_in_service(c, s, a, b, agent) -> None:
     future = await running(c, a, 1, 0.4)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
     await until(lambda: s.workers[a.address].status == Status.closing_gracefully)
@@ -174,9 +168,8 @@ async def test_cancelled_it_is_back_in_service(c, s, a, b) -> None:
 
 
 @pytest.mark.long
-@gen_cluster(client=True, nthreads=TWO)
-async def test_the_end_of_its_pod_goes_before(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_the_end_of_its_pod_goes_before(c, s, a, b, agent) -> None:
     future = await running(c, a, 1, 4, allow_other_workers=True)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
     await until(lambda: agent.drains.ongoing)
@@ -187,3 +180,116 @@ async def test_the_end_of_its_pod_goes_before(c, s, a, b) -> None:
     assert a.address not in s.workers
     assert [wire.N_TASKS_GIVEN_BACK] == [row["kind"] for row in agent.notes.since(0)]
     future.release()
+
+
+CONFIG = {"distributed.worker.heartbeat": "50ms"}
+
+
+@with_agent(1, config=CONFIG)
+async def test_a_worker_that_joins_reports_when_it_ends(c, s, a) -> None:
+    async with Worker(
+        s.address, name="w", nthreads=1, lifetime="80 s", lifetime_stagger="20 s"
+    ) as w:
+        await until(lambda: lifetime.METRIC in s.workers[w.address].metrics)
+
+        told = (await meters(s))["lifetimes"]
+        assert {"w"} == set(told)  # nothing of the worker that has none
+        assert w.lifetime - 10 < told["w"] <= w.lifetime
+        assert math.inf == lifetime.left_s(s.workers[a.address])
+        assert lifetime.METRIC not in a.metrics
+
+
+@gen_cluster(client=True, nthreads=[], config=CONFIG)
+async def test_a_worker_that_runs_already_reports_too(c, s) -> None:
+    async with Worker(s.address, name="w", nthreads=1, lifetime="100 s") as w:
+        await c.submit(slow, 1, 0.2)
+        install(s)
+        await until(lambda: lifetime.METRIC in s.workers[w.address].metrics)
+        left_s = lifetime.left_s(s.workers[w.address])
+        assert 80 < left_s < 99.9  # since it began, not since it was asked
+
+        uninstall(s)
+        await until(lambda: lifetime.METRIC not in w.metrics)
+
+
+@pytest.mark.long
+@with_agent(1, config=CONFIG)
+async def test_what_it_would_not_finish_is_not_given_to_it(c, s, a, agent) -> None:
+    """With nobody but the worker to say so: no operator has sent a limit."""
+    await c.submit(slow, 0, 0)
+    async with Worker(s.address, name="w", nthreads=1, lifetime="300 s") as w:
+        await until(lambda: lifetime.METRIC in s.workers[w.address].metrics)
+        await until(lambda: agent.cordons.deadlines.have_ends)
+        s.task_prefixes["slow"].duration_average = 1e6
+        await asyncio.sleep(LOOK_S + 0.1)  # that it is long is seen in the next look
+
+        futures = c.map(slow, range(1, 10), delay_s=0)
+        await wait(futures)
+
+        assert {a.address} == {ws.address for f in futures for ws in s.tasks[f.key].who_has}
+
+
+@pytest.mark.long
+@with_agent(1, config=CONFIG)
+async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent) -> None:
+    """No operator has said anything, so nothing else has told the agent to hear of pauses."""
+    await c.submit(slow, 0, 0)
+    async with Worker(s.address, name="w", nthreads=1, lifetime="300 s") as w:
+        ws = s.workers[w.address]
+        await until(lambda: agent.cordons.deadlines.have_ends)
+        s.task_prefixes["slow"].duration_average = 1e6
+        running = c.submit(slow, "hold", 3, workers=[a.address])
+        await until(lambda: ws.status == Status.closing_gracefully)
+
+        for status in (Status.paused, Status.running):
+            w.status = status
+            await asyncio.sleep(0.1)  # it says so at once
+            assert Status.closing_gracefully == ws.status
+        futures = c.map(slow, range(1, 5), delay_s=0)
+        await wait([*futures, running])
+        assert {a.address} == {one.address for f in futures for one in s.tasks[f.key].who_has}
+
+
+@gen_cluster(client=True, nthreads=[], config=CONFIG)
+async def test_a_loop_that_hides_its_timers(c, s) -> None:
+    """Then the start of the process counts: too early, or, where that says nothing, unknown."""
+
+    class Loop:
+        def time(self) -> float:
+            return 100.0
+
+    loop: Any = Loop()
+    async with Worker(s.address, nthreads=1, lifetime="1 d") as w:
+        ends_at = lifetime._ends_at(w, loop)
+        assert ends_at is not None
+        assert 100 < ends_at <= 100 + 86400
+        w.lifetime = 1e-3  # the process is older than that
+        assert lifetime._ends_at(w, loop) is None
+        w.lifetime = None
+        assert lifetime._ends_at(w, loop) is None
+
+
+@with_agent(1)
+async def test_what_is_no_lifetime_is_none(c, s, a) -> None:
+    ws = s.workers[a.address]
+    for nonsense in (7, {}, {"left_s": "soon"}, {"left_s": math.nan}, None):
+        ws.metrics = {**ws.metrics, lifetime.METRIC: nonsense}
+        assert math.inf == lifetime.left_s(ws)
+
+
+@pytest.mark.thorough
+def test_workers_in_processes_of_their_own() -> None:
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0", lifetime="200 s",
+    ) as cluster, cluster.get_client() as client:  # fmt: skip
+
+        def attach(dask_scheduler: Any) -> None:
+            install(dask_scheduler)
+
+        def left(dask_scheduler: Any) -> list[float]:
+            return [lifetime.left_s(ws) for ws in dask_scheduler.workers.values()]
+
+        client.run_on_scheduler(attach)
+        while math.isinf((known := client.run_on_scheduler(left))[0]):
+            pass
+        assert 150 < known[0] < 200

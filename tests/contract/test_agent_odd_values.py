@@ -1,8 +1,9 @@
-"""Whatever workers, tasks and users put into a scheduler, the agent answers, and can be read."""
+"""Whatever workers, tasks and requests hold, the agent answers, can be read, and is bounded."""
 
 from __future__ import annotations
 
 import math
+import tracemalloc
 from functools import reduce
 from typing import Any
 
@@ -11,12 +12,13 @@ from distributed import Scheduler
 from distributed.core import Status
 from distributed.protocol import dumps, loads
 from distributed.utils import key_split_group
-from distributed.utils_test import captured_logger, gen_cluster
+from distributed.utils_test import captured_logger
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
+from support.agent_cluster import with_agent
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
 from support.agent_work import ask
 
@@ -25,8 +27,8 @@ try:  # the operator's own reader: not in images of users, nor on their Python 3
 except (ImportError, TypeError):
     SnapshotReader = None  # type: ignore[assignment, misc]
 
+
 NAN = math.nan
-TWO = [("127.0.0.1", 1)] * 2
 
 
 class NoNumber:
@@ -55,7 +57,6 @@ ODD = st.one_of(
 )
 NUMBERS = st.one_of(st.floats(), st.integers(), st.none(), st.text(max_size=3))
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=8)  # lone surrogates, too
-
 METRICS = st.fixed_dictionaries(
     {},
     optional={
@@ -190,9 +191,8 @@ def check_answers(s: Any) -> None:
     check()
 
 
-@gen_cluster(nthreads=TWO)
-async def test_a_metric_that_is_no_number_costs_its_own_row_only(s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(client=False)
+async def test_a_metric_that_is_no_number_costs_its_own_row_only(s, a, b) -> None:
     first, second = s.workers[a.address], s.workers[b.address]
     first.extra["gpu"] = second.extra["gpu"] = {"memory-total": 100}
     first.metrics.update(gpu={"memory-used": NAN}, memory=NAN)
@@ -207,28 +207,116 @@ async def test_a_metric_that_is_no_number_costs_its_own_row_only(s: Any, a: Any,
 
 
 @pytest.mark.parametrize("part", ["pins.rows", "floors.rows", "drains.terminations"])
-def test_nobody_may_go_while_it_is_not_known_who_must_stay(part: str) -> None:
-    @gen_cluster(nthreads=TWO)
-    async def run(s: Any, a: Any, b: Any) -> None:
-        agent = install(s)
-        assert (await ask(s, wire.OBSERVE))["closable"]
-        *path, name = part.split(".")
-        setattr(reduce(getattr, path, agent), name, None)
+@with_agent(client=False)
+async def test_nobody_may_go_while_it_is_not_known_who_must_stay(s, a, b, agent, part) -> None:
+    assert (await ask(s, wire.OBSERVE))["closable"]
+    *path, name = part.split(".")
+    setattr(reduce(getattr, path, agent), name, None)
 
-        seen = await ask(s, wire.OBSERVE)
+    seen = await ask(s, wire.OBSERVE)
 
-        assert not seen["closable"]
-        assert 2 == seen["totals"]["workers"]
-
-    run()
+    assert not seen["closable"]
+    assert 2 == seen["totals"]["workers"]
 
 
-@gen_cluster(nthreads=TWO)
-async def test_what_fails_is_logged_once(s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(client=False)
+async def test_what_fails_is_logged_once(s, a, b) -> None:
     s.workers[a.address].metrics["memory"] = NAN
     with captured_logger("dask_adaptive_agent.protocol.handlers") as log:
         for _ in range(3):
             await ask(s, wire.OBSERVE)
 
     assert 1 == log.getvalue().count("Answers are incomplete: memory")
+
+
+#: What a request may hold, by message; `hello` takes nothing.
+REQUESTS: dict[str, Any] = {
+    wire.CONFIGURE: wire.ConfigureRequest,
+    wire.OBSERVE: wire.ObserveRequest,
+    wire.EXPLAIN: wire.ExplainRequest,
+    wire.RETIRE: wire.RetireRequest,
+    wire.CANCEL: wire.CancelRequest,
+    wire.PIN: wire.PinRequest,
+    wire.UNPIN: wire.UnpinRequest,
+    wire.LEAVE: wire.LeaveRequest,
+    wire.LIMIT: wire.LimitRequest,
+    wire.ANNOUNCE: wire.AnnounceRequest,
+    wire.WANT: wire.WantRequest,
+}
+#: What each needs to be accepted.
+BASE: dict[str, Any] = {
+    wire.RETIRE: {"names": []},
+    wire.CANCEL: {"names": []},
+    wire.PIN: {"names": ["a"], "source": wire.MANUAL, "owner": "o", "ttl_ms": 1000},
+    wire.UNPIN: {"source": wire.MANUAL, "owner": "o"},
+    wire.WANT: {"workers": 1, "owner": "o", "ttl_ms": 1000},
+}
+HUGE = 2 * wire.MOST_ENTRIES
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def deep() -> Any:
+    nest: Any = []
+    for _ in range(2_000):
+        nest = [nest]
+    return nest
+
+
+@pytest.fixture(scope="module")
+def odd_values() -> list[Any]:
+    return [
+        None, True, -1, 0, 2**53, 2**80, 1.5, float("nan"), "", "x", b"x", Odd(), object,
+        "x" * 200_000, "\udcff", ["x" * 200_000], [["a", 1]], [None], {"a": Odd()}, {1: 2},
+        [str(i) for i in range(HUGE)], list(range(HUGE)), {str(i): i for i in range(HUGE)},
+        [{"patterns": ["*"] * HUGE}], [{"patterns": ["x" * 200_000]}], [{"failures": -1}],
+        [(1, 1)] * HUGE, deep(), {"distributed.scheduler": deep()},
+    ]  # fmt: skip
+
+
+def test_every_message_is_tried() -> None:
+    assert set(wire.HANDLERS) - {wire.HELLO} == REQUESTS.keys()
+
+
+@pytest.mark.parametrize("message", sorted(REQUESTS))
+async def test_odd_and_huge_requests_are_refused_or_bounded(
+    message: str, odd_values: list[Any]
+) -> None:
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s:
+        agent = install(s)
+        handler, base = s.handlers[message], BASE.get(message, {})
+        if message == wire.LIMIT:
+            base = {"session": agent.session}
+        assert "error" not in handler(**base)
+        tracemalloc.start()
+        try:
+            for field in REQUESTS[message].__annotations__.keys() - {"protocol"}:
+                for odd in odd_values:
+                    answer = handler(**{**base, field: odd})
+                    code = answer.get("error", wire.E_INVALID)
+                    assert code in (wire.E_INVALID, wire.E_REFUSED), (field, answer)
+                    assert len(str(answer.get("message", ""))) < 1000
+            kept = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert kept < 20e6
+
+
+@with_agent(0, client=False)
+async def test_names_that_nobody_has_cannot_fill_the_table(s, agent) -> None:
+    pin = s.handlers[wire.PIN]
+    request = {"source": wire.MANUAL, "ttl_ms": 60_000}
+
+    for owner in range(10):
+        for part in range(3):
+            names = [f"{part} {i}" for i in range(wire.MOST_ENTRIES // 2)]
+            answer = pin(names=names, owner=str(owner), **request)
+
+    assert wire.E_REFUSED == answer["error"]
+    assert str(wire.MOST_PINS) in answer["message"]
+    assert wire.MOST_PINS == len(agent.pins.leases)
+    assert "error" not in s.handlers[wire.UNPIN](source=wire.MANUAL, owner="0")
+    assert wire.MOST_PINS - wire.MOST_PINS_OF_OWNER == len(agent.pins.leases)

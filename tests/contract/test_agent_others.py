@@ -1,13 +1,15 @@
-"""Workers that we drain, and that somebody else retires, restarts or closes meanwhile."""
+"""Workers that somebody else retires, restarts or closes, also while we drain them."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from distributed import Nanny, Worker, WorkerPlugin, wait
-from distributed.core import Status
+from distributed.core import Status, rpc
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
@@ -22,18 +24,19 @@ from support.agent_work import (
     holding,
     leave,
     nobody_fetches_from,
+    pin,
     retire,
     running,
     slow,
+    tally,
     until,
     until_heard,
     until_left,
     until_state,
 )
 
-TWO = [("127.0.0.1", 1)] * 2
-THREE = [("127.0.0.1", 1)] * 3
 BUSY = {"busy_ok": True}
+NEVER_PAUSES = {"distributed.worker.memory.pause": False}
 
 
 async def serves(c, s, worker) -> None:
@@ -72,9 +75,8 @@ async def test_a_call_without_recipients_keeps_nobody_out(c, s, a, b, cancelled)
 
 
 @pytest.mark.parametrize("options", [{}, {"close_workers": False, "remove": False}])
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_users_own_retirement_takes_a_worker_over(c, s, a, b, options) -> None:
-    agent = install(s)
+@with_agent()
+async def test_a_users_own_retirement_takes_a_worker_over(c, s, a, b, agent, options) -> None:
     results = await holding(c, a, 4)
     await until_state(s, a.name, wire.DRAINED)
 
@@ -93,9 +95,8 @@ async def test_a_users_own_retirement_takes_a_worker_over(c, s, a, b, options) -
     assert 4 == len(RUNS)
 
 
-@gen_cluster(client=True, nthreads=THREE)
-async def test_while_somebody_retires_a_worker_no_drain_of_it_begins(c, s, a, b, d) -> None:
-    agent = install(s)
+@with_agent(3)
+async def test_while_somebody_retires_a_worker_no_drain_of_it_begins(c, s, a, b, d, agent) -> None:
     _results = await holding(c, a, 4)
     may_fetch = nobody_fetches_from(a)
     call = asyncio.ensure_future(c.retire_workers([a.address], close_workers=False, remove=False))
@@ -131,9 +132,10 @@ async def test_a_call_without_recipients_changes_nothing_for_one_that_ends(c, s,
     assert 1 == RUNS.count("running")
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_cordoned_worker_serves_again_after_a_call_without_recipients(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_a_cordoned_worker_serves_again_after_a_call_without_recipients(
+    c, s, a, b, agent
+) -> None:
     others = await holding(c, b, 4)
     await limit(s, [a], 3)
     some = [c.submit(slow, i, 0, workers=[a.address], pure=False) for i in range(3)]
@@ -163,7 +165,7 @@ async def test_two_calls_at_once_leave_nobody_out(c, s, a, b) -> None:
 
 
 @pytest.mark.long
-@with_agent(config={"distributed.worker.memory.pause": False})
+@with_agent(config=NEVER_PAUSES)
 async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(c, s, a, b) -> None:
     """Its gate finds the status that the call has set: that is not what the worker had before."""
     results = await holding(c, a, 4)
@@ -183,7 +185,7 @@ async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(c, s,
 
 
 @pytest.mark.long
-@with_agent(config={"distributed.worker.memory.pause": False})
+@with_agent(config=NEVER_PAUSES)
 async def test_a_call_right_after_another_keeps_nobody_out(c, s, a, b) -> None:
     """The second finds, and gives back, what the first has set: with stock Dask for ever."""
     await retire(s, b.name)
@@ -207,7 +209,7 @@ async def test_a_call_right_after_another_keeps_nobody_out(c, s, a, b) -> None:
     await c.gather(results)
 
 
-@gen_cluster(client=True, nthreads=TWO, config={"distributed.worker.memory.pause": False})
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, config=NEVER_PAUSES)
 async def test_a_quota_that_ends_while_a_call_waits_keeps_nobody_out(c, s, a, b) -> None:
     """In old releases all calls wait for one lock: meanwhile the worker still serves."""
     stock, turn = s.retire_workers, asyncio.Event()
@@ -258,9 +260,8 @@ async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(c, s,
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, nthreads=TWO, Worker=Nanny, timeout=90)
-async def test_restarts_of_workers_that_drain(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent(Worker=Nanny, timeout=90)
+async def test_restarts_of_workers_that_drain(c, s, a, b, agent) -> None:
     await c.gather(c.map(slow, range(4), delay_s=0))
     await retire(s, a.worker_address, **BUSY)
     await leave(s, b.worker_address, ending=False)
@@ -274,9 +275,8 @@ async def test_restarts_of_workers_that_drain(c, s, a, b) -> None:
     assert 8 == len(await c.gather(c.map(slow, range(8), delay_s=0, pure=False)))
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_is_closed_while_it_drains(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_a_worker_that_is_closed_while_it_drains(c, s, a, b, agent) -> None:
     results = c.map(slow, range(4), delay_s=0, workers=[a.address], allow_other_workers=True)
     await wait(results)
     await retire(s, a.name, **BUSY)
@@ -285,6 +285,7 @@ async def test_a_worker_that_is_closed_while_it_drains(c, s, a, b) -> None:
 
     await until(lambda: a.address not in s.workers)
     assert not agent.out_of_service()
+    assert [("gone", "")] == await retire(s, a.name)
     await c.gather(results)
 
 
@@ -296,7 +297,7 @@ class ClosesSlowly(WorkerPlugin):
 
 
 @pytest.mark.parametrize("meanwhile", ["is called back", "a bound task comes"])
-@with_agent(config={"distributed.worker.memory.pause": False})
+@with_agent(config=NEVER_PAUSES)
 async def test_a_worker_that_says_that_it_closes_gets_nothing_more(c, s, a, b, meanwhile) -> None:
     await ask(s, wire.CONFIGURE, tally=True)
     await a.plugin_add(plugin=ClosesSlowly(), name="slow")
@@ -321,7 +322,7 @@ async def test_a_worker_that_says_that_it_closes_gets_nothing_more(c, s, a, b, m
     if meanwhile == "is called back":
         await c.gather(futures)
     await until(lambda: a.address not in s.workers)
-    assert 0 == (await ask(s, wire.OBSERVE))["tally"]["interrupted"]
+    assert (0,) == await tally(s, "interrupted")
 
 
 @with_agent(timeout=60)
@@ -366,10 +367,11 @@ def _is_over(ws: Any) -> bool:
     return lifetime.left_s(ws) <= 0
 
 
-@gen_cluster(client=True, nthreads=TWO, timeout=60)
-async def test_a_lifetime_whose_connection_is_cut_ends_the_worker(c, s, a, b, monkeypatch) -> None:
+@with_agent(timeout=60)
+async def test_a_lifetime_whose_connection_is_cut_ends_the_worker(
+    c, s, a, b, agent, monkeypatch
+) -> None:
     monkeypatch.setattr(drain, "OVERDUE_S", 0.3)
-    agent = install(s)
     task = await running(c, a, "running", 1.0)
     closing = asyncio.ensure_future(a.close_gracefully())
     await until(lambda: agent.drains.ongoing)
@@ -383,3 +385,132 @@ async def test_a_lifetime_whose_connection_is_cut_ends_the_worker(c, s, a, b, mo
     await task
     await until(lambda: a.address not in s.workers)
     await asyncio.wait_for(a.finished(), 20)
+
+
+def notes(agent: Any) -> list[tuple[str, list[str]]]:
+    return [(note["kind"], note["names"]) for note in agent.notes.since(0)]
+
+
+BROKEN = (wire.N_PINS_OVERRIDDEN, ["0"])
+
+
+@pytest.mark.parametrize("how", ["address", "name", "http"])
+@with_agent()
+async def test_retiring_named_workers_is_obeyed_and_told(c, s, a, b, agent, how) -> None:
+    await pin(s, a)
+
+    if how == "address":
+        await c.retire_workers(workers=[a.address])
+    elif how == "name":
+        await c.retire_workers(names=[a.name])
+    else:  # as RetireWorkersHandler of distributed/http/scheduler/api.py calls it
+        await s.retire_workers(workers=[a.address])
+
+    assert a.address not in s.workers
+    assert [BROKEN] == notes(agent)
+    message = agent.notes.since(0)[0]["message"]
+    assert "0 (manual operator (test) for" in message
+    assert ("127.0.0.1" in message) == (how != "http")
+    assert 0 == len(agent.pins.leases)
+
+
+@pytest.mark.parametrize("whose", ["without pins", "our own", "gone"])
+@with_agent()
+async def test_calls_are_silent(c, s, a, b, agent, whose) -> None:
+    await pin(s, b if whose == "without pins" else a)
+
+    if whose == "our own":
+        await s.retire_workers(workers=[a.address], stimulus_id="dask-adaptive-test")
+    elif whose == "without pins":
+        await c.retire_workers(workers=[a.address])
+    else:
+        await c.retire_workers(workers=["tcp://127.0.0.1:1"])
+
+    assert (a.address in s.workers) is (whose == "gone")
+    assert [] == notes(agent)
+
+
+@with_agent()
+async def test_retiring_without_names_honours_pins(c, s, a, b, agent) -> None:
+    await pin(s, a)
+
+    assert [b.address] == list(await c.retire_workers(n=2))
+    assert {} == await c.retire_workers(n=1)
+
+    assert [a.address] == list(s.workers)
+    assert [] == notes(agent)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@with_agent(Worker=Nanny, timeout=90)
+async def test_restarting_is_obeyed_and_told_once(c, s, a, b, agent, named) -> None:
+    """Contract: `Client.restart_workers` goes through a call that we wrap, on every release."""
+    await pin(s, a)
+
+    await (c.restart_workers([s.aliases[a.name]]) if named else c.restart())
+
+    assert [BROKEN] == notes(agent)
+    await until(lambda: s.aliases.get(a.name) in s.workers and 2 == len(s.workers))
+    assert 0 == len(agent.pins.leases)
+
+
+@with_agent()
+async def test_a_call_is_obeyed_although_it_cannot_be_told(c, s, a, b, agent) -> None:
+    agent.pins.holders = None  # type: ignore[assignment, method-assign]
+
+    await c.retire_workers(workers=[a.address])
+
+    assert a.address not in s.workers
+
+
+@pytest.mark.parametrize("how", ["workers", "names", "first"])
+@with_agent()
+async def test_workers_may_be_named_by_what_can_be_read_once(c, s, a, b, how) -> None:
+    if how == "workers":
+        retired = await s.retire_workers(workers=(address for address in [a.address]))
+    elif how == "names":
+        retired = await s.retire_workers(names=(name for name in [a.name]))
+    else:
+        retired = await s.retire_workers(iter([a.address]))
+
+    assert [a.address] == list(retired)
+    assert [b.address] == list(s.workers)
+
+
+def wrapped(stock: Any) -> dict[str, Callable[..., Any]]:
+    """Ways in which other people's code may lie over a handler."""
+
+    async def plain(**kwargs: Any) -> Any:
+        return await stock(**kwargs)
+
+    async def named(workers: Any = None, **kwargs: Any) -> Any:
+        return await stock(workers, **kwargs)
+
+    both = {"plain": plain, "named": named}
+    return both | {f"{name} like it": functools.wraps(stock)(f) for name, f in both.items()}
+
+
+@pytest.mark.parametrize("how", wrapped(print))
+@with_agent()
+async def test_others_may_wrap_it_and_it_is_obeyed(c, s, a, b, agent, how) -> None:
+    await pin(s, a)
+    s.handlers["retire_workers"] = wrapped(s.handlers["retire_workers"])[how]
+
+    retired = await c.retire_workers(workers=[a.address])
+
+    assert [a.address] == list(retired)
+    assert [BROKEN] == notes(agent)
+    assert "at tcp://127.0.0.1" in agent.notes.since(0)[0]["message"]
+
+
+@with_agent()
+async def test_others_may_wrap_what_clients_ask_first(c, s, a, b) -> None:
+    ours = s.handlers["identity"]
+
+    async def theirs(**kwargs: Any) -> Any:
+        return ours(**kwargs)
+
+    s.handlers["identity"] = theirs
+
+    async with rpc(s.address) as link:
+        assert s.id == (await link.identity())["id"]

@@ -20,6 +20,7 @@ from tornado.httpclient import AsyncHTTPClient
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.page.page import FRESH_S
+from support.agent_cluster import StillClock
 from support.agent_work import ask, retire, until
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ STOCK = {"workers": False}
 
 
 @with_bokeh
-async def test_it_is_in_the_dashboard_and_its_navigation_bar(s: Any) -> None:
+async def test_it_is_in_the_dashboard_and_its_navigation_bar(s) -> None:
     assert STOCK == await pages(s)
 
     agent = install(s)
@@ -77,9 +78,7 @@ async def test_it_is_in_the_dashboard_and_its_navigation_bar(s: Any) -> None:
 
 
 @with_bokeh
-async def test_it_goes_without_a_trace_and_comes_again(
-    s: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_goes_without_a_trace_and_comes_again(s, monkeypatch) -> None:
     before = list(s.http_application.applications)
     agent = install(s)
     assert 200 == (await get(s, "adaptive"))[0]
@@ -109,7 +108,7 @@ async def test_it_goes_without_a_trace_and_comes_again(
 
 @with_bokeh
 @pytest.mark.parametrize("prefix", ["team", "/team/a/"])
-async def test_it_is_where_the_dashboard_is(prefix: str) -> None:
+async def test_it_is_where_the_dashboard_is(prefix) -> None:
     async with scheduler(http_prefix=prefix) as s:
         install(s)
 
@@ -230,7 +229,7 @@ async def b(s: Any) -> AsyncIterator[Any]:
         yield made
 
 
-async def test_what_it_says_of_workers(s: Any, a: Any, b: Any) -> None:
+async def test_what_it_says_of_workers(s, a, b) -> None:
     agent = await filled(s, a, b)
 
     workers = agent.page.looks.take().tables["workers"]
@@ -245,23 +244,21 @@ async def test_what_it_says_of_workers(s: Any, a: Any, b: Any) -> None:
     assert "gets no more tasks: has made 3 of 3 runs" == workers["why"][1]
 
 
-async def test_the_operators_word_counts_while_nothing_has_happened(s: Any, a: Any, b: Any) -> None:
-    now = [100.0]
-    agent = install(s, lambda: now[0])
+async def test_the_operators_word_counts_while_nothing_has_happened(s, a, b) -> None:
+    agent = install(s, clock := StillClock(100.0))
     looks = agent.page.looks
     assert ["active", "active"] == looks.take().tables["workers"]["state"]
     assert all(why.startswith("may go: idle for") for why in looks.take().tables["workers"]["why"])
     await ask(s, wire.ANNOUNCE, policy="etl", workers=[("a", "stays: idle timeout")])
 
-    now[0] += FRESH_S
+    clock.now += FRESH_S
     why = looks.take().tables["workers"]["why"]
 
     assert "stays: idle timeout" == why[0]
     assert why[1].startswith("may go")
 
 
-async def test_a_worker_on_its_way_out(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
+async def test_a_worker_on_its_way_out(s, agent, a, b) -> None:
     await retire(s, "a", reason="Underutilized")
     await until(lambda: agent.drains.ongoing[a.address].state == wire.DRAINED)
 
@@ -271,7 +268,7 @@ async def test_a_worker_on_its_way_out(s: Any, a: Any, b: Any) -> None:
     assert workers["why"][0].startswith("is on its way out (Underutilized)")
 
 
-async def test_what_it_says_besides(s: Any, a: Any, b: Any) -> None:
+async def test_what_it_says_besides(s, a, b) -> None:
     agent = await filled(s, a, b)
 
     look = agent.page.looks.take()
@@ -290,31 +287,27 @@ async def test_what_it_says_besides(s: Any, a: Any, b: Any) -> None:
     assert ["at least 4 workers of etl-gpu for 60 s more"] == ahead["message"]
 
 
-async def test_however_many_look_the_agent_is_asked_once_a_second(s: Any, a: Any) -> None:
-    now = [100.0]
-    agent = install(s, lambda: now[0])
+async def test_however_many_look_the_agent_is_asked_once_a_second(s, a) -> None:
+    agent = install(s, clock := StillClock(100.0))
     looks = agent.page.looks
     assert 0 == looks.count  # nobody has looked
 
     first = looks.take()
     assert looks.take() is first
     assert 1 == looks.count
-    now[0] += FRESH_S
+    clock.now += FRESH_S
     assert looks.take() is not first
     assert 2 == looks.count
 
 
-async def test_what_cannot_be_read_is_said_once_and_the_rest_is_shown(
-    s: Any, a: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = [100.0]
-    agent = install(s, lambda: now[0])
+async def test_what_cannot_be_read_is_said_once_and_the_rest_is_shown(s, a, caplog) -> None:
+    agent = install(s, clock := StillClock(100.0))
     await ask(s, wire.ANNOUNCE, policy="etl", decisions=[(0, "g", "Reason", "said")])
     s.workers[a.address].metrics = None  # as no release has it
 
     with caplog.at_level(logging.ERROR, logger="dask_adaptive_agent"):
         seen = agent.page.looks.take()
-        now[0] += 5
+        clock.now += 5
         again = agent.page.looks.take()
 
     assert "workers can&#x27;t be shown: AttributeError" in seen.summary
@@ -325,8 +318,7 @@ async def test_what_cannot_be_read_is_said_once_and_the_rest_is_shown(
 
 
 @with_bokeh
-async def test_only_looking_costs(s: Any, a: Any) -> None:
-    agent = install(s)
+async def test_only_looking_costs(s, agent, a) -> None:
     async with Client(s.address, asynchronous=True) as client:
         await client.gather(client.map(abs, range(10)))
     await get(s, "workers")
@@ -339,7 +331,7 @@ async def test_only_looking_costs(s: Any, a: Any) -> None:
 
 
 @with_bokeh
-async def test_the_document_holds_it_all(s: Any, a: Any, b: Any) -> None:
+async def test_the_document_holds_it_all(s, a, b) -> None:
     from bokeh.document import Document
 
     from dask_adaptive_agent.page.document import show
@@ -362,11 +354,10 @@ async def test_the_document_holds_it_all(s: Any, a: Any, b: Any) -> None:
 
 
 @with_bokeh
-async def test_it_follows_what_happens_and_sends_only_what_has_changed(s: Any, a: Any) -> None:
+async def test_it_follows_what_happens_and_sends_only_what_has_changed(s, a) -> None:
     from dask_adaptive_agent.page.document import View
 
-    now = [100.0]
-    agent = install(s, lambda: now[0])
+    agent = install(s, clock := StillClock(100.0))
     one, other = View(agent.page.looks), View(agent.page.looks)
     mine, others = (view.tables["workers"].source for view in (one, other))
     old = mine.data
@@ -377,7 +368,7 @@ async def test_it_follows_what_happens_and_sends_only_what_has_changed(s: Any, a
     await ask(
         s, wire.PIN, names=["a"], source=wire.MANUAL, owner="annotation", ttl_ms=7_200_000,
     )  # fmt: skip
-    now[0] += 1
+    clock.now += 1
     one.update()
 
     assert mine.data is old  # patched: what is sorted and scrolled stays so
@@ -390,15 +381,13 @@ async def test_it_follows_what_happens_and_sends_only_what_has_changed(s: Any, a
     assert n_sent == len(sent)
 
     async with worker(s, "c"):
-        now[0] += 1
+        clock.now += 1
         one.update()
         assert ["a", "c"] == mine.data["name"]
 
 
 @with_bokeh
-async def test_a_dashboard_of_another_make_is_left_alone(
-    s: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_dashboard_of_another_make_is_left_alone(s, caplog, monkeypatch) -> None:
     """As if a release had changed what we rely on: the agent is there, its page is not."""
     import distributed.dashboard.scheduler as upstream
 
@@ -415,9 +404,7 @@ async def test_a_dashboard_of_another_make_is_left_alone(
 
 
 @with_bokeh
-async def test_what_fails_while_somebody_looks_is_logged_once(
-    s: Any, a: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_fails_while_somebody_looks_is_logged_once(s, a, caplog) -> None:
     from dask_adaptive_agent.page.document import View
 
     agent = install(s)
@@ -434,7 +421,7 @@ async def test_what_fails_while_somebody_looks_is_logged_once(
 
 
 @with_bokeh
-async def test_what_we_rely_on_in_the_dashboard(s: Any) -> None:
+async def test_what_we_rely_on_in_the_dashboard(s) -> None:
     """One list of pages a scheduler; `/status` tells upstream's application; 404 goes on."""
     import distributed.dashboard.scheduler as upstream
 

@@ -6,19 +6,24 @@ import ast
 import copyreg
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import distributed
 import pytest
+from distributed import Scheduler
 from distributed.utils_test import gen_cluster
+from packaging.version import Version
 
 import dask_adaptive_agent
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.patching import Mismatch, Target, _owner, _Place
+from support.agent_cluster import clear_shared, with_agent
 from support.agent_quota import limit, runs
 from support.agent_work import ask, retire, until
-from support.patched import clear_shared
 
 AGENT = Path(dask_adaptive_agent.__file__).parent
 OURS = object()
@@ -30,8 +35,10 @@ MODULES = {
 
 
 @pytest.fixture(autouse=True)
-def _nobody_holds() -> None:
-    """Schedulers of other tests may have closed without taking their patches out."""
+def _nobody_holds() -> Iterator[None]:
+    """What other tests have left, and this one."""
+    clear_shared()
+    yield
     clear_shared()
 
 
@@ -185,7 +192,6 @@ CORE = {
     "distributed.scheduler:WorkerState",
     "distributed.worker:Worker",
 }
-
 WITHOUT = """
 import asyncio, builtins, sys
 from distributed import Client, Scheduler, Worker
@@ -245,3 +251,134 @@ def test_what_upstream_has_moved_costs_what_needs_it_and_not_the_agent(symbol: s
 
     assert 0 == done.returncode, done.stderr[-3000:]
     assert "LOST" in done.stdout
+
+
+RELEASE = Version(distributed.__version__)
+#: Whether this release of distributed needs it.
+NEEDED = {
+    "prefixes": RELEASE < Version("2024.6.0"),
+    "idle": RELEASE >= Version("2023.5.1"),
+    "pickling": RELEASE >= Version("2023.8.1"),
+    "host": RELEASE < Version("2025.4.0"),
+    "identity": True,
+    "clientInfo": RELEASE >= Version("2025.4.0"),
+}
+TARGETS = {
+    one: name for name in NEEDED for one in patching.TARGETS if one.way_out == patching.relief(name)
+}
+
+
+def place_of(target: Target, s: Any) -> Any:
+    try:
+        place = _Place(_owner(target, s), target.name)
+    except Mismatch:
+        pytest.skip("there is no such place")
+    if place.call() is None or (isinstance(place.owner, type) and target.name == "__len__"):
+        pytest.skip("nothing is there, or not what an instance calls")
+    return place
+
+
+def another(place: Any) -> Any:
+    """What another package would put there, over what is there now."""
+    below = place.read()
+    if isinstance(below, property):
+        return property(lambda self: below.fget(self))
+    return lambda *args, **kwargs: below(*args, **kwargs)
+
+
+def states(agent: Any) -> dict[str, str]:
+    return {row["name"]: row["state"] for row in agent.reliefs.rows()}
+
+
+@with_agent(1, client=False)
+async def test_it_is_applied_where_it_is_needed(s, a, agent) -> None:
+    in_force = agent.reliefs.in_force()
+
+    expected = {n: wire.R_ACTIVE if is_ else wire.R_NOT_NEEDED for n, is_ in NEEDED.items()}
+    assert expected == states(agent)
+    assert [""] * sum(NEEDED.values()) == [
+        row["message"] for row in agent.reliefs.rows() if row["state"] == wire.R_ACTIVE
+    ]
+    assert {name for name, is_ in NEEDED.items() if is_} == {
+        name for target, name in TARGETS.items() if str(target) in in_force
+    }
+    assert all(in_force.values())
+    uninstall(s)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@gen_cluster(nthreads=[])
+async def test_what_another_package_has_put_over_it_stays(s, target) -> None:
+    place = place_of(target, s)
+    stock = place.read()
+    agent = install(s)
+    is_ours = place.read() is not stock
+    theirs = another(place)
+    place.write(theirs)
+    try:
+        assert is_ours != agent.reliefs.in_force().get(str(target), True)
+        uninstall(s)
+
+        assert theirs is place.read()
+    finally:
+        place.write(stock)
+
+
+@pytest.mark.parametrize("target", [one for one in TARGETS if one.guard is not None], ids=str)
+@gen_cluster(nthreads=[])
+async def test_another_packages_code_is_not_replaced(s, target) -> None:
+    place = place_of(target, s)
+    stock, theirs = place.read(), another(place)
+    place.write(theirs)
+    try:
+        agent = install(s)
+
+        assert theirs is place.read()
+        name = TARGETS[target]
+        assert NEEDED[name] == (states(agent)[name] == wire.R_FAILED)
+        uninstall(s)
+    finally:
+        place.write(stock)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [one for one in TARGETS if not one.owner.startswith("Scheduler.")],
+    ids=str,
+)
+@gen_cluster(nthreads=[])
+async def test_what_a_process_shares_goes_with_the_last_scheduler(s, target) -> None:
+    place = place_of(target, s)
+    stock = place.read()
+    assert isinstance(place.owner, (type, ModuleType))
+    install(s)
+    async with Scheduler(port=0, dashboard=False) as other:
+        install(other)
+        replaced = place.read()
+        uninstall(s)
+        assert replaced is place.read()
+        uninstall(other)
+
+    assert stock is place.read()
+
+
+@pytest.mark.parametrize("choice", [None, wire.AUTO, wire.DISABLED])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_answers_of_a_scheduler_are_those_of_the_books(c, s, a, b, choice) -> None:
+    """Without the agent, with its reliefs, and with all of them off."""
+    if choice:
+        install(s).reliefs.configure(dict.fromkeys(wire.RELIEFS, choice))
+    by = 3
+    keys = [str((f"held-{i // 5}", i)) for i in range(20)]
+    held = c.map(lambda x: x * by, range(20), key=keys)
+    erred = c.map(lambda x: 1 // x, [0], key=["erred-0"])
+
+    assert [x * by for x in range(20)] == await c.gather(held)
+    assert "integer division" in str(await erred[0].exception())
+    states = s.task_prefixes["held"].states
+    assert (20, 20) == (states["memory"], sum(states.values()))
+    assert 1 == s.task_prefixes["erred"].states["erred"]
+    assert 4 == len(s.task_prefixes["held"].groups)
+    assert 2 == len((await c.scheduler.identity())["workers"])
+    if hasattr(type(s), "is_idle"):
+        assert s.is_idle

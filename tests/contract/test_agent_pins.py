@@ -5,25 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from distributed import Client, Nanny, Scheduler, Worker
-from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
 from dask_adaptive_agent.pins.leases import SPENT_S
+from support.agent_cluster import StillClock, with_agent
 from support.agent_work import ask, leave, retire, until, until_left
 
-ONE = [("127.0.0.1", 1)]
-TWO = ONE * 2
 OWNER = {"source": wire.CLIENT, "owner": "notebook"}
-
-
-class Clock:
-    """The agent's, moved by hand."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def claim(s: Any, *names: Any, ttl_ms: int = 60_000, **request: Any) -> Any:
@@ -36,10 +25,8 @@ async def pins(s: Any, source: str = wire.CLIENT) -> list[Any]:
     return [row for row in (await ask(s, wire.OBSERVE))["pins"] if row["source"] == source]
 
 
-@gen_cluster(nthreads=TWO)
-async def test_code_pins_workers_by_name_or_address(s: Any, a: Any, b: Any) -> None:
-    install(s)
-
+@with_agent(client=False)
+async def test_code_pins_workers_by_name_or_address(s, a, b) -> None:
     answer = await claim(s, a.name, b.address, reason="looks at it")
 
     assert [["0", 60_000], [b.address, 60_000]] == [list(one) for one in answer["pinned"]]
@@ -57,10 +44,8 @@ async def test_code_pins_workers_by_name_or_address(s: Any, a: Any, b: Any) -> N
     assert not await pins(s)
 
 
-@gen_cluster(nthreads=TWO)
-async def test_a_worker_that_is_not_there_cannot_be_pinned_by_code(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
-
+@with_agent(client=False)
+async def test_a_worker_that_is_not_there_cannot_be_pinned_by_code(s, a, b, agent) -> None:
     answer = await claim(s, a.name, "nobody")
 
     assert wire.E_INVALID == answer["error"]
@@ -68,9 +53,8 @@ async def test_a_worker_that_is_not_there_cannot_be_pinned_by_code(s: Any, a: An
     assert 0 == len(agent.pins.leases)
 
 
-@gen_cluster(nthreads=TWO)
-async def test_the_policy_limits_what_code_may_pin(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
+@with_agent(client=False)
+async def test_the_policy_limits_what_code_may_pin(s, a, b, agent) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=50_000, manual_max_ms=10_000)
 
     answer = await claim(s, a.name)
@@ -87,12 +71,8 @@ async def test_the_policy_limits_what_code_may_pin(s: Any, a: Any, b: Any) -> No
     assert 1 == len(agent.pins.leases)
 
 
-@gen_cluster(nthreads=TWO)
-async def test_renewals_end_with_the_policys_limit_and_that_is_told_once(
-    s: Any, a: Any, b: Any
-) -> None:
-    clock = Clock()
-    install(s, clock)
+@with_agent(client=False, clock=StillClock)
+async def test_renewals_end_with_the_policys_limit_and_that_is_told_once(s, a, b, clock) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=100_000)
     for _ in range(4):
         assert "error" not in await claim(s, a.name, ttl_ms=30_000)
@@ -131,12 +111,8 @@ async def test_renewals_end_with_the_policys_limit_and_that_is_told_once(
     assert 1 == len((await ask(s, wire.OBSERVE))["notes"])
 
 
-@gen_cluster(nthreads=TWO)
-async def test_who_gives_up_may_begin_anew_and_a_lower_limit_counts_at_once(
-    s: Any, a: Any, b: Any
-) -> None:
-    clock = Clock()
-    install(s, clock)
+@with_agent(client=False, clock=StillClock)
+async def test_who_gives_up_may_begin_anew_and_a_lower_limit_counts_at_once(s, a, b, clock) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=100_000)
     await claim(s, a.name, b.name, ttl_ms=90_000)
     await claim(s, a.name, ttl_ms=50_000)  # replaces, and does not prolong
@@ -151,10 +127,8 @@ async def test_who_gives_up_may_begin_anew_and_a_lower_limit_counts_at_once(
     assert 20_000 == (await claim(s, a.name, ttl_ms=20_000))["pinned"][0][1]
 
 
-@gen_cluster(nthreads=TWO)
-async def test_a_caller_that_dies_holds_its_worker_for_its_ttl(s: Any, a: Any, b: Any) -> None:
-    clock = Clock()
-    install(s, clock)
+@with_agent(client=False, clock=StillClock)
+async def test_a_caller_that_dies_holds_its_worker_for_its_ttl(s, a, b, clock) -> None:
     await claim(s, a.name, ttl_ms=30_000)
     clock.now += 30
 
@@ -165,9 +139,8 @@ async def test_a_caller_that_dies_holds_its_worker_for_its_ttl(s: Any, a: Any, b
     assert {wire.CLIENT: 1} == seen["pins_expired"]
 
 
-@gen_cluster(nthreads=TWO)
-async def test_the_pins_of_a_client_that_leaves_are_cut(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
+@with_agent(client=False)
+async def test_the_pins_of_a_client_that_leaves_are_cut(s, a, b, agent) -> None:
     async with Client(s.address, asynchronous=True) as c:
         await claim(s, a.name, client=c.id, ttl_ms=3_600_000)
         await claim(s, b.name, owner="none of its", ttl_ms=3_600_000)
@@ -181,9 +154,8 @@ async def test_the_pins_of_a_client_that_leaves_are_cut(s: Any, a: Any, b: Any) 
     assert 3_600 == round(agent.pins.leases.of(a.address)[0].until - agent.clock())
 
 
-@gen_cluster(nthreads=ONE)
-async def test_pins_end_with_their_worker(s: Any, a: Any) -> None:
-    agent = install(s)
+@with_agent(1, client=False)
+async def test_pins_end_with_their_worker(s, a, agent) -> None:
     async with Worker(s.address, name="w") as w:
         await claim(s, "w")
         for name in ("w", w.address):
@@ -197,11 +169,10 @@ async def test_pins_end_with_their_worker(s: Any, a: Any) -> None:
         assert w.address in s.workers_to_close(n=2)
 
 
-@gen_cluster(nthreads=ONE, Worker=Nanny, timeout=60)
+@with_agent(1, client=False, Worker=Nanny, timeout=60)
 async def test_pins_end_when_their_worker_is_killed_and_comes_again_by_the_same_name(
-    s: Any, a: Any
+    s, a, agent
 ) -> None:
-    agent = install(s)
     await claim(s, a.name)
     await claim(s, a.name, source=wire.MANUAL, owner="operator")
     before = next(iter(s.workers))
@@ -215,12 +186,9 @@ async def test_pins_end_when_their_worker_is_killed_and_comes_again_by_the_same_
     assert not await pins(s, wire.MANUAL)
 
 
-@gen_cluster(nthreads=TWO)
-async def test_a_replacement_by_the_same_name_does_not_take_over_pins(
-    s: Any, a: Any, b: Any
-) -> None:
+@with_agent(client=False)
+async def test_a_replacement_by_the_same_name_does_not_take_over_pins(s, a, b, agent) -> None:
     """The pod's end is known; its replacement joins under its name while it drains."""
-    agent = install(s)
     old = await Worker(s.address, name="w")
     await claim(s, "w", source=wire.MANUAL, owner="operator")
     assert [wire.DRAINING] == await leave(s, "w")
@@ -247,12 +215,10 @@ async def test_a_replacement_by_the_same_name_does_not_take_over_pins(
     assert 0 == len(agent.pins.leases)
 
 
-@gen_cluster(nthreads=TWO)
+@with_agent(client=False, clock=StillClock)
 async def test_manual_pins_are_cut_to_the_cap_and_counted_when_they_end(
-    s: Any, a: Any, b: Any
+    s, a, b, agent, clock
 ) -> None:
-    clock = Clock()
-    agent = install(s, clock)
     await ask(s, wire.CONFIGURE, manual_max_ms=10_000)
 
     answer = await claim(s, "not there yet", a.name, source=wire.MANUAL)

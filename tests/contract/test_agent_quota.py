@@ -15,7 +15,6 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
 from support.agent_cluster import with_agent
-from support.agent_deadlines import Clock
 from support.agent_quota import (
     cordoned,
     fails,
@@ -33,25 +32,21 @@ from support.agent_work import (
     leave,
     pin,
     retire,
+    tally,
     unpin,
     until,
     until_left,
     until_state,
 )
 
-TWO = [("127.0.0.1", 1)] * 2
-FOUR = [("127.0.0.1", 1)] * 4
-#: No memory monitor that resumes a worker which a test has paused.
-QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
 UNQUEUED = {"distributed.scheduler.worker-saturation": "inf"}
 
 
 # Counting
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 3)
+@with_agent(3, threads=2)
 async def test_runs_are_what_workers_report(c, s, *workers) -> None:
-    install(s)
     fine = c.map(runs, range(30), delay_s=0.001)
     retried = c.map(fails_once, range(100, 110), retries=1, delay_s=0.001)
     again = c.map(is_rescheduled_once, range(200, 210), delay_s=0.001)
@@ -79,9 +74,8 @@ async def test_a_run_whose_task_was_cancelled_is_reported_by_nobody(c, s, a, b) 
     assert {a.address: len(reports), b.address: 0} == await metered(s)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_comes_back_starts_at_none(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_a_worker_that_comes_back_starts_at_none(c, s, a, b, agent) -> None:
     await c.gather(c.map(runs, range(6), delay_s=0, workers=[a.address]))
     handler, late = s.stream_handlers["task-finished"], {"stimulus_id": "late", "run_id": 0}
     assert 6 == (await metered(s))[a.address]
@@ -202,7 +196,7 @@ def test_an_exact_limit_is_never_passed(load: Load, nthreads: int, how: str) -> 
         assert dict(made()) == {address: n for address, n in counted.items() if n}
         assert all(counted[w.address] <= MOST for w in workers[:2]), counted
         assert 60 == sum(counted.values())
-        assert 0 == (await ask(s, wire.OBSERVE))["tally"]["interrupted"]
+        assert (0,) == await tally(s, "interrupted")
         if load is stolen:  # how much is stolen is a matter of time
             assert all(counted[w.address] for w in workers[:2]), counted
         else:
@@ -214,11 +208,10 @@ def test_an_exact_limit_is_never_passed(load: Load, nthreads: int, how: str) -> 
 
 
 @pytest.mark.parametrize("saturation", [1.1, inf], ids=["queue", "no-queue"])
-@gen_cluster(client=True, nthreads=FOUR, timeout=60)
+@with_agent(4, timeout=60)
 async def test_exact_holds_though_the_cluster_stands_still(c, s, *workers, saturation) -> None:
     """Until others come: whatever `stops` says, between two passes, and though one is pinned."""
     s.WORKER_SATURATION = saturation
-    install(s)
     await pin(s, workers[0])
     await limit(s, workers, 15, stops=1, exact=True, others={"exact": True, "runs": 15})
     futures = c.map(runs, range(100), delay_s=0.01)
@@ -299,9 +292,8 @@ async def test_exact_holds_for_who_leaves_and_what_is_bound_to_it(c, s, a, b) ->
     await c.cancel(bound)
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_without_an_exact_limit_nothing_of_it_is_in_place(c, s, *workers) -> None:
-    agent = install(s)
+@with_agent(4)
+async def test_without_an_exact_limit_nothing_of_it_is_in_place(c, s, *workers, agent) -> None:
     stealing = s.extensions["stealing"]
     await limit(s, workers, 5)
     assert not {"_add_to_processing", "stimulus_queue_slots_maybe_opened"} & s.__dict__.keys()
@@ -333,12 +325,11 @@ async def test_what_others_take_away_with_theirs_is_put_back(c, s, *workers) -> 
 
 
 @pytest.mark.parametrize("saturation", [1.1, inf], ids=["queue", "no-queue"])
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 3)
+@with_agent(3, threads=2)
 async def test_a_limit_is_passed_by_no_more_than_what_was_assigned(
-    c, s, *workers, saturation
+    c, s, *workers, saturation, agent
 ) -> None:
     s.WORKER_SATURATION = saturation
-    agent = install(s)
     a = workers[0]
     had: list[int] = []
     stock = agent.cordons._report
@@ -359,9 +350,8 @@ async def test_a_limit_is_passed_by_no_more_than_what_was_assigned(
     assert {a.address: wire.S_TASKS} == await cordoned(s)
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_no_more_are_cordoned_than_allowed(c, s, *workers) -> None:
-    agent = install(s)
+@with_agent(4)
+async def test_no_more_are_cordoned_than_allowed(c, s, *workers, agent) -> None:
     await limit(s, workers, 3, stops=1)
     most = 0
     futures = c.map(runs, range(60), delay_s=0.01)
@@ -411,21 +401,6 @@ async def test_a_limit_that_is_lifted_brings_a_worker_back(c, s, a, b) -> None:
     assert a.address == await c.submit(runs, 2, workers=[a.address])
     assert [str(a.name)] == await limit(s, [a], 2)
     assert [] == await limit(s, [a], 3)
-
-
-@gen_cluster(client=True, nthreads=TWO)
-async def test_nobody_is_cordoned_when_nobody_asks(c, s, a, b) -> None:
-    install(s, clock := Clock())
-    await ask(s, wire.CONFIGURE, lease_ms=60_000)
-    await limit(s, [a, b], 1)
-    await c.gather([c.submit(runs, w.name, workers=[w.address]) for w in (a, b)])
-    await until(lambda: not s.running)
-
-    clock.ahead_s = 61
-    await until(lambda: len(s.running) == 2, timeout_s=5)
-    assert a.address == await c.submit(runs, 3, workers=[a.address])
-    assert {} == await cordoned(s)  # whoever asks now: the limits are gone
-    assert 1 == (await ask(s, wire.OBSERVE))["lapses"]
 
 
 @pytest.mark.parametrize("source", [wire.MANUAL, wire.CLIENT])
@@ -486,10 +461,7 @@ async def test_two_over_quota_at_once_are_retired_and_nothing_is_redone(c, s, *w
         await w.close()
     await c.gather(futures)
 
-    tally = (await ask(s, wire.OBSERVE))["tally"]
-    assert (60, 60, 0, 0) == tuple(
-        tally[key] for key in ("tasks", "runs", "repeated", "interrupted")
-    )
+    assert (60, 60, 0, 0) == await tally(s, "tasks", "runs", "repeated", "interrupted")
 
 
 @with_agent()
@@ -523,9 +495,8 @@ async def test_a_notice_that_is_not_sure_leaves_a_cordon(c, s, a, b) -> None:
     assert a.address == await c.submit(runs, 2, workers=[a.address])
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_cordoned_worker_is_on_its_way_out(c, s, *workers) -> None:
-    agent = install(s)
+@with_agent(4)
+async def test_a_cordoned_worker_is_on_its_way_out(c, s, *workers, agent) -> None:
     a = workers[0]
     await cordoned_at_one_run(c, s, a)
 

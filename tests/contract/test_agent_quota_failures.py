@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic, process_time
+from time import process_time
 from typing import Any
 
 import pytest
@@ -17,8 +17,6 @@ from support.agent_cluster import with_agent
 from support.agent_quota import cordoned, fails, fails_once, limit, metered, runs
 from support.agent_work import RUNS, ask, until, until_state
 
-TWO = [("127.0.0.1", 1)] * 2
-FOUR = [("127.0.0.1", 1)] * 4
 CUDA = {"patterns": ["*CUDA error*", "*No space left*"]}
 
 
@@ -80,7 +78,7 @@ async def test_workers_that_nobody_has_named_may_be_watched(c, s, *workers) -> N
 
 
 @pytest.mark.parametrize("with_limits", [False, True], ids=["stock", "limits"])
-@gen_cluster(client=True, nthreads=FOUR)
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 4)
 async def test_a_task_that_fails_everywhere_is_to_blame_itself(c, s, *workers, with_limits) -> None:
     """And it fails as it does without us: after as many tries, with the same error."""
     if with_limits:
@@ -101,10 +99,8 @@ async def test_a_task_that_fails_everywhere_is_to_blame_itself(c, s, *workers, w
         assert 4 == len(s.running)
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_many_failures_cordon_a_worker_until_they_are_long_ago(c, s, *workers) -> None:
-    ahead_s = 0.0
-    install(s, lambda: monotonic() + ahead_s)
+@with_agent(4)
+async def test_many_failures_cordon_a_worker_until_they_are_long_ago(c, s, *workers, clock) -> None:
     a = workers[0]
     await limit(s, workers, failures=3, window_ms=600_000)
     for i in range(2):
@@ -116,8 +112,7 @@ async def test_many_failures_cordon_a_worker_until_they_are_long_ago(c, s, *work
     ((_, message),) = await tell_notes(s)
     assert f"{a.name} gets no more tasks: 3 failures within 10 min" == message
 
-    for later_s in (200, 400, 601):  # the operator goes on asking
-        ahead_s = later_s
+    for clock.ahead_s in (200, 400, 601):  # the operator goes on asking
         await ask(s, wire.OBSERVE, renew=True)
     await until(lambda: s.workers[a.address] in s.running)
     assert 0 == (await metered(s, "failures"))[a.address]
@@ -233,9 +228,8 @@ def test_no_pattern_takes_long(pattern: str) -> None:
     assert process_time() - began < 0.1  # the worst takes 2 ms a text
 
 
-@gen_cluster(client=True, nthreads=TWO)
+@with_agent()
 async def test_what_stopped_a_scheduler_as_a_regular_expression_stops_nothing(c, s, a, b) -> None:
-    install(s)
     await limit(s, [a, b], patterns=[r"\w+.*\w+Error: \d+"])
     report = {"key": "x", "worker": a.address, "exception_text": "a" * 500}
     began = process_time()

@@ -1,4 +1,4 @@
-"""What has to be done again because a worker is gone is counted, by the cause of its end."""
+"""What was run more than once is counted, by the cause and in the tally, and nothing else is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 from distributed import Worker, wait
-from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install
 from support.agent_cluster import with_agent
-from support.agent_work import RUNS, ask, leave, retire, running, slow, until, until_state
+from support.agent_work import RUNS, ask, leave, retire, running, slow, tally, until, until_state
 
-TWO = [("127.0.0.1", 1)] * 2
 NOTHING = {wire.LOST: 0, wire.FORCED: 0, wire.ENDED: 0}
 
 
@@ -128,9 +125,8 @@ async def test_a_worker_that_says_goodbye_is_counted_once(c, s, a) -> None:
 
 
 @pytest.mark.long
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b) -> None:
-    agent = install(s)
+@with_agent()
+async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b, agent) -> None:
     tasks = c.map(slow, range(2), delay_s=0.3)
     await until(lambda: a.state.executing_count and b.state.executing_count)
 
@@ -139,3 +135,79 @@ async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b) -> None:
 
     assert agent.redone.counts == NOTHING
     del tasks
+
+
+async def counting(s) -> None:
+    await ask(s, wire.CONFIGURE, tally=True)
+
+
+def fail(i: int) -> None:
+    raise ValueError(i)
+
+
+@with_agent()
+async def test_each_run_is_counted_once(c, s, a, b) -> None:
+    await counting(s)
+
+    await c.gather(c.map(slow, range(7), delay_s=0))
+
+    assert (7, 7, 0, 0, 0) == await tally(s, "tasks", "runs", "repeated", "interrupted", "erred")
+
+
+@with_agent()
+async def test_results_lost_and_computed_again_are_repeated(c, s, a, b) -> None:
+    await counting(s)
+    futures = c.map(slow, range(5), delay_s=0, workers=[a.address], allow_other_workers=True)
+    await wait(futures)
+    on_a = len(s.workers[a.address].has_what)
+
+    await a.close()
+    await c.gather(futures)
+
+    assert 5 + on_a == len(RUNS)
+    assert (5, 5 + on_a, on_a) == await tally(s, "tasks", "runs", "repeated")
+    assert on_a
+
+
+@with_agent()
+async def test_a_task_taken_from_a_worker_that_left_is_interrupted(c, s, a, b) -> None:
+    await counting(s)
+    future = await running(c, a, 1, 0.5, allow_other_workers=True)
+
+    await s.remove_worker(a.address, stimulus_id="test", close=False)
+    await future
+
+    assert (1, 1, 0, 1) == await tally(s, "tasks", "runs", "repeated", "interrupted")
+
+
+@with_agent()
+async def test_an_erred_run_is_not_redone_work(c, s, a, b) -> None:
+    await counting(s)
+
+    await wait(c.submit(fail, 1, retries=2))
+
+    assert (0, 0, 3, 0) == await tally(s, "tasks", "runs", "erred", "repeated")
+
+
+@with_agent()
+async def test_a_key_that_was_forgotten_is_new_again(c, s, a, b) -> None:
+    await counting(s)
+    future = c.submit(slow, 1, 0, key="mine")
+    await future
+    future.release()
+    await until(lambda: not s.tasks)
+
+    await c.submit(slow, 2, 0, key="mine")
+
+    assert (2, 2, 0) == await tally(s, "tasks", "runs", "repeated")
+
+
+@with_agent()
+async def test_the_tally_can_be_turned_off(c, s, a, b) -> None:
+    before = dict(s.handlers), dict(s.stream_handlers), dict(s.plugins)
+    await ask(s, wire.CONFIGURE, tally=True)
+
+    await ask(s, wire.CONFIGURE, tally=False)
+
+    assert before == (dict(s.handlers), dict(s.stream_handlers), dict(s.plugins))
+    assert (await ask(s, wire.OBSERVE))["tally"] is None

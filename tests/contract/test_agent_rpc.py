@@ -1,23 +1,25 @@
-"""The wire, through the scheduler's own port."""
+"""The wire, through the scheduler's own port, and how long what was said there holds."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from distributed import Worker, wait
+from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.loading.attach import install, uninstall
-from support.agent_work import ask, retire, slow, until
+from support.agent_cluster import StillClock, with_agent
+from support.agent_quota import cordoned, limit, runs
+from support.agent_work import ask, leave, retire, slow, until
 
 TWO = [("127.0.0.1", 2)] * 2
 
 
-@gen_cluster(nthreads=TWO)
-async def test_hello_answers_whatever_the_protocol(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
-
+@with_agent(threads=2, client=False)
+async def test_hello_answers_whatever_the_protocol(s, a, b, agent) -> None:
     answer = await ask(s, wire.HELLO, protocol=99)
 
     assert set(wire.HelloAnswer.__annotations__) == set(answer)
@@ -28,87 +30,63 @@ async def test_hello_answers_whatever_the_protocol(s: Any, a: Any, b: Any) -> No
     assert {"shuffle", "stealing", "workers_to_close", "counting", "orders", "removals"} <= in_place
 
 
-@gen_cluster(nthreads=TWO)
-async def test_another_protocol_is_refused(s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2, client=False)
+async def test_another_protocol_is_refused(s, a, b) -> None:
     for message in wire.HANDLERS:
         if message != wire.HELLO:
             answer = await ask(s, message, protocol=99)
             assert wire.E_PROTOCOL == answer["error"]
 
 
-MALFORMED = [
-    (wire.RETIRE, {"names": "abc"}),
-    (wire.RETIRE, {"names": [1]}),
-    (wire.RETIRE, {}),
-    (wire.RETIRE, {"names": [], "deadline_ms": -1}),
-    (wire.RETIRE, {"names": [], "on_timeout": "Maybe"}),
-    (wire.RETIRE, {"names": [], "busy_ok": "yes"}),
-    (wire.CANCEL, {"names": None}),
-    (wire.PIN, {"names": ["a"], "source": "manual", "owner": "o", "ttl_ms": -5}),
-    (wire.PIN, {"names": ["a"], "source": "manual", "owner": "o"}),
-    (wire.PIN, {"names": ["a"], "source": "shuffle", "owner": "o", "ttl_ms": 5}),
-    (wire.PIN, {"names": ["a"], "source": "manual", "ttl_ms": 5}),
-    (wire.UNPIN, {"names": 3, "source": "manual", "owner": "o"}),
-    (wire.CONFIGURE, {"lease_ms": 0}),
-    (wire.CONFIGURE, {"shuffle_wait_ms": -1}),
-    (wire.CONFIGURE, {"on_lifetime": "Never"}),
-    (wire.CONFIGURE, {"lifetime_ms": 0}),
-    *(
-        (wire.ANNOUNCE, wrong)
-        for wrong in (
-            {"arriving": 5},
-            {"arriving": "ab"},
-            {"arriving": [5]},
-            {"arriving": [(1,)]},
-            {"arriving": [(1, 2, 3)]},
-            {"arriving": [("1", 2)]},
-            {"arriving": [(1, 2.5)]},
-            {"arriving": [(True, 2)]},
-            {"arriving": [(-1, 2)]},
-            {"arriving": [(1, -2)]},
-            {"arriving": [(1, 10**18)]},
-            {"can_grow": -1},
-            {"grow_ms": "soon"},
-            {"policy": 1},
-            {"message": None},
-            {"workers": {"a": "b"}},
-            {"workers": [("a", 1)]},
-            {"decisions": [(1, "g", "r")]},
-            {"decisions": [("1", "g", "r", "m")]},
-        )
-    ),
-    (wire.CONFIGURE, {"tally": 1}),
-    (wire.OBSERVE, {"known": -1}),
-    (wire.OBSERVE, {"known": True}),
-    (wire.OBSERVE, {"target_duration_ms": 0}),
-    (wire.EXPLAIN, {"names": {"a": 1}}),
-]
+PIN = {"names": ["a"], "source": "manual", "owner": "o"}
+MALFORMED: dict[str, list[dict[str, Any]]] = {
+    wire.RETIRE: [
+        {"names": "abc"}, {"names": [1]}, {}, {"names": [], "deadline_ms": -1},
+        {"names": [], "on_timeout": "Maybe"}, {"names": [], "busy_ok": "yes"},
+    ],
+    wire.CANCEL: [{"names": None}],
+    wire.PIN: [
+        {**PIN, "ttl_ms": -5}, PIN, {**PIN, "source": "shuffle", "ttl_ms": 5},
+        {"names": ["a"], "source": "manual", "ttl_ms": 5},
+    ],
+    wire.UNPIN: [{"names": 3, "source": "manual", "owner": "o"}],
+    wire.CONFIGURE: [
+        {"lease_ms": 0}, {"shuffle_wait_ms": -1}, {"on_lifetime": "Never"}, {"lifetime_ms": 0},
+        {"tally": 1},
+    ],
+    wire.ANNOUNCE: [
+        {"arriving": 5}, {"arriving": "ab"}, {"arriving": [5]}, {"arriving": [(1,)]},
+        {"arriving": [(1, 2, 3)]}, {"arriving": [("1", 2)]}, {"arriving": [(1, 2.5)]},
+        {"arriving": [(True, 2)]}, {"arriving": [(-1, 2)]}, {"arriving": [(1, -2)]},
+        {"arriving": [(1, 10**18)]}, {"can_grow": -1}, {"grow_ms": "soon"}, {"policy": 1},
+        {"message": None}, {"workers": {"a": "b"}}, {"workers": [("a", 1)]},
+        {"decisions": [(1, "g", "r")]}, {"decisions": [("1", "g", "r", "m")]},
+    ],
+    wire.OBSERVE: [{"known": -1}, {"known": True}, {"target_duration_ms": 0}],
+    wire.EXPLAIN: [{"names": {"a": 1}}],
+}  # fmt: skip
 
 
-@gen_cluster(nthreads=TWO)
-async def test_malformed_requests_are_refused_and_change_nothing(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
+@with_agent(threads=2, client=False)
+async def test_malformed_requests_are_refused_and_change_nothing(s, a, b, agent) -> None:
     before = agent.settings.answer()
     await ask(s, wire.ANNOUNCE, policy="etl")
-    for message, request in MALFORMED:
-        answer = await ask(s, message, **request)
-        assert wire.E_INVALID == answer.get("error"), (message, request)
+    for message, requests in MALFORMED.items():
+        for request in requests:
+            answer = await ask(s, message, **request)
+            assert wire.E_INVALID == answer.get("error"), (message, request)
     assert (before, "etl") == (agent.settings.answer(), agent.plans.policy)
     assert not agent.pins.leases.names()
     assert not agent.drains.ongoing
 
 
-@gen_cluster(nthreads=TWO)
-async def test_unknown_keys_are_ignored(s: Any, a: Any, b: Any) -> None:
-    install(s)
-
+@with_agent(threads=2, client=False)
+async def test_unknown_keys_are_ignored(s, a, b) -> None:
     assert 2 == (await ask(s, wire.OBSERVE, invented_later=[1]))["totals"]["workers"]
 
 
-@gen_cluster(nthreads=TWO)
-async def test_an_unexpected_failure_is_an_answer(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
+@with_agent(threads=2, client=False)
+async def test_an_unexpected_failure_is_an_answer(s, a, b, agent) -> None:
     agent.roster.sync = None  # type: ignore[assignment, method-assign]
 
     answer = await ask(s, wire.OBSERVE)
@@ -116,9 +94,8 @@ async def test_an_unexpected_failure_is_an_answer(s: Any, a: Any, b: Any) -> Non
     assert wire.E_INTERNAL == answer["error"]
 
 
-@gen_cluster(nthreads=TWO)
-async def test_configure_keeps_what_is_not_named(s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2, client=False)
+async def test_configure_keeps_what_is_not_named(s, a, b) -> None:
     await ask(s, wire.CONFIGURE, lease_ms=7_000)
 
     answer = await ask(s, wire.CONFIGURE, shuffle_pins=False)
@@ -140,9 +117,8 @@ async def test_configure_keeps_what_is_not_named(s: Any, a: Any, b: Any) -> None
     } == answer
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_snapshot_has_all_that_the_wire_promises(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_a_snapshot_has_all_that_the_wire_promises(c, s, a, b) -> None:
     await wait(c.map(slow, range(3), delay_s=0, workers=[a.address]))
     futures = c.map(slow, range(3), delay_s=0, workers=[a.address])
     await wait(futures)
@@ -166,13 +142,11 @@ async def test_a_snapshot_has_all_that_the_wire_promises(c: Any, s: Any, a: Any,
     assert seen["tally"] is None
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_idle_time_counts_from_the_last_task(c: Any, s: Any, a: Any, b: Any) -> None:
-    now = 1000.0
-    install(s, lambda: now)
-    now = 1060.0
+@with_agent(threads=2, clock=StillClock)
+async def test_idle_time_counts_from_the_last_task(c, s, a, b, clock) -> None:
+    clock.now += 60
     await c.submit(slow, 1, 0, workers=[a.address])
-    now = 1090.0
+    clock.now += 30
 
     seen = await ask(s, wire.OBSERVE)
 
@@ -180,9 +154,8 @@ async def test_idle_time_counts_from_the_last_task(c: Any, s: Any, a: Any, b: An
     assert {str(a.name): 30_000, str(b.name): 90_000} == idle
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_workers_are_introduced_once_a_session(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_workers_are_introduced_once_a_session(c, s, a, b) -> None:
     first = await ask(s, wire.OBSERVE)
     again = await ask(s, wire.OBSERVE, session=first["session"], known=first["known"])
     stranger = await ask(s, wire.OBSERVE, session="another", known=first["known"])
@@ -203,11 +176,8 @@ async def test_workers_are_introduced_once_a_session(c: Any, s: Any, a: Any, b: 
     assert ["later"] == list(later["introduced"]["name"])
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 4)
-async def test_target_and_closable_leave_draining_workers_out(
-    c: Any, s: Any, a: Any, *rest: Any
-) -> None:
-    install(s)
+@with_agent(4)
+async def test_target_and_closable_leave_draining_workers_out(c, s, a, *rest) -> None:
     before = await ask(s, wire.OBSERVE)
     await retire(s, a.name)
     after = await ask(s, wire.OBSERVE)
@@ -217,9 +187,8 @@ async def test_target_and_closable_leave_draining_workers_out(
     assert 2 in after["workers"]["status"]
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_target_is_the_schedulers_own(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_target_is_the_schedulers_own(c, s, a, b) -> None:
     futures = c.map(slow, range(30), delay_s=0.05)
     await until(lambda: s.total_occupancy > 1)
 
@@ -231,9 +200,8 @@ async def test_target_is_the_schedulers_own(c: Any, s: Any, a: Any, b: Any) -> N
     await wait(futures)
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_explanations_are_sentences(c: Any, s: Any, a: Any, b: Any, d: Any) -> None:
-    install(s)
+@with_agent(3)
+async def test_explanations_are_sentences(c, s, a, b, d) -> None:
     future = c.submit(slow, 1, 0.5, workers=[a.address])
     held = c.submit(slow, 2, 0, workers=[b.address])
     await held
@@ -255,9 +223,8 @@ async def test_explanations_are_sentences(c: Any, s: Any, a: Any, b: Any, d: Any
     await future
 
 
-@gen_cluster(nthreads=TWO)
-async def test_a_broken_hook_never_stops_the_scheduler(s: Any, a: Any, b: Any) -> None:
-    agent = install(s)
+@with_agent(threads=2, client=False)
+async def test_a_broken_hook_never_stops_the_scheduler(s, a, b, agent) -> None:
     agent.pins = agent.roster = agent.drains = None  # type: ignore[assignment]
 
     assert [] == s.workers_to_close(n=1)
@@ -267,7 +234,7 @@ async def test_a_broken_hook_never_stops_the_scheduler(s: Any, a: Any, b: Any) -
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_uninstall_puts_everything_back(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_uninstall_puts_everything_back(c, s, a, b) -> None:
     def state() -> tuple[Any, ...]:
         attributes = ("workers_to_close" in s.__dict__, "remove_worker" in s.__dict__)
         return dict(s.handlers), dict(s.stream_handlers), dict(s.plugins), attributes
@@ -285,7 +252,7 @@ async def test_uninstall_puts_everything_back(c: Any, s: Any, a: Any, b: Any) ->
 
 
 @gen_cluster(nthreads=TWO)
-async def test_installing_twice_is_installing_once(s: Any, a: Any, b: Any) -> None:
+async def test_installing_twice_is_installing_once(s, a, b) -> None:
     first = install(s)
     handlers = dict(s.stream_handlers)
 
@@ -294,7 +261,7 @@ async def test_installing_twice_is_installing_once(s: Any, a: Any, b: Any) -> No
 
 
 @gen_cluster(nthreads=TWO)
-async def test_an_agent_of_another_version_is_replaced(s: Any, a: Any, b: Any) -> None:
+async def test_an_agent_of_another_version_is_replaced(s, a, b) -> None:
     stock = s.stream_handlers["task-finished"]
     old = install(s)
     s.plugins["dask-adaptive"].version = "0.0.1"
@@ -304,3 +271,86 @@ async def test_an_agent_of_another_version_is_replaced(s: Any, a: Any, b: Any) -
     assert old.session != new.session == (await ask(s, wire.HELLO))["session"]
     uninstall(s)
     assert stock == s.stream_handlers["task-finished"], "nothing of the old agent"
+
+
+def states(answer: dict[str, Any]) -> set[str]:
+    return {row["state"] for row in answer["relief"]}
+
+
+async def everything(c, s, a, b, d) -> None:
+    """
+    All that an operator may say: a worker is cordoned at an exact limit, another one drains, and
+    the pod of the third is to be evicted some time.
+    """
+    await ask(s, wire.CONFIGURE, shuffle_wait_ms=30_000, relief={})
+    await ask(s, wire.ANNOUNCE, arriving=[(2, 10_000)], policy="p")
+    await c.submit(runs, 1, 0, workers=[a.address])
+    await limit(s, [a], 1, exact=True)
+    await retire(s, b.name)
+    await leave(s, d.name, ending=False)
+    await ask(s, wire.PIN, names=["x"], source=wire.MANUAL, owner="me", ttl_ms=3_600_000)
+    assert not s.running
+
+
+@pytest.mark.parametrize("who", ["nobody", "somebody who just looks"])
+@with_agent(3)
+async def test_without_the_leader_a_scheduler_is_stock_within_five_minutes(
+    c, s, a, b, d, agent, clock, who
+) -> None:
+    await everything(c, s, a, b, d)
+    for _ in range(4):
+        clock.ahead_s += 74
+        if who != "nobody":
+            await ask(s, wire.OBSERVE, meters=True)
+            await ask(s, wire.CONFIGURE, tally=False)
+    assert not s.running
+    assert agent.plans.policy
+    assert 0 == agent.lease.lapses
+
+    clock.ahead_s += 5
+    await until(lambda: 3 == len(s.running))
+
+    seen = await ask(s, wire.OBSERVE)
+    assert 1 == seen["lapses"]
+    assert not seen["stops"]
+    assert not seen["retirements"]
+    assert not seen["departures"]
+    await until(lambda: {Status.running} == {w.status for w in (a, b, d)})
+    assert states(seen) <= {wire.R_DISABLED, wire.R_NOT_NEEDED}
+    assert 0 == agent.settings.shuffle_wait_ms
+    assert not agent.plans.policy
+    assert "_add_to_processing" not in s.__dict__
+    assert [("x",)] == [tuple(names) for names in agent.pins.leases.claims().values()]
+    await wait(c.map(runs, range(20), delay_s=0))
+
+
+@with_agent(3)
+async def test_the_leaders_passes_keep_it(c, s, a, b, d, clock) -> None:
+    await everything(c, s, a, b, d)
+    for _ in range(10):
+        clock.ahead_s += 200
+        seen = await ask(s, wire.OBSERVE, renew=True)
+        assert (0, 1, 1) == (seen["lapses"], len(seen["stops"]), len(seen["retirements"]))
+    await until(lambda: s.workers[d.address] in s.running)  # whoever evicts has to ask again
+
+
+@with_agent(3)
+async def test_in_real_time_without_a_message(c, s, a, b, d, agent) -> None:
+    await ask(s, wire.CONFIGURE, lease_ms=1500, relief={})
+    await everything(c, s, a, b, d)
+
+    await until(lambda: agent.lease.lapses, timeout_s=5)
+    await until(lambda: 3 == len(s.running), timeout_s=3)
+    assert {} == await cordoned(s)
+
+
+@with_agent(3)
+async def test_a_scheduler_that_nobody_has_told_anything_keeps_its_reliefs(
+    c, s, a, b, d, agent, clock
+) -> None:
+    before = states(await ask(s, wire.OBSERVE))
+    clock.ahead_s += 1e6
+    await ask(s, wire.CONFIGURE, tally=True)
+
+    assert (before, 0) == (states(seen := await ask(s, wire.OBSERVE)), seen["lapses"])
+    assert agent.lease.lapses == 0

@@ -10,31 +10,28 @@ import dask
 import pytest
 from distributed import Worker
 from distributed.core import Status
-from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
-from support.agent_work import RUNS, ask, retire, slow_block, until, until_left, until_state
+from dask_adaptive_agent.loading.attach import uninstall
+from support.agent_cluster import with_agent
+from support.agent_work import (
+    BLOCKS,
+    RUNS,
+    ask,
+    rechunked,
+    retire,
+    slow_block,
+    tally,
+    until,
+    until_left,
+    until_state,
+)
 
 da = pytest.importorskip("dask.array")
 
-FOUR = [("127.0.0.1", 1)] * 4
-BLOCKS = 20
 
-
-def rechunked(c: Any) -> Any:
-    """A P2P rechunk with slow blocks on both sides; a future of its sum."""
-    with dask.config.set({"optimization.fuse.active": False}):
-        x = da.ones((80, 80), chunks=(4, 80)).map_blocks(slow_block, dtype=float)
-        y = x.rechunk((80, 4), method="p2p").map_blocks(slow_block, dtype=float)
-        return c.compute(y.sum())
-
-
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_participant_is_refused_and_the_shuffle_runs_once(
-    c: Any, s: Any, a: Any, *rest: Any
-) -> None:
-    agent = install(s)
+@with_agent(4)
+async def test_a_participant_is_refused_and_the_shuffle_runs_once(c, s, a, *rest, agent) -> None:
     await ask(s, wire.CONFIGURE, tally=True)
     future = rechunked(c)
     await until(agent.shuffles.running)
@@ -48,21 +45,17 @@ async def test_a_participant_is_refused_and_the_shuffle_runs_once(
     (shuffle,) = seen["shuffles"]
     assert (4, 4, pin["owner"]) == (len(pin["slots"]), shuffle["workers"], shuffle["id"])
     assert 3_590_000 < pin["left_ms"] <= 3_600_000
-    tally = (await ask(s, wire.OBSERVE))["tally"]
-    assert (1, 1, 0, 0) == tuple(
-        tally[k] for k in ("shuffles", "max_shuffle_run", "repeated", "interrupted")
-    )
-    assert tally["runs"] == tally["tasks"]
+    keys = ("shuffles", "max_shuffle_run", "repeated", "interrupted")
+    assert (1, 1, 0, 0) == await tally(s, *keys)
+    tasks, runs = await tally(s, "tasks", "runs")
+    assert tasks == runs
     # Each block may run once more on an empty array where dask infers what map_blocks returns.
     assert 2 * BLOCKS == len([shape for shape in RUNS if 80 in shape])
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_new_shuffle_does_not_choose_workers_that_leave(
-    c: Any, s: Any, a: Any, b: Any, *rest: Any
-) -> None:
+@with_agent(4)
+async def test_a_new_shuffle_does_not_choose_workers_that_leave(c, s, a, b, *rest, agent) -> None:
     """Retired or about to end: neither is held back, and the shuffle runs once."""
-    agent = install(s)
     await until_state(s, a.name, wire.DRAINED)
     await until_left(s, b.address)
     future = rechunked(c)
@@ -76,16 +69,16 @@ async def test_a_new_shuffle_does_not_choose_workers_that_leave(
     assert 2 * BLOCKS == len([shape for shape in RUNS if 80 in shape])
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_new_shuffle_chooses_leaving_workers_if_there_are_no_others(
-    c: Any, s: Any, *workers: Any
+@pytest.mark.parametrize("leaving", ["everybody", "nobody knows"])
+@with_agent(4)
+async def test_a_new_shuffle_chooses_as_upstream_if_there_are_no_others(
+    c, s, *workers, agent, leaving
 ) -> None:
-    """The task that begins it runs on one of them; it could not begin elsewhere."""
-    agent = install(s)
+    """The task that begins it runs on a worker that leaves; it could not begin elsewhere."""
     future = rechunked(c)
     await until(lambda: any(ws.processing for ws in s.workers.values()))
     before = agent.placement.leaving
-    agent.placement.leaving = lambda: set(s.workers)
+    agent.placement.leaving = lambda: set(s.workers) if leaving == "everybody" else 1 / 0
     await until(agent.shuffles.running)
     agent.placement.leaving = before
 
@@ -93,25 +86,11 @@ async def test_a_new_shuffle_chooses_leaving_workers_if_there_are_no_others(
     assert 6400 == await future
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_new_shuffle_chooses_as_upstream_when_we_cannot_tell(
-    c: Any, s: Any, *workers: Any
-) -> None:
-    agent = install(s)
-    agent.placement.leaving = lambda: 1 / 0  # type: ignore[assignment, return-value]
-    future = rechunked(c)
-    await until(agent.shuffles.running)
-
-    assert 4 == len(agent.shuffles.running()[0].participants)
-    assert 6400 == await future
-
-
-@gen_cluster(client=True, nthreads=FOUR)
+@with_agent(4)
 async def test_a_worker_that_joins_a_running_shuffle_is_pinned_at_once(
-    c: Any, s: Any, *workers: Any
+    c, s, *workers, agent
 ) -> None:
     """Contract: participants only grow while a run goes on, and `run_id` is another for each."""
-    agent = install(s)
     future = rechunked(c)
     await until(agent.shuffles.running)
     (before,) = agent.shuffles.running()
@@ -172,9 +151,8 @@ ENDS: dict[str, Any] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("end", ENDS)
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_shuffle_leaves_nothing_when(c: Any, s: Any, a: Any, *rest: Any, end: str) -> None:
-    agent = install(s)
+@with_agent(4)
+async def test_a_shuffle_leaves_nothing_when(c, s, a, *rest, agent, end) -> None:
     await ask(s, wire.CONFIGURE, tally=True)
     future = rechunked(c)
     await until(agent.shuffles.pinned)
@@ -199,12 +177,9 @@ def broken_block(block: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_input", [True, False])
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_shuffle_with_an_erred_task_leaves_nothing(
-    c: Any, s: Any, *workers: Any, is_input: bool
-) -> None:
+@with_agent(4)
+async def test_a_shuffle_with_an_erred_task_leaves_nothing(c, s, *workers, agent, is_input) -> None:
     """Although its futures are still there: before 2023.10 upstream keeps it until they go."""
-    agent = install(s)
     # Small chunks, because inputs up to this size are merged into one, and all would wait for all.
     settings = {"optimization.fuse.active": False, "array.chunk-size": "2 kiB"}
     with dask.config.set(settings):
@@ -225,11 +200,10 @@ async def test_a_shuffle_with_an_erred_task_leaves_nothing(
     assert_nothing_is_left(agent)
 
 
-@gen_cluster(client=True, nthreads=FOUR)
+@with_agent(4)
 async def test_a_shuffle_pins_for_a_limited_time_and_that_is_told_once(
-    c: Any, s: Any, a: Any, *rest: Any
+    c, s, a, *rest, agent
 ) -> None:
-    agent = install(s)
     future = rechunked(c)
     await until(agent.shuffles.pinned)
     (run,) = agent.shuffles.running()
@@ -252,9 +226,8 @@ async def test_a_shuffle_pins_for_a_limited_time_and_that_is_told_once(
     assert 6400 == await future
 
 
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_shuffle_pins_can_be_off(c: Any, s: Any, a: Any, *rest: Any) -> None:
-    agent = install(s)
+@with_agent(4)
+async def test_shuffle_pins_can_be_off(c, s, a, *rest, agent) -> None:
     await ask(s, wire.CONFIGURE, shuffle_pins=False)
     future = rechunked(c)
     await until(agent.shuffles.running)
@@ -264,11 +237,8 @@ async def test_shuffle_pins_can_be_off(c: Any, s: Any, a: Any, *rest: Any) -> No
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, nthreads=FOUR)
-async def test_a_participant_that_dies_is_seen_in_the_tally(
-    c: Any, s: Any, a: Any, *rest: Any
-) -> None:
-    agent = install(s)
+@with_agent(4)
+async def test_a_participant_that_dies_is_seen_in_the_tally(c, s, a, *rest, agent) -> None:
     await ask(s, wire.CONFIGURE, tally=True)
     future = rechunked(c)
     await until(agent.shuffles.running)
@@ -279,8 +249,7 @@ async def test_a_participant_that_dies_is_seen_in_the_tally(
     with contextlib.suppress(RuntimeError):  # before 2023.8 a shuffle was not restarted
         await future
 
-    tally = (await ask(s, wire.OBSERVE))["tally"]
-    assert 1 == tally["shuffles"]
-    assert future.status == "error" or 2 <= tally["max_shuffle_run"]
-    assert future.status == "error" or 0 < tally["repeated"] + tally["interrupted"]
+    shuffles, run, *again = await tally(s, "shuffles", "max_shuffle_run", "repeated", "interrupted")
+    assert 1 == shuffles
+    assert future.status == "error" or (2 <= run and any(again))
     assert interrupted <= 4

@@ -12,35 +12,24 @@ from typing import Any
 import dask
 import pytest
 from distributed import Worker
-from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.loading.attach import uninstall
 from dask_adaptive_agent.patching import SHUFFLE_RPC
 from dask_adaptive_agent.shuffle import delay
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
-from support.agent_work import RUNS, ask, leave, slow_block, until
+from support.agent_cluster import with_agent
+from support.agent_work import BLOCKS, RUNS, ask, leave, rechunked, tally, until
 
 da = pytest.importorskip("dask.array")
 
-ONE = [("127.0.0.1", 1)]
-BLOCKS = 20
 #: Tasks of which nothing is known are taken to be so long that any wait of these tests pays.
 LONG = {"distributed.scheduler.unknown-task-duration": "100s"}
-ON_ONE = gen_cluster(client=True, config=LONG, nthreads=ONE)
+ON_ONE = with_agent(1, config=LONG)
 
 
-def rechunked(c: Any, value: int = 1, plus: int = 0) -> Any:
-    """
-    A P2P rechunk with slow blocks on both sides; a future of its sum: 6400 times `value`.
-
-    The shuffle is the same whatever is to be added to its sum.
-    """
-    # Small chunks, because inputs up to this size are merged into one, and all would wait for all.
-    with dask.config.set({"optimization.fuse.active": False, "array.chunk-size": "2 kiB"}):
-        x = da.full((80, 80), value, chunks=(4, 80)).map_blocks(slow_block, dtype=float)
-        y = x.rechunk((80, 4), method="p2p").map_blocks(slow_block, dtype=float)
-        return c.compute(y.sum() + plus)
+def agent_of(s: Any) -> Any:
+    return s.plugins["dask-adaptive"].agent
 
 
 async def announce(s: Any, workers: int = 3, in_s: float = 2.0, **request: Any) -> None:
@@ -49,13 +38,12 @@ async def announce(s: Any, workers: int = 3, in_s: float = 2.0, **request: Any) 
     assert "error" not in answer
 
 
-async def waiting(c: Any, s: Any, **announced: Any) -> tuple[Any, Any]:
-    """The agent, and the future of a shuffle that waits."""
-    agent = install(s)
+async def waiting(c: Any, s: Any, **announced: Any) -> Any:
+    """The future of a shuffle that waits."""
     await announce(s, **{"in_s": 20, **announced})
     future = rechunked(c)
-    await until(lambda: agent.shuffle_wait.ongoing)
-    return agent, future
+    await until(lambda: agent_of(s).shuffle_wait.ongoing)
+    return future
 
 
 @contextlib.asynccontextmanager
@@ -99,8 +87,7 @@ def told(agent: Any) -> list[str]:
 
 @pytest.mark.long
 @ON_ONE
-async def test_outputs_go_to_workers_that_were_on_their_way(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
+async def test_outputs_go_to_workers_that_were_on_their_way(c, s, a, agent) -> None:
     RUNS.clear()
     await ask(s, wire.CONFIGURE, tally=True)
     await announce(s)
@@ -120,8 +107,7 @@ async def test_outputs_go_to_workers_that_were_on_their_way(c: Any, s: Any, a: A
         assert set(s.workers) == set(given)
         (message,) = told(agent)
         assert "3 workers came, its outputs go to 4" in message
-        tally = (await ask(s, wire.OBSERVE))["tally"]
-        assert (1, 1, 0) == tuple(tally[k] for k in ("shuffles", "max_shuffle_run", "repeated"))
+        assert (1, 1, 0) == await tally(s, "shuffles", "max_shuffle_run", "repeated")
         assert 2 * BLOCKS == len([shape for shape in RUNS if 80 in shape])
         # The wait is no part of what tasks are taken to last.
         assert 0.8 > max(prefix.duration_average for prefix in s.task_prefixes.values())
@@ -142,7 +128,7 @@ def watched(delay: ShuffleDelay) -> list[str]:
 
 
 async def fail(s: Any, c: Any) -> None:
-    agent(s).shuffle_wait._why_not = lambda *_: 1 / 0
+    agent_of(s).shuffle_wait._why_not = lambda *_: 1 / 0
 
 
 AT_ONCE: dict[str, Any] = {
@@ -165,23 +151,18 @@ def cases(table: dict[str, Any]) -> list[Any]:
     return [first, *(pytest.param(name, marks=pytest.mark.thorough) for name in others)]
 
 
-def agent(s: Any) -> Any:
-    return s.plugins["dask-adaptive"].agent
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("why", cases(AT_ONCE))
 @ON_ONE
-async def test_it_begins_at_once_where(c: Any, s: Any, a: Any, why: str) -> None:
-    install(s)
-    waits = watched(agent(s).shuffle_wait)
+async def test_it_begins_at_once_where(c, s, a, agent, why) -> None:
+    waits = watched(agent.shuffle_wait)
     if AT_ONCE[why] is not None:
         await AT_ONCE[why](s, c)
 
     assert 6400 == await rechunked(c)
 
     assert not waits
-    assert not told(agent(s))
+    assert not told(agent)
 
 
 async def detach(s: Any, c: Any) -> None:
@@ -201,9 +182,9 @@ ENDS: dict[str, tuple[Any, bool]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", cases(ENDS))
-@gen_cluster(client=True, config=LONG, nthreads=ONE, clean_kwargs={"threads": False})
-async def test_the_wait_ends_when(c: Any, s: Any, a: Any, how: str) -> None:
-    agent, future = await waiting(c, s)
+@with_agent(1, config=LONG, clean_kwargs={"threads": False})
+async def test_the_wait_ends_when(c, s, a, agent, how) -> None:
+    future = await waiting(c, s)
     end, is_wanted = ENDS[how]
 
     await end(s, c)
@@ -218,12 +199,9 @@ async def test_the_wait_ends_when(c: Any, s: Any, a: Any, how: str) -> None:
 
 @pytest.mark.thorough
 @ON_ONE
-async def test_it_waits_no_longer_than_it_may(
-    c: Any, s: Any, a: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_waits_no_longer_than_it_may(c, s, a, agent, monkeypatch) -> None:
     # A busy machine announces late, and is not to be taken for workers that are overdue.
     monkeypatch.setattr(delay, "OVERDUE_S", 0.1)
-    agent = install(s)
     waits = watched(agent.shuffle_wait)
     await ask(s, wire.CONFIGURE, shuffle_wait_ms=2200)
 
@@ -243,10 +221,8 @@ async def test_it_waits_no_longer_than_it_may(
 
 @pytest.mark.thorough
 @ON_ONE
-async def test_some_that_came_are_enough_when_the_others_are_given_up(
-    c: Any, s: Any, a: Any
-) -> None:
-    agent, future = await waiting(c, s, in_s=8)
+async def test_some_that_came_are_enough_when_the_others_are_given_up(c, s, a, agent) -> None:
+    future = await waiting(c, s, in_s=8)
     async with arrived(s, workers=2):
         await asyncio.sleep(0.5)
         assert agent.shuffle_wait.ongoing
@@ -259,8 +235,8 @@ async def test_some_that_came_are_enough_when_the_others_are_given_up(
 
 @pytest.mark.thorough
 @ON_ONE
-async def test_cancelled_while_it_waits_and_asked_for_again(c: Any, s: Any, a: Any) -> None:
-    agent, future = await waiting(c, s)
+async def test_cancelled_while_it_waits_and_asked_for_again(c, s, a, agent) -> None:
+    future = await waiting(c, s)
 
     await future.cancel()
     await until(lambda: not agent.shuffle_wait.ongoing)
@@ -273,9 +249,9 @@ async def test_cancelled_while_it_waits_and_asked_for_again(c: Any, s: Any, a: A
 
 @pytest.mark.thorough
 @ON_ONE
-async def test_cancelled_and_asked_for_again_within_the_wait(c: Any, s: Any, a: Any) -> None:
+async def test_cancelled_and_asked_for_again_within_the_wait(c, s, a) -> None:
     """The same keys: the task that waits is wanted again before it has heard that it was not."""
-    _, future = await waiting(c, s)
+    future = await waiting(c, s)
 
     await future.cancel()
     again = rechunked(c, plus=1)
@@ -286,11 +262,8 @@ async def test_cancelled_and_asked_for_again_within_the_wait(c: Any, s: Any, a: 
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE * 2)
-async def test_a_worker_that_dies_while_it_waits_does_not_take_part(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    agent = install(s)
+@with_agent(config=LONG)
+async def test_a_worker_that_dies_while_it_waits_does_not_take_part(c, s, a, b, agent) -> None:
     await announce(s, in_s=20)
     future = rechunked(c)
 
@@ -309,9 +282,9 @@ async def test_a_worker_that_dies_while_it_waits_does_not_take_part(
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE * 2)
-async def test_a_worker_that_is_about_to_end_is_not_held(c: Any, s: Any, a: Any, b: Any) -> None:
-    agent, future = await waiting(c, s)
+@with_agent(config=LONG)
+async def test_a_worker_that_is_about_to_end_is_not_held(c, s, a, b, agent) -> None:
+    future = await waiting(c, s)
     (wait,) = agent.shuffle_wait.ongoing.values()
 
     await leave(s, s.workers[next(iter(wait.calls.values()))].name)
@@ -321,9 +294,8 @@ async def test_a_worker_that_is_about_to_end_is_not_held(c: Any, s: Any, a: Any,
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=[("127.0.0.1", 2 * BLOCKS)])
-async def test_two_shuffles_wait_at_once_and_other_work_goes_on(c: Any, s: Any, a: Any) -> None:
-    agent = install(s)
+@with_agent(1, threads=40, config=LONG)
+async def test_two_shuffles_wait_at_once_and_other_work_goes_on(c, s, a, agent) -> None:
     await announce(s, in_s=8)
     futures = [rechunked(c), rechunked(c, 2)]
     await until(lambda: 2 == len(agent.shuffle_wait.ongoing))
@@ -340,11 +312,10 @@ async def test_two_shuffles_wait_at_once_and_other_work_goes_on(c: Any, s: Any, 
 
 
 @pytest.mark.thorough
-@gen_cluster(client=True, config=LONG, nthreads=ONE * 2)
+@with_agent(config=LONG)
 async def test_a_shuffle_that_begins_again_does_not_wait_again_for_longer_in_all(
-    c: Any, s: Any, a: Any, b: Any
+    c, s, a, b, agent
 ) -> None:
-    agent = install(s)
     await ask(s, wire.CONFIGURE, shuffle_wait_ms=1500)
     async with always_soon(s):
         await asyncio.sleep(0.1)
@@ -363,10 +334,10 @@ async def test_a_shuffle_that_begins_again_does_not_wait_again_for_longer_in_all
 @pytest.mark.thorough
 @ON_ONE
 async def test_a_shuffle_the_operator_has_not_seen_waits_until_it_has_answered(
-    c: Any, s: Any, a: Any
+    c, s, a, agent
 ) -> None:
     """Its first input is often ready before the operator has looked at all."""
-    agent, future = await waiting(c, s, workers=0, can_grow=3, grow_ms=2000)
+    future = await waiting(c, s, workers=0, can_grow=3, grow_ms=2000)
 
     await ask(s, wire.OBSERVE, demand=True)
     await announce(s, workers=3, can_grow=0)
@@ -380,9 +351,9 @@ async def test_a_shuffle_the_operator_has_not_seen_waits_until_it_has_answered(
 @pytest.mark.thorough
 @ON_ONE
 async def test_it_does_not_wait_for_an_operator_that_has_seen_it_and_does_nothing(
-    c: Any, s: Any, a: Any
+    c, s, a, agent
 ) -> None:
-    agent, future = await waiting(c, s, workers=0, can_grow=3, grow_ms=2000)
+    future = await waiting(c, s, workers=0, can_grow=3, grow_ms=2000)
 
     await ask(s, wire.OBSERVE, demand=True)
 
@@ -392,10 +363,7 @@ async def test_it_does_not_wait_for_an_operator_that_has_seen_it_and_does_nothin
 
 @pytest.mark.thorough
 @ON_ONE
-async def test_a_barrier_that_may_run_on_certain_workers_only_does_not_wait(
-    c: Any, s: Any, a: Any
-) -> None:
-    agent = install(s)
+async def test_a_barrier_that_may_run_on_certain_workers_only_does_not_wait(c, s, a, agent) -> None:
     waits = watched(agent.shuffle_wait)
     await announce(s)
     with dask.annotate(workers=[a.address]):
@@ -411,9 +379,7 @@ async def test_a_barrier_that_may_run_on_certain_workers_only_does_not_wait(
 
 @pytest.mark.thorough
 @ON_ONE
-async def test_of_a_join_the_second_shuffle_goes_where_the_first_has_gone(
-    c: Any, s: Any, a: Any
-) -> None:
+async def test_of_a_join_the_second_shuffle_goes_where_the_first_has_gone(c, s, a, agent) -> None:
     """Contract: it has to (`_calculate_worker_for`), so it does not wait for anybody."""
     try:
         with warnings.catch_warnings():
@@ -424,7 +390,6 @@ async def test_of_a_join_the_second_shuffle_goes_where_the_first_has_gone(
     except ImportError as error:
         pytest.skip(str(error))
     assert pyarrow
-    agent = install(s)
     left = pd.DataFrame({"k": range(100), "l": range(100)})
     right = pd.DataFrame({"k": range(100), "r": range(100)})
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):

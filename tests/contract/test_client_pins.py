@@ -10,18 +10,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from distributed import Client, Event, Scheduler, Worker
-from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import PinRefused, PinUnavailable, pinned, wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from support import pin_tasks
+from support.agent_cluster import with_agent
 from support.agent_pins import (
     TOLD_BY,
     Sync,
@@ -34,14 +33,6 @@ from support.agent_pins import (
 from support.agent_work import ask, heard, retire, until
 
 pytestmark = pytest.mark.thorough
-
-TWO = [("127.0.0.1", 2)] * 2
-
-
-@pytest.fixture
-def shared() -> Iterator[Sync]:
-    with sync_cluster() as cluster:
-        yield cluster
 
 
 def every(cluster: Any, reason: str = "") -> list[tuple[str, str, list[str]]]:
@@ -241,10 +232,8 @@ def test_a_lease_that_is_too_short_is_told_what_is_long_enough(ttl: Any) -> None
 # In async code
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_async_code_holds_too(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-
+@with_agent(threads=2)
+async def test_async_code_holds_too(c, s, a, b) -> None:
     async with pinned(reason="async") as pin:
         assert sorted(s.workers) == sorted(pin.workers)
         assert every(s, "async") == await pins(s)
@@ -260,17 +249,14 @@ async def test_async_code_holds_too(c: Any, s: Any, a: Any, b: Any) -> None:
     assert [] == await pins(s)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_thread_does_not_wait_for_itself(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
-
+@with_agent(threads=2)
+async def test_a_thread_does_not_wait_for_itself(c, s, a, b) -> None:
     with pytest.raises(RuntimeError, match="async with pinned"), pinned():
         pass
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_cancelled_claim_leaves_nothing(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_a_cancelled_claim_leaves_nothing(c, s, a, b) -> None:
     arrived, may_go, stock = asyncio.Event(), asyncio.Event(), s.handlers[wire.PIN]
 
     async def late(**request: Any) -> Any:
@@ -298,10 +284,9 @@ async def test_a_cancelled_claim_leaves_nothing(c: Any, s: Any, a: Any, b: Any) 
     assert [] == await pins(s)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_an_exit_stack_of_another_task(c: Any, s: Any, a: Any, b: Any) -> None:
+@with_agent(threads=2)
+async def test_an_exit_stack_of_another_task(c, s, a, b) -> None:
     """As in fixtures, whose two halves run in different tasks."""
-    install(s)
     pinning = pinned()
     await asyncio.create_task(pinning.__aenter__())
     assert every(s) == await pins(s)
@@ -364,11 +349,8 @@ def test_a_task_that_fails_gives_up_its_claim(shared: Sync) -> None:
 # As time goes by
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_lease_outlives_its_ttl_while_its_owner_lives(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_a_lease_outlives_its_ttl_while_its_owner_lives(c, s, a, b) -> None:
     claims = heard(s, wire.PIN)
 
     async with pinned(ttl=1):
@@ -381,9 +363,8 @@ async def test_a_lease_outlives_its_ttl_while_its_owner_lives(
     assert [] == await pins(s)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_beyond_the_cap_is_refused(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_beyond_the_cap_is_refused(c, s, a, b) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=60_000)
 
     with pytest.raises(PinRefused, match="60 s"):
@@ -400,9 +381,8 @@ async def test_beyond_the_cap_is_refused(c: Any, s: Any, a: Any, b: Any) -> None
     assert [] == await pins(s)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_a_renewal_that_is_refused_is_told_once(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_a_renewal_that_is_refused_is_told_once(c, s, a, b) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=1500)
     with told() as records:
         async with pinned(ttl=1) as pin:
@@ -414,9 +394,8 @@ async def test_a_renewal_that_is_refused_is_told_once(c: Any, s: Any, a: Any, b:
     assert "may leave although they are pinned" in record.getMessage()
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_the_rest_is_held_when_one_worker_leaves(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_the_rest_is_held_when_one_worker_leaves(c, s, a, b) -> None:
     async with pinned(ttl=1, reason="rest"):
         await a.close()
         await until(lambda: len(s.workers) == 1)
@@ -426,9 +405,8 @@ async def test_the_rest_is_held_when_one_worker_leaves(c: Any, s: Any, a: Any, b
     assert [] == await pins(s)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_an_agent_that_goes_and_comes_back(c: Any, s: Any, a: Any, b: Any) -> None:
-    install(s)
+@with_agent(threads=2)
+async def test_an_agent_that_goes_and_comes_back(c, s, a, b) -> None:
     with told() as records:
         async with pinned(ttl=1):
             uninstall(s)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributed import Client, Scheduler, Worker
+from distributed import Client
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import PinRefused, PinUnavailable, want, wire
-from dask_adaptive_agent.loading.attach import install
 from dask_adaptive_agent.pins.leases import CLIENT_AWAY_S
-from support.agent_pins import Sync, sync_cluster, told
+from support.agent_cluster import StillClock, with_agent
+from support.agent_pins import Sync, told
 from support.agent_work import ask, until
 
 pytestmark = pytest.mark.thorough
-
-ONE = [("127.0.0.1", 1)]
 
 
 async def wants(scheduler: Any) -> list[tuple[int, str]]:
@@ -34,12 +31,6 @@ async def until_none(scheduler: Any) -> None:
     while found := await wants(scheduler):
         assert time.monotonic() < deadline, found
         await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-def shared() -> Iterator[Sync]:
-    with sync_cluster() as cluster:
-        yield cluster
 
 
 def seen(cluster: Sync) -> list[tuple[int, str]]:
@@ -84,9 +75,8 @@ def test_a_call_is_not_renewed(shared: Sync) -> None:
     shared.client.sync(until_none, shared.scheduler.address)
 
 
-@gen_cluster(nthreads=ONE, client=True)
-async def test_async_code_awaits_it(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
+@with_agent(1)
+async def test_async_code_awaits_it(c, s, a) -> None:
     wish = await want(3, client=c)
     assert [(3, "")] == await wants(s)
     async with want(4, client=c):
@@ -96,9 +86,8 @@ async def test_async_code_awaits_it(c: Client, s: Scheduler, a: Worker) -> None:
     await until_none(s)
 
 
-@gen_cluster(nthreads=ONE, client=True)
-async def test_it_is_heard_without_await_too(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
+@with_agent(1)
+async def test_it_is_heard_without_await_too(c, s, a) -> None:
     wish = want(3, client=c)
     for _ in range(100):
         if await wants(s) == [(3, "")]:
@@ -118,9 +107,8 @@ def test_a_task_may_want_workers(shared: Sync) -> None:
     assert [(6, "")] == seen(shared)
 
 
-@gen_cluster(nthreads=ONE, client=True)
-async def test_it_ends_soon_after_its_client_has_left(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
+@with_agent(1)
+async def test_it_ends_soon_after_its_client_has_left(c, s, a) -> None:
     async with Client(s.address, asynchronous=True) as other:
         await want(8, ttl="2h", client=other)
         await want(2, ttl="2h", client=c)
@@ -133,9 +121,8 @@ async def test_it_ends_soon_after_its_client_has_left(c: Client, s: Scheduler, a
     assert rows[1]["left_ms"] > 7_000_000
 
 
-@gen_cluster(nthreads=ONE, client=True)
-async def test_the_policy_bounds_it(c: Client, s: Scheduler, a: Worker) -> None:
-    install(s)
+@with_agent(1)
+async def test_the_policy_bounds_it(c, s, a) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=60_000)
     with pytest.raises(PinRefused, match=r"spec\.pins\.client\.maxDuration"):
         await want(2, ttl="2m", client=c)
@@ -146,8 +133,8 @@ async def test_the_policy_bounds_it(c: Client, s: Scheduler, a: Worker) -> None:
     assert [] == await wants(s)
 
 
-@gen_cluster(nthreads=ONE, client=True)
-async def test_without_an_agent_it_says_what_to_do(c: Client, s: Scheduler, a: Worker) -> None:
+@gen_cluster(nthreads=[("127.0.0.1", 1)], client=True)
+async def test_without_an_agent_it_says_what_to_do(c, s, a) -> None:
     with pytest.raises(PinUnavailable, match=r"want\(required=False\)"):
         await want(2, client=c)
     with told() as records:
@@ -164,10 +151,8 @@ def test_nonsense_is_refused_at_once(workers: Any, ttl: Any) -> None:
         want(workers, ttl=ttl)
 
 
-@gen_cluster(nthreads=ONE, client=False)
-async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s: Scheduler, a: Worker) -> None:
-    install(s)
-
+@with_agent(1, client=False)
+async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s, a) -> None:
     async def asked(**request: Any) -> Any:
         return await ask(s, wire.WANT, **request)
 
@@ -180,17 +165,15 @@ async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s: Scheduler, a: 
         assert wire.E_INVALID == (await asked(**request))["error"]
 
 
-@gen_cluster(nthreads=ONE, client=False)
-async def test_it_lasts_no_longer_than_the_policy_allows(s: Scheduler, a: Worker) -> None:
-    now = [0.0]
-    install(s, lambda: now[0])
+@with_agent(1, client=False, clock=StillClock)
+async def test_it_lasts_no_longer_than_the_policy_allows(s, a, clock) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=60_000)
     request = {"workers": 3, "owner": "x", "ttl_ms": 40_000}
     left = []
-    for now[0] in (0.0, 30.0, 50.0):
+    for clock.now in (0.0, 30.0, 50.0):
         left.append((await ask(s, wire.WANT, **request))["wants"][0]["left_ms"])
     assert [40_000, 30_000, 10_000] == left
-    for now[0] in (60.0, 65.0):
+    for clock.now in (60.0, 65.0):
         assert [] == await wants(s)
         answer = await ask(s, wire.WANT, **request)
         assert (wire.E_REFUSED, True) == (answer["error"], "for 60 s" in answer["message"])

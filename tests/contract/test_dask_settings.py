@@ -11,7 +11,6 @@ import dask
 import dask.config
 import distributed
 import pytest
-from distributed.utils_test import gen_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +23,7 @@ from dask_adaptive.model.scheduler_settings import (
     read_settings,
 )
 from dask_adaptive_agent import dask_config, wire
-from dask_adaptive_agent.loading.attach import install
+from support.agent_cluster import with_agent
 from support.agent_work import ask
 
 TTL = "distributed.scheduler.worker-ttl"
@@ -150,9 +149,8 @@ def test_without_schemas_only_the_defaults_tell(monkeypatch: pytest.MonkeyPatch)
         dask_config._schema.cache_clear()
 
 
-@gen_cluster(nthreads=[])
-async def test_a_snapshot_says_what_waits_and_nothing_is_set(s: Any) -> None:
-    install(s)
+@with_agent(0, client=False)
+async def test_a_snapshot_says_what_waits_and_nothing_is_set(s) -> None:
     await ask(s, wire.CONFIGURE, config={TTL: "11m", "distributed.scheduler.nope": 1})
     before = dask.config.get(TTL)
     rows = (await ask(s, wire.OBSERVE))["config"]

@@ -3,31 +3,70 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import dask.config
 import pytest
 from distributed import Client, Worker
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
+from dask_adaptive.local.processes import Machine
+from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import LinkError, Told
+from dask_adaptive.loop.status import SCHEDULER_CONFIGURED
+from dask_adaptive.model.observed import (
+    Note,
+    Quiet,
+    Serialized,
+    SerializedFunction,
+    Want,
+)
 from dask_adaptive.model.plan import Arriving
-from dask_adaptive.model.policy import ClusterRef, Policy
+from dask_adaptive.model.policy import ClientPins, ClusterRef, Pins, Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Limit, Limits, Profile
+from dask_adaptive.model.scheduler_settings import scheduler_settings
+from dask_adaptive.rehearse.rehearsal import Rehearsal
+from dask_adaptive.rehearse.views import Watcher
 from dask_adaptive.scheduler.calls import SchedulerCalls
-from dask_adaptive.scheduler.link import Link, ReadOnlyLink, connect
+from dask_adaptive.scheduler.link import ReadOnlyLink, connect
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
-from support.agent_work import heard, observe_once
+from support.agent_work import heard, observe_once, until
 from support.tasks import slow
 
 POLICY = Policy(ClusterRef("t"), 3)
 TOLD = Told("etl", "5 wanted", (("w1", "stays"),), ((1.5, "g", "LoadIncreased", "8 tasks"),))
 COMING = (Arriving(2, 100.0),)
+TTL = "distributed.scheduler.worker-ttl"
+LEVELS = {"distributed": {"logging": {"distributed.core": "debug"}}}
 
 
-async def test_a_scheduler_without_the_agent_gets_it(s: Any, link: Link) -> None:
+def policy(config: Any = None, **relief: str) -> Policy:
+    spec = {"scheduler": {"relief": relief, "config": config or {}}}
+    return dataclasses.replace(POLICY, scheduler=scheduler_settings(spec))
+
+
+def told(s: Any, **more: Any) -> None:
+    """The scheduler's next snapshots say this, too."""
+    install(s)
+    stock = s.handlers[wire.OBSERVE]
+
+    def observe(**request: Any) -> Any:
+        answer = {**stock(**request), **more}
+        return {key: value for key, value in answer.items() if value is not Ellipsis}
+
+    s.handlers[wire.OBSERVE] = observe
+
+
+async def test_a_scheduler_without_the_agent_gets_it(s, link) -> None:
     seen = await link.observe(POLICY)
 
     assert seen.is_connected
@@ -35,14 +74,14 @@ async def test_a_scheduler_without_the_agent_gets_it(s: Any, link: Link) -> None
     assert wire.OBSERVE in s.handlers
 
 
-async def test_an_agent_that_is_gone_is_put_back(s: Any, link: Link) -> None:
+async def test_an_agent_that_is_gone_is_put_back(s, link) -> None:
     await link.observe(POLICY)
     uninstall(s)
 
     assert (await link.observe(POLICY)).agent
 
 
-async def test_another_protocol_is_a_problem_with_a_remedy(s: Any, link: Link) -> None:
+async def test_another_protocol_is_a_problem_with_a_remedy(s, link) -> None:
     install(s)
     s.handlers[wire.HELLO] = lambda **_: {"protocol": 99}
 
@@ -54,7 +93,7 @@ async def test_another_protocol_is_a_problem_with_a_remedy(s: Any, link: Link) -
 
 
 @pytest.mark.parametrize("nonsense", [{}, {"session": "x"}, [1], "text", 7])
-async def test_a_senseless_snapshot_is_no_snapshot(s: Any, link: Link, nonsense: Any) -> None:
+async def test_a_senseless_snapshot_is_no_snapshot(s, link, nonsense) -> None:
     install(s)
     await link.observe(POLICY)
     s.handlers[wire.OBSERVE] = lambda **_: nonsense
@@ -102,7 +141,7 @@ def _spring() -> None:
     Trap.sprung = True
 
 
-async def test_nothing_that_a_scheduler_sends_is_unpickled(s: Any) -> None:
+async def test_nothing_that_a_scheduler_sends_is_unpickled(s) -> None:
     """A scheduler runs other people's code; it must not be able to run it in the operator."""
     s.handlers["trap"] = lambda: {"status": "OK", "result": to_serialize(Trap())}
     trusting, careful = rpc(s.address), SchedulerCalls(s.address, timeout_s=2.0)
@@ -118,7 +157,7 @@ async def test_nothing_that_a_scheduler_sends_is_unpickled(s: Any) -> None:
     await careful.close()
 
 
-async def test_the_error_of_a_handler_arrives_as_text(s: Any) -> None:
+async def test_the_error_of_a_handler_arrives_as_text(s) -> None:
     def raises() -> None:
         raise ZeroDivisionError("of all things")
 
@@ -130,8 +169,7 @@ async def test_the_error_of_a_handler_arrives_as_text(s: Any) -> None:
     await calls.close()
 
 
-async def test_the_agent_knows_what_is_on_its_way(s: Any, link: Link) -> None:
-    agent = install(s)
+async def test_the_agent_knows_what_is_on_its_way(agent, link) -> None:
     await link.observe(POLICY)
 
     await link.announce(COMING, TOLD)
@@ -144,15 +182,14 @@ async def test_the_agent_knows_what_is_on_its_way(s: Any, link: Link) -> None:
     assert [(1.5, "g", "LoadIncreased", "8 tasks")] == agent.plans.decisions
 
 
-async def test_a_worker_that_joins_is_not_on_its_way_any_more(s: Any, link: Link) -> None:
-    agent = install(s)
+async def test_a_worker_that_joins_is_not_on_its_way_any_more(s, agent, link) -> None:
     await link.announce(COMING, TOLD)
 
     async with Worker(s.address, nthreads=1, memory_limit=0, dashboard=False):
         assert [1] == [workers for workers, _ in agent.plans.arriving]
 
 
-async def test_what_has_not_changed_is_not_sent(s: Any, link: Link) -> None:
+async def test_what_has_not_changed_is_not_sent(s, link) -> None:
     install(s)
     requests = heard(s, wire.ANNOUNCE)
 
@@ -164,8 +201,7 @@ async def test_what_has_not_changed_is_not_sent(s: Any, link: Link) -> None:
     assert 1 == len(requests)
 
 
-async def test_what_was_not_heard_is_said_again(s: Any, link: Link) -> None:
-    agent = install(s)
+async def test_what_was_not_heard_is_said_again(s, agent, link) -> None:
     stock = s.handlers[wire.ANNOUNCE]
 
     def fail(**_: Any) -> Any:
@@ -188,7 +224,7 @@ async def there(s: Any) -> AsyncIterator[ReadOnlyLink]:
     await made.close()
 
 
-async def test_it_neither_attaches_nor_configures(s: Any, there: ReadOnlyLink) -> None:
+async def test_it_neither_attaches_nor_configures(s, there) -> None:
     assert Reason.AGENT_MISSING is (await there.observe()).problem
     assert wire.OBSERVE not in s.handlers
     with pytest.raises(LinkError, match="no readable explanation"):
@@ -200,7 +236,7 @@ async def test_it_neither_attaches_nor_configures(s: Any, there: ReadOnlyLink) -
     assert before == agent.settings.answer()
 
 
-async def test_demand_and_explanations(s: Any, there: ReadOnlyLink) -> None:
+async def test_demand_and_explanations(s, there) -> None:
     install(s)
     async with (
         Worker(s.address, nthreads=1, name="w1"),
@@ -222,9 +258,7 @@ async def test_demand_and_explanations(s: Any, there: ReadOnlyLink) -> None:
         assert 5 == worker.use.runs, "meters are asked for"
 
 
-async def test_a_scheduler_that_goes_and_comes_is_said_hello_again(
-    s: Any, there: ReadOnlyLink
-) -> None:
+async def test_a_scheduler_that_goes_and_comes_is_said_hello_again(s, there) -> None:
     install(s)
     first = await there.observe()
     uninstall(s)
@@ -234,3 +268,253 @@ async def test_a_scheduler_that_goes_and_comes_is_said_hello_again(
 
     assert first.session != again.session
     assert again.is_connected
+
+
+async def test_notes_are_read_once_however_often_the_link_is_opened(s, agent, link) -> None:
+    agent.notes.add(wire.N_PINS_OVERRIDDEN, "retire_workers broke a pin", ["a"])
+    first = await link.observe(POLICY)
+    agent.notes.add(wire.N_WORKER_LEFT, "left", ["b"])
+    second = await link.observe(POLICY)
+    observe, s.handlers[wire.OBSERVE] = s.handlers[wire.OBSERVE], lambda **_: "nonsense"
+    lost = await link.observe(POLICY)
+    s.handlers[wire.OBSERVE] = observe
+    agent.notes.add(wire.N_RELIEF_FAILED, "failed")
+    agent.notes.add(wire.N_SERIALIZATION_HEAVY, "heavy", [])
+    third = await link.observe(POLICY)
+
+    assert not lost.is_connected
+    assert [
+        (Note(1, Reason.PINS_OVERRIDDEN, "retire_workers broke a pin", ("a",)),),
+        (Note(2, Reason.WORKER_LEFT, "left", ("b",)),),
+        (Note(3, Reason.RELIEF_FAILED, "failed"), Note(4, Reason.SERIALIZATION_HEAVY, "heavy")),
+    ] == [first.notes, second.notes, third.notes]
+
+
+async def test_a_new_operator_does_not_repeat_what_is_old_news(agent, link) -> None:
+    now = agent.clock()
+    with mock.patch.object(agent.notes, "_clock", return_value=now - 61):
+        agent.notes.add(wire.N_WORKER_LEFT, "old")
+    agent.notes.add(wire.N_WORKER_LEFT, "fresh")
+    agent.notes.add("FromTheFuture", "unknown")
+
+    assert ["fresh"] == [n.message for n in (await link.observe(POLICY)).notes]
+    assert () == (await link.observe(POLICY)).notes
+
+
+async def test_what_the_policy_says_of_pins_reaches_the_agent(agent, link) -> None:
+    policy = Policy(ClusterRef("t"), 3, pins=Pins(client=ClientPins(False, 90.0)))
+    await link.observe(policy)
+
+    assert (False, 90_000) == (agent.settings.client_pins, agent.settings.client_max_ms)
+
+
+async def test_the_agent_hears_what_is_wanted_and_again_when_that_changes(agent, link) -> None:
+    await link.observe(policy({TTL: "10m", **LEVELS}, pickling="Shared", host="Disabled"))
+
+    assert {"pickling": "Shared", "host": "Disabled"} == agent.settings.relief
+    config = {TTL: "10m", "distributed.logging": {"distributed.core": "debug"}}
+    assert config == agent.settings.config
+
+    await link.observe(POLICY)
+    assert ({}, {}) == (agent.settings.relief, agent.settings.config)
+
+
+async def test_every_relief_is_reported_with_its_state(agent, link) -> None:
+    seen = await link.observe(policy(**dict.fromkeys(wire.RELIEFS, wire.DISABLED)))
+
+    assert [row["name"] for row in agent.reliefs.rows()] == [r.name for r in seen.relief]
+    assert {wire.R_DISABLED} >= {r.state for r in seen.relief}
+
+
+async def test_configuration_is_checked_where_it_is_to_work(s, link) -> None:
+    wanted = {TTL: "11m", "distributed.scheduler.worker-tll": "11m", **LEVELS}
+    seen = await link.observe(policy(wanted))
+
+    assert seen.config is not None
+    assert {
+        TTL: wire.K_PENDING,
+        "distributed.scheduler.worker-tll": wire.K_UNKNOWN,
+        "distributed.logging": wire.K_PENDING,
+    } == {problem.key: problem.state for problem in seen.config}
+    assert () == (await link.observe(POLICY)).config
+
+
+async def test_what_serializing_costs_is_read(s, link) -> None:
+    row = {"function": "etl.step", "calls": 2, "us": 1_500_000, "bytes": 70, "size": 40}
+    whole = {"calls": 3, "us": 2_000_000, "bytes": 100, "share": 25, "top": [row] * 12}
+    told(s, serialized=whole)
+    seen = await link.observe(POLICY)
+
+    one = SerializedFunction("etl.step", 2, 1.5, 70, 40)
+    assert Serialized(3, 2.0, 100, 0.25, (one,) * 10) == seen.serialized
+    assert seen.serialized == (await observe_once(s.address)).serialized
+
+
+async def test_wants_and_idleness_are_read(s, link) -> None:
+    want = {"workers": 3, "left_ms": 1500, "owner": "x", "group": "g"}
+    told(s, wants=[want], quiet={"no_task_ms": 2500, "no_client_ms": 0})
+    seen = await link.observe(POLICY)
+
+    assert ((Want(3, 1.5, "x", "g"),), Quiet(2.5, 0.0)) == (seen.wants, seen.quiet)
+
+
+#: What agents of this protocol have not said from the beginning.
+SAID_LATER = (
+    "relief", "config", "serialized", "meters", "stops", "wants", "quiet", "notes", "departures",
+    "pins_expired",
+)  # fmt: skip
+
+
+async def test_an_older_agent_of_the_same_protocol_is_served(s, workers, link) -> None:
+    await link.pin(["a"], ttl_s=60.0, note="")
+    (pin,) = s.handlers[wire.OBSERVE]()["pins"]
+    del pin["latest_ms"], pin["for_ms"]
+    told(s, pins=[pin], **dict.fromkeys(SAID_LATER, ...))
+    seen = await link.observe(policy({TTL: "11m"}))
+
+    assert seen.is_connected
+    assert ((), None, None) == (seen.relief, seen.config, seen.serialized)
+    assert ((), Quiet(0.0, 0.0)) == (seen.wants, seen.quiet), "and the cluster counts as in use"
+    (held,) = next(w.pins for w in seen.workers if w.name == "a")
+    assert (held.left_s, 0.0) == (held.latest_s, held.for_s)
+
+
+async def test_a_snapshot_that_is_half_one_is_none(s, link) -> None:
+    told(s, config=[{"key": "a"}])
+    seen = await link.observe(POLICY)
+
+    assert Reason.SCHEDULER_UNREACHABLE is seen.problem
+
+
+class Wire:
+    """All requests that reach a scheduler, and how often its agent says that its lease ended."""
+
+    def __init__(self, s: Any) -> None:
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.lapses = 0
+        for op in wire.HANDLERS:
+            s.handlers[op] = self._listening(op, s.handlers[op])
+
+    def taken(self) -> list[str]:
+        ops = [op for op, _ in self.requests]
+        self.requests.clear()
+        return ops
+
+    def _listening(self, op: str, stock: Any) -> Any:
+        def listen(**request: Any) -> Any:
+            self.requests.append((op, request))
+            answer = stock(**request)
+            return {**answer, "lapses": self.lapses} if op == wire.OBSERVE else answer
+
+        return listen
+
+
+async def a_pass(link: Any) -> None:
+    seen = await link.observe(POLICY)
+    assert seen.is_connected, seen.message
+    await link.limit(Limits({"a": Limit(runs=2)}, (Profile(),), 1))
+    await link.announce((), TOLD)
+
+
+async def test_the_link_that_governs_renews_the_lease_and_no_other_does(s, agent, link) -> None:
+    heard = Wire(s)
+    onlooker, counting = connect(s.address), connect(s.address, tally=True)
+    await link.observe(POLICY)
+    assert [wire.HELLO, wire.CONFIGURE, wire.OBSERVE] == [op for op, _ in heard.requests]
+    assert heard.requests[-1][1]["renew"] is True
+
+    heard.requests.clear()
+    await onlooker.observe(POLICY)
+    await observe_once(s.address)
+    await counting.observe(POLICY)
+
+    assert not any(request.get("renew", False) for _, request in heard.requests)
+    configured = [request for op, request in heard.requests if op == wire.CONFIGURE]
+    assert [{"tally": True}] == [
+        {key: value for key, value in request.items() if key != "protocol"}
+        for request in configured
+    ]
+    await onlooker.close()
+    await counting.close()
+
+
+async def test_what_a_lease_took_away_is_told_again_in_the_same_pass(s, agent, link) -> None:
+    heard = Wire(s)
+    await a_pass(link)
+    heard.taken()
+    await a_pass(link)
+    assert [wire.OBSERVE] == heard.taken(), "an agent that knows it all is not told it again"
+
+    heard.lapses = 1
+    await a_pass(link)
+    assert [wire.OBSERVE, wire.CONFIGURE, wire.LIMIT, wire.ANNOUNCE] == heard.taken()
+    await a_pass(link)
+    assert [wire.OBSERVE] == heard.taken()
+
+
+def in_force(agent: Any) -> tuple[Any, ...]:
+    """What it does by what the operator has said."""
+    states = {row["name"]: row["state"] for row in agent.reliefs.rows()}
+    return not agent.limits.is_empty, agent.plans.policy, agent.settings.shuffle_wait_ms, states
+
+
+async def test_a_scheduler_left_alone_is_stock_until_its_operator_is_back(s, agent, link) -> None:
+    await a_pass(link)
+    *before, reliefs = in_force(agent)
+    assert [True, "etl", 60_000] == before
+    assert wire.R_ACTIVE in reliefs.values()
+
+    agent.settings.lease_ms = 200
+    agent.lease.renew()
+    began = time.monotonic()
+    while not agent.lease.lapses:
+        assert time.monotonic() - began < 20, "nobody renews it, and it holds"
+        await asyncio.sleep(0.05)
+        await observe_once(s.address)
+    *after, states = in_force(agent)
+    assert [False, "", 0] == after
+    assert wire.R_ACTIVE not in states.values()
+
+    agent.settings.lease_ms = 300_000
+    await a_pass(link)
+    assert (*before, reliefs) == in_force(agent)
+
+
+class Last(Watcher):
+    """The last pass of a rehearsal."""
+
+    result: PassResult | None = None
+
+    def saw(self, result: PassResult) -> None:
+        self.result = result
+
+    def condition(self) -> tuple[bool | None, Reason] | None:
+        conditions = self.result.status.conditions if self.result else ()
+        found = (c for c in conditions if c.type == SCHEDULER_CONFIGURED)
+        return next(((c.status, c.reason) for c in found), None)
+
+
+@pytest.mark.thorough
+async def test_a_rehearsal_starts_with_what_the_policy_says(tmp_path, monkeypatch) -> None:
+    """The whole way: variables, Dask's own reading of them, the agent's check, the condition."""
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "7")  # the shell's own
+    operator = Path(__file__).parents[2] / "operator"
+    monkeypatch.setenv("PYTHONPATH", str(operator))  # where only distributed is installed
+    failures = "distributed.scheduler.allowed-failures"
+    config = {TTL: "10m", failures: 9, "distributed": {"nanny": {"environ": {"A_B": "c"}}}}
+    last = Last()
+    wanted = policy(config, pickling="Shared", idle="Disabled")
+    async with Rehearsal(wanted, tmp_path, Machine(), watchers=(last,)) as rehearsal:
+        await until(lambda: last.condition() is not None)
+        assert (False, Reason.PENDING_RESTART) == last.condition(), "the shell's own counts"
+        rehearsal.policy = policy({k: v for k, v in config.items() if k != failures})
+        await until(lambda: last.condition() == (True, Reason.RECONCILED))
+        async with Client(rehearsal.address, asynchronous=True) as client:
+            keys = (TTL, failures, "distributed.nanny.environ.A_B")
+            found = [await client.run_on_scheduler(dask.config.get, key) for key in keys]
+            variable = await client.run_on_scheduler(os.getenv, "DASK_ADAPTIVE_RELIEF")
+
+        assert ["10m", 7, "c"] == found
+        assert "idle=Disabled,pickling=Shared" == variable
+        rehearsal.policy = policy({"distributed.scheduler.nope": 1})
+        await until(lambda: last.condition() == (False, Reason.CONFIG_UNKNOWN))

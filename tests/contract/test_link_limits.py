@@ -1,45 +1,40 @@
-"""What the operator says of limits, and what it reads of meters, against a real scheduler."""
+"""What the operator says and reads of workers: limits, ends and pins, against real schedulers."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from distributed import Worker, wait
 
-from dask_adaptive.loop.ports import LinkError
+from dask_adaptive.loop.ports import LinkError, Told
 from dask_adaptive.model.observed import SchedulerWorker
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import ClusterRef, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Limit, Limits, Profile
-from dask_adaptive.scheduler.link import Link
+from dask_adaptive.model.recycle import UNUSED, Limit, Limits, Profile
+from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive.scheduler.sent import SentLimits, limit_request
 from dask_adaptive.scheduler.snapshot import PROBE
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from support.agent_work import heard, until
+from support.tasks import slow
 
 POLICY = Policy(ClusterRef("t"), 3)
+POD_ENDING = Reason.POD_ENDING
 EXACT = Limits({"a": Limit(runs=2)}, (Profile(exact=True),), stops=1)
 
 
-@pytest.fixture
-async def workers(s: Any) -> AsyncIterator[list[Any]]:
-    one = Worker(s.address, name="a", nthreads=1, memory_limit="1GiB")
-    other = Worker(s.address, name="b", nthreads=1, memory_limit=0)
-    async with one as a, other as b:
-        await until(lambda: 2 == len(s.running))
-        yield [a, b]
-
-
-async def named(link: Link, name: str, **options: Any) -> SchedulerWorker:
-    seen = await link.observe(POLICY, **options)
-    return next(w for w in seen.workers if w.name == name)
+async def seen(link: Link, worker: str, **options: Any) -> SchedulerWorker:
+    """A worker of this name or address."""
+    observed = await link.observe(POLICY, **options)
+    return next(w for w in observed.workers if worker in (w.name, w.address))
 
 
 def inc(x: int) -> int:
@@ -50,47 +45,35 @@ def fail(x: int) -> int:
     raise RuntimeError(f"CUDA error {x}")
 
 
-@pytest.mark.parametrize(
-    ("now_limits", "later_s", "expected"),
-    [
-        pytest.param(EXACT, 0, True, id="the-same"),
-        pytest.param(EXACT, 1e6, True, id="without-an-end-time-changes-nothing"),
-        pytest.param(dataclasses.replace(EXACT, stops=2), 0, False, id="stops"),
-        pytest.param(dataclasses.replace(EXACT, profiles=(Profile(),)), 0, False, id="profiles"),
-        pytest.param(dataclasses.replace(EXACT, workers={}), 0, False, id="lifted"),
-        pytest.param(
-            dataclasses.replace(EXACT, workers={"b": Limit(runs=2)}), 0, False, id="another-worker"
-        ),
-        pytest.param(
-            dataclasses.replace(EXACT, workers={"a": Limit(runs=3)}), 0, False, id="another-number"
-        ),
-        pytest.param(
-            dataclasses.replace(EXACT, workers={"a": Limit(2, 5.0)}), 0, False, id="an-end"
-        ),
-    ],
-)  # fmt: skip
-def test_what_was_told_is_told_again_only_if_it_has_changed(
-    now_limits: Limits, later_s: float, expected: bool
-) -> None:
-    assert expected is SentLimits(EXACT, 100.0).holds(now_limits, 100.0 + later_s)
+def ending(left_s: float) -> Limits:
+    return Limits({"a": Limit(left_s=left_s)}, (Profile(),), 0)
+
+
+changed = functools.partial(dataclasses.replace, EXACT)
 
 
 @pytest.mark.parametrize(
-    ("told_s", "left_s", "later_s", "expected"),
+    ("told", "now", "later_s", "expected"),
     [
-        pytest.param(60.0, 50.0, 10.0, True, id="it-counts-down-by-itself"),
-        pytest.param(60.0, 50.9, 10.0, True, id="two-clocks"),
-        pytest.param(60.0, 60.0, 10.0, False, id="it-has-moved"),
-        pytest.param(60.0, 40.0, 10.0, False, id="sooner"),
-        pytest.param(60.0, math.inf, 10.0, False, id="none-any-more"),
-        pytest.param(5.0, -3.0, 10.0, True, id="over-stays-over"),
+        pytest.param(EXACT, EXACT, 0, True, id="the-same"),
+        pytest.param(EXACT, EXACT, 1e6, True, id="without-an-end-time-changes-nothing"),
+        pytest.param(EXACT, changed(stops=2), 0, False, id="stops"),
+        pytest.param(EXACT, changed(profiles=(Profile(),)), 0, False, id="profiles"),
+        pytest.param(EXACT, changed(workers={}), 0, False, id="lifted"),
+        pytest.param(EXACT, changed(workers={"b": Limit(2)}), 0, False, id="another-worker"),
+        pytest.param(EXACT, changed(workers={"a": Limit(3)}), 0, False, id="another-number"),
+        pytest.param(EXACT, changed(workers={"a": Limit(2, 5.0)}), 0, False, id="an-end"),
+        pytest.param(ending(60.0), ending(50.0), 10.0, True, id="it-counts-down-by-itself"),
+        pytest.param(ending(60.0), ending(50.9), 10.0, True, id="two-clocks"),
+        pytest.param(ending(60.0), ending(60.0), 10.0, False, id="it-has-moved"),
+        pytest.param(ending(60.0), ending(40.0), 10.0, False, id="sooner"),
+        pytest.param(ending(60.0), ending(math.inf), 10.0, False, id="none-any-more"),
+        pytest.param(ending(5.0), ending(-3.0), 10.0, True, id="over-stays-over"),
     ],
 )
-def test_an_end_counts_down_by_itself(
-    told_s: float, left_s: float, later_s: float, expected: bool
+def test_what_was_told_is_told_again_only_if_it_has_changed(
+    told: Limits, now: Limits, later_s: float, expected: bool
 ) -> None:
-    told, now = (Limits({"a": Limit(left_s=s)}, (Profile(),), 0) for s in (told_s, left_s))
-
     assert expected is SentLimits(told, 100.0).holds(now, 100.0 + later_s)
 
 
@@ -114,7 +97,7 @@ def test_limits_as_a_message() -> None:
 
 
 async def test_limits_are_sent_when_they_differ_and_again_to_another_agent(
-    s: Any, workers: list[Any], link: Link
+    s, workers, link
 ) -> None:
     await link.observe(POLICY)
     first = heard(s, wire.LIMIT)
@@ -133,14 +116,14 @@ async def test_limits_are_sent_when_they_differ_and_again_to_another_agent(
 
 
 async def test_a_retired_worker_no_longer_counts_as_stopped_once_limits_are_told_again(
-    s: Any, client: Any, workers: list[Any], link: Link
+    s, client, workers, link
 ) -> None:
     """Though they are the same: the agent cannot know that the operator has counted it by now."""
     both = dataclasses.replace(EXACT, workers={"a": Limit(runs=2), "b": Limit(runs=6)})
     await link.observe(POLICY)
     await link.limit(both)
     await wait(client.map(inc, range(4), pure=False))
-    assert (await named(link, "a")).cordon
+    assert (await seen(link, "a")).cordon
     await link.retire(["a"], POLICY, Reason.TASK_QUOTA, busy_ok=True)
     requests = heard(s, wire.LIMIT)
     for _ in range(2):
@@ -149,10 +132,10 @@ async def test_a_retired_worker_no_longer_counts_as_stopped_once_limits_are_told
     await client.gather(client.map(inc, range(4), pure=False))
 
     assert 1 == len(requests)
-    assert (await named(link, "b")).cordon
+    assert (await seen(link, "b")).cordon
 
 
-async def test_the_most_patterns_that_a_policy_may_have_are_understood(s: Any, link: Link) -> None:
+async def test_the_most_patterns_that_a_policy_may_have_are_understood(s, link) -> None:
     """The same number, length and meaning on both sides."""
     globs = [f"*{'x' * 196}{i:02}*" for i in range(31)]
     globs.append("*CUDA error: ?*")
@@ -170,7 +153,7 @@ async def test_the_most_patterns_that_a_policy_may_have_are_understood(s: Any, l
     assert globs[3] == heard.match(f"ValueError('{globs[3][1:-1]}')")
 
 
-async def test_a_fresh_operator_lifts_what_another_one_said(s: Any, link: Link) -> None:
+async def test_a_fresh_operator_lifts_what_another_one_said(s, link) -> None:
     await link.observe(POLICY)
     requests = heard(s, wire.LIMIT)
     await link.limit(Limits())
@@ -178,7 +161,7 @@ async def test_a_fresh_operator_lifts_what_another_one_said(s: Any, link: Link) 
     assert [0] == [len(request["names"]) for request in requests]
 
 
-async def test_limits_that_were_not_heard_are_told_again(s: Any, link: Link) -> None:
+async def test_limits_that_were_not_heard_are_told_again(s, link) -> None:
     await link.observe(POLICY)
     handler = s.handlers[wire.LIMIT]
     said = {"error": wire.E_INVALID, "message": "no such session", "protocol": wire.PROTOCOL}
@@ -192,9 +175,7 @@ async def test_limits_that_were_not_heard_are_told_again(s: Any, link: Link) -> 
     assert 1 == len(requests)
 
 
-async def test_meters_are_asked_for_when_wanted_and_else_from_time_to_time(
-    s: Any, link: Link
-) -> None:
+async def test_meters_are_asked_for_when_wanted_and_else_from_time_to_time(s, link) -> None:
     install(s)
     requests = heard(s, wire.OBSERVE)
     for n in range(2 * PROBE):
@@ -203,27 +184,25 @@ async def test_meters_are_asked_for_when_wanted_and_else_from_time_to_time(
     assert [0, 3, 3 + PROBE + 1] == [n for n, r in enumerate(requests) if "meters" in r]
 
 
-async def test_a_lifetime_of_dasks_own_is_read(s: Any, link: Link) -> None:
+async def test_a_lifetime_of_dasks_own_is_read(s, link) -> None:
     await link.observe(POLICY)
     async with Worker(s.address, name="a", lifetime="1 hour"):
         began = time.monotonic()
-        while (worker := await named(link, "a")).lifetime_left_s == math.inf:
+        while (worker := await seen(link, "a")).lifetime_left_s == math.inf:
             assert time.monotonic() - began < 20
             await asyncio.sleep(0.05)
-        again = await named(link, "a")  # once known, it is asked for each time
+        again = await seen(link, "a")  # once known, it is asked for each time
 
     assert 3500 < again.lifetime_left_s <= worker.lifetime_left_s <= 3600
 
 
-async def test_what_quotas_are_measured_by_is_read(
-    s: Any, client: Any, workers: list[Any], link: Link
-) -> None:
+async def test_what_quotas_are_measured_by_is_read(s, client, workers, link) -> None:
     await link.observe(POLICY)  # the agent counts from now on
     done = client.map(inc, range(3), workers=["a"], pure=False)
     failed = client.map(fail, range(2), workers=["a"], pure=False)
     await wait([*done, *failed])
-    limited = await named(link, "a", meters=True)
-    unlimited = await named(link, "b", meters=True)
+    limited = await seen(link, "a", meters=True)
+    unlimited = await seen(link, "b", meters=True)
 
     assert 5 == limited.use.runs
     assert 0 < limited.use.unmanaged <= limited.use.process < 1
@@ -232,18 +211,16 @@ async def test_what_quotas_are_measured_by_is_read(
     assert math.inf == limited.lifetime_left_s
 
 
-async def test_a_cordoned_worker_and_why_one_leaves_are_read(
-    s: Any, client: Any, workers: list[Any], link: Link
-) -> None:
+async def test_a_cordoned_worker_and_why_one_leaves_are_read(s, client, workers, link) -> None:
     await link.observe(POLICY)
     await link.limit(EXACT)
     done = client.map(inc, range(4), workers=["a", "b"], pure=False)
     await wait(done)
     await until(lambda: len(s.running) == 1)
-    stopped = await named(link, "a")
+    stopped = await seen(link, "a")
     assert 2 == len(workers[0].data)  # which leave it as soon as it is retired
     await link.retire(["a"], POLICY, Reason.TASK_QUOTA, busy_ok=True)
-    leaving = await named(link, "a")
+    leaving = await seen(link, "a")
 
     assert stopped.cordon
     assert None is stopped.leaving_reason
@@ -252,17 +229,15 @@ async def test_a_cordoned_worker_and_why_one_leaves_are_read(
     assert [1, 2, 3, 4] == sorted(await client.gather(done))
 
 
-async def test_another_ones_words_are_no_reason(s: Any, workers: list[Any], link: Link) -> None:
+async def test_another_ones_words_are_no_reason(s, workers, link) -> None:
     await link.observe(POLICY)
     answer = s.handlers[wire.RETIRE](protocol=wire.PROTOCOL, names=["a"], reason="somebody said so")
 
-    assert ["draining"] == [o["state"] for o in answer["outcomes"]] or answer["outcomes"]
-    assert None is (await named(link, "a")).leaving_reason
+    assert answer["outcomes"]
+    assert None is (await seen(link, "a")).leaving_reason
 
 
-async def test_pins_of_people_are_beaten_only_if_that_is_said(
-    s: Any, workers: list[Any], link: Link
-) -> None:
+async def test_pins_of_people_are_beaten_only_if_that_is_said(s, workers, link) -> None:
     await link.observe(POLICY)
     await link.pin(["a"], ttl_s=60.0, note="")
     (held,) = await link.retire(["a"], POLICY, Reason.MEMORY_HARD, busy_ok=True)
@@ -270,3 +245,75 @@ async def test_pins_of_people_are_beaten_only_if_that_is_said(
 
     assert ("active", Reason.PINNED) == (held.state, held.veto)
     assert "active" != gone.state
+
+
+@pytest.mark.long
+async def test_a_worker_that_leaves_is_seen_as_departing_under_its_own_name(
+    s, client, workers, link
+) -> None:
+    address = workers[0].address
+    task = client.submit(slow, 1, seconds=2.0, workers=["a"])
+    await until(lambda: bool(s.workers[address].processing))
+    before = await seen(link, address)
+
+    answers = await link.leave([address], left_s=60.0, reason=POD_ENDING)
+    after = await seen(link, address)
+    async with Worker(s.address, name="a") as replacement:
+        among_others = await seen(link, address)
+        new = await seen(link, replacement.address)
+
+    assert ["draining"] == [a.state for a in answers]
+    assert "" == before.terminating
+    assert ("a", True) == (after.name, bool(after.terminating))
+    assert 50 < after.terminates_in_s <= 60
+    assert ("a", True) == (among_others.name, bool(among_others.terminating))
+    assert ("a", "") == (new.name, new.terminating)
+    assert 1 == await task
+
+
+async def test_workers_that_are_not_there_are_gone(s, link) -> None:
+    answers = await link.leave(["tcp://127.0.0.1:9"], left_s=1.0, reason=POD_ENDING)
+
+    assert ["gone"] == [a.state for a in answers]
+
+
+async def test_a_refusal_is_an_error_in_the_agents_own_words(s, link) -> None:
+    await link.observe(POLICY)
+    said = {"error": wire.E_REFUSED, "message": "the policy allows 4h", "protocol": wire.PROTOCOL}
+    s.handlers[wire.PIN] = lambda **_: said
+
+    with pytest.raises(LinkError, match=r"^the policy allows 4h$"):
+        await link.pin(["a"], ttl_s=1.0, note="")
+
+
+@pytest.mark.long
+async def test_a_busy_worker_is_retired_only_if_that_is_said(s, client, workers, link) -> None:
+    task = client.submit(slow, 1, seconds=3.0, workers=["a"], allow_other_workers=True)
+    await until(lambda: bool(s.workers[workers[0].address].processing))
+
+    refused = await link.retire(["a"], POLICY, Reason.UNDERUTILIZED)
+    begun = await link.retire(["a"], POLICY, Reason.NODE_GOING, busy_ok=True)
+
+    assert [("active", Reason.BUSY)] == [(r.state, r.veto) for r in refused]
+    assert ["draining"] == [r.state for r in begun]
+    assert 1 == await task
+
+
+async def test_without_the_agent_nobody_leaves_and_nobody_is_told(s, workers) -> None:
+    link = connect(s.address, timeout_s=5.0, attach=False)
+    seen = await link.observe(POLICY, meters=True)
+    await link.limit(Limits({"a": Limit(runs=2)}, (Profile(exact=True),), stops=1))
+    await link.announce((Arriving(2, 100.0),), Told("etl"))
+    await link.pin(["a"], ttl_s=60.0, note="")
+    await link.unpin(["a"])
+    answers = [
+        *await link.retire(["a"], POLICY, Reason.NODE_GOING, busy_ok=True),
+        *await link.leave(["a"], left_s=60.0, reason=POD_ENDING),
+        *await link.cancel(["a"]),
+    ]
+    await link.close()
+
+    assert Reason.INJECTION_REFUSED is seen.degraded
+    assert all(w.use is UNUSED for w in seen.workers)
+    assert [("active", Reason.AGENT_MISSING)] * 3 == [(r.state, r.veto) for r in answers]
+    assert {"running"} == {ws.status.name for ws in s.workers.values()}

@@ -1,40 +1,40 @@
-"""Answers to `identity` from kept frames: what upstream says, and not late."""
+"""Polls of `identity` and heartbeats of clients cost little, and say what upstream says."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
+import dask
+import distributed.scheduler
 import pytest
-from distributed import Client, Scheduler, Status, Worker
-from distributed.core import rpc
+from distributed import Client, Scheduler, Worker, get_client, worker_client
+from distributed.core import Status, rpc
 from distributed.protocol import dumps, loads
 from distributed.protocol.serialize import Serialized
-from distributed.utils_test import gen_cluster
+from distributed.scheduler import WorkerState
+from distributed.utils_test import gen_cluster, inc
 
-from dask_adaptive_agent.relief.client_info import has_slim_polls
-from dask_adaptive_agent.relief.identity import MAX_AGE_S, POPULAR, IdentityRelief
+from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.relief import client_info, identity
+from dask_adaptive_agent.relief.client_info import PREFIX, QUIET_S, has_slim_polls
+from dask_adaptive_agent.relief.identity import MAX_AGE_S, POPULAR, HostRelief, IdentityRelief
 from dask_adaptive_agent.relief.registry import Place
+from support.agent_cluster import StillClock, clear_shared, with_agent
 from support.agent_fakes import clear_workers, fake_worker
 from support.agent_work import until
 
-NO_WORKERS = [("127.0.0.1", 1)] * 0
 SLIM = pytest.mark.skipif(not has_slim_polls(), reason="all identities are whole here")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Applied:
     """The relief at work in `s`, on a clock that stands still."""
 
     def __init__(self, s: Any) -> None:
-        self.clock = Clock()
+        self.clock = StillClock()
         self.gave_up: list[str] = []
         self.relief = IdentityRelief(Place(s, self.clock, lambda *_: None, self._give_up))
         self.relief.install()
@@ -58,7 +58,7 @@ def still(*workers: Worker) -> None:
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)] * 2)
-async def test_answers_are_equal_in_values_types_and_order(s: Any, a: Any, b: Any) -> None:
+async def test_answers_are_equal_in_values_types_and_order(s, a, b) -> None:
     still(a, b)
     for i in range(50):
         fake_worker(s, i).metrics = {"memory": i, "nested": {"a": (1, 2.5, None, "é", b"\0", True)}}
@@ -77,9 +77,7 @@ async def test_answers_are_equal_in_values_types_and_order(s: Any, a: Any, b: An
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_who_joins_leaves_or_changes_is_in_the_next_answer(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_who_joins_leaves_or_changes_is_in_the_next_answer(c, s, a, b) -> None:
     applied = Applied(s)  # its clock stands still: nothing is old
     async with rpc(s.address) as link:
 
@@ -110,7 +108,7 @@ async def test_who_joins_leaves_or_changes_is_in_the_next_answer(
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_a_wait_for_workers_sees_them_at_once(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_a_wait_for_workers_sees_them_at_once(c, s, a, b) -> None:
     applied = Applied(s)
     await c._wait_for_workers(2)
 
@@ -124,7 +122,7 @@ async def test_a_wait_for_workers_sees_them_at_once(c: Any, s: Any, a: Any, b: A
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
-async def test_a_worker_that_returns_at_its_address_is_a_new_one(s: Any, a: Any) -> None:
+async def test_a_worker_that_returns_at_its_address_is_a_new_one(s, a) -> None:
     Applied(s)
     fake_worker(s, 1).metrics = {"life": 1}
     async with rpc(s.address) as link:
@@ -138,8 +136,8 @@ async def test_a_worker_that_returns_at_its_address_is_a_new_one(s: Any, a: Any)
     assert [1, 2] == lives
 
 
-@gen_cluster(nthreads=NO_WORKERS)
-async def test_metrics_get_no_older_than_promised(s: Any) -> None:
+@gen_cluster(nthreads=[])
+async def test_metrics_get_no_older_than_promised(s) -> None:
     applied = Applied(s)
     ws = fake_worker(s, 1)
     async with rpc(s.address) as link:
@@ -155,8 +153,8 @@ async def test_metrics_get_no_older_than_promised(s: Any) -> None:
     clear_workers(s)
 
 
-@gen_cluster(nthreads=NO_WORKERS)
-async def test_concurrent_polls_share_one_answer(s: Any) -> None:
+@gen_cluster(nthreads=[])
+async def test_concurrent_polls_share_one_answer(s) -> None:
     applied = Applied(s)
     for i in range(100):
         fake_worker(s, i)
@@ -172,8 +170,8 @@ async def test_concurrent_polls_share_one_answer(s: Any) -> None:
     clear_workers(s)
 
 
-@gen_cluster(nthreads=NO_WORKERS)
-async def test_peers_that_need_it_get_what_upstream_sends(s: Any) -> None:
+@gen_cluster(nthreads=[])
+async def test_peers_that_need_it_get_what_upstream_sends(s) -> None:
     applied = Applied(s)
     async with rpc(s.address, deserializers=["dask", "pickle"]) as link:
         assert fresh(s) == repr(await link.identity())
@@ -207,7 +205,7 @@ async def test_over_websockets_too() -> None:
 
 @SLIM
 @gen_cluster(nthreads=[("127.0.0.1", 1)] * 2)
-async def test_slim_polls_are_upstreams(s: Any, a: Any, b: Any) -> None:
+async def test_slim_polls_are_upstreams(s, a, b) -> None:
     applied = Applied(s)
     async with rpc(s.address) as link:
         for n in (0, 1, 5):
@@ -219,8 +217,8 @@ async def test_slim_polls_are_upstreams(s: Any, a: Any, b: Any) -> None:
         assert (2, 3) == (applied["asked"], applied["stock"])
 
 
-@gen_cluster(nthreads=NO_WORKERS)
-async def test_arguments_that_upstream_refuses_are_refused_as_before(s: Any) -> None:
+@gen_cluster(nthreads=[])
+async def test_arguments_that_upstream_refuses_are_refused_as_before(s) -> None:
     async def asked() -> str:
         async with rpc(s.address) as link:
             with pytest.raises(TypeError) as refused:
@@ -233,8 +231,8 @@ async def test_arguments_that_upstream_refuses_are_refused_as_before(s: Any) -> 
     assert before == await asked()
 
 
-@gen_cluster(nthreads=NO_WORKERS)
-async def test_what_cannot_be_kept_is_left_to_upstream(s: Any) -> None:
+@gen_cluster(nthreads=[])
+async def test_what_cannot_be_kept_is_left_to_upstream(s) -> None:
     applied = Applied(s)
     fake_worker(s, 1).metrics = {"memory": 1, "seen": {"a", "b"}}  # upstream knows to send sets
     async with rpc(s.address) as link:
@@ -245,3 +243,160 @@ async def test_what_cannot_be_kept_is_left_to_upstream(s: Any) -> None:
     assert 1 == len(applied.gave_up)
     assert s.handlers["identity"] == s.identity
     clear_workers(s)
+
+
+QUIET_MS = QUIET_S * 1000
+POLL, HEARTBEAT = "scheduler-info", "heartbeat"
+#: A heartbeat every 50 ms where there would be one every 5 s.
+LIVELY = {"distributed.client.heartbeat": "50ms"}
+
+
+def interval_ms(client: Any, name: str = POLL) -> float:
+    return float(client._periodic_callbacks[name].callback_time)
+
+
+@asynccontextmanager
+async def person(s: Any, **config: str) -> AsyncIterator[Any]:
+    """A client that is nobody's default: tasks in this process make a worker's client."""
+    settings = {f"distributed.client.{key.replace('_', '-')}": v for key, v in config.items()}
+    with dask.config.set(settings):
+        client = Client(s.address, asynchronous=True, set_as_default=False)
+    async with client:
+        yield client
+
+
+def begets() -> str:
+    """A task that uses its worker's client."""
+    client = get_client()
+    assert 2 == client.submit(inc, 1).result()
+    return str(client.id)
+
+
+def borrows() -> str:
+    with worker_client() as client:
+        assert 3 == client.submit(inc, 2).result()
+        return str(client.id)
+
+
+@SLIM
+@pytest.mark.parametrize("task", [begets, borrows])
+@with_agent(1, threads=2, client=False, config=LIVELY)
+async def test_clients_of_workers_are_quiet(s, a, agent, task) -> None:
+    async with person(s) as c:
+        assert (await c.submit(task)).startswith(PREFIX)
+        await until(lambda: interval_ms(a._client, HEARTBEAT) == QUIET_MS)
+
+    assert QUIET_MS == interval_ms(a._client)
+    assert 1 == agent.reliefs.get("clientInfo").counts()["adjusted"]
+
+
+@SLIM
+@with_agent(1, client=False)
+async def test_a_person_keeps_the_intervals_that_were_configured(s, a, agent) -> None:
+    async with person(s, scheduler_info_interval="3600s", heartbeat="50ms") as c:
+        relief = agent.reliefs.get("clientInfo")
+        before = s.clients[c.id].last_seen
+        await until(lambda: relief.counts()["heartbeats"] >= 4)
+
+        assert (3_600_000, 50) == (interval_ms(c), interval_ms(c, HEARTBEAT))
+        assert s.clients[c.id].last_seen > before
+        assert 0 == relief.counts()["adjusted"]
+
+        uninstall(s)  # what upstream does
+        await until(lambda: interval_ms(c) == 5_000)
+
+
+@SLIM
+@gen_cluster(nthreads=[("127.0.0.1", 2)])
+async def test_many_people_are_slowed_down_as_upstream_does(s, a, monkeypatch) -> None:
+    monkeypatch.setattr(client_info, "FEW", 10)
+    agent = install(s)
+    async with AsyncExitStack() as stack:
+        people = [await stack.enter_async_context(person(s, heartbeat="50ms")) for _ in range(10)]
+        await people[0].submit(begets)  # the worker's own client does not count
+        relief = agent.reliefs.get("clientInfo")
+        await until(lambda: relief.counts()["heartbeats"] >= 30)
+        assert {2_000} == {interval_ms(c) for c in people}
+
+        last = await stack.enter_async_context(person(s, heartbeat="50ms"))
+        # heartbeat_interval(11) * 10
+        await until(lambda: {10_000} == {interval_ms(c) for c in [last, *people]}, 10)
+
+
+@SLIM
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_clients_that_were_there_before_follow_upstreams_rule(s, a) -> None:
+    async with person(s, heartbeat="200ms") as c:
+        install(s)
+        await until(lambda: interval_ms(c) == 5_000)
+
+
+@SLIM
+async def test_over_websockets_heartbeats_go_on_as_upstream_has_them() -> None:
+    with dask.config.set(LIVELY):
+        async with Scheduler(protocol="ws://", port=0, dashboard=False, host="127.0.0.1") as s:
+            agent = install(s)
+            async with Client(
+                s.address, asynchronous=True, set_as_default=False, name="worker"
+            ) as c:
+                assert c.id.startswith(PREFIX)
+                await until(lambda: interval_ms(c, HEARTBEAT) == 5_000)
+
+            assert 0 == agent.reliefs.get("clientInfo").counts()["adjusted"]
+
+
+async def test_the_variable_for_pods_of_workers_is_one_that_clients_read() -> None:
+    key = "distributed.client.scheduler-info-interval"
+    variables = {"DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL": "600s"}
+    value = dask.config.get(key, config=dask.config.collect_env(variables))
+    async with (
+        Scheduler(port=0, dashboard=False) as s,
+        person(s, scheduler_info_interval=value) as c,
+    ):
+        assert QUIET_MS == interval_ms(c)
+
+
+STOCK_HOST = WorkerState.__dict__["host"]  # at import no test has run yet
+HOSTS_ONLY = pytest.mark.skipif(
+    bool(HostRelief.needless()), reason=HostRelief.needless() or "needed"
+)
+ADDRESSES = (
+    "tcp://10.1.2.3:4567",
+    "tls://worker-0.workers.dask.svc:8788",
+    "tcp://[2001:db8::1]:8080",
+    "ws://10.0.0.1:1",
+)
+
+
+@pytest.fixture(autouse=True)
+def _its_own_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers of other tests may have closed without taking it out."""
+    clear_shared()
+    identity.host_of.cache_clear()
+    if not HostRelief.needless():
+        monkeypatch.setattr(WorkerState, "host", STOCK_HOST)
+
+
+@HOSTS_ONLY
+@gen_cluster(nthreads=[])
+async def test_hosts_are_equal_to_upstreams(s) -> None:
+    workers = [SimpleNamespace(address=address) for address in ADDRESSES]
+    expected = [STOCK_HOST.fget(worker) for worker in workers]
+    install(s)
+    ours = WorkerState.__dict__["host"]
+
+    for _ in range(2):
+        assert expected == [ours.fget(worker) for worker in workers]
+    assert (STOCK_HOST.__doc__, None) == (ours.__doc__, ours.fset)
+
+
+@HOSTS_ONLY
+@with_agent(3, client=False)
+async def test_an_address_is_parsed_once(s, *_, agent, monkeypatch) -> None:
+    s.identity()
+    monkeypatch.setattr(distributed.scheduler, "get_address_host", None)
+
+    for _ in range(10):
+        assert {"127.0.0.1"} == {info["host"] for info in s.identity()["workers"].values()}
+
+    assert {"addresses": 3} == agent.reliefs.get("host").counts()

@@ -8,17 +8,17 @@ from typing import Any
 
 import distributed
 import pytest
-from distributed.utils_test import gen_cluster
 from packaging.version import Version
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.loading.attach import uninstall
 from dask_adaptive_agent.relief.serialization import (
     MOST_FUNCTIONS,
     NAME_LENGTH,
     SILENCE_S,
     SerializationMeter,
 )
+from support.agent_cluster import with_agent
 from support.agent_work import ask
 
 try:
@@ -79,6 +79,8 @@ class Process:
         (Converter, f"{HERE}.Converter"),
         ((convert, (1,), {}), f"{HERE}.convert"),
         *([] if Task is None else [(Task("key", convert, 2), f"{HERE}.convert")]),
+        # A long name keeps its end.
+        (type("a" * 100, (), {}), "…" + "a" * (NAME_LENGTH - 1)),
         (len, "builtins.len"),
         ((), "builtins.tuple"),
     ],
@@ -88,18 +90,6 @@ def test_functions_are_named(function: Any, expected: str) -> None:
     process.meter.add(function, 0.5, 10)
 
     assert [expected] == [row["function"] for row in process.meter.answer()["top"]]
-
-
-def test_long_names_keep_their_end() -> None:
-    def convert_it() -> None: ...
-
-    convert_it.__qualname__ = "a" * 100 + ".convert_it"
-    process = Process()
-    process.meter.add(convert_it, 0.5, 10)
-
-    (row,) = process.meter.answer()["top"]
-    assert NAME_LENGTH == len(row["function"])
-    assert row["function"].endswith("aaa.convert_it")
 
 
 def test_what_people_define_does_not_break_it() -> None:
@@ -215,21 +205,17 @@ def test_a_heavy_minute_is_told_when_somebody_asks_at_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "part"),
-    [pytest.param(0.5, 0.19, id="light"), pytest.param(0.01, 0.9, id="of-next-to-nothing")],
+    "stretches",
+    [
+        pytest.param([(300, 0.5, 0.19)], id="light"),
+        pytest.param([(300, 0.01, 0.9)], id="of-next-to-nothing"),
+        pytest.param([(30, 1.0, 0.9), (25, 0.1, 0.0)] * 5, id="bursts-shorter-than-a-minute"),
+    ],
 )
-def test_nothing_is_told_of(load: float, part: float) -> None:
+def test_nothing_is_told_of(stretches: list[tuple[float, float, float]]) -> None:
     process = Process()
-    process.run(300, load=load, part=part)
-    process.meter.answer()
-    assert [] == process.told
-
-
-def test_a_burst_is_not_a_minute() -> None:
-    process = Process()
-    for _ in range(5):
-        process.run(30, load=1.0, part=0.9)
-        process.run(25, load=0.1, part=0.0)
+    for seconds, load, part in stretches:
+        process.run(seconds, load=load, part=part)
         process.meter.answer()
     assert [] == process.told
 
@@ -242,20 +228,14 @@ NEEDS_IT = pytest.mark.skipif(
 
 @NEEDS_IT
 @pytest.mark.parametrize("choice", [wire.AUTO, wire.SHARED])
-def test_a_snapshot_says_what_serializing_cost(choice: str) -> None:
-    @gen_cluster(client=True)
-    async def run(c: Any, s: Any, a: Any, b: Any) -> None:
-        install(s)
-        try:
-            await ask(s, wire.CONFIGURE, relief={"pickling": choice})
-            await c.gather(c.map(convert, range(20), pure=False))
-            serialized = (await ask(s, wire.OBSERVE))["serialized"]
-            rows = {row["function"]: row for row in serialized["top"]}
-            assert 20 == rows[f"{HERE}.convert"]["calls"]
-            assert rows[f"{HERE}.convert"]["bytes"] > 20 * 50
-            await ask(s, wire.CONFIGURE, relief={"pickling": wire.DISABLED})
-            assert (await ask(s, wire.OBSERVE))["serialized"] is None
-        finally:
-            uninstall(s)
-
-    run()
+@with_agent()
+async def test_a_snapshot_says_what_serializing_cost(c, s, a, b, choice) -> None:
+    await ask(s, wire.CONFIGURE, relief={"pickling": choice})
+    await c.gather(c.map(convert, range(20), pure=False))
+    serialized = (await ask(s, wire.OBSERVE))["serialized"]
+    rows = {row["function"]: row for row in serialized["top"]}
+    assert 20 == rows[f"{HERE}.convert"]["calls"]
+    assert rows[f"{HERE}.convert"]["bytes"] > 20 * 50
+    await ask(s, wire.CONFIGURE, relief={"pickling": wire.DISABLED})
+    assert (await ask(s, wire.OBSERVE))["serialized"] is None
+    uninstall(s)

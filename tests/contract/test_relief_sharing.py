@@ -23,6 +23,7 @@ from dask_adaptive_agent.patching import Patches
 from dask_adaptive_agent.relief.pickling import TaskPickles
 from dask_adaptive_agent.relief.registry import Place
 from dask_adaptive_agent.relief.sharing import MOST_LACKS, Sharing, workers_half
+from support.agent_pins import in_loop
 from support.agent_work import until
 from support.relief_pickling import Told, in_main
 from support.relief_pickling import spec as spec_of
@@ -83,7 +84,7 @@ async def mapped(client: Any, fn: Any, *args: Any) -> list[Any]:
 
 
 @gen_cluster(client=True)
-async def test_bytes_cross_to_each_worker_once(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_bytes_cross_to_each_worker_once(c, s, a, b) -> None:
     async with shared(s) as sharing:
         before = bytes_sent(s)
         fn = large()
@@ -99,7 +100,7 @@ async def test_bytes_cross_to_each_worker_once(c: Any, s: Any, a: Any, b: Any) -
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_a_callable_that_changes_itself_is_shared(c: Any, s: Any, a: Any) -> None:
+async def test_a_callable_that_changes_itself_is_shared(c, s, a) -> None:
     def append_and_len(seen: list[Any], data: bytes, x: Any) -> int:
         seen.append(x)
         return len(seen)
@@ -115,7 +116,7 @@ async def test_a_callable_that_changes_itself_is_shared(c: Any, s: Any, a: Any) 
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_callables_deep_inside(c: Any, s: Any, a: Any) -> None:
+async def test_callables_deep_inside(c, s, a) -> None:
     async with shared(s) as sharing:
         fn = large()
 
@@ -126,7 +127,7 @@ async def test_callables_deep_inside(c: Any, s: Any, a: Any) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_a_worker_holds_so_much_and_then_begins_anew(c: Any, s: Any, a: Any) -> None:
+async def test_a_worker_holds_so_much_and_then_begins_anew(c, s, a) -> None:
     async with shared(s) as sharing:
         line, _ = sharing._lines[a.address]
         line._most_bytes = int(1.5 * LARGE)
@@ -139,7 +140,7 @@ async def test_a_worker_holds_so_much_and_then_begins_anew(c: Any, s: Any, a: An
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-async def test_a_worker_that_lacks_one_asks_once(c: Any, s: Any, a: Any) -> None:
+async def test_a_worker_that_lacks_one_asks_once(c, s, a) -> None:
     async with shared(s) as sharing:
         fn = large()
         await mapped(c, fn, range(20))
@@ -158,7 +159,7 @@ def test_code_that_is_loaded_anew_is_what_runs(refers: str) -> None:
     """As after `Client.upload_file`: what tasks call means the same, by a name that does not."""
 
     @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-    async def test(c: Any, s: Any, a: Any) -> None:
+    async def test(c, s, a) -> None:
         script = in_main("def asks(x):\n    return getattr(the, 'say', the)(x)")
 
         def load(word: str) -> None:
@@ -180,7 +181,7 @@ def test_code_that_is_loaded_anew_is_what_runs(refers: str) -> None:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-async def test_a_worker_that_keeps_lacking_is_sent_everything(c: Any, s: Any, a: Any) -> None:
+async def test_a_worker_that_keeps_lacking_is_sent_everything(c, s, a) -> None:
     async with shared(s) as sharing:
         for _ in range(MOST_LACKS + 1):
             await mapped(c, fn := large(), range(20))
@@ -193,7 +194,7 @@ async def test_a_worker_that_keeps_lacking_is_sent_everything(c: Any, s: Any, a:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 2, timeout=60)
-async def test_it_goes_in_the_middle_of_work_and_comes_back(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_it_goes_in_the_middle_of_work_and_comes_back(c, s, a, b) -> None:
     def wait_and(data: bytes, x: Any) -> Any:
         time.sleep(0.002)
         return len(data), x
@@ -212,7 +213,7 @@ async def test_it_goes_in_the_middle_of_work_and_comes_back(c: Any, s: Any, a: A
 
 
 @gen_cluster(client=True, nthreads=[])
-async def test_workers_join_leave_and_come_back(c: Any, s: Any) -> None:
+async def test_workers_join_leave_and_come_back(c, s) -> None:
     sharing = installed(s)
     fn = large()
     async with Worker(s.address, nthreads=1) as a:
@@ -230,7 +231,7 @@ async def test_workers_join_leave_and_come_back(c: Any, s: Any) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_tasks_may_go_back_by_themselves(c: Any, s: Any, a: Any) -> None:
+async def test_tasks_may_go_back_by_themselves(c, s, a) -> None:
     def back_once(data: bytes, x: int) -> int:
         seen = distributed.get_worker().__dict__.setdefault("seen_by_test", set())
         if x not in seen:
@@ -244,7 +245,7 @@ async def test_tasks_may_go_back_by_themselves(c: Any, s: Any, a: Any) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_what_can_not_be_pickled_is_left_to_stock_code(c: Any, s: Any, a: Any) -> None:
+async def test_what_can_not_be_pickled_is_left_to_stock_code(c, s, a) -> None:
     class Once:
         def __reduce__(self) -> Any:
             raise ValueError("not again")
@@ -262,7 +263,7 @@ async def test_what_can_not_be_pickled_is_left_to_stock_code(c: Any, s: Any, a: 
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_equal_callables_of_a_task_stay_two(c: Any, s: Any, a: Any) -> None:
+async def test_equal_callables_of_a_task_stay_two(c, s, a) -> None:
     def adder() -> Callable[[int], int]:
         return lambda x: x + 1
 
@@ -272,7 +273,7 @@ async def test_equal_callables_of_a_task_stay_two(c: Any, s: Any, a: Any) -> Non
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_actors_are_made_as_ever(c: Any, s: Any, a: Any) -> None:
+async def test_actors_are_made_as_ever(c, s, a) -> None:
     class Counter:
         def __init__(self, start: int) -> None:
             self.n = start
@@ -292,37 +293,16 @@ def test_workers_in_the_scheduler_s_process_get_objects() -> None:
         Client(cluster) as client,
     ):
         assert cluster.scheduler_address.startswith("inproc://")
-
-        async def install() -> Sharing:
-            return installed(cluster.scheduler)
-
-        sharing = client.sync(install)
+        sharing = in_loop(client, lambda: installed(cluster.scheduler))
         fn = large()
         assert [(LARGE, i) for i in range(20)] == client.gather(client.map(fn, range(20)))
         assert 0 == sharing.counts()["shared_workers"]
-
-        async def uninstall() -> None:
-            sharing.uninstall()
-
-        client.sync(uninstall)
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:Sending large graph:UserWarning")
-@gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
-async def test_ten_megabytes_cross_to_each_process_once(c: Any, s: Any, a: Any, b: Any) -> None:
-    async with shared(s) as sharing:
-        n = 10_000_000
-        fn, before = large(n), bytes_sent(s)
-
-        assert [(n, i) for i in range(40)] == await mapped(c, fn, range(40))
-        assert 2 * n < bytes_sent(s) - before < 5.1 * n
-        assert 2 == sharing.counts()["shared_definitions"]
+        in_loop(client, sharing.uninstall)
 
 
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
-async def test_processes_that_die_or_restart_start_anew(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_processes_that_die_or_restart_start_anew(c, s, a, b) -> None:
     async with shared(s) as sharing:
         fn = large()
         assert [(LARGE, i) for i in range(40)] == await mapped(c, fn, range(40))
@@ -343,7 +323,7 @@ async def test_processes_that_die_or_restart_start_anew(c: Any, s: Any, a: Any, 
 
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=ONE * 3, timeout=120)
-async def test_tasks_that_are_stolen_bring_what_they_need(c: Any, s: Any, *workers: Any) -> None:
+async def test_tasks_that_are_stolen_bring_what_they_need(c, s, *workers) -> None:
     def slow(data: bytes, x: Any) -> Any:
         time.sleep(0.01)
         return len(data), x

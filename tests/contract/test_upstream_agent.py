@@ -1,10 +1,18 @@
-"""What the agent relies on in `distributed`, checked against the release that is installed."""
+"""What we rely on in `distributed`, checked against the release that is installed."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import dask.config
+import pytest
+from dask.system import CPU_COUNT
 from distributed import Scheduler, wait
 from distributed.active_memory_manager import RetireWorker
 from distributed.core import Status
@@ -48,7 +56,7 @@ def test_workers_to_close_and_adaptive_target_run_on_a_stand_in() -> None:
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_stream_handlers_are_called_by_keyword(c: Any, s: Any, a: Any, b: Any) -> None:
+async def test_stream_handlers_are_called_by_keyword(c, s, a, b) -> None:
     seen: dict[str, set[str]] = {}
 
     def spy(name: str) -> None:
@@ -73,9 +81,7 @@ async def test_stream_handlers_are_called_by_keyword(c: Any, s: Any, a: Any, b: 
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_a_worker_that_closes_gracefully_starts_nothing(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_a_worker_that_closes_gracefully_starts_nothing(c, s, a, b) -> None:
     """So a draining worker must not be told while it has tasks that nobody else may take."""
     futures = [c.submit(slow, i, 0.1, workers=[a.address]) for i in range(3)]
     await until(lambda: a.state.executing_count and len(s.workers[a.address].processing) == 3)
@@ -90,9 +96,7 @@ async def test_a_worker_that_closes_gracefully_starts_nothing(
 
 
 @gen_cluster(client=True, nthreads=TWO, config=QUIET)
-async def test_an_aborted_retirement_is_silent_and_restores_the_status_it_found(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_an_aborted_retirement_is_silent_and_restores_the_status_it_found(c, s, a, b) -> None:
     await c.submit(slow, 1, 0, workers=[a.address])
     future = c.submit(slow, 1, 0, workers=[a.address])
     await future
@@ -108,9 +112,7 @@ async def test_an_aborted_retirement_is_silent_and_restores_the_status_it_found(
 
 
 @gen_cluster(client=True, nthreads=TWO)
-async def test_retire_workers_keeps_a_worker_that_it_need_not_remove(
-    c: Any, s: Any, a: Any, b: Any
-) -> None:
+async def test_retire_workers_keeps_a_worker_that_it_need_not_remove(c, s, a, b) -> None:
     future = c.submit(slow, 1, 0, workers=[a.address])
     await future
 
@@ -123,7 +125,7 @@ async def test_retire_workers_keeps_a_worker_that_it_need_not_remove(
 
 
 @gen_cluster(nthreads=TWO)
-async def test_extensions_have_what_we_ask_them(s: Any, a: Any, b: Any) -> None:
+async def test_extensions_have_what_we_ask_them(s, a, b) -> None:
     stealing, shuffle = s.extensions["stealing"], s.extensions["shuffle"]
 
     assert ["ts", "victim", "thief"] == list(
@@ -136,7 +138,7 @@ async def test_extensions_have_what_we_ask_them(s: Any, a: Any, b: Any) -> None:
 
 
 @gen_cluster(nthreads=TWO)
-async def test_books_of_the_scheduler(s: Any, a: Any, b: Any) -> None:
+async def test_books_of_the_scheduler(s, a, b) -> None:
     ws = s.workers[a.address]
     assert s.running == set(s.workers.values())
     for book in ("processing", "has_what", "long_running", "actors", "metrics"):
@@ -145,3 +147,61 @@ async def test_books_of_the_scheduler(s: Any, a: Any, b: Any) -> None:
     assert callable(s.valid_workers)
     assert s in Scheduler._instances
     assert s.loop.asyncio_loop
+
+
+#: `kube/worker_pods.py` reads command lines and environments of workers as `dask worker` does.
+VARIABLE = "DASK_DISTRIBUTED__WORKER__RESOURCES"
+
+
+@asynccontextmanager
+async def started(s: Scheduler, *words: str, **env: str) -> AsyncIterator[None]:
+    """A `dask worker`, until the block ends."""
+    command = [sys.executable, "-m", "dask", "worker", s.address, "--no-dashboard", *words]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **env},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def joined(s: Scheduler, number: int) -> None:
+    for _ in range(600):
+        if len(s.workers) == number:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{len(s.workers)} of {number} workers joined")
+
+
+@pytest.mark.thorough
+@gen_cluster(nthreads=[], timeout=90)
+async def test_options_count_for_each_process(s) -> None:
+    words = ("--nworkers", "2", "--nthreads", "1", "--nthreads=3", "--resources", "GPU=1, FOO=2")
+    async with started(s, *words, **{f"{VARIABLE}__BAR": "9"}):
+        await joined(s, 2)
+
+        for ws in s.workers.values():
+            assert 3 == ws.nthreads
+            assert {"GPU": 1.0, "FOO": 2.0} == dict(ws.resources)
+
+
+@pytest.mark.thorough
+@gen_cluster(nthreads=[], timeout=90)
+async def test_a_resource_in_a_variable_has_a_name_in_lower_case(s) -> None:
+    async with started(s, "--no-nanny", "--nthreads", "0", **{f"{VARIABLE}__GPU": "2"}):
+        await joined(s, 1)
+
+        (ws,) = s.workers.values()
+        assert {"gpu": 2.0} == dict(ws.resources)
+        assert CPU_COUNT == ws.nthreads
+
+
+def test_a_dict_in_a_variable_keeps_its_names() -> None:
+    found = dask.config.collect_env({VARIABLE: "{'Foo': 1}"})
+
+    assert {"Foo": 1} == found["distributed"]["worker"]["resources"]

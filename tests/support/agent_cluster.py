@@ -3,28 +3,68 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_agent.patching import _Shared
 
 
-def with_agent(workers: int = 2, **options: Any) -> Callable[[Any], Any]:
+class Clock:
+    """Real time, and as much ahead as a test says."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return monotonic() + self.ahead_s
+
+
+class StillClock:
+    """Moved by the test alone."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def with_agent(
+    workers: int = 2, *, threads: int = 1, clock: Any = Clock, **options: Any
+) -> Callable[[Any], Any]:
     """
-    `gen_cluster` with a client, so many workers of one thread, and the agent in the scheduler.
+    `gen_cluster` with a client, so many workers, and the agent in the scheduler.
 
-    The agent of a scheduler is what `install(s)` returns, however often it is called.
+    A test that names `agent` among its parameters is given it; one that names `clock`, the agent's.
     """
+    options = {"client": True, "nthreads": [("127.0.0.1", threads)] * workers, **options}
 
     def decorate(test: Any) -> Any:
-        @functools.wraps(test)
-        async def run(c: Any, s: Any, *args: Any, **kwargs: Any) -> None:
-            install(s)
-            await test(c, s, *args, **kwargs)
+        parameters = inspect.signature(test).parameters
+        given = parameters.keys() & {"agent", "clock"}
 
-        nthreads = [("127.0.0.1", 1)] * workers
-        return gen_cluster(client=True, nthreads=nthreads, **options)(run)
+        @functools.wraps(test)
+        async def run(*cluster: Any, **kwargs: Any) -> None:
+            s = cluster[1 if options["client"] else 0]
+            now = clock() if "clock" in given else monotonic
+            there = {"agent": install(s, now), "clock": now}
+            await test(*cluster, **kwargs, **{name: there[name] for name in given})
+
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [parameter for name, parameter in parameters.items() if name not in given]
+        )
+        return gen_cluster(**options)(run)
 
     return decorate
+
+
+def clear_shared() -> None:
+    """Take out what schedulers of other tests have left patched: they may have closed without."""
+    for layer in _Shared._all.values():
+        for patch in list(layer.patches):
+            patch.remove()

@@ -106,3 +106,24 @@ async def cordoned(scheduler: Any) -> dict[str, str]:
 def _addresses(seen: dict[str, Any]) -> dict[int, str]:
     addresses = by_slot(seen, "address")
     return {slot: addresses[slot] or name for slot, name in by_slot(seen).items()}
+
+
+async def limit_ends(s: Any, left_s: dict[Any, float], **profile: Any) -> None:
+    """Say how long workers live, by name; `profile` is that of all of them."""
+    left_ms = [int(left * 1000) for left in left_s.values()]
+    assert not await limit(s, left_s, left_ms=left_ms, stops=0, **profile)
+
+
+async def meters(s: Any) -> dict[str, Any]:
+    snapshot = await ask(s, wire.OBSERVE, meters=True)
+    answer: dict[str, Any] = snapshot["meters"]
+    assert set(wire.Meters.__annotations__) == set(answer)
+    names = by_slot(snapshot)
+    answer["too_short"] = sorted(names[slot] for slot in answer["too_short"])
+    answer["lifetimes"] = {names[slot]: ms / 1000 for slot, ms in answer["lifetimes"]}
+    return answer
+
+
+async def notes(s: Any, kind: str = wire.N_TASK_TOO_LONG) -> list[str]:
+    rows = (await ask(s, wire.OBSERVE))["notes"]
+    return [row["message"] for row in rows if row["kind"] == kind]

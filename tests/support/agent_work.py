@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import dask
 from distributed import wait
 from distributed.core import rpc
 
@@ -26,6 +27,33 @@ def slow_block(block: Any) -> Any:
     RUNS.append(block.shape)
     time.sleep(0.05)
     return block
+
+
+class Counter:
+    """An actor."""
+
+    def one(self) -> int:
+        return 1
+
+
+#: How many blocks such a shuffle takes, and gives.
+BLOCKS = 20
+
+
+def rechunked(c: Any, value: int = 1, plus: int = 0, blocks: int = BLOCKS) -> Any:
+    """
+    A P2P rechunk with slow blocks on both sides; a future of its sum: 6400 times `value`.
+
+    The shuffle is the same whatever is to be added to its sum.
+    """
+    import dask.array as da
+
+    size = 80 // blocks
+    # Small chunks, because inputs up to this size are merged into one, and all would wait for all.
+    with dask.config.set({"optimization.fuse.active": False, "array.chunk-size": "2 kiB"}):
+        x = da.full((80, 80), value, chunks=(size, 80)).map_blocks(slow_block, dtype=float)
+        y = x.rechunk((80, size), method="p2p").map_blocks(slow_block, dtype=float)
+        return c.compute(y.sum() + plus)
 
 
 async def running(c: Any, worker: Any, i: Any, delay_s: float, **how: Any) -> Any:
@@ -60,6 +88,13 @@ async def ask(scheduler: Any, message: str, /, **request: Any) -> dict[str, Any]
         request.setdefault("protocol", wire.PROTOCOL)
         answer: dict[str, Any] = await getattr(link, message)(**request)
         return answer
+
+
+async def tally(scheduler: Any, *keys: str) -> tuple[int, ...]:
+    """These figures of the tally, where it has been turned on."""
+    counted = (await ask(scheduler, wire.OBSERVE))["tally"]
+    assert set(wire.TallyPart.__annotations__) == set(counted)
+    return tuple(counted[key] for key in keys)
 
 
 async def retire(scheduler: Any, *names: Any, **request: Any) -> list[tuple[str, str]]:

@@ -176,20 +176,8 @@ class Graph:
     def _leaf(self) -> Any:
         dice = self.dice
         leaves = [
-            *(
-                None,
-                True,
-                1,
-                0,
-                -0.0,
-                0.0,
-                math.nan,
-                "text",
-                "__main__",
-                b"__main__",
-                b"",
-                "x" * 200,
-            ),
+            *(None, True, 1, 0, -0.0, 0.0, math.nan),
+            *("text", "__main__", b"__main__", b"", "x" * 200),
             *(pathlib.PurePosixPath("/a/b"), datetime.timedelta(3), decimal.Decimal("1.5"), ...),
             *(len, operator.add, dict, math, re.compile("x"), range(3), frozenset({1, "a"})),
             *(datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), functools.reduce),

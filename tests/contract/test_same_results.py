@@ -1,4 +1,4 @@
-"""The same graph twice: what stock code sends and what we send give the same, or fail alike."""
+"""Work has the same results, or fails alike, with the agent and without, and for each relief."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import distributed
 import pytest
 from distributed import Client
 from packaging.version import Version
 
+from dask_adaptive_agent import wire
 from support.relief_processes import WAYS, running
 from support.same_graph import Senders, computed, differences
 
@@ -56,6 +58,16 @@ def test_many_graphs_give_the_same(senders: Senders) -> None:
     assert [] == wrong
 
 
+def states(client: Client) -> set[str]:
+    """Those of a scheduler's reliefs."""
+
+    def of(dask_scheduler: Any) -> list[str]:
+        hello = dask_scheduler.handlers.get("adaptive_hello", lambda: {"relief": []})
+        return [row["state"] for row in hello()["relief"]]
+
+    return set(client.run_on_scheduler(of))
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_clusters_give_the_same(tmp_path: Path) -> None:
@@ -78,6 +90,10 @@ def test_clusters_give_the_same(tmp_path: Path) -> None:
                 assert set(chain(*others)) <= given | set(stock), f"graph {seed}"
                 assert [len(stock)] * len(others) == list(map(len, others)), f"graph {seed}"
         workers = [len(client.scheduler_info()["workers"]) for client in clients]
+        applied = [states(client) for client in clients]
 
     assert CLUSTER_GRAPHS < n_compared
     assert [2] * len(WAYS) == workers
+    without, default, off, shared = applied
+    assert (set(), {wire.DISABLED}) == (without, off)
+    assert {wire.R_ACTIVE} <= default & shared <= {wire.R_ACTIVE, wire.R_NOT_NEEDED}
