@@ -19,10 +19,19 @@ EXAMPLES = ROOT / "manifests/examples"
 FAST = Timing(duration_s=2.0, renew_deadline_s=1.2, retry_s=0.2)
 
 
-def ready(kubectl: Kubectl, name: str) -> tuple[str, str]:
+def condition(kubectl: Kubectl, name: str, kind: str) -> dict[str, str]:
     conditions = kubectl.json("get", "dap", name).get("status", {}).get("conditions", [])
-    found = next((c for c in conditions if c["type"] == "Ready"), {})
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def ready(kubectl: Kubectl, name: str) -> tuple[str, str]:
+    found = condition(kubectl, name, "Ready")
     return found.get("status", ""), found.get("reason", "")
+
+
+def replicas(kubectl: Kubectl) -> int:
+    found = kubectl.json("get", "daskworkergroup", "demo-default")
+    return int(found["spec"]["worker"]["replicas"])
 
 
 async def test_a_cluster_that_appears_later_is_served(api: KubeApi, kubectl: Kubectl) -> None:
@@ -32,13 +41,7 @@ async def test_a_cluster_that_appears_later_is_served(api: KubeApi, kubectl: Kub
         kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
         kubectl.apply(group("demo"))
         await until(lambda: ready(kubectl, "p")[0] == "True")
-
-        def replicas() -> int:
-            return int(
-                kubectl.json("get", "daskworkergroup", "demo-default")["spec"]["worker"]["replicas"]
-            )
-
-        await until(lambda: replicas() == 2)
+        await until(lambda: replicas(kubectl) == 2)
 
 
 async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Kubectl) -> None:
@@ -49,8 +52,7 @@ async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Ku
     async with running(api, kubectl.namespace):
         for name in "ab":
             await until(lambda n=name: ready(kubectl, n) == ("False", "OwnershipConflict"))
-        seen = kubectl.json("get", "daskworkergroup", "demo-default")
-        assert 0 == seen["spec"]["worker"]["replicas"]
+        assert 0 == replicas(kubectl)
         kubectl("delete", "dap", "b")
         await until(lambda: ready(kubectl, "a")[0] == "True")
 
@@ -98,8 +100,7 @@ async def test_people_who_refuse_the_agent_are_heard(api: KubeApi, kubectl: Kube
     kubectl.apply(group("demo"), policy("p", "demo"))
 
     def injected() -> dict[str, str]:
-        conditions = kubectl.json("get", "dap", "p").get("status", {}).get("conditions", [])
-        return next((c for c in conditions if c["type"] == "Injected"), {})
+        return condition(kubectl, "p", "Injected")
 
     async with running(api, kubectl.namespace):
         await until(lambda: injected().get("reason") == "InjectionRefused")
@@ -126,32 +127,49 @@ async def test_probes_and_metrics(api: KubeApi, kubectl: Kubectl) -> None:
         await until(lambda: "dask_adaptive_leader 1.0" in fetch("/metrics"))
 
 
-async def test_of_two_replicas_one_acts(api: KubeApi, kubectl: Kubectl) -> None:
-    acting: list[str] = []
+class Candidates:
+    """Replicas that would lead; `acting` are those that do, `times` when each began and stopped."""
 
-    def candidate(name: str) -> LeaderLease:
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.acting: list[str] = []
+        self.times: dict[str, float] = {}
+
+    def start(self, name: str, api: KubeApi) -> asyncio.Task[None]:
+        now = asyncio.get_running_loop().time
+
         async def lead() -> None:
-            acting.append(name)
+            self.acting.append(name)
+            self.times[f"{name} begins"] = now()
             try:
                 await asyncio.Event().wait()
             finally:
-                acting.remove(name)
+                self.acting.remove(name)
+                self.times[f"{name} stops"] = now()
 
-        where = kubectl.namespace
-        return LeaderLease(api, namespace=where, identity=name, lead=lead, timing=FAST)
+        where = self.namespace
+        lease = LeaderLease(api, namespace=where, identity=name, lead=lead, timing=FAST)
+        return asyncio.create_task(lease.run())
 
-    first, second = (asyncio.create_task(candidate(n).run()) for n in ("first", "second"))
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_of_two_replicas_one_acts(api: KubeApi, kubectl: Kubectl) -> None:
+    candidates = Candidates(kubectl.namespace)
+    acting = candidates.acting
+    first, second = (candidates.start(name, api) for name in ("first", "second"))
     await until(lambda: len(acting) == 1)
     await asyncio.sleep(3)
     assert 1 == len(acting)
     leader = first if acting == ["first"] else second
-    leader.cancel()  # gives the lease back
-    await asyncio.gather(leader, return_exceptions=True)
+    await end(leader)  # gives the lease back
     assert [] == acting
     await until(lambda: len(acting) == 1, timeout_s=1.5)
-    for task in (first, second):
-        task.cancel()
-    await asyncio.gather(first, second, return_exceptions=True)
+    await end(first, second)
     lease = kubectl.json("get", "lease", "dask-adaptive-operator")
     assert "" == lease["spec"].get("holderIdentity", "")
 
@@ -160,30 +178,17 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins(
     api: KubeApi, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_off = await KubeApi.connect(timeout_s=0.5)
-    times: dict[str, float] = {}
-
-    def candidate(name: str, connection: KubeApi) -> LeaderLease:
-        async def lead() -> None:
-            times[f"{name} begins"] = asyncio.get_running_loop().time()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                times[f"{name} stops"] = asyncio.get_running_loop().time()
-
-        where = kubectl.namespace
-        return LeaderLease(connection, namespace=where, identity=name, lead=lead, timing=FAST)
-
-    old = asyncio.create_task(candidate("old", cut_off).run())
+    candidates = Candidates(kubectl.namespace)
+    times = candidates.times
+    old = candidates.start("old", cut_off)
     await until(lambda: "old begins" in times)
-    new = asyncio.create_task(candidate("new", api).run())
+    new = candidates.start("new", api)
     await asyncio.sleep(1)
     monkeypatch.setattr(cut_off._client.configuration, "host", "http://127.0.0.1:1")
     await until(lambda: "new begins" in times)
 
     assert times["old stops"] < times["new begins"]
-    for task in (old, new):
-        task.cancel()
-    await asyncio.gather(old, new, return_exceptions=True)
+    await end(old, new)
     await cut_off.close()
 
 
@@ -198,8 +203,7 @@ async def test_the_lease_goes_with_the_operators_deployment(api: KubeApi, kubect
     )
     task = asyncio.create_task(lease.run())
     await until(lambda: lease.is_leader)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end(task)
 
     owners = kubectl.json("get", "lease", "dask-adaptive-operator")["metadata"]["ownerReferences"]
     assert ["operator"] == [owner["name"] for owner in owners]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,12 @@ from dask_adaptive.kube.objects import (
     COMPONENT_LABEL,
     COOLDOWN,
     MANAGED_BY,
-    PodObject,
     parse_policy_object,
 )
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import DecisionLog, EventPoster, KubeReporter
 from dask_adaptive.kube.status_json import history_name, history_of
-from dask_adaptive.kube.world import KINDS, World
+from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
@@ -49,7 +49,6 @@ from support.kube_bodies import autoscaler, group, pod, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl, rendered
 
-POD_KIND = next(kind for kind in KINDS if kind.type is PodObject)
 RBAC = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
 
@@ -62,12 +61,7 @@ class Account:
     """The chart's service account, in all namespaces or in one."""
 
     def __init__(
-        self,
-        kubectl: Kubectl,
-        *,
-        namespaced: bool,
-        hooks: bool = False,
-        words: tuple[str, ...] = (),
+        self, kubectl: Kubectl, *, namespaced: bool, hooks: bool = False, words: Sequence[str] = ()
     ) -> None:
         self.kubectl = kubectl
         where = kubectl.namespace
@@ -78,15 +72,14 @@ class Account:
             for (kind, _), body in rendered(*words, namespace=where, release=where).items()
             if kind in RBAC and (hooks or not is_hook(body))
         ]
-        self.name = next(o for o in self.objects if o["kind"] == "ServiceAccount")["metadata"][
-            "name"
-        ]
+        (self.name,) = (
+            o["metadata"]["name"] for o in self.objects if o["kind"] == "ServiceAccount"
+        )
         kubectl.apply(*self.objects)
 
     def remove(self) -> None:
-        self.kubectl(
-            "delete", "-f", "-", "--ignore-not-found", stdin=yaml.safe_dump_all(self.objects)
-        )
+        objects = yaml.safe_dump_all(self.objects)
+        self.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=objects)
 
     def kubeconfig(self, folder: Path) -> Path:
         """A kubeconfig with a token of the account."""
@@ -102,21 +95,40 @@ class Account:
         return self.kubectl.run("auth", "can-i", user, verb, resource, *words).returncode == 0
 
 
+@pytest.fixture
+def make(
+    kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Account]]:
+    """Makes an account; from then on this process acts as that one."""
+    with contextlib.ExitStack() as stack:
+
+        def made(**how: Any) -> Account:
+            account = Account(kubectl, **how)
+            stack.callback(account.remove)
+            monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
+            return account
+
+        yield made
+
+
 @pytest.fixture(params=[False, True], ids=["all-namespaces", "one-namespace"])
-def account(request: pytest.FixtureRequest, kubectl: Kubectl) -> Iterator[Account]:
-    made = Account(kubectl, namespaced=request.param)
-    yield made
-    made.remove()
+def account(request: pytest.FixtureRequest, make: Callable[..., Account]) -> Account:
+    return make(namespaced=request.param)
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[KubeApi]:
+    api = await KubeApi.connect()
+    try:
+        yield api
+    finally:
+        await api.close()
 
 
 async def test_the_operator_may_do_all_that_it_does(
-    account: Account,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    account: Account, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubectl = account.kubectl
-    monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
     kubectl("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
     kubectl.apply(group("annotated"))
 
@@ -127,8 +139,7 @@ async def test_the_operator_may_do_all_that_it_does(
     def policies() -> list[Any]:
         return list(kubectl.json("get", "dap")["items"])
 
-    api = await KubeApi.connect()
-    try:
+    async with connected() as api:
         where = kubectl.namespace
         with caplog.at_level(logging.WARNING):
             async with running(api, where, lease=True, identity="x", deployment=account.name):
@@ -141,8 +152,6 @@ async def test_the_operator_may_do_all_that_it_does(
         await _webhook_calls(api, where)
         await _mark_calls(api, kubectl)
         await _delete_cluster(api, kubectl)
-    finally:
-        await api.close()
 
     refused = [r.getMessage() for r in caplog.records if "forbidden" in r.getMessage().lower()]
     assert [] == refused
@@ -190,13 +199,13 @@ async def _webhook_calls(api: KubeApi, namespace: str) -> None:
 
 
 async def _mark_calls(api: KubeApi, kubectl: Kubectl) -> None:
-    kubectl.apply(pod("w", labels={COMPONENT_LABEL: "worker", CLUSTER_LABEL: "annotated"}))
+    labels = {COMPONENT_LABEL: "worker", CLUSTER_LABEL: "annotated"}
+    kubectl.apply(pod("w", of="w", labels=labels))
     made = policy("annotated", "annotated")
     made["metadata"]["namespace"] = kubectl.namespace
     parsed = parse_policy_object(made)
     world = World()
     await world.resync(api, [kubectl.namespace])
-    world.take(POD_KIND, "MODIFIED", _owned(kubectl.json("get", "pod", "w")))
     events = EventPoster(api, time.time)
     reporter = KubeReporter(parsed, api=api, world=world, events=events, wall_clock=time.time)
     await reporter.mark("w", Mark("a test", keep=True))
@@ -209,57 +218,35 @@ async def _mark_calls(api: KubeApi, kubectl: Kubectl) -> None:
     assert [] == kubectl.json("get", "pods")["items"]
 
 
-def _owned(pod: dict[str, Any]) -> dict[str, Any]:
-    """As if a Deployment of the name `w` had made it."""
-    pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "w-"}]
-    return pod
-
-
-async def test_a_cluster_wide_operator_may_watch_nodes(
-    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
+async def test_a_cluster_wide_operator_may_watch_nodes(account: Account) -> None:
     everywhere = any(o["kind"] == "ClusterRoleBinding" for o in account.objects)
     assert everywhere == account.can("watch", "nodes")
-    api = await KubeApi.connect()
-    try:
+    async with connected() as api:
         # Whoever is let into some namespaces only must not even ask.
         await World().resync(api, [] if everywhere else [account.kubectl.namespace])
-    finally:
-        await api.close()
 
 
-def test_the_hook_may_tidy_up(
-    kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) -> None:
     """All that `dask-adaptive tidy` does as the chart's Job, with one namespace's rights."""
-    account = Account(kubectl, namespaced=True, hooks=True)
-    try:
-        monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
-        kubectl("create", "deployment", account.name, "--image=x")
-        adopted = {ADOPTED: "2026-01-01T00:00:00Z", COOLDOWN: "4000000000"}
-        made = policy("etl")
-        made["metadata"]["labels"] = {MANAGED_BY: "adoption"}
-        labels = {COMPONENT_LABEL: "worker"}
-        kubectl.apply(
-            pod("w", labels=labels, annotations={PINNED_BY: "x"}),
-            autoscaler("etl", **adopted),
-            made,
-        )
-        where = kubectl.namespace
-        words = ["tidy", "--yes", "--stop", f"{where}/{account.name}", "-n", where]
-        result = CliRunner().invoke(cli, words)
+    account = make(namespaced=True, hooks=True)
+    kubectl("create", "deployment", account.name, "--image=x")
+    adopted = {ADOPTED: "2026-01-01T00:00:00Z", COOLDOWN: "4000000000"}
+    made = policy("etl")
+    made["metadata"]["labels"] = {MANAGED_BY: "adoption"}
+    marked = pod("w", labels={COMPONENT_LABEL: "worker"}, annotations={PINNED_BY: "x"})
+    kubectl.apply(marked, autoscaler("etl", **adopted), made)
+    where = kubectl.namespace
+    words = ["tidy", "--yes", "--stop", f"{where}/{account.name}", "-n", where]
+    result = CliRunner().invoke(cli, words)
 
-        assert 0 == result.exit_code, result.output
-        assert "annotations removed from 1 pod\n" in result.output
-        left = kubectl.json("get", "daskautoscaler", "etl")["metadata"]["annotations"]
-        assert not {COOLDOWN, ADOPTED} & set(left)
-        assert [] == kubectl.json("get", "dap")["items"]
-        assert 0 == kubectl.json("get", "deployment", account.name)["spec"]["replicas"]
-        assert account.can("patch", f"deployments/{account.name}", "--subresource=scale")
-        assert not account.can("patch", "deployments/other", "--subresource=scale")
-    finally:
-        account.remove()
+    assert 0 == result.exit_code, result.output
+    assert "annotations removed from 1 pod\n" in result.output
+    left = kubectl.json("get", "daskautoscaler", "etl")["metadata"]["annotations"]
+    assert not {COOLDOWN, ADOPTED} & set(left)
+    assert [] == kubectl.json("get", "dap")["items"]
+    assert 0 == kubectl.json("get", "deployment", account.name)["spec"]["replicas"]
+    assert account.can("patch", f"deployments/{account.name}", "--subresource=scale")
+    assert not account.can("patch", "deployments/other", "--subresource=scale")
 
 
 @pytest.mark.parametrize(
@@ -308,31 +295,22 @@ def sole_account(admin: Kubectl) -> Iterator[Account]:
     admin("delete", "namespace", name, "--wait=false")
 
 
-def test_a_namespaced_operator_sees_one_namespace(kubectl: Kubectl) -> None:
-    account = Account(kubectl, namespaced=True)
-    try:
-        assert account.can("list", "pods")
-        assert not account.can("list", "pods", "--namespace=default")
-        assert not account.can("get", "namespaces/default", "--namespace=default")
-    finally:
-        account.remove()
+def test_a_namespaced_operator_sees_one_namespace(make: Callable[..., Account]) -> None:
+    account = make(namespaced=True)
+
+    assert account.can("list", "pods")
+    assert not account.can("list", "pods", "--namespace=default")
+    assert not account.can("get", "namespaces/default", "--namespace=default")
 
 
 async def test_clusters_are_not_deleted_where_the_chart_says_so(
-    kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Account], kubectl: Kubectl
 ) -> None:
-    account = Account(kubectl, namespaced=True, words=("--set", "allowDeleteCluster=false"))
-    try:
-        monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
-        kubectl("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
-        api = await KubeApi.connect()
-        try:
-            with pytest.raises(PlatformError, match="allowDeleteCluster"):
-                await _delete_cluster(api, kubectl)
-        finally:
-            await api.close()
-    finally:
-        account.remove()
+    make(namespaced=True, words=("--set", "allowDeleteCluster=false"))
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
+    async with connected() as api:
+        with pytest.raises(PlatformError, match="allowDeleteCluster"):
+            await _delete_cluster(api, kubectl)
 
 
 def test_a_lease_of_others_is_not_ours(sole_account: Account) -> None:

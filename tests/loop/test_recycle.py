@@ -38,6 +38,19 @@ async def gathered(s: Stage, futures: Any, *, within_s: float = 120.0) -> Any:
     return await waiting
 
 
+async def ran(s: Stage, tasks: int, seconds: float = 0.2, *, within_s: float = 120.0) -> Any:
+    """Run so many tasks, and look that none is lost; their futures, which hold the results."""
+    futures = s.client.map(where, range(tasks), seconds=seconds, pure=False)
+    results = await gathered(s, futures, within_s=within_s)
+    assert list(range(tasks)) == [i for i, _ in results]
+    return futures
+
+
+async def runs_in(s: Stage, futures: Any) -> Counter[Any]:
+    """How many of them each process has run."""
+    return Counter(process for _, process in await s.client.gather(futures))
+
+
 async def pods_of(s: Stage) -> set[str]:
     return {w.pod_uid for w in (await s.rehearsal.platform.look()).workers}
 
@@ -59,13 +72,10 @@ async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage:
     """On 0.1.0: up to 40 runs in a process, 13 of 15 processes over their quota of 15."""
     spec = fixed(4, tasks={"max": 15, "exact": True})
     spec["disruption"] = {}  # the default: a quarter of the workers may be missing
-    s = await stage(spec=spec)
-    await s.connected(4)
-    futures = s.client.map(where, range(140), seconds=0.2, pure=False)
-    results = await gathered(s, futures, within_s=400.0)
+    s = await stage(4, spec)
+    kept = await ran(s, 140, within_s=400.0)
+    runs = await runs_in(s, kept)
 
-    runs = Counter(process for _, process in results)
-    assert list(range(140)) == [i for i, _ in results]
     assert 15 == max(runs.values())
     assert 140 / 15 <= len(runs)
     assert len(runs) - 8 <= s.recycled()["TaskQuota"] <= len(runs)
@@ -74,16 +84,12 @@ async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage:
 
 
 async def test_in_place_the_same_workers_come_back_fresh(stage: Start) -> None:
-    s = await stage(spec=fixed(3, tasks={"max": 10}, strategy={"type": "InPlace"}))
-    await s.connected(3)
+    s = await stage(3, fixed(3, tasks={"max": 10}, strategy={"type": "InPlace"}))
     s.edit(disruption={"budgets": [{"workers": 1}]})
     before, pods = s.names(), await pods_of(s)
-    futures = s.client.map(where, range(75), seconds=0.2, pure=False)
-    results = await gathered(s, futures)
-    recycled = s.recycled()["TaskQuota"]
+    _kept = await ran(s, 75)
 
-    assert list(range(75)) == [i for i, _ in results]
-    assert 3 <= recycled
+    assert 3 <= s.recycled()["TaskQuota"]
     # One that came to its quota while another was away has waited for its turn.
     await s.until(lambda: s.status.connected == 3 and not s.status.replacing, "settled")
     assert (before, 3, 3) == (s.names(), s.peak, s.status.replicas)
@@ -94,17 +100,14 @@ async def test_in_place_the_same_workers_come_back_fresh(stage: Start) -> None:
 async def test_a_budget_is_kept_though_all_workers_come_to_their_quota_at_once(
     stage: Start,
 ) -> None:
-    s = await stage(spec=fixed(3, tasks={"max": 6}, strategy={"maxSurge": 3}))
-    await s.connected(3)
+    s = await stage(3, fixed(3, tasks={"max": 6}, strategy={"maxSurge": 3}))
     s.edit(disruption={"budgets": [{"workers": 1}]})
     await s.fresh_pass()
     watch = asyncio.ensure_future(least_in_service(s))
-    futures = s.client.map(where, range(60), seconds=0.2, pure=False)
-    results = await gathered(s, futures)
+    _kept = await ran(s, 60)
     watch.cancel()
 
     assert 2 <= await watch
-    assert list(range(60)) == [i for i, _ in results]
     assert 3 <= s.recycled()["TaskQuota"]
     assert (60, 60, 0) == await s.counts()
 
@@ -112,8 +115,7 @@ async def test_a_budget_is_kept_though_all_workers_come_to_their_quota_at_once(
 async def test_a_leak_is_ended_before_the_nanny_does(stage: Start) -> None:
     """With a nanny that would kill the worker at 95 % of its 800 MB: after some 27 tasks."""
     memory = {"soft": "35%", "for": "1s", "hard": "50%"}
-    s = await stage(spec=fixed(2, memory=memory), memory_limit="800MB", nanny=True)
-    await s.connected(2)
+    s = await stage(2, fixed(2, memory=memory), memory_limit="800MB", nanny=True)
     names = set[str]()  # of workers that were ever connected
     futures = s.client.map(leak, range(60), size=25_000_000, seconds=0.25, pure=False)
     results = asyncio.ensure_future(gathered(s, futures))
@@ -132,8 +134,7 @@ async def test_a_leak_is_ended_before_the_nanny_does(stage: Start) -> None:
 async def test_a_worker_on_which_everything_fails_is_replaced_and_no_task_is_lost(
     stage: Start,
 ) -> None:
-    s = await stage(spec=fixed(2, failures={"patterns": ["*CUDA error*"]}))
-    await s.connected(2)
+    s = await stage(2, fixed(2, failures={"patterns": ["*CUDA error*"]}))
     workers = (await s.client.scheduler.identity())["workers"]
     victim = sorted(workers)[0]
     name = str(workers[victim]["name"])
@@ -159,10 +160,8 @@ async def test_long_tasks_and_a_walltime(stage: Start) -> None:
     each draining for as long as a task takes, the second one would be too late.
     """
     lifetime = {"minTaskDuration": "3s", "margin": "1s"}
-    s = await stage(spec=fixed(2, lifetime=lifetime, strategy={"maxSurge": 2}), walltime_s=8.0)
-    await s.connected(2)
-    futures = s.client.map(where, range(6), seconds=3.0, pure=False)
-    assert list(range(6)) == [i for i, _ in await gathered(s, futures)]
+    s = await stage(2, fixed(2, lifetime=lifetime, strategy={"maxSurge": 2}), walltime_s=8.0)
+    _kept = await ran(s, 6, 3.0)
     assert (6, 6, 0) == await s.counts()
     assert 1 <= s.recycled()["Lifetime"]
 
@@ -179,15 +178,12 @@ async def test_an_exact_quota_of_seconds_stops_nothing_for_long(
     """
     strategy = {"readyTimeout": "2s"}
     spec = fixed(2, tasks={"max": 5, "exact": True}, maxPerHour=100, strategy=strategy)
-    s = await stage(spec=spec, capacity=capacity)
-    await s.connected(2)
-    futures = s.client.map(where, range(30), seconds=0.2, pure=False)
+    s = await stage(2, spec, capacity=capacity)
+    running = asyncio.ensure_future(ran(s, 30, within_s=300.0))
     if capacity == 2:
         await s.until(lambda: "2 of 2 workers wait" in s.message(ABLE_TO_SCALE), "it is told")
-    results = await gathered(s, futures, within_s=300.0)
 
-    assert list(range(30)) == [i for i, _ in results]
-    assert 5 == max(Counter(process for _, process in results).values())
+    assert 5 == max((await runs_in(s, await running)).values())
     assert s.peak <= 3
     assert (30, 30, 0) == await s.counts()
 
@@ -195,14 +191,11 @@ async def test_an_exact_quota_of_seconds_stops_nothing_for_long(
 async def test_old_workers_go_on_where_no_replacement_comes(stage: Start) -> None:
     """The machine has room for two: like a bad image, or a quota of the namespace."""
     strategy = {"readyTimeout": "2s"}
-    s = await stage(spec=fixed(2, tasks={"max": 4}, strategy=strategy), capacity=2)
-    await s.connected(2)
+    s = await stage(2, fixed(2, tasks={"max": 4}, strategy=strategy), capacity=2)
     before = s.names()
-    futures = s.client.map(where, range(40), seconds=0.2, pure=False)
-    results = await gathered(s, futures)
+    _kept = await ran(s, 40)
     await s.until(lambda: "RecycleAborted" in s.reasons(), "it is told")
 
-    assert list(range(40)) == [i for i, _ in results]
     assert before <= s.names()
     aborted = [e for e in s.events if e.reason is Reason.RECYCLE_ABORTED]
     assert all(e.type is EventType.WARNING and "Unschedulable" in e.message for e in aborted)
@@ -212,13 +205,10 @@ async def test_old_workers_go_on_where_no_replacement_comes(stage: Start) -> Non
 
 
 async def test_a_storm_is_broken_and_work_goes_on(stage: Start) -> None:
-    s = await stage(spec=fixed(2, tasks={"max": 3}, maxPerHour=2))
-    await s.connected(2)
-    futures = s.client.map(where, range(40), seconds=0.1, pure=False)
-    results = await gathered(s, futures)
+    s = await stage(2, fixed(2, tasks={"max": 3}, maxPerHour=2))
+    _kept = await ran(s, 40, 0.1)
     await s.until(lambda: s.condition(ABLE_TO_SCALE) is False, "it is said")
 
-    assert list(range(40)) == [i for i, _ in results]
     assert {"TaskQuota": 2} == s.recycled()
     assert 2 == len(s.status.recent)
     assert "RecycleStorm" in s.reasons()
@@ -232,8 +222,7 @@ async def test_a_storm_is_broken_and_work_goes_on(stage: Start) -> None:
 
 
 async def test_a_person_has_one_worker_replaced_and_a_pin_keeps_another(stage: Start) -> None:
-    s = await stage(spec=fixed(3))
-    await s.connected(3)
+    s = await stage(3, fixed(3))
     asked, held, other = sorted(s.names())
     kept = await s.work(12, 0.05)
     s.rehearsal.platform.annotations.set_pin(held, "10m")

@@ -76,6 +76,14 @@ def test_without_quotas_nothing_is_known() -> None:
     ), "nobody has counted yet"
 
 
+def of_class(operator: str, *values: str) -> dict[str, Any]:
+    one = {"scopeName": "PriorityClass", "operator": operator, "values": values}
+    return {"scopeSelector": {"matchExpressions": [one]}}
+
+
+LOW, HIGH = pod(priorityClassName="low"), pod(priorityClassName="high")
+
+
 @pytest.mark.parametrize(
     ("scopes", "spec", "counts"),
     [
@@ -87,34 +95,19 @@ def test_without_quotas_nothing_is_known() -> None:
         ({"scopes": ["BestEffort"]}, pod({"limits": {"nvidia.com/gpu": 1}}), True),
         ({"scopes": ["NotBestEffort", "Terminating"]}, pod(), False),
         ({"scopes": ["CrossNamespacePodAffinity"]}, pod(), False),
+        (of_class("In", "low", "high"), LOW, True),
+        (of_class("In", "high"), LOW, False),
+        (of_class("NotIn", "high"), LOW, True),
+        (of_class("NotIn", "high"), HIGH, False),
+        (of_class("Exists"), LOW, True),
+        (of_class("Exists"), pod(priorityClassName=""), False),
+        (of_class("DoesNotExist"), pod(priorityClassName=""), True),
+        (of_class("DoesNotExist"), LOW, False),
+        (of_class("SomeNewOne"), LOW, False),
     ],
 )
 def test_scopes(scopes: dict[str, Any], spec: dict[str, Any], counts: bool) -> None:
     assert counts == (room_in({"pods": 3}, spec=spec, **scopes) is not None)
-
-
-@pytest.mark.parametrize(
-    ("operator", "values", "name", "counts"),
-    [
-        ("In", ["low", "high"], "low", True),
-        ("In", ["high"], "low", False),
-        ("NotIn", ["high"], "low", True),
-        ("NotIn", ["high"], "high", False),
-        ("Exists", [], "low", True),
-        ("Exists", [], "", False),
-        ("DoesNotExist", [], "", True),
-        ("DoesNotExist", [], "low", False),
-        ("SomeNewOne", [], "low", False),
-    ],
-)
-def test_scopes_of_priority_classes(
-    operator: str, values: list[str], name: str, counts: bool
-) -> None:
-    one = {"scopeName": "PriorityClass", "operator": operator, "values": values}
-    selector = {"matchExpressions": [one]}
-    found = room_in({"pods": 3}, spec=pod(priorityClassName=name), scopeSelector=selector)
-
-    assert counts == (found is not None)
 
 
 def quota(namespace: str = "ns", **amounts: Any) -> dict[str, Any]:
