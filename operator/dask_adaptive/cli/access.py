@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from dask_adaptive.kube.api import KubeApi, KubeError
     from dask_adaptive.model.policy import Policy
 
-NOTHING, USAGE, UNREACHABLE = 1, 2, 3
+#: Exit codes; `REDONE`: work was redone, which this program exists to prevent.
+NOTHING, USAGE, UNREACHABLE, REDONE = 1, 2, 3, 5
 
 _IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 

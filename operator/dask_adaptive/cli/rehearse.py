@@ -10,10 +10,7 @@ from pathlib import Path
 
 import click
 
-from dask_adaptive.cli.access import read_policy
-
-#: Exit code when work was redone: what this program exists to prevent.
-REDONE = 5
+from dask_adaptive.cli.access import REDONE, read_policy
 
 
 @click.command("rehearse", context_settings={"allow_interspersed_args": False})

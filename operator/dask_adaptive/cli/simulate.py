@@ -11,6 +11,7 @@ import click
 
 from dask_adaptive.cli.access import (
     NOTHING,
+    REDONE,
     USAGE,
     Access,
     clusters,
@@ -24,9 +25,6 @@ from dask_adaptive.cli.output import console, dump
 from dask_adaptive.model.trace import InvalidTrace, Trace, read_trace
 from dask_adaptive.simulate.draw import PlotUnavailable, draw, plot
 from dask_adaptive.simulate.replay import Assumptions, Run, recorded, replay
-
-#: Exit code when the model says that work would be redone: what this program exists to prevent.
-REDONE = 5
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PICTURE = click.Path(dir_okay=False, writable=True, path_type=Path)

@@ -285,11 +285,6 @@ class LocalPlatform:
         """Read the log of a worker, whether or not it still exists."""
         return (self._directory / f"{worker}.log").read_text(errors="replace")
 
-    def resize(self, capacity: int) -> None:
-        """Set the number of workers that there is room for, and start those that waited."""
-        self._capacity = capacity
-        self._fill()
-
     async def close(self) -> None:
         """End every worker; returns when all processes are gone."""
         for row in self._groups.values():

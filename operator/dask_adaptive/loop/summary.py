@@ -226,9 +226,10 @@ def _rows(
 
 def _in_order(groups: Sequence[GroupWorkers]) -> Iterator[ObservedWorker]:
     """Those of whom there is most to say first: a status has room for so many."""
-    for row in ("retiring", "on_terminating_node", "other", "active", "pending"):
-        for workers in groups:
-            yield from getattr(workers, row)
+    rows = [(g.retiring, g.on_terminating_node, g.other, g.active, g.pending) for g in groups]
+    for row in zip(*rows, strict=True):
+        for workers in row:
+            yield from workers
 
 
 def _of_other_groups(

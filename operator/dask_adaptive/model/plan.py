@@ -171,7 +171,7 @@ class GroupPlan:
     steps: tuple[Step, ...] = ()  # each stage that changed the number, in order
     inputs: Mapping[str, float] = field(default_factory=dict)  # figures that it was made from
     limited: Step | None = None  # what kept it from what the load asks for, if anything did
-    asked_by: str = "load"  # as `history.Decision.asked_by`
+    asked_by: str = "load"  # as `Decision.asked_by`
     current: int = 0  # what the stages started from: `serving`, and those asked for and not made
     blocked: Blocked | None = None  # for the next pass: more would not come
     is_frozen: bool = False  # nothing was recommended: paused, or too much is unknown

@@ -99,7 +99,7 @@ def _scaled(context: PassContext) -> Plan:
     recycled: list[GroupRecycling] = []
     steps: list[NextStep] = []
     for draft in drafts:
-        at = RecycleContext(context, draft.group, draft.number, left, is_scaled=True)
+        at = RecycleContext(context, draft.workers.group, draft.number, left, is_scaled=True)
         mine = recycle_group(draft.workers, draft.assessment, at)
         step = next_step(context, draft, mine, leaving=leaving)
         left = mine.left

@@ -81,7 +81,7 @@ def _group_plan(draft: Draft, workers: GroupWorkers, reason: Reason, message: st
         "serving": workers.serving,
         "pending": len(workers.pending),
         "retiring": len(workers.retiring),
-        "replicas": draft.group.replicas,
+        "replicas": draft.workers.replicas,
         "minReplicas": draft.bounds.minimum,
         "maxReplicas": draft.bounds.maximum,
     }

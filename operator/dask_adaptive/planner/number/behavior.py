@@ -142,11 +142,8 @@ def _fallen(
         message = f"{steady} are within {down.tolerance:.0%} of {current}"
         return current, Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
     since_up_s = watched_s if past.up_at is None else now - past.up_at
-    if (
-        behavior.scale_down.delay_after_scale_up_s > 0
-        and since_up_s < behavior.scale_down.delay_after_scale_up_s
-    ):
-        delay = format_duration(behavior.scale_down.delay_after_scale_up_s)
+    if down.delay_after_scale_up_s > max(0.0, since_up_s):
+        delay = format_duration(down.delay_after_scale_up_s)
         message = f"{steady} needed, {current} held for {delay} after more were requested"
         return current, Step("delay", current, Reason.DELAY_AFTER_SCALE_UP, message)
     allowed = _allowed_down(current, down, past.changes, watched_s, now=now)

@@ -22,7 +22,7 @@ LONGEST_WAIT_S = 1800.0
 
 
 def capped(
-    context: PassContext, desired: int, workers: GroupWorkers, group: ObservedGroup
+    context: PassContext, desired: int, workers: GroupWorkers
 ) -> tuple[int, tuple[Step, ...], Blocked | None]:
     """
     Ask for no worker that would not come.
@@ -36,14 +36,14 @@ def capped(
     policy, there = context.policy, workers.serving + len(workers.recallable)
     steps = []
     number = desired
-    for step in (_by_pending(workers, policy, there), _by_room(group, there)):
+    for step in (_by_pending(workers, policy, there), _by_room(workers.group, there)):
         if step is not None and step.replicas < number:
             number = step.replicas
             steps.append(step)
-    blocked, is_trying = _blocked(context, group, workers, wants_more=number > there)
+    blocked, is_trying = _blocked(context, workers, wants_more=number > there)
     if blocked is not None:
         limit = there + is_trying
-        is_stuck = bool(stuck_workers(group.workers, policy))
+        is_stuck = bool(stuck_workers(workers.group.workers, policy))
         is_short = number > limit or (number > len(workers.active) and is_stuck)
         number = min(number, max(limit, min(desired, workers.serving)))
         if is_short:
@@ -105,7 +105,7 @@ def _by_room(group: ObservedGroup, there: int) -> Step | None:
 
 
 def _blocked(
-    context: PassContext, group: ObservedGroup, workers: GroupWorkers, *, wants_more: bool
+    context: PassContext, workers: GroupWorkers, *, wants_more: bool
 ) -> tuple[Blocked | None, bool]:
     """
     Returns whether more workers are blocked, and whether one more is tried in this pass.
@@ -113,7 +113,7 @@ def _blocked(
     A worker that waits is tried by Kubernetes itself all the time; but its Deployment keeps what
     it was made with, so only a new one shows that its group asks for less by now.
     """
-    now, known = context.now, context.past.of(group.name).blocked
+    now, group, known = context.now, workers.group, context.past.of(workers.name).blocked
     if known is not None and _is_over(known, group, now):
         known = None
     stuck = stuck_workers(group.workers, context.policy)

@@ -25,7 +25,6 @@ from dask_adaptive.planner.recycling.select import is_under_way
 class Draft:
     """One group's number on its way through the stages."""
 
-    group: ObservedGroup
     bounds: GroupBounds
     workers: GroupWorkers
     assessment: Assessment
@@ -39,7 +38,7 @@ class Draft:
 
     @property
     def name(self) -> str:
-        return self.group.name
+        return self.workers.name
 
     @property
     def standing(self) -> int:
@@ -80,7 +79,7 @@ def _loaded(context: PassContext, group: ObservedGroup, bounds: GroupBounds, loa
         stand_in = f"{load.wanted - wanted} of {load.wanted} replace workers that leave"
         steps = (*steps, Step("recycle", wanted, Reason.RECYCLING, stand_in))
     current = current_workers(context, workers, assessment.due)
-    return Draft(group, bounds, workers, assessment, load, current, wanted, wanted, steps)
+    return Draft(bounds, workers, assessment, load, current, wanted, wanted, steps)
 
 
 def _floored(draft: Draft, context: PassContext) -> Draft:
@@ -121,7 +120,7 @@ def _bounded(draft: Draft, _: PassContext) -> Draft:
 
 
 def _capped(draft: Draft, context: PassContext) -> Draft:
-    number, steps, blocked = capped(context, draft.number, draft.workers, draft.group)
+    number, steps, blocked = capped(context, draft.number, draft.workers)
     return replace(draft, number=number, steps=(*draft.steps, *steps), blocked=blocked)
 
 
