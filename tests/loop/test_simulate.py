@@ -32,7 +32,7 @@ async def recorded(s: Stage, path: Path) -> Trace:
         first = s.client.map(slow, range(40), seconds=0.4, pure=False)
         await s.client.gather(first)
         del first
-        await asyncio.sleep(4)
+        await asyncio.sleep(7)  # longer than workers take: nobody waits for a third lot
         second = s.client.map(slow, range(24), seconds=0.5, pure=False)
         last = s.client.submit(len, second)
         assert 24 == await last
