@@ -159,10 +159,10 @@ async def test_long_tasks_and_a_walltime(stage: Start) -> None:
     Both workers end at the same instant, so both need a replacement at once: one after the other,
     each draining for as long as a task takes, the second one would be too late.
     """
-    lifetime = {"minTaskDuration": "3s", "margin": "1s"}
-    s = await stage(2, fixed(2, lifetime=lifetime, strategy={"maxSurge": 2}), walltime_s=8.0)
-    _kept = await ran(s, 6, 3.0)
-    assert (6, 6, 0) == await s.counts()
+    lifetime = {"minTaskDuration": "3s", "margin": "5s"}
+    s = await stage(2, fixed(2, lifetime=lifetime, strategy={"maxSurge": 2}), walltime_s=14.0)
+    _kept = await ran(s, 8, 3.0)
+    assert (8, 8, 0) == await s.counts()
     assert 1 <= s.recycled()["Lifetime"]
 
 
