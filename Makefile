@@ -52,7 +52,7 @@ test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 4 -m "long and not thorough" tests/unit tests/contract
 
 test-oldest: $(VENV)-$(OLDEST)/.test
-	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 3 -m "not thorough and not long" tests/contract
+	$(VENV)-$(OLDEST)/bin/python -m pytest -q -n 3 -m "not thorough" tests/contract
 
 test-loop: $(VENV)/.dev $(VENV)-$(OLDEST)/.test
 	$(BIN)/python -m pytest -q -n 5 tests/loop

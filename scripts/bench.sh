@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON_BENCH:-.venv/bin/python}
-export PYTHONPATH=operator:tests
+export PYTHONPATH=operator:tests DASK_LOGGING__DISTRIBUTED=warning
 for bench in tests/bench/bench_agent_*.py tests/bench/bench_planner*.py; do
   echo "== $(basename "$bench" .py)"
   "$python" "$bench" "$@"

@@ -369,6 +369,7 @@ async def test_another_version_of_the_agent_replaces_it(c, s, tmp_path) -> None:
         assert await in_task(c, pin_tasks.hold)
 
 
+@pytest.mark.long
 @with_agent(0, timeout=120)
 async def test_a_nanny_that_restarts_its_worker(c, s, tmp_path) -> None:
     async with bare_worker(s, tmp_path, kind="Nanny"):

@@ -479,6 +479,7 @@ async def test_durations_are_means_and_spreads(c, s, a, b, agent) -> None:
     assert not durations.is_on
 
 
+@pytest.mark.long
 @with_agent(1, config={"distributed.worker.heartbeat": "50ms"})
 async def test_without_a_finished_run_those_that_run_count(c, s, a) -> None:
     await limit_ends(s, {a.name: 60.0})

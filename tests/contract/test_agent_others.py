@@ -441,6 +441,7 @@ async def test_retiring_without_names_honours_pins(c, s, a, b, agent) -> None:
     assert [] == notes(agent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("named", [True, False])
 @with_agent(Worker=Nanny, timeout=90)
 async def test_restarting_is_obeyed_and_told_once(c, s, a, b, agent, named) -> None:

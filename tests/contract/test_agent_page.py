@@ -77,6 +77,7 @@ async def test_it_is_in_the_dashboard_and_its_navigation_bar(s) -> None:
     assert 404 == (await get(s, "nothing"))[0]
 
 
+@pytest.mark.long
 @with_bokeh
 async def test_it_goes_without_a_trace_and_comes_again(s, monkeypatch) -> None:
     before = list(s.http_application.applications)
@@ -116,6 +117,7 @@ async def test_it_is_where_the_dashboard_is(prefix) -> None:
         assert 404 == (await get(s, "adaptive"))[0]
 
 
+@pytest.mark.long
 @with_bokeh
 async def test_two_schedulers_of_a_process_have_a_page_each() -> None:
     async with scheduler() as one, scheduler() as other:

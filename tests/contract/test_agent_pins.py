@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from distributed import Client, Nanny, Scheduler, Worker
 
 from dask_adaptive_agent import wire
@@ -169,6 +170,7 @@ async def test_pins_end_with_their_worker(s, a, agent) -> None:
         assert w.address in s.workers_to_close(n=2)
 
 
+@pytest.mark.long
 @with_agent(1, client=False, Worker=Nanny, timeout=60)
 async def test_pins_end_when_their_worker_is_killed_and_comes_again_by_the_same_name(
     s, a, agent

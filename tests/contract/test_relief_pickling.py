@@ -497,6 +497,7 @@ def times_two() -> Callable[[int], int]:
     return lambda x: 2 * x
 
 
+@pytest.mark.long
 def test_fresh_callables_leave_nothing_behind(told: Told) -> None:
     refs = []
     for n in range(2 * MOST_OBJECTS):
@@ -645,6 +646,7 @@ async def works(c: Any) -> None:
     assert 5 == await nested
 
 
+@pytest.mark.long
 @gen_cluster(**NANNIES)
 async def test_a_worker_of_another_process_gets_what_was_sent(c, s, a) -> None:
     found = relief(s)
@@ -657,6 +659,7 @@ async def test_a_worker_of_another_process_gets_what_was_sent(c, s, a) -> None:
     uninstall(s)
 
 
+@pytest.mark.long
 @gen_cluster(**NANNIES)
 async def test_it_comes_and_goes_while_tasks_are_sent(c, s, a) -> None:
     stock = distributed_pickle.dumps

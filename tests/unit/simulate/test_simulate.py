@@ -387,6 +387,7 @@ class TestDrawing:
         assert 1 == lines[0].count("█")
         assert all(len(line) <= WIDTH + 3 for line in lines)
 
+    @pytest.mark.long
     def test_pictures(self, tmp_path: Path) -> None:
         for kind in ("svg", "png"):
             plot(runs(), tmp_path / f"a.{kind}")
