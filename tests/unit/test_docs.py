@@ -78,7 +78,7 @@ MISPLACED = re.compile(
 
 
 def test_no_command_has_flags_where_they_are_refused() -> None:
-    files = [*PAGES, *ROOT.glob("scripts/*"), *ROOT.glob("manifests/**/*.yaml")]
+    files = [*PAGES, *ROOT.glob("scripts/*.*"), *ROOT.glob("manifests/**/*.yaml")]
     files += [p for p in ROOT.glob("helm/**/*") if p.is_file()]
     files += [*ROOT.glob("operator/**/*.py"), *ROOT.glob("tests/unit/golden/*")]
 
