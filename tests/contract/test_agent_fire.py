@@ -33,6 +33,7 @@ UPSTREAMS_OWN = {
     "plugin_remove",  # of a worker that has registered, and has not set up its plugins yet
     "add_to_long_running",  # a late word of a removed worker, whose task runs long elsewhere by now
     "_prepare_args_for_execution",  # of a task that was taken back as it was about to start
+    "teardown",  # of the shuffles' plugin, of a worker that two close at once (2024.2.1)
     "broadcast",  # to the nanny of a worker that has just been removed
 }
 

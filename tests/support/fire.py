@@ -26,6 +26,7 @@ from typing import Any
 
 import dask
 from distributed import Worker, secede, wait
+from distributed.comm import CommClosedError
 from distributed.core import Status
 from distributed.scheduler import decide_worker
 
@@ -316,7 +317,10 @@ class Fire:
             del self.workers[name]
         await worker.close()
         if len(self.workers) < MOST and name not in self.workers and self.dice.random() < 0.3:
-            await self.joins(name)
+            # Until the scheduler has seen its last bearer go, it refuses the name.
+            await until(lambda: name in self.workers or name not in self.s.aliases)
+            if name not in self.workers:
+                await self.joins(name)
 
     # What may happen to a worker. Nothing is lost by the first ones.
 
@@ -394,13 +398,19 @@ class Fire:
         self._busy.update((n, "user_retires") for n in named)
         options = {"close_workers": self.dice.random() < 0.5, "remove": self.dice.random() < 0.5}
         try:
-            retired = await self.c.retire_workers([w.address for w in own], **options)
+            retired = await self._retired([w.address for w in own], **options)
             for one in own:
                 if one.address in retired:
                     await self._gone(str(one.name), one)
         finally:
             for name in named:
                 self._busy.pop(name, None)
+
+    async def _retired(self, addresses: list[str], **options: bool) -> Any:
+        try:
+            return await self.c.retire_workers(addresses, **options)
+        except CommClosedError:  # upstream's own (2024.2.1): a recipient has just been killed
+            return addresses
 
     async def _lives_out(self, name: str) -> None:
         worker = self.workers[name]
