@@ -232,6 +232,7 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 async def test_what_stopped_a_scheduler_as_a_regular_expression_stops_nothing(c, s, a, b) -> None:
     await limit(s, [a, b], patterns=[r"\w+.*\w+Error: \d+"])
     report = {"key": "x", "worker": a.address, "exception_text": "a" * 500}
+    report |= {"exception": None, "traceback": None}
     began = process_time()
     s.stream_handlers["task-erred"](**report, stimulus_id="test", run_id=0)
 
