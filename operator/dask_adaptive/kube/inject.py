@@ -16,7 +16,7 @@ from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
-from dask_adaptive.kube.worker_pods import command_line
+from dask_adaptive.kube.worker_pods import command_line, which
 from dask_adaptive.model.scheduler_settings import (
     INHERIT,
     Environment,
@@ -187,13 +187,9 @@ def objection(pod: Mapping[str, Any], role: str) -> str:
 
 
 def _container(pod: Mapping[str, Any], role: str) -> tuple[int, Mapping[str, Any]]:
-    """The container that runs the program: by its command, else by its name, else the first."""
     containers: Sequence[Mapping[str, Any]] = pod["spec"]["containers"]
-    for at, container in enumerate(containers):
-        if _COMMANDS[role].search(" ".join(command_line(container))):
-            return at, container
-    named = ((at, c) for at, c in enumerate(containers) if c.get("name") == role)
-    return next(named, (0, containers[0]))
+    at = which(containers, role, lambda c: _COMMANDS[role].search(" ".join(command_line(c))))
+    return at, containers[at]
 
 
 def _mount(pod: Mapping[str, Any], at: int, config_map: str, *, optional: bool) -> Iterator[Json]:

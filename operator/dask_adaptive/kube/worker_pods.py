@@ -16,7 +16,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -36,6 +36,17 @@ _LONGEST = 200  # characters of a message that are of use in a status
 
 #: What starts a worker. A sidecar may have the word in a name (`dask-worker-logs`).
 _STARTS_WORKER = re.compile(r"(^|[ /])dask([ -]cuda)?[ -]worker( |$)")
+
+
+def which(
+    containers: Sequence[Mapping[str, Any]],
+    name: str,
+    starts: Callable[[Mapping[str, Any]], object],
+) -> int:
+    """Which container runs a program: one that starts it, else by its name, else the first."""
+    started = (at for at, container in enumerate(containers) if starts(container))
+    named = (at for at, container in enumerate(containers) if container.get("name") == name)
+    return next(started, next(named, 0))
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:
@@ -158,11 +169,9 @@ def resources_of(pod_spec: Mapping[str, Any] | None) -> Resources:
 
 
 def _worker_container(pod_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """By its command, else by its name, else the first."""
     containers = [c for c in (pod_spec or {}).get("containers") or () if isinstance(c, Mapping)]
-    starts = (c for c in containers if _STARTS_WORKER.search(" ".join(_words(c))))
-    named = (c for c in containers if c.get("name") == "worker")
-    return next(starts, None) or next(named, None) or (containers[0] if containers else {})
+    at = which(containers, "worker", lambda c: _STARTS_WORKER.search(" ".join(_words(c))))
+    return containers[at] if containers else {}
 
 
 def _words(container: Mapping[str, Any]) -> list[str]:
