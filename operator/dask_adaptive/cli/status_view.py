@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dask_adaptive.cli.access import NOTHING, fail
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.kube.status_json import last_decision_of
+from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 
@@ -137,7 +138,7 @@ class PolicyView:
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Least and most workers, by group, the default one first."""
-        rows = self.rules.bounds(f"{self.cluster}-default") if self.rules else ()
+        rows = self.rules.bounds(default_group_of(self.cluster)) if self.rules else ()
         return {row.name: (row.minimum, row.maximum) for row in rows}
 
     def is_of(self, name: str) -> bool:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+def default_group_of(cluster: str) -> str:
+    """The worker group that dask-kubernetes makes for every cluster."""
+    return f"{cluster}-default"
+
+
 class ClusterKey(NamedTuple):
     """A DaskCluster; also the key of every task, cache and history about it."""
 
@@ -16,5 +21,4 @@ class ClusterKey(NamedTuple):
 
     @property
     def default_group(self) -> str:
-        """The worker group that dask-kubernetes makes for every cluster."""
-        return f"{self.name}-default"
+        return default_group_of(self.name)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from dask_adaptive.model.amounts import Amount
+from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Budget, GroupRecycle, Recycle, Window
 from dask_adaptive.model.scaling import (
@@ -202,7 +203,7 @@ class Policy:
     def _checks_of_groups(self) -> Iterator[Check]:
         """With bounds for the default group, the policy's maximum is that of all groups."""
         groups = self.own_bounds
-        if all(g.name != f"{self.cluster}-default" for g in groups):
+        if all(g.name != default_group_of(self.cluster) for g in groups):
             return
         if self.min_replicas:
             words = "must be that of the default group in spec.workerGroups: write it there"
@@ -217,7 +218,7 @@ class Policy:
             )
 
     def _checks_of_schedules(self) -> Iterator[Check]:
-        default, needs = f"{self.cluster}-default", ("clusterRef", "schedules", "workerGroups")
+        default, needs = default_group_of(self.cluster), ("clusterRef", "schedules", "workerGroups")
         most = {bounds.name: bounds.maximum for bounds in self.bounds(default)}
         for i, schedule in enumerate(self.schedules):
             maximum = most.get(schedule.worker_group or default)

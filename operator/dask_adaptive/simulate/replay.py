@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dask_adaptive.loop.one_pass import REST_S, ClusterLoop, PassResult
-from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.keys import ClusterKey, default_group_of
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.trace import Trace
@@ -130,7 +130,7 @@ def turns(numbers: Sequence[int]) -> int:
 
 def _ports(trace: Trace, policy: Policy, assumed: Assumptions) -> SimulatedPorts:
     """The cluster as it was when the trace began; workers on their way have just been created."""
-    default = trace.origin.default_group or f"{policy.cluster}-default"
+    default = trace.origin.default_group or default_group_of(policy.cluster)
     key, first = ClusterKey("simulated", default.removesuffix("-default")), trace.samples[0]
     arrived: dict[str, list[float]] = defaultdict(list)
     if assumed.startup_s is None:
