@@ -38,6 +38,10 @@ if [ "${SKIP_API:-}" != 1 ]; then
   # Without KUBECONFIG these boot a small API server of their own: nothing there disturbs the node, nor the other way round.
   [ -z "$given" ] || say "API tests use the cluster of your KUBECONFIG, too"
   api_was_up=$(use_api && alive apiserver && echo yes || true)
+  if [ -z "$given" ]; then # here and not in a test: the first time it takes longer than any test may
+    say "booting an API server (the first time builds it: up to 20 minutes)"
+    "$root/localnode/up.sh" --api-only >/dev/null
+  fi
   part "chart and API tests" -n 4 tests/chart tests/api "$@"
   if [ -z "$given" ] && [ -z "$api_was_up" ]; then "$root/localnode/down.sh" --api-only; fi
 fi

@@ -27,6 +27,14 @@ CONFIG = {
     "distributed.scheduler.allowed-failures": 100_000,
     "distributed.comm.timeouts.connect": "30s",
 }
+#: Who connects or sends to a worker that has been killed gives up within a round. By default a worker
+#: that closes tries for minutes to send its part of a shuffle to one that is gone.
+AMONG_THE_DEAD = {
+    **CONFIG,
+    "distributed.comm.timeouts.connect": "10s",
+    "distributed.p2p.comm.retry.count": 2,
+    "distributed.p2p.comm.retry.delay.max": "1s",
+}
 #: Functions of distributed that fail by themselves, when a worker has just been removed.
 UPSTREAMS_OWN = {
     "handle_request_refresh_who_has",  # answers a worker that `remove_worker(close=False)` forgot
@@ -89,7 +97,7 @@ def burn_everything(seed: str, seconds: float) -> str:
     """What happened, in a line."""
     said: list[str] = []
 
-    @gen_cluster(client=True, nthreads=[], timeout=seconds + 240, config=CONFIG)
+    @gen_cluster(client=True, nthreads=[], timeout=seconds + 240, config=AMONG_THE_DEAD)
     async def run(c, s) -> None:
         end = time.monotonic() + seconds
         dice = random.Random(seed)

@@ -383,7 +383,7 @@ async def test_of_a_join_the_second_shuffle_goes_where_the_first_has_gone(c, s, 
     """Contract: it has to (`_calculate_worker_for`), so it does not wait for anybody."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of two implementations of it
+            warnings.simplefilter("ignore")  # some releases warn of what the next will do
             import dask.dataframe as dd
         import pandas as pd
         import pyarrow

@@ -36,8 +36,8 @@ from support.agent_work import ask, leave, until
 
 #: A worker that can be named to anything that happens.
 FEWEST, MOST = 3, 6
-#: So long after the fire is out, everything must be done: distributed connects for 30 s to a
-#: worker that is gone.
+#: So long after the fire is out, everything must be done: distributed tries to reach a worker that
+#: is gone for as long as its settings say.
 PATIENCE_S = 60.0
 
 #: Older releases give tasks with loose restrictions to workers that are not running

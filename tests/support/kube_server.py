@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("DASK_ADAPTIVE_CACHE", Path.home() / ".cache/dask-adaptive"))
+_CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+CACHE = Path(os.environ.get("DASK_ADAPTIVE_CACHE") or _CACHES / "dask-adaptive")
 CHART = ROOT / "helm/dask-adaptive-operator"
 
 DASK_KUBERNETES = "2026.3.0"
