@@ -27,8 +27,8 @@ CONFIG = {
     "distributed.scheduler.allowed-failures": 100_000,
     "distributed.comm.timeouts.connect": "30s",
 }
-#: Who connects or sends to a worker that has been killed gives up within a round. By default a worker
-#: that closes tries for minutes to send its part of a shuffle to one that is gone.
+#: Who connects or sends to a worker that has been killed gives up within a round. By default a
+#: worker that closes tries for minutes to send its part of a shuffle to one that is gone.
 AMONG_THE_DEAD = {
     **CONFIG,
     "distributed.comm.timeouts.connect": "10s",

@@ -31,6 +31,8 @@ RESERVE_S, RESERVE_PART = 5.0, 0.1
 #: Between two questions: at first, and after this time.
 ASK_S, ASK_LATER_S, LATER_S = 0.5, 1.0, 10.0
 CONNECT_S, ANSWER_S = 3.0, 6.0
+#: For the answer to the last question, out of the reserve.
+LAST_ANSWER_S = 0.5
 #: Times that nobody listens at the scheduler's address until it counts as gone, and between two.
 REFUSALS, REFUSED_S = 3, 2.0
 #: A scheduler may be too busy to answer for a while: this part of the time, within these bounds.
@@ -159,7 +161,7 @@ class Leaver:
             is_early = time.monotonic() - self._started_at < LATER_S
             pause_s = REFUSED_S if refusals else ASK_S if is_early else ASK_LATER_S
             await asyncio.sleep(min(pause_s, max(0.0, self._left_s)))
-        say("the time is up; what is still here is lost")
+        await self._ask_last()
 
     async def close(self) -> None:
         link, self._link = self._link, None
@@ -198,6 +200,13 @@ class Leaver:
             # From now on by address: a new pod may come under the same name.
             self._questions = [{"names": [one["name"] for one in there]}]
         return all(one["state"] == wire.DRAINED for one in there)
+
+    async def _ask_last(self) -> None:
+        """In the last second the scheduler lets the worker go, and gives its tasks to others."""
+        with contextlib.suppress(ConnectionRefusedError, Unanswered, asyncio.TimeoutError):
+            if self._is_known and await asyncio.wait_for(self._step(), LAST_ANSWER_S):
+                return
+        say("the time is up; what is still here is lost")
 
     async def _ask(self, message: str, **request: Any) -> Any:
         """One message; raises `Unanswered`, or `ConnectionRefusedError` when nobody listens."""
