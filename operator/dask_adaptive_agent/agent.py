@@ -337,6 +337,7 @@ class Agent:
             self.cordons.worker_joined(entry)
         self.plans.worker_joined()
         ws = self.scheduler.workers[address]
+        self.drains.worker_joined(ws)
         for drain in self.drains.terminations().values():
             if drain.ws is not ws and str(drain.name) == str(ws.name):
                 self.pins.renamed(str(ws.name), drain.ws.address)

@@ -431,13 +431,14 @@ def timed(i: int, seconds: float) -> tuple[str, float, float]:
 async def test_no_task_begins_that_does_not_end_before_its_worker(c, s, *workers) -> None:
     """And a worker rests no longer than the longest task before it ends."""
     longest_s = 0.8
+    margin_s = 0.5  # as in a policy: for what a task waits on its way to a worker's thread
     for prefix, seconds in (("brief", 0.1), ("long", longest_s)):
         for i in range(3):
             await c.submit(timed, i, seconds, key=f"{prefix}-first-{i}")
     RUNS.clear()
     began = time.time()
     left_s = {w.name: 3.0 + i for i, w in enumerate(workers[1:])}
-    ends = {w.address: began + left_s[w.name] for w in workers[1:]}
+    ends = {w.address: began + left_s[w.name] + margin_s for w in workers[1:]}
     await limit_ends(s, left_s, deviations=3.0)
     futures = [c.submit(timed, i, 0.1, key=f"brief-{i}") for i in range(60)]
     futures += [c.submit(timed, i, longest_s, key=f"long-{i}") for i in range(40)]
@@ -451,7 +452,7 @@ async def test_no_task_begins_that_does_not_end_before_its_worker(c, s, *workers
     assert len(futures) == len({f.key for f in futures})
     for address, end in ends.items():
         last = max(r[2] for r in RUNS if r[0] == address)
-        assert end - last < 2 * longest_s + 1.5  # the slack of a look, and of a slow machine
+        assert end - last < margin_s + 2 * longest_s + 1.5  # a look, and a slow machine
 
 
 @with_agent()

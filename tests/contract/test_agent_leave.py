@@ -283,6 +283,23 @@ async def test_whom_a_name_and_a_host_mean(c, s) -> None:
         assert everybody == {name for name, _ in await asked(hosts=["127.0.0.1"])}
 
 
+@with_agent(0)
+async def test_a_worker_whose_pod_ends_while_it_joins_gets_no_task(c, s) -> None:
+    waiting = [c.submit(slow, f"task-{i}", 0.01) for i in range(20)]
+    answer = await ask(s, wire.LEAVE, hosts=["127.0.0.2"], left_ms=60_000)
+    assert "gone" == answer["outcomes"][0]["state"]
+
+    async with Worker(s.address, nthreads=1, host="127.0.0.2") as late:
+        await until(lambda: late.address in s.workers)
+        await asyncio.sleep(0.3)
+        answer = await ask(s, wire.LEAVE, hosts=["127.0.0.2"], left_ms=60_000)
+        assert [wire.DRAINED] == [one["state"] for one in answer["outcomes"]]
+        assert not RUNS
+        async with Worker(s.address, nthreads=1):
+            await wait(waiting)
+    assert 20 == len(RUNS)
+
+
 @with_agent()
 async def test_copies_made_meanwhile_are_not_dropped_again(c, s, a, b) -> None:
     """By `ReduceReplicas` of the active memory manager, while a task on the worker needs them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -32,6 +32,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             quiet = "ignore::distributed.versions.VersionMismatchWarning"
             item.add_marker(pytest.mark.filterwarnings(quiet))
             item.add_marker(pytest.mark.timeout(420))
+
+
+#: Whether the body of a test has failed: its clusters then tell what a person would look at.
+_HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_HAS_FAILED] = report.failed
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -68,12 +82,15 @@ async def api(admin: Kubectl) -> AsyncIterator[KubeApi]:
 
 
 @pytest.fixture
-async def start(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Start]:
+async def start(
+    request: pytest.FixtureRequest, api: KubeApi, kubectl: Kubectl
+) -> AsyncIterator[Start]:
     """
     Start clusters. `policy=None`: without one; other arguments are those of `dask_cluster`.
 
     Returns once the scheduler and, where there is one, the policy are ready.
     """
+    started: list[LiveCluster] = []
     async with AsyncExitStack() as stack:
 
         async def start(
@@ -91,9 +108,13 @@ async def start(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Start]:
             live = LiveCluster(api, kubectl, name)
             await live.create(*objects)
             stack.push_async_callback(live.close)
+            started.append(live)
             await live.open(tally=tally)
             if policy is not None:
                 await live.until_ready()
             return live
 
         yield start
+        if request.node.stash.get(_HAS_FAILED, False):
+            for live in started:
+                print(await live.told())

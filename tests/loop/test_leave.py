@@ -199,6 +199,33 @@ async def test_a_worker_that_is_killed_meanwhile_is_not_waited_for(tmp_path: Pat
         assert not (await ask(p.address, wire.OBSERVE))["departures"]
 
 
+@pytest.mark.parametrize("options", [[], ["--no-nanny"]], ids=["nanny", "no-nanny"])
+async def test_a_pod_that_ends_while_its_worker_starts_runs_no_task(
+    tmp_path: Path, options: list[str]
+) -> None:
+    """Its process comes after the hook has begun: the hook waits, and the worker gets no task."""
+    (ip, *_) = [ip for ip in prestop._own_ips() if ":" not in ip] or pytest.skip("no network")
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(3)\n")
+    async with processes(tmp_path) as p:
+        await p.scheduler(host=ip)
+        async with Client(p.address, asynchronous=True) as client:
+            waiting = [client.submit(work, i, p.runs, 0.1, key=f"w-{i}") for i in range(20)]
+            process = await p.worker("starts", *options, "--preload", str(slow), host="")
+            hook = await p.hook("starts", shared_host=False)
+
+            said = await ended(hook)
+            await terminated(process)
+
+            assert "still starting" in said
+            assert "drained" in said
+            assert not p.ran()
+            await p.worker("stays", "--no-nanny")
+            await client.gather(waiting)
+            tally = (await ask(p.address, wire.OBSERVE))["redone"]
+            assert {0} == set(tally.values())
+
+
 async def test_without_an_agent_the_pod_ends_as_it_would_without_us(tmp_path: Path) -> None:
     async with processes(tmp_path) as p:
         await p.scheduler(agent=False)
@@ -282,7 +309,7 @@ async def test_a_worker_is_known_by_its_command_line(tmp_path: Path) -> None:
         await p.worker("by-command-line", "--no-nanny", "--death-timeout=60")
         await client.wait_for_workers(1)
 
-        commands = [c for c in prestop._worker_commands() if "by-command-line" in c]
+        commands = [c for _, c in prestop._worker_commands() if "by-command-line" in c]
 
         (command,) = commands
         options = prestop._worker_options(command)

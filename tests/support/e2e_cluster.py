@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -38,6 +39,9 @@ PATIENCE_S = 150.0
 COMPLETE_S = 90.0
 
 _LOOK_S = 0.25
+
+#: What a scheduler says of workers that go, and of work that goes with them.
+_LOSS = re.compile(r"Remov|Lost|Retir|lose|recomput|closing|dask_adaptive", re.IGNORECASE)
 
 
 class LiveCluster:
@@ -294,7 +298,9 @@ class LiveCluster:
             for c in status.pop("conditions", [])
         ]
         events = [f"  {e['reason']} x{e['count']}: {e['message']}" for e in await self.events()]
-        pods = await asyncio.to_thread(self._kubectl.run, "get", "pods,daskworkergroups")
+        pods = await self.kubectl_run("get", "pods,daskworkergroups")
+        scheduler = await self.kubectl_run("logs", f"deployment/{self.name}-scheduler")
+        losses = [line for line in scheduler.stdout.splitlines() if _LOSS.search(line)]
         return "\n".join(
             [
                 f"namespace {self.namespace}, cluster {self.name}",
@@ -304,6 +310,8 @@ class LiveCluster:
                 "events:",
                 *events[-30:],
                 pods.stdout,
+                "scheduler:",
+                *losses[-30:],
                 *(more() for more in self.more_to_tell),
             ]
         )

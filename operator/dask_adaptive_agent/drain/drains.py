@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 #: Seconds for which the veto that ended a drain is kept for the next request.
 VERDICT_S = 60.0
 
+#: Who asks for the workers of a host asks again within this time, in seconds.
+AWAITED_S = 5.0
+
 OWN_END = Terms("its lifetime is over", is_lifetime=True)
 
 
@@ -50,6 +53,7 @@ class Drains:
         self.asked = RequestedCopies(self.scheduler)
         self._gates = self.cordons.gates
         self._verdicts: dict[str, tuple[float, Veto]] = {}
+        self._awaited: dict[str, tuple[float, Terms]] = {}  # by host: when it was asked, and how
         self._background: set[asyncio.Future[Any]] = set()
 
     def retire(self, ws: WorkerState, terms: Terms, *, busy_ok: bool) -> wire.RetireOutcome:
@@ -96,15 +100,26 @@ class Drains:
         self, names: Iterable[str], hosts: Iterable[str], terms: Terms
     ) -> list[wire.RetireOutcome]:
         """Drain workers whose processes end, or return how far they are; each by its address."""
+        hosts = list(hosts)
         found, unknown = self._found(names, hosts)
         for ws in found:
             self._look(self._terminating(ws, terms))
+        # Not by name: the next pod has the same, and nothing ends there.
+        self._awaited.update((host, (self.clock(), terms)) for host in hosts)
         drains = [(ws.address, self.ongoing.get(ws.address)) for ws in found]
         outcomes = [
             _gone(address) if one is None else outcome(address, one.state, one.message)
             for address, one in drains
         ]
         return outcomes + [_gone(name) for name in unknown]
+
+    def worker_joined(self, ws: WorkerState) -> None:
+        """One whose pod ends while it starts gets no task at all."""
+        earliest = self.clock() - AWAITED_S
+        awaited = {host: one for host, one in self._awaited.items() if one[0] >= earliest}
+        self._awaited = awaited
+        if ws.host in awaited:
+            self._look(self._terminating(ws, awaited[ws.host][1]))
 
     def free_names(self, patches: Patches) -> None:
         """

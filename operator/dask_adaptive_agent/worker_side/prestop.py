@@ -38,6 +38,9 @@ REFUSALS, REFUSED_S = 3, 2.0
 #: A scheduler may be too busy to answer for a while: this part of the time, within these bounds.
 SILENCE_PART, SHORTEST_SILENCE_S, LONGEST_SILENCE_S = 0.1, 8.0, 30.0
 
+#: A worker's process that is younger is still on its way to the scheduler.
+STARTING_S = 30.0
+
 #: Interpreters wait for threads that look up names; this program does so only for this time.
 EXIT_S = 2.0
 
@@ -128,9 +131,8 @@ class Leaver:
         self._patience_s = max(SHORTEST_SILENCE_S, silence_s)
         # Ways to name this pod's workers, the surest first: an IP is its own, a name is passed on.
         ways = {"hosts": who.hosts, "names": who.names}
-        self._questions: list[dict[str, Any]] = [
-            {way: values} for way, values in ways.items() if values
-        ]
+        self._ways: list[dict[str, Any]] = [{way: them} for way, them in ways.items() if them]
+        self._questions = list(self._ways)
         self._said = ""
         self._is_known = False  # the scheduler has, or had, a worker of this pod
         self._link: Any = None
@@ -175,6 +177,9 @@ class Leaver:
 
     async def _step(self) -> bool:
         """Ask once; whether there is nothing more to wait for."""
+        if not self._questions and self._may_come():
+            self._say("the worker of this pod is still starting: waiting for it")
+            self._questions = list(self._ways)
         if not self._questions:
             say("the scheduler knows no worker of this pod")
             return True
@@ -200,6 +205,16 @@ class Leaver:
             # From now on by address: a new pod may come under the same name.
             self._questions = [{"names": [one["name"] for one in there]}]
         return all(one["state"] == wire.DRAINED for one in there)
+
+    def _may_come(self) -> bool:
+        """
+        Whether a worker starts here that the scheduler does not know yet.
+
+        It would get tasks, and lose them when the pod ends. SIGTERM does not keep it from coming:
+        the first process of a container ignores it until it has a handler.
+        """
+        is_early = time.monotonic() - self._started_at < STARTING_S
+        return is_early and bool(self._ways) and self._who.is_starting()
 
     async def _ask_last(self) -> None:
         """In the last second the scheduler lets the worker go, and gives its tasks to others."""
@@ -258,6 +273,7 @@ class Identity(NamedTuple):
     names: list[str]
     hosts: list[str]  # IPs that are this pod's alone
     tls: Mapping[str, str]
+    pid: int = 0  # of the worker, or of its nanny; 0: there is none
 
     def connection_args(self) -> dict[str, Any]:
         from distributed.security import Security
@@ -266,13 +282,24 @@ class Identity(NamedTuple):
         security = make(**self.tls, require_encryption=True) if self.tls else make()
         return dict(security.get_connection_args("worker"))
 
+    def is_starting(self) -> bool:
+        """Whether the worker's process, or the one that its nanny has begun last, is young."""
+        import psutil  # type: ignore[import-untyped]  # distributed needs it as well
+
+        try:
+            process = psutil.Process(self.pid) if self.pid else None
+            parts = [process, *process.children(recursive=True)] if process else []
+            return any(time.time() - one.create_time() < STARTING_S for one in parts)
+        except psutil.Error:
+            return False  # it has ended
+
     def is_connected(self) -> bool:
         """
         Whether a process here, but this one, has a connection to the scheduler, or may have one.
 
         A worker keeps one as long as it is a worker of that scheduler.
         """
-        import psutil  # type: ignore[import-untyped]  # distributed needs it as well
+        import psutil
 
         port = self.scheduler.rsplit(":", 1)[-1].rstrip("/")
         try:
@@ -291,9 +318,10 @@ class Identity(NamedTuple):
 def identify(*, shared_host: bool) -> Identity:
     """From the environment, which the worker has as well, and from its command line."""
     name = os.environ.get("DASK_WORKER_NAME", "")
-    commands = list(_worker_commands())
+    commands = dict(_worker_commands())
     # One container may run several of them.
-    command = next((c for c in commands if name in c), next(iter(commands), []))
+    pid = next((p for p, c in commands.items() if name in c), next(iter(commands), 0))
+    command = commands.get(pid, [])
     options = _worker_options(command)
     name = name or options.get("--name", "")
     tls = {TLS_OPTIONS[key]: value for key, value in options.items() if key in TLS_OPTIONS}
@@ -303,6 +331,7 @@ def identify(*, shared_host: bool) -> Identity:
         names=[name] if name else [],
         hosts=[] if shared_host or moved else _own_ips(),
         tls=tls,
+        pid=pid,
     )
 
 
@@ -331,8 +360,8 @@ def _worker_options(command: list[str]) -> dict[str, str]:
     return out
 
 
-def _worker_commands() -> Iterator[list[str]]:
-    """Command lines of Dask workers in this container, oldest process first."""
+def _worker_commands() -> Iterator[tuple[int, list[str]]]:
+    """Dask workers in this container, and their command lines; the oldest process first."""
     pids = sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
     here = os.readlink("/proc/self/ns/mnt")
     for pid in pids:
@@ -342,7 +371,7 @@ def _worker_commands() -> Iterator[list[str]]:
                 continue
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             if _is_worker(words):
-                yield words
+                yield pid, words
 
 
 def _is_worker(words: list[str]) -> bool:
