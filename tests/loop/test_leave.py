@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -206,19 +207,20 @@ async def test_a_pod_that_ends_while_its_worker_starts_runs_no_task(
     """Its process comes after the hook has begun: the hook waits, and the worker gets no task."""
     (ip, *_) = [ip for ip in prestop._own_ips() if ":" not in ip] or pytest.skip("no network")
     slow = tmp_path / "slow.py"
-    slow.write_text("import time\ntime.sleep(3)\n")
+    slow.write_text("import time\ntime.sleep(1)\n")  # imported more than once
+    name = f"starts-{uuid.uuid4().hex}"  # it is looked for among all processes of this machine
     async with processes(tmp_path) as p:
         await p.scheduler(host=ip)
         async with Client(p.address, asynchronous=True) as client:
             waiting = [client.submit(work, i, p.runs, 0.1, key=f"w-{i}") for i in range(20)]
-            process = await p.worker("starts", *options, "--preload", str(slow), host="")
-            hook = await p.hook("starts", shared_host=False)
+            process = await p.worker(name, *options, "--preload", str(slow), host="")
+            hook = await p.hook(name, shared_host=False)
 
             said = await ended(hook)
             await terminated(process)
 
             assert "still starting" in said
-            assert "drained" in said
+            assert "drained" in said, p.logs()
             assert not p.ran()
             await p.worker("stays", "--no-nanny")
             await client.gather(waiting)

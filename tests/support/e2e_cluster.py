@@ -24,7 +24,7 @@ from dask_adaptive.kube.api import (
     KubeApi,
     NotFound,
 )
-from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL
+from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL, HANDLED
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.scheduler.link import Link, connect
@@ -59,8 +59,9 @@ class LiveCluster:
         """
         Apply them, among them the DaskCluster, and wait until upstream has made its parts.
 
-        A handler of dask-kubernetes fails when kr8s reloads its credentials meanwhile (ReadError),
-        and now and then is not tried again: then it is given the same once more.
+        A handler of dask-kubernetes fails when kr8s reloads its credentials meanwhile (ReadError).
+        It is tried again each minute, often at the moment when others are, and fails again: then it
+        is given the same once more.
         """
         await self.apply(*objects)
         try:
@@ -318,10 +319,10 @@ class LiveCluster:
 
     async def _is_complete(self) -> bool:
         try:
-            await self.api.get(GROUPS.path(self.namespace, self.group))  # it is made last
+            group = await self.api.get(GROUPS.path(self.namespace, self.group))  # it is made last
         except NotFound:
             return False
-        return True
+        return HANDLED in (group["metadata"].get("annotations") or {})
 
     async def _is_scheduler_ready(self) -> bool:
         name = f"{self.name}-scheduler"

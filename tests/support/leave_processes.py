@@ -69,6 +69,10 @@ class Processes:
     def ran(self) -> list[str]:
         return sorted(Path(self.runs).read_text().split())
 
+    def logs(self) -> str:
+        """What all of them have said, for messages of failures."""
+        return "\n".join(f"{f}:\n{f.read_text()}" for f in sorted(self.directory.glob("*.log")))
+
     async def start(self, *command: str, **env: str) -> asyncio.subprocess.Process:
         """A process of its own group, in a clean environment, its output in a file."""
         self._count += 1

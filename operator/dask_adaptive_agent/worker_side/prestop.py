@@ -286,12 +286,15 @@ class Identity(NamedTuple):
         """Whether the worker's process, or the one that its nanny has begun last, is young."""
         import psutil  # type: ignore[import-untyped]  # distributed needs it as well
 
-        try:
-            process = psutil.Process(self.pid) if self.pid else None
-            parts = [process, *process.children(recursive=True)] if process else []
-            return any(time.time() - one.create_time() < STARTING_S for one in parts)
-        except psutil.Error:
-            return False  # it has ended
+        if not self.pid:
+            return False
+        with contextlib.suppress(psutil.Error):  # it has ended
+            process = psutil.Process(self.pid)
+            for one in [process, *process.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    if time.time() - one.create_time() < STARTING_S:
+                        return True
+        return False
 
     def is_connected(self) -> bool:
         """
