@@ -28,6 +28,11 @@ from support.leave_processes import (
 )
 
 
+def own_ip() -> str:
+    """An address of this machine that is more than its own, as a pod's is."""
+    return next((ip for ip in prestop._own_ips() if ":" not in ip), "") or pytest.skip("no network")
+
+
 async def addresses(client: Client, *names: str) -> list[str]:
     info: Any = await client.scheduler.identity()
     return [a for a, row in info["workers"].items() if str(row["name"]) in names]
@@ -132,7 +137,7 @@ async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path: Pat
 
 async def test_a_pod_is_known_by_its_ip(tmp_path: Path) -> None:
     """All of its workers, whatever they are called; so the next pod of that name is never meant."""
-    (ip, *_) = [ip for ip in prestop._own_ips() if ":" not in ip] or pytest.skip("no network")
+    ip = own_ip()
     async with processes(tmp_path) as p:
         await p.scheduler(host=ip)
         async with Client(p.address, asynchronous=True) as client:
@@ -205,7 +210,7 @@ async def test_a_pod_that_ends_while_its_worker_starts_runs_no_task(
     tmp_path: Path, options: list[str]
 ) -> None:
     """Its process comes after the hook has begun: the hook waits, and the worker gets no task."""
-    (ip, *_) = [ip for ip in prestop._own_ips() if ":" not in ip] or pytest.skip("no network")
+    ip = own_ip()
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ntime.sleep(1)\n")  # imported more than once
     name = f"starts-{uuid.uuid4().hex}"  # it is looked for among all processes of this machine

@@ -97,10 +97,9 @@ class Drains:
         return outcome(str(ws.name), wire.ACTIVE, "back to service")
 
     def leave(
-        self, names: Iterable[str], hosts: Iterable[str], terms: Terms
+        self, names: Iterable[str], hosts: Collection[str], terms: Terms
     ) -> list[wire.RetireOutcome]:
         """Drain workers whose processes end, or return how far they are; each by its address."""
-        hosts = list(hosts)
         found, unknown = self._found(names, hosts)
         for ws in found:
             self._look(self._terminating(ws, terms))
@@ -116,10 +115,10 @@ class Drains:
     def worker_joined(self, ws: WorkerState) -> None:
         """One whose pod ends while it starts gets no task at all."""
         earliest = self.clock() - AWAITED_S
-        awaited = {host: one for host, one in self._awaited.items() if one[0] >= earliest}
-        self._awaited = awaited
-        if ws.host in awaited:
-            self._look(self._terminating(ws, awaited[ws.host][1]))
+        self._awaited = {h: one for h, one in self._awaited.items() if one[0] >= earliest}
+        if ws.host in self._awaited:
+            _, terms = self._awaited[ws.host]
+            self._look(self._terminating(ws, terms))
 
     def free_names(self, patches: Patches) -> None:
         """
