@@ -255,13 +255,18 @@ class LiveCluster:
         """
         Submit tasks, each of 100 kB, that end once so many workers are connected; their futures.
 
-        Tasks of a fixed length are done before the last pod of a slow node is there.
+        Tasks of a fixed length are done before the last pod of a slow node is there. A worker
+        that leaves doesn't count: it may have joined late, and wait for these tasks to end.
         """
+
+        async def have_come() -> bool:
+            return workers <= len(await self.connected() & set(await self.deployments()))
+
         event = f"{workers} workers ({tasks} tasks)"
         futures: list[Any] = self.client.map(
             held, range(tasks), event=event, size=100_000, pure=False
         )
-        await self.until_connected(workers)
+        await self.until(have_come, f"{workers} workers that stay are connected")
         await Event(event, self.client).set()
         return futures
 
