@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Workers run the image's Python, clients that of this machine.
             quiet = "ignore::distributed.versions.VersionMismatchWarning"
             item.add_marker(pytest.mark.filterwarnings(quiet))
-            item.add_marker(pytest.mark.timeout(420))
+            item.add_marker(pytest.mark.timeout(600))
 
 
 #: Whether the body of a test has failed: its clusters then tell what a person would look at.

@@ -141,7 +141,7 @@ async def _until_only_the_crd_is_left(c: LiveCluster, release: Release) -> None:
         left.update(o for o in found - theirs if not o.startswith("AdaptivePolicy "))
         return left == CRD
 
-    await c.until(is_clean, "only the CRD is left", patience_s=40.0)  # pods end by and by
+    await c.until(is_clean, "only the CRD is left")  # pods end by and by
 
 
 async def _owned_by(kind: str, c: LiveCluster) -> list[tuple[str, str]]:

@@ -47,7 +47,7 @@ async def test_a_task_longer_than_the_grace_is_given_back_and_not_charged(start:
     assert 8 == spec["terminationGracePeriodSeconds"]
 
     await c.kubectl("delete", "pod", pod, "--wait=false")
-    await c.until(lambda: _is_gone(c, pod), "the pod has ended", patience_s=30.0)
+    await c.until(lambda: _is_gone(c, pod), "the pod has ended")
     assert 100_000 == len(await long)  # elsewhere
     await c.client.gather(data)
     charged = await c.client.run_on_scheduler(suspicions)

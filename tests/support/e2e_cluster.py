@@ -33,7 +33,7 @@ from support.e2e_tasks import held
 from support.kube_server import Kubectl
 
 #: No single wait of a test may take longer: a machine under load is slow, a hang is a failure.
-PATIENCE_S = 150.0
+PATIENCE_S = 240.0
 
 #: Upstream tries again after 60 s what has failed.
 COMPLETE_S = 90.0

@@ -17,7 +17,7 @@ def _by_value() -> tuple[Callable[..., Any], ...]:
         if event and i == 11:
             from distributed import Event
 
-            Event(event).wait(120)
+            assert Event(event).wait(300)
 
     def block(i: int, size: int) -> bytes:
         return bytes([i]) * size
@@ -34,7 +34,7 @@ def _with_arguments() -> tuple[Callable[..., Any], ...]:
         """Runs for as long as a test wants."""
         from distributed import Event
 
-        assert Event(event).wait(240)
+        assert Event(event).wait(300)
         return bytes([i]) * size
 
     def ranked(paths: Sequence[Any], rank: int) -> str:
