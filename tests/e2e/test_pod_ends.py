@@ -34,17 +34,17 @@ async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(st
 
 
 async def test_a_task_longer_than_the_grace_is_given_back_and_not_charged(start: Start) -> None:
-    c = await start(policy=None, replicas=2, terminationGracePeriodSeconds=8)
+    c = await start(policy=None, replicas=2, terminationGracePeriodSeconds=15)
     await c.until_connected(2)
     doomed = min(await c.connected())
     here = {"workers": [await c.address_of(doomed)], "pure": False}
     data = c.client.map(result, range(5), seconds=0.1, **here)
     await c.client.gather(c.client.map(len, data, **here))
-    long = c.client.submit(result, 0, seconds=16.0, allow_other_workers=True, **here)
+    long = c.client.submit(result, 0, seconds=30.0, allow_other_workers=True, **here)
     await c.until(lambda: c.is_processing(doomed), "the long task runs")
     pod = await c.pod_of(doomed)
     spec = (await c.api.get(PODS.path(c.namespace, pod)))["spec"]
-    assert 8 == spec["terminationGracePeriodSeconds"]
+    assert 15 == spec["terminationGracePeriodSeconds"]
 
     await c.kubectl("delete", "pod", pod, "--wait=false")
     await c.until(lambda: _is_gone(c, pod), "the pod has ended")
