@@ -6,7 +6,7 @@ from distributed import Event
 
 from dask_adaptive.kube.api import KubeApi, Resource
 from support.e2e_cluster import LiveCluster, Start, workers_in
-from support.e2e_objects import autoscaler, worker_group
+from support.e2e_objects import adaptive_policy, autoscaler, worker_group
 from support.e2e_tasks import held, result
 
 NOTE = "dask-adaptive.dev"
@@ -154,8 +154,10 @@ async def test_a_quota_of_the_namespace_is_not_run_against(start: Start) -> None
 
 
 async def test_an_idle_cluster_is_deleted_where_the_policy_says_so(start: Start) -> None:
-    c = await start(policy={"maxReplicas": 1, "idle": {"after": "12s", "action": "DeleteCluster"}})
+    c = await start(policy={"maxReplicas": 1})
     assert 100_000 == len(await c.client.submit(result, 0, seconds=0.5))
+    idle = {"after": "12s", "action": "DeleteCluster"}  # upstream may take longer to make it
+    await c.apply(adaptive_policy(c.name, maxReplicas=1, idle=idle))
     await c.close()
     await c.until(lambda: _none_of(c, "daskclusters"), "the cluster is deleted")
 
