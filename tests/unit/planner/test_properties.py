@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -154,8 +154,10 @@ def test_whatever_happens_the_promises_hold(
     fake = cluster_of(sizes, pinned=pins, knows_handled=knows_handled)
     wild = {w.name for w in fake.cluster.of(LEFT_ALONE)}
 
+    deleted: set[str] = set()
     for world, decided in history(fake, policy, happened):
-        bounds_hold(world, decided, policy)
+        bounds_hold(world, decided, policy, deleted)
+        deleted |= {a.worker for a in decided.actions if isinstance(a, Delete)}
         pins_and_budgets_hold(world, decided, policy)
         of_others = {w.name for g in world.groups if g.name == LEFT_ALONE for w in g.workers}
         for action in decided.actions:
@@ -166,8 +168,13 @@ def test_whatever_happens_the_promises_hold(
     assert wild == {w.name for w in fake.cluster.of(LEFT_ALONE)}
 
 
-def bounds_hold(world: ObservedCluster, decided: Plan, policy: Policy) -> None:
-    """No group is asked to be larger than it may be, nor all together."""
+def bounds_hold(
+    world: ObservedCluster, decided: Plan, policy: Policy, deleted: Collection[str]
+) -> None:
+    """
+    No group is asked to be larger than it may be, nor all together; `deleted` is gone, though what
+    we see of the platform may still show it.
+    """
     limits = bounds_of(policy)
     for group in decided.groups:
         assert group.desired <= max(limits[group.group].maximum, 0)
@@ -176,7 +183,7 @@ def bounds_hold(world: ObservedCluster, decided: Plan, policy: Policy) -> None:
     rises = {name: n - present[name] for name, n in asked.items() if n > present[name]}
     if rises:
         leaving = sum(
-            w.retiring is not None
+            w.retiring is not None or w.name in deleted
             for g in world.groups if g.name in limits for w in g.workers
         )  # fmt: skip
         back = sum(isinstance(a, Cancel) for a in decided.actions)
