@@ -45,7 +45,7 @@ async def test_a_shuffle_runs_once_while_upstreams_autoscaler_wants_fewer_worker
     await c.apply(autoscaler(c.name, minimum=3, maximum=3))
     await c.until_connected(3)
     event = Event("upstream has acted", client=c.client)
-    future: Any = c.client.compute(shuffled(slow_s=2.0, event=event.name))
+    future: Any = c.client.compute(shuffled(event.name))
 
     async def is_running() -> bool:
         return bool((await c.observe()).shuffles)
@@ -75,13 +75,15 @@ async def test_a_shuffle_outlives_the_lifetime_of_its_workers(start: Start) -> N
     c = await start(policy=None, replicas=3, args=lifetime)
     await c.until_connected(3)
     before = {w.address for w in (await c.observe()).workers}
-    future: Any = c.client.compute(shuffled(slow_s=12.0))
+    event = Event("a lifetime is over", client=c.client)
+    future: Any = c.client.compute(shuffled(event.name))
 
     async def has_waited() -> bool:
         departing = [w for w in (await c.observe()).workers if w.terminating]
         return bool(departing and (await c.observe()).shuffles)
 
     await c.until(has_waited, "a worker's lifetime is over, and the shuffle runs")
+    await event.set()
     found = await future
 
     assert (12_000, sum(range(12_000))) == (found["rows"].sum(), found["total"].sum())

@@ -12,9 +12,9 @@ def _by_value() -> tuple[Callable[..., Any], ...]:
         time.sleep(seconds)
         return b"x" * 100_000
 
-    def take_time(i: int, slow_s: float, event: str) -> None:
-        time.sleep(0.2 if i < 6 else slow_s)
-        if event and i == 11:
+    def take_time(i: int, event: str) -> None:
+        time.sleep(0.2 if i < 6 else 2.0)
+        if i == 11:
             from distributed import Event
 
             assert Event(event).wait(300)
@@ -48,16 +48,13 @@ result, _take_time, block, suspicions = _by_value()
 held, ranked = _with_arguments()
 
 
-def shuffled(slow_s: float, *, event: str = "") -> Any:
+def shuffled(event: str) -> Any:
     """
     A P2P shuffle of 12 parts; computes to its rows and their sum.
 
     A worker is handed two parts at once and runs both before anything else, so the first six are
-    quick: the shuffle begins with them, and goes on while the other six take `slow_s` each.
-
-    Args:
-        slow_s: What the last six take.
-        event: Name of a `distributed.Event` that the last one waits for as well.
+    quick: the shuffle begins with them, and goes on while the other six take 2 s each and the last
+    one waits for the `distributed.Event` of that name.
     """
     import dask
     import dask.dataframe as dd
@@ -66,7 +63,7 @@ def shuffled(slow_s: float, *, event: str = "") -> Any:
     take_time = _take_time
 
     def part(i: int) -> pd.DataFrame:
-        take_time(i, slow_s, event)
+        take_time(i, event)
         x = range(i * 1000, (i + 1) * 1000)
         return pd.DataFrame({"x": x, "k": [v % 97 for v in x]})
 
