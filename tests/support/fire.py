@@ -38,7 +38,7 @@ from support.agent_work import ask, leave, until
 FEWEST, MOST = 3, 6
 #: So long after the fire is out, everything must be done: distributed tries to reach a worker that
 #: is gone for as long as its settings say.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 #: Older releases give tasks with loose restrictions to workers that are not running
 #: (`decide_worker`): such a task is never started, with stock Dask as well.
@@ -48,7 +48,9 @@ IS_LOOSE_SAFE = "candidates &= all_workers" in inspect.getsource(decide_worker)
 RESTARTS_SHUFFLES = importlib.util.find_spec("distributed.shuffle._scheduler_plugin") is not None
 
 #: What upstream says of a shuffle that it has given up, now and before 2024.9: see `Score`.
-GIVEN_UP = re.compile("failed during barrier phase|shuffle_barrier failed during shuffle")
+GIVEN_UP = re.compile(
+    "failed during barrier phase|shuffle_barrier failed during shuffle|No active shuffle with id"
+)
 
 #: What distributed and the agent must not log: their own states disagree.
 BROKEN = (AssertionError, KeyError, AttributeError, TypeError, ValueError, IndexError)
@@ -110,7 +112,7 @@ class Score:
     wrong: int = 0
     hangs: int = 0
     #: Upstream gives up a shuffle whose barrier meets a participant that somebody else has begun to
-    #: close: it has closed its shuffles, and the scheduler has not heard of it.
+    #: close, and which the scheduler has not heard of; or has, and has just forgotten the shuffle.
     given_up: int = 0
 
     @property
