@@ -14,17 +14,17 @@ from support.e2e_tools import dask_adaptive
 
 
 async def test_no_task_starts_that_its_pod_does_not_outlive(start: Start) -> None:
-    """Tasks of 6 s in pods that live for 35 s, in place of 1 h in 6 h."""
+    """Tasks of 6 s in pods that live for a minute, in place of 1 h in 6 h."""
     lifetime = {"minTaskDuration": "6s", "margin": "3s"}
     policy = {"minReplicas": 2, "maxReplicas": 2, "recycle": {"lifetime": lifetime}}
     c = await start(policy=policy)
-    limiting = asyncio.ensure_future(_limit_pods(c, 35))
+    limiting = asyncio.ensure_future(_limit_pods(c, 60))
     await c.until_connected(2)
-    futures = c.client.map(result, range(16), seconds=6.0, pure=False)
+    futures = c.client.map(result, range(28), seconds=6.0, pure=False)
     await c.client.gather(futures)
     limiting.cancel()
 
-    assert (16, 16, 0) == await c.counts()
+    assert (28, 28, 0) == await c.counts()
     assert {"Lifetime"} == set(await c.recycled())
 
 
