@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.model.observed import (
     Demand,
     Leaving,
@@ -108,17 +109,14 @@ def load(fake: FakeCluster, loads: dict[str, int]) -> None:
         fake.occupy(count, name)
 
 
-def history(
-    fake: FakeCluster, policy: Policy, happened: list[Any]
-) -> list[tuple[ObservedCluster, Plan]]:
-    """What was seen and decided while all that happened."""
+def history(fake: FakeCluster, policy: Policy, happened: list[Any]) -> list[PassResult]:
+    """What was seen, decided and done while all that happened."""
     passes = []
     for loads, handles, dies, fake.is_stale, scaled in happened:
         load(fake, loads)
         if scaled is not None and scaled[1] >= len(list(fake.cluster.of(scaled[0]))):
             fake.cluster.replicas[scaled[0]] = scaled[1]  # by hand: what upstream makes of it
-        result = fake.step(policy, after_s=STEP_S)
-        passes.append((result.observed, result.plan))
+        passes.append(fake.step(policy, after_s=STEP_S))
         if dies:
             fake.restart_operator()
         if handles:
@@ -155,9 +153,11 @@ def test_whatever_happens_the_promises_hold(
     wild = {w.name for w in fake.cluster.of(LEFT_ALONE)}
 
     deleted: set[str] = set()
-    for world, decided in history(fake, policy, happened):
+    for result in history(fake, policy, happened):
+        world, decided = result.observed, result.plan
         bounds_hold(world, decided, policy, deleted)
-        deleted |= {a.worker for a in decided.actions if isinstance(a, Delete)}
+        done = [outcome.action for outcome in result.outcomes if outcome.done]
+        deleted |= {action.worker for action in done if isinstance(action, Delete)}
         pins_and_budgets_hold(world, decided, policy)
         of_others = {w.name for g in world.groups if g.name == LEFT_ALONE for w in g.workers}
         for action in decided.actions:
