@@ -18,10 +18,10 @@ from dask_adaptive.kube.api import (
     KubeApi,
     NotFound,
 )
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
-from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.keys import ClusterKey

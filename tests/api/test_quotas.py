@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from dask_adaptive.kube.api import QUOTAS, KubeApi
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.resource_quotas import QuotaObject, room
 from dask_adaptive.kube.worker_pods import pod_costs, shape_of
-from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
 from support.kube_bodies import body, cluster_of_one, pod, policy

@@ -26,6 +26,7 @@ from dask_adaptive.kube.api import (
     Forbidden,
     KubeApi,
 )
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.notes import PINNED_BY
 from dask_adaptive.kube.objects import (
     ADOPT,
@@ -39,7 +40,6 @@ from dask_adaptive.kube.objects import (
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import DecisionLog, EventPoster, KubeReporter
 from dask_adaptive.kube.status_json import history_name, history_of
-from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark

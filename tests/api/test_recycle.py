@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dask_adaptive.kube.api import NODES, PODS, KubeApi
+from dask_adaptive.kube.cache.world import KINDS, World
 from dask_adaptive.kube.platform import FreeGpus, KubePlatform
 from dask_adaptive.kube.view import view
-from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformWorker
 from support.kube_bodies import cluster_of_one, pod

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dask_adaptive.kube.cache.world import KINDS, World
 from dask_adaptive.kube.view import view
-from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
 

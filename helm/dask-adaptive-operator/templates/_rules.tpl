@@ -1,6 +1,6 @@
 {{/* What the operator may do where Dask clusters are. Each rule says who needs it. */}}
 {{- define "operator.rules" -}}
-# The watches (kube/world.py), and the lists that check them. The webhook lists policies, too: when a
+# The watches (kube/cache/world.py), and the lists that check them. The webhook lists policies, too: when a
 # scheduler's pod is created, its policy may be newer than the watch's state (controller/webhook.py).
 - apiGroups: [dask-adaptive.dev]
   resources: [adaptivepolicies]

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from dask_adaptive.cli.access import Access, found
 from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, PODS, KubeApi
+from dask_adaptive.kube.cache.world import KINDS, World
 from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL
 from dask_adaptive.kube.view import view
-from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.loop.join import join
 from dask_adaptive.loop.tracing import Tracer
 from dask_adaptive.model.amounts import read_instant

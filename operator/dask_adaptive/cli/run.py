@@ -7,12 +7,16 @@ import logging
 import os
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dask_adaptive.cli.access import UNREACHABLE, Access, cluster_options, fail, namespaces_option
+
+#: How long the process may take to end when there is nothing more to do.
+EXIT_S = 5.0
 
 #: A log record's own attributes; all others were given as `extra`.
 _OWN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -79,12 +83,27 @@ def command(
         context=access.context,
         **others,  # options that are settings as they are
     )
+
+    async def main() -> None:
+        try:
+            await serve(settings)
+        finally:
+            hung.start()
+
+    # asyncio waits for all tasks at the end, and one of a library's may never end.
+    hung = threading.Timer(EXIT_S, os._exit, [UNREACHABLE])
+    hung.daemon = True
     try:
-        asyncio.run(serve(settings))
+        asyncio.run(main())
     except KubeError as exc:
         fail(str(exc), UNREACHABLE)
     except OSError as exc:
         fail(f"{exc}; is a port in use, or a certificate missing?", UNREACHABLE)
+    except Exception as exc:
+        logging.getLogger("dask_adaptive").exception("The operator ends")
+        fail(f"internal error: {exc!r}", UNREACHABLE)
+    finally:
+        hung.cancel()
 
 
 class _Json(logging.Formatter):

@@ -39,6 +39,7 @@ from dask_adaptive.kube.api import (
     KubeError,
     NotFound,
 )
+from dask_adaptive.kube.cache.world import KINDS, World
 from dask_adaptive.kube.objects import (
     MANAGED_BY,
     AutoscalerObject,
@@ -46,7 +47,6 @@ from dask_adaptive.kube.objects import (
     PolicyObject,
 )
 from dask_adaptive.kube.reporter import EventPoster, News, Subject
-from dask_adaptive.kube.world import KINDS, World
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason

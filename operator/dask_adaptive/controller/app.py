@@ -1,6 +1,6 @@
 """
-The whole operator, put together and run until it is told to stop: watches by kopf, whose handlers
-neither decide nor write, probes and metrics on one HTTP port, webhooks, and a task for each policy.
+The whole operator, put together and run until it is told to stop: watches, which neither decide nor
+write, probes and metrics on one HTTP port, webhooks, and a task for each policy.
 """
 
 from __future__ import annotations
@@ -9,33 +9,31 @@ import asyncio
 import contextlib
 import gc
 import logging
-import math
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import kopf
 from aiohttp import web
 
-from dask_adaptive import DOMAIN
 from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
 from dask_adaptive.controller.compose import Composer, Connect
 from dask_adaptive.controller.evictions import EvictionReviewer
-from dask_adaptive.controller.lease import LeaderLease
+from dask_adaptive.controller.kopf_watch import KopfWatch
+from dask_adaptive.controller.lease import LeaderLease, Timing
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.visits import Visitor, Visits
 from dask_adaptive.controller.webhook import Certificate, Injector, webhook_app
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.agent_zip import bundle
 from dask_adaptive.kube.annotated import Adopt
-from dask_adaptive.kube.api import KubeApi, KubeError
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.cache.informer import Informer
+from dask_adaptive.kube.cache.world import Scope, World, scopes_of
 from dask_adaptive.kube.objects import PolicyObject
-from dask_adaptive.kube.world import KINDS, Kind, World, kinds_within
 from dask_adaptive.scheduler.link import connect
 
 
@@ -58,104 +56,13 @@ class Settings:
     kubeconfig: str | None = None  # None: the pod's service account, or the user's
     context: str | None = None  # of the kubeconfig
     resync_s: float = 300.0
+    timing: Timing = Timing()  # noqa: RUF009 (frozen)
 
 
 logger = logging.getLogger(__name__)
 
-#: How long to wait before the API server is asked again for something that was not there.
-RETRY_S = 5.0
-
-#: Who leads reads all lists when it begins to: the first time that is enough, if it is soon.
-HEAD_START_S = 3.0
-
 #: How long the webhook is served after the end of everything else; the pod's grace is 30 s.
 LINGER_S = 3.0
-
-
-def registry_of(world: World, api: KubeApi, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
-    """Handlers that tell the world what changed, over connections like that of `api`."""
-    registry = kopf.OperatorRegistry()
-    login: Any = kopf.on.login(id="login", registry=registry)
-    login(_login(api))
-    for kind in kinds:
-        resource = kind.resource
-        watch: Any = kopf.on.event(
-            resource.group,
-            resource.version,
-            resource.plural,
-            id=f"watch-{resource.plural}",
-            registry=registry,
-        )
-        watch(_handler(world, kind))
-    return registry
-
-
-def _login(api: KubeApi) -> Callable[..., Any]:
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        found = await api.credentials()
-        scheme, _space, token = (found.authorization or "").partition(" ")
-        return kopf.ConnectionInfo(
-            server=found.server,
-            ca_path=found.ca_file,
-            insecure=not found.verify,
-            scheme=scheme or None,
-            token=token or None,
-            certificate_path=found.certificate_file,
-            private_key_path=found.key_file,
-            # Tokens of pods are renewed; a login with a new one must come before the old one ends.
-            expiration=datetime.now(timezone.utc) + timedelta(minutes=10) if token else None,
-        )
-
-    return login
-
-
-def _handler(world: World, kind: Kind) -> Callable[..., Any]:
-    async def take(event: Mapping[str, Any], **_: Any) -> None:
-        world.take(kind, event["type"], event["object"])
-
-    return take
-
-
-class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
-    """
-    Spares kopf half of its work: for each event it would copy the object and compare it with what
-    was handled last (`_detect_causes`), for handlers of a sort that we have none of.
-    """
-
-    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
-        return kopf.BodyEssence()
-
-    def fetch(self, *, body: kopf.Body) -> None:
-        return None
-
-
-def kopf_settings() -> kopf.OperatorSettings:
-    """
-    Settings under which kopf only watches.
-
-    With `on.event` alone it writes nothing: no finalizers, no annotations. The names are set all
-    the same, so that no change here can ever make us collide with dask-kubernetes' own kopf.
-    """
-    settings = kopf.OperatorSettings()
-    settings.posting.enabled = False
-    settings.scanning.disabled = True  # needs no right to watch CRDs and namespaces
-    settings.peering.standalone = True
-    settings.persistence.finalizer = f"{DOMAIN}/finalizer"
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=DOMAIN)
-    settings.persistence.diffbase_storage = _NoDiffs(prefix=DOMAIN)
-    # A connection can die without a word; see kopf#204 and kopf#698.
-    settings.watching.server_timeout = 240
-    settings.watching.client_timeout = 300
-    settings.watching.connect_timeout = 10
-    settings.networking.request_timeout = 30
-    # A first list of 50,000 pods must not be in memory at once, nor a task be kept for each.
-    settings.watching.chunk_size = 500
-    settings.queueing.idle_timeout = 0.5
-    for kind in KINDS:
-        if kind.selector:
-            where = (kind.resource.group, kind.resource.version, kind.resource.plural)
-            settings.watching.label_selectors[where] = kind.selector
-    return settings
 
 
 class Operator:
@@ -163,21 +70,31 @@ class Operator:
 
     def __init__(self, settings: Settings, api: KubeApi, *, connect: Connect = connect) -> None:
         self._settings, self._api, self._connect = settings, api, connect
-        self._kinds = kinds_within(settings.namespaces)
+        self._scopes = scopes_of(settings.namespaces)
         self._metrics = Metrics()
         self._world = World()
-        self._composer = Composer(api, self._world, connect=connect, hints=settings.hints)
-        self._waits_for = "starting"
+        self._world.expect(self._scopes)
+        self._lease = LeaderLease(
+            api,
+            namespace=settings.lease_namespace,
+            identity=settings.identity,
+            owner=settings.deployment,
+            lead=self._lead,
+            timing=settings.timing,
+        )
+        leading = api.checked(self._lease.check) if settings.lease else api
+        self._composer = Composer(leading, self._world, connect=connect, hints=settings.hints)
         self._stop = asyncio.Event()
-        self._listing, self._listed_at = asyncio.Lock(), -math.inf
-        #: Set once all that is watched has been read.
-        self.has_seen = asyncio.Event()
         self.visits = Visits(self._world, self._make_visitor, metrics=self._metrics)
         self._annotated = AnnotatedPolicies(
-            self._world, api, self._composer.events, adopt=settings.adopt
+            self._world, leading, self._composer.events, adopt=settings.adopt
         )
         self._world.listen(self.visits.on_change)
         self._world.listen(self._annotated.on_change)
+
+    def waits_for(self) -> str:
+        """What has to be read before all is served; empty: nothing."""
+        return self._world.waits_for()
 
     def stop(self) -> None:
         """Stop acting, give the lease back, end."""
@@ -186,44 +103,27 @@ class Operator:
     async def run(self) -> None:
         """Run until `stop` is called. Raises what ended a part that should have gone on."""
         async with contextlib.AsyncExitStack() as stack:
-            probes = probes_app(self._metrics, lambda: self._waits_for)
+            probes = probes_app(self._metrics, self._world.waits_for)
             where = (self._settings.address, self._settings.http_port)
             await stack.enter_async_context(_served(probes, *where))
             await stack.enter_async_context(self._serve_webhook())
-            await _until_one_ends(self._work(), self._stop.wait())
+            watches = [watch.run() for watch in self._watches()]
+            await _until_one_ends(*watches, self._lead_when_possible(), self._stop.wait())
 
-    async def _work(self) -> None:
-        await self._wait_for_kinds()
-        await _until_one_ends(self._watch(), self._lead_when_possible(), self._resync_forever())
-        if not self._stop.is_set():
-            raise RuntimeError("kopf ended unexpectedly")
-
-    async def _wait_for_kinds(self) -> None:
-        """Kinds that are not installed can't be watched, and kopf would not notice their coming."""
-        scope = self._settings.namespaces[0] if self._settings.namespaces else None
-        for kind in self._kinds:
-            while True:
-                try:
-                    # One object is enough to know: all of them, whole, may not fit into memory.
-                    await self._api.get(kind.resource.path(scope), {"limit": "1"})
-                    break
-                except KubeError as exc:
-                    self._waits_for = f"{kind.resource.plural}.{kind.resource.group}: {exc}"
-                    logger.warning("Waiting for %s", self._waits_for)
-                    await asyncio.sleep(RETRY_S)
-        self._waits_for = "the first list of all objects"
-
-    async def _watch(self) -> None:
-        # Not kopf.operator(): when that ends, it cancels every task of the loop that it finds.
-        tasks = await kopf.spawn_tasks(
-            registry=registry_of(self._world, self._api, self._kinds),
-            settings=kopf_settings(),
-            standalone=True,
-            clusterwide=not self._settings.namespaces,
-            namespaces=self._settings.namespaces,
-        )
-        self.take_signals()  # kopf took them; we need them, to give the lease back first
-        await _until_one_ends(*tasks)
+    def _watches(self) -> Iterator[Informer | KopfWatch]:
+        """What keeps the cache in step; each goes on by itself, whatever happens to the others."""
+        by_people: dict[str | None, list[Scope]] = {}
+        for scope in self._scopes:
+            kind, namespace = scope
+            if kind.by_people:
+                by_people.setdefault(namespace, []).append(scope)
+            else:
+                yield Informer(scope, api=self._api, world=self._world, clock=time.monotonic)
+        for scopes in by_people.values():
+            yield KopfWatch(
+                scopes, api=self._api, world=self._world, began=self.take_signals,
+                resync_s=self._settings.resync_s,
+            )  # fmt: skip
 
     def take_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -231,45 +131,12 @@ class Operator:
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, self.stop)
 
-    async def _resync_forever(self) -> None:
-        await asyncio.sleep(HEAD_START_S)
-        while True:
-            rest_s = self._listed_at + self._settings.resync_s - time.monotonic()
-            if rest_s <= 0:
-                try:
-                    await self._resync()
-                except KubeError as exc:
-                    logger.warning("Lists can't be read: %s", exc)
-                    rest_s = RETRY_S if self._waits_for else self._settings.resync_s
-            await asyncio.sleep(max(0.0, rest_s))
-
-    async def _resync(self) -> None:
-        """Read all lists, which are long: never two at a time. Raises `KubeError`."""
-        async with self._listing:
-            await self._world.resync(self._api, self._settings.namespaces)
-            self._listed_at, self._waits_for = time.monotonic(), ""
-            self.has_seen.set()
-
     async def _lead_when_possible(self) -> None:
-        if not self._settings.lease:
-            return await self._lead()
-        await LeaderLease(
-            self._api,
-            namespace=self._settings.lease_namespace,
-            identity=self._settings.identity,
-            owner=self._settings.deployment,
-            lead=self._lead,
-        ).run()
+        await (self._lease.run() if self._settings.lease else self._lead())
 
     async def _lead(self) -> None:
-        # Never act on half a picture, nor on one that another leader has changed meanwhile.
-        while True:
-            try:
-                await self._resync()
-                break
-            except KubeError as exc:
-                logger.warning("Nothing is done before all lists are read: %s", exc)
-                await asyncio.sleep(RETRY_S)
+        # No second list: what another leader has changed a moment ago, and is not heard of yet,
+        # makes our writes conflict, and is looked at again.
         self._metrics.leader.set(1)
         try:
             await _until_one_ends(self.visits.run(), self._annotated.run())
@@ -349,7 +216,7 @@ async def serve(
     api = api or await KubeApi.connect(kubeconfig=settings.kubeconfig, context=settings.context)
     operator = Operator(settings, api, connect=connect)
     operator.take_signals()
-    sparing = asyncio.create_task(_spare_the_collector(operator.has_seen))
+    sparing = asyncio.create_task(_spare_the_collector(operator.waits_for))
     try:
         await operator.run()
     finally:
@@ -357,10 +224,11 @@ async def serve(
         await api.close()
 
 
-async def _spare_the_collector(has_seen: asyncio.Event) -> None:
+async def _spare_the_collector(waits_for: Callable[[], str]) -> None:
     """What is watched is there to stay, a million objects where there are 50,000 workers. Walking
     them again and again for cycles, which they have none of, stops everything for a second."""
-    await has_seen.wait()
+    while waits_for():  # noqa: ASYNC110
+        await asyncio.sleep(1.0)
     gc.collect()
     gc.freeze()
 

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from dask_adaptive.kube.agent_config import Consent
 from dask_adaptive.kube.api import KubeApi, KubeError
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.inject import refusal
 from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
 from dask_adaptive.kube.platform import FreeGpus, KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.status_json import last_decision_of, leaving_of, recycles_of
 from dask_adaptive.kube.view import scheduler_address
-from dask_adaptive.kube.world import World
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.loop.ports import Ports, Reporter, Retired, SchedulerLink, Told
 from dask_adaptive.model.keys import ClusterKey

@@ -24,10 +24,10 @@ from dask_adaptive.controller.compose import ClosableLink, Connect
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.api import PODS, POLICIES, Json, KubeError
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PodObject, PolicyObject
 from dask_adaptive.kube.reporter import EventPoster, News, Subject
 from dask_adaptive.kube.view import conflict, scheduler_address
-from dask_adaptive.kube.world import World
 from dask_adaptive.loop.join import host
 from dask_adaptive.loop.ports import EventType, LinkError, Retired, SchedulerLink
 from dask_adaptive.model.amounts import format_duration

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from dask_adaptive.kube.api import (
     KubeApi,
     KubeError,
     NotFound,
+    NotLeading,
 )
 
 logger = logging.getLogger(__name__)
@@ -65,13 +67,24 @@ class LeaderLease:
         self._path = LEASES.path(namespace, LEASE)
         self._seen: tuple[object, float] = (None, 0.0)  # holder's last sign of life; when we saw it
         self._lease: Json | None = None  # as we last wrote it
+        self._renewed_at = -math.inf
         self.is_leader = False
+
+    def check(self) -> None:
+        """Before each write. Raises `NotLeading` unless this process surely holds the lease."""
+        if not self.is_leader or self._is_late():
+            raise NotLeading("this replica does not lead any more; whoever does looks again")
+
+    def _is_late(self) -> bool:
+        return self._clock() - self._renewed_at >= self._timing.renew_deadline_s
 
     async def run(self) -> None:
         """Try to lead, for ever; lead when possible. Gives the lease back when cancelled."""
         try:
             while True:
+                asked_at = self._clock()
                 if await self._try_to_hold():
+                    self._renewed_at = asked_at
                     await self._lead_while_held()
                 await asyncio.sleep(self._timing.retry_s)
         finally:
@@ -90,21 +103,20 @@ class LeaderLease:
             logger.info("This replica leads no longer", extra={"identity": self._identity})
 
     async def _renew_until_lost(self, leading: asyncio.Future[None]) -> None:
-        renewed_at = self._clock()
-        while self._clock() - renewed_at < self._timing.renew_deadline_s:
+        while not self._is_late():
             done, _ = await asyncio.wait({leading}, timeout=self._timing.retry_s)
             if done:
                 leading.result()  # an error there ends the process: better a restart than nobody
                 return
             asked_at = self._clock()
-            left_s = renewed_at + self._timing.renew_deadline_s - asked_at
+            left_s = self._renewed_at + self._timing.renew_deadline_s - asked_at
             try:
                 async with timeout(max(left_s, 0.1)):
                     held = await self._try_to_hold()
             except asyncio.TimeoutError:
                 continue
             if held:
-                renewed_at = asked_at
+                self._renewed_at = asked_at
             elif self._lease is None:
                 return  # somebody else has it
 

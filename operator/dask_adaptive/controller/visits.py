@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dask_adaptive.backoff import Backoff
 from dask_adaptive.controller.compose import Composer
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.deadline import timeout
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
-from dask_adaptive.kube.world import World
 from dask_adaptive.loop.one_pass import PassResult
-from dask_adaptive.loop.ports import LinkError, PlatformError
+from dask_adaptive.loop.ports import LinkError, PlatformError, PlatformUnread
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.loop.summary import aged
 from dask_adaptive.model.keys import ClusterKey
@@ -58,6 +59,7 @@ class Visitor:
         self._last: PassResult | None = None
         self._last_at = 0.0
         self._failures = 0
+        self._backoff = Backoff(LONGEST_REST_S, LONGEST_BACKOFF_S)
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
         self._is_over = False
         self.wake = asyncio.Event()
@@ -117,6 +119,8 @@ class Visitor:
                 result = await self._governed.loop.one_pass(self._policy)
         except InvalidPolicy as exc:
             return await self._failed("invalid", Reason.INVALID_POLICY, str(exc))
+        except PlatformUnread as exc:
+            return await self._failed("unread", Reason.UNREADABLE, str(exc))
         except PlatformError as exc:
             return await self._failed("error", Reason.ACTION_FAILED, str(exc))
         except asyncio.TimeoutError:
@@ -146,6 +150,7 @@ class Visitor:
             self._log.warning("The status can't be reported: %s", exc)
         else:
             self._failures = 0
+            self._backoff.good()
 
     def _note(self, result: PassResult, seconds: float) -> None:
         before, self._last = self._last, result
@@ -175,7 +180,7 @@ class Visitor:
             await self._governed.reporter.status(status)
         except PlatformError as exc:
             self._log.warning("Nor can it be reported: %s", exc)
-        return min(LONGEST_REST_S * 2.0 ** (self._failures - 1), LONGEST_BACKOFF_S)
+        return self._backoff.next_s()
 
 
 async def _ended(visitor: Visitor, task: asyncio.Task[None]) -> None:
@@ -216,8 +221,11 @@ class Visits:
                 await asyncio.sleep(0.1)  # changes come in bursts
         finally:
             ended = list(self._running.values())
+            for policy, _, _ in ended:  # whoever leads next tells of them
+                self._metrics.forget(policy.key)
             self._running.clear()
             self._of.clear()
+            self._metrics.watched.set(0)
             await asyncio.gather(*(_ended(visitor, task) for _, visitor, task in ended))
 
     async def _settle(self) -> None:
@@ -226,6 +234,8 @@ class Visits:
         for uid in set(self._running) - set(there):
             policy, visitor, task = self._running.pop(uid)
             self._of[policy.key].pop(uid)
+            if not self._of[policy.key]:
+                del self._of[policy.key]
             await _ended(visitor, task)
             farewell = asyncio.create_task(visitor.let_go())  # may hang; others must not wait
             self._farewells.add(farewell)

@@ -21,6 +21,7 @@ from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.api import CLUSTERS, GROUPS, POLICIES, Json, KubeApi, KubeError
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.inject import (
     SCHEDULER,
     WORKER,
@@ -44,7 +45,6 @@ from dask_adaptive.kube.objects import (
     parse_group,
     parse_policy_object,
 )
-from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import InvalidPolicy
 from dask_adaptive.model.scheduler_settings import SchedulerSettings, scheduler_settings

@@ -7,12 +7,14 @@ What can go wrong with the API server, and who can put it right:
 * PlatformError (loop.ports)
   + KubeError
     + ApiUnreachable   time, or whoever runs the API server; retried
+      + Throttled      time: the API server has too much to do, and says when to come again
     + Unauthorized     whoever gave the credentials: they are missing, wrong or out of date
     + Forbidden        whoever installed the chart: a rule is missing from its role
     + NotFound         nobody needs to: the object is gone (or its CRD is not installed)
     + AlreadyExists    nobody: somebody else was faster
     + Conflict         time: the object changed under our hands, or a precondition does not hold
     + Invalid          a developer, or who wrote the object: the API server refuses its content
+    + NotLeading       nobody: another replica acts by now
 
 That package and aiohttp take most of a second to import: the first connection does it, so that the
 help of a command does not.
@@ -21,9 +23,12 @@ help of a command does not.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import math
 import os
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -81,12 +86,18 @@ Json: TypeAlias = dict[str, Any]
 class KubeError(PlatformError):
     """The API server said no, or nothing."""
 
-    def __init__(self, message: str, *, status: int = 0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
         self.status = status
 
 
 class ApiUnreachable(KubeError): ...
+
+
+class Throttled(ApiUnreachable): ...
+
+
+class NotLeading(KubeError): ...
 
 
 class Unauthorized(KubeError): ...
@@ -114,10 +125,14 @@ _BY_STATUS: dict[int, type[KubeError]] = {
     404: NotFound,
     409: Conflict,
     422: Invalid,
+    429: Throttled,
 }
 
+#: The longest that an API server may ask us to wait.
+_MOST_AFTER_S = 120.0
 
-def error_of(status: int, body: str, request: str) -> KubeError:
+
+def error_of(status: int, body: str, request: str, retry_after: str = "") -> KubeError:
     """Turn an answer of 4xx or 5xx into the error that says who can fix it."""
     try:
         answer = json.loads(body)
@@ -129,13 +144,36 @@ def error_of(status: int, body: str, request: str) -> KubeError:
     kind = _BY_STATUS.get(status, ApiUnreachable)
     if status == 409 and answer.get("reason") == "AlreadyExists":
         kind = AlreadyExists
-    if kind is ApiUnreachable:
+    if issubclass(kind, ApiUnreachable):
         said = f"the API server answered {request} with {status}: {said}"
-    return kind(said, status=status)
+    after_s = float(retry_after) if retry_after.isdecimal() else 0.0
+    return kind(said, status=status, retry_after_s=min(after_s, _MOST_AFTER_S))
 
 
 if TYPE_CHECKING:
     from kubernetes.aio import client
+
+
+class Rate:
+    """
+    So many calls a second, and so many at once after a rest; who comes too early waits.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, per_s: float, burst: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every_s, self._burst, self._clock = 1.0 / per_s, burst, clock
+        self._next_at = -math.inf  # when the next call were due, if they came evenly
+
+    async def wait(self) -> None:
+        now = self._clock()
+        due = max(self._next_at, now - self._every_s * (self._burst - 1))
+        self._next_at = due + self._every_s
+        if due > now:
+            await asyncio.sleep(due - now)
 
 
 MERGE = "application/merge-patch+json"
@@ -144,7 +182,14 @@ STRATEGIC = "application/strategic-merge-patch+json"
 #: Who we are in `metadata.managedFields`.
 FIELD_MANAGER = "dask-adaptive"
 
-_PAGE = 500  # objects in one answer of a list
+#: Objects in one answer of a list. Parsing 250 pods stops the event loop for 20 ms.
+_PAGE = 250
+
+#: Calls that are under way at a time; those that follow wait. Watches do not count.
+_AT_ONCE = 32
+
+#: A watch without a word for so long is broken: bookmarks come every minute.
+SILENCE_S = 80.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +208,20 @@ class KubeApi:
     """A connection to one API server. Every call has a deadline; a failed one is a `KubeError`."""
 
     def __init__(
-        self, api: client.ApiClient, *, timeout_s: float = 10.0, dry_run: bool = False
-    ) -> None:
+        self, api: client.ApiClient, *, timeout_s: float = 10.0, dry_run: bool = False,
+        rate: Rate | None = None,
+    ) -> None:  # fmt: skip
         self._client, self._timeout_s, self._dry_run = api, timeout_s, dry_run
         self._client.user_agent = "dask-adaptive"
+        self._rate = rate
+        self._calls = asyncio.Semaphore(_AT_ONCE)
+        self._check: Callable[[], None] = lambda: None
+
+    def checked(self, check: Callable[[], None]) -> KubeApi:
+        """The same connection, that calls `check` right before each write; it may raise."""
+        api = copy.copy(self)
+        api._check = check
+        return api
 
     @classmethod
     async def connect(
@@ -176,12 +231,14 @@ class KubeApi:
         context: str | None = None,
         timeout_s: float = 10.0,
         dry_run: bool = False,
+        rate: Rate | None = None,
     ) -> KubeApi:
         """
         Use the kubeconfig that is named, or the pod's service account, or else the user's.
 
         Args:
             dry_run: The API server checks all writes, and carries out none.
+            rate: How many calls may be made; None: as many as there are.
 
         Raises:
             KubeError: There is neither; the message says which files were looked for.
@@ -207,7 +264,9 @@ class KubeApi:
             raise KubeError(
                 f"there is no usable kubeconfig: {exc}; set KUBECONFIG to one that kubectl can use"
             ) from exc
-        return cls(client.ApiClient(settings), timeout_s=timeout_s, dry_run=dry_run)
+        settings.connection_pool_maxsize = 0  # watches keep theirs; calls are counted by ourselves
+        api = client.ApiClient(settings)
+        return cls(api, timeout_s=timeout_s, dry_run=dry_run, rate=rate)
 
     @property
     def host(self) -> str:
@@ -238,14 +297,19 @@ class KubeApi:
 
     async def each(self, path: str, *, selector: str = "", field: str = "") -> AsyncIterator[Json]:
         """The objects of a collection, fetched in pages: all at once may not fit into memory."""
+        async for page in self.pages(path, selector=selector, field=field):
+            for body in page.get("items") or ():
+                yield body
+
+    async def pages(self, path: str, *, selector: str = "", field: str = "") -> AsyncIterator[Json]:
+        """The pages of a collection as the API server answers them; all have one version."""
         query = {"limit": str(_PAGE)}
         query |= {"labelSelector": selector} if selector else {}
         query |= {"fieldSelector": field} if field else {}
         while True:
             page = await self._call("GET", path, query)
-            for body in page.get("items") or []:
-                yield body
-            more = page.get("metadata", {}).get("continue")
+            yield page
+            more = page["metadata"].get("continue")
             if not more:
                 return
             query["continue"] = more
@@ -255,32 +319,49 @@ class KubeApi:
         return await self._answer("GET", path, query)
 
     async def watch(
-        self, path: str, *, version: str, field: str = "", seconds: int = 300
-    ) -> AsyncIterator[tuple[str, Json]]:
+        self, path: str, *, version: str, selector: str = "", field: str = "",
+        seconds: int = 300, silence_s: float = math.inf,
+    ) -> AsyncIterator[tuple[str, Json]]:  # fmt: skip
         """
         Events of a collection from a version on, as pairs of type and object, until the API server
-        ends the watch: at the latest after so many seconds.
+        ends the watch: at the latest after so many seconds. Bookmarks are among them.
+
+        Args:
+            silence_s: After so long without any event the watch counts as broken.
 
         Raises:
             KubeError: Among them with status 410: the version is too old, list again.
         """
-        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(seconds)}
-        query |= {"fieldSelector": field} if field else {}
         import aiohttp
 
+        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(seconds)}
+        query |= {"allowWatchBookmarks": "true"}
+        query |= {"labelSelector": selector} if selector else {}
+        query |= {"fieldSelector": field} if field else {}
         request = f"watch of {path}"
         try:
-            answer = await self._opened("GET", path, query)
+            async with timeout(self._timeout_s):
+                answer = await self._opened("GET", path, query)
+        except (asyncio.TimeoutError, TimeoutError) as exc:
+            raise ApiUnreachable(f"no answer to the {request} in {self._timeout_s:g} s") from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
+        try:
             if answer.status >= 400:
-                raise error_of(answer.status, (await answer.read()).decode(), request)
-            async for line in _lines(answer.response.content.iter_any()):
+                raise _refused(answer, (await answer.read()).decode(), request)
+            lines = _lines(answer.response.content.iter_any())
+            while (line := await _next(lines, silence_s)) is not None:
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     code = int(event["object"].get("code") or 500)
                     raise error_of(code, json.dumps(event["object"]), request)
                 yield event["type"], event["object"]
-        except (aiohttp.ClientError, OSError) as exc:
-            raise ApiUnreachable(f"the {request} was interrupted: {exc}") from exc
+        except (asyncio.TimeoutError, TimeoutError) as exc:
+            raise ApiUnreachable(f"nothing was heard of the {request} in {silence_s:g} s") from exc
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            raise ApiUnreachable(f"the {request} was interrupted: {exc!r}") from exc
+        finally:
+            answer.response.close()
 
     async def create(self, path: str, body: Json) -> Json:
         return await self._call("POST", path, {"fieldManager": FIELD_MANAGER}, body)
@@ -321,18 +402,25 @@ class KubeApi:
         import aiohttp
 
         request = f"{method} {path}"
-        try:
-            async with timeout(self._timeout_s):
-                answer = await self._opened(
-                    method, path, query, body, content_type, self._timeout_s
-                )
-                text: str = (await answer.read()).decode()
-        except (asyncio.TimeoutError, TimeoutError) as exc:
-            raise ApiUnreachable(f"no answer to {request} within {self._timeout_s:g} s") from exc
-        except (aiohttp.ClientError, OSError) as exc:
-            raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
+        if self._rate is not None:
+            await self._rate.wait()
+        async with self._calls:
+            if method != "GET":
+                self._check()  # we may have waited
+            try:
+                async with timeout(self._timeout_s):
+                    answer = await self._opened(
+                        method, path, query, body, content_type, self._timeout_s
+                    )
+                    text: str = (await answer.read()).decode()
+            except (asyncio.TimeoutError, TimeoutError) as exc:
+                late = f"no answer to {request} within {self._timeout_s:g} s"
+                raise ApiUnreachable(late) from exc
+            except (aiohttp.ClientError, OSError) as exc:
+                unreachable = f"the API server at {self.host} can't be reached: {exc}"
+                raise ApiUnreachable(unreachable) from exc
         if answer.status >= 400:
-            raise error_of(answer.status, text, request)
+            raise _refused(answer, text, request)
         return text
 
     async def _opened(
@@ -363,6 +451,17 @@ def _refuse_missing(files: str) -> None:
             f"there is no kubeconfig at {' or '.join(paths)}: name the file that kubectl uses with"
             " --kubeconfig, or set KUBECONFIG to it"
         )
+
+
+def _refused(answer: Any, text: str, request: str) -> KubeError:
+    retry_after = str(answer.headers.get("Retry-After") or "")
+    return error_of(answer.status, text, request, retry_after)
+
+
+async def _next(lines: AsyncIterator[bytes], silence_s: float) -> bytes | None:
+    """The next line, None at the end; a `TimeoutError` where none comes."""
+    async with timeout(None if silence_s == math.inf else silence_s):
+        return await anext(lines, None)
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

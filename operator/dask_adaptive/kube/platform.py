@@ -21,13 +21,18 @@ from dask_adaptive.kube.api import (
     KubeError,
     NotFound,
 )
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.notes import Note
-from dask_adaptive.kube.objects import GROUP_LABEL, parse_autoscaler
+from dask_adaptive.kube.objects import (
+    GROUP_LABEL,
+    GroupObject,
+    parse_autoscaler,
+    parse_group,
+)
 from dask_adaptive.kube.view import adopted, conflict, gpus_needed, is_settling, view
 from dask_adaptive.kube.worker_pods import gpus_of
-from dask_adaptive.kube.world import World
-from dask_adaptive.loop.ports import PlatformError
+from dask_adaptive.loop.ports import PlatformError, PlatformUnread
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
 
@@ -143,6 +148,9 @@ class KubePlatform:
         self._times = _SetTimes()
 
     async def look(self) -> PlatformView:
+        unread = self._world.unread(self._key.namespace)
+        if unread:
+            raise PlatformUnread(f"nothing is changed: {unread}")
         await self._settle()
         now = self._wall_clock()
         seen = view(
@@ -154,6 +162,7 @@ class KubePlatform:
         )
         self._times.forget_others()
         needs = gpus_needed(self._world, self._key)
+        seen = replace(seen, losses=self._world.losses(self._key.namespace))
         if not needs:
             return seen
         return replace(seen, free_gpus=await self._gpus.count(needs))
@@ -173,8 +182,30 @@ class KubePlatform:
             # dask-kubernetes would pick victims (daskworkergroup_replica_update), busy or not.
             raise PlatformError(f"{group} has {exist} workers: not lowered to {replicas} replicas")
         await self._check_owner()
-        path = GROUPS.path(self._key.namespace, group, "scale")
-        await self._api.patch(path, {"spec": {"replicas": replicas}})
+        known = self._world.get(GroupObject, self._key.namespace, group)
+        if known is None:
+            raise PlatformError(f"DaskWorkerGroup {group} is gone")
+        # Who wrote since the number was decided may have asked for another one.
+        body = {
+            "metadata": {"resourceVersion": str(known.meta.version)},
+            "spec": {"replicas": replicas},
+        }
+        try:
+            scale = await self._api.patch(GROUPS.path(self._key.namespace, group, "scale"), body)
+        except Conflict as exc:
+            await self._read_again(group)
+            raise PlatformError(f"{group} was changed by somebody else: {exc}") from exc
+        version = int(scale["metadata"]["resourceVersion"])
+        meta = replace(known.meta, version=version)
+        self._world.put(replace(known, replicas=replicas, meta=meta))
+
+    async def _read_again(self, group: str) -> None:
+        """What the watch has not told yet, or would never tell if it is broken."""
+        try:
+            body = await self._api.get(GROUPS.path(self._key.namespace, group))
+        except NotFound:
+            return
+        self._world.put(parse_group(body))
 
     async def _count_workers(self, group: str) -> int:
         """Deployments of a group as the API has them now; the cache may be behind."""

@@ -31,6 +31,7 @@ from dask_adaptive.kube.api import (
     NotFound,
     Resource,
 )
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.notes import changes
 from dask_adaptive.kube.objects import (
     BY_ADOPTION,
@@ -51,7 +52,6 @@ from dask_adaptive.kube.status_json import (
     unreadable,
 )
 from dask_adaptive.kube.view import adopted, standing
-from dask_adaptive.kube.world import World
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.model.amounts import instant

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from dask_adaptive.kube.annotated import at_rest
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.drift import drifted
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.notes import Asked, Since, asked, in_order, manual_pin, pause_of
@@ -25,7 +26,6 @@ from dask_adaptive.kube.objects import (
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject, room
 from dask_adaptive.kube.worker_pods import Shape, at_least, at_most
-from dask_adaptive.kube.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     ManualPin,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
+from dask_adaptive.backoff import Backoff
 from dask_adaptive.loop.ports import LinkError, PlatformError, Ports, Retired
 from dask_adaptive.model.plan import (
     Action,
@@ -26,9 +29,59 @@ from dask_adaptive.model.reason import Reason
 StillUnused = Callable[[DeleteCluster], Awaitable[bool]]
 
 
+#: The first wait before what has failed is tried again, and the longest.
+FIRST_S, LONGEST_S = 1.0, 60.0
+
+
+class Attempts:
+    """
+    Actions that the platform has refused of late: each is tried again ever more seldom. What a
+    scheduler does not answer is not among them: nothing is planned until it does.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, str], _Failed] = {}
+
+    def waiting(self, action: Action) -> str:
+        """What an action failed of that is not to be tried again yet; empty if it may be."""
+        known = self._known.get(_name(action))
+        return known.why if known and self._clock() < known.until else ""
+
+    def failed(self, action: Action, exc: PlatformError) -> None:
+        known = self._known.setdefault(_name(action), _Failed(Backoff(FIRST_S, LONGEST_S)))
+        known.until = self._clock() + known.backoff.next_s(exc.retry_after_s)
+        known.why = str(exc)
+
+    def keep(self, actions: Iterable[Action]) -> None:
+        """Forget all that nobody plans any more."""
+        planned = {_name(action) for action in actions}
+        self._known = {name: known for name, known in self._known.items() if name in planned}
+
+    def done(self, action: Action) -> None:
+        self._known.pop(_name(action), None)
+
+    def left_s(self) -> float:
+        """Seconds until the next one may be tried; infinite if none waits."""
+        return min((k.until for k in self._known.values()), default=math.inf) - self._clock()
+
+
+@dataclass(slots=True)
+class _Failed:
+    backoff: Backoff
+    until: float = 0.0
+    why: str = ""
+
+
+def _name(action: Action) -> tuple[str, str]:
+    about = getattr(action, "worker", "") or getattr(action, "group", "")
+    return type(action).__name__, about
+
+
 async def act(
-    decided: Plan, policy: Policy, ports: Ports, still_unused: StillUnused | None = None
-) -> tuple[Outcome, ...]:
+    decided: Plan, policy: Policy, ports: Ports, attempts: Attempts,
+    still_unused: StillUnused | None = None,
+) -> tuple[Outcome, ...]:  # fmt: skip
     """
     Do what was planned, in order. What fails is an outcome with reason `ActionFailed`, and does not
     keep the others from being tried.
@@ -36,15 +89,25 @@ async def act(
     Args:
         still_unused: Without it no cluster is deleted.
     """
+    attempts.keep(decided.actions)
     outcomes = []
     for action in decided.actions:
+        why = attempts.waiting(action)
+        if why:
+            outcomes.append(Outcome(action, False, Reason.ACTION_FAILED, why))
+            continue
         try:
             if isinstance(action, DeleteCluster):
                 outcome = await _end(action, ports, still_unused)
             else:
                 outcome = await _do(action, policy, ports)
-        except (PlatformError, LinkError) as exc:
+        except PlatformError as exc:
+            attempts.failed(action, exc)
             outcome = Outcome(action, False, Reason.ACTION_FAILED, str(exc))
+        except LinkError as exc:
+            outcome = Outcome(action, False, Reason.ACTION_FAILED, str(exc))
+        else:
+            attempts.done(action)
         outcomes.append(outcome)
     return tuple(outcomes)
 

@@ -132,7 +132,7 @@ def conditions_of(
     *, pause: PauseRow | None = None, unheard: str = "",
 ) -> tuple[Condition, ...]:  # fmt: skip
     """
-    All seven conditions, always, in the order in which they are shown.
+    All eight conditions, always, in the order in which they are shown.
 
     Args:
         pause: What people hold, as it is told.
@@ -146,7 +146,15 @@ def conditions_of(
         _able(observed, policy, decided, outcomes, unheard),
         _limited(decided),
         paused(policy, observed.pause, pause),
+        _watching(observed),
     )
+
+
+def _watching(observed: ObservedCluster) -> Condition:
+    """Whether all is seen that is there; what is not costs a feature, and not the others."""
+    if observed.losses:
+        return Condition(st.WATCHING, False, Reason.UNREADABLE, "; ".join(observed.losses))
+    return Condition(st.WATCHING, True, Reason.RECONCILED, "all that concerns the cluster is seen")
 
 
 def _limited(decided: Plan) -> Condition:

@@ -38,7 +38,7 @@ _WARNED = frozenset(
 )
 
 #: Conditions that are told when they become bad, or good again.
-_TOLD = frozenset({st.READY, st.INJECTED, st.SCHEDULER_CONFIGURED})
+_TOLD = frozenset({st.READY, st.INJECTED, st.SCHEDULER_CONFIGURED, st.WATCHING})
 
 
 def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:

@@ -158,6 +158,7 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
         free_gpus=view.free_gpus,
         pause=view.pause,
         uid=view.uid,
+        losses=view.losses,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dask_adaptive.loop.act import StillUnused, act
+from dask_adaptive.loop.act import Attempts, StillUnused, act
 from dask_adaptive.loop.decisions import DecisionHistory, told
 from dask_adaptive.loop.events import (
     events_of_aborts,
@@ -42,6 +42,9 @@ from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 
 #: The longest time between two passes over a cluster.
 REST_S = 5.0
+
+#: The shortest time between two passes.
+SHORTEST_S = 0.5
 
 #: The time between passes while workers are on their way in or out, or near a quota.
 BRISK_S = 1.0
@@ -93,6 +96,7 @@ class ClusterLoop:
         self._told = frozenset[Event]()
         self._marked = Marked()
         self._bearers = frozenset[str]()  # workers whose pods bear a mark of ours
+        self._attempts = Attempts(ports.clock)
         self._unanswered = 0  # questions in a row that the scheduler did not answer
         self._late: tuple[Note, ...] = ()  # heard while looking once more
         self._chronicle = DecisionHistory(last)
@@ -105,7 +109,7 @@ class ClusterLoop:
         seen = join(self._key, view, await self._ask_scheduler(view, policy))
         observed = self._with_late(with_walltimes(seen, policy))
         decided = plan(observed, policy, self._past, now=ports.clock())
-        outcomes = await act(decided, policy, ports, self._still_unused(policy))
+        outcomes = await act(decided, policy, ports, self._attempts, self._still_unused(policy))
         unheard = await self._limit(observed, decided)
         before, now = self._past.recycle, ports.clock()
         self._past = remember(self._past, observed, policy, decided, outcomes, now=now)
@@ -121,6 +125,7 @@ class ClusterLoop:
         await self._chronicle.write(ports.reporter, now=now)
         await self._mark(observed, policy)
         again_in_s = _next(observed, policy, status, decided, outcomes)
+        again_in_s = max(min(again_in_s, self._attempts.left_s()), SHORTEST_S)
         return PassResult(observed, decided, outcomes, status, again_in_s)
 
     def _with_late(self, observed: ObservedCluster) -> ObservedCluster:

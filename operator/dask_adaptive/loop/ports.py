@@ -16,7 +16,17 @@ from dask_adaptive.model.recycle import Limits
 
 
 class PlatformError(Exception):
-    """The platform did not do what was asked; the next pass tries again."""
+    """
+    The platform did not do what was asked; a later pass tries again, not before `retry_after_s`.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class PlatformUnread(PlatformError):
+    """What the platform says now is not known; nothing is decided before it is."""
 
 
 class LinkError(Exception):

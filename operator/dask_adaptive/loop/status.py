@@ -17,6 +17,7 @@ SCHEDULER_CONFIGURED = "SchedulerConfigured"
 ABLE_TO_SCALE = "AbleToScale"
 SCALING_LIMITED = "ScalingLimited"
 PAUSED = "Paused"
+WATCHING = "Watching"
 
 #: An end is told anew when it moves by more seconds than this; less is two clocks, or a renewal.
 SLACK_S = 30.0

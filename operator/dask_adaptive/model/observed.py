@@ -332,6 +332,7 @@ class PlatformView:
     free_gpus: int | None = None  # on machines that are there; None: unknown
     pause: Pause = NO_PAUSE
     uid: str = ""  # of the cluster
+    losses: tuple[str, ...] = ()  # what can't be seen there, and what is not done for want of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +487,7 @@ class ObservedCluster:
     free_gpus: int | None = None
     pause: Pause = NO_PAUSE
     uid: str = ""
+    losses: tuple[str, ...] = ()
 
     def group(self, name: str) -> ObservedGroup | None:
         return next((g for g in self.groups if g.name == name), None)

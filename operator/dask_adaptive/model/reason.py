@@ -128,6 +128,7 @@ class Reason(str, enum.Enum):
     RETIREMENT_REFUSED = "RetirementRefused"
     RETIREMENT_TIMED_OUT = "RetirementTimedOut"
     ACTION_FAILED = "ActionFailed"
+    UNREADABLE = "Unreadable"
     CONNECTED = "Connected"
     RECONCILED = "Reconciled"
 

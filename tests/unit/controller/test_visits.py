@@ -93,7 +93,8 @@ async def test_a_failed_pass_is_reported_and_what_is_so_again_afterwards() -> No
 async def test_rests_grow_while_nothing_works() -> None:
     visits = visitor(Stage(*[KubeError("no")] * 5, RuntimeError("a bug")))
 
-    assert [5, 10, 20, 40, 60, 60] == [await visits._visit() for _ in range(6)]
+    for longest_s in (5, 10, 20, 40, 60, 60):
+        assert longest_s / 2 <= await visits._visit() <= longest_s
 
 
 async def test_a_spec_that_makes_no_sense_is_reported() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.kube.cache.world import KINDS, scopes_of
 from dask_adaptive.kube.nodes import parse_node
-from dask_adaptive.kube.world import KINDS, kinds_within
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark, TerminatingPod
 from support import kube_objects as ko
@@ -87,9 +87,9 @@ def test_heartbeats_wake_nobody_and_signals_wake_whom_they_concern() -> None:
 
 
 def test_nodes_are_beyond_an_operator_of_some_namespaces() -> None:
-    assert NODES in kinds_within(())
-    assert NODES not in kinds_within(iter(["a"]))
-    assert len(KINDS) - 1 == len(kinds_within(iter(["a", "b"])))
+    assert (NODES, None) in scopes_of()
+    assert NODES not in dict(scopes_of(iter(["a"])))
+    assert 2 * (len(KINDS) - 1) == len(scopes_of(iter(["a", "b"])))
 
 
 def test_a_worker_knows_that_its_node_is_going() -> None:

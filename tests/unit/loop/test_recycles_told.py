@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.loop.act import act
+from dask_adaptive.loop.act import Attempts, act
 from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.events import events_of_aborts, events_of_outcomes
 from dask_adaptive.loop.ports import EventType
@@ -109,7 +109,9 @@ def test_a_pod_is_deleted_only_if_the_agent_says_once_more_that_it_has_drained(
     if drained:
         fake.cluster.retire(W1, Reason.TASK_QUOTA)
         fake.cluster.advance(fake.cluster.now + 1.0)
-    (outcome,) = completed(act(planned(actions=(RESTART,)), POLICY, fake.ports()))
+    (outcome,) = completed(
+        act(planned(actions=(RESTART,)), POLICY, fake.ports(), Attempts(lambda: 0.0))
+    )
 
     assert drained is outcome.done
     assert int(drained) == fake.cluster.workers[W1].pod

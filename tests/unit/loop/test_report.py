@@ -238,7 +238,7 @@ def test_conditions(world: ObservedCluster, policy: Policy, expected: dict[str, 
     decided = plan(world, policy, PAST, now=NOW)
     found = {c.type: c.status for c in conditions_of(world, policy, decided, ())}
 
-    assert 7 == len(found)
+    assert 8 == len(found)
     assert expected == {kind: found[kind] for kind in expected}
 
 

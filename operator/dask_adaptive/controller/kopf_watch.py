@@ -1,0 +1,242 @@
+"""
+What people and dask-kubernetes write, watched by kopf; and kopf itself, watched: it ends as a whole
+when one of its streams meets an error that it does not know. Then it is begun anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from dask_adaptive import DOMAIN
+from dask_adaptive.backoff import Backoff
+from dask_adaptive.kube.api import SILENCE_S, KubeApi, KubeError
+from dask_adaptive.kube.cache.informer import FIRST_S, LONGEST_S
+from dask_adaptive.kube.cache.world import Kind, Scope, World
+
+
+@contextmanager
+def _hidden(*modules: str) -> Iterator[None]:
+    """While kopf is imported: it would load thousands of models, 70 MiB, to compare with them."""
+    fresh = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(fresh))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in fresh:
+            del sys.modules[name]
+
+
+with _hidden("kubernetes.client", "kubernetes_asyncio.client"):
+    import kopf
+
+logger = logging.getLogger(__name__)
+
+#: How often it is looked whether what kopf watches can still be read.
+LOOK_S = 30.0
+
+#: How long kopf may take to end.
+_END_S = 5.0
+
+
+def registry_of(world: World, api: KubeApi, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
+    """Handlers that tell the world what changed, over connections like that of `api`."""
+    registry = kopf.OperatorRegistry()
+    login: Any = kopf.on.login(id="login", registry=registry)
+    login(login_of(api))
+    for kind in kinds:
+        resource = kind.resource
+        watch: Any = kopf.on.event(
+            resource.group,
+            resource.version,
+            resource.plural,
+            id=f"watch-{resource.plural}",
+            registry=registry,
+        )
+        watch(_handler(world, kind))
+    return registry
+
+
+def login_of(api: KubeApi) -> Callable[..., Any]:
+    """kopf's login, with the credentials of `api`."""
+
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        found = await api.credentials()
+        scheme, _space, token = (found.authorization or "").partition(" ")
+        return kopf.ConnectionInfo(
+            server=found.server,
+            ca_path=found.ca_file,
+            insecure=not found.verify,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=found.certificate_file,
+            private_key_path=found.key_file,
+            # Tokens of pods are renewed; a login with a new one must come before the old one ends.
+            expiration=datetime.now(timezone.utc) + timedelta(minutes=10) if token else None,
+        )
+
+    return login
+
+
+def _handler(world: World, kind: Kind) -> Callable[..., Any]:
+    async def take(event: Mapping[str, Any], **_: Any) -> None:
+        world.take(kind, event["type"], event["object"])
+
+    return take
+
+
+class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
+    """
+    Spares kopf half of its work: for each event it would copy the object and compare it with what
+    was handled last (`_detect_causes`), for handlers of a sort that we have none of.
+    """
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        return None
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """
+    Settings under which kopf only watches.
+
+    With `on.event` alone it writes nothing: no finalizers, no annotations. The names are set all
+    the same, so that no change here can ever make us collide with dask-kubernetes' own kopf.
+    """
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # needs no right to watch CRDs and namespaces
+    settings.peering.standalone = True
+    settings.persistence.finalizer = f"{DOMAIN}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=DOMAIN)
+    settings.persistence.diffbase_storage = _NoDiffs(prefix=DOMAIN)
+    # A connection can die without a word; see kopf#204 and kopf#698.
+    settings.watching.server_timeout = 240
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = SILENCE_S
+    settings.networking.request_timeout = 30
+    settings.queueing.idle_timeout = 0.5
+    return settings
+
+
+class KopfWatch:
+    """
+    kopf in one namespace, or in all (None). What can't be read there concerns no other.
+
+    Args:
+        began: Called when kopf has begun: it takes signals for itself.
+        resync_s: How often all is listed again, against what watches miss.
+    """
+
+    def __init__(
+        self, scopes: Collection[Scope], *, api: KubeApi, world: World,
+        began: Callable[[], None] = lambda: None, resync_s: float = 300.0,
+    ) -> None:  # fmt: skip
+        self._scopes, self._api, self._world = scopes, api, world
+        self._began, self._resync_s = began, resync_s
+        (self._namespace,) = {namespace for _, namespace in scopes}
+
+    async def run(self) -> None:
+        """Until it is cancelled. Never raises: what goes wrong is told, and tried again."""
+        backoff = Backoff(FIRST_S, LONGEST_S)
+        clock = asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            try:
+                await self._serve()
+                why: Exception = KubeError("kopf ended without a reason")
+            except Exception as exc:  # a border: other namespaces must go on
+                why = exc
+            if clock() - began > LOOK_S:
+                backoff.good()
+            wait_s = backoff.next_s(getattr(why, "retry_after_s", 0.0))
+            logger.warning("kopf begins anew in %.1f s: %s", wait_s, _said(why))
+            await asyncio.sleep(wait_s)
+
+    async def _serve(self) -> None:
+        """Until something is wrong: raises it. What is optional, and forbidden, is left out."""
+        readable = [scope for scope in self._scopes if await self._can_read(scope, whole=True)]
+        for kind, _ in set(self._scopes) - set(readable):
+            if not kind.lost:
+                raise KubeError(f"{kind} can't be read")
+        parts = {
+            asyncio.ensure_future(self._watch([kind for kind, _ in readable])),
+            asyncio.ensure_future(self._look_after(readable)),
+        }
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            done.pop().result()
+        except Exception as exc:
+            for scope in readable:
+                self._world.misses(scope, _said(exc))
+            raise
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.wait(parts, timeout=2 * _END_S)
+
+    async def _watch(self, kinds: Collection[Kind]) -> None:
+        """Run kopf. In a task of its own: its login is found by way of the context."""
+        # Not kopf.operator(): when that ends, it cancels every task of the loop that it finds.
+        tasks = await kopf.spawn_tasks(
+            registry=registry_of(self._world, self._api, kinds),
+            settings=kopf_settings(),
+            standalone=True,
+            clusterwide=self._namespace is None,
+            namespaces=[] if self._namespace is None else [self._namespace],
+        )
+        self._began()
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            raise KubeError("kopf ended without a reason")
+        finally:
+            for task in tasks:
+                task.cancel()
+            # Bounded: tasks of kopf's wait for each other, and may do so for ever.
+            _, stuck = await asyncio.wait(tasks, timeout=_END_S)
+            if stuck:
+                logger.warning("%d tasks of kopf do not end; they are left alone", len(stuck))
+
+    async def _look_after(self, readable: Collection[Scope]) -> None:
+        """
+        Look whether what kopf watches can be read, and now and then whether it has missed anything.
+        Raises when kopf has to begin anew, to watch what can be read by now.
+        """
+        clock = asyncio.get_running_loop().time
+        listed_at = clock()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            is_due = clock() - listed_at >= self._resync_s
+            listed_at = clock() if is_due else listed_at
+            for scope in self._scopes:
+                is_new = scope not in readable
+                if await self._can_read(scope, whole=is_due or is_new) and is_new:
+                    raise KubeError(f"{scope[0]} can be read by now")
+
+    async def _can_read(self, scope: Scope, *, whole: bool) -> bool:
+        """Whether a scope can be listed; the world hears of it."""
+        kind, namespace = scope
+        try:
+            if whole:
+                await self._world.read(self._api, scope)
+            else:
+                await self._api.get(kind.resource.path(namespace), {"limit": "1"})
+        except KubeError as exc:
+            self._world.misses(scope, str(exc))
+            return False
+        self._world.sees(scope)
+        return True
+
+
+def _said(exc: BaseException) -> str:
+    return str(exc) if isinstance(exc, KubeError) else repr(exc)

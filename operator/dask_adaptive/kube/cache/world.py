@@ -1,0 +1,269 @@
+"""All that we watch, as last heard from the API server, by cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from dask_adaptive.kube import api, nodes, objects, resource_quotas
+from dask_adaptive.kube.api import KubeApi, Resource
+from dask_adaptive.kube.nodes import NodeObject
+from dask_adaptive.kube.objects import COMPONENT_LABEL, PodObject, PolicyObject, Watched
+from dask_adaptive.kube.resource_quotas import QuotaObject
+from dask_adaptive.model.keys import ClusterKey
+
+W = TypeVar("W", bound=Watched)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of object that we watch."""
+
+    resource: Resource
+    type: type[Any]
+    parse: Callable[[Mapping[str, Any]], Watched]
+    selector: str = ""  # labels; the API server sends nothing else
+    cluster_scoped: bool = False  # in no namespace, and so beyond a Role
+    by_people: bool = False  # written by people and dask-kubernetes, in small numbers
+    lost: str = ""  # what is lost where it can't be read; empty: all, nothing is decided without
+
+    def __str__(self) -> str:
+        group = f".{self.resource.group}" if self.resource.group else ""
+        return f"{self.resource.plural}{group}"
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(api.POLICIES, objects.PolicyObject, objects.parse_policy_object, by_people=True),
+    Kind(api.CLUSTERS, objects.ClusterObject, objects.parse_cluster, by_people=True),
+    Kind(api.GROUPS, objects.GroupObject, objects.parse_group, by_people=True),
+    Kind(
+        api.AUTOSCALERS,
+        objects.AutoscalerObject,
+        objects.parse_autoscaler,
+        by_people=True,
+        lost="autoscalers of upstream's are not noticed",
+    ),
+    Kind(
+        api.DEPLOYMENTS,
+        objects.DeploymentObject,
+        objects.parse_deployment,
+        f"{COMPONENT_LABEL}=worker",
+    ),
+    Kind(api.PODS, objects.PodObject, objects.parse_pod, f"{COMPONENT_LABEL}=worker"),
+    Kind(
+        api.SERVICES,
+        objects.ServiceObject,
+        objects.parse_service,
+        f"{COMPONENT_LABEL}=scheduler",
+        lost="schedulers are looked up by DNS",
+    ),
+    Kind(
+        api.QUOTAS,
+        QuotaObject,
+        resource_quotas.parse_quota,
+        lost="workers beyond a ResourceQuota are asked for",
+    ),
+    Kind(
+        api.NODES,
+        NodeObject,
+        nodes.parse_node,
+        cluster_scoped=True,
+        lost="workers on nodes that are about to go are not replaced in time",
+    ),
+)
+
+_NOT_YET = "it has not been read yet"
+
+#: One kind in one namespace, or in all (None): what is listed and watched at once.
+Scope: TypeAlias = tuple[Kind, str | None]
+
+
+def scopes_of(namespaces: Iterable[str] = ()) -> tuple[Scope, ...]:
+    """What can be watched: who is let into some namespaces only sees no nodes."""
+    within: tuple[str | None, ...] = tuple(namespaces) or (None,)
+    kinds = [k for k in KINDS if not k.cluster_scoped or within == (None,)]
+    return tuple((kind, namespace) for kind in kinds for namespace in within)
+
+
+class World:
+    """
+    The cache. Each scope is fed by what watches it (`take`) and by whole lists (`read`).
+
+    What `expect` named and nobody can read, or has read yet, is told by `unread` and `losses`.
+    """
+
+    def __init__(self) -> None:
+        self._all: dict[type[Any], dict[tuple[str, str], Any]] = {k.type: {} for k in KINDS}
+        self._by_cluster: dict[tuple[type[Any], ClusterKey], dict[str, Any]] = {}
+        self._listeners: list[Callable[[ClusterKey], None]] = []
+        self._unread: dict[Scope, str] = {}  # why it can't be relied on
+        self._namespaces = set[str | None]()
+
+    def expect(self, scopes: Iterable[Scope]) -> None:
+        """From now on these are wanted, and count as unread until `sees` says otherwise."""
+        self._unread = dict.fromkeys(scopes, _NOT_YET)
+        self._namespaces = {namespace for _, namespace in self._unread}
+
+    def sees(self, scope: Scope) -> None:
+        """What the cache holds of a scope is in step again."""
+        if self._unread.pop(scope, ""):
+            self._tell_all(scope[1])
+
+    def misses(self, scope: Scope, why: str) -> None:
+        """A scope can't be read, or followed: what the cache holds of it may be out of date."""
+        is_news = scope not in self._unread
+        self._unread[scope] = why
+        if is_news:
+            self._tell_all(scope[1])
+
+    def waits_for(self) -> str:
+        """Why nobody can be served yet: all is to be tried once, and one namespace to be seen."""
+        for (kind, _), why in self._unread.items():
+            if why == _NOT_YET:
+                return f"{kind}: {why}"
+        told = [self.unread(namespace) for namespace in self._namespaces]
+        return told[0] if told and all(told) else ""
+
+    def unread(self, namespace: str | None = None) -> str:
+        """Why nothing may be decided in a namespace (None: in at least one); empty if it may."""
+        return next((f"{s[0]} can't be read: {why}" for s, why in self._missing(namespace, "")), "")
+
+    def losses(self, namespace: str) -> tuple[str, ...]:
+        """What is not seen, and so not done, in a namespace, with the reasons."""
+        return tuple(
+            f"{s[0].lost}: {s[0]} can't be read ({why})"
+            for s, why in self._missing(namespace, None)
+            if s[0].lost
+        )
+
+    def _missing(self, namespace: str | None, lost: str | None) -> Iterator[tuple[Scope, str]]:
+        for scope, why in self._unread.items():
+            kind, within = scope
+            if lost is not None and kind.lost != lost:
+                continue
+            if namespace is None or within is None or within == namespace:
+                yield scope, why
+
+    def _tell_all(self, namespace: str | None) -> None:
+        policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
+        for key in {p.key for p in policies if namespace in (None, p.meta.namespace)}:
+            for listener in self._listeners:
+                listener(key)
+
+    def listen(self, listener: Callable[[ClusterKey], None]) -> None:
+        """Call `listener` with each cluster about which something changed."""
+        self._listeners.append(listener)
+
+    def of(self, kind: type[W], key: ClusterKey) -> list[W]:
+        """All objects of a kind that are about a cluster, by name."""
+        found = self._by_cluster.get((kind, key), {})
+        return [found[name] for name in sorted(found)]
+
+    def get(self, kind: type[W], namespace: str, name: str) -> W | None:
+        return self._all[kind].get((namespace, name))
+
+    def all(self, kind: type[W]) -> list[W]:
+        found = self._all[kind]
+        return [found[k] for k in sorted(found)]
+
+    def take(self, kind: Kind, event: str | None, body: Mapping[str, Any]) -> None:
+        """Note what one watch event says; `event` is DELETED, or anything else for 'is so now'."""
+        new = kind.parse(body)
+        if event == "DELETED":
+            self._forget(kind.type, (new.meta.namespace, new.meta.name), new.meta.uid)
+        else:
+            self._remember(kind.type, new)
+
+    def put(self, value: Watched) -> None:
+        """Note what the API server answered to a write of ours, before the watch tells it."""
+        self._remember(type(value), value)
+
+    async def resync(self, api: KubeApi, namespaces: Iterable[str] = ()) -> None:
+        """Read all scopes, one after the other. Raises `KubeError`."""
+        for scope in scopes_of(namespaces):
+            await self.read(api, scope)
+
+    async def read(self, api: KubeApi, scope: Scope) -> str:
+        """
+        Compare a scope with a whole list, page by page.
+
+        Returns:
+            The list's version, from which a watch goes on.
+
+        Raises:
+            KubeError: Then what earlier pages said is known, and nothing is forgotten.
+        """
+        kind, namespace = scope
+        known = {
+            where: value
+            for where, value in self._all[kind.type].items()
+            if namespace in (None, where[0])
+        }
+        listed, version = set(), ""
+        async for page in api.pages(kind.resource.path(namespace), selector=kind.selector):
+            version = page["metadata"]["resourceVersion"]
+            for body in page.get("items") or ():
+                value = kind.parse(body)
+                where = (value.meta.namespace, value.meta.name)
+                listed.add(where)
+                # What did not change while we listed is as the list says, whatever its version:
+                # versions go back when etcd is restored.
+                untouched = self._all[kind.type].get(where) is known.get(where)
+                self._remember(kind.type, value, even_if_older=untouched)
+        # What was added while we listed is not in `known`, so it stays.
+        for where, value in known.items():
+            if where not in listed:
+                self._forget(kind.type, where, value.meta.uid)
+        return version
+
+    def _remember(self, kind: type[Any], new: Watched, *, even_if_older: bool = False) -> None:
+        where = (new.meta.namespace, new.meta.name)
+        old = self._all[kind].get(where)
+        if old is not None and not even_if_older and _is_echo(new, old):
+            return
+        if old == new and old.meta.version == new.meta.version:
+            return  # said before
+        if old is not None and old.key != new.key:
+            self._forget(kind, where, old.meta.uid)
+        self._all[kind][where] = new
+        self._by_cluster.setdefault((kind, new.key), {})[new.meta.name] = new
+        if old != new:
+            self._tell(old, new)
+
+    def _forget(self, kind: type[Any], where: tuple[str, str], uid: str) -> None:
+        old = self._all[kind].get(where)
+        if old is None or old.meta.uid != uid:
+            return
+        del self._all[kind][where]
+        siblings = self._by_cluster[kind, old.key]
+        del siblings[old.meta.name]
+        if not siblings:
+            del self._by_cluster[kind, old.key]
+        self._tell(old, None)
+
+    def _tell(self, old: Watched | None, new: Watched | None) -> None:
+        for key in self._concerned(old, new):
+            for listener in self._listeners:
+                listener(key)
+
+    def _concerned(self, old: Watched | None, new: Watched | None) -> set[ClusterKey]:
+        one = new or old
+        if isinstance(one, NodeObject):
+            signals = {n.signals if isinstance(n, NodeObject) else () for n in (old, new)}
+            if len(signals) == 1:  # it comes or goes quietly: who loses pods hears of the pods
+                return set()
+            pods: Iterable[PodObject] = self._all[PodObject].values()
+            return {pod.key for pod in pods if pod.node == one.meta.name}
+        if isinstance(one, QuotaObject):
+            hard = {q.hard if isinstance(q, QuotaObject) else None for q in (old, new)}
+            if len(hard) == 1:  # what is used changes with each pod, and concerns nobody
+                return set()
+            policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
+            return {p.key for p in policies if p.meta.namespace == one.meta.namespace}
+        return {one.key} if one else set()
+
+
+def _is_echo(new: Watched, old: Watched) -> bool:
+    """Whether it comes late, and tells of what we know already to be over."""
+    return new.meta.uid == old.meta.uid and new.meta.version < old.meta.version
