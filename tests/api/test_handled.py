@@ -7,7 +7,7 @@ from typing import Any
 
 import kopf
 
-from dask_adaptive.controller.app import _login
+from dask_adaptive.controller.kopf_watch import login_of
 from dask_adaptive.kube.api import GROUPS, KubeApi
 from dask_adaptive.kube.objects import handled_replicas
 from support.kube_bodies import group
@@ -18,7 +18,7 @@ from support.kube_server import Kubectl
 def registry(api: KubeApi, done: asyncio.Event, seen: list[tuple[Any, Any]]) -> Any:
     made = kopf.OperatorRegistry()
     login: Any = kopf.on.login(id="login", registry=made)
-    login(_login(api))
+    login(login_of(api))
 
     @kopf.on.field(GROUPS.group, GROUPS.version, GROUPS.plural, field="spec.worker.replicas",
                    registry=made)  # fmt: skip

@@ -210,8 +210,8 @@ async def test_the_lease_goes_with_the_operators_deployment(api: KubeApi, kubect
 
 
 def test_nothing_is_left_on_objects_but_our_own(kubectl: Kubectl) -> None:
-    """kopf must not mark objects: see controller/app.py."""
-    text = Path(ROOT / "operator/dask_adaptive/controller/app.py").read_text()
+    """kopf must not mark objects: see controller/kopf_watch.py."""
+    text = Path(ROOT / "operator/dask_adaptive/controller/kopf_watch.py").read_text()
 
     assert "kopf.on.event(" in text
     for marking in ("on.create", "on.update", "on.delete", "kopf.daemon", "kopf.timer"):

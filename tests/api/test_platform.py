@@ -125,11 +125,22 @@ async def test_look(scene: Scene) -> None:
 
 async def test_replicas_are_set_through_the_scale_subresource(scene: Scene) -> None:
     await scene.make()
-    await scene.platform.set_replicas("etl-default", 5)
-    group = scene.kubectl.json("get", "daskworkergroup", "etl-default")
+    await scene.world.resync(scene.api)
 
-    assert 5 == group["spec"]["worker"]["replicas"]
-    with pytest.raises(NotFound, match="nobody"):
+    def replicas() -> int:
+        group = scene.kubectl.json("get", "daskworkergroup", "etl-default")
+        return int(group["spec"]["worker"]["replicas"])
+
+    for number in (5, 6):  # the second one goes on from the answer to the first
+        await scene.platform.set_replicas("etl-default", number)
+        assert number == replicas()
+    scene.kubectl("scale", "--replicas=9", "daskworkergroup", "etl-default")
+    with pytest.raises(PlatformError, match="changed by somebody else"):
+        await scene.platform.set_replicas("etl-default", 7)
+    assert (9, 9) == (replicas(), (await scene.platform.look()).groups[0].replicas)
+    await scene.platform.set_replicas("etl-default", 7)
+    assert 7 == replicas()
+    with pytest.raises(PlatformError, match="nobody is gone"):
         await scene.platform.set_replicas("nobody", 5)
 
 

@@ -73,7 +73,7 @@ def public_classes() -> list[str]:
 
 
 def test_the_code_stays_small() -> None:
-    assert lines_in(OPERATOR) <= 36_700
+    assert lines_in(OPERATOR) <= 37_700
     assert lines_in(AGENT) <= 12_750
     assert lines_in(ROOT / "tests") <= 44_550
 

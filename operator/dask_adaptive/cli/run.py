@@ -22,6 +22,9 @@ EXIT_S = 5.0
 _OWN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+
 @click.command("run", context_settings={"auto_envvar_prefix": "DASK_ADAPTIVE"})
 @namespaces_option
 @click.option(
@@ -48,6 +51,25 @@ _OWN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
     help="Which DaskAutoscalers are adopted: none, those annotated so, or all.",
     show_default=True,
 )  # fmt: skip
+@click.option(
+    "--rest", "rest_s", type=_SECONDS, default=60.0, show_default=True,
+    help="The longest time between two looks at a cluster about which nothing is heard.",
+)  # fmt: skip
+@click.option(
+    "--resync", "resync_s", type=_SECONDS, default=300.0, show_default=True,
+    help="How often what people write is listed again, against what watches miss.",
+)  # fmt: skip
+@click.option(
+    "--qps", type=_SECONDS, default=100.0, show_default=True,
+    help="Calls to the API server in a second; watches do not count.",
+)  # fmt: skip
+@click.option(
+    "--burst", type=click.IntRange(min=1), default=200, show_default=True,
+    help="Calls to the API server at once, after a rest.",
+)  # fmt: skip
+@click.option("--lease-duration", type=_SECONDS, default=15.0, show_default=True)
+@click.option("--renew-deadline", type=_SECONDS, default=10.0, show_default=True)
+@click.option("--retry-period", type=_SECONDS, default=2.0, show_default=True)
 @click.option("--identity", help="Unique name of this replica.")
 @click.option("--lease-namespace", default="default", show_default=True)
 @click.option("--deployment", default="", help="The operator's Deployment, which owns the Lease.")
@@ -57,7 +79,8 @@ _OWN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 @click.option("--verbose", is_flag=True, help="Log passes that change nothing, too.")
 def command(
     *, access: Access, dev: bool, certificates: Path | None, worker_grace: int, adopt: str,
-    identity: str | None, log_format: str, verbose: bool, **others: Any,
+    identity: str | None, log_format: str, verbose: bool, lease_duration: float,
+    renew_deadline: float, retry_period: float, **others: Any,
 ) -> None:  # fmt: skip
     """
     Run the operator.
@@ -68,9 +91,15 @@ def command(
     import asyncio
 
     from dask_adaptive.controller.app import Settings, serve
+    from dask_adaptive.controller.lease import Timing
     from dask_adaptive.kube.annotated import Adopt
     from dask_adaptive.kube.api import KubeError
 
+    if not retry_period < renew_deadline < lease_duration:
+        raise click.UsageError(
+            "--retry-period must be shorter than --renew-deadline, and that shorter than"
+            " --lease-duration: else two replicas could act at once"
+        )
     set_up_logging(log_format, verbose=verbose)
     settings = Settings(
         identity=identity or f"{socket.gethostname()}-{os.getpid()}",
@@ -79,6 +108,7 @@ def command(
         certificates=None if dev else certificates,
         grace_s=worker_grace,
         adopt=Adopt(adopt),
+        timing=Timing(lease_duration, renew_deadline, retry_period),
         kubeconfig=access.kubeconfig,
         context=access.context,
         **others,  # options that are settings as they are

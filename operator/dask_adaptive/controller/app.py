@@ -30,7 +30,7 @@ from dask_adaptive.controller.webhook import Certificate, Injector, webhook_app
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.agent_zip import bundle
 from dask_adaptive.kube.annotated import Adopt
-from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.api import KubeApi, Rate
 from dask_adaptive.kube.cache.informer import Informer
 from dask_adaptive.kube.cache.world import Scope, World, scopes_of
 from dask_adaptive.kube.objects import PolicyObject
@@ -55,7 +55,10 @@ class Settings:
     adopt: Adopt = Adopt.ANNOTATED  # which DaskAutoscalers are taken over
     kubeconfig: str | None = None  # None: the pod's service account, or the user's
     context: str | None = None  # of the kubeconfig
+    rest_s: float = 60.0  # at most, between two looks at a cluster about which nothing is heard
     resync_s: float = 300.0
+    qps: float = 100.0  # calls to the API server in a second
+    burst: int = 200  # and at once, after a rest
     timing: Timing = Timing()  # noqa: RUF009 (frozen)
 
 
@@ -137,6 +140,8 @@ class Operator:
     async def _lead(self) -> None:
         # No second list: what another leader has changed a moment ago, and is not heard of yet,
         # makes our writes conflict, and is looked at again.
+        while self._world.waits_for():  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
         self._metrics.leader.set(1)
         try:
             await _until_one_ends(self.visits.run(), self._annotated.run())
@@ -213,7 +218,10 @@ async def serve(
     settings: Settings, *, api: KubeApi | None = None, connect: Connect = connect
 ) -> None:
     """Run one operator until SIGTERM or SIGINT. Raises `KubeError` if it can't even begin."""
-    api = api or await KubeApi.connect(kubeconfig=settings.kubeconfig, context=settings.context)
+    api = api or await KubeApi.connect(
+        kubeconfig=settings.kubeconfig, context=settings.context,
+        rate=Rate(settings.qps, settings.burst),
+    )  # fmt: skip
     operator = Operator(settings, api, connect=connect)
     operator.take_signals()
     sparing = asyncio.create_task(_spare_the_collector(operator.waits_for))

@@ -10,6 +10,7 @@ import pytest
 from dask_adaptive.cli import run as module
 from dask_adaptive.controller import app
 from dask_adaptive.controller.app import Settings
+from dask_adaptive.controller.lease import Timing
 from dask_adaptive.kube.annotated import Adopt
 
 
@@ -37,7 +38,8 @@ def test_each_variable_of_the_chart(
         "IDENTITY": "me", "NAMESPACES": "a b", "LEASE_NAMESPACE": "system", "DEPLOYMENT": "op",
         "HTTP_PORT": "1", "WEBHOOK_PORT": "2", "CERTIFICATES": str(tmp_path),
         "WORKER_GRACE": "30", "HINTS": "false", "ADOPT": "Always", "LOG_FORMAT": "json",
-        "VERBOSE": "true",
+        "VERBOSE": "true", "REST": "30", "RESYNC": "60", "QPS": "20", "BURST": "40",
+        "LEASE_DURATION": "30", "RENEW_DEADLINE": "20", "RETRY_PERIOD": "4",
     }  # fmt: skip
     nothing = {"DEV": "1", "CONTEXT": "x", "KUBECONFIG": "x"}
     for name, value in {**variables, **nothing}.items():
@@ -48,7 +50,8 @@ def test_each_variable_of_the_chart(
         Settings(
             identity="me", namespaces=("a", "b"), lease_namespace="system", deployment="op",
             http_port=1, webhook_port=2, certificates=tmp_path, grace_s=30, hints=False,
-            adopt=Adopt.ALWAYS,
+            adopt=Adopt.ALWAYS, rest_s=30.0, resync_s=60.0, qps=20.0, burst=40,
+            timing=Timing(30.0, 20.0, 4.0),
         )
     ]  # fmt: skip
 
@@ -61,3 +64,10 @@ def test_on_a_machine_of_ones_own(run: Any, served: list[Settings], tmp_path: Pa
         Settings(identity="me", namespaces=("team",), lease=False, address="127.0.0.1",
                  kubeconfig="k", context="c")
     ]  # fmt: skip
+
+
+def test_a_lease_that_two_could_hold_is_refused(run: Any, served: list[Settings]) -> None:
+    result = run("run", "--renew-deadline", "15")
+
+    assert (2, []) == (result.exit_code, served)
+    assert "--renew-deadline" in result.output
