@@ -16,7 +16,6 @@ from dask_adaptive.kube.api import (
     NODES,
     PODS,
     KubeApi,
-    NotFound,
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject

@@ -52,11 +52,11 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     show_default=True,
 )  # fmt: skip
 @click.option(
-    "--rest", "rest_s", type=_SECONDS, default=60.0, show_default=True,
+    "--rest", type=_SECONDS, default=60.0, show_default=True,
     help="The longest time between two looks at a cluster about which nothing is heard.",
 )  # fmt: skip
 @click.option(
-    "--resync", "resync_s", type=_SECONDS, default=300.0, show_default=True,
+    "--resync", type=_SECONDS, default=300.0, show_default=True,
     help="How often what people write is listed again, against what watches miss.",
 )  # fmt: skip
 @click.option(
@@ -80,7 +80,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 def command(
     *, access: Access, dev: bool, certificates: Path | None, worker_grace: int, adopt: str,
     identity: str | None, log_format: str, verbose: bool, lease_duration: float,
-    renew_deadline: float, retry_period: float, **others: Any,
+    renew_deadline: float, retry_period: float, rest: float, resync: float, **others: Any,
 ) -> None:  # fmt: skip
     """
     Run the operator.
@@ -108,6 +108,8 @@ def command(
         certificates=None if dev else certificates,
         grace_s=worker_grace,
         adopt=Adopt(adopt),
+        rest_s=rest,
+        resync_s=resync,
         timing=Timing(lease_duration, renew_deadline, retry_period),
         kubeconfig=access.kubeconfig,
         context=access.context,
