@@ -18,7 +18,7 @@ from kubernetes.config import new_client_from_config
 from dask_adaptive.kube.annotated import wanted_spec
 from dask_adaptive.kube.objects import parse_cluster
 from dask_adaptive.kube.status_json import recycles_of, status_json
-from dask_adaptive.loop.status import GroupRow, HeldBy, PauseRow, Status
+from dask_adaptive.loop.status import READY, Condition, GroupRow, HeldBy, PauseRow, Status
 from dask_adaptive.model.observed import ConfigProblem, ReliefState
 from dask_adaptive.model.plan import Decision, Step
 from dask_adaptive.model.policy import ClusterRef, InvalidPolicy, Policy, parse_policy
@@ -264,13 +264,37 @@ REPLACED = Status(
 )
 def test_a_status_is_stored_as_it_is_written(kubectl: Kubectl, status: Status) -> None:
     kubectl.apply(policy())
-    written = status_json(status, generation=1, before={}, now="2026-02-01T00:00:00Z")
+    written = status_json(status, before={}, now="2026-02-01T00:00:00Z")
     patch = json.dumps({"status": written})
     kubectl("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
     stored = kubectl.json("get", "dap", "p")["status"]
 
     assert written == stored
     assert (dict(status.recycled), status.recent) == recycles_of(stored)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "more"),
+    [
+        pytest.param("reason", {}, id="no-reason"),
+        pytest.param("lastTransitionTime", {}, id="no-time"),
+        pytest.param("", {"reason": "two words"}, id="a-reason-of-two-words"),
+        pytest.param("", {"type": "-Ready"}, id="no-name-of-a-type"),
+        pytest.param("", {"observedGeneration": -1}, id="before-the-first-generation"),
+        pytest.param("", {}, id="well"),
+    ],
+)
+def test_conditions_are_those_of_kubernetes(
+    kubectl: Kubectl, lacks: str, more: dict[str, Any]
+) -> None:
+    kubectl.apply(policy())
+    well = Status(1, conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),))
+    (row,) = status_json(well, before={}, now="2026-02-01T00:00:00Z")["conditions"]
+    row = {k: v for k, v in row.items() if k != lacks} | more
+    patch = json.dumps({"status": {"conditions": [row]}})
+    done = kubectl.run("patch", "dap", "p", "--subresource=status", "--type=merge", "-p", patch)
+
+    assert bool(done.returncode) == bool(lacks or more), done.stderr
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

@@ -44,6 +44,26 @@ async def test_a_cluster_that_appears_later_is_served(api: KubeApi, kubectl: Kub
         await until(lambda: replicas(kubectl) == 2)
 
 
+async def test_who_waits_for_a_spec_that_changes_no_number_is_answered(
+    api: KubeApi, kubectl: Kubectl
+) -> None:
+    """As `kubectl wait` and kstatus do: by the generation of the status and of the condition."""
+    kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
+    kubectl.apply(group("demo"), policy("p", "demo"))
+
+    def generations() -> set[int]:
+        status = kubectl.json("get", "dap", "p").get("status", {})
+        rows = status.get("conditions", [])
+        return {status.get("observedGeneration", 0), *(c["observedGeneration"] for c in rows)}
+
+    async with running(api, kubectl.namespace):
+        await until(lambda: generations() == {1})
+        kubectl("patch", "dap", "p", "--type=merge", "-p", '{"spec": {"maxUnready": "50%"}}')
+        wait = ("wait", "dap/p", "--for=condition=Ready", "--timeout=10s")
+        await asyncio.to_thread(kubectl, *wait)
+        await until(lambda: generations() == {2})
+
+
 async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
     kubectl.apply(

@@ -205,6 +205,7 @@ async def governed(scene: Scene) -> Scene:
 
 async def test_a_status_is_written_once(governed: Scene) -> None:
     status = Status(
+        generation=1,
         replicas=2,
         pins=(("manual", 1),),
         conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),

@@ -106,8 +106,9 @@ class FakeCluster(SimulatedPorts):
         self.most_runs = 0  # of one process
 
     def step(
-        self, policy: Policy = POLICY, *, after_s: float = 5.0, tasks: int | None = None
-    ) -> PassResult:
+        self, policy: Policy = POLICY, *, after_s: float = 5.0, tasks: int | None = None,
+        generation: int = 1,
+    ) -> PassResult:  # fmt: skip
         """
         Let time pass, and then make a pass.
 
@@ -123,7 +124,7 @@ class FakeCluster(SimulatedPorts):
         if tasks is not None:
             self.target = tasks
             cluster.arrive(Arrival(cluster.now, SHORT, max(0, tasks - cluster.unfinished), 0))
-        self.last = completed(self.loop.one_pass(policy))
+        self.last = completed(self.loop.one_pass(policy, generation))
         return self.last
 
     def steps(self, count: int, policy: Policy = POLICY, **options: Any) -> None:

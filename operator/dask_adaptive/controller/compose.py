@@ -17,7 +17,7 @@ from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.status_json import last_decision_of, leaving_of, recycles_of
 from dask_adaptive.kube.view import scheduler_address
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import Ports, Reporter, Retired, SchedulerLink, Told
+from dask_adaptive.loop.ports import Ports, Retired, SchedulerLink, Told
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving
@@ -134,7 +134,7 @@ class Governed:
 
     loop: ClusterLoop
     link: FollowingLink
-    reporter: Reporter
+    reporter: KubeReporter
 
 
 class Composer:

@@ -8,7 +8,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from dask_adaptive.backoff import Backoff
@@ -19,8 +18,7 @@ from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import LinkError, PlatformError, PlatformUnread
-from dask_adaptive.loop.status import READY, Condition, Status
-from dask_adaptive.loop.summary import aged
+from dask_adaptive.loop.status import READY, Condition
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
@@ -54,10 +52,10 @@ class Visitor:
         self._world, self._metrics = world, metrics
         self._policy: Policy | None = None
         self._parsed: tuple[Mapping[str, Any], Policy] | None = None  # the last spec, and its sense
+        self._generation = 0  # of the spec that was read last
         self._governed = composer.govern(policy, lambda: self._policy)
         self._key = policy.key
         self._last: PassResult | None = None
-        self._last_at = 0.0
         self._failures = 0
         self._backoff = Backoff(LONGEST_REST_S, LONGEST_BACKOFF_S)
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
@@ -116,7 +114,7 @@ class Visitor:
         try:
             self._policy = self._read()
             async with timeout(PASS_DEADLINE_S):
-                result = await self._governed.loop.one_pass(self._policy)
+                result = await self._governed.loop.one_pass(self._policy, self._generation)
         except InvalidPolicy as exc:
             return await self._failed("invalid", Reason.INVALID_POLICY, str(exc))
         except PlatformUnread as exc:
@@ -137,6 +135,7 @@ class Visitor:
         policy = self._world.get(PolicyObject, *self._name)
         if policy is None:
             raise InvalidPolicy("the AdaptivePolicy is gone")
+        self._generation = policy.generation
         if self._parsed is None or self._parsed[0] != policy.spec:
             self._parsed = (policy.spec, parse_policy(policy.spec))
         return self._parsed[1]
@@ -154,7 +153,6 @@ class Visitor:
 
     def _note(self, result: PassResult, seconds: float) -> None:
         before, self._last = self._last, result
-        self._last_at = time.monotonic()
         self._metrics.passed(self._key, result, seconds)
         fields = {"reason": str(result.plan.reason), "desired": result.plan.desired}
         is_new = before is None or before.plan.reason is not result.plan.reason
@@ -169,15 +167,8 @@ class Visitor:
         self._metrics.failed(outcome)
         self._log.warning("No pass: %s: %s", reason, message)
         ready = Condition(READY, False, reason, message)
-        status = self._last.status if self._last else Status()
-        others = tuple(c for c in status.conditions if c.type != READY)
-        seen_s = time.monotonic() - self._last_at
-        status = replace(
-            status, reason=reason, message=message, conditions=(ready, *others),
-            held_by=aged(status.held_by, seen_s),
-        )  # fmt: skip
         try:
-            await self._governed.reporter.status(status)
+            await self._governed.reporter.unable(ready, self._generation)
         except PlatformError as exc:
             self._log.warning("Nor can it be reported: %s", exc)
         return self._backoff.next_s()

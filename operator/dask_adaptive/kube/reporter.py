@@ -49,6 +49,7 @@ from dask_adaptive.kube.status_json import (
     history_of,
     merged,
     status_json,
+    unable_json,
     unreadable,
 )
 from dask_adaptive.kube.view import adopted, standing
@@ -316,13 +317,25 @@ class KubeReporter:
         self._log = DecisionLog(policy, api, events)
 
     async def status(self, status: Status) -> None:
-        meta = self._policy.meta
-        policy = self._world.get(PolicyObject, meta.namespace, meta.name) or self._policy
-        before = self._written if self._written is not None else dict(policy.status)
-        status = self._with_adoption(status, policy)
+        status, now = self._with_adoption(status), instant(self._wall_clock())
+        await self._write(status_json(status, before=self._before(), now=now))
+
+    async def unable(self, ready: Condition, generation: int) -> None:
+        """No pass could be made: all else in the status stays as it was seen last."""
         now = instant(self._wall_clock())
-        new = status_json(status, generation=policy.generation, before=before, now=now)
-        if new == before:
+        before = self._before()
+        await self._write(unable_json(ready, generation=generation, before=before, now=now))
+
+    def _now(self) -> PolicyObject:
+        meta = self._policy.meta
+        return self._world.get(PolicyObject, meta.namespace, meta.name) or self._policy
+
+    def _before(self) -> Json:
+        return dict(self._now().status) if self._written is None else self._written
+
+    async def _write(self, new: Json) -> None:
+        meta = self._policy.meta
+        if new == self._before():
             return
         path = POLICIES.path(meta.namespace, meta.name, "status")
         try:
@@ -331,11 +344,11 @@ class KubeReporter:
             return  # deleted or made anew a moment ago: nobody is left to be told
         self._written = new
 
-    def _with_adoption(self, status: Status, policy: PolicyObject) -> Status:
-        found = adopted(self._world, policy.key, now=self._wall_clock())
+    def _with_adoption(self, status: Status) -> Status:
+        found = adopted(self._world, self._policy.key, now=self._wall_clock())
         if found is None:
             return status
-        has = "has its bounds" if policy.managed_by == BY_ADOPTION else "has bounds of its own"
+        has = "has its bounds" if self._now().managed_by == BY_ADOPTION else "has bounds of its own"
         name = found.meta.name
         message = f"DaskAutoscaler {name} was adopted and rests; this policy {has}"
         condition = Condition(ADOPTED, True, Reason.ADOPTED, message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -24,17 +24,16 @@ from dask_adaptive.model.reason import Reason
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition
 
 
-def status_json(status: Status, *, generation: int, before: Mapping[str, Any], now: str) -> Json:
+def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
     """
     Render a status for a merge patch: every key is there each time, and lists replace lists.
 
     Args:
-        generation: Of the spec that was acted upon.
         before: The status as it stands, for the times of conditions that did not change.
         now: The instant that stamps conditions that did.
     """
     return {
-        "observedGeneration": generation,
+        "observedGeneration": status.generation,
         "replicas": status.replicas,
         "desiredReplicas": status.desired,
         "wantedReplicas": status.wanted,
@@ -67,8 +66,21 @@ def status_json(status: Status, *, generation: int, before: Mapping[str, Any], n
             "config": _rows(status.config, "key", "state", "message"),
         },
         "conditions": conditions_json(
-            status.conditions, before.get("conditions") or [], generation=generation, now=now
+            status.conditions, before.get("conditions") or [], generation=status.generation, now=now
         ),
+    }
+
+
+def unable_json(ready: Condition, *, generation: int, before: Mapping[str, Any], now: str) -> Json:
+    """The same where no pass could be made. Other conditions stay those of an earlier spec."""
+    old: Sequence[Json] = before.get("conditions") or []
+    (row,) = conditions_json([ready], old, generation=generation, now=now)
+    return {
+        **before,
+        "observedGeneration": generation,
+        "reason": str(ready.reason),
+        "message": _cut(ready.message),
+        "conditions": [row, *(c for c in old if c.get("type") != ready.type)],
     }
 
 

@@ -101,8 +101,16 @@ class ClusterLoop:
         self._late: tuple[Note, ...] = ()  # heard while looking once more
         self._chronicle = DecisionHistory(last)
 
-    async def one_pass(self, policy: Policy) -> PassResult:
-        """Bring the cluster a step closer to its policy; `PlatformError` if it cannot be seen."""
+    async def one_pass(self, policy: Policy, generation: int = 0) -> PassResult:
+        """
+        Bring the cluster a step closer to its policy.
+
+        Args:
+            generation: Of the spec that the policy was read from; the status names it.
+
+        Raises:
+            PlatformError: The cluster cannot be seen.
+        """
         ports = self._ports
         view = await ports.platform.look()
         self._recall(view)
@@ -118,7 +126,7 @@ class ClusterLoop:
         recycled = recycles(self._past.recycle, self._calendar, observed, now=now, unheard=unheard)
         status = status_of(
             observed, policy, decided, outcomes, now=now, before=self._status, recycles=recycled,
-            last=self._chronicle.last,
+            last=self._chronicle.last, generation=generation,
         )  # fmt: skip
         aborts = events_of_aborts(self._past.recycle, before)
         await self._report(observed, status, decided, outcomes, aborts)
@@ -284,6 +292,7 @@ def _pressing(status: Status) -> Iterator[object]:
 def _milestones(status: Status) -> object:
     """What people and other programs wait for."""
     return (
+        status.generation,
         status.desired,
         status.reason,
         status.pause,

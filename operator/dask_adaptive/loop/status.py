@@ -25,7 +25,7 @@ SLACK_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition; who writes it to an API adds `lastTransitionTime`."""
+    """One condition; who writes it to an API adds when it became so, and of which spec it is."""
 
     type: str
     status: bool | None  # None: Unknown
@@ -92,6 +92,7 @@ class Status:
     so that two equal worlds give two equal values.
     """
 
+    generation: int = 0  # of the spec that the pass read
     replicas: int = 0  # asked for; as all that follow, of all groups that are scaled
     desired: int = 0
     wanted: int = 0

@@ -120,7 +120,7 @@ def is_pressing(decided: Plan) -> bool:
 def status_of(
     observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
     *, now: float, before: Status | None = None, recycles: Recycles = NO_RECYCLES,
-    last: Decision | None = None,
+    last: Decision | None = None, generation: int = 0,
 ) -> Status:  # fmt: skip
     """
     Render one pass. Two equal worlds give two equal values: no number in it counts time.
@@ -128,6 +128,7 @@ def status_of(
     Args:
         now: Seconds on the clock that stamped `before`.
         before: What was told last; ends of pins that have not really moved stay as told.
+        generation: Of the spec that `policy` was read from.
     """
     scheduler = observed.scheduler
     scaled = [group for group, _ in scaled_groups(observed, policy)]
@@ -137,6 +138,7 @@ def status_of(
     held = Counter(pin.source for w in workers for pin in w.pins)
     pause = pause_row(observed, before.pause if before else None)
     return Status(
+        generation=generation,
         replicas=sum(group.replicas for group in scaled),
         desired=decided.desired,
         wanted=decided.wanted,
@@ -383,8 +385,3 @@ def held_by(
     ]
     rows.sort(key=lambda row: (-row.count, row.source, row.owner, row.reason))
     return tuple(rows[:MAX_ROWS])
-
-
-def aged(rows: Sequence[HeldBy], by_s: float) -> tuple[HeldBy, ...]:
-    """Rows that were seen a while ago, as of now."""
-    return tuple(replace(row, left_s=row.left_s - by_s) for row in rows)

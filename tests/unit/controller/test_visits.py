@@ -41,7 +41,8 @@ class Stage:
 
     def __init__(self, *script: PassResult | Exception) -> None:
         self.script = list(script)
-        self.told: list[Status] = []
+        self.told: list[Status | Condition] = []
+        self.generations: list[int] = []
         self.cancelled: list[str] = []
         self.is_unmarked = False
         self.loop = self.link = self.reporter = self
@@ -49,7 +50,8 @@ class Stage:
     def govern(self, *_: Any) -> Any:
         return self
 
-    async def one_pass(self, policy: Policy) -> PassResult:
+    async def one_pass(self, policy: Policy, generation: int) -> PassResult:
+        self.generations.append(generation)
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
@@ -57,6 +59,10 @@ class Stage:
 
     async def status(self, status: Status) -> None:
         self.told.append(status)
+
+    async def unable(self, ready: Condition, generation: int) -> None:
+        self.told.append(ready)
+        self.generations.append(generation)
 
     async def cancel(self, names: Sequence[str]) -> list[Any]:
         self.cancelled += names
@@ -74,20 +80,13 @@ def visitor(stage: Stage, body: dict[str, Any] | None = None) -> Visitor:
     return Visitor(policy, world=world, composer=stage, metrics=Metrics())
 
 
-def ready(status: Status) -> Condition:
-    return next(c for c in status.conditions if c.type == READY)
-
-
 async def test_a_failed_pass_is_reported_and_what_is_so_again_afterwards() -> None:
     stage = Stage(result(), ApiUnreachable("no answer"), result())
     visits = visitor(stage)
     for _ in range(3):
         await visits._visit()
 
-    failed, again = stage.told
-    assert Condition(READY, False, Reason.ACTION_FAILED, "no answer") == ready(failed)
-    assert 2 == failed.replicas, "what was known before stays"
-    assert FINE == again
+    assert [Condition(READY, False, Reason.ACTION_FAILED, "no answer"), FINE] == stage.told
 
 
 async def test_rests_grow_while_nothing_works() -> None:
@@ -100,10 +99,23 @@ async def test_rests_grow_while_nothing_works() -> None:
 async def test_a_spec_that_makes_no_sense_is_reported() -> None:
     body = ko.policy()
     body["spec"]["minReplicas"] = 9
+    body["metadata"]["generation"] = 7
     stage = Stage()
     await visitor(stage, body)._visit()
 
-    assert Reason.INVALID_POLICY is ready(stage.told[0]).reason
+    (told,) = stage.told
+    assert isinstance(told, Condition)
+    assert Reason.INVALID_POLICY is told.reason
+    assert [7] == stage.generations
+
+
+async def test_a_pass_is_told_of_which_generation_its_spec_is() -> None:
+    body = ko.policy()
+    body["metadata"]["generation"] = 3
+    stage = Stage(result())
+    await visitor(stage, body)._visit()
+
+    assert [3] == stage.generations
 
 
 async def test_workers_go_back_to_service_when_their_policy_goes() -> None:
@@ -179,7 +191,7 @@ class Stubborn(Stage):
         self.visited.append(policy.meta.name)
         return self
 
-    async def one_pass(self, policy: Policy) -> PassResult:
+    async def one_pass(self, policy: Policy, generation: int) -> PassResult:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
         raise RuntimeError("what was cancelled goes on")

@@ -206,12 +206,12 @@ def test_the_last_decision_is_in_the_status_and_outlives_the_operator() -> None:
     assert last is not None
     assert (3, EPOCH + 5.0) == (last.desired, last.at)
 
-    written = status_json(fake.statuses[-1], generation=1, before={}, now="2024-01-01T00:00:00Z")
+    written = status_json(fake.statuses[-1], before={}, now="2024-01-01T00:00:00Z")
     again = last_decision_of(written)
     assert again is not None
     fake.start_operator(name="nightly", last=again)
     fake.steps(1)
-    same = status_json(fake.statuses[-1], generation=1, before=written, now="2024-01-01T00:01:00Z")
+    same = status_json(fake.statuses[-1], before=written, now="2024-01-01T00:01:00Z")
     assert written["lastDecision"] == same["lastDecision"]
     said = fake.announced[-1][1]
     assert ("nightly", 1) == (said.policy, len(said.decisions))

@@ -112,7 +112,7 @@ def test_a_status_holds_states_and_no_figures() -> None:
     later = dataclasses.replace(worse, relief=busier, serialized=COST)
 
     assert status(worse) == status(later)
-    written = status_json(status(later), generation=1, before={}, now="T")["scheduler"]
+    written = status_json(status(later), before={}, now="T")["scheduler"]
     assert [
         {"name": "idle", "state": "Active", "message": ""},
         {"name": "host", "state": "Failed", "message": "WorkerState has no host"},

@@ -62,6 +62,7 @@ def test_what_moves_with_the_load_can_wait(new: Status) -> None:
 @pytest.mark.parametrize(
     "new",
     [
+        replace(OLD, generation=2),
         replace(OLD, desired=3),
         replace(OLD, reason=Reason.BUSY),
         replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
