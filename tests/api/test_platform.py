@@ -245,13 +245,13 @@ async def test_the_same_news_is_one_event(governed: Scene) -> None:
     } == told
 
 
-async def test_of_a_worker_that_was_taken_away_only_the_policy_tells(governed: Scene) -> None:
-    gone = Event(EventType.NORMAL, Reason.DRAINED, "is taken away", worker=WORKER, gone=True)
-    await reporter_of(governed).tell([gone, replace(gone, worker="another")])
+async def test_of_workers_that_leave_only_the_policy_tells(governed: Scene) -> None:
+    leaves = Event(EventType.NORMAL, Reason.UNDERUTILIZED, "begins to leave", worker=WORKER)
+    await reporter_of(governed).tell([leaves, replace(leaves, worker="another")])
 
     [event] = governed.kubectl.json("get", "events")["items"]
     assert "AdaptivePolicy" == event["involvedObject"]["kind"]
-    assert f"{WORKER}, another: is taken away" == event["message"]
+    assert f"{WORKER}, another: begins to leave" == event["message"]
 
 
 async def test_reporting_to_a_policy_that_is_gone_is_no_error(governed: Scene) -> None:

@@ -103,13 +103,17 @@ def calls(n: int) -> dict[str, Callable[[], Any]]:
         "plan, rising": lambda: plan(rising, policy, PAST, now=NOW),
         "join": lambda: join(KEY, view, at_rest.scheduler),
         "status": lambda: status_of(falling, policy, decided, (), now=NOW),
-        "marks": lambda: marks(falling.groups[0].workers, Marked(), hints=True, now=NOW),
+        "marks": lambda: marks(
+            falling.groups[0].workers, Marked(), hints=True, idle_s=60.0, now=NOW
+        ),
         "plan, all nodes go": lambda: plan(doomed, policy, PAST, now=NOW),
         "plan, 4 quotas": lambda: plan(fresh, quotas, PAST, now=NOW),
         "plan, all over quota": lambda: plan(spent, quotas, PAST, now=NOW),
         "join, 20 shuffles": lambda: join(KEY, view, pinned),
         "status, 20 shuffles": lambda: status_of(seen, policy, decided, (), now=NOW),
-        "marks, 20 shuffles": lambda: marks(seen.groups[0].workers, Marked(), hints=True, now=NOW),
+        "marks, 20 shuffles": lambda: marks(
+            seen.groups[0].workers, Marked(), hints=True, idle_s=60.0, now=NOW
+        ),
         "remember": lambda: remember(PAST, falling, policy, decided, (), now=NOW),
     }
 

@@ -65,9 +65,9 @@ async def test_an_upgrade_disturbs_nobody_and_of_two_replicas_one_acts(
     del results, more, long
     await c.until_settled(0)
     assert (61, 61, 0) == await c.counts()
-    drained = await c.events("Drained")
-    left = Counter(workers_in(drained))
-    assert {1} == set(left.values()) == {e["count"] for e in drained}
+    leaving = await c.events("Underutilized")
+    left = Counter(workers_in(leaving))
+    assert {1} == set(left.values()) == {e["count"] for e in leaving}
 
 
 async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_only_the_crd(

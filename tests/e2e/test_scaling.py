@@ -84,9 +84,9 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     del futures
     await c.until_settled(0)
     assert (90, 90, 0) == await c.counts()
-    leaving = await c.events("NeverConnected", "Drained")
+    leaving = await c.events("NeverConnected", "Underutilized")
     assert 12 <= len(workers_in(e for e in leaving if e["reason"] == "NeverConnected"))
-    assert worked == set(workers_in(e for e in leaving if e["reason"] == "Drained"))
+    assert worked == set(workers_in(e for e in leaving if e["reason"] == "Underutilized"))
 
 
 def _kibibytes(quantity: str) -> int:
@@ -118,7 +118,8 @@ async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start: Start
     await c.until_settled(1)
 
     assert {good} == await c.connected()
-    assert {"NeverConnected"} == {e["reason"] for e in await c.events("NeverConnected", "Drained")}
+    left = await c.events("NeverConnected", "Underutilized")
+    assert {"NeverConnected"} == {e["reason"] for e in left}
     assert (20, 20, 0) == await c.counts()
 
 

@@ -344,5 +344,6 @@ Start = Callable[..., Awaitable[LiveCluster]]
 
 
 def workers_in(events: Iterable[Json]) -> list[str]:
-    """The workers that events on a policy are about, which their messages begin with."""
-    return [name for e in events for name in e["message"].partition(":")[0].split(", ")]
+    """The workers that events on a policy are about, which each part of a message begins with."""
+    heads = [part.partition(":")[0] for e in events for part in e["message"].split("; ")]
+    return [name for head in heads for name in head.split(", ") if "-worker-" in name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +20,7 @@ from dask_adaptive.cli.access import (
 from dask_adaptive.cli.output import BAD, FAINT, GOOD, Cell, aligned, dump, show
 from dask_adaptive.cli.status_view import policies_of
 from dask_adaptive.kube.api import CONFIG_MAPS
-from dask_adaptive.kube.status_json import decision_json, history_name, history_of
+from dask_adaptive.kube.status_json import decision_json, history_name, history_of, merged
 from dask_adaptive.model.amounts import format_duration, instant
 from dask_adaptive.model.plan import Decision
 
@@ -54,14 +54,17 @@ def command(
     """
     where = access.namespace
 
-    async def question(api: KubeApi) -> list[Decision]:
-        names = [history_name(policy.name) for policy in await policies_of(api, where, cluster)]
-        maps = [await found(api.get(CONFIG_MAPS.path(where, name))) for name in names]
-        return [decision for body in maps if body for decision in history_of(body)]
+    async def question(api: KubeApi) -> Sequence[Decision]:
+        policies = await policies_of(api, where, cluster)
+        paths = [CONFIG_MAPS.path(where, history_name(policy.name)) for policy in policies]
+        kept = [history_of(await found(api.get(path)) or {}) for path in paths]
+        # The last one is written together with those that follow.
+        lasts = [(p.status.decision,) for p in policies if p.status and p.status.decision]
+        return merged(*kept, *lasts)
 
     decisions = access.ask(question)
     earliest = 0.0 if since is None else time.time() - since
-    chosen = sorted((d for d in decisions if d.at >= earliest), key=lambda d: d.at)[-limit:]
+    chosen = [d for d in decisions if d.at >= earliest][-limit:]
     if output != "table":
         dump({"items": [decision_json(d) for d in chosen]}, output)
     elif chosen:

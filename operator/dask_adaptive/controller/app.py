@@ -180,6 +180,7 @@ class Operator:
             Consent(self._api, asyncio.get_running_loop().time),
             self._metrics,
             grace_s=self._settings.grace_s,
+            hints=self._settings.hints,
         )
 
 

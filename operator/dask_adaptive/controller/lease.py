@@ -97,9 +97,9 @@ class LeaderLease:
         try:
             await self._renew_until_lost(leading)
         finally:
-            self.is_leader = False
-            leading.cancel()
+            leading.cancel()  # what it has to write still, it may: others wait until the lease ends
             await asyncio.gather(leading, return_exceptions=True)
+            self.is_leader = False
             logger.info("This replica leads no longer", extra={"identity": self._identity})
 
     async def _renew_until_lost(self, leading: asyncio.Future[None]) -> None:
@@ -118,6 +118,7 @@ class LeaderLease:
             if held:
                 self._renewed_at = asked_at
             elif self._lease is None:
+                self.is_leader = False
                 return  # somebody else has it
 
     async def _try_to_hold(self) -> bool:

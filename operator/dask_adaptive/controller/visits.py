@@ -38,6 +38,9 @@ PASS_DEADLINE_S = 60.0
 #: For taking the marks off the pods of a policy that is gone; the node's autoscaler waits for it.
 UNMARK_S = 60.0
 
+#: For what the history has not been told yet, when this process stops.
+FLUSH_S = 2.0
+
 #: After failures in a row, the wait doubles up to this.
 LONGEST_BACKOFF_S = 60.0
 
@@ -77,7 +80,13 @@ class Visitor:
                     async with timeout(max(rest_s - SHORTEST_REST_S, 0.0)):
                         await self.wake.wait()
         finally:
+            await self._flush()
             await self._governed.link.close()
+
+    async def _flush(self) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with timeout(FLUSH_S):
+                await self._governed.loop.flush()
 
     async def let_go(self) -> None:
         """

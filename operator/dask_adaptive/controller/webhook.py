@@ -12,7 +12,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -46,7 +46,7 @@ from dask_adaptive.kube.objects import (
     parse_policy_object,
 )
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.policy import InvalidPolicy
+from dask_adaptive.model.policy import InvalidPolicy, wants_hints
 from dask_adaptive.model.scheduler_settings import SchedulerSettings, scheduler_settings
 from dask_adaptive_agent import __version__
 
@@ -72,6 +72,7 @@ class Injector:
 
     Args:
         grace_s: What pods of workers get as `terminationGracePeriodSeconds` where nobody set one.
+        hints: Whether they may be annotated for autoscalers of machines.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class Injector:
         metrics: Metrics,
         *,
         grace_s: int,
+        hints: bool = True,
     ) -> None:
         self._api, self._world, self._metrics = api, world, metrics
-        self._config, self._consent, self._grace_s = config, consent, grace_s
+        self._config, self._consent, self._grace_s, self._hints = config, consent, grace_s, hints
         self._policies = PolicyFinder(api, world)
 
     async def review(self, review: Mapping[str, Any]) -> Json:
@@ -127,11 +129,13 @@ class Injector:
 
     async def _patch(self, pod: Json, key: ClusterKey, role: str) -> Injection | Skip:
         name = self._config.bundle.name
-        settings = await self._policies.settings(key, fresh=role == SCHEDULER)
+        wishes = await self._policies.wishes(key, fresh=role == SCHEDULER)
         if role == SCHEDULER:
-            return inject(pod, name, version=__version__, settings=settings)
-        grace_s = await self._grace(pod, key.namespace)
-        return inject_worker(pod, name, version=__version__, grace_s=grace_s, settings=settings)
+            return inject(pod, name, version=__version__, settings=wishes.settings)
+        return inject_worker(
+            pod, name, version=__version__, grace_s=await self._grace(pod, key.namespace),
+            settings=wishes.settings, keep=wishes.hints and self._hints,
+        )  # fmt: skip
 
     async def _cluster(self, namespace: str, name: str, *, fresh: bool) -> ClusterObject:
         """For workers, which come in bursts, what the watch said last is good enough."""
@@ -161,16 +165,24 @@ def _where(request: Mapping[str, Any]) -> str:
     return f"{request.get('namespace')}/{cluster}"
 
 
+class Wishes(NamedTuple):
+    """What holds for the pods of a cluster."""
+
+    settings: SchedulerSettings = SchedulerSettings()
+    hints: bool = False  # annotate workers' pods for autoscalers of machines
+
+
 class PolicyFinder:
     """
-    Finds the settings. Fails open: where the policy can't be read or understood, nothing but the
-    defaults holds until the scheduler's next pod, and the policy's status says what waits.
+    Finds what a policy says of pods. Fails open: where the policy can't be read or understood,
+    nothing but the defaults holds until the scheduler's next pod, and the policy's status says what
+    waits.
     """
 
     def __init__(self, api: KubeApi, world: World) -> None:
         self._api, self._world = api, world
 
-    async def settings(self, key: ClusterKey, *, fresh: bool) -> SchedulerSettings:
+    async def wishes(self, key: ClusterKey, *, fresh: bool) -> Wishes:
         """
         What holds for a cluster.
 
@@ -183,12 +195,12 @@ class PolicyFinder:
             policies = await self._asked(key)
         chosen = _chosen(policies)
         if chosen is None:
-            return SchedulerSettings()
+            return Wishes()
         try:
-            return scheduler_settings(chosen.spec)
+            return Wishes(scheduler_settings(chosen.spec), wants_hints(chosen.spec))
         except InvalidPolicy as exc:
             logger.warning("Pod of %s gets defaults: %s", key, exc)
-            return SchedulerSettings()
+            return Wishes()
 
     async def _asked(self, key: ClusterKey) -> list[PolicyObject]:
         try:

@@ -15,8 +15,10 @@ from typing import Any, TypedDict
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
+from dask_adaptive.kube.notes import changes
 from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
 from dask_adaptive.kube.worker_pods import command_line, which
+from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.scheduler_settings import (
     INHERIT,
     Environment,
@@ -99,7 +101,7 @@ def inject(
             *_mount(pod, at, config_map, optional=False),
             *preload,
             *_set_variables(path, env.variables, has_list=has_list),
-            *_annotate(pod, INJECTED, version),
+            *_annotate(pod, {INJECTED: version}),
         ),
         _left_out(env),
     )
@@ -107,7 +109,7 @@ def inject(
 
 def inject_worker(
     pod: Mapping[str, Any], config_map: str, *, version: str, grace_s: int | None,
-    settings: SchedulerSettings = DEFAULTS,
+    settings: SchedulerSettings = DEFAULTS, keep: bool = False,
 ) -> Injection | Skip:  # fmt: skip
     """
     Have a worker's pod hand over its work before it ends, by a `preStop` hook.
@@ -116,6 +118,8 @@ def inject_worker(
 
     Args:
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
+        keep: Whether autoscalers of machines are to leave its node alone: it will soon be busy, and
+            one write less is needed then.
     """
     why = objection(pod, WORKER)
     if why:
@@ -129,10 +133,11 @@ def inject_worker(
         *_mount(pod, at, config_map, optional=True),
         *_set_variables(f"/spec/containers/{at}", env, has_list=bool(container.get("env"))),
     )
+    hints = changes(pod["metadata"].get("annotations") or {}, Mark(keep=keep))
     path, lifecycle = f"/spec/containers/{at}/lifecycle", container.get("lifecycle") or {}
     if lifecycle.get("preStop"):
         lacks = f"container {container['name']} has a preStop hook of its own"
-        note = _annotate(pod, INJECTED, f"{version}, no preStop hook: {lacks}")
+        note = _annotate(pod, {INJECTED: f"{version}, no preStop hook: {lacks}", **hints})
         return Injection((*mount, *note), lacks)
     own_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     # What hangs at SIGTERM is not to hang for longer than it would have without us.
@@ -147,7 +152,7 @@ def inject_worker(
             *mount,
             _set(path, {**lifecycle, "preStop": hook}, replaces="lifecycle" in container),
             *(() if grace_s is None else (_grace(spec, grace_s),)),
-            *_annotate(pod, INJECTED, version),
+            *_annotate(pod, {INJECTED: version, **hints}),
         )
     )
 
@@ -271,12 +276,13 @@ def _append(parent: Mapping[str, Any], path: str, field: str, value: Json) -> It
         yield {"op": "add", "path": f"{path}/{field}", "value": [value]}
 
 
-def _annotate(pod: Mapping[str, Any], name: str, value: str) -> Iterator[Json]:
-    if pod["metadata"].get("annotations"):
+def _annotate(pod: Mapping[str, Any], notes: Mapping[str, str | None]) -> Iterator[Json]:
+    if not pod["metadata"].get("annotations"):
+        yield {"op": "add", "path": "/metadata/annotations", "value": dict(notes)}
+        return
+    for name, value in notes.items():
         escaped = name.replace("~", "~0").replace("/", "~1")
         yield {"op": "add", "path": f"/metadata/annotations/{escaped}", "value": value}
-    else:
-        yield {"op": "add", "path": "/metadata/annotations", "value": {name: value}}
 
 
 #: On what the operator makes at run time.

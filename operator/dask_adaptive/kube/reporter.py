@@ -1,7 +1,6 @@
 """
 The Reporter that is Kubernetes: the status of one AdaptivePolicy; events, of which the same news is
-one object, and equal ones of several workers are one write; its decisions, kept in a ConfigMap that
-goes with it.
+one object, and those of a kind are one write; its decisions, kept in a ConfigMap that goes with it.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import NamedTuple
 
 from dask_adaptive.kube.api import (
@@ -267,8 +266,18 @@ class EventPoster:
         }
 
 
-#: Workers that one event names; more get events of their own, so that none goes unnamed.
-MOST = 10
+#: Events about one policy: so many at once, then one in so long. What comes faster waits, and goes
+#: with the next of its kind. client-go's EventSourceObjectSpamFilter has 25, and five minutes.
+BURST, EVERY_S = 10, 30.0
+
+#: Events of one policy that wait; beyond these the oldest are lost, to be read in the history only.
+MOST_WAITING = 200
+
+#: What only carries on with what was told when it was decided.
+_UNTOLD = frozenset({Reason.DRAINED, Reason.REPLICAS_CORRECTED})
+
+#: Who has annotated a pod wrongly looks there as well.
+_TOLD_ON_PODS = frozenset({Reason.INVALID_PIN, Reason.INVALID_QUOTA})
 
 #: The condition that a DaskAutoscaler was taken over; there only while it is so.
 ADOPTED = "Adopted"
@@ -277,24 +286,54 @@ ADOPTED = "Adopted"
 _TRIES = 3
 
 
-def batched(events: Iterable[Event]) -> Iterator[tuple[Event, ...]]:
-    """Batch events that differ in their worker only, in the order of the first of each."""
-    same: dict[object, list[Event]] = {}
+class EventQueue:
+    """
+    The news of one policy that is not posted yet, and how much of it may be.
+
+    Args:
+        clock: Seconds on any clock.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._waiting: list[Event] = []
+        self._next_at = -math.inf  # when the next one were due, if they came evenly
+
+    def add(self, events: Iterable[Event]) -> None:
+        is_told = (e for e in events if e.type is EventType.WARNING or e.reason not in _UNTOLD)
+        self._waiting = [*self._waiting, *is_told][-MOST_WAITING:]
+
+    def take(self) -> tuple[Event, ...]:
+        """
+        Events of one type and reason that one message has room for; none if none may be posted now.
+
+        Warnings come first; what there is no room for comes the next time.
+        """
+        now = self._clock()
+        due_at = max(self._next_at, now - EVERY_S * (BURST - 1))
+        if not self._waiting or due_at > now:
+            return ()
+        self._next_at = due_at + EVERY_S
+        first = min(self._waiting, key=lambda e: e.type is not EventType.WARNING)
+        alike = [e for e in self._waiting if _kind(e) == _kind(first)]
+        count = 1
+        while count < len(alike) and len(sentence(alike[: count + 1])) <= _LONGEST:
+            count += 1
+        taken = alike[:count]
+        self._waiting = [e for e in self._waiting if e not in taken]
+        return tuple(taken)
+
+
+def _kind(event: Event) -> tuple[object, ...]:
+    return (event.type, event.reason, event.would)
+
+
+def sentence(events: Iterable[Event]) -> str:
+    """What is told of several events on the policy: each message once, after its workers."""
+    named: dict[str, list[str]] = {}
     for event in events:
-        # One without a worker is about the policy, and is told alone.
-        what = (event.type, event.reason, event.message, event.would, bool(event.worker))
-        same.setdefault(what, []).append(event)
-    for group in same.values():
-        each = iter(group)
-        while some := tuple(islice(each, MOST)):
-            yield some
-
-
-def sentence(events: tuple[Event, ...]) -> str:
-    """What is told of `batched` events on the policy: the workers, then the message."""
-    names = ", ".join(e.worker for e in events if e.worker)
-    message = events[0].message
-    return f"{names}: {message}" if names else message
+        named.setdefault(event.message, []).extend([event.worker] if event.worker else [])
+    return "; ".join(f"{', '.join(n)}: {text}" if n else text for text, n in named.items())
 
 
 class KubeReporter:
@@ -313,6 +352,7 @@ class KubeReporter:
         self._hints = hints
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
+        self._news = EventQueue(wall_clock)
         self._written: Json | None = None
         self._log = DecisionLog(policy, api, events)
 
@@ -355,22 +395,20 @@ class KubeReporter:
         return replace(status, conditions=(*status.conditions, condition))
 
     async def tell(self, events: Sequence[Event]) -> None:
-        for group in batched(events):
-            for subject, message in self._told(group):
-                # One that cannot be posted (a quota, a namespace that goes away) is lost; the
-                # status says the same and must not be lost with it.
-                first = group[0]
-                reason = f"Would{first.reason}" if first.would else str(first.reason)
-                with contextlib.suppress(KubeError):
-                    await self._events.post(subject, News(first.type, reason, message))
-
-    def _told(self, group: tuple[Event, ...]) -> Iterator[tuple[Subject, str]]:
-        """The policy gets one event for all of them, each worker that is still there its own."""
-        yield Subject.of(POLICIES, self._policy.meta), sentence(group)
-        for event in group:
-            worker = None if event.gone else self._subject(event.worker)
+        self._news.add(events)
+        while some := self._news.take():
+            await self._post(Subject.of(POLICIES, self._policy.meta), some[0], sentence(some))
+        for event in events:
+            worker = self._subject(event.worker) if event.reason in _TOLD_ON_PODS else None
             if worker is not None:
-                yield worker, event.message
+                await self._post(worker, event, event.message)
+
+    async def _post(self, about: Subject, event: Event, message: str) -> None:
+        reason = f"Would{event.reason}" if event.would else str(event.reason)
+        # One that cannot be posted (a quota, a namespace that goes away) is lost; the status says
+        # the same and must not be lost with it.
+        with contextlib.suppress(KubeError):
+            await self._events.post(about, News(event.type, reason, message))
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         await self._log.add(decisions)

@@ -6,6 +6,7 @@ in the scheduler's dashboard shows of it.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -46,7 +47,7 @@ _ASKED_BY = {
 }
 
 #: The history is written at most once in so long: many workers leave one after the other.
-HISTORY_EVERY_S = 10.0
+HISTORY_EVERY_S = 60.0
 
 
 class LastDecision(NamedTuple):
@@ -158,35 +159,42 @@ def _unscaled(group: str, outcomes: Sequence[Outcome], observed: ObservedCluster
 
 
 class DecisionHistory:
-    """The decisions of one policy; `last` is the last one that an earlier process has told."""
+    """
+    The decisions of one policy. The last one is in its status: only with more of them is there
+    something to write, and from the first of those on `HISTORY_EVERY_S` to gather others.
+
+    Args:
+        last: The last one that an earlier process has told.
+    """
 
     def __init__(self, last: Decision | None = None) -> None:
         self.last = last
         self._lasts: Mapping[str, LastDecision] = {}
         self.recent = deque[Decision]([last] if last else [], maxlen=MAX_DECISIONS)
-        self._unwritten: list[Decision] = []
-        self._written_at: float | None = None
+        self._unwritten = [last] if last else []  # nobody knows whether it was
+        self.due_at = math.inf  # when what is unwritten is to be written
 
     def note(
-        self, observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome]
-    ) -> None:
+        self, observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
+        *, now: float,
+    ) -> None:  # fmt: skip
         """Take down what is new."""
         made, self._lasts = decisions(self._lasts, observed, policy, decided, outcomes)
         self.recent.extend(made)
         self._unwritten = [*self._unwritten, *made][-KEPT:]
         if made:
             self.last = made[-1]
+        if len(self._unwritten) > 1:
+            self.due_at = min(self.due_at, now + HISTORY_EVERY_S)
 
     async def write(self, reporter: Reporter, *, now: float) -> None:
-        """Have what is new kept, the first at once; what can't be is tried again later."""
-        if not self._unwritten:
+        """Have what is due at `now` kept; what can't be is tried again later."""
+        if now < self.due_at or math.isinf(self.due_at):
             return
-        if self._written_at is not None and now - self._written_at < HISTORY_EVERY_S:
-            return
-        self._written_at = now
+        self.due_at = now + HISTORY_EVERY_S
         with contextlib.suppress(PlatformError):
             await reporter.history(tuple(self._unwritten))
-            self._unwritten = []
+            self._unwritten, self.due_at = [], math.inf
 
 
 #: Decisions that are told, the last ones.

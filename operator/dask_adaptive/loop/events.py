@@ -11,12 +11,10 @@ from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.model.observed import ObservedCluster
 from dask_adaptive.model.plan import (
     Action,
-    Delete,
     DeleteCluster,
     Leave,
     Outcome,
     Plan,
-    Restart,
     SetPin,
     SetReplicas,
     Unpin,
@@ -50,9 +48,7 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
         elif outcome.done and outcome.reason is Reason.RECYCLE_ABORTED:
             continue  # `events_of_aborts` tells it, with or without such an action
         elif outcome.done:
-            gone = isinstance(outcome.action, Delete | Restart)
-            text = describe(outcome.action)
-            yield Event(EventType.NORMAL, outcome.reason, text, worker, gone=gone)
+            yield Event(EventType.NORMAL, outcome.reason, describe(outcome.action), worker)
         elif outcome.reason is Reason.ACTION_FAILED:
             text = f"{describe(outcome.action)}: {outcome.message}"
             yield Event(EventType.WARNING, outcome.reason, text, worker)

@@ -9,8 +9,12 @@ from typing import NamedTuple
 from dask_adaptive.model.observed import Mark, ObservedWorker
 from dask_adaptive.planner.actions.candidates import claims
 
-#: A mark is taken back only when it has not been true for so long: tasks come and go by the second.
+#: A pin's name is taken back only when it has not held for so long: shuffles come and go.
 CLEAR_AFTER_S = 30.0
+
+#: A worker that may be idle for so long before it leaves is kept for so much longer than that: most
+#: are gone by then, and what goes needs no write.
+IDLE_MORE_S = 60.0
 
 #: Marks changed in one pass, of one cluster; the rest is changed in the next ones.
 AT_ONCE = 20
@@ -47,31 +51,33 @@ def wanted_mark(worker: ObservedWorker) -> Mark:
     """
     The mark that is true of a worker now.
 
-    One that has drained, or whose machine goes, is not kept from eviction: its pod is to go.
+    One whose machine goes is not kept from eviction: its pod is to go.
     """
     pinned_by = _pinned_by(worker)
-    may_go = worker.is_drained or bool(worker.node_terminating)
-    return Mark(pinned_by, keep=bool(pinned_by) or (bool(worker.processing) and not may_go))
+    is_busy = bool(worker.processing) and not worker.node_terminating
+    return Mark(pinned_by, keep=bool(pinned_by) or is_busy)
 
 
 def marks(
-    workers: Iterable[ObservedWorker], before: Marked, *, hints: bool, now: float
+    workers: Iterable[ObservedWorker], before: Marked, *, hints: bool, idle_s: float, now: float
 ) -> tuple[tuple[tuple[str, Mark], ...], Marked]:
     """
     Marks to change now, pinned workers first, and what to remember of it.
 
-    A mark is set as soon as it is true. It is taken back when it has been false for a while: or at
-    once where hints are switched off.
+    A mark is set as soon as it is true; a pod that the webhook has seen bears one from the start.
+    It is taken back when it has been false for a while: or at once where hints are switched off.
 
     Args:
-        workers: All of the cluster; those without a connected process are left alone.
+        workers: All of the cluster; those without a connected process, and those on their way out,
+            are left alone.
         hints: Whether pods are to be marked at all.
+        idle_s: How long a worker may be idle before it leaves.
     """
     true: dict[str, _True] = {}
     changes: dict[str, _Asked] = {}
     waiting: dict[str, _Asked] = {}
     for worker in workers:
-        if not worker.is_connected:
+        if not worker.is_connected or worker.retiring is not None:
             continue
         name, old, new = worker.name, worker.mark, Mark()
         if hints:
@@ -79,7 +85,7 @@ def marks(
             if wanted == old == Mark():
                 continue
             true[name] = _last_true(wanted, before.true.get(name), now)
-            new = _lasting(wanted, old, true[name], now)
+            new = _lasting(wanted, old, true[name], idle_s, now)
         last = before.asked.get(name)
         if last is not None and last[1:] == (old, new) and now - last.at < SEEN_WITHIN_S:
             waiting[name] = last
@@ -98,9 +104,10 @@ def _last_true(wanted: Mark, before: _True | None, now: float) -> _True:
     )
 
 
-def _lasting(wanted: Mark, old: Mark, true: _True, now: float) -> Mark:
-    """What is wanted, and what of the old mark was true a moment ago."""
-    was_pinned, was_kept = (now - at < CLEAR_AFTER_S for at in true)
+def _lasting(wanted: Mark, old: Mark, true: _True, idle_s: float, now: float) -> Mark:
+    """What is wanted, and what of the old mark was true a while ago."""
+    was_pinned = now - true.pinned_at < CLEAR_AFTER_S
+    was_kept = now - true.kept_at < max(CLEAR_AFTER_S, idle_s + IDLE_MORE_S)
     pinned_by = wanted.pinned_by or (old.pinned_by if was_pinned else "")
     return Mark(pinned_by, wanted.keep or (old.keep and was_kept))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -49,8 +50,8 @@ SHORTEST_S = 0.5
 #: The time between passes while workers are on their way in or out, or near a quota.
 BRISK_S = 1.0
 
-#: News that can wait is written at most once in so long, in seconds: between two usual passes.
-STATUS_EVERY_S = 4.0
+#: Figures that move with the load are written at most once in so long, in seconds.
+STATUS_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class ClusterLoop:
         self._calendar = Calendar(recent)
         self._status: Status | None = None  # as it was told last
         self._status_at = 0.0
+        self._status_due_at = math.inf  # when what was held back is to be written
         self._told = frozenset[Event]()
         self._marked = Marked()
         self._bearers = frozenset[str]()  # workers whose pods bear a mark of ours
@@ -121,7 +123,7 @@ class ClusterLoop:
         unheard = await self._limit(observed, decided)
         before, now = self._past.recycle, ports.clock()
         self._past = remember(self._past, observed, policy, decided, outcomes, now=now)
-        self._chronicle.note(observed, policy, decided, outcomes)
+        self._chronicle.note(observed, policy, decided, outcomes, now=now)
         await self._announce(observed, policy, decided)
         recycled = recycles(self._past.recycle, self._calendar, observed, now=now, unheard=unheard)
         status = status_of(
@@ -133,7 +135,8 @@ class ClusterLoop:
         await self._chronicle.write(ports.reporter, now=now)
         await self._mark(observed, policy)
         again_in_s = _next(observed, policy, status, decided, outcomes)
-        again_in_s = max(min(again_in_s, self._attempts.left_s()), SHORTEST_S)
+        again_in_s = min(again_in_s, self._attempts.left_s(), self._untold_s())
+        again_in_s = max(again_in_s, SHORTEST_S)
         return PassResult(observed, decided, outcomes, status, again_in_s)
 
     def _with_late(self, observed: ObservedCluster) -> ObservedCluster:
@@ -216,17 +219,27 @@ class ClusterLoop:
         new = sorted(happened - self._told, key=lambda e: (e.worker, e.reason.value, e.message))
         noted = events_of_notes(observed)  # each comes only once, and may well say the same again
         news = (*events_of_conditions(status, self._status), *new, *noted, *once)
-        if news:
-            await self._ports.reporter.tell(news)
+        await self._ports.reporter.tell(news)
         self._told = happened
-        if status != self._status and not self._is_throttled(status):
+        self._status_due_at = self._due_at(status)
+        if self._status_due_at <= self._ports.clock():
             await self._ports.reporter.status(status)
             self._status, self._status_at = status, self._ports.clock()
+            self._status_due_at = math.inf
 
-    def _is_throttled(self, status: Status) -> bool:
-        if self._status is None or self._ports.clock() - self._status_at >= STATUS_EVERY_S:
-            return False
-        return write_throttle(status, self._status)
+    def _due_at(self, status: Status) -> float:
+        if status == self._status:
+            return math.inf
+        can_wait = self._status is not None and write_throttle(status, self._status)
+        return self._status_at + STATUS_EVERY_S if can_wait else -math.inf
+
+    def _untold_s(self) -> float:
+        """In how long something is to be written that was held back."""
+        return min(self._status_due_at, self._chronicle.due_at) - self._ports.clock()
+
+    async def flush(self) -> None:
+        """Write the decisions that wait for others: this process stops."""
+        await self._chronicle.write(self._ports.reporter, now=math.inf)
 
     async def _mark(self, observed: ObservedCluster, policy: Policy) -> None:
         """Bring the annotations of pods in step with what is true of their workers."""
@@ -234,7 +247,9 @@ class ClusterLoop:
             return  # nothing new is known of them
         workers = [w for g in observed.groups for w in g.workers]
         now = self._ports.clock()
-        changes, self._marked = marks(workers, self._marked, hints=policy.disruption.hints, now=now)
+        bounds, hints = policy.bounds(observed.key.default_group), policy.disruption.hints
+        idle_s = max(b.idle_timeout_s for b in bounds)
+        changes, self._marked = marks(workers, self._marked, hints=hints, idle_s=idle_s, now=now)
         bearers = {w.name for w in workers if w.mark != Mark()}
         self._bearers = frozenset(bearers | {worker for worker, _ in changes})
         for worker, mark in changes:
@@ -294,11 +309,11 @@ def _milestones(status: Status) -> object:
     return (
         status.generation,
         status.desired,
-        status.reason,
+        status.last_decision,
         status.pause,
         status.distributed,
         status.agent,
         status.relief,
-        [(g.name, g.desired, g.reason) for g in status.groups],
+        [(g.name, g.desired) for g in status.groups],
         [(c.type, c.status, c.reason) for c in status.conditions],
     )

@@ -150,7 +150,6 @@ class Event:
     message: str
     worker: str = ""
     would: bool = False  # in Advise mode: what would have been done
-    gone: bool = False  # the worker was just taken away: nobody will look there any more
 
 
 class Reporter(Protocol):
@@ -159,7 +158,7 @@ class Reporter(Protocol):
     async def status(self, status: Status) -> None: ...
 
     async def tell(self, events: Sequence[Event]) -> None:
-        """Tell all that is new in one pass. One that cannot be told is lost."""
+        """Tell all that is new in one pass, if anything. What cannot be told is lost."""
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         """Keep these decisions, oldest first; those kept before stay, `plan.KEPT` in all."""

@@ -39,7 +39,7 @@ from dask_adaptive.model.spec import (
     one_of,
 )
 
-__all__ = ["InvalidPolicy", "Policy", "parse_policy"]
+__all__ = ["InvalidPolicy", "Policy", "parse_policy", "wants_hints"]
 
 
 class Mode(str, enum.Enum):
@@ -238,6 +238,11 @@ class Policy:
         return is_forbidden and any(
             recycle.tasks.exact for recycle in (self.recycle, *self.group_recycle.values())
         )
+
+
+def wants_hints(spec: Mapping[str, Any]) -> bool:
+    """Read whether pods are annotated, whatever else is in a spec. Raises `InvalidPolicy`."""
+    return decode(Disruption, spec.get("disruption") or {}, "spec.disruption").hints
 
 
 def parse_policy(spec: Mapping[str, Any]) -> Policy:

@@ -12,7 +12,6 @@ import shlex
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -28,7 +27,7 @@ from dask_adaptive.loop.status import Status
 from dask_adaptive.loop.tracing import TraceFile
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
-from dask_adaptive.model.plan import KEPT, Decision
+from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import GroupBounds
@@ -46,7 +45,6 @@ class _Reporter:
 
     def __init__(self, watchers: tuple[Watcher, ...]) -> None:
         self._watchers = watchers
-        self.decisions: deque[Decision] = deque(maxlen=KEPT)
 
     async def status(self, status: Status) -> None:
         """Part of `PassResult`."""
@@ -56,8 +54,7 @@ class _Reporter:
             for watcher in self._watchers:
                 watcher.happened(event)
 
-    async def history(self, decisions: Sequence[Decision]) -> None:
-        self.decisions.extend(decisions)
+    async def history(self, decisions: Sequence[Decision]) -> None: ...
 
     async def mark(self, worker: str, mark: Mark) -> None:
         """Processes of this machine have nobody who would evict them."""
@@ -108,11 +105,6 @@ class Rehearsal:
         )
         self._passes: asyncio.Task[None] | None = None
         self._reporter = _Reporter(watchers)
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """The last decisions of this rehearsal's loops, oldest first."""
-        return tuple(self._reporter.decisions)
 
     @property
     def address(self) -> str:

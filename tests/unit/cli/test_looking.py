@@ -19,7 +19,7 @@ from dask_adaptive.cli.status import screen
 from dask_adaptive.cli.status_view import views_of
 from dask_adaptive.cli.why_not_down import ENDS
 from dask_adaptive.kube.objects import parse_policy_object
-from dask_adaptive.kube.status_json import history_body
+from dask_adaptive.kube.status_json import decision_json, history_body
 from dask_adaptive.model.plan import Decision, Step
 from dask_adaptive.model.reason import Reason
 from support.canned_api import CannedApi
@@ -230,8 +230,12 @@ DECISIONS = [
 
 
 def test_history(api: CannedApi, run: Any) -> None:
-    api.add(policy(STATUS))
+    """The last decision is in the status, and in the ConfigMap only later."""
+    api.add(policy(OLD))
     assert "No decisions.\n" == show(run, "history", "etl")
+    last = {"lastDecision": decision_json(DECISIONS[-1])}
+    api.add(policy({**OLD, **last}))
+    assert 1 == len(items(run, "history", "etl"))
     api.add({"kind": "ConfigMap", **history_body(parse_policy_object(policy()), DECISIONS)})
 
     compare_text("history.txt", show(run, "history", "etl"))

@@ -18,6 +18,7 @@ from dask_adaptive.kube.agent_config import FRESH_S, AgentConfig, Consent
 from dask_adaptive.kube.agent_zip import LEAVE, MOUNT, agent_zip, bundle
 from dask_adaptive.kube.api import ApiUnreachable, NotFound
 from dask_adaptive.kube.inject import Skip
+from dask_adaptive.kube.notes import read_mark
 from support import kube_objects as ko
 from support.json_patch import apply
 from support.kube_bodies import dask_pod
@@ -108,6 +109,35 @@ async def test_grace(of_pod: int, of_group: int | None, given: int | None, watch
     scene = Scene(Api(*objects), *(objects if watched else []))
 
     assert given == await scene.grace(pod(terminationGracePeriodSeconds=of_pod))
+
+
+KEEP = {"cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"}
+
+
+@pytest.mark.parametrize(
+    ("disruption", "own", "expected"),
+    [
+        pytest.param({}, {}, KEEP, id="it-will-soon-be-busy"),
+        pytest.param({"hints": False}, {}, set(), id="not-wanted"),
+        pytest.param({"hints": "?"}, {}, set(), id="not-understood"),
+        pytest.param(None, {}, set(), id="no-policy"),
+        pytest.param({}, dict.fromkeys(KEEP, "mine"), set(), id="somebody-says-otherwise"),
+    ],
+)
+async def test_pods_of_new_workers_bear_the_hints(
+    disruption: dict[str, Any] | None, own: dict[str, str], expected: set[str]
+) -> None:
+    policy = ko.policy()
+    policy["spec"]["disruption"] = disruption
+    scene = Scene(Api(), *([ko.cluster()] if disruption is None else [ko.cluster(), policy]))
+    body = pod()
+    body["metadata"] |= {"annotations": own} if own else {}
+    outcome = await scene.injector._decide({"object": body, "namespace": "ns"})
+    assert not isinstance(outcome, Skip)
+    after = apply(body, outcome.patch)["metadata"]["annotations"]
+
+    assert expected == {name for name in KEEP if after.get(name, "mine") != "mine"}
+    assert (disruption == {}) == read_mark(after).keep
 
 
 async def test_the_pods_own_grace_stays_where_its_group_cannot_be_read() -> None:

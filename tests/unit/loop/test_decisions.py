@@ -20,7 +20,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import Idle, IdleAction, Pause, WorkerGroup
 from dask_adaptive.planner.plan import plan
-from support.fake_cluster import EPOCH, FakeCluster
+from support.fake_cluster import EPOCH, FakeCluster, completed
 from support.worlds import (
     GPU,
     GROUP,
@@ -147,23 +147,18 @@ def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered() -> None:
 # --- in the loop ------------------------------------------------------------------------------
 
 
-#: A call that tells: the deed itself is another one.
-TOLD = ("status", "event", "history")
-
-
 @pytest.mark.parametrize("target", [4, 99])
-def test_a_decision_is_told_in_three_writes_at_most(target: int) -> None:
+def test_a_decision_is_told_in_two_writes_and_once_more_when_it_is_done(target: int) -> None:
     fake = FakeCluster(1, target=1, start_s=0.0)
     fake.steps(2)
     fake.calls.clear()
     fake.target = target
     fake.steps(1)
 
-    assert "set_replicas" == fake.calls[0]
-    assert sorted(TOLD) == sorted(fake.calls[1:])
+    assert ["set_replicas", "event", "status"] == fake.calls
     fake.calls.clear()
     fake.steps(20)
-    assert len(fake.calls) <= 3  # they have come: that is told
+    assert len(fake.calls) <= 2  # they have come: that is told
     fake.calls.clear()
     fake.steps(50)
     assert [] == fake.calls
@@ -174,10 +169,28 @@ def test_many_decisions_are_written_together() -> None:
     for target in range(2, 10):
         fake.target = target
         fake.steps(1, after_s=1.0)
-    fake.steps(5)
+    assert [] == fake.decisions
+    assert fake.last.again_in_s <= HISTORY_EVERY_S
+    fake.step(after_s=HISTORY_EVERY_S)
 
-    assert [1, 7] == [len(rows) for rows in fake.decisions]
-    assert list(range(2, 10)) == [d.desired for rows in fake.decisions for d in rows]
+    (rows,) = fake.decisions
+    assert list(range(2, 10)) == [d.desired for d in rows]
+
+
+def test_what_the_status_does_not_have_is_written_when_the_operator_stops() -> None:
+    fake = FakeCluster(1, target=2, start_s=0.0)
+    fake.steps(2)
+    completed(fake.loop.flush())
+    assert [] == fake.decisions  # the last one is in the status
+    fake.target = 3
+    fake.steps(2)
+    completed(fake.loop.flush())
+    fake.start_operator(last=fake.statuses[-1].last_decision)
+    fake.target = 4
+    fake.steps(2)
+    completed(fake.loop.flush())
+
+    assert [[2, 3], [3, 4]] == [[d.desired for d in rows] for rows in fake.decisions]
 
 
 def test_what_could_not_be_written_is_written_later() -> None:
@@ -190,12 +203,12 @@ def test_what_could_not_be_written_is_written_later() -> None:
                 raise PlatformError("exceeded quota")
             written.append(tuple(decisions))
 
-    fake = Refusing(1, target=3)
-    fake.occupy(1)
-    fake.steps(3, after_s=HISTORY_EVERY_S)
+    fake = Refusing(1, target=3, start_s=0.0)
+    fake.step()
+    fake.target = 4
+    fake.steps(4, after_s=HISTORY_EVERY_S)
 
-    assert [0, 1] == [len(rows) for rows in written]
-    assert (1, 3) == (written[1][0].before, written[1][0].desired)
+    assert [[], [3, 4]] == [[d.desired for d in rows] for rows in written]
 
 
 def test_the_last_decision_is_in_the_status_and_outlives_the_operator() -> None:
@@ -242,7 +255,8 @@ def test_an_unused_cluster_is_looked_at_once_more_and_deleted() -> None:
 
     assert (True, 2) == (fake.cluster.is_deleted, fake.questions)
     assert [(EventType.NORMAL, Reason.CLUSTER_IDLE)] == [(e.type, e.reason) for e in fake.events]
-    assert ["Done"] == [d.outcome for d in fake.decisions[0]]
+    assert fake.last.status.last_decision
+    assert "Done" == fake.last.status.last_decision.outcome
 
 
 def test_one_that_is_used_again_meanwhile_is_not() -> None:

@@ -407,13 +407,28 @@ def test_hints_switched_off_and_a_policy_that_goes_leave_no_mark() -> None:
 def test_many_marks_are_spread_over_passes_pinned_workers_first() -> None:
     busy_ones = [busy(f"b{i:02}") for i in range(AT_ONCE)]
     pinned = [worker(f"p{i}", pins=(SHUFFLE,)) for i in range(5)]
-    first, memory = marks([*busy_ones, *pinned], Marked(), hints=True, now=0.0)
-    again, _ = marks([*busy_ones, *pinned], memory, hints=True, now=1.0)
+    more = {"hints": True, "idle_s": 60.0}
+    first, memory = marks([*busy_ones, *pinned], Marked(), now=0.0, **more)
+    again, _ = marks([*busy_ones, *pinned], memory, now=1.0, **more)
 
     assert AT_ONCE == len(first)
     assert [f"p{i}" for i in range(5)] == [name for name, _ in first[:5]]
     assert {Mark("shuffle", keep=True)} == {mark for _, mark in first[:5]}
     assert [f"b{i:02}" for i in range(AT_ONCE - 5, AT_ONCE)] == [name for name, _ in again]
+
+
+def test_a_pod_that_soon_goes_keeps_its_mark() -> None:
+    """It goes with the pod: so a worker that leaves when it has been idle costs no write for it."""
+    fake = FakeCluster(2, target=2)
+    fake.occupy(2)
+    fake.steps(2)
+    fake.asked.clear()
+    fake.occupy(0)
+    fake.target = 0
+    fake.steps(40, after_s=1.0)
+
+    assert not fake.cluster.workers
+    assert [] == fake.asked
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from dask_adaptive.loop.one_pass import STATUS_EVERY_S, write_throttle
 from dask_adaptive.loop.status import Condition, GroupRow, PauseRow, Status, WorkerRow
+from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
 from support.fake_cluster import FakeCluster
@@ -21,12 +22,12 @@ def test_workers_that_begin_and_end_tasks_cost_no_write_each() -> None:
     fake.step()
     assert 1 == len(fake.statuses)
 
-    for second in range(1, 8):  # the one of 0 s, and that of STATUS_EVERY_S
-        fake.occupy(2 if second >= 2 else 0)
+    for second in range(1, int(STATUS_EVERY_S) + 1):
+        fake.occupy(1 + second % 2)
         fake.step(after_s=1.0)
+        assert fake.last.again_in_s <= STATUS_EVERY_S - second or second == STATUS_EVERY_S
 
-    assert STATUS_EVERY_S == 4.0
-    assert [0, 2] == [status.busy for status in fake.statuses]
+    assert [0, 1 + STATUS_EVERY_S % 2] == [status.busy for status in fake.statuses]
 
 
 def test_what_is_done_is_told_at_once() -> None:
@@ -45,6 +46,7 @@ OLD = Status(workers=(ROW,), replacing=(DUE,), groups=(GROUP,), conditions=(COND
 @pytest.mark.parametrize(
     "new",
     [
+        replace(OLD, reason=Reason.BUSY, groups=(replace(GROUP, reason=Reason.BUSY),)),
         replace(OLD, busy=3, idle=1, connected=4, pending=2, replicas=6, wanted=7, message="x"),
         replace(OLD, workers=(replace(ROW, state="Going", reason=Reason.DRAINED),)),
         replace(OLD, workers=(ROW, WorkerRow("w2", "Pending", Reason.NEVER_CONNECTED, "starts"))),
@@ -64,7 +66,7 @@ def test_what_moves_with_the_load_can_wait(new: Status) -> None:
     [
         replace(OLD, generation=2),
         replace(OLD, desired=3),
-        replace(OLD, reason=Reason.BUSY),
+        replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "")),
         replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
         replace(OLD, replacing=(replace(DUE, state="Surging"),)),
         replace(OLD, recycled=((Reason.LIFETIME, 1),)),
@@ -73,7 +75,6 @@ def test_what_moves_with_the_load_can_wait(new: Status) -> None:
         replace(OLD, distributed="2026.8.0"),
         replace(OLD, agent="1"),
         replace(OLD, groups=(replace(GROUP, desired=9),)),
-        replace(OLD, groups=(replace(GROUP, reason=Reason.BUSY),)),
         replace(OLD, conditions=(replace(CONDITION, status=False),)),
         replace(OLD, conditions=(replace(CONDITION, reason=Reason.BUSY),)),
     ],

@@ -1,0 +1,140 @@
+"""How much is written to the API server, and that nothing which was to be told gets lost by it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_adaptive.kube.api import NotFound
+from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.reporter import (
+    BURST,
+    EVERY_S,
+    EventPoster,
+    EventQueue,
+    KubeReporter,
+    sentence,
+)
+from dask_adaptive.loop.one_pass import ClusterLoop
+from dask_adaptive.loop.ports import Event, EventType
+from dask_adaptive.model.reason import Reason
+from support import kube_objects as ko
+from support.fake_cluster import FakeCluster
+from support.worlds import KEY
+
+IDLE = Event(EventType.NORMAL, Reason.UNDERUTILIZED, "idle for 1m", worker="a")
+WARNING = Event(EventType.WARNING, Reason.INVALID_PAUSE, "mend it")
+
+
+class Api:
+    """An API server without any object but the policy; all writes are counted, by kind."""
+
+    def __init__(self) -> None:
+        self.writes = Counter[str]()
+        self.events: list[Any] = []
+
+    async def create(self, path: str, body: Any) -> Any:
+        self._count(path)
+        self.events += [body] if body["kind"] == "Event" else []
+        return {**body, "metadata": {**body["metadata"], "resourceVersion": "1"}}
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        self._count(path)
+        if "configmaps" in path and not body:
+            raise NotFound(path)
+        return {"metadata": {"resourceVersion": "1", **body.get("metadata", {})}}
+
+    def _count(self, path: str) -> None:
+        parts = path.split("/")
+        self.writes[parts[parts.index("namespaces") + 2]] += 1
+
+
+class Reported(FakeCluster):
+    """The simulated cluster, told of by the reporter that is Kubernetes; pods have come by the
+    webhook, so those of new workers bear their mark."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.api = Api()
+        api: Any = self.api
+        world = ko.world_of(ko.policy())
+        (policy,) = world.all(PolicyObject)
+        wall_clock = lambda: self.cluster.now + 1.8e9  # noqa: E731
+        events = EventPoster(api, wall_clock)
+        reporter = KubeReporter(policy, api=api, world=world, events=events, wall_clock=wall_clock)
+        self.loop = ClusterLoop(KEY, replace(self.ports(), reporter=reporter))
+
+
+def test_a_decision_costs_four_writes_at_most() -> None:
+    """Workers that come and go one after the other, and begin and end tasks, cost none each."""
+    fake = Reported(2, drain_s=1.0)
+    fake.steps(20, tasks=0, after_s=1.0)
+    fake.api.writes.clear()
+    decisions = 0
+    for _ in range(3):
+        for tasks in (60, 0):
+            last = fake.last.status.last_decision
+            for _ in range(120):
+                fake.step(tasks=tasks, after_s=1.0)
+                decisions += fake.last.status.last_decision != last
+                last = fake.last.status.last_decision
+    assert decisions >= 6
+    fake.api.writes["scale"] = fake.calls.count("set_replicas")
+    assert sum(fake.api.writes.values()) <= 4 * decisions, (decisions, fake.api.writes)
+
+
+def test_nothing_is_written_at_rest() -> None:
+    fake = Reported(2)
+    fake.steps(100)
+    before = sum(fake.api.writes.values())
+    fake.steps(100)
+
+    assert before == sum(fake.api.writes.values())
+
+
+news = st.builds(
+    Event, st.sampled_from(EventType), st.sampled_from([Reason.BUSY, Reason.UNDERUTILIZED]),
+    st.sampled_from(["idle for 1m", "idle for 2m", "x" * 900]),
+    worker=st.sampled_from(["", *(f"etl-default-worker-{i:04}" for i in range(60))]),
+    would=st.booleans(),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 100.0), st.lists(news, max_size=30)), max_size=6))
+def test_events_come_sooner_or_later_each_named_and_not_too_many(
+    passes: list[tuple[float, list[Event]]],
+) -> None:
+    now, told = 0.0, list[Event]()
+    times = list[float]()
+    queue = EventQueue(lambda: now)
+    for rest_s, events in [*passes, *[(EVERY_S * BURST, list[Event]())] * 30]:
+        now += rest_s
+        queue.add(events)
+        while some := queue.take():
+            assert 1 == len({(e.type, e.reason, e.would) for e in some})
+            text = sentence(some)
+            assert len(text) <= 1000
+            assert all(e.message in text and e.worker in text for e in some)
+            told += some
+            times.append(now)
+    assert Counter(told).keys() == {e for _, events in passes for e in events}
+    for i, at in enumerate(times):
+        assert sum(at <= t < at + EVERY_S for t in times[i:]) <= BURST + 1
+
+
+def test_warnings_come_first_and_of_what_was_decided_only_that() -> None:
+    queue = EventQueue(lambda: 0.0)
+    drained = replace(IDLE, reason=Reason.DRAINED)
+    queue.add([IDLE, drained, replace(IDLE, worker="b"), replace(IDLE, message="idle for 2m")])
+    queue.add([WARNING, replace(drained, type=EventType.WARNING)])
+    told = list(iter(queue.take, ()))
+
+    assert [Reason.INVALID_PAUSE, Reason.DRAINED, Reason.UNDERUTILIZED] == [
+        e[0].reason for e in told
+    ]
+    assert "a, b: idle for 1m; a: idle for 2m" == sentence(told[-1])
