@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from dask_adaptive.model.amounts import read_instant
-from support.kube_bodies import pod
+from support.kube_bodies import pod, policy
 from support.kube_server import ROOT, Kubectl
 
 Run = Callable[..., Result]
@@ -115,6 +115,20 @@ def test_tidy_removes_what_is_ours_and_nothing_else(run: Run, kubectl: Kubectl) 
     assert f"{kubectl.namespace}/a: dask-adaptive.dev/hints" in result.output
     assert "annotations removed from 2 pods" in result.output
     assert "annotations removed from 0 pods" in run("tidy", "--yes").output
+
+
+def test_tidy_leaves_clusters_of_another_operator_alone(run: Run, kubectl: Kubectl) -> None:
+    kubectl.apply(
+        policy("p", LABELS["dask.org/cluster-name"], controllerName="b"),
+        worker("a", **{"dask-adaptive.dev/pinned-by": "shuffle ab"}),
+    )
+    kubectl("label", "dap", "p", "dask-adaptive.dev/managed-by=annotations")
+    assert "annotations removed from 0 pods" in run("tidy", "--yes").output
+    assert annotations(kubectl)["a"]
+    result = run("tidy", "--yes", "--controller-name", "b")
+
+    assert "annotations removed from 1 pod" in result.output
+    assert "p: deleted" in result.output
 
 
 def test_tidy_waits_for_the_operator_to_stop(run: Run, kubectl: Kubectl) -> None:

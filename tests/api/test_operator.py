@@ -77,6 +77,56 @@ async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Ku
         await until(lambda: ready(kubectl, "a")[0] == "True")
 
 
+async def test_of_two_operators_one_serves_until_it_has_gone(
+    api: KubeApi, kubectl: Kubectl
+) -> None:
+    kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
+    kubectl.apply(group("demo"), policy("p", "demo", minReplicas=2))
+
+    def server() -> str:
+        status = kubectl.json("get", "dap", "p").get("status", {})
+        return str(status.get("servedBy", {}).get("operator", ""))
+
+    def events() -> list[str]:
+        found = kubectl.json("get", "events")["items"]
+        return [e["message"] for e in found if e["reason"] == "OwnershipConflict"]
+
+    # The second one asks; the first one is gone before it is asked again.
+    async with running(api, kubectl.namespace, identity="first"):
+        await until(lambda: replicas(kubectl) == 2)
+        async with running(api, kubectl.namespace, identity="second", patience_s=3.0) as second:
+            await until(lambda: any("operator second would serve" in e for e in events()))
+            await asyncio.sleep(4.0)
+            assert "first" == server()
+            assert not second.visits._running
+    kubectl("patch", "dap", "p", "--type=merge", "-p", '{"spec": {"minReplicas": 3}}')
+    async with running(api, kubectl.namespace, identity="third", patience_s=3.0):
+        await until(lambda: server() == "third")
+        await until(lambda: replicas(kubectl) == 3)
+
+
+async def test_a_policy_goes_from_one_operator_to_another_by_its_name(
+    api: KubeApi, kubectl: Kubectl
+) -> None:
+    kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
+    kubectl.apply(group("demo"), policy("p", "demo", minReplicas=2))
+
+    def served_by() -> tuple[str, str]:
+        found = kubectl.json("get", "dap", "p")
+        status = found.get("status", {})
+        return status.get("servedBy", {}).get("operator", ""), ready(kubectl, "p")[0]
+
+    async with (
+        running(api, kubectl.namespace, identity="first"),
+        running(api, kubectl.namespace, identity="second", controller_name="team-b"),
+    ):
+        await until(lambda: served_by() == ("first", "True"))
+        spec = '{"spec": {"controllerName": "team-b", "minReplicas": 4}}'
+        kubectl("patch", "dap", "p", "--type=merge", "-p", spec)
+        await until(lambda: served_by() == ("second", "True"))
+        await until(lambda: replicas(kubectl) == 4)
+
+
 async def test_an_upstream_autoscaler_is_a_conflict(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
     kubectl.apply(group("demo"), policy("p", "demo", minReplicas=2), autoscaler("demo"))

@@ -79,6 +79,7 @@ def test_version_is_that_of_the_package() -> None:
         ("evictionGuard.maxDelay=1m", "maxDelay"),
         ("hints.enabled=maybe", "enabled"),
         ("adopt=Sometimes", "adopt"),
+        ("controllerName=Team_A", "controllerName"),
         ("allowDeleteCluster=maybe", "allowDeleteCluster"),
         ("log.format=xml", "format"),
     ],
@@ -304,7 +305,10 @@ def test_without_the_webhook_there_is_nothing_of_it() -> None:
     )
 
 
-def test_which_autoscalers_are_taken_over_is_passed_on() -> None:
+def test_which_policies_and_autoscalers_are_served_is_passed_on() -> None:
+    named = env(pod_spec("--set", "controllerName=b"))
+    assert "b" == named["DASK_ADAPTIVE_CONTROLLER_NAME"]
+    assert "dask-adaptive" == env(pod_spec())["DASK_ADAPTIVE_CONTROLLER_NAME"]
     assert "Annotated" == env(pod_spec())["DASK_ADAPTIVE_ADOPT"]
     assert "Never" == env(pod_spec("--set", "adopt=Never"))["DASK_ADAPTIVE_ADOPT"]
 

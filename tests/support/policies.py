@@ -38,6 +38,9 @@ WRONG: list[tuple[str, str, str]] = [
     # Bounds, groups
     ("clusterRef: {}", "clusterRef.name", ""),
     ("clusterRef: etl", "clusterRef", ""),
+    ("controllerName: Team_A", "controllerName", "must be a name of Kubernetes, such as team-a"),
+    (f"controllerName: {'a' * 64}", "controllerName", ""),
+    ("controllerName: ''", "controllerName", "must be a name of Kubernetes, such as team-a"),
     ("clusterRef: {name: ''}", "clusterRef.name", ""),
     ("maxReplicas:", "maxReplicas", ""),
     ("maxReplicas: '3'", "maxReplicas", ""),
@@ -271,6 +274,7 @@ WRONG: list[tuple[str, str, str]] = [
 #: What both take, and read alike.
 TAKEN = [
     "{}",
+    "controllerName: team-a.example.org",
     "{minReplicas: 1, workerGroups: [{name: etl-gpu, minReplicas: 1, maxReplicas: 9,"
     " idleTimeout: 10m}, {name: big, maxReplicas: 0, priority: -3, recycle: {drift: false}},"
     f" {{name: fixed, recycle: {{}}}}], schedules: [{{{_CRON}, duration: 1h, minReplicas: 2,"

@@ -377,13 +377,18 @@ def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
     if not policies:
         yield _warning(what, "there is none in the namespace", "apply one: docs/tutorial.md")
     for policy in policies:
-        yield from _policy(f"policy {policy.name}", policy.cluster, policy.status)
+        what = f"policy {policy.name}"
+        yield from _policy(what, policy.cluster, policy.status)
+        if other := (policy.body.get("status") or {}).get("contestedBy"):
+            message = f"operator {other['operator']} would serve it, too, and waits"
+            yield _warning(what, message, "docs/howto/two-operators.md")
 
 
 def _policy(what: str, cluster: str, status: StatusView | None) -> Iterator[Finding]:
     """Repeats what the operator says of a policy in its status; nothing is judged again."""
     if status is None:
-        yield _error(what, "the operator has not processed it", "see the operator, above")
+        fix = "see the operator, above; and whether spec.controllerName is its name"
+        yield _error(what, "the operator has not processed it", fix)
         return
     faults = {c.reason: c for c in status.conditions if _is_fault(c)}
     for reason, c in faults.items():

@@ -70,6 +70,10 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option("--lease-duration", type=_SECONDS, default=15.0, show_default=True)
 @click.option("--renew-deadline", type=_SECONDS, default=10.0, show_default=True)
 @click.option("--retry-period", type=_SECONDS, default=2.0, show_default=True)
+@click.option(
+    "--controller-name", default="dask-adaptive", show_default=True,
+    help="Serve the policies whose spec.controllerName this is.",
+)  # fmt: skip
 @click.option("--identity", help="Unique name of this replica.")
 @click.option("--lease-namespace", default="default", show_default=True)
 @click.option("--deployment", default="", help="The operator's Deployment, which owns the Lease.")
@@ -102,7 +106,8 @@ def command(
         )
     set_up_logging(log_format, verbose=verbose)
     settings = Settings(
-        identity=identity or f"{socket.gethostname()}-{os.getpid()}",
+        # Without a Lease it is what policies know this program by, when it is begun anew, too.
+        identity=identity or socket.gethostname() + ("" if dev else f"-{os.getpid()}"),
         lease=not dev,
         address="127.0.0.1" if dev else "0.0.0.0",
         certificates=None if dev else certificates,

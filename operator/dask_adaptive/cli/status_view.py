@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_adaptive.cli.access import NOTHING, fail
 from dask_adaptive.kube.api import POLICIES
+from dask_adaptive.kube.objects import TENURE
 from dask_adaptive.kube.status_json import last_decision_of
 from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.plan import Decision
@@ -181,7 +182,7 @@ def _policy_view(body: Json) -> PolicyView:
         mode=spec.get("mode", "Auto"),
         rules=rules,
         status=replace(_read(StatusView, status), decision=last_decision_of(status))
-        if status
+        if status and status.keys() - TENURE
         else None,
     )
 

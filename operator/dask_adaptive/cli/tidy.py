@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -32,8 +32,15 @@ from dask_adaptive.kube.api import (
     Resource,
 )
 from dask_adaptive.kube.notes import changes
-from dask_adaptive.kube.objects import COMPONENT_LABEL, parse_autoscaler, parse_policy_object
+from dask_adaptive.kube.objects import (
+    COMPONENT_LABEL,
+    labelled_key,
+    parse_autoscaler,
+    parse_policy_object,
+)
+from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 
 #: The operator's pods must be gone within this time; their grace period is 30 s.
 STOP_S = 60.0
@@ -48,12 +55,18 @@ _AT_ONCE = 10
     "--stop", metavar="NAMESPACE/NAME",
     help="Scale the operator's Deployment to 0 first, or it would put them back.",
 )  # fmt: skip
+@click.option(
+    "--controller-name", default=DEFAULT_CONTROLLER, show_default=True,
+    envvar="DASK_ADAPTIVE_CONTROLLER_NAME",
+    help="Whose traces: clusters with a policy for operators of another name are left alone.",
+)  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
 @cluster_options
 def command(
-    namespaces: tuple[str, ...], stop: str | None, yes: bool, dry_run: bool, access: Access
-) -> None:
+    namespaces: tuple[str, ...], stop: str | None, controller_name: str, yes: bool, dry_run: bool,
+    access: Access,
+) -> None:  # fmt: skip
     """
     Give everything back that the operator has taken.
 
@@ -65,15 +78,16 @@ def command(
     where, _, name = (stop or "").partition("/")
     if stop and not name:
         fail(f"--stop {stop}: write NAMESPACE/NAME of the operator's Deployment", USAGE)
+    sweeps = [replace(sweep, controller=controller_name) for sweep in SWEEPS]
 
     async def work(api: KubeApi) -> int:
         if not yes and not dry_run:
-            for sweep in SWEEPS:
+            for sweep in sweeps:
                 click.echo(sweep.planned.format(len(await _found(api, sweep, namespaces))))
             click.confirm("Do this?", abort=True)
         if stop and not dry_run:
             await stop_operator(api, where, name)
-        return sum([await _carry_out(api, sweep, namespaces) for sweep in SWEEPS])
+        return sum([await _carry_out(api, sweep, namespaces) for sweep in sweeps])
 
     failed = access.ask(work, dry_run=dry_run)
     if dry_run:
@@ -106,11 +120,13 @@ class Sweep:
     """The change to one kind of object."""
 
     resource: Resource
+    cluster: Callable[[Json], ClusterKey]
     is_ours: Callable[[Json], bool]
     act: Callable[[KubeApi, str, Json], Awaitable[str]]  # on a path; returns what was done
     planned: str  # with a place for the count
     done: tuple[str, str]  # the same for one and for several
     selector: str = ""
+    controller: str = DEFAULT_CONTROLLER  # of the operator whose traces these are
 
 
 async def _delete_policy(api: KubeApi, path: str, meta: Json) -> str:
@@ -137,17 +153,20 @@ def _annotated(meta: Json, notes: Mapping[str, str | None]) -> Json:
 #: Policies go first: as long as one is there, its cluster has somebody who scales it.
 SWEEPS = (
     Sweep(
-        POLICIES, lambda body: parse_policy_object(body).managed, _delete_policy,
+        POLICIES, lambda body: parse_policy_object(body).key,
+        lambda body: parse_policy_object(body).managed, _delete_policy,
         "policies of the operator's to delete: {}",
         ("{} policy of the operator's deleted", "{} policies of the operator's deleted"),
     ),
     Sweep(
-        AUTOSCALERS, lambda body: parse_autoscaler(body).adopted_at is not None, _wake_autoscaler,
+        AUTOSCALERS, lambda body: parse_autoscaler(body).key,
+        lambda body: parse_autoscaler(body).adopted_at is not None, _wake_autoscaler,
         "DaskAutoscalers to give back: {}",
         ("{} DaskAutoscaler given back", "{} DaskAutoscalers given back"),
     ),
     Sweep(
-        PODS, lambda body: bool(changes(body["metadata"].get("annotations") or {}, Mark())),
+        PODS, labelled_key,
+        lambda body: bool(changes(body["metadata"].get("annotations") or {}, Mark())),
         _clean_pod, "pods to remove annotations from: {}",
         ("annotations removed from {} pod", "annotations removed from {} pods"),
         selector=f"{COMPONENT_LABEL}=worker",
@@ -181,9 +200,13 @@ async def _found(api: KubeApi, sweep: Sweep, namespaces: Sequence[str]) -> list[
     """Metadata of our objects: there may be thousands, in pages of which only this is needed."""
     found = []
     for scope in namespaces or (None,):
+        others = set[ClusterKey]()
+        with contextlib.suppress(NotFound):
+            policies = map(parse_policy_object, await api.list(POLICIES.path(scope)))
+            others = {p.key for p in policies if p.controller != sweep.controller}
         with contextlib.suppress(NotFound):  # the kind is not installed (any more)
             async for body in api.each(sweep.resource.path(scope), selector=sweep.selector):
-                if sweep.is_ours(body):
+                if sweep.is_ours(body) and sweep.cluster(body) not in others:
                     kept = ("namespace", "name", "uid", "annotations")
                     found.append({k: body["metadata"].get(k) for k in kept})
     return found

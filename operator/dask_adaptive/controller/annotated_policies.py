@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.annotated import (
@@ -49,6 +49,7 @@ from dask_adaptive.kube.objects import (
 from dask_adaptive.kube.reporter import EventPoster, News, Subject
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
 
 logger = logging.getLogger(__name__)
@@ -72,10 +73,13 @@ class AnnotatedPolicies:
         events: EventPoster,
         *,
         adopt: Adopt = Adopt.ANNOTATED,
+        controller: str = DEFAULT_CONTROLLER,
+        may_make: Callable[[Iterable[PolicyObject]], bool] = lambda _: True,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._world, self._api, self._events = world, api, events
-        self._adopt, self._wall_clock = adopt, wall_clock
+        self._adopt, self._controller, self._may_make = adopt, controller, may_make
+        self._wall_clock = wall_clock
         self._dirty: set[ClusterKey] = set()
         self._changed = asyncio.Event()
         self._complaints: dict[ClusterKey, frozenset[Complain]] = {}
@@ -120,11 +124,15 @@ class AnnotatedPolicies:
         if cluster is None or cluster.meta.deleting:
             self._complaints.pop(key, None)
             return  # its policy goes with it
+        policies = self._world.of(PolicyObject, key)
+        if not self._may_make(policies):
+            return  # another operator's business
         todo = steps(
             cluster,
-            self._world.of(PolicyObject, key),
+            policies,
             self._world.of(AutoscalerObject, key),
             adopt=self._adopt,
+            controller=self._controller,
             now=self._wall_clock(),
         )
         complaints = [step for step in todo if isinstance(step, Complain)]

@@ -23,8 +23,9 @@ from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
 from dask_adaptive.controller.compose import Composer, Connect
 from dask_adaptive.controller.evictions import EvictionReviewer
 from dask_adaptive.controller.kopf_watch import KopfWatch
-from dask_adaptive.controller.lease import LeaderLease, Timing
+from dask_adaptive.controller.lease import LEASE, LeaderLease, Timing
 from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.controller.tenure import PATIENCE_S, Tenures
 from dask_adaptive.controller.visits import Visitor, Visits
 from dask_adaptive.controller.webhook import Certificate, Injector, webhook_app
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
@@ -34,6 +35,7 @@ from dask_adaptive.kube.api import KubeApi, Rate
 from dask_adaptive.kube.cache.informer import Informer
 from dask_adaptive.kube.cache.world import Scope, World, scopes_of
 from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.scheduler.link import connect
 
 
@@ -42,6 +44,7 @@ class Settings:
     """Settings of one operator process."""
 
     identity: str  # unique among replicas: the pod's name
+    controller_name: str = DEFAULT_CONTROLLER  # it serves the policies that name it
     namespaces: tuple[str, ...] = ()  # empty: all
     lease_namespace: str = "default"
     lease: bool = True  # without it, this process takes itself for the only one
@@ -60,6 +63,12 @@ class Settings:
     qps: float = 100.0  # calls to the API server in a second
     burst: int = 200  # and at once, after a rest
     timing: Timing = Timing()  # noqa: RUF009 (frozen)
+    patience_s: float = PATIENCE_S  # for an answer of who serves a policy, before it counts as gone
+
+    @property
+    def installation(self) -> str:
+        """What all replicas are called together, and no others."""
+        return f"{self.lease_namespace}/{LEASE}" if self.lease else self.identity
 
 
 logger = logging.getLogger(__name__)
@@ -88,10 +97,18 @@ class Operator:
         leading = api.checked(self._lease.check) if settings.lease else api
         self._composer = Composer(leading, self._world, connect=connect, hints=settings.hints)
         self._stop = asyncio.Event()
-        self.visits = Visits(self._world, self._make_visitor, metrics=self._metrics)
-        self._annotated = AnnotatedPolicies(
-            self._world, leading, self._composer.events, adopt=settings.adopt
+        self._tenures = Tenures(
+            self._world, leading, self._composer.events, me=settings.installation,
+            controller=settings.controller_name, patience_s=settings.patience_s,
+        )  # fmt: skip
+        self.visits = Visits(
+            self._world, self._make_visitor, holds=self._tenures.holds, metrics=self._metrics
         )
+        self._annotated = AnnotatedPolicies(
+            self._world, leading, self._composer.events, adopt=settings.adopt,
+            controller=settings.controller_name, may_make=self._tenures.may_make,
+        )  # fmt: skip
+        self._world.listen(self._tenures.on_change)
         self._world.listen(self.visits.on_change)
         self._world.listen(self._annotated.on_change)
 
@@ -144,7 +161,7 @@ class Operator:
             await asyncio.sleep(0.2)
         self._metrics.leader.set(1)
         try:
-            await _until_one_ends(self.visits.run(), self._annotated.run())
+            await _until_one_ends(self._tenures.run(), self.visits.run(), self._annotated.run())
         finally:
             self._metrics.leader.set(0)
 

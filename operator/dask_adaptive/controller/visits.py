@@ -190,16 +190,17 @@ async def _ended(visitor: Visitor, task: asyncio.Task[None]) -> None:
 
 
 class Visits:
-    """Keeps one `Visitor` running for each policy, while this process leads."""
+    """Keeps one `Visitor` running for each policy that we hold, while this process leads."""
 
     def __init__(
         self,
         world: World,
         make: Callable[[PolicyObject], Visitor],
         *,
+        holds: Callable[[PolicyObject], bool],
         metrics: Metrics,
     ) -> None:
-        self._world, self._make, self._metrics = world, make, metrics
+        self._world, self._make, self._holds, self._metrics = world, make, holds, metrics
         self._running: dict[str, tuple[PolicyObject, Visitor, asyncio.Task[None]]] = {}
         self._of: dict[ClusterKey, dict[str, Visitor]] = defaultdict(dict)  # the same by cluster
         self._changed = asyncio.Event()
@@ -230,7 +231,8 @@ class Visits:
 
     async def _settle(self) -> None:
         # By uid: a policy that was deleted and made anew is another one.
-        there = {p.meta.uid: p for p in self._world.all(PolicyObject) if not p.meta.deleting}
+        staying = (p for p in self._world.all(PolicyObject) if not p.meta.deleting)
+        there = {p.meta.uid: p for p in staying if self._holds(p)}
         for uid in set(self._running) - set(there):
             policy, visitor, task = self._running.pop(uid)
             self._of[policy.key].pop(uid)

@@ -20,6 +20,7 @@ from dask_adaptive.kube.objects import (
     ADOPTED,
     BY_ADOPTION,
     BY_ANNOTATIONS,
+    CONTROLLER_NAME,
     COOLDOWN,
     MANAGED_BY,
     AutoscalerObject,
@@ -27,7 +28,7 @@ from dask_adaptive.kube.objects import (
     PolicyObject,
 )
 from dask_adaptive.model.amounts import instant
-from dask_adaptive.model.policy import InvalidPolicy, Mode, parse_policy
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER, InvalidPolicy, Mode, parse_policy
 from dask_adaptive.model.reason import Reason
 
 #: Upstream rests for so long at a time. It is the longest that nobody scales a cluster whose
@@ -52,6 +53,11 @@ class Adopt(str, enum.Enum):
     NEVER = "Never"
     ANNOTATED = "Annotated"  # those that people have annotated, or whose cluster they have
     ALWAYS = "Always"  # all but those where an annotation says "false"
+
+
+def controller_of(cluster: ClusterObject) -> str:
+    """Whose business a cluster without a policy of people's own is."""
+    return cluster.note(CONTROLLER_NAME.partition("/")[2]) or DEFAULT_CONTROLLER
 
 
 def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt) -> bool:
@@ -95,6 +101,7 @@ def adopted_spec(cluster: ClusterObject, autoscaler: AutoscalerObject, idle: str
     """
     spec: Json = {
         "clusterRef": {"name": cluster.meta.name},
+        "controllerName": controller_of(cluster),
         "maxReplicas": autoscaler.maximum,
         "minReplicas": autoscaler.minimum,
     }
@@ -223,6 +230,7 @@ def steps(
     autoscalers: Sequence[AutoscalerObject] = (),
     *,
     adopt: Adopt = Adopt.ANNOTATED,
+    controller: str = DEFAULT_CONTROLLER,
     now: float = 0.0,
 ) -> list[Step]:
     """
@@ -234,8 +242,11 @@ def steps(
     Args:
         cluster: Not being deleted: its policy goes with it, as its child.
         policies: All for it, of people and of ours.
+        controller: The name of this operator; clusters of another one are left alone.
         now: Seconds since 1970.
     """
+    if controller_of(cluster) != controller:
+        return []
     seen = _Seen(
         cluster,
         standing=[a for a in autoscalers if not a.meta.deleting],
@@ -342,6 +353,7 @@ def wanted_spec(cluster: ClusterObject) -> Json:
     notes = dict(cluster.notes)
     spec: Json = {
         "clusterRef": {"name": cluster.meta.name},
+        "controllerName": controller_of(cluster),
         "maxReplicas": _count(notes, MAXIMUM, "0"),
         "minReplicas": _count(notes, MINIMUM, "0"),
         "idleTimeout": notes.get(IDLE, "60s").strip(),

@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.drift import Sketch, sketch
@@ -41,6 +41,7 @@ from dask_adaptive.kube.worker_pods import (
 from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 
 #: kopf's default, which dask-kubernetes keeps.
 HANDLED = "kopf.zalando.org/last-handled-configuration"
@@ -55,6 +56,9 @@ BY_ANNOTATIONS, BY_ADOPTION = "annotations", "adoption"
 
 #: On a DaskAutoscaler or its DaskCluster, by people: whether it is to be taken over.
 ADOPT = f"{DOMAIN}/adopt"
+
+#: On a DaskCluster, by people: which operators make its policy, of annotations or by adoption.
+CONTROLLER_NAME = f"{DOMAIN}/controller-name"
 
 #: On a DaskAutoscaler, by us: since when upstream's autoscaler has rested without a break.
 ADOPTED = f"{DOMAIN}/adopted"
@@ -109,6 +113,19 @@ class Watched(Protocol):
         """The cluster that it is about."""
 
 
+class Party(NamedTuple):
+    """An operator, and the word of its question or of its answer."""
+
+    operator: str = ""
+    word: str = ""
+
+
+NOBODY = Party()
+
+#: What of a policy's status says who serves it; all else is written by who does.
+TENURE = frozenset({"servedBy", "contestedBy"})
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyObject:
     """An AdaptivePolicy."""
@@ -117,6 +134,9 @@ class PolicyObject:
     key: ClusterKey
     spec: Mapping[str, Any]
     generation: int = field(default=0, compare=False)  # the spec says it already
+    controller: str = DEFAULT_CONTROLLER  # the operators of that name serve it
+    served_by: Party = NOBODY
+    contested_by: Party = NOBODY
     managed_by: str = ""  # what we made it from; empty: a person's
     owner_uid: str = ""
     status: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -246,7 +266,8 @@ def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
     return labels
 
 
-def _labelled_key(body: Mapping[str, Any]) -> ClusterKey:
+def labelled_key(body: Mapping[str, Any]) -> ClusterKey:
+    """The cluster of what dask-kubernetes has made."""
     return _key(body["metadata"].get("namespace", ""), _labels(body).get(CLUSTER_LABEL, ""))
 
 
@@ -259,16 +280,24 @@ def _key(namespace: str, name: str) -> ClusterKey:
 def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
     meta, spec = parse_meta(body), body.get("spec") or {}
     owners = body["metadata"].get("ownerReferences") or [{}]
+    status = body.get("status") or {}
     return PolicyObject(
         meta=meta,
         key=ClusterKey(meta.namespace, (spec.get("clusterRef") or {}).get("name", "")),
         spec=spec,
         generation=body["metadata"].get("generation", 0),
+        controller=spec.get("controllerName") or DEFAULT_CONTROLLER,
+        served_by=_party(status.get("servedBy"), "answer"),
+        contested_by=_party(status.get("contestedBy"), "question"),
         managed_by=_labels(body).get(MANAGED_BY, ""),
         owner_uid=owners[0].get("uid", ""),
-        status=body.get("status") or {},
+        status={k: v for k, v in status.items() if k not in TENURE},
         asks=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
+
+
+def _party(entry: Mapping[str, str] | None, word: str) -> Party:
+    return Party(entry.get("operator", ""), entry.get(word, "")) if entry else NOBODY
 
 
 def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
@@ -335,7 +364,7 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
     pod_spec = ((body.get("spec") or {}).get("template") or {}).get("spec")
     return DeploymentObject(
         meta=meta,
-        key=_labelled_key(body),
+        key=labelled_key(body),
         group=sys.intern(_labels(body).get(GROUP_LABEL, "")),
         waiting=deployment_waiting(body),
         refused=deployment_refused(body),
@@ -352,7 +381,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
     ips = [entry.get("ip", "") for entry in status.get("podIPs") or []] or [status.get("podIP", "")]
     return PodObject(
         meta=meta,
-        key=_labelled_key(body),
+        key=labelled_key(body),
         worker=_deployment_of(body),
         addresses=tuple(ip for ip in ips if ip),
         waiting=pod_waiting(body),
@@ -384,7 +413,7 @@ def parse_service(body: Mapping[str, Any]) -> ServiceObject:
     ip = spec.get("clusterIP") or ""
     return ServiceObject(
         meta=parse_meta(body),
-        key=_labelled_key(body),
+        key=labelled_key(body),
         ip="" if ip == "None" else ip,
         port=ports.get("tcp-comm", 8786),
     )

@@ -26,6 +26,7 @@ from dask_adaptive.model.scaling import (
 from dask_adaptive.model.scheduler_settings import SchedulerSettings
 from dask_adaptive.model.spec import (
     Check,
+    ControllerName,
     Count,
     Instant,
     InvalidPolicy,
@@ -39,7 +40,10 @@ from dask_adaptive.model.spec import (
     one_of,
 )
 
-__all__ = ["InvalidPolicy", "Policy", "parse_policy", "wants_hints"]
+#: Of operators that were given no name, and of policies that name none.
+DEFAULT_CONTROLLER = "dask-adaptive"
+
+__all__ = ["DEFAULT_CONTROLLER", "InvalidPolicy", "Policy", "parse_policy", "wants_hints"]
 
 
 class Mode(str, enum.Enum):
@@ -127,6 +131,7 @@ class Policy:
 
     cluster_ref: ClusterRef
     max_replicas: Count
+    controller_name: ControllerName = DEFAULT_CONTROLLER  # the operators of that name serve it
     min_replicas: Count = 0
     mode: Mode = Mode.AUTO
     idle_timeout_s: Seconds = 60.0

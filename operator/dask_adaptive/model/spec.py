@@ -221,12 +221,22 @@ _CRON_WORDS = (
     " minute, hour, day of the month, month, day of the week"
 )
 
+#: RFC 1123, as Kubernetes has it.
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+
 Count = Annotated[int, Kind(_whole(least=0), "must be a whole number of at least 0")]
 Positive = Annotated[int, Kind(_whole(least=1), "must be a whole number of at least 1")]
 Whole = Annotated[int, Kind(_whole(), "must be a whole number")]
 Number = Annotated[float, Kind(_number(least=0), "must be a number of at least 0")]
 Text = Annotated[str, Kind(_text, "must be a text")]
 ObjectName = Annotated[Text, Must(lambda t: 1 <= len(t) <= 253, "must have 1 to 253 characters")]
+_CONTROLLER_WORDS = (
+    "must be a name of Kubernetes, such as team-a: lower case letters, digits, - and ., at most 63"
+)
+ControllerName = Annotated[
+    Text,
+    Must(lambda t: len(t) <= 63 and bool(re.fullmatch(_SUBDOMAIN, t)), _CONTROLLER_WORDS),
+]
 
 _DURATION_WORDS = (
     "must be a duration such as 90s, 15m or 1h30m: a number with a unit (ms, s, m, h), not negative"

@@ -39,7 +39,7 @@ def test_each_variable_of_the_chart(
         "HTTP_PORT": "1", "WEBHOOK_PORT": "2", "CERTIFICATES": str(tmp_path),
         "WORKER_GRACE": "30", "HINTS": "false", "ADOPT": "Always", "LOG_FORMAT": "json",
         "VERBOSE": "true", "REST": "30", "RESYNC": "60", "QPS": "20", "BURST": "40",
-        "LEASE_DURATION": "30", "RENEW_DEADLINE": "20", "RETRY_PERIOD": "4",
+        "CONTROLLER_NAME": "b", "LEASE_DURATION": "30", "RENEW_DEADLINE": "20", "RETRY_PERIOD": "4",
     }  # fmt: skip
     nothing = {"DEV": "1", "CONTEXT": "x", "KUBECONFIG": "x"}
     for name, value in {**variables, **nothing}.items():
@@ -50,7 +50,7 @@ def test_each_variable_of_the_chart(
         Settings(
             identity="me", namespaces=("a", "b"), lease_namespace="system", deployment="op",
             http_port=1, webhook_port=2, certificates=tmp_path, grace_s=30, hints=False,
-            adopt=Adopt.ALWAYS, rest_s=30.0, resync_s=60.0, qps=20.0, burst=40,
+            adopt=Adopt.ALWAYS, controller_name="b", rest_s=30.0, resync_s=60.0, qps=20.0, burst=40,
             timing=Timing(30.0, 20.0, 4.0),
         )
     ]  # fmt: skip

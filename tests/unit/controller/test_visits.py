@@ -68,6 +68,8 @@ class Stage:
         self.cancelled += names
         return []
 
+    async def flush(self) -> None: ...
+
     async def unmark(self) -> None:
         self.is_unmarked = True
 
@@ -205,7 +207,7 @@ async def test_a_visitor_that_swallows_its_cancellation_holds_up_nobody() -> Non
     def make(policy: PolicyObject) -> Visitor:
         return Visitor(policy, world=world, composer=Stubborn(visited), metrics=Metrics())
 
-    visits = Visits(world, make, metrics=Metrics())
+    visits = Visits(world, make, holds=lambda _: True, metrics=Metrics())
     world.listen(visits.on_change)
     running = asyncio.create_task(visits.run())
     await until(lambda: visited == ["first"])

@@ -71,7 +71,8 @@ def scaler(name: str = "etl", notes: Any = None, **more: Any) -> AutoscalerObjec
 
 def made(by: str = BY_ADOPTION, **spec: Any) -> PolicyObject:
     body = ko.policy(labels={MANAGED_BY: by}, ownerReferences=OWNER)
-    base = {"minReplicas": 0, "maxReplicas": 3} if by == BY_ADOPTION else {"minReplicas": 0}
+    base = {"minReplicas": 0, "controllerName": "dask-adaptive"}
+    base |= {"maxReplicas": 3} if by == BY_ADOPTION else {}
     body["spec"] |= base | spec
     return parse_policy_object(body)
 
@@ -109,6 +110,11 @@ WRONG_MINIMUM = cluster(max_replicas="5", min_replicas="6")
         pytest.param(cluster(max_replicas="7"), [noting()], [Mend], id="mended"),
         pytest.param(FIVE, [noting(idleTimeout="2m")], [Mend], id="default-back"),
         pytest.param(cluster(), [noting()], [Remove], id="annotation-gone"),
+        pytest.param(FIVE, [noting(controllerName="b")], [Mend], id="another-operators-until-now"),
+        pytest.param(
+            cluster(max_replicas="5", controller_name="b"), [], [], id="another-operators"
+        ),
+        pytest.param(cluster(controller_name="b"), [noting()], [], id="and-so-is-its-policy"),
         pytest.param(FIVE, [by_hand()], [], id="a-persons-policy-wins"),
         pytest.param(FIVE, [by_hand(), noting()], [Remove], id="and-ours-goes"),
         pytest.param(cluster(max_replicas="x"), [noting()], [Complain], id="malformed"),
@@ -238,7 +244,8 @@ def test_what_is_made(
 
     assert isinstance(step, Make)
     meta = step.body["metadata"]
-    assert {"clusterRef": {"name": "etl"}, **spec} == step.body["spec"]
+    always = {"clusterRef": {"name": "etl"}, "controllerName": "dask-adaptive"}
+    assert {**always, **spec} == step.body["spec"]
     assert {MANAGED_BY: by} == meta["labels"]
     assert [("DaskCluster", "uid-etl")] == [(o["kind"], o["uid"]) for o in meta["ownerReferences"]]
 
