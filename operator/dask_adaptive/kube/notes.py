@@ -254,6 +254,23 @@ def _malformed(note: Note) -> _Held:
     return _Held(note, math.inf, problem=problem)
 
 
+def turns_in_s(notes: Iterable[Note], *, now: float, since: Since) -> float:
+    """Seconds until one of the annotations means something else because its time has come."""
+    return min(
+        (at - now for note in notes if (at := _time_of(note, since)) > now), default=math.inf
+    )
+
+
+def _time_of(note: Note, since: Since) -> float:
+    at = read_instant(note.value)
+    if at is not None:
+        return at
+    try:
+        return since(note) + parse_duration(note.value)
+    except ValueError:
+        return -math.inf
+
+
 RECYCLE, EXPIRES = "recycle", "expires-at"
 
 _INSTANT = "an instant such as 2026-01-31T18:00:00Z"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from dask_adaptive.kube.annotated import at_rest
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.drift import drifted
 from dask_adaptive.kube.nodes import NodeObject
-from dask_adaptive.kube.notes import Asked, Since, asked, in_order, manual_pin, pause_of
+from dask_adaptive.kube.notes import Asked, Since, asked, in_order, manual_pin, pause_of, turns_in_s
 from dask_adaptive.kube.objects import (
     ADOPT,
     BY_ADOPTION,
@@ -59,6 +60,8 @@ def view(
     since = since or (lambda note: now if note.set_at is None else note.set_at)
     look = _Look(world, cluster, now, since, manual_max_s)
     policies = [p for p in world.of(PolicyObject, key) if not p.meta.deleting]
+    asks = [p.asks for p in policies] + [g.asks for g in look.groups.values()]
+    asks += [d.asks for d in look.deployments.values()] + [p.asks for p in look.pods]
     return PlatformView(
         found=True,
         conflict=conflict(world, key, now=now),
@@ -70,6 +73,7 @@ def view(
             (note for p in policies for note in p.asks), cluster.asks, now=now, since=since
         ),
         uid=cluster.meta.uid,
+        changes_in_s=turns_in_s(chain(cluster.asks, *asks), now=now, since=since),
     )
 
 

@@ -159,6 +159,7 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
         pause=view.pause,
         uid=view.uid,
         losses=view.losses,
+        changes_in_s=view.changes_in_s,
     )
 
 

@@ -80,6 +80,7 @@ class Demand:
     incoming: float = 0.0  # seconds of work a second that have come again and again of late
     every_s: float = 0.0  # from one time to the next
     unknown_s: float = 0.5  # `distributed.scheduler.unknown-task-duration`
+    age_s: float = 0.0  # since it was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +334,7 @@ class PlatformView:
     pause: Pause = NO_PAUSE
     uid: str = ""  # of the cluster
     losses: tuple[str, ...] = ()  # what can't be seen there, and what is not done for want of it
+    changes_in_s: float = math.inf  # until an annotation means something else by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +490,7 @@ class ObservedCluster:
     pause: Pause = NO_PAUSE
     uid: str = ""
     losses: tuple[str, ...] = ()
+    changes_in_s: float = math.inf  # see `PlatformView`
 
     def group(self, name: str) -> ObservedGroup | None:
         return next((g for g in self.groups if g.name == name), None)

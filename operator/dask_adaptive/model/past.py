@@ -71,6 +71,7 @@ class Past:
 
     session: str = ""  # of the scheduler that the rest is about
     since: float | None = None  # first observation of that session
+    heard_at: float | None = None  # when its scheduler last answered, with or without a pass
     groups: Mapping[str, GroupPast] = field(default_factory=dict)  # those that are scaled
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()  # workers we drained or deleted, until all is settled

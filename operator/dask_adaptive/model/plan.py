@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -209,6 +210,8 @@ class Plan:
     aborting: Mapping[str, str] = field(default_factory=dict)  # no replacement came in time: why
     groups: tuple[GroupPlan, ...] = ()  # each that is scaled, the default one first
     arriving: tuple[Arriving, ...] = ()  # for shuffles that are about to begin, soonest first
+    #: Until this instant, on the clock of `now`, time alone makes no other plan: see `plan`.
+    valid_until: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

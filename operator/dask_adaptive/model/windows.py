@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -24,12 +25,25 @@ def is_open(windows: Sequence[Window], at: float) -> bool:
     Source:
         Debian's cron, as `cronsim` follows it.
     """
-    return not windows or any(_is_open(window, at) for window in windows)
+    return not windows or any(_state(window, at)[0] for window in windows)
 
 
-def _is_open(window: Window, at: float) -> bool:
-    since = at - window.duration_s
-    return any(since < opening <= at for opening in _openings(window, since, at))
+def turns_at(windows: Sequence[Window], at: float) -> float:
+    """The first instant after `at` at which one of the windows opens or closes; or infinite."""
+    return min((_state(window, at)[1] for window in windows), default=math.inf)
+
+
+@lru_cache(maxsize=64)  # both questions are asked of each window, for each group
+def _state(window: Window, at: float) -> tuple[bool, float]:
+    """Whether a window is open, and when it closes or opens next."""
+    since, last, later = at - window.duration_s, -math.inf, math.inf
+    for opening in _openings(window, since, at):
+        if since < opening <= at:
+            last = max(last, opening)
+        elif opening > at:
+            later = opening
+    is_open = last > -math.inf
+    return is_open, last + window.duration_s if is_open else later
 
 
 def _openings(window: Window, since: float, at: float) -> Iterator[float]:

@@ -1,13 +1,55 @@
-"""The input of one pass: one value that every part of the planner takes."""
+"""The input of one pass: one value that every part of the planner takes; and how long it holds."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.scaling import GroupBounds
+
+#: No plan holds for less: a time that is rounded down must not have the same plan made for ever.
+TICK_S = 0.001
+
+
+class Horizon:
+    """
+    Collects how long the plan of one pass holds.
+
+    Each rule that compares a time asks `is_over`, which notes when the answer changes.
+    """
+
+    __slots__ = ("in_s", "now")
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now  # seconds, on the clock that stamped `Past`; `observed.at` is the platform's
+        self.in_s = math.inf  # until then, counted from `now`, no rule that was asked changes
+
+    @property
+    def at(self) -> float:
+        """The instant until which the plan holds."""
+        return self.now + max(self.in_s, TICK_S)
+
+    def within(self, seconds: float) -> None:
+        """The plan holds no longer than this."""
+        if seconds < self.in_s:
+            self.in_s = seconds
+
+    def is_over(self, left_s: float) -> bool:
+        """Tells whether no time is left."""
+        if left_s <= 0:
+            return True
+        self.within(left_s)
+        return False
+
+    def is_exceeded(self, left_s: float) -> bool:
+        """Tells whether a time is over and more has passed: the end itself still belongs to it."""
+        if left_s < 0:
+            return True
+        self.within(left_s)
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +59,11 @@ class PassContext:
     observed: ObservedCluster
     policy: Policy
     past: Past
-    now: float  # seconds, on the clock that stamped `past`; `observed.at` is the platform's
+    horizon: Horizon
+
+    @property
+    def now(self) -> float:
+        return self.horizon.now
 
     @property
     def default_group(self) -> str:

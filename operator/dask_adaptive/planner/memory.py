@@ -22,7 +22,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.actions.groups import gap_of, with_worker_groups
-from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.number.behavior import BLIND_S, remembered
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long
 from dask_adaptive.planner.recycling.past import remember_recycles
@@ -50,14 +50,12 @@ def remember(
         # not lengthen the window, and a long one ends with recommendations too old to count.
         return past
     past = with_worker_groups(past, observed)
-    last = [g.recommendations[-1].at for g in past.groups.values() if g.recommendations]
-    is_blind = _is_blind(max(last, default=past.since), now=now)
-    if observed.scheduler.session != past.session or is_blind:
+    if observed.scheduler.session != past.session or is_blind(past, now=now):
         past = replace(renewed(past), session=observed.scheduler.session, since=now)
     if decided.reason is Reason.PAUSED:
         past = replace(past, since=now)  # nothing was recommended meanwhile
     done = [outcome.action for outcome in outcomes if outcome.done]
-    context = PassContext(observed, policy, past, now)
+    context = PassContext(observed, policy, past, Horizon(now))
     groups = {plan.group: _remembered_group(context, plan, done) for plan in decided.groups}
     present = {w.name for g in observed.groups for w in g.workers}
     deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
@@ -65,6 +63,7 @@ def remember(
     told = {name for a in done if isinstance(a, Leave) for name in a.dask_names}
     past = replace(
         remember_recycles(past, observed, policy, decided, outcomes, now=now),
+        heard_at=now,
         groups=groups,
         refusals=_refusals(past, outcomes, now=now),
         leaving=_leaving(context, done) | deleted,
@@ -72,6 +71,23 @@ def remember(
         told=(past.told & inside) | told,
     )
     return with_worker_groups(past, observed)
+
+
+def heard(past: Past, *, now: float) -> Past:
+    """
+    The past once the scheduler has answered that nothing has changed since the last pass.
+
+    What the load asked for then it has asked for until now. Without this, passes that are seldom
+    would look like an outage, and a window like one that nobody has watched.
+    """
+    groups = {}
+    for name, mine in past.groups.items():
+        for last in mine.recommendations[-1:]:
+            if last.at == past.heard_at:  # else nothing has been recommended since: it is frozen
+                lasting = (*mine.recommendations[:-1], last._replace(at=now))
+                mine = replace(mine, recommendations=lasting)
+        groups[name] = mine
+    return replace(past, groups=groups, heard_at=now)
 
 
 def renewed(past: Past) -> Past:
@@ -98,8 +114,14 @@ def renewed(past: Past) -> Past:
     )
 
 
-def _is_blind(last_at: float | None, *, now: float) -> bool:
-    """Tells whether the last recommendation is too old for a window to count on it."""
+def is_blind(past: Past, *, now: float) -> bool:
+    """Tells whether the scheduler was heard so long ago that a memory of its load says nothing."""
+    last = [g.recommendations[-1].at for g in past.groups.values() if g.recommendations]
+    last += [] if past.heard_at is None else [past.heard_at]
+    return _is_old(max(last, default=past.since), now=now)
+
+
+def _is_old(last_at: float | None, *, now: float) -> bool:
     return last_at is None or now - last_at >= BLIND_S
 
 
@@ -149,7 +171,7 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
             return replace(mine, since=None, recommendations=(), desired=None)
         return mine  # what was recommended grows too old to count
     last_at = mine.recommendations[-1].at if mine.recommendations else mine.since
-    if mine.since is None or _is_blind(last_at, now=now):
+    if mine.since is None or _is_old(last_at, now=now):
         mine = replace(mine, since=now, recommendations=())
     bounds = policy.bounds(context.default_group)
     idle_timeout_s = next((b.idle_timeout_s for b in bounds if b.name == plan.group), 0.0)

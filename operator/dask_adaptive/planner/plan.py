@@ -27,8 +27,8 @@ from dask_adaptive.model.scaling import GroupBounds, IdleAction
 from dask_adaptive.planner.actions.external import sync_pins, tell_endings
 from dask_adaptive.planner.actions.groups import on_the_way, sort_workers, with_worker_groups
 from dask_adaptive.planner.actions.next_step import NextStep, next_step
-from dask_adaptive.planner.context import PassContext, scaled_groups
-from dask_adaptive.planner.memory import renewed
+from dask_adaptive.planner.context import Horizon, PassContext, scaled_groups
+from dask_adaptive.planner.memory import is_blind, renewed
 from dask_adaptive.planner.number.demand import loads
 from dask_adaptive.planner.number.floors import (
     deletion,
@@ -57,6 +57,12 @@ LATE = 3.0
 #: One that is late is expected within this part of what others took.
 SOON = 0.25
 
+#: What is expected is told again after so long: an agent gives up workers that are overdue.
+OVERDUE_S = 3.0
+
+#: The next pass is made so soon where it starts from another memory than this one.
+AGAIN_S = 1.0
+
 
 def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -> Plan:
     """
@@ -67,15 +73,31 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
         policy: What the user asked for.
         past: What earlier passes remembered; an empty one only delays.
         now: Seconds, on the clock that stamped `past`.
+
+    Returns:
+        A plan that holds until its `valid_until`: made again at any instant before, from `aged` of
+        the same observation and the same past (or what `remember` makes of it, kept up by `heard`),
+        it is the same, but for figures that count time: ages and ends in messages, what is left of
+        limits, expected arrivals, the use of lifetimes.
     """
-    context = PassContext(observed, policy, with_worker_groups(past, observed), now)
+    horizon = Horizon(now)
+    context = PassContext(observed, policy, with_worker_groups(past, observed), horizon)
+    decided = _planned(context)
+    if _is_new(decided, context):
+        horizon.within(AGAIN_S)
+    return replace(decided, valid_until=horizon.at)
+
+
+def _planned(context: PassContext) -> Plan:
+    observed, policy, past = context.observed, context.policy, context.past
+    _note_ends(context)
     if (stop := _cannot_decide(context)) is not None:
         return stop
 
-    always = (*tell_endings(observed, context.past), *sync_pins(observed, policy))
+    always = (*tell_endings(context), *sync_pins(context))
     if past.session != observed.scheduler.session:
         # Another scheduler's load says nothing about this one's.
-        context = replace(context, past=renewed(context.past))
+        context = replace(context, past=renewed(past))
     if (still := _held(context)) is not None:
         return replace(still, actions=(*always, *still.actions))
     decided = _scaled(context)
@@ -83,6 +105,40 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
         returned = _all_returned(context, Reason.ADVISING, "the policy only advises")
         return _as_advice(decided, (*always, *returned))
     return replace(decided, actions=(*always, *decided.actions))
+
+
+def _note_ends(context: PassContext) -> None:
+    """When the observation itself changes: a pause, a pin or a note of somebody's ends."""
+    observed, within = context.observed, context.horizon.within
+    if observed.changes_in_s > 0:
+        within(observed.changes_in_s)
+    if is_paused(observed.pause) and observed.pause.left_s is not None:
+        within(observed.pause.left_s)
+    for worker in (w for group in observed.groups for w in group.workers if w.is_pinned):
+        for pin in worker.pins:
+            within(pin.left_s)
+        if worker.manual_pin is not None:
+            within(worker.manual_pin.left_s)
+
+
+def _is_new(decided: Plan, context: PassContext) -> bool:
+    """Tells whether what is remembered of this pass is not what it started from."""
+    past, scheduler = context.past, context.observed.scheduler
+    if not decided.groups or not scheduler.is_connected:
+        return False
+    if past.session != scheduler.session or is_blind(past, now=context.now):
+        return True
+    for group in (g for g in decided.groups if not g.is_frozen):
+        mine = past.of(group.group)
+        if (group.desired, group.blocked) != (mine.desired, mine.blocked):
+            return True
+        if mine.since is None or group.current > (mine.asked or 0):
+            return True
+    workers = (w for g in context.observed.groups for w in g.workers)
+    if any(w.dask_names and w.name not in past.seen for w in workers):
+        return True  # how long it took to come is measured
+    is_waiting = decided.waiting != past.recycle.surging_since.keys()
+    return is_waiting or decided.floors != past.floors or bool(decided.aborting)
 
 
 def count_blockers(blockers: Sequence[Blocker]) -> tuple[tuple[Reason, int], ...]:
@@ -110,7 +166,7 @@ def _scaled(context: PassContext) -> Plan:
     rest = recycle_unscaled(context, scaled={draft.name for draft in drafts}, left=left)
     decided = _cluster_plan(context, steps, (*recycled, *rest))
     decided = replace(decided, arriving=_arriving(drafts, decided.actions, context))
-    end = deletion(observed, policy)  # in mode Advise this is advice, too
+    end = deletion(observed, policy, context.horizon)  # in mode Advise this is advice, too
     if end is None:
         return decided
     # Nobody uses the cluster: it goes as a whole, and nothing else is done to it.
@@ -193,7 +249,8 @@ def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
     recycled = past.counted.get(worker.name)
     if recycled is None or recycled == worker.pod_uid:
         return False
-    return worker.pod_age_s < context.policy.recycle_of(worker.group).strategy.ready_timeout_s
+    limit_s = context.policy.recycle_of(worker.group).strategy.ready_timeout_s
+    return not context.horizon.is_over(limit_s - worker.pod_age_s)
 
 
 def _frozen(
@@ -337,14 +394,19 @@ def _arriving(
         for draft in drafts
         for in_s in _expected(draft, asked.get(draft.name, 0), context)
     )
+    if found:
+        context.horizon.within(OVERDUE_S)
     return tuple(Arriving(workers, float(in_s)) for in_s, workers in sorted(found.items()))
 
 
 def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[float]:
     takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
+    is_exceeded = context.horizon.is_exceeded
     for worker in draft.workers.pending:
-        is_stuck = worker.refused or worker.unschedulable_s > takes_s
-        if not is_stuck and worker.age_s <= LATE * takes_s:
+        is_stuck = worker.refused or (
+            worker.unschedulable_s and is_exceeded(takes_s - worker.unschedulable_s)
+        )
+        if not is_stuck and not is_exceeded(LATE * takes_s - worker.age_s):
             yield max(takes_s - worker.age_s, SOON * takes_s)
     unmade = on_the_way(context, draft.workers)
     for _ in range(max(unmade, asked - draft.workers.present)):

@@ -247,6 +247,26 @@ def test_when_a_worker_ends(pod: dict[str, Any], ends_in_s: float) -> None:
     assert ends_in_s == worker(ko.deployment(), pod).ends_in_s
 
 
+@pytest.mark.parametrize("holder", [ko.pod, ko.deployment, ko.cluster, ko.policy])
+@pytest.mark.parametrize(
+    ("notes", "in_s"),
+    [
+        ({"recycle": "2026-02-01T03:00:00Z"}, HOUR),
+        ({"paused_scale_in": "90m", "paused_replicas": "3"}, HOUR / 2),
+        ({"paused_until": "2026-02-01T02:30:00Z", "paused_scale_in": "3h"}, HOUR / 2),
+        ({"pin": "true", "recycle": "2026-02-01T01:00:00Z"}, math.inf),
+    ],
+)
+def test_when_an_annotation_means_something_else(
+    holder: Any, notes: dict[str, str], in_s: float
+) -> None:
+    named = annotated(**notes)
+    noted = holder(metadata=named) if holder in (ko.pod, ko.deployment) else holder(**named)
+    others = (ko.cluster(), ko.deployment())
+
+    assert in_s == ko.look(*others, noted, now=NOW).changes_in_s
+
+
 @pytest.mark.parametrize("kind", ["pod", "deployment", "group", "template", "cluster"])
 def test_quotas_and_wishes_from_near_and_far(kind: str) -> None:
     notes = annotated(recycle="now", recycle_tasks="7")

@@ -10,6 +10,7 @@ from dask_adaptive.model.observed import ObservedWorker, Pin
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Blocker
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.context import Horizon
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class VetoContext:
     """What a veto may look at besides the worker."""
 
     past: Past
-    now: float
+    horizon: Horizon
     in_service: int  # Dask workers of the whole cluster that take tasks and data
     idle_s: float  # so long a worker of its group has to be without a task
     has_agent: bool = True
@@ -48,7 +49,7 @@ def holds_actors(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] |
 
 
 def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
-    if worker.idle_s >= at.idle_s:
+    if at.horizon.is_over(at.idle_s - worker.idle_s):
         return None
     limit = format_duration(at.idle_s)
     return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
@@ -71,7 +72,7 @@ def not_offered(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | 
 
 def refused_lately(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
     refusal = at.past.refusals.get(worker.name)
-    if refusal is None or refusal.until <= at.now:
+    if refusal is None or at.horizon.is_over(refusal.until - at.horizon.now):
         return None
     return refusal.reason, refusal.message
 

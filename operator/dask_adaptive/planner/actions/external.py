@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import (
     Leaving,
-    ObservedCluster,
     ObservedWorker,
     TerminatingPod,
 )
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Blocker, Leave, Retire, SetPin, Unpin
-from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.actions.candidates import claims
 from dask_adaptive.planner.actions.groups import GroupWorkers
+from dask_adaptive.planner.context import Horizon, PassContext
 
 #: The scheduler's idea of a worker's end may differ by so much from its pod's.
 SLACK_S = 5.0
@@ -29,7 +28,7 @@ PIN_SLACK_S = 30.0
 
 
 def drain_terminating_nodes(
-    workers: GroupWorkers, past: Past, *, now: float
+    workers: GroupWorkers, past: Past, horizon: Horizon
 ) -> tuple[tuple[Retire, ...], tuple[Blocker, ...]]:
     """
     Let workers go whose machine does, busy ones too; those that stay are told, and why.
@@ -40,7 +39,7 @@ def drain_terminating_nodes(
     leaving, blockers = [], []
     for worker in workers.on_terminating_node:
         refusal = past.refusals.get(worker.name)
-        if refusal is not None and refusal.until > now:
+        if refusal is not None and not horizon.is_over(refusal.until - horizon.now):
             blockers.append(Blocker(worker.name, refusal.reason, refusal.message))
         else:
             why = worker.node_terminating
@@ -59,13 +58,14 @@ def _held(worker: ObservedWorker) -> Blocker:
     return Blocker(worker.name, Reason.HOLDS_ACTORS, f"{worker.node_terminating}; {held}")
 
 
-def tell_endings(observed: ObservedCluster, past: Past) -> tuple[Leave, ...]:
+def tell_endings(context: PassContext) -> tuple[Leave, ...]:
     """
     Say which workers are about to end where the scheduler does not know, or believes in more time.
 
     In all groups and modes: the pod goes whatever we decide, and this only saves work. Less time
     than the pod has may be the word of somebody who was not sure of the end: ours is heard once.
     """
+    observed = context.observed
     if not observed.terminating:
         return ()
     drained = {w.address for w in observed.scheduler.workers if w.leaving is Leaving.DRAINED}
@@ -78,23 +78,27 @@ def tell_endings(observed: ObservedCluster, past: Past) -> tuple[Leave, ...]:
             f"pod {pod.pod} is being deleted",
         )
         for pod in observed.terminating
-        if set(pod.dask_names) - drained and not _is_known(pod, past)
+        if set(pod.dask_names) - drained and not _is_known(pod, context)
     )
 
 
-def _is_known(pod: TerminatingPod, past: Past) -> bool:
+def _is_known(pod: TerminatingPod, context: PassContext) -> bool:
+    for end_s in (pod.left_s, pod.known_left_s):  # neither falls below 0
+        context.horizon.is_over(end_s - SLACK_S)
+        context.horizon.is_over(end_s)
     too_long_s = pod.known_left_s - pod.left_s
     if too_long_s < -SLACK_S:
-        return past.told >= set(pod.dask_names)
+        return context.past.told >= set(pod.dask_names)
     return too_long_s <= SLACK_S
 
 
-def sync_pins(observed: ObservedCluster, policy: Policy) -> tuple[SetPin | Unpin, ...]:
+def sync_pins(context: PassContext) -> tuple[SetPin | Unpin, ...]:
     """
     Bring the agent's manual pins in step with the annotations, for all groups of the cluster.
 
     Nothing to do while the agent is missing: our own vetoes look at the annotations themselves.
     """
+    observed = context.observed
     if not observed.scheduler.agent:
         return ()
     staying = tuple(
@@ -102,17 +106,18 @@ def sync_pins(observed: ObservedCluster, policy: Policy) -> tuple[SetPin | Unpin
         for group in observed.groups
         for worker in group.workers
         if worker.dask_names and (worker.manual_pin is not None or worker.pins)
-        for action in _sync(worker, policy)
+        for action in _sync(worker, context)
     )
-    return (*staying, *_lifted(observed))
+    return (*staying, *_lifted(context))
 
 
-def _lifted(observed: ObservedCluster) -> Iterator[Unpin]:
+def _lifted(context: PassContext) -> Iterator[Unpin]:
     """
     Pins on pods that are being deleted, whose annotation is gone: the pod waits for nothing else.
 
     None is set there: what a person annotates now is about the next pod.
     """
+    observed = context.observed
     if not observed.terminating:
         return
     pinned = {
@@ -122,7 +127,9 @@ def _lifted(observed: ObservedCluster) -> Iterator[Unpin]:
     }
     connected = {w.name for g in observed.groups for w in g.workers if w.dask_names}
     for pod in observed.terminating:
-        if pod.manual_pin is None and pinned & set(pod.dask_names):
+        if pod.manual_pin is not None:
+            context.horizon.within(pod.manual_pin.left_s)
+        elif pinned & set(pod.dask_names):
             # By its name as well, unless that is its successor's by now.
             by_name = () if pod.worker in connected else (pod.worker,)
             message = f"its annotation is gone; pod {pod.pod} is being deleted"
@@ -130,7 +137,7 @@ def _lifted(observed: ObservedCluster) -> Iterator[Unpin]:
             yield Unpin(pod.worker, names, Reason.PIN_REMOVED, message)
 
 
-def _sync(worker: ObservedWorker, policy: Policy) -> Iterator[SetPin | Unpin]:
+def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unpin]:
     held = next((p for p in worker.pins if p.source == "manual" and p.owner == OWNER), None)
     asked = worker.manual_pin
     if asked is None:
@@ -138,7 +145,10 @@ def _sync(worker: ObservedWorker, policy: Policy) -> Iterator[SetPin | Unpin]:
             message = "its annotation is gone or has run out"
             yield Unpin(worker.name, worker.dask_names, Reason.PIN_REMOVED, message)
         return
-    ttl_s = min(asked.left_s, policy.pins.manual.max_duration_s)
+    ttl_s = min(asked.left_s, context.policy.pins.manual.max_duration_s)
+    if held is not None and asked.left_s > ttl_s:  # a lease that is as long again each time
+        context.horizon.is_exceeded(held.left_s - (ttl_s + PIN_SLACK_S))
+        context.horizon.is_exceeded(held.left_s - (ttl_s - PIN_SLACK_S))
     is_as_long = held is not None and abs(held.left_s - ttl_s) <= PIN_SLACK_S
     if held is not None and is_as_long and held.reason == asked.reason:
         return

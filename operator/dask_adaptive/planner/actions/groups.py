@@ -190,13 +190,14 @@ def is_creating(context: PassContext, workers: GroupWorkers) -> bool:
     number that upstream has acted on when its handler is through (`daskworkergroup_replica_update`
     in its `last-handled-configuration`): where that is known, nothing is guessed from the gap.
     """
-    mine = context.past.of(workers.name)
+    mine, horizon = context.past.of(workers.name), context.horizon
     rest_s = context.now - mine.gap_since if mine.gap == gap_of(workers.group) else 0.0
     if workers.group.handled is not None and workers.group.handled != workers.replicas:
-        return rest_s < UNHANDLED_S
+        return not horizon.is_over(UNHANDLED_S - rest_s)
     if workers.gap == 0 or workers.gap == _explained_gap(context.past, workers.group):
         return False
-    return rest_s < (SETTLE_S if workers.group.handled is None else HANDLED_S)
+    limit_s = SETTLE_S if workers.group.handled is None else HANDLED_S
+    return not horizon.is_over(limit_s - rest_s)
 
 
 def is_unseen(context: PassContext, workers: GroupWorkers, replicas: int) -> bool:
@@ -209,7 +210,9 @@ def is_unseen(context: PassContext, workers: GroupWorkers, replicas: int) -> boo
     if workers.group.handled is not None:
         return replicas == workers.group.handled != workers.replicas
     corrected_at = context.past.of(workers.name).corrected_at
-    return corrected_at is not None and context.now - corrected_at < SEEN_S
+    if corrected_at is None:
+        return False
+    return not context.horizon.is_over(SEEN_S - (context.now - corrected_at))
 
 
 def on_the_way(context: PassContext, workers: GroupWorkers) -> int:

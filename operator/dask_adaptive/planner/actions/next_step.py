@@ -51,7 +51,7 @@ def next_step(
     workers = recycled.workers
     drained = delete_drained(workers)
     # What must leave for its node does so whatever is desired; replacements are asked for first.
-    evacuated, held = drain_terminating_nodes(workers, context.past, now=context.now)
+    evacuated, held = drain_terminating_nodes(workers, context.past, context.horizon)
     departures: tuple[Action, ...] = (*evacuated, *recycled.restart, *recycled.retire)
 
     if draft.number > workers.serving:
@@ -243,7 +243,7 @@ def _divide(
         for w in scheduler.workers
     )
     has_agent = scheduler.degraded is None
-    at = VetoContext(context.past, context.now, in_service, idle_s, has_agent=has_agent)
+    at = VetoContext(context.past, context.horizon, in_service, idle_s, has_agent=has_agent)
     free, blockers = [], []
     for worker in workers.active:
         if (blocker := veto(worker, at)) is None:

@@ -11,6 +11,7 @@ from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, Direction, RatePolicy, RateType, Select
+from dask_adaptive.planner.context import Horizon
 
 #: With no recommendation for so long we were blind: what was before no longer counts.
 BLIND_S = 20.0
@@ -21,7 +22,7 @@ CHANGES = 200
 
 def damped(
     wanted: int, current: int, behavior: Behavior, past: GroupPast,
-    *, idle_timeout_s: float, since: float | None, now: float,
+    *, idle_timeout_s: float, since: float | None, horizon: Horizon,
 ) -> tuple[int, tuple[Step, ...]]:  # fmt: skip
     """
     Move from `current` towards `wanted` as far as `behavior` allows, and say which rules held it.
@@ -38,14 +39,14 @@ def damped(
     Source:
         HorizontalPodAutoscaler (autoscaling/v2), `spec.behavior`.
     """
-    watched_s = -math.inf if since is None else now - since
-    steady, step = _stabilized(wanted, current, behavior, past, idle_timeout_s, watched_s, now=now)
+    watched_s = -math.inf if since is None else horizon.now - since
+    steady, step = _stabilized(wanted, current, behavior, past, idle_timeout_s, watched_s, horizon)
     steps = [step]
     if steady > current:
-        number, step = _risen(steady, current, behavior.scale_up, past, now=now)
+        number, step = _risen(steady, current, behavior.scale_up, past, horizon)
         steps.append(step)
     elif steady < current:
-        number, step = _fallen(steady, current, behavior, past, watched_s, now=now)
+        number, step = _fallen(steady, current, behavior, past, watched_s, horizon)
         steps.append(step)
     else:
         number = current
@@ -88,7 +89,7 @@ def window_of(direction: Direction, idle_timeout_s: float) -> float:
 
 def _stabilized(
     wanted: int, current: int, behavior: Behavior, past: GroupPast,
-    idle_timeout_s: float, watched_s: float, *, now: float,
+    idle_timeout_s: float, watched_s: float, horizon: Horizon,
 ) -> tuple[int, Step | None]:  # fmt: skip
     if wanted == current:
         return current, None
@@ -96,9 +97,13 @@ def _stabilized(
     window_s = window_of(behavior.scale_up if is_rise else behavior.scale_down, idle_timeout_s)
     if window_s <= 0:
         return wanted, None
-    if _is_watched(past, window_s, watched_s, now=now):
-        recent = [wanted, *(r.replicas for r in past.recommendations if now - r.at < window_s)]
+    if _is_watched(past, window_s, watched_s, horizon):
+        ages = [(horizon.now - r.at, r.replicas) for r in past.recommendations]
+        recent = [wanted, *(replicas for age_s, replicas in ages if age_s < window_s)]
         held = max(current, min(recent)) if is_rise else min(current, max(recent))
+        if held != wanted:
+            last_s = min(a for a, n in ages if (n <= held if is_rise else n >= held))
+            horizon.is_over(window_s - last_s)
     else:
         # HPA, too, holds what it finds at its own start, as if it had been recommended then
         # (recordInitialRecommendation).
@@ -110,14 +115,17 @@ def _stabilized(
     return held, Step("window", held, reason, f"{wanted} wanted, {held} held {until}")
 
 
-def _is_watched(past: GroupPast, window_s: float, watched_s: float, *, now: float) -> bool:
-    if watched_s < window_s:
+def _is_watched(past: GroupPast, window_s: float, watched_s: float, horizon: Horizon) -> bool:
+    if not horizon.is_over(window_s - max(0.0, watched_s)):
         return False
-    return any(now - r.at < BLIND_S for r in past.recommendations[-1:])
+    if any(horizon.now - r.at < BLIND_S for r in past.recommendations[-1:]):
+        return True
+    horizon.within(window_s)  # watched from now on
+    return False
 
 
 def _risen(
-    steady: int, current: int, up: Direction, past: GroupPast, *, now: float
+    steady: int, current: int, up: Direction, past: GroupPast, horizon: Horizon
 ) -> tuple[int, Step | None]:
     owed = _owed(current, past)
     if steady <= owed:
@@ -125,7 +133,7 @@ def _risen(
     if _is_within(steady, owed, up.tolerance):
         message = f"{steady} are within {up.tolerance:.0%} of {owed}"
         return owed, Step("tolerance", owed, Reason.WITHIN_TOLERANCE, message)
-    allowed = _allowed_up(owed, up, past.changes, now=now)
+    allowed = _allowed_up(owed, up, past.changes, horizon)
     if allowed is None or steady <= allowed:
         return steady, None
     limit = max(owed, allowed)
@@ -134,19 +142,24 @@ def _risen(
 
 
 def _fallen(
-    steady: int, current: int, behavior: Behavior, past: GroupPast, watched_s: float, *, now: float
+    steady: int,
+    current: int,
+    behavior: Behavior,
+    past: GroupPast,
+    watched_s: float,
+    horizon: Horizon,
 ) -> tuple[int, Step | None]:
     down = behavior.scale_down
     # To nothing at all is no small step, whatever the tolerance.
     if steady > 0 and _is_within(steady, current, down.tolerance):
         message = f"{steady} are within {down.tolerance:.0%} of {current}"
         return current, Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
-    since_up_s = watched_s if past.up_at is None else now - past.up_at
-    if down.delay_after_scale_up_s > max(0.0, since_up_s):
+    since_up_s = watched_s if past.up_at is None else horizon.now - past.up_at
+    if not horizon.is_over(down.delay_after_scale_up_s - max(0.0, since_up_s)):
         delay = format_duration(down.delay_after_scale_up_s)
         message = f"{steady} needed, {current} held for {delay} after more were requested"
         return current, Step("delay", current, Reason.DELAY_AFTER_SCALE_UP, message)
-    allowed = _allowed_down(current, down, past.changes, watched_s, now=now)
+    allowed = _allowed_down(current, down, past.changes, watched_s, horizon)
     if allowed is None or steady >= allowed:
         return steady, None
     limit = min(current, allowed)
@@ -169,25 +182,27 @@ def _is_within(number: int, current: int, tolerance: float) -> bool:
 
 
 def _allowed_up(
-    current: int, up: Direction, changes: Sequence[Change], *, now: float
+    current: int, up: Direction, changes: Sequence[Change], horizon: Horizon
 ) -> int | None:
     """None: any number."""
     if up.select_policy is Select.DISABLED:
         return current
-    numbers = [_risen_by(p, _at_start(current, p, changes, now)) for p in up.policies]
+    numbers = [_risen_by(p, _at_start(current, p, changes, horizon)) for p in up.policies]
     if not numbers:
         return None
     return min(numbers) if up.select_policy is Select.MIN else max(numbers)
 
 
 def _allowed_down(
-    current: int, down: Direction, changes: Sequence[Change], watched_s: float, *, now: float
+    current: int, down: Direction, changes: Sequence[Change], watched_s: float, horizon: Horizon
 ) -> int | None:
     if down.select_policy is Select.DISABLED:
         return current
     # What left before we watched is not known: until a period is over its policy lets nobody go.
     numbers = [
-        _fallen_by(p, _at_start(current, p, changes, now)) if watched_s >= p.period_s else current
+        _fallen_by(p, _at_start(current, p, changes, horizon))
+        if horizon.is_over(p.period_s - max(0.0, watched_s))
+        else current
         for p in down.policies
     ]
     if not numbers:
@@ -195,9 +210,11 @@ def _allowed_down(
     return max(numbers) if down.select_policy is Select.MIN else min(numbers)
 
 
-def _at_start(current: int, policy: RatePolicy, changes: Sequence[Change], now: float) -> int:
+def _at_start(current: int, policy: RatePolicy, changes: Sequence[Change], horizon: Horizon) -> int:
     """Workers at the beginning of the period, had nothing changed but what we asked for."""
-    return max(0, current - sum(c.workers for c in changes if now - c.at < policy.period_s))
+    ages = ((horizon.now - c.at, c.workers) for c in changes)
+    recent = (n for age_s, n in ages if not horizon.is_over(policy.period_s - age_s))
+    return max(0, current - sum(recent))
 
 
 def _risen_by(policy: RatePolicy, start: int) -> int:

@@ -22,7 +22,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import GroupBounds
-from dask_adaptive.planner.context import PassContext, scaled_groups
+from dask_adaptive.planner.context import Horizon, PassContext, scaled_groups
 
 #: Of a worker's threads, so much may be missing at no cost that anybody notices.
 SLACK = 0.25
@@ -46,6 +46,10 @@ ASSUMED_S = RecyclePast().ready_s
 
 _Known = TypeVar("_Known", float, "float | None")
 
+#: The time that a running task has taken goes on in steps of at least so many seconds: shorter
+#: ones where it is all that is known of how long such tasks take. Powers of 2, as all steps.
+UNKNOWN_STEP_S, KNOWN_STEP_S = 1.0, 4.0
+
 #: Where each task waits for at least this part of those before it, it waits for all of them.
 BARRIER = 0.5
 
@@ -60,7 +64,9 @@ class Part:
     begins_s: float = 0.0  # from now; infinite: nobody can tell
 
 
-def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, ...]:
+def parts_of(
+    demand: Demand, horizon: Horizon, *, threads: int, duration_s: float
+) -> tuple[Part, ...]:
     """
     All work that any worker may do, by kind.
 
@@ -68,7 +74,7 @@ def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, 
         threads: Of connected workers: so many tasks run, others that are assigned have not begun.
         duration_s: `target.duration`: in which time work is to be done once workers are there.
     """
-    rows = [row for row in demand.prefixes if row.unfinished > 0]
+    rows = [_lasting(r, demand.age_s, horizon) for r in demand.prefixes if r.unfinished > 0]
     flow = sum(row.running + row.ready for row in rows)
     known: list[Part] = []
     previous: list[tuple[PrefixWork, Part]] = []
@@ -82,6 +88,25 @@ def parts_of(demand: Demand, *, threads: int, duration_s: float) -> tuple[Part, 
         begins_s = min(part.begins_s for _, part in here)
         previous = here
     return tuple(part for part in known if part.seconds > 0)
+
+
+def _lasting(row: PrefixWork, age_s: float, horizon: Horizon) -> PrefixWork:
+    """
+    The same work some time after it was measured, while no task has ended.
+
+    The time that the longest task has taken goes on in steps of an eighth to a sixteenth: it is no
+    more than a hint at its end, and a task of hours need not be looked at each second.
+    """
+    if not row.running:
+        return row
+    lasts_s = row.longest_s + age_s
+    shortest_s = UNKNOWN_STEP_S if row.mean_s is None else KNOWN_STEP_S
+    step_s = max(shortest_s, 2.0 ** (math.frexp(lasts_s)[1] - 4))
+    stepped_s = step_s * math.floor(lasts_s / step_s)
+    horizon.within(stepped_s + step_s - lasts_s)
+    if age_s <= 0 or stepped_s <= row.longest_s:
+        return row
+    return replace(row, longest_s=stepped_s)
 
 
 def left_after(parts: Iterable[Part], at_s: float, thread_seconds: float) -> tuple[Part, ...]:
@@ -203,19 +228,19 @@ class Supply:
         return self.connected + len(self.pending)
 
 
-def supplies(context: PassContext) -> tuple[Supply, ...]:
+def supplies(context: PassContext, horizon: Horizon) -> tuple[Supply, ...]:
     """The groups that are scaled, in the order in which they grow."""
     default, groups = context.default_group, scaled_groups(context.observed, context.policy)
-    every = [_supply(bounds, group, context.past) for group, bounds in groups]
+    every = [_supply(bounds, group, context.past, horizon) for group, bounds in groups]
     return tuple(sorted(every, key=lambda s: (-s.priority, s.name != default, s.name)))
 
 
-def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past) -> Supply:
+def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Horizon) -> Supply:
     there = [w for w in group.workers if isinstance(w.lifecycle, Pending | Serving)]
     connected = [w for w in there if w.is_connected]
     measured = past.of(group.name).arrival_s
     arrival_s = max(0.0, past.recycle.ready_s if measured is None else measured)
-    pending = [_comes_in_s(w, arrival_s) for w in there if not w.is_connected]
+    pending = [_comes_in_s(w, arrival_s, horizon) for w in there if not w.is_connected]
     return Supply(
         name=group.name,
         maximum=bounds.maximum,
@@ -228,11 +253,13 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past) -> Supply:
     )
 
 
-def _comes_in_s(worker: ObservedWorker, arrival_s: float) -> float:
+def _comes_in_s(worker: ObservedWorker, arrival_s: float, horizon: Horizon) -> float:
     """Whole seconds, so that thousands that were asked for together are one instant."""
     if worker.unschedulable_s or worker.refused:
         return arrival_s  # as good as one that is asked for now
     age_s = worker.pod_age_s or worker.age_s
+    if age_s < 2 * arrival_s or age_s < TOO_LONG_S:  # it is late, so that others will be
+        horizon.within((arrival_s - age_s - 0.5) % 1.0)
     # One that is late is as late again: there is no telling, and no reason to ask for another.
     return float(round(min(abs(arrival_s - age_s), arrival_s)))
 

@@ -12,7 +12,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import GroupBounds
 from dask_adaptive.planner.actions.groups import GroupWorkers
-from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.context import Horizon, PassContext
 
 #: The first wait before one more worker is tried, after none could be had; it doubles.
 FIRST_WAIT_S = 60.0
@@ -36,6 +36,7 @@ def capped(
     policy, there = context.policy, workers.serving + len(workers.recallable)
     steps = []
     number = desired
+    horizon = context.horizon
     for step in (_by_pending(workers, policy, there), _by_room(workers.group, there)):
         if step is not None and step.replicas < number:
             number = step.replicas
@@ -43,7 +44,7 @@ def capped(
     blocked, is_trying = _blocked(context, workers, wants_more=number > there)
     if blocked is not None:
         limit = there + is_trying
-        is_stuck = bool(stuck_workers(workers.group.workers, policy))
+        is_stuck = bool(stuck_workers(workers.group.workers, policy, horizon))
         is_short = number > limit or (number > len(workers.active) and is_stuck)
         number = min(number, max(limit, min(desired, workers.serving)))
         if is_short:
@@ -114,9 +115,9 @@ def _blocked(
     it was made with, so only a new one shows that its group asks for less by now.
     """
     now, group, known = context.now, workers.group, context.past.of(workers.name).blocked
-    if known is not None and _is_over(known, group, now):
+    if known is not None and _is_over(known, group, context.horizon):
         known = None
-    stuck = stuck_workers(group.workers, context.policy)
+    stuck = stuck_workers(group.workers, context.policy, context.horizon)
     waited_for = frozenset(w.name for w in workers.pending)
     if known is None:
         if not stuck:
@@ -124,17 +125,17 @@ def _blocked(
         reason, message = _why(stuck, context.policy)
         return Blocked(now + FIRST_WAIT_S, reason, message, workers=waited_for), False
     reason, message = _why(stuck, context.policy) if stuck else (known.reason, known.message)
-    is_trying = wants_more and now >= known.until
+    is_trying = wants_more and context.horizon.is_over(known.until - now)
     times = known.times + is_trying
     until = now + _wait_s(times) if is_trying else known.until
     waited_for |= known.workers & {w.name for w in group.workers}
     return Blocked(until, reason, message, times, waited_for), is_trying
 
 
-def _is_over(known: Blocked, group: ObservedGroup, now: float) -> bool:
+def _is_over(known: Blocked, group: ObservedGroup, horizon: Horizon) -> bool:
     """Tells whether a worker has come since, or nobody has tried for too long to know."""
-    began = known.until - _wait_s(known.times)
-    if now - known.until > LONGEST_WAIT_S:
+    now, began = horizon.now, known.until - _wait_s(known.times)
+    if horizon.is_exceeded(LONGEST_WAIT_S - (now - known.until)):
         return True
     return any(
         w.is_connected and (w.name in known.workers or w.age_s < now - began) for w in group.workers
@@ -145,12 +146,20 @@ def _wait_s(times: int) -> float:
     return min(FIRST_WAIT_S * 2.0 ** (min(times, 12) - 1), LONGEST_WAIT_S)
 
 
-def stuck_workers(workers: Iterable[ObservedWorker], policy: Policy) -> tuple[ObservedWorker, ...]:
+def stuck_workers(
+    workers: Iterable[ObservedWorker], policy: Policy, horizon: Horizon
+) -> tuple[ObservedWorker, ...]:
     """Workers whose pods are refused, then those that no node has had room for in time."""
     longest_s = policy.unschedulable_timeout_s
     waiting = [w for w in workers if isinstance(w.lifecycle, Pending)]
     refused = [w for w in waiting if w.refused]
-    unplaced = [w for w in waiting if not w.refused and w.unschedulable_s > longest_s]
+    unplaced = [
+        w
+        for w in waiting
+        if w.unschedulable_s
+        and not w.refused
+        and horizon.is_exceeded(longest_s - w.unschedulable_s)
+    ]
     return (*refused, *sorted(unplaced, key=lambda w: -w.unschedulable_s))
 
 

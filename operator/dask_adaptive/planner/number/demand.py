@@ -10,7 +10,7 @@ from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedGroup
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Source
-from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.number.capacity import (
     Bound,
     Part,
@@ -36,6 +36,9 @@ FULL = 0.6
 #: Where work that keeps coming would keep at least this part of the threads busy all the time, what
 #: is there now stands for what there will be.
 RECURRING = 0.5
+
+#: After so many times the usual gap nobody counts on more of such work.
+LATE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +67,27 @@ def loads(context: PassContext) -> Mapping[str, Load]:
     The policy's `target.source` says what is asked, and its bounds say which groups.
     """
     demand = context.observed.scheduler.demand
-    every = supplies(context)
+    is_asked = demand is not None and _asks(demand)
+    every = supplies(context, context.horizon if is_asked else Horizon())
     if demand is not None and context.policy.target.source is Source.STARTUP_AWARE:
         found = startup_aware(context, every, demand)
     else:
         found = _scheduler_target(context, every, demand)
-    return {name: _with_wants(load, context.observed, name) for name, load in found.items()}
+    return {name: _with_wants(load, context, name) for name, load in found.items()}
 
 
-def _with_wants(load: Load, observed: ObservedCluster, group: str) -> Load:
+def _asks(demand: Demand) -> bool:
+    """Tells whether there is work, so that it counts when workers come."""
+    is_asked = demand.needs or demand.shuffles or demand.incoming
+    return bool(is_asked) or any(r.unfinished for r in demand.prefixes)
+
+
+def _with_wants(load: Load, context: PassContext, group: str) -> Load:
     """At least what clients have asked for."""
+    observed = context.observed
     default = observed.key.default_group
-    mine = [w for w in observed.scheduler.wants if (w.group or default) == group and w.left_s > 0]
+    mine = [w for w in observed.scheduler.wants if (w.group or default) == group]
+    mine = [w for w in mine if not context.horizon.is_over(w.left_s)]
     most = max(mine, key=lambda w: (w.workers, w.owner), default=None)
     if most is None or most.workers <= load.wanted:
         return load
@@ -154,9 +166,11 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
     bound = bound_workers(observed, every, demand, duration_s)
     other = other_threads(observed, every)
     threads = other + sum(s.connected * s.threads for s in every)
-    parts = parts_of(demand, threads=int(threads), duration_s=duration_s)
+    horizon = context.horizon
+    parts = parts_of(demand, horizon, threads=int(threads), duration_s=duration_s)
     growing = _growing(observed, [_without(s, bound.workers[s.name]) for s in every])
-    free = fill(growing, _free_need(demand, parts, growing, other, duration_s), other=other)
+    need = _free_need(demand, parts, growing, other, duration_s, horizon)
+    free = fill(growing, need, other=other)
     ahead_of = _shuffled_threads(demand, parts, duration_s)
     ahead = fill(growing, lambda *_: ahead_of, other=other)
     crowded = _crowded(observed, growing) if parts else {}
@@ -182,10 +196,11 @@ def _duration_s(context: PassContext) -> float:
 
 
 def _free_need(
-    demand: Demand, parts: Sequence[Part], every: Sequence[Supply], other: float, duration_s: float
-) -> Callable[[float, float], float]:
+    demand: Demand, parts: Sequence[Part], every: Sequence[Supply], other: float,
+    duration_s: float, horizon: Horizon,
+) -> Callable[[float, float], float]:  # fmt: skip
     """Threads that work which any worker may do needs, at each instant."""
-    if not _goes_on(demand, every, other):
+    if not _goes_on(demand, every, other, horizon):
         return lambda at_s, done: threads_for(left_after(parts, at_s, done), duration_s)
     # Work that keeps coming will be there when new workers are, though this lot may be done; and
     # those that were asked for in its course are for the next.
@@ -194,11 +209,14 @@ def _free_need(
     return lambda *_: needed
 
 
-def _goes_on(demand: Demand, every: Sequence[Supply], other: float) -> bool:
+def _goes_on(demand: Demand, every: Sequence[Supply], other: float, horizon: Horizon) -> bool:
     """Tells whether work keeps coming faster than new workers do, to too few workers."""
     threads = other + sum(s.connected * s.threads for s in every)
     is_frequent = all(demand.every_s < s.arrival_s for s in every)
-    return is_frequent and demand.incoming > RECURRING * max(threads, 1)
+    if not is_frequent or demand.incoming <= RECURRING * max(threads, 1):
+        return False
+    # No more has come since it was measured.
+    return demand.every_s <= 0 or not horizon.is_exceeded(LATE * demand.every_s - demand.age_s)
 
 
 def _crowded(observed: ObservedCluster, growing: Sequence[Supply]) -> Mapping[str, int]:

@@ -8,18 +8,16 @@ from dask_adaptive.model.plan import DeleteCluster, Step
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Idle, IdleAction, Pause
-from dask_adaptive.model.windows import is_open
-from dask_adaptive.planner.context import PassContext
+from dask_adaptive.model.windows import is_open, turns_at
+from dask_adaptive.planner.context import Horizon, PassContext
 
 
 def scheduled_floor(context: PassContext, group: str) -> Step | None:
     """The highest floor of `spec.schedules` that is open for a group now."""
-    open_now = [
-        s
-        for s in context.policy.schedules
-        if (s.worker_group or context.default_group) == group
-        and is_open((s.window,), context.observed.at)
-    ]
+    default, at = context.default_group, context.observed.at
+    mine = [s for s in context.policy.schedules if (s.worker_group or default) == group]
+    context.horizon.within(turns_at([s.window for s in mine], at) - at)
+    open_now = [s for s in mine if is_open((s.window,), at)]
     if not open_now:
         return None
     highest = max(open_now, key=lambda s: s.min_replicas)
@@ -44,20 +42,23 @@ def fallback_floor(context: PassContext) -> Step | None:
     return Step("fallback", number, Reason.FALLBACK, message)
 
 
-def lifts_minimums(observed: ObservedCluster, policy: Policy) -> str:
+def lifts_minimums(context: PassContext) -> str:
     """
     Say that minimums no longer hold, because nobody uses the cluster and its policy wants it so.
 
     Workers leave as they do for want of work: the windows and the vetoes are not shortened, and
     one that holds the last copy of a result stays as long as no other can take it.
     """
-    if policy.idle.action is not IdleAction.SCALE_TO_ZERO:
+    idle = context.policy.idle
+    if idle.action is not IdleAction.SCALE_TO_ZERO:
         return ""
-    unused = _unused(observed, policy.idle)
+    unused = _unused(context.observed, idle, context.horizon)
     return f"{unused}: minimums do not hold" if unused else ""
 
 
-def deletion(observed: ObservedCluster, policy: Policy) -> DeleteCluster | None:
+def deletion(
+    observed: ObservedCluster, policy: Policy, horizon: Horizon | None = None
+) -> DeleteCluster | None:
     """
     Delete the cluster that nobody uses, if its policy wants it so and nothing speaks against it.
 
@@ -74,27 +75,30 @@ def deletion(observed: ObservedCluster, policy: Policy) -> DeleteCluster | None:
     # Stock RPC can't tell how long a cluster has been quiet, nor who has pinned what.
     if not scheduler.agent or scheduler.degraded is not None:
         return None
-    if (unused := _unused(observed, policy.idle)) and not _holds_something(scheduler):
+    unused = _unused(observed, policy.idle, horizon or Horizon())
+    if unused and not _holds_something(scheduler):
         return DeleteCluster(observed.uid, Reason.CLUSTER_IDLE, f"{unused}: it is deleted")
     return None
 
 
-def _unused(observed: ObservedCluster, idle: Idle) -> str:
+def _unused(observed: ObservedCluster, idle: Idle, horizon: Horizon) -> str:
     """
     For how long nobody has used the cluster, in words; empty: somebody does, or not yet.
 
     In the policy's figures: measured ones would make news of the same thing all the time.
     """
     scheduler = observed.scheduler
-    if not scheduler.is_connected or _has_work(scheduler) or _is_claimed(observed):
+    if not scheduler.is_connected or _has_work(scheduler) or _is_claimed(observed, horizon):
         return ""
     quiet = scheduler.quiet
-    if idle.after_s is not None and 0 < quiet.no_task_s >= idle.after_s:
-        return f"no task for {format_duration(idle.after_s)} or longer"
     # A client that has sent its work and left (fire_and_forget) is waited for by nobody but us:
     # until its tasks are done the cluster is in use, and they are what was looked at above.
-    if idle.no_client_timeout_s is not None and 0 < quiet.no_client_s >= idle.no_client_timeout_s:
-        return f"no client for {format_duration(idle.no_client_timeout_s)} or longer, and no task"
+    for words, quiet_s, limit_s in (
+        ("no task for {} or longer", quiet.no_task_s, idle.after_s),
+        ("no client for {} or longer, and no task", quiet.no_client_s, idle.no_client_timeout_s),
+    ):
+        if limit_s is not None and quiet_s > 0 and horizon.is_over(limit_s - quiet_s):
+            return words.format(format_duration(limit_s))
     return ""
 
 
@@ -109,13 +113,13 @@ def _has_work(scheduler: ObservedScheduler) -> bool:
     return bool(demand.shuffles) or any(p.unfinished for p in demand.prefixes)
 
 
-def _is_claimed(observed: ObservedCluster) -> bool:
+def _is_claimed(observed: ObservedCluster, horizon: Horizon) -> bool:
     """Tells whether somebody claims the cluster: by pins of any kind, or a client's `want`."""
     scheduler = observed.scheduler
     return (
         any(w.is_pinned for group in observed.groups for w in group.workers)
         or any(w.pins for w in scheduler.workers)
-        or any(w.workers > 0 and w.left_s > 0 for w in scheduler.wants)
+        or any(w.workers > 0 and not horizon.is_over(w.left_s) for w in scheduler.wants)
     )
 
 

@@ -87,7 +87,7 @@ def _floored(draft: Draft, context: PassContext) -> Draft:
     minimum = draft.bounds.minimum
     floors = []
     if minimum > 0:
-        idle = lifts_minimums(context.observed, context.policy)
+        idle = lifts_minimums(context)
         if not idle:
             message = f"{draft.number} wanted, minReplicas is {minimum}"
             floors.append(Step("bounds", minimum, Reason.TOO_FEW_REPLICAS, message))
@@ -105,7 +105,7 @@ def _damped(draft: Draft, context: PassContext) -> Draft:
     watched = None if past.since is None or mine.since is None else max(past.since, mine.since)
     number, steps = damped(
         draft.number, draft.current, policy.behavior, mine,
-        idle_timeout_s=draft.bounds.idle_timeout_s, since=watched, now=context.now,
+        idle_timeout_s=draft.bounds.idle_timeout_s, since=watched, horizon=context.horizon,
     )  # fmt: skip
     # What a floor asks for is not slowed down: as with HPA, minReplicas hold at once.
     return replace(draft, number=number, steps=(*draft.steps, *steps)).on_floor()
@@ -134,7 +134,8 @@ def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
     # places of workers that no node takes.
     maximum = policy.max_replicas - sum(max(0, d.current - d.number) for d in drafts)
     desired = {d.name: d.number for d in drafts}
-    stuck = {d.name: len(stuck_workers(d.workers.pending, policy)) for d in drafts}
+    horizon = context.horizon
+    stuck = {d.name: len(stuck_workers(d.workers.pending, policy, horizon)) for d in drafts}
     floor = {d.name: min(d.number, d.current - stuck[d.name]) for d in drafts}
     if sum(floor.values()) > policy.max_replicas:
         maximum = policy.max_replicas

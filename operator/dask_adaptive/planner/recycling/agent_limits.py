@@ -9,7 +9,7 @@ from dataclasses import replace
 from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import GroupRecycle, Limit, Limits, Profile, Trait
-from dask_adaptive.planner.context import PassContext
+from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.recycling.effective_quotas import effective_quotas, own_tasks
 from dask_adaptive.planner.recycling.select import GroupRecycling
 
@@ -121,9 +121,11 @@ class _GroupLimits:
         return int(max(0, min(allowed, total) - missing))
 
     def of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
-        limit = limit_of(worker, self._recycle, expected_s=self._expected_s)
+        horizon = self._at.context.horizon
+        limit = limit_of(worker, self._recycle, horizon, expected_s=self._expected_s)
         may_stop = worker.name in self.under_way or (
-            worker.name not in self._at.aborted and worker.pod_age_s >= self._recycle.min_age_s
+            worker.name not in self._at.aborted
+            and horizon.is_over(self._recycle.min_age_s - worker.pod_age_s)
         )
         if not (self._is_exact or (may_stop and self._may_runs)) and limit.runs:
             limit = replace(limit, runs=0)
@@ -142,7 +144,9 @@ def _watches(profile: Profile) -> bool:
     return bool(profile.failures or profile.patterns)
 
 
-def limit_of(worker: ObservedWorker, recycle: GroupRecycle, *, expected_s: float) -> Limit:
+def limit_of(
+    worker: ObservedWorker, recycle: GroupRecycle, horizon: Horizon, *, expected_s: float
+) -> Limit:
     """
     What the agent is to enforce for each Dask worker of this worker; `profile` is 0.
 
@@ -150,12 +154,13 @@ def limit_of(worker: ObservedWorker, recycle: GroupRecycle, *, expected_s: float
     `recycle.lifetime.max` nothing ends, unless it is a walltime: see `with_walltimes`.
     """
     left_s = 0.0
-    if worker.ends_in_s > 0:
+    if not horizon.is_over(worker.ends_in_s):
         left_s = max(IMMINENT_S, worker.ends_in_s - recycle.lifetime.margin_s)
     runs = own_tasks(worker, effective_quotas(worker, recycle).tasks)
     if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
         # Exact limits count what is assigned, too: that is on its way already.
         given = worker.use.runs + (worker.processing if recycle.tasks.exact else 0)
+        horizon.within(left_s % expected_s)
         fitting = max(1, given + math.floor(min(left_s / expected_s, 1e9)))
         runs = min(runs, fitting) if runs else fitting
     return Limit(runs, left_s) if runs or left_s < math.inf else _NO_LIMIT

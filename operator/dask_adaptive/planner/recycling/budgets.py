@@ -12,7 +12,7 @@ from dask_adaptive.model.observed import ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import GroupRecycle, StrategyType
-from dask_adaptive.model.windows import is_open
+from dask_adaptive.model.windows import is_open, turns_at
 from dask_adaptive.planner.actions.candidates import claims
 from dask_adaptive.planner.actions.groups import GroupWorkers
 from dask_adaptive.planner.context import PassContext
@@ -48,15 +48,16 @@ class RecycleContext:
     @cached_property
     def is_open(self) -> bool:
         """A window is, or there is none."""
-        return is_open(self.context.policy.disruption.windows, self.context.observed.at)
+        windows, at = self.context.policy.disruption.windows, self.context.observed.at
+        self.context.horizon.within(turns_at(windows, at) - at)
+        return is_open(windows, at)
 
     @cached_property
     def aborted(self) -> Mapping[str, tuple[float, str]]:
         """Workers whose replacement did not come: until when it is not tried again, and why."""
         known = self.context.past.recycle.aborted
-        return {
-            name: (until, why) for name, (until, why) in known.items() if until > self.context.now
-        }
+        now, is_over = self.context.now, self.context.horizon.is_over
+        return {name: one for name, one in known.items() if not is_over(one[0] - now)}
 
     @cached_property
     def surges(self) -> bool:
@@ -86,7 +87,8 @@ def left_this_hour(context: PassContext) -> int:
     workers = sum(len(g.workers) for g in context.observed.groups)
     if limit is None:
         return workers
-    begun = sum(context.now - at < HOUR_S for at in context.past.recycle.begun)
+    ages = (context.now - at for at in context.past.recycle.begun)
+    begun = sum(not context.horizon.is_over(HOUR_S - age_s) for age_s in ages)
     return max(0, limit.of(workers) - begun)
 
 
@@ -190,7 +192,7 @@ def _untimely(
         return None
     if not at.is_open:
         return Reason.OUTSIDE_WINDOW, f"{message}; waits for a window (disruption.windows)"
-    if worker.pod_age_s < at.recycle.min_age_s:
+    if not at.context.horizon.is_over(at.recycle.min_age_s - worker.pod_age_s):
         least = format_duration(at.recycle.min_age_s)
         return Reason.TOO_YOUNG, f"{message}; its pod is younger than {least} (minAge)"
     return None

@@ -13,6 +13,7 @@ from dask_adaptive.model.plan import Action, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
+from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.capacity import arrival_s
 from dask_adaptive.planner.recycling.anomalies import Sample, growth, with_sample
 from dask_adaptive.planner.recycling.budgets import HOUR_S
@@ -130,7 +131,7 @@ def remember_quotas(
     """
     kept, over_s = _Kept(), paced_over_s(past)
     for group in observed.groups:
-        at = QuotaContext(policy.recycle_of(group.name), past, now)
+        at = QuotaContext(policy.recycle_of(group.name), past, Horizon(now))
         workers = [w for w in group.workers if w.dask_names and not w.is_deleting]
         for own, same in alike(workers, at):
             limits = [(s, s.use(own), s.lines(own.recycle).soft) for s in SOFT_LINES]

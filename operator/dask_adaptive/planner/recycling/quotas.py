@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import format_bytes, format_duration
@@ -28,8 +29,8 @@ from dask_adaptive.model.recycle import (
     QuotaUse,
     RecyclePast,
 )
-from dask_adaptive.planner.context import PassContext
-from dask_adaptive.planner.recycling.anomalies import Outlier, find_outliers
+from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.planner.recycling.anomalies import SAMPLES, Outlier, find_outliers
 from dask_adaptive.planner.recycling.effective_quotas import (
     effective_quotas,
     has_spent,
@@ -66,6 +67,7 @@ class RecycleCandidate:
     is_manual: bool = False  # maxPerHour does not count it
     #: It gets no more tasks, whatever is decided: to hold it back would save no capacity.
     is_spent: bool = False
+    rises: float = 0.0  # by so much a second the ratio grows at most, if nothing happens
     rest: tuple[RecycleCandidate, ...] = ()  # what else it is due for, if that is not allowed
 
 
@@ -75,11 +77,15 @@ class QuotaContext:
 
     recycle: GroupRecycle  # as `effective_quotas` gives it, but for jitter
     past: RecyclePast = _NO_PAST
-    now: float = 0.0
+    horizon: Horizon = field(default_factory=Horizon)
     at: float = 0.0  # seconds since 1970
     restart_at: float = -math.inf  # pods made before are replaced
     expected_s: float = 0.0  # of the longest unfinished task
     outliers: Mapping[str, Outlier] = field(default_factory=dict)
+
+    @property
+    def now(self) -> float:
+        return self.horizon.now
 
 
 def alike(
@@ -201,6 +207,9 @@ class TaskRuns(QuotaRule):
 
     def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
         found, is_spent = super().judge(worker, at), has_spent(worker, at.recycle)
+        if found and not found.is_over and not worker.processing:
+            seen_at, _, _ = at.past.pace.get(life_of(worker), _NO_PACE)
+            at.horizon.is_exceeded(paced_over_s(at.past) - (at.now - seen_at))
         if is_spent and worker.use.runs < self.limit(worker, at) < math.inf:
             # What is left of its quota is assigned.
             message = worker.cordon.message if worker.cordon else ""
@@ -227,14 +236,18 @@ class TasksThatFit(QuotaRule):
     def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
         expected_s, left_s = at.expected_s, worker.ends_in_s - at.recycle.lifetime.margin_s
         is_on = at.recycle.tasks.from_walltime and expected_s > 0
-        if not is_on or left_s - at.past.ready_s >= expected_s:
+        if not is_on or not at.horizon.is_exceeded(left_s - at.past.ready_s - expected_s):
             return None
         message = "no other task fits before it ends (recycle.tasks.fromWalltime)"
         ratio = 2 * expected_s / (expected_s + max(left_s, 0.0))
-        is_over, is_spent = left_s < expected_s, has_spent(worker, at.recycle)
-        return RecycleCandidate(
-            worker.name, self.reason, message, ratio, is_over, is_spent=is_spent
+        is_over, is_spent = (
+            at.horizon.is_exceeded(left_s - expected_s),
+            has_spent(worker, at.recycle),
         )
+        return RecycleCandidate(
+            worker.name, self.reason, message, ratio, is_over, is_spent=is_spent,
+            rises=2 / expected_s,
+        )  # fmt: skip
 
 
 class PodAge(QuotaRule):
@@ -255,6 +268,21 @@ class PodAge(QuotaRule):
     def soon(self, at: QuotaContext) -> Number:
         ready_s = at.past.ready_s
         return lambda worker: worker.pod_age_s + ready_s
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        found = super().near(workers, at)
+        if found:
+            line, soon = self.lowest(workers, at), self.soon(at)
+            younger = [age_s for age_s in map(soon, workers) if age_s < line]
+            at.horizon.within(line - max(younger, default=-math.inf))
+        return found
+
+    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+        limit = self.limit(worker, at)
+        if not at.horizon.is_over(limit - worker.pod_age_s):
+            at.horizon.is_over(limit - self.soon(at)(worker))
+        found = super().judge(worker, at)
+        return found and replace(found, rises=1 / limit)
 
     def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
         own, noted = format_duration(self.limit(worker, at)), _notes_of(worker).lifetime_s
@@ -288,18 +316,19 @@ class EndOfLife(QuotaRule):
     def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
         margin_s, ready_s = at.recycle.lifetime.margin_s, at.past.ready_s
         left_s, ratio = worker.ends_in_s - margin_s, 1.0
-        if left_s <= 0:
+        is_ending = at.horizon.is_over(left_s)
+        if is_ending:
             message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
             ratio = 1 - left_s
         elif worker.too_short:
             message = "a task waits that it is not expected to finish before it ends"
-        elif left_s <= at.expected_s + ready_s:
+        elif at.horizon.is_over(left_s - (at.expected_s + ready_s)):
             # The last task that fits is done by then, and the replacement is to be there.
             message = "it ends soon, and has no time for any task that waits or runs"
             ratio = ready_s / (ready_s + left_s)
         else:
             return None
-        is_over = left_s <= 0 or worker.too_short
+        is_over = is_ending or worker.too_short
         return RecycleCandidate(worker.name, self.reason, message, ratio, is_over, is_urgent=True)
 
 
@@ -336,12 +365,13 @@ class SoftMemory(QuotaRule):
     def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
         found, for_s = super().judge(worker, at), self.lines(at.recycle).for_s
         left_s = at.past.above_since.get(self.key(worker), at.now) + for_s - at.now
-        if found is None or left_s > at.past.ready_s:
+        if found is None or not at.horizon.is_over(left_s - at.past.ready_s):
             return None
-        since = f"for over {format_duration(for_s)}" if left_s <= 0 else "for long"
+        is_over = at.horizon.is_over(left_s)
+        since = f"for over {format_duration(for_s)}" if is_over else "for long"
         line = f"{self.limit(worker, at):.0%} of the limit"
         message = f"{self.name(at)} has been above {line} {since} ({self.field})"
-        return replace(found, message=message, is_over=left_s <= 0)
+        return replace(found, message=message, is_over=is_over)
 
 
 class SoftGpuMemory(SoftMemory):
@@ -396,6 +426,12 @@ class HardGpuMemory(HardMemory):
 class MemoryLeak(QuotaRule):
     quota, reason = Quota.MEMORY, Reason.MEMORY_LEAK
     words = "unmanaged memory grows by {use} an hour (recycle.memory.leakRate {limit})", ""
+
+    def near(self, workers: Workers, at: QuotaContext) -> Workers:
+        found = super().near(workers, at)
+        if found:  # the next sample is due
+            at.horizon.within(at.recycle.memory.leak_window_s / SAMPLES)
+        return found
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.memory.leak_rate
@@ -541,12 +577,13 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     observed, policy = context.observed, context.policy
     recycle = policy.recycle_of(group.name)
     begins_at = math.inf if policy.restart_at is None else policy.restart_at
+    horizon = context.horizon
     at = QuotaContext(
         recycle=recycle,
         past=context.past.recycle,
-        now=context.now,
+        horizon=horizon,
         at=observed.at,
-        restart_at=begins_at if begins_at <= observed.at else -math.inf,
+        restart_at=begins_at if horizon.is_over(begins_at - observed.at) else -math.inf,
         expected_s=observed.scheduler.expected_s,
         outliers=find_outliers(workers, recycle.selection),
     )
@@ -564,12 +601,12 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
                     used = (-ratio, worker.name)
                     uses[rule.quota] = min(used, uses.get(rule.quota, used))
     return Assessment(
-        tuple(sorted(map(_first_of, due.values()), key=_urgency)),
+        tuple(sorted((_first_of(found, horizon) for found in due.values()), key=_urgency)),
         tuple(QuotaUse(group.name, q, -uses[q][0], uses[q][1]) for q in Quota if q in uses),
     )
 
 
-def _first_of(found: Sequence[RecycleCandidate]) -> RecycleCandidate:
+def _first_of(found: Sequence[RecycleCandidate], horizon: Horizon) -> RecycleCandidate:
     """
     Of the reasons for which one worker is due the one that the fewest rules hold back.
 
@@ -577,12 +614,15 @@ def _first_of(found: Sequence[RecycleCandidate]) -> RecycleCandidate:
     """
     if len(found) == 1:
         return found[0]
-    first, *others = sorted(
+    ordered = sorted(
         found,
         key=lambda c: (not c.is_over, not c.is_urgent, not c.is_manual, _rank(c), -c.ratio,
                        c.reason.value),
     )  # fmt: skip
-    return replace(first, rest=tuple(others))
+    for before, after in pairwise(ordered):
+        if after.rises and before.ratio >= after.ratio:
+            horizon.within((before.ratio - after.ratio) / after.rises)
+    return replace(ordered[0], rest=tuple(ordered[1:]))
 
 
 def _urgency(candidate: RecycleCandidate) -> tuple[int, float, str]:

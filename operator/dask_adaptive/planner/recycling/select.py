@@ -38,6 +38,10 @@ from dask_adaptive.planner.recycling.quotas import (
     still_applies,
 )
 
+#: While some wait for others that are replaced first, the order is looked at again so often: it
+#: may change with their ages.
+CONTESTED_S = 1.0
+
 #: Before memory is so full that the nanny kills, it is too late to wait for a replacement.
 _AT_ONCE = frozenset({Reason.MEMORY_HARD, Reason.GPU_MEMORY})
 
@@ -120,6 +124,9 @@ def recycle_group(
     gate = BudgetGate(heads, at)
     for chosen in selector.chosen:
         gate.offer(chosen)
+    is_contested = len(selector.chosen) < len(assessment.due) or gate.blockers
+    if selector.chosen and is_contested and any(c.rises for c in assessment.due):
+        at.context.horizon.within(CONTESTED_S)
     draining = [w for w in (*workers.retiring, *workers.restarting) if w.is_replaced]
     floors = {w.name: past.floors[w.name] for w in draining if w.name in past.floors}
     # Their replacement has gone again, or has not come yet.
@@ -146,7 +153,7 @@ def _failed_drains(workers: GroupWorkers, at: RecycleContext) -> dict[str, str]:
     """Workers that drain, and whose replacements have not been there for too long."""
     if not at.surges:
         return {}
-    past, now = at.context.past, at.context.now
+    past, now, is_over = at.context.past, at.context.now, at.context.horizon.is_over
     since, limit_s = past.recycle.surging_since, at.recycle.strategy.ready_timeout_s
     return {
         w.name: why_missing(workers, at)
@@ -154,8 +161,8 @@ def _failed_drains(workers: GroupWorkers, at: RecycleContext) -> dict[str, str]:
         if w.is_replaced
         and w.is_draining
         and not has_spent(w, at.recycle)  # back in service it would get no task either
-        and now - since.get(w.name, now) >= limit_s
         and workers.in_service < min(past.floors.get(w.name, 0), at.desired)
+        and is_over(limit_s - (now - since.get(w.name, now)))
     }
 
 
@@ -338,9 +345,10 @@ class ReplacementSelector:
 
     def _has_failed(self, worker: ObservedWorker) -> bool:
         """Whether the replacement of a worker has been waited for in vain."""
-        at = self._at
-        since = at.context.past.recycle.surging_since.get(worker.name)
-        if since is None or at.context.now - since < at.recycle.strategy.ready_timeout_s:
+        at, context = self._at, self._at.context
+        since = context.past.recycle.surging_since.get(worker.name, context.now)
+        limit_s = at.recycle.strategy.ready_timeout_s
+        if not context.horizon.is_over(limit_s - (context.now - since)):
             return False
         return self._heads.in_service - 1 < min(_floor_of(worker, self._heads, at), at.desired)
 
@@ -398,7 +406,7 @@ class BudgetGate:
         if is_last_chance(worker, candidate, at.recycle):
             return True  # it is missing from then on, whatever is done now
         refusal = context.past.refusals.get(worker.name)
-        if refusal is not None and refusal.until > context.now:
+        if refusal is not None and not context.horizon.is_over(refusal.until - context.now):
             self.blockers.append(Blocker(worker.name, refusal.reason, refusal.message))
             return False
         allowed = at.allowance(candidate.reason, self._heads.base)

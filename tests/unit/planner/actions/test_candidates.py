@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import ManualPin, Pin, TerminatingPod
+from dask_adaptive.model.observed import ManualPin, ObservedCluster, Pin, TerminatingPod
 from dask_adaptive.model.past import Past, Refusal
 from dask_adaptive.model.plan import Blocker, SetPin, Unpin
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.actions.candidates import VetoContext, claims, veto
-from dask_adaptive.planner.actions.external import OWNER, PIN_SLACK_S, sync_pins
+from dask_adaptive.planner.actions.external import OWNER, PIN_SLACK_S
+from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.plan import count_blockers
-from support.worlds import NOW, POLICY, SHUFFLE, cluster, worker
+from support.worlds import NOW, SHUFFLE, cluster, decide, worker
 
 CLIENT, NOTED = Pin("client", "me", "", 60.0), Pin("client", "me", "a long loop", 60.0)
 BY_HAND, BY_HAND_WHY = Pin("manual", "x", "", 60.0), Pin("manual", "x", "debugging", 60.0)
@@ -50,6 +51,10 @@ def test_who_holds_it_by_some_of_its_pins() -> None:
     assert {"shuffle 5f3a"} == claims(held, [SHUFFLE])
 
 
+def pins_set(world: ObservedCluster) -> tuple[SetPin | Unpin, ...]:
+    return tuple(a for a in decide(world).actions if isinstance(a, SetPin | Unpin))
+
+
 HELD = Pin("manual", OWNER, "why", 60.0)
 
 
@@ -76,7 +81,7 @@ HELD = Pin("manual", OWNER, "why", 60.0)
     ],
 )  # fmt: skip
 def test_pins_follow_annotations(changes: dict[str, Any], expected: object) -> None:
-    told = sync_pins(cluster([worker("a", **changes)]), POLICY)
+    told = pins_set(cluster([worker("a", **changes)]))
 
     assert (() if expected is None else (expected,)) == told
 
@@ -90,7 +95,7 @@ def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin: Pin, is_lifted: bool
     process = replace(world.scheduler.workers[0], address="tcp://a", pins=(pin,))
     scheduler = replace(world.scheduler, workers=(process,))
     ending = (TerminatingPod("a", "a-x", (), 60.0, ("tcp://a",)),)
-    told = sync_pins(replace(world, scheduler=scheduler, terminating=ending), POLICY)
+    told = pins_set(replace(world, scheduler=scheduler, terminating=ending))
 
     why = "its annotation is gone; pod a-x is being deleted"
     lift = Unpin("a", ("tcp://a", "a"), Reason.PIN_REMOVED, why)
@@ -129,7 +134,7 @@ def test_a_veto(changes: dict[str, Any], reason: Reason | None, message: str) ->
         "free-again": Refusal(NOW, Reason.BUSY, "has 1 task"),
     }
     one = worker(**{"name": "a", **changes})
-    found = veto(one, VetoContext(Past(refusals=refusals), NOW, in_service=2, idle_s=90.0))
+    found = veto(one, VetoContext(Past(refusals=refusals), Horizon(NOW), in_service=2, idle_s=90.0))
 
     assert found == (None if reason is None else Blocker(one.name, reason, message))
 

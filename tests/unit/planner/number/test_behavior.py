@@ -14,6 +14,7 @@ from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
+from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.behavior import damped, remembered
 
 NOW = 10_000.0
@@ -57,7 +58,9 @@ sinces = st.none() | st.floats(NOW - 200, NOW)
 def moved(
     wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None = 0.0
 ) -> int:
-    return damped(wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW)[0]
+    return damped(
+        wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
+    )[0]
 
 
 @given(numbers, numbers, behaviors, pasts(), sinces)
@@ -65,7 +68,7 @@ def test_the_number_lies_between_what_is_there_and_what_is_wanted(
     wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
 ) -> None:
     number, steps = damped(
-        wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW
+        wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
     )
 
     assert min(wanted, current) <= number <= max(wanted, current)
@@ -139,7 +142,13 @@ def driven(
     for i, wanted in enumerate(loads):
         at = i * dt_s
         number, _ = damped(
-            wanted, counts[-1], behavior, past, idle_timeout_s=IDLE_S, since=-1e6, now=at
+            wanted,
+            counts[-1],
+            behavior,
+            past,
+            idle_timeout_s=IDLE_S,
+            since=-1e6,
+            horizon=Horizon(at),
         )
         past = remembered(
             past, wanted=wanted, before=counts[-1], after=number, behavior=behavior,
@@ -295,7 +304,9 @@ def test_five_workers(
     wanted: int, behavior: Behavior, past: GroupPast, since: float | None, expected: int,
     reason: Reason | None,
 ) -> None:  # fmt: skip
-    number, steps = damped(wanted, 5, behavior, past, idle_timeout_s=IDLE_S, since=since, now=NOW)
+    number, steps = damped(
+        wanted, 5, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
+    )
 
     assert expected == number
     assert ([] if reason is None else [reason]) == [s.reason for s in steps]
@@ -368,7 +379,7 @@ def test_what_limits_a_move(
 ) -> None:
     before = GroupPast(**past)
     number, steps = damped(
-        wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, now=NOW
+        wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW)
     )
 
     told = () if expected is None else (expected,)

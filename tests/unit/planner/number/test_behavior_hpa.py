@@ -23,6 +23,7 @@ import pytest
 
 from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
+from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.behavior import damped, remembered
 
 NOW = 100_000.0
@@ -53,7 +54,9 @@ def moved(
     current: int, wanted: int, behavior: Behavior, past: GroupPast, minimum: int, maximum: int
 ) -> tuple[int, str]:
     """The number within bounds, and HPA's word for what limited it."""
-    number, _ = damped(wanted, current, behavior, past, idle_timeout_s=0.0, since=0.0, now=NOW)
+    number, _ = damped(
+        wanted, current, behavior, past, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW)
+    )
     bounded = min(max(number, minimum), maximum)
     if bounded == wanted:
         return bounded, "DesiredWithinRange"
@@ -231,7 +234,9 @@ def test_from_none_a_percentage_brings_one_worker_and_then_its_percent() -> None
 
     for i in range(5):
         at = NOW + 15 * i
-        number, _ = damped(100, numbers[-1], doubling, past, idle_timeout_s=60.0, since=0.0, now=at)
+        number, _ = damped(
+            100, numbers[-1], doubling, past, idle_timeout_s=60.0, since=0.0, horizon=Horizon(at)
+        )
         past = remembered(
             past, wanted=100, before=numbers[-1], after=number, behavior=doubling,
             idle_timeout_s=60.0, now=at,

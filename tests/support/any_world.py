@@ -1,0 +1,334 @@
+"""Any cluster, policy and past, by seed: all that the planner looks at, each time among it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from random import Random
+from typing import Any
+
+from dask_adaptive.model.amounts import Amount
+from dask_adaptive.model.observed import (
+    Cordon,
+    Demand,
+    Leaving,
+    ManualPin,
+    Need,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedScheduler,
+    ObservedWorker,
+    Pin,
+    PrefixWork,
+    Quiet,
+    SchedulerWorker,
+    TerminatingPod,
+    UpcomingShuffle,
+    Want,
+)
+from dask_adaptive.model.past import Blocked, Change, GroupPast, Past, Recommendation, Refusal
+from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Retirement
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import (
+    Budget,
+    FailureQuota,
+    LifetimeQuota,
+    MemoryQuota,
+    Quota,
+    QuotaNotes,
+    Recycle,
+    RecyclePast,
+    Strategy,
+    StrategyType,
+    TaskQuota,
+    Use,
+    Window,
+)
+from dask_adaptive.model.scaling import (
+    Behavior,
+    Direction,
+    Fallback,
+    FallbackBehavior,
+    Idle,
+    IdleAction,
+    LoadTarget,
+    Pause,
+    RatePolicy,
+    RateType,
+    Room,
+    ScaleDown,
+    ScaleUp,
+    Schedule,
+    Select,
+    Source,
+    WorkerGroup,
+)
+from dask_adaptive.planner.actions.external import OWNER
+from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
+from support.worlds import GPU, GROUP, KEY, NOW, lifecycle_of
+
+AT = 1_700_000_000.0
+HEARD_AT = NOW - 4
+OTHER = "etl-wild"
+
+
+class AnyWorld:
+    """Draws one case; times are multiples of an eighth of a second, so that sums are exact."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = Random(seed)
+        self.policy = self._policy()
+        names = (GROUP, GPU, OTHER) if self._p(0.6) else (GROUP,)
+        groups = tuple(self._group(name) for name in names if self._p(0.97))
+        self.observed = with_walltimes(self._cluster(groups), self.policy)
+        self.past = self._past()
+
+    def _p(self, probability: float) -> bool:
+        return self._rng.random() < probability
+
+    def _s(self, most: float = 100.0) -> float:
+        return self._rng.randrange(1, int(8 * most)) / 8
+
+    def _ago(self, most: float = 100.0) -> float:
+        return NOW - self._s(most)
+
+    def _n(self, most: int) -> int:
+        return self._rng.randint(0, most)
+
+    def _one(self, *values: Any) -> Any:
+        return self._rng.choice(values)
+
+    def _some(self, probability: float, make: Any, other: Any = None) -> Any:
+        return make() if self._p(probability) else other
+
+    # The policy.
+
+    def _policy(self) -> Policy:
+        if self._p(0.1):
+            return Policy(ClusterRef("etl"), 10)
+        groups = (WorkerGroup(GROUP, 6, self._n(2)), WorkerGroup(GPU, self._n(6), 0, self._s()))
+        return Policy(
+            ClusterRef("etl"),
+            self._n(12),
+            mode=self._one(*[Mode.AUTO] * 8, Mode.ADVISE, Mode.PAUSED),
+            idle_timeout_s=self._one(0.0, 30.0, 60.0),
+            target=LoadTarget(self._one(*Source), 5.0),
+            behavior=Behavior(
+                ScaleUp(**self._direction(), max_pending=self._one(None, None, 2)),
+                ScaleDown(**self._direction(), delay_after_scale_up_s=self._one(0.0, 0.0, 30.0)),
+            ),
+            schedules=self._some(0.2, lambda: (Schedule("*/5 * * * *", self._s(400), 2),), ()),
+            idle=self._idle(),
+            fallback=self._one(Fallback(), Fallback(1, 2, FallbackBehavior.REPLICAS)),
+            unschedulable_timeout_s=60.0,
+            max_unready=self._one(0.1, 0.45, 1.0),
+            retirement=Retirement(max_concurrent=self._one(1, 3)),
+            disruption=Disruption(
+                budgets=(Budget(self._one(Amount(1), Amount(percent=50.0))),),
+                windows=self._some(0.2, lambda: (Window("*/10 * * * *", self._s(600)),), ()),
+            ),
+            recycle=self._some(0.6, self._recycle, Recycle()),
+            worker_groups=self._some(0.4, lambda: groups, ()),
+            restart_at=self._some(0.2, lambda: AT + self._s(200) - 100),
+        )
+
+    def _direction(self) -> dict[str, Any]:
+        rate = RatePolicy(self._one(*RateType), 1 + self._n(3), self._one(10.0, 60.0))
+        usual = Direction(self._one(0.0, 20.0, 60.0), self._one(*Select), (rate,) * self._n(1))
+        return {f.name: getattr(usual, f.name) for f in dataclasses.fields(usual)}
+
+    def _idle(self) -> Idle:
+        action = self._one(IdleAction.NOTHING, IdleAction.SCALE_TO_ZERO, IdleAction.DELETE_CLUSTER)
+        return Idle(self._one(None, 60.0), action, self._one(30.0, 90.0))
+
+    def _recycle(self) -> Recycle:
+        return Recycle(
+            tasks=TaskQuota(self._one(0, 50), self._one(0, 0.5), self._p(0.2), self._p(0.2)),
+            lifetime=LifetimeQuota(self._one(math.inf, 120.0), self._one(0, 0.5), walltime=False)
+            if self._p(0.8)
+            else LifetimeQuota(120.0, walltime=True),
+            memory=self._one(
+                MemoryQuota(),
+                MemoryQuota(soft=0.5, for_s=60.0),
+                MemoryQuota(hard=0.9),
+                MemoryQuota(leak_rate=1e6, leak_window_s=600.0),
+            ),
+            failures=FailureQuota(self._one(0, 3)),
+            min_age_s=self._one(0.0, 0.0, 60.0),
+            strategy=Strategy(self._one(*StrategyType), ready_timeout_s=60.0),
+            max_per_hour=self._one(None, Amount(2)),
+        )
+
+    # What is there.
+
+    def _group(self, name: str) -> ObservedGroup:
+        workers = tuple(self._worker(f"{name}-worker-{i:04}", name) for i in range(self._n(6)))
+        replicas = len(workers) + self._one(0, 0, 0, 1, -1)
+        room = self._some(0.1, lambda: Room(self._n(2), "quota"))
+        handled = self._one(None, replicas, replicas, replicas + 1)
+        return ObservedGroup(name, max(0, replicas), workers, handled, room, threads=1)
+
+    def _worker(self, name: str, group: str) -> ObservedWorker:
+        is_connected, age_s = self._p(0.75), self._s(400)
+        going = is_connected and self._p(0.15)
+        reason = self._one(Reason.UNDERUTILIZED, Reason.LIFETIME, Reason.TASK_QUOTA)
+        tasks = self._one(0, 0, 2) if is_connected else 0
+        use = Use(self._n(60), self._n(3), "", self._rng.random(), self._rng.random(), 10**9)
+        return ObservedWorker(
+            name=name,
+            uid=f"uid-{name}",
+            group=group,
+            age_s=age_s,
+            dask_names=(name,) if is_connected else (),
+            lifecycle=lifecycle_of(
+                is_connected=is_connected, deleting=self._p(0.05), in_service=not going,
+                leaving=self._one(Leaving.DRAINING, Leaving.DRAINED) if going else Leaving.NO,
+                leaving_reason=reason if going else None,
+            ),
+            pod=f"{name}-x",
+            processing=tasks,
+            idle_s=0.0 if tasks or not is_connected else self._s(),
+            sole_bytes=self._one(0, 0, 9),
+            closable=self._p(0.9),
+            actors=self._p(0.05),
+            pins=self._some(0.1, lambda: (Pin(*self._one(("client", "nb"), ("manual", OWNER)), "",
+                                              self._s()),), ()) if is_connected else (),
+            manual_pin=self._some(0.1, lambda: ManualPin(self._s(), "")),
+            node_terminating=self._one(*[""] * 9, "cordoned"),
+            pod_uid=f"pod-{name}",
+            pod_age_s=min(age_s, self._s(400)),
+            use=use,
+            ends_in_s=self._one(*[math.inf] * 5, self._s(60)),
+            cordon=self._some(0.05, lambda: Cordon(self._one(*Quota), "stopped")),
+            paused=self._p(0.05),
+            too_short=self._p(0.03),
+            quota_notes=self._some(0.1, lambda: QuotaNotes(lifetime_s=self._s(500))),
+            recycle_asked=self._one(*[""] * 19, "me"),
+            drift=self._one(*[""] * 19, "image"),
+            gpus=self._one(0, 0, 0, 1),
+            nthreads=1 if is_connected else 0,
+            unschedulable_s=0.0 if is_connected else self._one(0.0, self._s()),
+            refused="" if is_connected else self._one("", "", "", "exceeded quota"),
+        )  # fmt: skip
+
+    def _cluster(self, groups: tuple[ObservedGroup, ...]) -> ObservedCluster:
+        workers = [w for g in groups for w in g.workers]
+        processes = tuple(
+            SchedulerWorker(
+                w.name, f"tcp://{w.name}", "running", 1, w.processing, w.idle_s, w.sole_bytes,
+                pins=w.pins, actors=w.actors, leaving=(w.retiring.is_drained and Leaving.DRAINED)
+                or Leaving.DRAINING if w.retiring else Leaving.NO,
+            )
+            for w in workers if w.dask_names
+        )  # fmt: skip
+        has_agent = self._p(0.9)
+        scheduler = ObservedScheduler(
+            self._one(*[None] * 19, Reason.SCHEDULER_UNREACHABLE),
+            session="s",
+            agent="1" if has_agent else "",
+            degraded=None if has_agent else Reason.AGENT_MISSING,
+            target=self._n(8),
+            workers=processes,
+            expected_s=self._one(0.0, 10.0),
+            demand=self._some(0.8, self._demand),
+            wants=self._some(0.2, lambda: (Want(self._n(8), self._s(), "nb"),), ()),
+            quiet=Quiet(self._one(0.0, self._s()), self._one(0.0, self._s())),
+            processing=sum(w.processing for w in workers),
+            unanswered=self._n(2),
+        )
+        return ObservedCluster(
+            KEY,
+            groups=groups,
+            scheduler=scheduler,
+            strangers=self._one((), ("a-stranger",)),
+            terminating=self._some(0.1, self._terminating, ()),
+            at=AT + self._s(600),
+            free_gpus=self._one(None, 0, 1),
+            pause=self._some(0.1, self._pause, Pause()),
+            uid="u",
+            changes_in_s=self._one(*[math.inf] * 9, self._s()),
+        )  # fmt: skip
+
+    def _pause(self) -> Pause:
+        left_s, replicas = self._one(None, self._s()), self._one(None, 3)
+        return Pause(scale_in=self._p(0.5), replicas=replicas, left_s=left_s)
+
+    def _terminating(self) -> tuple[TerminatingPod, ...]:
+        known_s = self._one(math.inf, self._s(40))
+        pin = self._some(0.3, lambda: ManualPin(self._s(), ""))
+        name = f"{GROUP}-worker-0000"
+        return (TerminatingPod(name, "p", (), self._s(40), (f"tcp://{name}",), known_s, pin),)
+
+    def _demand(self) -> Demand:
+        if self._p(0.5):
+            return Demand()
+        rows = tuple(
+            PrefixWork(f"p{i}", self._one(None, self._s(20)), self._n(3), self._n(20), self._n(9),
+                       self._s(60), level=i, fan_in=self._one(1.0, 9.0))
+            for i in range(self._n(2))
+        )  # fmt: skip
+        needs = (Need(self._n(3), 0, self._s(), {"GPU": 1.0}, able=(f"{GPU}-worker-0000",)),)
+        shuffles = (UpcomingShuffle("s", 3, self._n(20)),)
+        often = (self._s(9), self._s(20)) if self._p(0.2) else (0.0, 0.0)
+        return Demand(rows, needs * self._p(0.2), shuffles * self._p(0.2), *often)
+
+    # What is remembered.
+
+    def _past(self) -> Past:
+        if self._p(0.1):
+            return Past()
+        workers = [w for g in self.observed.groups for w in g.workers]
+        pods, names = [w.pod_uid for w in workers], [w.name for w in workers]
+        deleted = frozenset(self._few(names)) if self._p(0.1) else frozenset()
+        return Past(
+            session=self._one(*["s"] * 9, "older"),
+            since=self._one(None, *[self._ago(200)] * 5),
+            heard_at=HEARD_AT,
+            groups={g.name: self._group_past(g) for g in self.observed.groups[:2]},
+            refusals={n: Refusal(NOW + self._s(20) - 5, Reason.BUSY, "") for n in self._few(names)},
+            leaving=deleted | {w.name for w in workers if w.retiring} | {f"{GROUP}-worker-0099"},
+            deleted=deleted,
+            seen=frozenset(w.name for w in workers if self._p(0.9 if w.dask_names else 0.5)),
+            floors={w.name: self._n(6) for w in workers if w.is_replaced or self._p(0.05)},
+            counted={n: "another" for n in self._few(names)},
+            recycle=RecyclePast(
+                begun=tuple(sorted(self._ago(3600 * 1.1) for _ in range(self._n(3)))),
+                above_since={pod: self._ago() for pod in self._few(pods)},
+                samples={pod: ((NOW - 1, 10**9),) for pod in pods},
+                growth={pod: 2e6 for pod in self._few(pods)},
+                pace={w.pod_uid: self._pace(w) for w in workers},
+                surging_since={n: self._ago() for n in self._few(names)},
+                aborted={n: (NOW + self._s(), "late") for n in self._few(names) if self._p(0.2)},
+                ready_s=self._s(20),
+            ),
+        )
+
+    def _pace(self, worker: ObservedWorker) -> tuple[float, int, float]:
+        at = NOW - 0.5 if worker.processing else self._ago(30)
+        return at, worker.use.runs, self._rng.random()
+
+    def _few(self, values: list[str]) -> list[str]:
+        return [v for v in values if self._p(0.2)]
+
+    def _group_past(self, group: ObservedGroup) -> GroupPast:
+        number = self._n(8)
+        at = sorted((*(HEARD_AT - self._s(90) for _ in range(self._n(4))), HEARD_AT))
+        gap = (
+            group.replicas,
+            len(group.workers),
+            *(() if group.handled is None else (group.handled,)),
+        )
+        blocked = Blocked(NOW + self._s(100) - 50, Reason.UNSCHEDULABLE, "", 1 + self._n(2))
+        return GroupPast(
+            recommendations=tuple(Recommendation(a, self._n(8)) for a in at),
+            changes=tuple(Change(a, self._n(6) - 3) for a in sorted(self._ago(70) for _ in at)),
+            gap=self._one(gap, (0, 0)),
+            gap_since=self._ago(200),
+            corrected_at=self._some(0.2, lambda: self._ago(20)),
+            desired=self._one(None, number, number),
+            asked=number,
+            up_at=self._some(0.5, self._ago),
+            arrival_s=self._one(None, self._s(60)),
+            blocked=self._some(0.15, lambda: blocked),
+            since=self._one(None, *[self._ago(200)] * 5),
+        )

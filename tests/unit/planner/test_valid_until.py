@@ -1,0 +1,246 @@
+"""How long a plan holds while nothing happens: never too long, and not much too short."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_adaptive.model.aging import aged
+from dask_adaptive.model.amounts import Amount
+from dask_adaptive.model.observed import (
+    Demand,
+    ManualPin,
+    ObservedCluster,
+    ObservedWorker,
+    PrefixWork,
+    Quiet,
+    TerminatingPod,
+    Want,
+)
+from dask_adaptive.model.past import Change, Past, Recommendation, Refusal
+from dask_adaptive.model.plan import Action, GroupPlan, Leave, Plan, Retire, SetPin
+from dask_adaptive.model.policy import Disruption, Policy
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import (
+    LifetimeQuota,
+    Limits,
+    MemoryQuota,
+    Quota,
+    Recycle,
+    RecyclePast,
+    TaskQuota,
+    Use,
+    Window,
+)
+from dask_adaptive.model.scaling import (
+    Behavior,
+    Idle,
+    IdleAction,
+    Pause,
+    RatePolicy,
+    RateType,
+    ScaleDown,
+    Schedule,
+)
+from dask_adaptive.planner.context import TICK_S
+from dask_adaptive.planner.memory import heard, remember
+from dask_adaptive.planner.plan import AGAIN_S, plan
+from dask_adaptive.planner.recycling.agent_limits import IMMINENT_S
+from dask_adaptive.planner.recycling.select import CONTESTED_S
+from support.any_world import AnyWorld
+from support.worlds import NOW, POLICY, SHUFFLE, busy, cluster, past_of, pending, worker
+
+#: Sums of such times are exact.
+INSTANT_S = 2.0**-10
+
+#: So far is looked ahead.
+FAR_S = 400.0
+
+
+def timeless(decided: Plan) -> dict[str, Any]:
+    """A plan without what counts time."""
+    return {
+        **{f.name: getattr(decided, f.name) for f in dataclasses.fields(Plan)},
+        "valid_until": None,
+        "limits": limits(decided),
+        "actions": sorted(map(undated, decided.actions), key=repr),
+        "advice": sorted(map(undated, decided.advice), key=repr),
+        "blockers": set(decided.blockers),
+        "replacing": set(decided.replacing),
+        "groups": [untimed(group) for group in decided.groups],
+        "storm": bool(decided.storm),
+        "uses": [u for u in decided.uses if u.quota is not Quota.LIFETIME],
+        "arriving": None,
+    }
+
+
+def untimed(group: GroupPlan) -> GroupPlan:
+    """Without figures, and stages that made no difference."""
+    blocked = group.blocked and dataclasses.replace(group.blocked, until=0.0)
+    return dataclasses.replace(group, steps=group.steps[-1:], inputs={}, blocked=blocked)
+
+
+def undated(action: Action) -> Action:
+    match action:
+        case Leave():
+            return dataclasses.replace(action, left_s=0.0)
+        case SetPin():
+            return dataclasses.replace(action, ttl_s=0.0, message="")
+        case Retire():
+            return dataclasses.replace(action, message="")  # for how long it has been idle
+    return action
+
+
+def ends(decided: Plan, passed_s: float = 0.0) -> dict[str, float]:
+    """What is left of each worker's limit some seconds later, as the agent counts it down."""
+    left = {name: limit.left_s for name, limit in decided.limits.workers.items()}
+    return {n: left_s and max(IMMINENT_S, left_s - passed_s) for n, left_s in left.items()}
+
+
+def limits(decided: Plan) -> Limits:
+    """All of them but what counts time: ends, and how long the youngest worker lives."""
+    workers = {n: dataclasses.replace(w, left_s=0.0) for n, w in decided.limits.workers.items()}
+    profiles = tuple(dataclasses.replace(p, fresh_s=0.0) for p in decided.limits.profiles)
+    return dataclasses.replace(decided.limits, workers=workers, profiles=profiles)
+
+
+def assert_it_holds(
+    decided: Plan, observed: ObservedCluster, policy: Policy, past: Past, seconds: float
+) -> None:
+    now = NOW + seconds
+    again = plan(aged(observed, seconds), policy, heard(past, now=now), now=now)
+
+    assert timeless(decided) == timeless(again)
+    assert ends(decided, seconds) == pytest.approx(ends(again))
+
+
+def check(seed: int) -> None:
+    case, rng = AnyWorld(seed), Random(seed)
+    observed, policy, past = case.observed, case.policy, case.past
+    decided = plan(observed, policy, past, now=NOW)
+    kept = remember(past, observed, policy, decided, (), now=NOW)
+    if rng.random() < 0.7:
+        again = plan(observed, policy, kept, now=NOW)
+        if timeless(again) != timeless(decided):
+            assert decided.valid_until <= NOW + AGAIN_S
+        decided, past = again, kept
+    left_s = min(decided.valid_until - NOW, FAR_S)
+    if left_s <= (CONTESTED_S if decided.replacing else TICK_S):
+        return  # who of several is replaced first may be a second late
+    for part in (rng.random(), 1.0):
+        seconds = math.ceil(part * left_s / INSTANT_S - 1) * INSTANT_S
+        assert_it_holds(decided, observed, policy, past, seconds)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32))
+def test_a_plan_holds_until_it_says(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.long
+def test_three_thousand_plans_hold_until_they_say() -> None:
+    for seed in range(3_000):
+        check(seed)
+
+
+def holds_s(world: ObservedCluster, past: dict[str, Any], **rules: Any) -> float:
+    """For how long the plan of a pass that is one of many holds."""
+    policy, recycle = dataclasses.replace(POLICY, **rules), RecyclePast(**past.pop("recycle", {}))
+    known = past_of(recycle=recycle, **past)
+    for _ in range(2):
+        known = remember(known, world, policy, plan(world, policy, known, now=NOW), (), now=NOW)
+    return plan(world, policy, known, now=NOW).valid_until - NOW
+
+
+AT = 1_700_000_040.0  # a minute before a quarter past ten
+LATE = {"aborted": {"a": (NOW + 33, "late")}}
+AGED = {"pod_age_s": 500.0, "pod_uid": "p", "use": Use(runs=9, unmanaged=0.9)}
+FREE = [worker("a", idle_s=21.0), worker("b", idle_s=10.0)]
+OVER = {"recycle": Recycle(tasks=TaskQuota(9))}
+QUARTERS = "*/15 * * * *"
+
+
+def at(*workers: ObservedWorker, **changes: Any) -> ObservedCluster:
+    """As many as there are are wanted."""
+    seen = {f.name for f in dataclasses.fields(ObservedCluster)} & changes.keys()
+    known = {name: changes.pop(name) for name in seen}
+    world = cluster(workers, **{"target": len(workers), **changes})
+    return dataclasses.replace(world, at=AT, uid="u", **known)
+
+
+def slowly(**rule: Any) -> dict[str, Any]:
+    return {"behavior": Behavior(scale_down=ScaleDown(stabilization_window_s=0.0, **rule))}
+
+
+def demand(**row: Any) -> Demand:
+    return Demand((PrefixWork("p", None, 1, 0, 0, **row),))
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "world", "past", "rules"),
+    [
+        pytest.param(math.inf, at(worker("a")), {}, {}, id="at-rest"),
+        pytest.param(math.inf, at(busy("a"), busy("b")), {}, {}, id="all-are-busy"),
+        pytest.param(math.inf, at(worker("a", actors=True), target=0), {}, {}, id="held-for-good"),
+        pytest.param(9.0, at(*FREE, target=0), {}, {}, id="the-first-is-idle-for-long-enough"),
+        pytest.param(60.0, at(worker("a", pins=(SHUFFLE,)), target=0), {}, {}, id="a-pin"),
+        pytest.param(42.0, at(busy("a", manual_pin=ManualPin(42.0, ""))), {}, {}, id="by-hand"),
+        pytest.param(45.0, at(wants=(Want(1, 45.0, "nb"),)), {}, {"max_replicas": 0}, id="a-wish"),
+        pytest.param(25.0, at(*FREE, target=0, pause=Pause(scale_in=True, left_s=25.0)), {},
+                     {"idle_timeout_s": 0.0}, id="a-pause"),
+        pytest.param(31.0, at(busy("a"), changes_in_s=31.0), {}, {}, id="an-annotation"),
+        pytest.param(10.0, at(*FREE, target=0), {"recommendations": (
+            Recommendation(NOW - 20, 2), Recommendation(NOW, 0))}, {"idle_timeout_s": 30.0},
+            id="the-window-of-a-fall"),
+        pytest.param(40.0, at(*FREE, target=0), {"changes": (Change(NOW - 20, -1),)},
+                     slowly(policies=(RatePolicy(RateType.PODS, 1, 60.0),)), id="a-rate"),
+        pytest.param(15.0, at(*FREE, target=0), {"up_at": NOW - 5},
+                     slowly(delay_after_scale_up_s=20.0), id="a-delay"),
+        pytest.param(60.0, at(busy("a")), {}, {"schedules": (Schedule(QUARTERS, 60.0, 1),)},
+                     id="a-schedule-opens"),
+        pytest.param(30.0, at(busy("a")), {}, {"schedules": (Schedule(QUARTERS, 870.0, 1),)},
+                     id="a-schedule-closes"),
+        pytest.param(600.0, at(worker("a"), quiet=Quiet(3000.0, 1.0)), {},
+                     {"idle": Idle(3600.0, IdleAction.DELETE_CLUSTER)}, id="nobody-uses-it"),
+        pytest.param(100.0, at(pending("a", unschedulable_s=200.0)), {}, {}, id="no-node"),
+        pytest.param(60.0, at(pending("a", refused="no"), target=3), {}, {}, id="one-more-try"),
+        pytest.param(0.5, at(pending("a", age_s=4.0), demand=demand()), {}, {}, id="one-comes"),
+        pytest.param(3.0, at(busy("a"), replicas=2, target=2), {}, {}, id="told-of-one-that-comes"),
+        pytest.param(4.0, at(busy("a"), demand=demand(longest_s=100.0)), {}, {}, id="a-long-task"),
+        pytest.param(7.0, at(worker("a"), target=0),
+                     {"refusals": {"a": Refusal(NOW + 7, Reason.BUSY, "")}}, {}, id="a-refusal"),
+        pytest.param(15.0, at(busy("a"), terminating=(
+            TerminatingPod("b", "b-x", (), 20.0, ("b",), 20.0),)), {}, {}, id="a-pod-ends"),
+        pytest.param(90.0, at(busy("a", **AGED)), {}, {"recycle": Recycle(
+            lifetime=LifetimeQuota(600.0))}, id="a-lifetime-less-a-start"),
+        pytest.param(50.0, at(busy("a", ends_in_s=70.0)), {}, {}, id="an-end-less-its-margin"),
+        pytest.param(70.0, at(busy("a", **AGED)), {"recycle": {
+            "above_since": {"p": NOW - 100}, "pace": {"p": (NOW, 9, 0.0)}}},
+                     {"recycle": Recycle(memory=MemoryQuota(soft=0.5, for_s=180.0))}, id="memory"),
+        pytest.param(100.0, at(busy("a", **AGED)), {}, {"recycle": Recycle(
+            tasks=TaskQuota(9), min_age_s=600.0)}, id="too-young"),
+        pytest.param(60.0, at(busy("a", **AGED)), {}, {**OVER, "disruption": Disruption(
+            windows=(Window(QUARTERS, 60.0),))}, id="a-window"),
+        pytest.param(100.0, at(busy("a", **AGED)), {"recycle": {"begun": (NOW - 3500,)}},
+                     {"recycle": Recycle(tasks=TaskQuota(9), max_per_hour=Amount(1))}, id="an-hour"
+        ),
+        pytest.param(33.0, at(busy("a", **AGED)), {"recycle": LATE},
+                     OVER, id="a-back-off"),
+        pytest.param(50.0, at(busy("a", **AGED)), {}, {"restart_at": AT + 50}, id="a-restart"),
+    ],
+)  # fmt: skip
+def test_a_plan_holds_until_the_next_rule_turns(
+    expected_s: float, world: ObservedCluster, past: dict[str, Any], rules: dict[str, Any]
+) -> None:
+    assert expected_s == holds_s(world, past, **rules)
+
+
+def test_a_plan_that_starts_from_nothing_is_made_again_soon() -> None:
+    assert NOW + AGAIN_S == plan(at(busy("a")), POLICY, Past(), now=NOW).valid_until
