@@ -24,10 +24,12 @@ from dask_adaptive.kube.api import (
     AlreadyExists,
     ApiUnreachable,
     Conflict,
+    Invalid,
     Json,
     KubeApi,
     KubeError,
     NotFound,
+    NotLeading,
     Resource,
 )
 from dask_adaptive.kube.cache.world import World
@@ -64,8 +66,7 @@ logger = logging.getLogger(__name__)
 
 class DecisionLog:
     """
-    Reads once, then writes once for each call. Nobody's scaling depends on it: what only people
-    can mend they are told, and it is kept in memory until it can be written.
+    Reads once, then writes once for each call. Nobody's scaling depends on it.
     """
 
     def __init__(self, policy: PolicyObject, api: KubeApi, events: EventPoster) -> None:
@@ -73,7 +74,6 @@ class DecisionLog:
         name, namespace = history_name(policy.meta.name), policy.meta.namespace
         self._name, self._path = name, CONFIG_MAPS.path(namespace, name)
         self._kept: tuple[Decision, ...] = ()  # as written
-        self._left: tuple[Decision, ...] = ()  # could not be written
         self._read: Json | None = None  # as last seen; None: read it first
         self._told = ""  # of what people were told last
 
@@ -82,41 +82,30 @@ class DecisionLog:
         Keep these too, oldest first.
 
         Raises:
-            KubeError: Only time can help (somebody else wrote, the API server is away): say the
-                same again, in a later pass.
+            KubeError: Say the same again later. What only people can mend they are told.
         """
-        if not decisions:
-            return
-        new = merged(self._left, decisions)[-KEPT:]
         try:
-            problem = await self._write(new)
-        except (Conflict, ApiUnreachable):
-            self._read = None
-            raise
+            if self._read is None:
+                self._read = await self._look()
+            if not self._is_ours(self._read):
+                raise Invalid(
+                    "it is somebody else's; the history of decisions is not kept until it is"
+                    " deleted"
+                )
+            await self._write(self._read, merged(self._kept, decisions)[-KEPT:])
         except KubeError as exc:
-            problem = f"ConfigMap {self._name} can't be written: {exc}"
-        self._left = new if problem else ()
-        if problem:
             self._read = None
-            await self._complain(problem)
+            if not isinstance(exc, ApiUnreachable | Conflict | NotLeading):
+                await self._complain(f"ConfigMap {self._name} can't be written: {exc}")
+            raise
 
-    async def _write(self, new: tuple[Decision, ...]) -> str:
-        """Returns what keeps it from being written."""
-        if self._read is None:
-            self._read = await self._look()
-        if not self._is_ours(self._read):
-            return (
-                f"ConfigMap {self._name} is somebody else's; the history of decisions is not kept"
-                " until it is deleted"
-            )
-        kept = merged(self._kept, new)[-KEPT:]
+    async def _write(self, seen: Json, kept: tuple[Decision, ...]) -> None:
         body = history_body(self._policy, kept)
         try:
-            self._read = await self._put(body, self._read)
+            self._read = await self._put(body, seen)
         except NotFound:  # somebody deleted it
             self._read = await self._create(body)
         self._kept = kept
-        return ""
 
     async def _look(self) -> Json:
         """
@@ -281,6 +270,7 @@ _TOLD_ON_PODS = frozenset({Reason.INVALID_PIN, Reason.INVALID_QUOTA})
 
 #: The condition that a DaskAutoscaler was taken over; there only while it is so.
 ADOPTED = "Adopted"
+
 
 #: A pod's status changes often, and each change makes what the watch has told stale.
 _TRIES = 3

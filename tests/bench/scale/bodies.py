@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, POLICIES
+from dask_adaptive.kube.notes import changes
 from dask_adaptive.kube.objects import HANDLED
+from dask_adaptive.model.observed import Mark
 from support import kube_bodies
 
 Json = dict[str, Any]
@@ -105,9 +107,10 @@ def worker_spec(cluster: Cluster, name: str) -> Json:
 
 
 def pod(cluster: Cluster, name: str) -> Json:
-    """As the ReplicaSet of that Deployment would make it, on a node."""
+    """As the ReplicaSet of that Deployment would make it, and our webhook annotates it."""
     spec = {**worker_spec(cluster, name), "nodeName": "node-1"}
-    return kube_bodies.pod(f"{name}-ab-x", spec, of=name, labels=labels(cluster))
+    hints = changes({}, Mark(keep=True))
+    return kube_bodies.pod(f"{name}-ab-x", spec, of=name, labels=labels(cluster), annotations=hints)
 
 
 def running(ip: str, at: str) -> Json:

@@ -27,8 +27,8 @@ from bench.scale.bodies import Cluster
 from bench.scale.processes import Farms, MeasuredOperator, writes
 from bench.scale.seed import seed_clusters, seed_workers
 from bench.scale.upstream import Upstream
-from dask_adaptive.kube.api import CONFIG_MAPS, KubeApi
-from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of
+from dask_adaptive.kube.api import CONFIG_MAPS, POLICIES, KubeApi
+from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of, last_decision_of
 
 #: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
 IDLE_S = 15.0
@@ -164,10 +164,13 @@ class Bench:
         )
 
     async def _decisions(self, since: float) -> int:
-        found = 0
+        found = set[tuple[float, str]]()
         async for body in self.api.each(CONFIG_MAPS.path(), selector=HISTORY_LABEL):
-            found += sum(d.at >= since for d in history_of(body))
-        return found
+            found |= {(d.at, d.group) for d in history_of(body)}
+        async for body in self.api.each(POLICIES.path()):  # the last one is written with the next
+            last = last_decision_of(body.get("status") or {})
+            found |= {(last.at, last.group)} if last else set()
+        return sum(at >= since for at, _ in found)
 
     async def spoil(self) -> list[Cluster]:
         """Of every hundred clusters one is slow, one dead and one a black hole; at least one."""

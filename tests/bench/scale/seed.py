@@ -19,8 +19,6 @@ import aiohttp
 from bench.scale.bodies import Cluster, Json, cluster_objects, deployment, pod, running
 from bench.scale.upstream import ip_of
 from dask_adaptive.kube.api import DEPLOYMENTS, NAMESPACES, PODS, AlreadyExists, KubeApi
-from dask_adaptive.kube.notes import changes
-from dask_adaptive.model.observed import Mark
 
 #: Puts in one transaction; etcd takes 128.
 BATCH = 100
@@ -74,9 +72,7 @@ async def _stored(api: KubeApi, cluster: Cluster) -> tuple[Json, Json]:
     """One Deployment and one pod, as the API server has them, managedFields and all."""
     name = cluster.worker(0)
     made = await api.create(DEPLOYMENTS.path(cluster.namespace), deployment(cluster, name))
-    body = pod(cluster, name)
-    body["metadata"]["annotations"] = changes({}, Mark("", keep=True))  # it has a task
-    its_pod = await api.create(PODS.path(cluster.namespace), body)
+    its_pod = await api.create(PODS.path(cluster.namespace), pod(cluster, name))
     path = PODS.path(cluster.namespace, its_pod["metadata"]["name"], "status")
     at = its_pod["metadata"]["creationTimestamp"]
     its_pod = await api.patch(path, {"status": running(ip_of(1), at)})
