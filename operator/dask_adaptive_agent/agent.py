@@ -20,6 +20,7 @@ from dask_adaptive_agent.drain.upstream_calls import UpstreamCalls
 from dask_adaptive_agent.page.page import DashboardPage, Looks
 from dask_adaptive_agent.patching import Mismatch, Patch, Patches
 from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers, WorkerFloors
+from dask_adaptive_agent.protocol.changes import Watch
 from dask_adaptive_agent.protocol.handlers import Parts, guarded
 from dask_adaptive_agent.protocol.operator_side import Notes, OperatorLease, OperatorPlans
 from dask_adaptive_agent.protocol.requests import (
@@ -89,6 +90,7 @@ class Agent:
             self.shuffle_wait.ongoing,
         )
         self.answers = self._make_answers()
+        self.watch = Watch(lambda: self.parts.section("signs", self.answers.signs, None))
         self.page = DashboardPage(scheduler, Looks(self.answers, self.limits, self.plans))
 
     def _make_claims(self) -> None:
@@ -205,6 +207,7 @@ class Agent:
 
     def close(self, *, is_closing: bool) -> None:
         """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
+        self.watch.close()
         self.page.uninstall()
         self.shuffle_wait.close()
         self.reliefs.close()
@@ -266,9 +269,11 @@ class Agent:
         self.shuffles.look()
         return self.settings.answer()
 
-    def observe(self, request: Request) -> wire.Snapshot:
-        session = text(request, "session", "")
+    def observe(self, request: Request) -> Any:
+        session, caller = text(request, "session", ""), text(request, "caller", "")
         known, heard = number(request, "known", 0), number(request, "heard", 0)
+        version = None if request.get("version") is None else number(request, "version")
+        wait_ms = number(request, "wait_ms", 0)
         target_ms = request.get("target_duration_ms")
         target_s = None if target_ms is None else millis(request, "target_duration_ms") / 1000
         meters, demand = flag(request, "meters", False), flag(request, "demand", False)
@@ -282,9 +287,24 @@ class Agent:
             self.parts.section("drains", self.drains.review, None)
         if session != self.session:
             known = heard = 0
-        return self.answers.snapshot(
-            known=known, heard=heard, target_s=target_s, meters=meters, demand=demand
-        )
+            version = None if version is None else 0
+
+        def take() -> wire.Snapshot:
+            return self.answers.snapshot(
+                known=known, heard=heard, target_s=target_s, meters=meters, demand=demand
+            )
+
+        def take_later() -> wire.Snapshot:
+            self.roster.sync()
+            self.parts.section("cordons", self.cordons.review, None)
+            return take()
+
+        if version is None:
+            return take()
+        if not wait_ms:
+            return self.watch.answer(caller, version, take)
+        wait_s = min(wait_ms, wire.MOST_WAIT_MS) / 1000
+        return self.watch.wait(caller, version, wait_s, take_later)
 
     def retire(self, request: Request) -> wire.RetireAnswer:
         self.expect_gates()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distributed.core import Status
 
 from dask_adaptive_agent import dask_config, wire
+from dask_adaptive_agent.protocol.changes import Signs
 from dask_adaptive_agent.protocol.handlers import whole
 from dask_adaptive_agent.quotas.cordons import SHORT
 from dask_adaptive_agent.quotas.roster import GPU, gpu_bytes, managed_bytes
@@ -99,6 +100,7 @@ class Answers:
         return {
             "protocol": wire.PROTOCOL,
             "session": self.session,
+            "now_ms": int(now * 1000),
             "known": self.roster.known,
             "lapses": self.lease.lapses,
             "introduced": self._introduction([e for e in entries.values() if e.slot >= known]),
@@ -115,6 +117,11 @@ class Answers:
             "shuffles": section("shuffles", lambda: _shuffles(self.shuffles, now), []),
             "stops": section("stops", lambda: _stops(self.cordons, entries, now), []),
             "meters": section("meters", self._meters, None) if meters else None,
+            "has_lifetimes": section(
+                "lifetimes",
+                lambda: any([lifetime.METRIC in e.ws.metrics for e in entries.values()]),
+                False,
+            ),
             "redone": dict(self.redone.counts),
             "totals": self._totals(processing=processing),
             "tally": section("tally", tally.answer, None) if tally else None,
@@ -127,6 +134,24 @@ class Answers:
             ),
             "serialized": section("serialized", self._serialized, None),
         }
+
+    def signs(self) -> Signs:
+        """What tells of changes, in the time that a few tasks take: with 5,000 workers 0.1 ms."""
+        scheduler, drains = self.scheduler, self.drains.ongoing
+        pins, wants = self.pins.leases.revision(), self.floors.revision()
+        return Signs(
+            events=(
+                frozenset(scheduler.running),
+                (len(scheduler.workers), self.roster.known, len(scheduler.clients)),
+                (pins[0], wants[0], self.lease.lapses, self.notes.number),
+                [(run.run_id, len(run.participants)) for run in self.pins.shuffles()],
+                [(address, its.phase, its.is_forced, its.terms) for address, its in drains.items()],
+                frozenset(self.cordons.ongoing),
+            ),
+            load=(len(scheduler.tasks), len(scheduler.queued), len(scheduler.unrunnable)),
+            activity=(scheduler.transition_counter, pins[1], wants[1]),
+            is_busy=scheduler.total_occupancy > 0,
+        )
 
     def explain(self, names: list[str] | None) -> wire.ExplainAnswer:
         """All about some workers, or about all; a name without a worker is left out."""
@@ -201,7 +226,7 @@ class Answers:
         }
 
     def _columns(self, entries: list[Entry], now: float) -> wire.Columns:
-        number, running = STATUS_NUMBER, Status.running
+        number, running, now_ms = STATUS_NUMBER, Status.running, int(now * 1000)
         status, processing, idle_ms = [], [], []
         for entry in entries:
             ws = entry.ws
@@ -213,7 +238,8 @@ class Answers:
                 entry.active_at = now
                 idle_ms.append(0)
             else:
-                idle_ms.append(int((now - entry.active_at) * 1000))
+                # Such that the instant is the same in each snapshot.
+                idle_ms.append(now_ms - int(entry.active_at * 1000))
         column = self.parts.column
         return {
             "slot": [e.slot for e in entries],

@@ -52,6 +52,9 @@ MOST_ENTRIES, MOST_LETTERS, MOST_BYTES = 20_000, 2_000, 100_000
 #: Bounds of `AnnounceRequest`: rows of its lists (`workers` are sentences), characters of a text.
 MOST_ARRIVALS, MOST_SENTENCES, MOST_DECISIONS, SHORT_LETTERS = 50, 200, 50, 200
 
+#: The longest that `observe` waits for news, in milliseconds.
+MOST_WAIT_MS = 25_000
+
 #: Pins that one owner may have on different names, and all owners together; beyond: E_REFUSED.
 MOST_PINS_OF_OWNER, MOST_PINS = 20_000, 100_000
 
@@ -172,10 +175,19 @@ class ObserveRequest(Message, total=False):
 
     `known` is the number of slots the caller has names for, valid only for `session`: send what the
     last snapshot said, or nothing at first.
+
+    With a `version` the answer is an `Update`. With `wait_ms` as well it comes as soon as something
+    has changed that may change a plan: in half a second, at most twice a second, and about every
+    4 s where there is no end of changes. If nothing does in that time, it is `Unchanged`. A caller
+    sends the same `meters` and `demand` as before, or the version 0. An agent that knows neither
+    key answers at once, with a `Snapshot`.
     """
 
     session: str
     known: int
+    version: int  # that the caller has of this session; 0: none
+    wait_ms: int  # how long the answer may wait for news; at most `MOST_WAIT_MS`; default 0
+    caller: str  # any text of the caller's own: what it was answered meanwhile is no news to it
     heard: int  # notes up to this number are not sent again; valid only for `session`
     meters: bool  # whether to answer with `Snapshot.meters`; default False
     demand: bool  # whether to answer with `Snapshot.demand`; default False
@@ -365,6 +377,7 @@ class Snapshot(Message):
     """The scheduler at one instant; the answer to `observe`."""
 
     session: str
+    now_ms: int  # on a clock of the agent's: durations that change with the clock differ by that
     known: int  # slots given so far: what to send as `known` next time
     lapses: int  # how often the lease has ended in this session: then all must be sent again
     introduced: Introduction  # slots from the request's `known` on (all, if the session differs)
@@ -380,6 +393,7 @@ class Snapshot(Message):
     shuffles: list[ShuffleRow]
     stops: list[StopRow]  # not those that are retired or depart by now
     meters: Meters | None  # None: not asked for
+    has_lifetimes: bool  # some worker ends by Dask's own --lifetime: `Meters` says when
     redone: dict[str, int]  # by LOST | FORCED | ENDED: tasks and results lost with workers
     totals: Totals
     tally: TallyPart | None
@@ -389,6 +403,29 @@ class Snapshot(Message):
     wants: list[WantRow]
     quiet: QuietPart
     serialized: SerializedPart | None  # None: not measured, because `pickling` is not Active
+
+
+class Update(Snapshot):
+    """
+    What a caller lacks of a `Snapshot`, which has the version `since`; 0: this is all of one.
+
+    Otherwise `workers` and `meters` have only the rows that have changed, and `closable`, `actors`
+    and the lists of slots in `meters` only slots of those. Absent is what has not changed of pins
+    (`pins_expired`, too), retirements, departures, shuffles, stops, redone, totals, tally, relief,
+    config, demand, wants and serialized. That time passes is no change, and neither is a row whose
+    counts and bytes have moved by less than 3 %: ask for all of it from time to time.
+    """
+
+    version: int
+    since: int
+    gone: list[int]  # slots of workers that have left
+
+
+class Unchanged(Message):
+    """Nothing has changed in the time that an `ObserveRequest` gave."""
+
+    version: int
+    unchanged: bool
 
 
 class PrefixColumns(TypedDict):

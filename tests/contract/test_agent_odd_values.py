@@ -153,7 +153,8 @@ def check_numbers(part: str, value: Any) -> None:
 def read_by_the_operator(hello: Any, seen: Any) -> None:
     if SnapshotReader is not None:
         reader = SnapshotReader(NoteReader())
-        reader.read(seen, agent=hello["agent"], version=hello["distributed"])
+        reader.read(seen, at=0.0)
+        reader.observed(agent=hello["agent"], version=hello["distributed"], at=0.0)
 
 
 async def test_every_answer_can_be_read_whatever_is_there() -> None:

@@ -13,7 +13,7 @@ from unittest import mock
 
 import dask.config
 import pytest
-from distributed import Client, Worker
+from distributed import Client, Scheduler, Worker
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
@@ -22,8 +22,11 @@ from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import LinkError, Told
 from dask_adaptive.loop.status import SCHEDULER_CONFIGURED
 from dask_adaptive.model.observed import (
+    Leaving,
     Note,
+    ObservedScheduler,
     Quiet,
+    SchedulerWorker,
     Serialized,
     SerializedFunction,
     Want,
@@ -35,6 +38,7 @@ from dask_adaptive.model.recycle import Limit, Limits, Profile
 from dask_adaptive.model.scheduler_settings import scheduler_settings
 from dask_adaptive.rehearse.rehearsal import Rehearsal
 from dask_adaptive.rehearse.views import Watcher
+from dask_adaptive.scheduler import link as link_module
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import ReadOnlyLink, connect
 from dask_adaptive_agent import wire
@@ -351,11 +355,15 @@ async def test_what_serializing_costs_is_read(s, link) -> None:
 
 
 async def test_wants_and_idleness_are_read(s, link) -> None:
-    want = {"workers": 3, "left_ms": 1500, "owner": "x", "group": "g"}
-    told(s, wants=[want], quiet={"no_task_ms": 2500, "no_client_ms": 0})
+    row = {"workers": 3, "left_ms": 15_000, "owner": "x", "group": "g"}
+    told(s, wants=[row], quiet={"no_task_ms": 2500, "no_client_ms": 0})
     seen = await link.observe(POLICY)
+    (want,) = seen.wants
 
-    assert ((Want(3, 1.5, "x", "g"),), Quiet(2.5, 0.0)) == (seen.wants, seen.quiet)
+    assert Want(3, want.left_s, "x", "g") == want
+    assert 10.0 < want.left_s <= 15.0
+    assert 2.5 <= seen.quiet.no_task_s < 7.5
+    assert 0.0 == seen.quiet.no_client_s
 
 
 #: What agents of this protocol have not said from the beginning.
@@ -376,7 +384,8 @@ async def test_an_older_agent_of_the_same_protocol_is_served(s, workers, link) -
     assert ((), None, None) == (seen.relief, seen.config, seen.serialized)
     assert ((), Quiet(0.0, 0.0)) == (seen.wants, seen.quiet), "and the cluster counts as in use"
     (held,) = next(w.pins for w in seen.workers if w.name == "a")
-    assert (held.left_s, 0.0) == (held.latest_s, held.for_s)
+    assert held.left_s == held.latest_s
+    assert 0.0 <= held.for_s < 5.0
 
 
 async def test_a_snapshot_that_is_half_one_is_none(s, link) -> None:
@@ -518,3 +527,125 @@ async def test_a_rehearsal_starts_with_what_the_policy_says(tmp_path, monkeypatc
         assert "idle=Disabled,pickling=Shared" == variable
         rehearsal.policy = policy({"distributed.scheduler.nope": 1})
         await until(lambda: last.condition() == (False, Reason.CONFIG_UNKNOWN))
+
+
+# Waiting for the next change.
+
+
+def named(name: str, seen: ObservedScheduler) -> SchedulerWorker:
+    return next(w for w in seen.workers if w.name == name)
+
+
+async def rested(link: Any) -> None:
+    """Has read all that there is."""
+    await link.observe(POLICY)
+    while True:
+        try:
+            await asyncio.wait_for(link.changed(), 1.0)
+        except asyncio.TimeoutError:
+            return
+        await link.observe(POLICY)
+
+
+async def test_a_change_is_noticed_and_read_with_one_message(s, workers, link) -> None:
+    await rested(link)
+    before = await link.observe(POLICY)
+    waiting = asyncio.ensure_future(link.changed())
+    await asyncio.sleep(0.2)
+    await link.observe(POLICY)
+    s.handlers[wire.PIN](names=["a"], source=wire.MANUAL, owner="x", ttl_ms=60_000)
+    began = time.monotonic()
+    await waiting
+    took_s = time.monotonic() - began
+    asked = heard(s, wire.OBSERVE)
+    seen = await link.observe(POLICY)
+    await link.observe(POLICY)
+
+    assert took_s < 5.0
+    assert {"a": ["x"], "b": []} == {w.name: [p.owner for p in w.pins] for w in seen.workers}
+    assert named("b", before) is named("b", seen)
+    assert 1 == len(asked), "the second time only"
+
+
+async def test_what_was_heard_before_we_acted_is_asked_again(s, workers, link) -> None:
+    await rested(link)
+    s.handlers[wire.PIN](names=["a"], source=wire.MANUAL, owner="x", ttl_ms=60_000)
+    await link.changed()
+    await link.retire(["b"], POLICY, Reason.UNDERUTILIZED)
+
+    assert Leaving.NO is not named("b", await link.observe(POLICY)).leaving
+
+
+async def test_notes_that_came_with_a_change_are_told_once(s, workers, link) -> None:
+    await rested(link)
+    s.plugins["dask-adaptive"].agent.notes.add(wire.N_RELIEF_FAILED, "it is off")
+    await link.changed()
+    await asyncio.sleep(link_module.FRESH_S)
+
+    assert 1 == len((await link.observe(POLICY)).notes)
+    assert () == (await link.observe(POLICY)).notes
+
+
+async def test_what_was_asked_for_otherwise_is_not_mixed(s, workers, link) -> None:
+    await rested(link)
+    waiting = asyncio.ensure_future(link.changed())
+    await asyncio.sleep(0.2)
+    metered = await link.observe(POLICY, meters=True)
+    s.handlers[wire.PIN](names=["a"], source=wire.MANUAL, owner="x", ttl_ms=60_000)
+    await waiting
+    again = await link.observe(POLICY, meters=True)
+
+    assert all(w.use.unmanaged_bytes for w in metered.workers)
+    assert all(w.use.unmanaged_bytes for w in again.workers)
+
+
+@pytest.mark.parametrize("there", ["an older agent", "no agent", "nobody yet"])
+async def test_where_nobody_tells_of_changes_a_look_is_due_now_and_then(
+    s, there, monkeypatch
+) -> None:
+    monkeypatch.setattr(link_module, "POLL_S", 0.3)
+    link = connect(s.address, attach=False)
+    if there == "an older agent":
+        told(s, version=..., since=..., gone=..., now_ms=...)
+    if there != "nobody yet":
+        assert (await link.observe(POLICY)).is_connected
+    began = time.monotonic()
+    await link.changed()
+    await link.close()
+
+    assert 0.3 <= time.monotonic() - began < 2.0
+
+
+async def test_a_scheduler_that_falls_silent_ends_the_wait(s, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "WAIT_S", 0.3)
+    install(s)
+    link = connect(s.address, timeout_s=1.0)
+    await link.observe(POLICY)
+
+    async def silent(**_: Any) -> None:
+        await asyncio.sleep(30)
+
+    s.handlers[wire.OBSERVE] = silent
+    began = time.monotonic()
+    await link.changed()
+    assert time.monotonic() - began < 5.0  # else 30
+    assert Reason.SCHEDULER_UNREACHABLE is (await link.observe(POLICY)).problem
+    await link.close()
+
+
+@pytest.mark.parametrize("why", ["it closes", "its agent is taken out"])
+async def test_a_scheduler_that_goes_ends_the_wait(why) -> None:
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as s:
+        link = connect(s.address, timeout_s=2.0)
+        await rested(link)
+        waiting = asyncio.ensure_future(link.changed())
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        if why == "its agent is taken out":
+            uninstall(s)
+            await waiting
+            assert (await link.observe(POLICY)).agent
+    await waiting
+    await link.close()
+
+    assert time.monotonic() - began < 7.0  # else 8

@@ -28,6 +28,9 @@ class QuietLink:
         agent = "1" if self.attach else ""
         return ObservedScheduler(session="s", distributed="2026.8.0", agent=agent)
 
+    async def changed(self) -> None:
+        await asyncio.sleep(3600)
+
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
         over_pins: bool = False,

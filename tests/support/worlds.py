@@ -139,7 +139,7 @@ def cluster(
     processes = tuple(
         SchedulerWorker(
             name=name, address=f"tcp://{name}", status="running", nthreads=1,
-            processing=w.processing, idle_s=w.idle_s, sole_bytes=w.sole_bytes,
+            processing=w.processing, idle_since=-w.idle_s, sole_bytes=w.sole_bytes,
             leaving=leaving_of(w),
         )
         for g in groups for w in g.workers for name in w.dask_names

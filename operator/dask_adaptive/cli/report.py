@@ -352,10 +352,10 @@ _KEPT = """
 
 #: The same of an `ObservedScheduler`.
 _KEPT_OF_SCHEDULER = """
-    problem distributed agent target queued processing held expected_s pins_expired redone
+    problem distributed agent at target queued processing held expected_s pins_expired redone
     relief state notes number kind shuffles run_id workers wants left_s quiet no_task_s no_client_s
     demand prefixes mean_s running ready waiting longest_s done level width fan_in
-    status nthreads idle_s sole_bytes memory memory_limit closable actors leaving_reason cordon
+    status nthreads idle_since sole_bytes memory memory_limit closable actors leaving_reason cordon
     quota pins source
 """
 

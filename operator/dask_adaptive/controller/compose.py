@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
-from dask_adaptive.scheduler.link import ONLY_GROWS, connect
+from dask_adaptive.scheduler.link import ONLY_GROWS, POLL_S, connect
 
 #: For each call to a scheduler.
 SCHEDULER_TIMEOUT_S = 5.0
@@ -67,6 +68,12 @@ class FollowingLink:
                 degraded_message=f"{refused}; {ONLY_GROWS}",
             )
         return observed
+
+    async def changed(self) -> None:
+        if self._link is None:
+            await asyncio.sleep(POLL_S)
+        else:
+            await self._link.changed()
 
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,

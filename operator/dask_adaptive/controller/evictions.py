@@ -230,7 +230,9 @@ async def _agree(link: SchedulerLink, policy: Policy, delay: _Delay, names: set[
             seen = await link.observe(policy)
     except asyncio.TimeoutError:
         return
-    lefts = [w.terminates_in_s for w in seen.workers if {w.name, w.address} & names]
+    lefts = [
+        max(0.0, w.terminates_at - seen.at) for w in seen.workers if {w.name, w.address} & names
+    ]
     if lefts:  # else nothing was seen; the next time, perhaps
         delay.agree(policy, min(lefts))
 

@@ -66,11 +66,11 @@ PENDING, SERVING, CLOSING, DELETING = Pending(), Serving(), Closing(), Deleting(
 _IN_SERVICE = frozenset({"running", "paused", "init"})
 
 #: What is known of the processes of a worker that has none.
-_NOBODY = SchedulerWorker("", "", "init", nthreads=0, processing=0, idle_s=0.0, sole_bytes=0)
+_NOBODY = SchedulerWorker("", "", "init", nthreads=0, processing=0, idle_since=0.0, sole_bytes=0)
 
 
 def find_endings(
-    view: PlatformView, processes: Sequence[SchedulerWorker]
+    view: PlatformView, scheduler: ObservedScheduler
 ) -> tuple[tuple[TerminatingPod, ...], tuple[SchedulerWorker, ...]]:
     """
     Match Dask workers to the pods that are being deleted.
@@ -79,8 +79,9 @@ def find_endings(
         The endings, with the Dask workers that are still connected and what the scheduler knows of
         their time; and all processes, those in such pods marked as terminating.
     """
+    processes = scheduler.workers
     if not view.terminating:
-        return (), tuple(processes)
+        return (), processes
     by_host: dict[str, list[SchedulerWorker]] = defaultdict(list)
     for process in processes:
         by_host[host(process)].append(process)
@@ -88,9 +89,9 @@ def find_endings(
     for pod in view.terminating:
         mine = _inside(pod, view, processes, by_host)
         inside |= {p.address for p in mine}
-        known_left_s = max((p.terminates_in_s for p in mine), default=math.inf)
+        known_left_s = max((p.terminates_at - scheduler.at for p in mine), default=math.inf)
         names = tuple(sorted(p.address for p in mine))
-        found.append(replace(pod, dask_names=names, known_left_s=known_left_s))
+        found.append(replace(pod, dask_names=names, known_left_s=max(0.0, known_left_s)))
     marked = tuple(
         replace(p, terminating=_UNTOLD) if p.address in inside and not p.terminating else p
         for p in processes
@@ -132,7 +133,7 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
     A process that is about to end is neither: its worker waits for the next one, which comes by
     itself.
     """
-    terminating, seen = find_endings(view, scheduler.workers)
+    terminating, seen = find_endings(view, scheduler)
     processes, strangers = _match(view.workers, [p for p in seen if not p.terminating])
     departing = _departing(view.workers, terminating, [p for p in seen if p.terminating])
     pods = {e.pod for e in terminating}
@@ -140,7 +141,7 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
     for worker in view.workers:
         mine = processes.get(worker.name, ())
         lifecycle = _lifecycle_of(worker, mine, departing.get(worker.name, ""))
-        joined = _joined(worker, mine, lifecycle, at=view.at)
+        joined = _joined(worker, mine, lifecycle, at=view.at, seen_at=scheduler.at)
         if worker.pod in pods:  # the next pod is on its way, and on another machine
             joined = replace(joined, node_terminating="")
         if joined.terminating and not worker.waiting:
@@ -214,7 +215,12 @@ def _lifecycle_of(
 
 
 def _joined(
-    worker: PlatformWorker, processes: Sequence[SchedulerWorker], lifecycle: Lifecycle, *, at: float
+    worker: PlatformWorker,
+    processes: Sequence[SchedulerWorker],
+    lifecycle: Lifecycle,
+    *,
+    at: float,
+    seen_at: float,
 ) -> ObservedWorker:
     # All workers go through here in each pass, nearly all with one process: it must be quick.
     alone = len(processes) == 1
@@ -229,7 +235,7 @@ def _joined(
         pod=worker.pod,
         waiting=worker.waiting,
         processing=one.processing,
-        idle_s=one.idle_s,
+        idle_s=max(0.0, seen_at - one.idle_since) if processes and not one.processing else 0.0,
         sole_bytes=one.sole_bytes,
         closable=one.closable,
         actors=one.actors,
@@ -240,7 +246,7 @@ def _joined(
         pod_uid=worker.pod_uid,
         pod_age_s=max(0.0, at - worker.pod_created_at) if worker.pod_created_at else worker.age_s,
         use=one.use,
-        ends_in_s=min(worker.ends_in_s, one.lifetime_left_s),
+        ends_in_s=min(worker.ends_in_s, max(0.0, one.lifetime_ends_at - seen_at)),
         paused=one.status == "paused",
         cordon=one.cordon,
         too_short=one.too_short,
@@ -264,13 +270,13 @@ def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
         status="paused" if all(p.status == "paused" for p in processes) else "running",
         nthreads=sum(p.nthreads for p in processes),
         processing=sum(p.processing for p in processes),
-        idle_s=min(p.idle_s for p in processes),
+        idle_since=max(p.idle_since for p in processes),
         sole_bytes=sum(p.sole_bytes for p in processes),
         closable=all(p.closable for p in processes),
         actors=any(p.actors for p in processes),
         pins=_distinct(p.pins for p in processes),
         use=highest(p.use for p in processes),
-        lifetime_left_s=min(p.lifetime_left_s for p in processes),
+        lifetime_ends_at=min(p.lifetime_ends_at for p in processes),
         cordon=_cordon(processes),
         too_short=any(p.too_short for p in processes),
     )

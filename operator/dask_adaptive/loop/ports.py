@@ -94,6 +94,13 @@ class SchedulerLink(Protocol):
             meters: Quotas are to be judged: what they are measured by is wanted, too.
         """
 
+    async def changed(self) -> None:
+        """
+        Return when another look at the scheduler is worth it: something has changed there since the
+        last one that may change a plan, or it does not answer. Where nobody there can tell, after
+        some seconds. Never raises; may go on while other calls are made.
+        """
+
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
         over_pins: bool = False,

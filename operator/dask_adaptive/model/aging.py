@@ -61,6 +61,7 @@ class _Older:
         quiet = scheduler.quiet
         return replace(
             scheduler,
+            at=scheduler.at + by_s,
             workers=tuple(map(self._process, scheduler.workers)),
             demand=demand and replace(demand, age_s=demand.age_s + by_s),
             wants=tuple(
@@ -102,14 +103,7 @@ class _Older:
         )
 
     def _process(self, process: SchedulerWorker) -> SchedulerWorker:
-        by_s = self._by_s
-        return replace(
-            process,
-            idle_s=process.idle_s if process.processing else process.idle_s + by_s,
-            pins=self._held(process.pins) if process.pins else (),
-            terminates_in_s=self.left(process.terminates_in_s),
-            lifetime_left_s=self.left(process.lifetime_left_s),
-        )
+        return replace(process, pins=self._held(process.pins)) if process.pins else process
 
     def _manual(self, pin: ManualPin | None) -> ManualPin | None:
         if pin is None or pin.left_s <= self._by_s:

@@ -148,14 +148,20 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerWorker:
-    """One Dask worker process, as its scheduler sees it."""
+    """
+    One Dask worker process, as its scheduler sees it.
+
+    Its instants are seconds on the clock of `ObservedScheduler.at`: of a worker about which nothing
+    has changed there is one such object for all observations. (Pins are held by few, and count
+    down.)
+    """
 
     name: str
     address: str
     status: str  # distributed's Status, by name
     nthreads: int
     processing: int
-    idle_s: float  # 0 while it has a task
+    idle_since: float  # as long as it has no task
     sole_bytes: int  # results that no other worker holds
     memory: int = 0
     memory_limit: int = 0
@@ -166,9 +172,9 @@ class SchedulerWorker:
     leaving_message: str = ""
     leaving_reason: Reason | None = None  # why we let it go; None: not leaving, or not by us
     terminating: str = ""  # not empty: its process is about to end; what it waits for
-    terminates_in_s: float = math.inf  # until it ends, whatever is still there
+    terminates_at: float = math.inf  # it ends, whatever is still there
     use: Use = UNUSED
-    lifetime_left_s: float = math.inf  # by Dask's own --lifetime
+    lifetime_ends_at: float = math.inf  # by Dask's own --lifetime
     cordon: Cordon | None = None  # the agent keeps new tasks from it
     too_short: bool = False  # gets no more tasks: it ends too soon for some of those that wait
 
@@ -251,6 +257,7 @@ class ObservedScheduler:
 
     problem: Reason | None = None
     message: str = ""
+    at: float = 0.0  # when this was so, in seconds on a clock of the observer's
     session: str = ""
     distributed: str = ""
     agent: str = ""  # version; empty: served by stock RPC, `degraded` says why

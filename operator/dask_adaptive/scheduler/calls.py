@@ -40,18 +40,22 @@ class SchedulerCalls:
             address, deserialize=False, timeout=timeout_s, connection_args=arguments
         )
 
-    async def call(self, op: str, **arguments: Any) -> Any:
+    async def call(self, op: str, *, longer_s: float = 0.0, **arguments: Any) -> Any:
         """
         Call one handler; None is what a scheduler answers that has no such handler.
+
+        Args:
+            longer_s: The handler itself takes up to so much more time.
 
         Raises:
             LinkError: No answer in time, connection refused, or the handler raised.
         """
+        timeout_s = self._timeout_s + longer_s
         try:
-            async with timeout(self._timeout_s):
+            async with timeout(timeout_s):
                 return await getattr(self._rpc, op)(**arguments)
         except asyncio.TimeoutError as exc:
-            limit = f"{self._timeout_s:g} s"
+            limit = f"{timeout_s:g} s"
             raise LinkError(f"{self.address} did not answer {op} within {limit}") from exc
         except OSError as exc:  # CommClosedError is one
             raise LinkError(f"{self.address} cannot be reached: {_innermost(exc)}") from exc
@@ -97,6 +101,7 @@ class StockReader:
         names = {str(row["name"]) for _, row in rows}
         self._busy_at = {name: at for name, at in self._busy_at.items() if name in names}
         return ObservedScheduler(
+            at=self._clock(),
             session=identity["id"],
             distributed=self._version,
             degraded=self._degraded,
@@ -119,7 +124,7 @@ class StockReader:
             nthreads=row["nthreads"],
             processing=processing,
             # What it did between two looks is not known: idle counts from the first look on.
-            idle_s=now - self._busy_at.setdefault(name, now),
+            idle_since=self._busy_at.setdefault(name, now),
             sole_bytes=int(row.get("metrics", {}).get("managed_bytes", 0)),  # an upper bound
             memory_limit=row["memory_limit"],
         )

@@ -5,12 +5,16 @@ it only grows. And a link that only reads.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import contextlib
+import math
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from distributed.security import Security
 
@@ -37,6 +41,18 @@ from dask_adaptive_agent.loading import importer
 
 #: How long to go on with stock RPC before the agent is tried again.
 RETRY_S = 60.0
+
+#: How long to wait for news at a time. A scheduler that is silent is noticed as much later.
+WAIT_S = 8.0
+
+#: How often it is worth a look where nobody there tells of changes.
+POLL_S = 5.0
+
+#: An answer to a wait is as good as one to a question for so long, unless we did something since.
+FRESH_S = 0.5
+
+#: All is asked for so often, and not just what has changed.
+WHOLE_S = 60.0
 
 #: A pod may be given any grace period; a month is as good as longer.
 LONGEST_S = 30 * 24 * 3600.0
@@ -73,11 +89,13 @@ class _Agent:
     limits: SentLimits | None = None
     plans: SentPlans = NOTHING
     lapses: int = 0  # how often its lease had ended when it was told that
+    asked: Mapping[str, Any] | None = None  # what it was asked for last
+    whole_at: float = -math.inf  # when it was last asked for all of it
+    heard_at: float = -math.inf  # when it last answered a wait
 
-    def read(self, answer: Mapping[str, Any]) -> ObservedScheduler:
-        return self.reader.read(
-            answer, agent=self.hello["agent"], version=self.hello["distributed"]
-        )
+    def observed(self, at: float) -> ObservedScheduler:
+        hello = self.hello
+        return self.reader.observed(agent=hello["agent"], version=hello["distributed"], at=at)
 
 
 class Link:
@@ -103,6 +121,7 @@ class Link:
         self._calls, self._clock = calls, clock
         self._may_attach, self._governs = attach, governs
         self._extra = {"tally": True} if tally else {}
+        self._caller = uuid4().hex
         self._notes = NoteReader()
         self._peer: _Agent | StockReader | None = None
         self._retry_at = 0.0
@@ -118,6 +137,16 @@ class Link:
         except (LinkError, KeyError, TypeError, ValueError, AttributeError) as exc:
             self._peer = self._peer if isinstance(self._peer, StockReader) else None
             return _problem(self._calls.address, exc)
+
+    async def changed(self) -> None:
+        agent = self._peer
+        if not isinstance(agent, _Agent) or not agent.reader.version:
+            await asyncio.sleep(POLL_S)
+            return
+        # What is wrong is found out, and told, by the next `observe`.
+        with contextlib.suppress(LinkError, KeyError, TypeError, AttributeError):
+            while agent is self._peer and not await self._hears(agent):
+                pass
 
     async def retire(
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
@@ -187,22 +216,50 @@ class Link:
             return await agent.observe(policy)
         settings = self._settings(policy) if self._governs else self._extra
         await self._configure(agent, settings)
-        request = agent.reader.request
-        if meters or agent.reader.wants_meters:
-            request["meters"] = True
-        if asks_demand(policy):
-            request["demand"] = True
-        if self._governs:
-            request["renew"] = True
-        target_ms = round(policy.target.duration_s * 1000)
-        answer = await self._ask(wire.OBSERVE, target_duration_ms=target_ms, **request)
+        asked = {
+            "meters": meters or agent.reader.has_lifetimes,
+            "demand": asks_demand(policy),
+            "renew": self._governs,
+            "target_duration_ms": round(policy.target.duration_s * 1000),
+        }
+        now = self._clock()
+        if agent.asked == asked and now < agent.heard_at + FRESH_S:
+            agent.heard_at = -math.inf
+            return agent.observed(now)
+        version = agent.reader.version
+        if agent.asked != asked or now >= agent.whole_at + WHOLE_S:
+            version, agent.whole_at = 0, now
+        known = {"caller": self._caller, "version": version, **agent.reader.request}
+        answer = await self._ask(wire.OBSERVE, **asked, **known)
         if answer["session"] != agent.hello["session"]:
             raise AgentGone("the scheduler has been restarted")
         lapses = answer.get("lapses", 0)  # an agent of 0.1.0 keeps what it was told
         if lapses != agent.lapses:
             agent.settings, agent.limits, agent.plans, agent.lapses = None, None, NOTHING, lapses
             await self._configure(agent, settings)
-        return agent.read(answer)
+        now = self._clock()
+        agent.reader.read(answer, at=now)
+        agent.asked, agent.heard_at = asked, -math.inf
+        return agent.observed(now)
+
+    async def _hears(self, agent: _Agent) -> bool:
+        """Wait for a while; returns whether another look is worth it."""
+        began, asked = self._clock(), agent.asked or {}
+        known = {"caller": self._caller, "version": agent.reader.version, **agent.reader.request}
+        wait: dict[str, Any] = {"wait_ms": round(WAIT_S * 1000), "longer_s": WAIT_S}
+        answer = await self._ask(wire.OBSERVE, **asked, **known, **wait)
+        now = self._clock()
+        if "unchanged" in answer:
+            await asyncio.sleep(began + FRESH_S - now)  # whatever the agent takes for a wait
+            return False
+        session = agent.hello["session"]
+        if (agent.asked, answer["session"], answer["lapses"]) != (asked, session, agent.lapses):
+            return True
+        if answer["version"] <= agent.reader.version:
+            return False  # it was answered meanwhile
+        agent.reader.read(answer, at=now)
+        agent.heard_at = now
+        return True
 
     def _settings(self, policy: Policy) -> dict[str, Any]:
         return {
@@ -235,6 +292,8 @@ class Link:
         ]
 
     async def _ask(self, op: str, **request: Any) -> Mapping[str, Any]:
+        if op != wire.OBSERVE and isinstance(self._peer, _Agent):
+            self._peer.heard_at = -math.inf
         answer = await self._calls.call(op, protocol=wire.PROTOCOL, **request)
         if answer is None:
             raise AgentGone("the scheduler has been restarted without its agent")
@@ -350,8 +409,10 @@ class ReadOnlyLink:
                     missing = "the scheduler runs without the agent"
                     return ObservedScheduler(problem=Reason.AGENT_MISSING, message=missing)
                 agent = _Agent(hello, self._reader)
-            asked = {"meters": meters, "demand": demand, **self._reader.request}
-            seen = agent.read(await self._calls.call(wire.OBSERVE, protocol=wire.PROTOCOL, **asked))
+            asked = {**self._reader.request, "meters": meters, "demand": demand}
+            answer = await self._calls.call(wire.OBSERVE, protocol=wire.PROTOCOL, **asked)
+            self._reader.read(answer, at=(now := time.monotonic()))
+            seen = agent.observed(now)
         except (LinkError, KeyError, TypeError) as exc:
             return _problem(self._calls.address, exc)
         self._agent = agent
@@ -364,7 +425,7 @@ class ReadOnlyLink:
         Raises:
             LinkError: No answer, or none that can be read.
         """
-        asked = {} if names is None else {"names": list(names)}
+        asked: dict[str, Any] = {} if names is None else {"names": list(names)}
         answer = await self._calls.call(wire.EXPLAIN, protocol=wire.PROTOCOL, **asked)
         try:
             # The first two are what an agent of 0.1.0 does not say.

@@ -1,11 +1,14 @@
-"""Read the agent's columns as values, remembering the names that are sent only once."""
+"""
+Read the agent's columns as values, remembering the names that are sent only once, and all that has
+not changed since.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from dask_adaptive.loop.ports import LinkError
@@ -41,8 +44,15 @@ MAX_TOP = 10
 
 T = TypeVar("T")
 
-#: Every so many snapshots the agent is asked for meters, whoever wants them.
-PROBE = 10
+#: By how much the agent's clock and ours may differ from what was found first, in seconds: answers
+#: take their time.
+DRIFT_S = 0.5
+
+#: Those of `wire.Columns` that count here.
+COLUMNS = ("slot", "status", "processing", "idle_ms", "sole_bytes", "memory")
+
+#: What says something of single workers, besides their rows.
+MARKS = ("retirements", "departures", "stops")
 
 #: Why the agent stops a worker; a kind that is not listed is about its end.
 _STOPS = {
@@ -64,15 +74,25 @@ class _Introduced:
 
 
 @dataclass(frozen=True, slots=True)
-class _Departing:
-    name: str  # as it was
-    message: str  # what it waits for; never empty
-    left_s: float
+class _Claim:
+    """A pin, with instants for what counts down."""
+
+    source: str
+    owner: str
+    reason: str
+    until: float
+    latest: float
+    since: float
+
+    def pin(self, at: float) -> Pin:
+        left_s, latest_s = max(0.0, self.until - at), max(0.0, self.latest - at)
+        return Pin(self.source, self.owner, self.reason, left_s, latest_s, at - self.since)
 
 
 class SnapshotReader:
     """
-    Turns `wire.Snapshot` into `ObservedScheduler`; holds one session's names by slot.
+    Reads `wire.Snapshot` and `wire.Update` of one agent, and tells what is known by now as an
+    `ObservedScheduler`. A worker about which nothing has changed is the same object in each.
 
     What an older agent of the same protocol does not send is taken for nothing to report.
 
@@ -83,17 +103,16 @@ class SnapshotReader:
     def __init__(self, notes: NoteReader) -> None:
         self._notes = notes
         self._session, self._known = "", 0
+        self.version = 0  # of what was read last; 0: nothing, or the agent counts none
+        self.has_lifetimes = False  # of Dask's own: meters are wanted, quotas or not
         self._introduced: dict[int, _Introduced] = {}
-        self._unmetered = PROBE  # snapshots since one with meters
-        self._has_lifetimes = False
-
-    @property
-    def wants_meters(self) -> bool:
-        """
-        Whether some worker may end by Dask's own `--lifetime`, quotas or not. Workers report that
-        some time after they have joined, so it is looked at from time to time.
-        """
-        return self._has_lifetimes or self._unmetered >= PROBE
+        self._rows: dict[int, SchedulerWorker] = {}  # by slot, ascending
+        self._marks: dict[int, dict[str, Any]] = {}  # fields of those that `MARKS` are about
+        self._workers: dict[int, SchedulerWorker] = {}  # rows with their marks
+        self._pins: dict[int, tuple[_Claim, ...]] = {}
+        self._parts: dict[str, Any] = {}
+        self._ahead_s = 0.0  # our clock, of the agent's
+        self._now_ms = 0  # on the agent's clock, as of the last answer
 
     @property
     def request(self) -> dict[str, Any]:
@@ -101,121 +120,208 @@ class SnapshotReader:
         heard = self._notes.heard(self._session)
         return {"session": self._session, "known": self._known, "heard": heard}
 
-    def read(self, snapshot: Mapping[str, Any], *, agent: str, version: str) -> ObservedScheduler:
+    def read(self, answer: Mapping[str, Any], *, at: float) -> bool:
         """
-        Read one answer.
+        Read one answer, which came at this instant on our clock.
+
+        False: it is older than what was read before it, on another connection, and was left aside.
 
         Raises:
             LinkError: Not the shape of `wire.Snapshot`; the caller should say hello again.
         """
         try:
-            return self._read(snapshot, agent=agent, version=version)
+            is_same, since = answer["session"] == self._session, answer.get("since", 0)
+            if is_same and answer.get("version", 0) < self.version:
+                return False
+            if since and not (is_same and since <= self.version):
+                raise ValueError(f"it follows version {since}, which was not read")
+            self._read(answer, at, is_whole=not since)
         except (KeyError, TypeError, ValueError, IndexError) as exc:
             self.__init__(self._notes)  # type: ignore[misc]  # names may be half read
             raise LinkError(f"the agent's snapshot cannot be read: {exc!r}") from exc
+        return True
 
-    def _read(self, snapshot: Mapping[str, Any], *, agent: str, version: str) -> ObservedScheduler:
-        self._introduce(snapshot)
-        totals = snapshot["totals"]
-        metered = read_meters(snapshot, lambda slot: self._introduced[slot].memory_limit)
-        self._unmetered += 1
-        if snapshot.get("meters") is not None:
-            self._unmetered, self._has_lifetimes = 0, bool(metered.lifetimes)
+    def observed(self, *, agent: str, version: str, at: float) -> ObservedScheduler:
+        """What is known by now, at this instant on our clock. Notes are told once."""
+        parts = self._parts
+        demand, age_s = parts.get("demand"), max(0.0, at - self._in(0))
         return ObservedScheduler(
-            session=snapshot["session"],
+            at=at,
+            session=self._session,
             distributed=version,
             agent=agent,
-            target=snapshot["target"],
-            workers=self._workers(snapshot, metered),
-            shuffles=_rows(Shuffle, snapshot["shuffles"]),
-            notes=self._notes.read(snapshot["session"], snapshot.get("notes", ())),
-            pins_expired=tuple(sorted(snapshot.get("pins_expired", {}).items())),
-            redone=tuple(sorted(snapshot.get("redone", {}).items())),
-            held=metered.held,
-            expected_s=metered.expected_s,
-            queued=totals["queued"] + totals["unrunnable"],
-            processing=totals["processing"],
-            tally=_record(Tally, snapshot["tally"]) if snapshot["tally"] else None,
-            relief=tuple(
-                _record(ReliefState, {**row, "counts": sorted(row["counts"].items())})
-                for row in snapshot.get("relief", ())
-            ),
-            config=_rows(ConfigProblem, snapshot["config"]) if "config" in snapshot else None,
-            serialized=_serialized(snapshot.get("serialized")),
-            demand=read_demand(snapshot),
-            wants=_rows(Want, snapshot.get("wants", ())),
-            # An agent that does not say counts as in use, so nothing is taken from anybody.
-            quiet=_record(Quiet, snapshot.get("quiet", {})),
-            results=totals.get("memory", 0),
+            target=parts["target"],
+            workers=self._with_pins(at),
+            shuffles=parts["shuffles"],
+            notes=self._notes.unread(),
+            pins_expired=parts.get("pins_expired", ()),
+            redone=parts.get("redone", ()),
+            held=parts["held"],
+            expected_s=parts["expected_s"],
+            queued=parts["queued"],
+            processing=parts["processing"],
+            tally=parts["tally"],
+            relief=parts.get("relief", ()),
+            config=parts.get("config"),
+            serialized=parts.get("serialized"),
+            demand=None if demand is None else replace(demand, age_s=age_s),
+            wants=tuple(replace(w, left_s=t - at) for w, t in parts.get("wants", ()) if t > at),
+            quiet=Quiet(*(0.0 if since is None else at - since for since in parts["quiet"])),
+            results=parts["results"],
         )
 
-    def _introduce(self, snapshot: Mapping[str, Any]) -> None:
-        if snapshot["session"] != self._session:
-            self._session, self._introduced = snapshot["session"], {}
-        new = snapshot["introduced"]
+    def _read(self, answer: Mapping[str, Any], at: float, *, is_whole: bool) -> None:
+        before = self._rows
+        if is_whole:
+            self._rows, self._workers, self._parts = {}, {}, {}
+        self._introduce(answer)
+        self._set_clocks(answer, at)
+        metered = read_meters(answer, lambda slot: self._introduced[slot].memory_limit)
+        changed = set[int]()
+        for slot, row in self._read_rows(answer, metered):
+            known = before.get(slot)
+            self._rows[slot] = known if known == row else row
+            changed.add(slot)
+        gone = before.keys() - self._rows.keys() if is_whole else answer["gone"]
+        for slot in gone:
+            for of_worker in (self._introduced, self._rows, self._workers):
+                of_worker.pop(slot, None)
+        self._read_parts(answer)
+        self._notes.read(self._session, answer.get("notes", ()))
+        if "pins" in answer:
+            self._pins = self._read_pins(answer["pins"])
+        if is_whole or answer.get("meters") is not None:
+            self._parts.update(held=metered.held, expected_s=metered.expected_s)
+        changed |= self._read_marks(answer)
+        for slot in sorted(changed & self._rows.keys()):
+            row, marks = self._rows[slot], self._marks.get(slot)
+            self._workers[slot] = replace(row, **marks) if marks else row
+        self.has_lifetimes = answer.get("has_lifetimes", True)
+        self.version = answer.get("version", 0)
+
+    def _introduce(self, answer: Mapping[str, Any]) -> None:
+        if answer["session"] != self._session:
+            self._session, self._introduced = answer["session"], {}
+        new = answer["introduced"]
         columns = (new["slot"], new["name"], new["address"], new["nthreads"], new["memory_limit"])
         for slot, name, address, nthreads, limit in zip(*columns, strict=True):
             self._introduced[slot] = _Introduced(name, address or name, nthreads, limit)
-        self._known = snapshot["known"]
-        gone = self._introduced.keys() - set(snapshot["workers"]["slot"])
-        for slot in gone:
-            del self._introduced[slot]
+        self._known = answer["known"]
 
-    def _workers(
-        self, snapshot: Mapping[str, Any], metered: Metered
-    ) -> tuple[SchedulerWorker, ...]:
-        columns: Mapping[str, Any] = snapshot["workers"]
-        closable, actors = set(snapshot["closable"]), set(snapshot["actors"])
-        pins, leaving = _pins(snapshot), {r["slot"]: r for r in snapshot["retirements"]}
-        departing = {r["slot"]: _departing(r) for r in snapshot.get("departures", ())}
-        cordons = {r["slot"]: _cordon(r) for r in snapshot.get("stops", ())}
-        rows = zip(*(columns[c] for c in wire.Columns.__annotations__), strict=True)
-        return tuple(
-            SchedulerWorker(
-                name=departing[slot].name if slot in departing else self._introduced[slot].name,
-                address=self._introduced[slot].address,
-                status=wire.STATUSES[status],
-                nthreads=self._introduced[slot].nthreads,
-                processing=processing,
-                idle_s=idle_ms / 1000,
-                sole_bytes=sole_bytes,
-                memory=memory,
-                memory_limit=self._introduced[slot].memory_limit,
-                closable=slot in closable,
-                actors=slot in actors,
-                pins=pins.get(slot, ()),
-                leaving=Leaving(leaving[slot]["state"]) if slot in leaving else Leaving.NO,
-                leaving_message=leaving[slot]["message"] if slot in leaving else "",
-                leaving_reason=_REASONS.get(leaving[slot]["reason"]) if slot in leaving else None,
-                terminating=departing[slot].message if slot in departing else "",
-                terminates_in_s=departing[slot].left_s if slot in departing else math.inf,
-                use=metered.use(slot),
-                lifetime_left_s=metered.lifetimes.get(slot, math.inf),
-                cordon=cordons.get(slot),
-                too_short=slot in metered.too_short,
+    def _set_clocks(self, answer: Mapping[str, Any], at: float) -> None:
+        """The same instant is the same number in each answer, however long that was on its way."""
+        self._now_ms = answer.get("now_ms", 0)
+        ahead_s = at - self._now_ms / 1000
+        if "now_ms" not in answer or abs(ahead_s - self._ahead_s) > DRIFT_S:
+            self._ahead_s = ahead_s
+
+    def _in(self, ms: int) -> float:
+        """The instant on our clock that is so many milliseconds from that of the answer."""
+        return self._ahead_s + (self._now_ms + ms) / 1000
+
+    def _read_rows(
+        self, answer: Mapping[str, Any], metered: Metered
+    ) -> Iterator[tuple[int, SchedulerWorker]]:
+        columns: Mapping[str, Any] = answer["workers"]
+        closable, actors = set(answer["closable"]), set(answer["actors"])
+        rows = zip(*(columns[name] for name in COLUMNS), strict=True)
+        for slot, status, processing, idle_ms, sole_bytes, memory in rows:
+            who, left_ms = self._introduced[slot], metered.lifetimes_ms.get(slot)
+            yield (
+                slot,
+                SchedulerWorker(
+                    name=who.name,
+                    address=who.address,
+                    status=wire.STATUSES[status],
+                    nthreads=who.nthreads,
+                    processing=processing,
+                    idle_since=0.0 if processing else self._in(-idle_ms),
+                    sole_bytes=sole_bytes,
+                    memory=memory,
+                    memory_limit=who.memory_limit,
+                    closable=slot in closable,
+                    actors=slot in actors,
+                    use=metered.use(slot),
+                    lifetime_ends_at=math.inf if left_ms is None else self._in(left_ms),
+                    too_short=slot in metered.too_short,
+                ),
             )
-            for slot, status, processing, _, idle_ms, sole_bytes, memory in rows
-        )
+
+    def _read_parts(self, answer: Mapping[str, Any]) -> None:
+        parts = self._parts
+        parts["target"] = answer["target"]
+        for name, read in _PARTS.items():
+            if name in answer:
+                parts[name] = read(answer[name])
+        if "totals" in answer:
+            totals = answer["totals"]
+            parts["queued"] = totals["queued"] + totals["unrunnable"]
+            parts["processing"], parts["results"] = totals["processing"], totals.get("memory", 0)
+        if "wants" in answer:
+            parts["wants"] = [(_record(Want, w), self._in(w["left_ms"])) for w in answer["wants"]]
+        # An agent that does not say counts as in use, so nothing is taken from anybody.
+        quiet = answer.get("quiet", {})
+        quiet_ms = [quiet.get(name, 0) for name in ("no_task_ms", "no_client_ms")]
+        parts["quiet"] = [self._in(-ms) if ms else None for ms in quiet_ms]
+        for required in ("shuffles", "tally", "queued"):
+            parts[required]
+
+    def _read_pins(self, rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[_Claim, ...]]:
+        by_slot: dict[int, tuple[_Claim, ...]] = {}
+        for row in rows:
+            until, latest = self._in(row["left_ms"]), self._in(row.get("latest_ms", row["left_ms"]))
+            since = self._in(-row.get("for_ms", 0))
+            claim = _Claim(row["source"], row["owner"], row["reason"], until, latest, since)
+            for slot in row["slots"]:
+                by_slot[slot] = (*by_slot.get(slot, ()), claim)
+        return by_slot
+
+    def _with_pins(self, at: float) -> tuple[SchedulerWorker, ...]:
+        if not self._pins:
+            return tuple(self._workers.values())
+        # Thousands of workers share the pins of one shuffle.
+        pins: dict[tuple[_Claim, ...], tuple[Pin, ...]] = {}
+        workers = dict(self._workers)
+        for slot in self._pins.keys() & workers.keys():
+            claims = self._pins[slot]
+            if claims not in pins:
+                pins[claims] = tuple(claim.pin(at) for claim in claims)
+            workers[slot] = replace(workers[slot], pins=pins[claims])
+        return tuple(workers.values())
+
+    def _read_marks(self, answer: Mapping[str, Any]) -> set[int]:
+        """Returns the slots of workers whose marks are not as before."""
+        if answer.keys().isdisjoint(MARKS):
+            return set()
+        before, self._marks = self._marks, {}
+        for part, read in zip(MARKS, (_leaving, self._departing, _cordon), strict=True):
+            if part in answer:
+                self._parts[part] = {row["slot"]: read(row) for row in answer[part]}
+            for slot, values in self._parts.get(part, {}).items():
+                self._marks.setdefault(slot, {}).update(values)
+        slots = before.keys() | self._marks.keys()
+        return {slot for slot in slots if before.get(slot) != self._marks.get(slot)}
+
+    def _departing(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            # It may have been renamed, so that its replacement finds its name free.
+            "name": row["name"],
+            "terminating": row["message"] or row["reason"] or "its process is about to end",
+            "terminates_at": math.inf if row["left_ms"] < 0 else self._in(row["left_ms"]),
+        }
 
 
-def _pins(snapshot: Mapping[str, Any]) -> dict[int, tuple[Pin, ...]]:
-    by_slot: dict[int, list[Pin]] = defaultdict(list)
-    for row in snapshot["pins"]:
-        pin = _record(Pin, {"latest_ms": row["left_ms"], **row})
-        for slot in row["slots"]:
-            by_slot[slot].append(pin)
-    return {slot: tuple(pins) for slot, pins in by_slot.items()}
+def _leaving(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "leaving": Leaving(row["state"]),
+        "leaving_message": row["message"],
+        "leaving_reason": _REASONS.get(row["reason"]),
+    }
 
 
-def _cordon(row: Mapping[str, Any]) -> Cordon:
-    return Cordon(_STOPS.get(row["kind"], Quota.LIFETIME), row["message"] or row["kind"])
-
-
-def _departing(row: Mapping[str, Any]) -> _Departing:
-    # A worker that departs may have been renamed, so that its replacement finds its name free.
-    message = row["message"] or row["reason"] or "its process is about to end"
-    left_s = math.inf if row["left_ms"] < 0 else row["left_ms"] / 1000
-    return _Departing(row["name"], message, left_s)
+def _cordon(row: Mapping[str, Any]) -> dict[str, Any]:
+    quota = _STOPS.get(row["kind"], Quota.LIFETIME)
+    return {"cordon": Cordon(quota, row["message"] or row["kind"])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +329,7 @@ class Metered:
     """`wire.Meters` by slot; empty where the agent was not asked, or is too old to answer."""
 
     uses: Mapping[int, Use] = field(default_factory=dict)
-    lifetimes: Mapping[int, float] = field(default_factory=dict)  # seconds left
+    lifetimes_ms: Mapping[int, int] = field(default_factory=dict)  # left
     too_short: frozenset[int] = frozenset()
     held: int = 0
     expected_s: float = 0.0
@@ -264,7 +370,7 @@ def read_meters(snapshot: Mapping[str, Any], memory_limit: Callable[[int], int])
         )
     return Metered(
         uses=uses,
-        lifetimes={slot: left_ms / 1000 for slot, left_ms in meters["lifetimes"]},
+        lifetimes_ms=dict(meters["lifetimes"]),
         too_short=frozenset(meters["too_short"]),
         held=meters["held"],
         expected_s=meters["expected_ms"] / 1000,
@@ -276,14 +382,15 @@ class NoteReader:
 
     def __init__(self) -> None:
         self._session, self._heard = "", 0
+        self._unread: list[Note] = []
 
     def heard(self, session: str) -> int:
         """Up to which number the notes of a session need not be sent again."""
         return self._heard if session == self._session else 0
 
-    def read(self, session: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Note, ...]:
+    def read(self, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """
-        The notes that are new.
+        Keep the notes that are new until they are told.
 
         An operator that has just started takes only those of the last minute: the one before it
         has told the others. Kinds that a newer agent knows and we do not are left out.
@@ -293,11 +400,16 @@ class NoteReader:
             self._session, self._heard = session, 0
         new = [row for row in rows if row["number"] > self._heard]
         self._heard = max([self._heard, *(row["number"] for row in new)])
-        return tuple(
+        self._unread += [
             Note(row["number"], Reason(row["kind"]), row["message"], tuple(row["names"]))
             for row in new
             if row["kind"] in wire.NOTES and not (is_first and row["age_ms"] > FRESH_S * 1000)
-        )
+        ]
+
+    def unread(self) -> tuple[Note, ...]:
+        """The notes that have not been told, which they are by this."""
+        told, self._unread = tuple(self._unread), []
+        return told
 
 
 def _serialized(row: Mapping[str, Any] | None) -> Serialized | None:
@@ -315,9 +427,8 @@ def _serialized(row: Mapping[str, Any] | None) -> Serialized | None:
     )
 
 
-def read_demand(snapshot: Mapping[str, Any]) -> Demand | None:
+def read_demand(row: Mapping[str, Any] | None) -> Demand | None:
     """None: the agent was not asked, or is too old to say."""
-    row = snapshot.get("demand")
     if row is None:
         return None
     names = tuple(wire.PrefixColumns.__annotations__)
@@ -358,3 +469,26 @@ def _record(record: type[T], row: Mapping[str, Any], **more: Any) -> T:
         elif (in_ms := f"{one.name.removesuffix('_s')}_ms") in row:
             values[one.name] = row[in_ms] / 1000
     return record(**values, **more)
+
+
+def _relief(rows: Sequence[Mapping[str, Any]]) -> tuple[ReliefState, ...]:
+    return tuple(
+        _record(ReliefState, {**row, "counts": sorted(row["counts"].items())}) for row in rows
+    )
+
+
+def _counts(by_name: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(by_name.items()))
+
+
+#: How parts that are about no single worker are read.
+_PARTS: Mapping[str, Callable[[Any], Any]] = {
+    "shuffles": partial(_rows, Shuffle),
+    "pins_expired": _counts,
+    "redone": _counts,
+    "tally": lambda row: _record(Tally, row) if row else None,
+    "relief": _relief,
+    "config": partial(_rows, ConfigProblem),
+    "serialized": _serialized,
+    "demand": read_demand,
+}

@@ -123,6 +123,7 @@ class SimulatedPorts:
         running = cluster.running()
         here = [w for w in cluster.workers.values() if w.is_here]
         return ObservedScheduler(
+            at=cluster.now,
             session="simulated",
             distributed="simulated",
             agent="simulated",
@@ -140,15 +141,16 @@ class SimulatedPorts:
             quiet=Quiet(cluster.now - self._busy_at, self.recorded.no_client_s),
         )
 
+    async def changed(self) -> None: ...
+
     def process(self, worker: Worker, pins: tuple[Pin, ...]) -> SchedulerWorker:
-        is_idle = worker.idle_since < math.inf
         return SchedulerWorker(
             name=worker.name,
             address=worker.name,
             status="running" if worker.leaving is Leaving.NO else "closing_gracefully",
             nthreads=worker.threads,
             processing=len(worker.running),
-            idle_s=self.cluster.now - worker.idle_since if is_idle else 0.0,
+            idle_since=worker.idle_since,
             sole_bytes=0,
             closable=worker.serves and not worker.running,
             pins=pins,

@@ -53,6 +53,7 @@ class LeaseTable:
 
     def __post_init__(self) -> None:
         self.expired: Counter[str] = Counter()  # leases that came to their end, by source
+        self._new_or_gone = self._renewed = 0  # how often, in all
         self._by_name: dict[str, dict[Claimant, Lease]] = {}
         self._by_claimant: dict[Claimant, dict[str, Lease]] = {}
         self._count = 0
@@ -65,6 +66,14 @@ class LeaseTable:
     def __len__(self) -> int:
         self._purge()
         return self._count
+
+    def revision(self) -> tuple[int, int]:
+        """
+        Two numbers: the first changes with each lease that is new or gone, the second with each
+        that is renewed.
+        """
+        self._purge()
+        return self._new_or_gone, self._renewed
 
     def pin(
         self,
@@ -175,7 +184,10 @@ class LeaseTable:
     def _put(self, lease: Lease) -> None:
         claimant = (lease.source, lease.owner)
         of_name = self._by_name.setdefault(lease.name, {})
-        self._count += claimant not in of_name
+        is_new = claimant not in of_name
+        self._count += is_new
+        self._new_or_gone += is_new
+        self._renewed += not is_new
         of_name[claimant] = lease
         self._by_claimant.setdefault(claimant, {})[lease.name] = lease
         heapq.heappush(self._ends, (lease.until, lease.name, claimant))
@@ -196,6 +208,7 @@ class LeaseTable:
         if not of_claimant:
             del self._by_claimant[claimant]
         self._count -= 1
+        self._new_or_gone += 1
 
     def _spend(self, claimant: Claimant, *, was_told: bool) -> None:
         # Taken out first, so that it goes to the end: the order is by time.

@@ -261,6 +261,7 @@ class WorkerFloors:
 
     def __post_init__(self) -> None:
         self._leases = LeaseTable(self.clock, MOST_FLOORS)
+        self.revision = self._leases.revision
 
     def want(self, request: Request) -> wire.WantAnswer:
         """Answer `wire.WANT`. Raises `Malformed` and `Refused`."""

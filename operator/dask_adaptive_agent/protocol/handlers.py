@@ -5,8 +5,9 @@ that cannot be reported costs the answer only the part that it belongs to.
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,16 +39,29 @@ def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) ->
             )
             return error(wire.E_PROTOCOL, spoken)
         try:
-            return sendable(handler(request))
-        except Malformed as invalid:
-            return sendable(error(wire.E_INVALID, str(invalid)))
-        except Refused as refused:
-            return sendable(error(wire.E_REFUSED, str(refused)))
-        except Exception as unexpected:
-            logger.exception("Failed to answer")
-            return error(wire.E_INTERNAL, ascii(unexpected))
+            result = handler(request)
+            return _later(result) if inspect.iscoroutine(result) else sendable(result)
+        except Exception as problem:
+            return _answer_to(problem)
 
     return answer
+
+
+async def _later(result: Coroutine[Any, Any, Any]) -> Any:
+    """A scheduler that closes cancels its handlers: that is no problem of theirs."""
+    try:
+        return sendable(await result)
+    except Exception as problem:
+        return _answer_to(problem)
+
+
+def _answer_to(problem: Exception) -> Any:
+    if isinstance(problem, Malformed):
+        return sendable(error(wire.E_INVALID, str(problem)))
+    if isinstance(problem, Refused):
+        return sendable(error(wire.E_REFUSED, str(problem)))
+    logger.error("Failed to answer", exc_info=problem)
+    return error(wire.E_INTERNAL, ascii(problem))
 
 
 def error(code: str, message: str) -> wire.ErrorAnswer:

@@ -126,11 +126,11 @@ class Notes:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._notes: deque[tuple[float, Any]] = deque(maxlen=KEPT)  # when, and a `wire.NoteRow`
-        self._number = 0
+        self.number = 0  # of the last one
 
     def add(self, kind: str, message: str, names: Iterable[str] = ()) -> None:
-        self._number += 1
-        row = {"number": self._number, "kind": kind, "message": message}
+        self.number += 1
+        row = {"number": self.number, "kind": kind, "message": message}
         self._notes.append((self._clock(), {**row, "names": list(names)[:NAMED]}))
 
     def since(self, heard: int) -> list[wire.NoteRow]:

@@ -111,7 +111,11 @@ def apply(table: LeaseTable, model: Model, clock: Clock, step: tuple[Any, ...]) 
 
 def assert_empty(table: LeaseTable) -> None:
     assert 0 == len(table)
-    kept = {name: value for name, value in vars(table).items() if name not in ("expired", "most")}
+    kept = {
+        name: value
+        for name, value in vars(table).items()
+        if name not in ("expired", "most", "_new_or_gone", "_renewed")
+    }
     assert not any(value for value in kept.values() if not callable(value)), kept
 
 

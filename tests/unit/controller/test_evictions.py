@@ -96,7 +96,14 @@ class Scene:
 
 def process(name: str, address: str, left_s: float = math.inf) -> SchedulerWorker:
     return SchedulerWorker(
-        name, address, "running", 1, processing=1, idle_s=0.0, sole_bytes=0, terminates_in_s=left_s
+        name,
+        address,
+        "running",
+        1,
+        processing=1,
+        idle_since=0.0,
+        sole_bytes=0,
+        terminates_at=left_s,
     )
 
 

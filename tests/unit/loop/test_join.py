@@ -33,7 +33,7 @@ from support.worlds import GROUP, KEY, SHUFFLE
 def process(name: str, **changes: Any) -> SchedulerWorker:
     settings = {
         "address": f"tcp://10.0.0.9:{len(name)}", "status": "running", "nthreads": 1,
-        "processing": 0, "idle_s": 10.0, "sole_bytes": 0, "closable": True, **changes,
+        "processing": 0, "idle_since": -10.0, "sole_bytes": 0, "closable": True, **changes,
     }  # fmt: skip
     return SchedulerWorker(name, **settings)
 
@@ -80,8 +80,10 @@ def test_processes_of_one_deployment_are_one_worker() -> None:
     longer = Pin("manual", "operator", "", 50.0)
     worker = only(
         joined(
-            process("w-0", processing=2, idle_s=0.0, sole_bytes=3, pins=(SHUFFLE, other)),
-            process("w-1", processing=1, idle_s=7.0, sole_bytes=4, closable=False, pins=(longer,)),
+            process("w-0", processing=2, idle_since=0.0, sole_bytes=3, pins=(SHUFFLE, other)),
+            process(
+                "w-1", processing=1, idle_since=-7.0, sole_bytes=4, closable=False, pins=(longer,)
+            ),
         )
     )
 
@@ -117,7 +119,7 @@ def test_a_deployment_without_a_dask_worker_is_not_connected() -> None:
 STOPPED = Cordon(Quota.TASKS, "7 runs")
 OLD, NEW = "tcp://10.0.0.1:40001", "tcp://10.0.0.2:40001"
 POD = TerminatingPod("w", "w-old", ("10.0.0.1",), 100.0)
-LEAVES = {"terminating": "1 task", "terminates_in_s": 98.0}
+LEAVES = {"terminating": "1 task", "terminates_at": 98.0}
 
 
 def old(name: str = "w", port: int = 1, **changes: Any) -> SchedulerWorker:
@@ -210,7 +212,7 @@ def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
     other = Use(runs=2, failures=3, match="CUDA", process=0.9, mean_s=0.5)
     worker = only(
         joined(
-            process("w-0", use=one, cordon=STOPPED, lifetime_left_s=90.0),
+            process("w-0", use=one, cordon=STOPPED, lifetime_ends_at=90.0),
             process("w-1", use=other, too_short=True),
             ends_in_s=300.0,
         )

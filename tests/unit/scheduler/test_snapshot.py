@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
-
-import pytest
 
 from dask_adaptive.model.observed import Demand, Need, PrefixWork, UpcomingShuffle
 from dask_adaptive.model.policy import ClusterRef, Policy
@@ -43,12 +40,7 @@ def test_all_of_it_is_read_in_seconds() -> None:
         unknown_s=0.5,
         incoming=0.75,
         every_s=20.0,
-    ) == read_demand({"demand": DEMAND})
-
-
-@pytest.mark.parametrize("snapshot", [{}, {"demand": None}])
-def test_an_agent_too_old_to_say_reports_nothing(snapshot: dict[str, Any]) -> None:
-    assert read_demand(snapshot) is None
+    ) == read_demand(DEMAND)
 
 
 def test_it_is_asked_for_where_it_is_used() -> None:
