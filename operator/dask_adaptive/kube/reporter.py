@@ -259,6 +259,9 @@ class EventPoster:
 #: with the next of its kind. client-go's EventSourceObjectSpamFilter has 25, and five minutes.
 BURST, EVERY_S = 10, 30.0
 
+#: What is no warning waits so long after the last one: workers leave one after the other.
+GATHER_S = 10.0
+
 #: Events of one policy that wait; beyond these the oldest are lost, to be read in the history only.
 MOST_WAITING = 200
 
@@ -288,6 +291,7 @@ class EventQueue:
         self._clock = clock
         self._waiting: list[Event] = []
         self._next_at = -math.inf  # when the next one were due, if they came evenly
+        self._last_at = -math.inf
 
     def add(self, events: Iterable[Event]) -> None:
         is_told = (e for e in events if e.type is EventType.WARNING or e.reason not in _UNTOLD)
@@ -303,8 +307,10 @@ class EventQueue:
         due_at = max(self._next_at, now - EVERY_S * (BURST - 1))
         if not self._waiting or due_at > now:
             return ()
-        self._next_at = due_at + EVERY_S
         first = min(self._waiting, key=lambda e: e.type is not EventType.WARNING)
+        if first.type is not EventType.WARNING and now - self._last_at < GATHER_S:
+            return ()
+        self._next_at, self._last_at = due_at + EVERY_S, now
         alike = [e for e in self._waiting if _kind(e) == _kind(first)]
         count = 1
         while count < len(alike) and len(sentence(alike[: count + 1])) <= _LONGEST:

@@ -15,6 +15,7 @@ from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.reporter import (
     BURST,
     EVERY_S,
+    GATHER_S,
     EventPoster,
     EventQueue,
     KubeReporter,
@@ -128,13 +129,17 @@ def test_events_come_sooner_or_later_each_named_and_not_too_many(
 
 
 def test_warnings_come_first_and_of_what_was_decided_only_that() -> None:
-    queue = EventQueue(lambda: 0.0)
+    now = 0.0
+    queue = EventQueue(lambda: now)
     drained = replace(IDLE, reason=Reason.DRAINED)
     queue.add([IDLE, drained, replace(IDLE, worker="b"), replace(IDLE, message="idle for 2m")])
     queue.add([WARNING, replace(drained, type=EventType.WARNING)])
     told = list(iter(queue.take, ()))
+    now = GATHER_S
+    queue.add([replace(IDLE, worker="c")])
+    told += iter(queue.take, ())
 
     assert [Reason.INVALID_PAUSE, Reason.DRAINED, Reason.UNDERUTILIZED] == [
         e[0].reason for e in told
     ]
-    assert "a, b: idle for 1m; a: idle for 2m" == sentence(told[-1])
+    assert "a, b, c: idle for 1m; a: idle for 2m" == sentence(told[-1])
