@@ -131,7 +131,6 @@ class Policy:
 
     cluster_ref: ClusterRef
     max_replicas: Count
-    controller_name: ControllerName = DEFAULT_CONTROLLER  # the operators of that name serve it
     min_replicas: Count = 0
     mode: Mode = Mode.AUTO
     idle_timeout_s: Seconds = 60.0
@@ -152,6 +151,7 @@ class Policy:
     worker_groups: WorkerGroups = ()
     restart_at: Instant | None = None  # seconds since 1970: pods made before are replaced
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    controller_name: ControllerName = DEFAULT_CONTROLLER  # the operators of that name serve it
 
     @property
     def cluster(self) -> str:
