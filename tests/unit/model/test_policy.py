@@ -76,6 +76,7 @@ def test_only_the_cluster_and_the_maximum_are_needed() -> None:
 def test_every_field_is_read() -> None:
     full = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())["spec"]
     written = yaml.safe_load("""
+        controllerName: team-a
         mode: Advise
         minReplicas: 1
         idleTimeout: 90s
@@ -168,6 +169,7 @@ def test_every_field_is_read() -> None:
         ),
         1769882400.0,
         SchedulerSettings(ReliefChoices(host="Disabled"), (Setting(("a", "b"), 1),)),
+        "team-a",
     )  # fmt: skip
 
     assert full.keys() == written.keys() | LEAST.keys(), "a test on the API server compares the CRD"
