@@ -213,15 +213,20 @@ class KopfWatch:
         Raises when kopf has to begin anew, to watch what can be read by now.
         """
         clock = asyncio.get_running_loop().time
-        listed_at = clock()
+        listed_at, wait_s, backoff = clock(), LOOK_S, Backoff(FIRST_S, LOOK_S)
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(wait_s)
             is_due = clock() - listed_at >= self._resync_s
-            listed_at = clock() if is_due else listed_at
+            listed_at, wait_s = clock() if is_due else listed_at, LOOK_S
             for scope in self._scopes:
                 is_new = scope not in readable
-                if await self._can_read(scope, whole=is_due or is_new) and is_new:
+                if not await self._can_read(scope, whole=is_due or is_new):
+                    # One that was well may be so again at once: it is no reason to wait for long.
+                    wait_s = wait_s if is_new else min(wait_s, backoff.next_s())
+                elif is_new:
                     raise KubeError(f"{scope[0]} can be read by now")
+            if wait_s == LOOK_S:
+                backoff.good()
 
     async def _can_read(self, scope: Scope, *, whole: bool) -> bool:
         """Whether a scope can be listed; the world hears of it."""

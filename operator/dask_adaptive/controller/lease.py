@@ -27,10 +27,15 @@ from dask_adaptive.kube.api import (
     NotFound,
     NotLeading,
 )
+from dask_adaptive.kube.objects import parse_meta
 
 logger = logging.getLogger(__name__)
 
 LEASE = "dask-adaptive-operator"
+
+
+class WentBack(KubeError):
+    """etcd was restored: nothing that this process knows is sure, and watches tell nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class LeaderLease:
         self._path = LEASES.path(namespace, LEASE)
         self._seen: tuple[object, float] = (None, 0.0)  # holder's last sign of life; when we saw it
         self._lease: Json | None = None  # as we last wrote it
+        self._version = 0  # of the lease, as seen last
         self._renewed_at = -math.inf
         self.is_leader = False
 
@@ -79,7 +85,12 @@ class LeaderLease:
         return self._clock() - self._renewed_at >= self._timing.renew_deadline_s
 
     async def run(self) -> None:
-        """Try to lead, for ever; lead when possible. Gives the lease back when cancelled."""
+        """
+        Try to lead, for ever; lead when possible. Gives the lease back when cancelled.
+
+        Raises:
+            WentBack: The process should begin anew.
+        """
         try:
             while True:
                 asked_at = self._clock()
@@ -130,18 +141,36 @@ class LeaderLease:
                 self._lease = await self._api.create(
                     LEASES.path(self._namespace), await self._new()
                 )
+                self._see(self._lease)
                 return True
+            self._see(current)
             if not self._may_take(current):
                 self._lease = None
                 return False
             spec = self._spec(current["spec"])
             self._lease = await self._api.replace(self._path, {**current, "spec": spec})
+            self._see(self._lease)
+        except WentBack:
+            raise
         except (Conflict, AlreadyExists):
             return False  # somebody else was faster; look again later
         except KubeError as exc:
             logger.warning("Can't renew the lease: %s", exc)
             return False
         return True
+
+    def _see(self, lease: Json) -> None:
+        """
+        Every version of an object is above those before it, unless etcd was restored. A watch from
+        a version that is still to come is silent then, and what it would have told is lost.
+        """
+        version = parse_meta(lease).version
+        if version < self._version:
+            raise WentBack(
+                f"etcd was restored: version {version} of the lease comes after {self._version};"
+                " this process ends, so that another one reads everything anew"
+            )
+        self._version = version
 
     def _may_take(self, current: Json) -> bool:
         spec = current.get("spec") or {}

@@ -27,7 +27,7 @@ class Informer:
     One scope of the cache.
 
     Args:
-        silence_s: A watch without a word for so long is broken.
+        silence_s: A watch without a word for so long is begun anew.
         clock: Monotonic seconds.
     """
 
