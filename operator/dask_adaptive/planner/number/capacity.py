@@ -44,6 +44,8 @@ OVERHEAD_S = 3.0
 #: What is assumed where nothing was measured (`RecyclePast.ready_s`).
 ASSUMED_S = RecyclePast().ready_s
 
+_STAYING = (Serving, Pending)
+
 _Known = TypeVar("_Known", float, "float | None")
 
 #: The time that a running task has taken goes on in steps of at least so many seconds: shorter
@@ -236,11 +238,11 @@ def supplies(context: PassContext, horizon: Horizon) -> tuple[Supply, ...]:
 
 
 def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Horizon) -> Supply:
-    there = [w for w in group.workers if isinstance(w.lifecycle, Pending | Serving)]
-    connected = [w for w in there if w.is_connected]
+    there = [w for w in group.workers if isinstance(w.lifecycle, _STAYING)]
+    connected = [w for w in there if w.dask_names]
     measured = past.of(group.name).arrival_s
     arrival_s = max(0.0, past.recycle.ready_s if measured is None else measured)
-    pending = [_comes_in_s(w, arrival_s, horizon) for w in there if not w.is_connected]
+    pending = [_comes_in_s(w, arrival_s, horizon) for w in there if not w.dask_names]
     return Supply(
         name=group.name,
         maximum=bounds.maximum,

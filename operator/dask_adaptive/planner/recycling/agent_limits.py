@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.reason import Reason
@@ -45,14 +46,18 @@ def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: 
     profiles: dict[Profile, int] = {} if newcomers is None else {newcomers: 0}
     workers: dict[str, Limit] = {}
     last, number = None, 0  # most workers share a profile, and one is slow to hash
-    rows = [(w.dask_names, limits.of(w)) for limits in of_groups for w in limits.group.workers]
-    for names, row in (*rows, (context.observed.strangers, _UNBOUND)):
+    told = ((g, w) for g in of_groups for w in g.told(others=newcomers is not None))
+    rows = ((w.dask_names, g.of(w)) for g, w in told)
+    for names, row in chain(rows, [(context.observed.strangers, _UNBOUND)]):
         if not names or (row is _UNBOUND and newcomers is None):
             continue
-        if row[1] is not last:
-            last, number = row[1], profiles.setdefault(row[1], len(profiles))
-        limit = replace(row[0], profile=number) if number else row[0]
-        workers.update(dict.fromkeys(names, limit))
+        limit, profile = row
+        if profile is not last:
+            last, number = profile, profiles.setdefault(profile, len(profiles))
+        if number:
+            limit = Limit(limit.runs, limit.left_s, number)
+        for name in names:
+            workers[name] = limit
     stops = sum(limits.stops for limits in of_groups)
     under_way = sum(len(limits.under_way) for limits in of_groups)
     others = None if newcomers is None else 0
@@ -88,6 +93,7 @@ class _GroupLimits:
         self._profile = replace(full if self._may_fail else self._loose, runs=runs)
         self._is_counted = False  # any worker's runs are: see `of`
         self._is_watched = _watches(self._profile)
+        self._by_runs = {0: _NO_LIMIT}  # thousands of workers may have the same quota
 
     @property
     def newcomers(self) -> Profile | None:
@@ -120,24 +126,38 @@ class _GroupLimits:
         missing = self._heads.missing - self._heads.cordoned + self._begun
         return int(max(0, min(allowed, total) - missing))
 
+    def told(self, *, others: bool) -> Sequence[ObservedWorker]:
+        """Workers that may have a limit; with `others` all, those without one included."""
+        if others or self._recycle.tasks.max or self._is_watched or self._profile.measure:
+            return self.group.workers
+        return [w for w in self.group.workers if _is_special(w)]
+
     def of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
-        horizon = self._at.context.horizon
-        limit = limit_of(worker, self._recycle, horizon, expected_s=self._expected_s)
+        horizon, least_s = self._at.context.horizon, self._recycle.min_age_s
         may_stop = worker.name in self.under_way or (
-            worker.name not in self._at.aborted
-            and horizon.is_over(self._recycle.min_age_s - worker.pod_age_s)
+            worker.name not in self._at.aborted and horizon.is_over(least_s - worker.pod_age_s)
         )
-        if not (self._is_exact or (may_stop and self._may_runs)) and limit.runs:
-            limit = replace(limit, runs=0)
-        profile, notes = self._profile if may_stop else self._loose, worker.quota_notes
-        if may_stop and self._may_fail and notes is not None and notes.failures is not None:
-            profile = replace(profile, failures=notes.failures)
-        self._is_counted |= bool(limit.runs)
+        runs_out = self._is_exact or (may_stop and self._may_runs)
+        profile = self._profile if may_stop else self._loose
+        if not _is_special(worker):
+            runs = own_tasks(worker, self._recycle.tasks) if runs_out else 0
+            limit = self._by_runs.get(runs) or self._by_runs.setdefault(runs, Limit(runs))
+        else:
+            limit = limit_of(worker, self._recycle, horizon, expected_s=self._expected_s)
+            limit = limit if runs_out else replace(limit, runs=0)
+            notes = worker.quota_notes
+            if may_stop and self._may_fail and notes is not None and notes.failures is not None:
+                profile = replace(profile, failures=notes.failures)
+        self._is_counted |= limit.runs > 0
         is_watched = _watches(profile)
         self._is_watched |= is_watched
         if not is_watched and not profile.measure and limit == _NO_LIMIT:
             return _UNBOUND
         return limit, profile
+
+
+def _is_special(worker: ObservedWorker) -> bool:
+    return worker.quota_notes is not None or worker.ends_in_s < math.inf
 
 
 def _watches(profile: Profile) -> bool:
@@ -173,11 +193,13 @@ def profile_of(recycle: GroupRecycle, workers: Sequence[ObservedWorker]) -> Prof
     The youngest worker tells how long a new one will live; without it tasks that are too long for
     every worker would wait for a new one for ever.
     """
-    connected = (w for w in workers if w.dask_names)
-    youngest = min(connected, key=lambda w: (w.pod_age_s, w.name), default=None)
     fresh_s = math.inf
-    if youngest is not None:
-        fresh_s = max(0.0, youngest.pod_age_s + youngest.ends_in_s - recycle.lifetime.margin_s)
+    if any(w.ends_in_s < math.inf for w in workers):
+        connected = (w for w in workers if w.dask_names)
+        youngest = min(connected, key=lambda w: (w.pod_age_s, w.name), default=None)
+        if youngest is not None:
+            left_s = youngest.ends_in_s - recycle.lifetime.margin_s
+            fresh_s = max(0.0, youngest.pod_age_s + left_s)
     return Profile(
         exact=recycle.tasks.exact,
         failures=recycle.failures.max,

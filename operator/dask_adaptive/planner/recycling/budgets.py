@@ -25,7 +25,7 @@ HOUR_S = 3600.0
 FIRST_POD_S = 30.0
 
 #: Somebody wants these now: neither windows nor minAge hold them. (Drift is rolled out in windows.)
-_WILLED = frozenset({Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED})
+_WILLED = (Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED)
 
 #: Why a worker waits: the word, and a sentence.
 Objection = tuple[Reason, str]
@@ -162,16 +162,15 @@ def _objection(
     if not at.context.observed.scheduler.agent:
         # Stock RPC neither lets a busy worker finish nor says why one leaves.
         return Reason.AGENT_MISSING, f"{message}; the scheduler has no agent"
-    if reason in at.forbidden:
+    if at.forbidden and reason in at.forbidden:
         return Reason.BUDGET_EXHAUSTED, f"{message}; a budget of 0 forbids {reason}"
     if reason is Reason.DRIFTED and not at.is_scaled:
         # Its Deployment would have to go, and upstream to be told by two changes of `replicas`
         # that it is to make another: an operator that dies between them leaves a smaller group.
         return Reason.DRIFTED, f"{message}; only the default group is rolled out automatically"
-    is_pinned = worker.is_pinned
-    if beats_pins(candidate, at.recycle):
-        is_pinned = any(p.source == "shuffle" for p in worker.pins)
-    if is_pinned:
+    if worker.is_pinned and not (
+        beats_pins(candidate, at.recycle) and all(p.source != "shuffle" for p in worker.pins)
+    ):
         return Reason.PINNED, f"{message}; pinned by {', '.join(sorted(claims(worker)))}"
     if worker.actors:
         return Reason.HOLDS_ACTORS, f"{message}; holds actors, which cannot be moved"
@@ -207,5 +206,5 @@ def is_last_chance(
     worker: ObservedWorker, candidate: RecycleCandidate, recycle: GroupRecycle
 ) -> bool:
     """Whether its process is about to end whatever we do: what it has must be out by then."""
-    is_short = worker.ends_in_s <= recycle.lifetime.margin_s
-    return candidate.reason is Reason.LIFETIME and is_short
+    is_about_end = candidate.reason is Reason.LIFETIME
+    return is_about_end and worker.ends_in_s <= recycle.lifetime.margin_s

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import format_bytes, format_duration
@@ -49,13 +50,13 @@ _FIRST = (Reason.FAILURES, Reason.RECYCLE_REQUESTED)
 SHOWN = 120
 
 Workers = Sequence[ObservedWorker]
+Figures = dict[str, "float | str"]
 Number = Callable[[ObservedWorker], float]
 
 _NO_NOTES, _NO_PAST, _NO_PACE = QuotaNotes(), RecyclePast(), (0.0, 0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class RecycleCandidate:
+class RecycleCandidate(NamedTuple):
     """A worker that is to be replaced, now or soon, if budgets and windows allow it."""
 
     worker: str
@@ -135,26 +136,37 @@ class QuotaRule:
         """Gives what it will have used when a replacement that is asked for now is there."""
         return self.use(at)
 
-    def ratio(self, worker: ObservedWorker, at: QuotaContext) -> float | None:
+    def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
         """The part of its limit that a worker has used; None: it has none."""
-        limit = self.limit(worker, at)
         return _part(self.use(at)(worker), limit) if limit < math.inf else None
+
+    def highest(
+        self, workers: Workers, limits: Iterable[float], at: QuotaContext
+    ) -> tuple[float, str] | None:
+        """The highest ratio of all, negative, and who has it; None: they have no quota."""
+        ratios = [self.ratio(w, at, limit) for w, limit in zip(workers, limits, strict=True)]
+        most = max((r for r in ratios if r is not None), default=None)
+        if most is None:
+            return None
+        return -most, min(w.name for w, r in zip(workers, ratios, strict=True) if r == most)
 
     def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
         """Whether a worker could be due by this rule, however little it has used so far."""
         return self.limit(worker, at) < math.inf
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
-        return {"use": self.use(at)(worker), "limit": self.limit(worker, at)}
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
+        return {"use": self.use(at)(worker), "limit": limit}
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
         """Why a worker is due by this rule, or None if it is not."""
-        limit, use = self.limit(worker, at), self.use(at)(worker)
+        use = self.use(at)(worker)
         is_over = use >= limit
         if not is_over and self.soon(at)(worker) < limit:
             return None
         words, ratio = self.words[not is_over], _part(use, limit)
-        message = words.format(**self.figures(worker, at))
+        message = words.format(**self.figures(worker, at, limit))
         return RecycleCandidate(worker.name, self.reason, message, ratio, is_over, self.is_urgent)
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
@@ -167,13 +179,14 @@ class QuotaRule:
             return ()
         line, use, soon = self.lowest(workers, at), self.use(at), self.soon(at)
         first = max(workers, key=use)
-        if line < self.limit(first, at):  # with jitter another may have used more of a lower limit
-            least = line * _part(use(first), self.limit(first, at))
+        most, limit = use(first), self.limit(first, at)
+        if line < limit > most:  # with jitter another may have used more of a lower limit
+            least = line * _part(most, limit)
             close = [w for w in workers if use(w) >= least]
             first = max(close, key=lambda w: _part(use(w), self.limit(w, at)), default=first)
-        elif soon is use and use(first) < line:
+        if soon is use and most < line:
             return (first,)
-        return [w for w in workers if soon(w) >= line or w is first]
+        return [w for w in workers if use(w) >= line or soon(w) >= line or w is first]
 
 
 class TaskRuns(QuotaRule):
@@ -205,21 +218,23 @@ class TaskRuns(QuotaRule):
 
         return runs
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
-        found, is_spent = super().judge(worker, at), has_spent(worker, at.recycle)
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
+        found, is_spent = super().judge(worker, at, limit), has_spent(worker, at.recycle)
         if found and not found.is_over and not worker.processing:
             seen_at, _, _ = at.past.pace.get(life_of(worker), _NO_PACE)
             at.horizon.is_exceeded(paced_over_s(at.past) - (at.now - seen_at))
-        if is_spent and worker.use.runs < self.limit(worker, at) < math.inf:
+        if is_spent and worker.use.runs < limit < math.inf:
             # What is left of its quota is assigned.
             message = worker.cordon.message if worker.cordon else ""
             return RecycleCandidate(worker.name, self.reason, message, is_spent=True)
-        return replace(found, is_spent=True) if found and is_spent else found
+        return found._replace(is_spent=True) if found and is_spent else found
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
-        figures, maximum = super().figures(worker, at), str(at.recycle.tasks.max)
-        source = _source("tasks", _notes_of(worker).tasks, maximum, str(figures["limit"]))
-        return {**figures, "source": source}
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
+        noted, maximum = _notes_of(worker).tasks, str(at.recycle.tasks.max)
+        source = _source("tasks", noted, maximum, str(limit))
+        return {"use": worker.use.runs, "limit": limit, "source": source}
 
 
 class TasksThatFit(QuotaRule):
@@ -231,9 +246,12 @@ class TasksThatFit(QuotaRule):
         return at.recycle.tasks.from_walltime
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return [w for w in workers if w.ends_in_s < math.inf]
+        is_on = at.recycle.tasks.from_walltime
+        return [w for w in workers if w.ends_in_s < math.inf] if is_on else ()
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
         expected_s, left_s = at.expected_s, worker.ends_in_s - at.recycle.lifetime.margin_s
         is_on = at.recycle.tasks.from_walltime and expected_s > 0
         if not is_on or not at.horizon.is_exceeded(left_s - at.past.ready_s - expected_s):
@@ -273,19 +291,21 @@ class PodAge(QuotaRule):
         found = super().near(workers, at)
         if found:
             line, soon = self.lowest(workers, at), self.soon(at)
-            younger = [age_s for age_s in map(soon, workers) if age_s < line]
-            at.horizon.within(line - max(younger, default=-math.inf))
+            is_only_oldest = len(found) == 1 and soon(found[0]) < line
+            ages_s = map(soon, found if is_only_oldest else workers)
+            at.horizon.within(line - max((s for s in ages_s if s < line), default=-math.inf))
         return found
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
-        limit = self.limit(worker, at)
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
         if not at.horizon.is_over(limit - worker.pod_age_s):
             at.horizon.is_over(limit - self.soon(at)(worker))
-        found = super().judge(worker, at)
-        return found and replace(found, rises=1 / limit)
+        found = super().judge(worker, at, limit)
+        return found and found._replace(rises=1 / limit)
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
-        own, noted = format_duration(self.limit(worker, at)), _notes_of(worker).lifetime_s
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
+        own, noted = format_duration(limit), _notes_of(worker).lifetime_s
         source = _source("lifetime", noted, format_duration(at.recycle.lifetime.max_s), own)
         return {"age": format_duration(worker.pod_age_s), "own": own, "source": source}
 
@@ -299,21 +319,23 @@ class EndOfLife(QuotaRule):
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.lifetime.margin_s if worker.ends_in_s < math.inf else math.inf
 
-    def ratio(self, worker: ObservedWorker, at: QuotaContext) -> float | None:
+    def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
         """How much of its life it has behind it, up to its margin."""
         if not self.applies(worker, at):
             return None
         left_s = max(0.0, worker.ends_in_s - at.recycle.lifetime.margin_s)
         return worker.pod_age_s / (worker.pod_age_s + left_s) if left_s else 1.0
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         left = format_duration(max(0.0, worker.ends_in_s))
         return {"left": left, "margin": format_duration(at.recycle.lifetime.margin_s)}
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         return [w for w in workers if w.ends_in_s < math.inf or w.too_short]
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
         margin_s, ready_s = at.recycle.lifetime.margin_s, at.past.ready_s
         left_s, ratio = worker.ends_in_s - margin_s, 1.0
         is_ending = at.horizon.is_over(left_s)
@@ -357,21 +379,23 @@ class SoftMemory(QuotaRule):
     def name(self, at: QuotaContext) -> str:
         return "unmanaged memory" if self.is_unmanaged(at) else "its process's memory"
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         what = "unmanaged" if self.is_unmanaged(at) else "process"
         within = format_duration(self.lines(at.recycle).for_s)
-        return {**super().figures(worker, at), "what": what, "within": within}
+        return {**super().figures(worker, at, limit), "what": what, "within": within}
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
-        found, for_s = super().judge(worker, at), self.lines(at.recycle).for_s
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
+        found, for_s = super().judge(worker, at, limit), self.lines(at.recycle).for_s
         left_s = at.past.above_since.get(self.key(worker), at.now) + for_s - at.now
         if found is None or not at.horizon.is_over(left_s - at.past.ready_s):
             return None
         is_over = at.horizon.is_over(left_s)
         since = f"for over {format_duration(for_s)}" if is_over else "for long"
-        line = f"{self.limit(worker, at):.0%} of the limit"
+        line = f"{limit:.0%} of the limit"
         message = f"{self.name(at)} has been above {line} {since} ({self.field})"
-        return replace(found, message=message, is_over=is_over)
+        return found._replace(message=message, is_over=is_over)
 
 
 class SoftGpuMemory(SoftMemory):
@@ -404,8 +428,8 @@ class HardMemory(QuotaRule):
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.memory.hard
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
-        use, limit = self.used(worker), self.limit(worker, at)
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
+        use = self.used(worker)
         # In steps of 5 %, or each breath that a worker takes would be news.
         return {"use": use, "limit": limit, "level": max(limit * 100, math.floor(use * 20) * 5)}
 
@@ -439,9 +463,8 @@ class MemoryLeak(QuotaRule):
     def use(self, at: QuotaContext) -> Number:
         return lambda worker: at.past.growth.get(life_of(worker), 0.0)
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
-        grows, limit = self.use(at)(worker), self.limit(worker, at)
-        return {"use": format_bytes(grows), "limit": format_bytes(limit)}
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
+        return {"use": format_bytes(self.use(at)(worker)), "limit": format_bytes(limit)}
 
 
 class FailureCount(QuotaRule):
@@ -456,14 +479,16 @@ class FailureCount(QuotaRule):
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.failures.max or math.inf
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         quota, noted = at.recycle.failures, _notes_of(worker).failures
         source = _source("failures", noted, str(quota.max), str(quota.max))
         within = format_duration(quota.window_s)
-        return {**super().figures(worker, at), "within": within, "source": source}
+        return {**super().figures(worker, at, limit), "within": within, "source": source}
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
-        found, cordon = super().judge(worker, at), worker.cordon
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
+        found, cordon = super().judge(worker, at, limit), worker.cordon
         if found is None and cordon and cordon.quota is Quota.FAILURES and self.applies(worker, at):
             # The failure for which the agent has cordoned it is out of the window by now.
             return RecycleCandidate(worker.name, self.reason, cordon.message)
@@ -481,7 +506,7 @@ class FailurePattern(FailureCount):
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return 1.0 if at.recycle.failures.patterns else math.inf
 
-    def figures(self, worker: ObservedWorker, at: QuotaContext) -> dict[str, float | str]:
+    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         text, patterns = worker.use.match, len(at.recycle.failures.patterns)
         found = "one" if text else "none"
         return {"text": " ".join(text.split())[:SHOWN], "found": found, "patterns": patterns}
@@ -496,9 +521,11 @@ class StandsOut(QuotaRule):
         return bool(at.recycle.selection.by)
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return [w for w in workers if w.name in at.outliers]
+        return [w for w in workers if w.name in at.outliers] if at.outliers else ()
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
         found = at.outliers.get(worker.name)
         return found and RecycleCandidate(worker.name, self.reason, found.message, found.ratio)
 
@@ -519,7 +546,9 @@ class Requested(QuotaRule):
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         return [w for w in workers if w.recycle_asked]
 
-    def judge(self, worker: ObservedWorker, at: QuotaContext) -> RecycleCandidate | None:
+    def judge(
+        self, worker: ObservedWorker, at: QuotaContext, limit: float
+    ) -> RecycleCandidate | None:
         wish = self.wish(worker, at)
         return RecycleCandidate(worker.name, self.reason, wish, is_manual=True) if wish else None
 
@@ -535,7 +564,9 @@ class RestartedGroup(Requested):
         return at.restart_at > -math.inf
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return workers if at.restart_at > -math.inf else ()
+        if at.restart_at == -math.inf:
+            return ()
+        return [w for w in workers if at.at - w.pod_age_s < at.restart_at]
 
 
 class Drifted(Requested):
@@ -587,23 +618,39 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
         expected_s=observed.scheduler.expected_s,
         outliers=find_outliers(workers, recycle.selection),
     )
-    due: dict[str, list[RecycleCandidate]] = defaultdict(list)
+    found: list[RecycleCandidate] = []
     uses: dict[Quota, tuple[float, str]] = {}
     for own, same in alike(workers, at):
         cordoned = [w for w in same if w.cordon is not None]  # may be due whatever they have used
-        others = [w for w in same if w.cordon is None]
+        free = [w for w in same if w.cordon is None] if cordoned else same
         for rule in RULES:
-            for worker in (*rule.near(others, own), *cordoned):
-                if (candidate := rule.judge(worker, own)) is not None:
-                    due[worker.name].append(candidate)
-                ratio = None if rule.quota is None else rule.ratio(worker, own)
-                if rule.quota is not None and ratio is not None:
-                    used = (-ratio, worker.name)
-                    uses[rule.quota] = min(used, uses.get(rule.quota, used))
+            near = (*rule.near(free, own), *cordoned)
+            limits = [rule.limit(w, own) for w in near]
+            found += filter(
+                None, (rule.judge(w, own, n) for w, n in zip(near, limits, strict=True))
+            )
+            if rule.quota is not None and (used := rule.highest(near, limits, own)) is not None:
+                uses[rule.quota] = min(used, uses.get(rule.quota, used))
     return Assessment(
-        tuple(sorted((_first_of(found, horizon) for found in due.values()), key=_urgency)),
+        _in_order(found, horizon),
         tuple(QuotaUse(group.name, q, -uses[q][0], uses[q][1]) for q in Quota if q in uses),
     )
+
+
+def _in_order(found: Iterable[RecycleCandidate], horizon: Horizon) -> tuple[RecycleCandidate, ...]:
+    """One candidate of each worker: by rank, then the highest use first, then by name."""
+    due: dict[str, RecycleCandidate] = {}
+    several: dict[str, list[RecycleCandidate]] = {}
+    for one in found:
+        first = due.setdefault(one.worker, one)
+        if first is not one:
+            several.setdefault(one.worker, [first]).append(one)
+    due.update({name: _first_of(mine, horizon) for name, mine in several.items()})
+    # Three sorts are quicker than one by tuples: all are nearly in order of one of the three.
+    ordered = sorted(due.values(), key=lambda c: c.worker)
+    ordered.sort(key=lambda c: -c.ratio)
+    ordered.sort(key=_rank)
+    return tuple(ordered)
 
 
 def _first_of(found: Sequence[RecycleCandidate], horizon: Horizon) -> RecycleCandidate:
@@ -612,8 +659,6 @@ def _first_of(found: Sequence[RecycleCandidate], horizon: Horizon) -> RecycleCan
 
     What is over goes before what will be, then what no window holds, then what people ask for.
     """
-    if len(found) == 1:
-        return found[0]
     ordered = sorted(
         found,
         key=lambda c: (not c.is_over, not c.is_urgent, not c.is_manual, _rank(c), -c.ratio,
@@ -622,11 +667,7 @@ def _first_of(found: Sequence[RecycleCandidate], horizon: Horizon) -> RecycleCan
     for before, after in pairwise(ordered):
         if after.rises and before.ratio >= after.ratio:
             horizon.within((before.ratio - after.ratio) / after.rises)
-    return replace(ordered[0], rest=tuple(ordered[1:]))
-
-
-def _urgency(candidate: RecycleCandidate) -> tuple[int, float, str]:
-    return _rank(candidate), -candidate.ratio, candidate.worker
+    return ordered[0]._replace(rest=tuple(ordered[1:]))
 
 
 def _rank(candidate: RecycleCandidate) -> int:
@@ -652,10 +693,12 @@ def quota_lines(worker: ObservedWorker, recycle: GroupRecycle) -> tuple[QuotaLin
     for rule in RULES:
         if rule.quota is None or rule.shown is None:
             continue
-        ratio = rule.ratio(worker, at)
+        limit = rule.limit(worker, at)
+        ratio = rule.ratio(worker, at, limit)
         if ratio is not None:
-            used, limit = (text.format(**rule.figures(worker, at)) for text in rule.shown)
-            lines.append(QuotaLine(rule.quota, used, limit, ratio))
+            figures = rule.figures(worker, at, limit)
+            used, own = (text.format(**figures) for text in rule.shown)
+            lines.append(QuotaLine(rule.quota, used, own, ratio))
     return tuple(lines)
 
 
@@ -688,7 +731,7 @@ def _unmanaged(worker: ObservedWorker) -> float:
 
 
 def _part(use: float, limit: float) -> float:
-    return use / max(limit, 1e-9)
+    return use / (limit or 1e-9)
 
 
 def _source(name: str, noted: float | None, maximum: str, own: str) -> str:

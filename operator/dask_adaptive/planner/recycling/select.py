@@ -257,7 +257,7 @@ class ReplacementSelector:
         # One that drains is one more than desired still. Drained ones are as good as gone.
         self._draining = sum(w.is_replaced and w.is_draining for w in workers.retiring)
         self._hasty = self._surging = 0
-        self._gpus = at.context.observed.free_gpus
+        self._gpus, self._floors = at.context.observed.free_gpus, at.context.past.floors
         self._is_still = not any(w.takes_tasks for w in workers.active)
         self.left = at.left
         self._why_missing = why_missing(workers, at)
@@ -275,9 +275,8 @@ class ReplacementSelector:
         capacity, and as long as a cordoned one waits no other may be cordoned.
         """
         idle = {w.name for w in self._active.values() if not w.takes_tasks}
-        for one in sorted(
-            due, key=lambda c: (not c.is_over, not c.is_urgent, c.worker not in idle)
-        ):
+        # One number, not a tuple of three: there may be thousands.
+        for one in sorted(due, key=lambda c: -4 * c.is_over - 2 * c.is_urgent - (c.worker in idle)):
             self._offer(one)
 
     def _offer(self, candidate: RecycleCandidate) -> None:
@@ -310,7 +309,7 @@ class ReplacementSelector:
 
     def _is_by_surge(self, worker: ObservedWorker, candidate: RecycleCandidate) -> bool:
         at = self._at
-        if self._spare > 0 or worker.name in at.context.past.floors:
+        if self._spare > 0 or worker.name in self._floors:
             return True  # its replacement may be there already, on the last GPU
         # Where no worker takes tasks, none takes results either: without one more nobody can drain.
         is_stuck = candidate.is_spent and self._is_still and at.is_scaled
@@ -325,7 +324,8 @@ class ReplacementSelector:
         is_ending = is_last_chance(worker, candidate, self._at.recycle)
         is_hasty = is_ending or (candidate.is_urgent and candidate.reason in _AT_ONCE)
         taken = self._hasty if is_hasty else self._surging + self._draining
-        has_place, has_failed = taken < self._slots, self._has_failed(worker)
+        has_place = taken < self._slots
+        has_failed = has_place and self._has_failed(worker)
         if has_place and has_failed:
             self.aborting[worker.name] = self._why_missing
         if has_place and not has_failed:
