@@ -74,7 +74,8 @@ class DecisionLog:
         name, namespace = history_name(policy.meta.name), policy.meta.namespace
         self._name, self._path = name, CONFIG_MAPS.path(namespace, name)
         self._kept: tuple[Decision, ...] = ()  # as written
-        self._read: Json | None = None  # as last seen; None: read it first
+        # As last seen; empty: there is none, as with a new policy; None: read it first.
+        self._read: Json | None = None if policy.status.get("lastDecision") else {}
         self._told = ""  # of what people were told last
 
     async def add(self, decisions: Sequence[Decision]) -> None:

@@ -53,6 +53,9 @@ BRISK_S = 1.0
 #: Figures that move with the load are written at most once in so long, in seconds.
 STATUS_EVERY_S = 10.0
 
+#: They wait for so long for what is about to be decided of them.
+STATUS_AFTER_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
@@ -230,8 +233,10 @@ class ClusterLoop:
     def _due_at(self, status: Status) -> float:
         if status == self._status:
             return math.inf
-        can_wait = self._status is not None and write_throttle(status, self._status)
-        return self._status_at + STATUS_EVERY_S if can_wait else -math.inf
+        if self._status is None or not write_throttle(status, self._status):
+            return -math.inf
+        soon = self._ports.clock() + STATUS_AFTER_S
+        return min(self._status_due_at, max(soon, self._status_at + STATUS_EVERY_S))
 
     def _untold_s(self) -> float:
         """In how long something is to be written that was held back."""
@@ -288,7 +293,7 @@ def _is_awaited(observed: ObservedCluster, policy: Policy) -> bool:
 
 
 def write_throttle(new: Status, old: Status) -> bool:
-    """Whether nothing was decided, nobody has begun to leave, and no condition has turned."""
+    """Whether nothing was done, nobody has begun to leave, and no condition has turned."""
     return set(_pressing(new)) <= set(_pressing(old)) and _milestones(new) == _milestones(old)
 
 
@@ -297,6 +302,8 @@ def _pressing(status: Status) -> Iterator[object]:
     What has to be told as soon as it is there; that it is no more can wait. Workers on their way
     out are by their absence why `replicas` is too high, to an operator that comes after this one.
     """
+    if status.last_decision and status.last_decision.outcome == "Done":
+        yield (status.last_decision.at, status.last_decision.group)
     yield from (row.name for row in status.workers if row.state not in {"Active", "Pending"})
     yield from ((r.worker, r.reason, r.state) for r in status.replacing)
     yield from status.recycled
@@ -308,12 +315,9 @@ def _milestones(status: Status) -> object:
     """What people and other programs wait for."""
     return (
         status.generation,
-        status.desired,
-        status.last_decision,
         status.pause,
         status.distributed,
         status.agent,
         status.relief,
-        [(g.name, g.desired) for g in status.groups],
         [(c.type, c.status, c.reason) for c in status.conditions],
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.fake_cluster import FakeCluster
-from support.worlds import KEY
+from support.worlds import KEY, POLICY
 
 IDLE = Event(EventType.NORMAL, Reason.UNDERUTILIZED, "idle for 1m", worker="a")
 WARNING = Event(EventType.WARNING, Reason.INVALID_PAUSE, "mend it")
@@ -71,19 +72,20 @@ class Reported(FakeCluster):
         self.loop = ClusterLoop(KEY, replace(self.ports(), reporter=reporter))
 
 
-def test_a_decision_costs_four_writes_at_most() -> None:
+@pytest.mark.parametrize(("few", "many"), [(0, 60), (45, 50)])
+def test_a_decision_costs_four_writes_at_most(few: int, many: int) -> None:
     """Workers that come and go one after the other, and begin and end tasks, cost none each."""
-    fake = Reported(2, drain_s=1.0)
-    fake.steps(20, tasks=0, after_s=1.0)
+    policy = replace(POLICY, max_replicas=100)
+    fake = Reported(few, drain_s=1.0)
+    fake.steps(60, policy, tasks=few, after_s=1.0)
     fake.api.writes.clear()
-    decisions = 0
-    for _ in range(3):
-        for tasks in (60, 0):
+    fake.calls.clear()
+    last, decisions = fake.last.status.last_decision, 0
+    for tasks in (many, few) * 3:
+        for _ in range(120):
+            fake.step(policy, tasks=tasks, after_s=1.0)
+            decisions += fake.last.status.last_decision != last
             last = fake.last.status.last_decision
-            for _ in range(120):
-                fake.step(tasks=tasks, after_s=1.0)
-                decisions += fake.last.status.last_decision != last
-                last = fake.last.status.last_decision
     assert decisions >= 6
     fake.api.writes["scale"] = fake.calls.count("set_replicas")
     assert sum(fake.api.writes.values()) <= 4 * decisions, (decisions, fake.api.writes)

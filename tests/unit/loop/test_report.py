@@ -349,7 +349,7 @@ def test_pins_are_rows_that_renewals_do_not_change() -> None:
     )  # fmt: skip
 
     fake.pins = (dataclasses.replace(CLIENT, latest_s=9_000.0),)
-    fake.steps(1)
+    fake.steps(2)
     assert 3 == len(fake.statuses)  # a later end is news
 
 

@@ -46,7 +46,8 @@ OLD = Status(workers=(ROW,), replacing=(DUE,), groups=(GROUP,), conditions=(COND
 @pytest.mark.parametrize(
     "new",
     [
-        replace(OLD, reason=Reason.BUSY, groups=(replace(GROUP, reason=Reason.BUSY),)),
+        replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Held")),
+        replace(OLD, desired=3, reason=Reason.BUSY, groups=(replace(GROUP, reason=Reason.BUSY),)),
         replace(OLD, busy=3, idle=1, connected=4, pending=2, replicas=6, wanted=7, message="x"),
         replace(OLD, workers=(replace(ROW, state="Going", reason=Reason.DRAINED),)),
         replace(OLD, workers=(ROW, WorkerRow("w2", "Pending", Reason.NEVER_CONNECTED, "starts"))),
@@ -65,8 +66,7 @@ def test_what_moves_with_the_load_can_wait(new: Status) -> None:
     "new",
     [
         replace(OLD, generation=2),
-        replace(OLD, desired=3),
-        replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "")),
+        replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Done")),
         replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
         replace(OLD, replacing=(replace(DUE, state="Surging"),)),
         replace(OLD, recycled=((Reason.LIFETIME, 1),)),
@@ -74,7 +74,6 @@ def test_what_moves_with_the_load_can_wait(new: Status) -> None:
         replace(OLD, pause=PauseRow("held")),
         replace(OLD, distributed="2026.8.0"),
         replace(OLD, agent="1"),
-        replace(OLD, groups=(replace(GROUP, desired=9),)),
         replace(OLD, conditions=(replace(CONDITION, status=False),)),
         replace(OLD, conditions=(replace(CONDITION, reason=Reason.BUSY),)),
     ],
