@@ -166,7 +166,10 @@ class Operator:
             self._metrics.leader.set(0)
 
     def _make_visitor(self, policy: PolicyObject) -> Visitor:
-        return Visitor(policy, world=self._world, composer=self._composer, metrics=self._metrics)
+        return Visitor(
+            policy, world=self._world, composer=self._composer, metrics=self._metrics,
+            longest_rest_s=self._settings.rest_s,
+        )  # fmt: skip
 
     @contextlib.asynccontextmanager
     async def _serve_webhook(self) -> AsyncIterator[None]:

@@ -25,8 +25,11 @@ from dask_adaptive.model.reason import Reason
 
 logger = logging.getLogger(__name__)
 
-#: A cluster is visited at least so often, and at most so often however much happens.
-LONGEST_REST_S, SHORTEST_REST_S = 5.0, 0.5
+#: A cluster is visited at most so often, however much happens.
+SHORTEST_REST_S = 0.5
+
+#: After a failure, the first wait.
+FIRST_BACKOFF_S = 5.0
 
 #: Between two first visits. A thousand that begin at once, and then come again at once every 5 s,
 #: hold up the event loop until the lease is lost.
@@ -49,8 +52,9 @@ class Visitor:
     """Visits one policy's cluster, over and over, until it is cancelled."""
 
     def __init__(
-        self, policy: PolicyObject, *, world: World, composer: Composer, metrics: Metrics
-    ) -> None:
+        self, policy: PolicyObject, *, world: World, composer: Composer, metrics: Metrics,
+        longest_rest_s: float = 60.0,
+    ) -> None:  # fmt: skip
         self._name = (policy.meta.namespace, policy.meta.name)
         self._world, self._metrics = world, metrics
         self._policy: Policy | None = None
@@ -59,12 +63,14 @@ class Visitor:
         self._governed = composer.govern(policy, lambda: self._policy)
         self._key = policy.key
         self._last: PassResult | None = None
+        self._longest_rest_s = longest_rest_s
         self._failures = 0
-        self._backoff = Backoff(LONGEST_REST_S, LONGEST_BACKOFF_S)
+        self._backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
         self._is_over = False
         self._least_s = SHORTEST_REST_S  # until the next visit, whatever happens
         self.wake = asyncio.Event()
+        self._passed = asyncio.Event()  # there is something that the scheduler's news differ from
 
     def end(self) -> None:
         """Make no more visits. Said as well as cancelled: a library may swallow a cancellation."""
@@ -72,18 +78,30 @@ class Visitor:
         self.wake.set()
 
     async def run(self) -> None:
+        hearing = asyncio.create_task(self._hear())
         try:
             while not self._is_over:
                 self.wake.clear()
                 self._least_s = SHORTEST_REST_S
                 rest_s = await self._visit()
+                self._passed.set()
                 await asyncio.sleep(self._least_s)
                 with contextlib.suppress(asyncio.TimeoutError):
                     async with timeout(max(rest_s - self._least_s, 0.0)):
                         await self.wake.wait()
         finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
             await self._flush()
             await self._governed.link.close()
+
+    async def _hear(self) -> None:
+        """Visit when the scheduler has news."""
+        while True:
+            await self._passed.wait()
+            self._passed.clear()
+            await self._governed.link.changed()
+            self.wake.set()
 
     async def _flush(self) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -141,7 +159,7 @@ class Visitor:
             return await self._failed("error", Reason.ACTION_FAILED, f"internal error: {exc!r}")
         await self._recovered(result)
         self._note(result, time.monotonic() - began)
-        return min(result.again_in_s, LONGEST_REST_S)
+        return min(result.again_in_s, self._longest_rest_s)
 
     def _read(self) -> Policy:
         policy = self._world.get(PolicyObject, *self._name)

@@ -22,7 +22,7 @@ from dask_adaptive.loop.join import join
 from dask_adaptive.loop.marks import Marked, marks
 from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
 from dask_adaptive.loop.status import Status
-from dask_adaptive.loop.summary import Calendar, is_pressing, recycles, status_of, wants_meters
+from dask_adaptive.loop.summary import Calendar, recycles, status_of, wants_meters
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     Mark,
@@ -36,19 +36,17 @@ from dask_adaptive.model.plan import Decision, DeleteCluster, Outcome, Plan
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
-from dask_adaptive.planner.memory import remember
+from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.number.floors import deletion
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 
-#: The longest time between two passes over a cluster.
-REST_S = 5.0
+#: The time between passes where nobody tells of changes: of a scheduler without the agent or that
+#: does not answer, of quotas, of free GPUs, or that what was done did not come about.
+POLL_S = 5.0
 
 #: The shortest time between two passes.
 SHORTEST_S = 0.5
-
-#: The time between passes while workers are on their way in or out, or near a quota.
-BRISK_S = 1.0
 
 #: Figures that move with the load are written at most once in so long, in seconds.
 STATUS_EVERY_S = 10.0
@@ -119,7 +117,10 @@ class ClusterLoop:
         ports = self._ports
         view = await ports.platform.look()
         self._recall(view)
-        seen = join(self._key, view, await self._ask_scheduler(view, policy))
+        answer = await self._ask_scheduler(view, policy)
+        if answer.followed and answer.session == self._past.session:
+            self._past = heard(self._past, now=ports.clock())
+        seen = join(self._key, view, answer)
         observed = self._with_late(with_walltimes(seen, policy))
         decided = plan(observed, policy, self._past, now=ports.clock())
         outcomes = await act(decided, policy, ports, self._attempts, self._still_unused(policy))
@@ -137,9 +138,9 @@ class ClusterLoop:
         await self._report(observed, status, decided, outcomes, aborts)
         await self._chronicle.write(ports.reporter, now=now)
         await self._mark(observed, policy)
-        again_in_s = _next(observed, policy, status, decided, outcomes)
-        again_in_s = min(again_in_s, self._attempts.left_s(), self._untold_s())
-        again_in_s = max(again_in_s, SHORTEST_S)
+        until_s = decided.valid_until - ports.clock()
+        waits = (_next(observed, outcomes), until_s, self._attempts.left_s(), self._untold_s())
+        again_in_s = max(min(waits), SHORTEST_S)
         return PassResult(observed, decided, outcomes, status, again_in_s)
 
     def _with_late(self, observed: ObservedCluster) -> ObservedCluster:
@@ -266,30 +267,13 @@ def _is_ours(observed: ObservedCluster) -> bool:
     return observed.found and not observed.conflict and observed.scheduler.is_connected
 
 
-def _next(
-    observed: ObservedCluster, policy: Policy, status: Status, decided: Plan,
-    outcomes: tuple[Outcome, ...],
-) -> float:  # fmt: skip
-    if outcomes or status.retiring or is_pressing(decided) or _is_awaited(observed, policy):
-        return BRISK_S
-    if any(group.desired > group.serving for group in decided.groups):
-        return BRISK_S
-    # A window that holds no earlier recommendation would hold nothing back.
-    bounds = policy.bounds(observed.key.default_group)
-    shortest_s = min(b.idle_timeout_s for b in bounds)
-    return max(BRISK_S, min(REST_S, shortest_s / 3))
-
-
-def _is_awaited(observed: ObservedCluster, policy: Policy) -> bool:
-    """Whether workers are on their way in; those that no machine takes are not waited for."""
-    scaled = {b.name for b in policy.bounds(observed.key.default_group)}
-    limit_s = policy.unschedulable_timeout_s
-    return any(
-        not w.is_connected and not w.is_deleting and not w.refused and w.unschedulable_s <= limit_s
-        for g in observed.groups
-        if g.name in scaled
-        for w in g.workers
-    )
+def _next(observed: ObservedCluster, outcomes: tuple[Outcome, ...]) -> float:
+    """Seconds until another look is worth it, because not all that may change is told."""
+    is_blind = not observed.scheduler.is_connected or not observed.scheduler.agent
+    is_limited = observed.free_gpus is not None or any(g.room for g in observed.groups)
+    if outcomes or is_blind or is_limited:
+        return POLL_S
+    return math.inf
 
 
 def write_throttle(new: Status, old: Status) -> bool:

@@ -258,6 +258,7 @@ class ObservedScheduler:
     problem: Reason | None = None
     message: str = ""
     at: float = 0.0  # when this was so, in seconds on a clock of the observer's
+    followed: bool = False  # since the observation before nothing has changed unnoticed
     session: str = ""
     distributed: str = ""
     agent: str = ""  # version; empty: served by stock RPC, `degraded` says why

@@ -12,7 +12,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -92,10 +92,18 @@ class _Agent:
     asked: Mapping[str, Any] | None = None  # what it was asked for last
     whole_at: float = -math.inf  # when it was last asked for all of it
     heard_at: float = -math.inf  # when it last answered a wait
+    answered_at: float = -math.inf  # when it last said what has changed, or that nothing has
+    silence_s: float = 0.0  # the longest without such a word since the last observation
+
+    def answered(self, at: float) -> None:
+        self.silence_s = max(self.silence_s, at - self.answered_at)
+        self.answered_at = at
 
     def observed(self, at: float) -> ObservedScheduler:
-        hello = self.hello
-        return self.reader.observed(agent=hello["agent"], version=hello["distributed"], at=at)
+        hello, followed = self.hello, self.silence_s < 2 * WAIT_S
+        self.silence_s = 0.0
+        seen = self.reader.observed(agent=hello["agent"], version=hello["distributed"], at=at)
+        return replace(seen, followed=followed)
 
 
 class Link:
@@ -239,6 +247,7 @@ class Link:
             await self._configure(agent, settings)
         now = self._clock()
         agent.reader.read(answer, at=now)
+        agent.answered(now)
         agent.asked, agent.heard_at = asked, -math.inf
         return agent.observed(now)
 
@@ -249,6 +258,7 @@ class Link:
         wait: dict[str, Any] = {"wait_ms": round(WAIT_S * 1000), "longer_s": WAIT_S}
         answer = await self._ask(wire.OBSERVE, **asked, **known, **wait)
         now = self._clock()
+        agent.answered(now)
         if "unchanged" in answer:
             await asyncio.sleep(began + FRESH_S - now)  # whatever the agent takes for a wait
             return False

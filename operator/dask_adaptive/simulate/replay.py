@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from dask_adaptive.loop.one_pass import REST_S, ClusterLoop, PassResult
+from dask_adaptive.loop.one_pass import POLL_S, ClusterLoop, PassResult
 from dask_adaptive.model.keys import ClusterKey, default_group_of
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, Policy
@@ -20,6 +20,9 @@ from dask_adaptive.simulate.workload import workload_of
 
 #: Time from a worker's creation to its connection where the trace has measured none.
 STARTUP_S = 20.0
+
+#: The time between two passes while workers are on their way in or out.
+BRISK_S = 1.0
 
 #: Workload that is not done so long after the trace has ended is not waited for.
 LONGEST_S = 6 * 3600.0
@@ -171,11 +174,13 @@ def _passes(trace: Trace, policy: Policy, ports: SimulatedPorts) -> tuple[Point,
         result = completed(loop.one_pass(policy))
         points.append(_point(cluster, result))
         # Workload that nobody does may stay for ever: no worker is allowed, or comes.
-        is_quiet = now >= end and not _is_astir(cluster, result) and not cluster.running()
-        quiet_s = quiet_s + result.again_in_s if is_quiet else 0.0
+        is_astir = _is_astir(cluster, result)
+        step_s = min(result.again_in_s, BRISK_S if is_astir else POLL_S)  # nobody tells of changes
+        is_quiet = now >= end and not is_astir and not cluster.running()
+        quiet_s = quiet_s + step_s if is_quiet else 0.0
         if quiet_s > _settle_s(policy) or now > end + LONGEST_S:
             return tuple(points)
-        now += result.again_in_s
+        now += step_s
 
 
 def _warm_up(loop: ClusterLoop, policy: Policy, ports: SimulatedPorts) -> None:
@@ -189,8 +194,8 @@ def _warm_up(loop: ClusterLoop, policy: Policy, ports: SimulatedPorts) -> None:
         behavior.scale_down.stabilization_window_s,
         policy.idle_timeout_s,
     )
-    for n in range(math.ceil(max(w or 0.0 for w in windows) / REST_S) + 1, 0, -1):
-        ports.lead_s = n * REST_S
+    for n in range(math.ceil(max(w or 0.0 for w in windows) / POLL_S) + 1, 0, -1):
+        ports.lead_s = n * POLL_S
         completed(loop.one_pass(replace(policy, mode=Mode.ADVISE)))
     ports.lead_s = 0.0
 
@@ -216,7 +221,7 @@ def _settle_s(policy: Policy) -> float:
         *(g.idle_timeout_s for g in policy.own_bounds),
         policy.idle.after_s or 0.0,
     )
-    return min(max(windows) + 2 * REST_S, LONGEST_S)
+    return min(max(windows) + 2 * POLL_S, LONGEST_S)
 
 
 def _point(cluster: SimulatedCluster, result: PassResult) -> Point:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from dask_adaptive.kube.status_json import last_decision_of, status_json
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decisions, told
-from dask_adaptive.loop.one_pass import BRISK_S, REST_S
+from dask_adaptive.loop.one_pass import POLL_S
 from dask_adaptive.loop.ports import EventType, PlatformError, Told
 from dask_adaptive.model.observed import Demand, Leaving, ObservedCluster, Quiet
 from dask_adaptive.model.past import Past
@@ -281,16 +282,16 @@ def test_in_advise_mode_it_is_told_once() -> None:
 # --- how often is looked ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("workers", "target", "expected"),
-    [
-        pytest.param(2, 2, REST_S, id="at-rest"),
-        pytest.param(2, 4, BRISK_S, id="more-are-needed"),
-        pytest.param(10, 99, REST_S, id="more-are-not-to-be-had"),
-    ],
-)
-def test_rest_between_passes(workers: int, target: int, expected: float) -> None:
-    assert expected == FakeCluster(workers, target=target).step().again_in_s
+@pytest.mark.parametrize("workers", [2, 10])
+def test_nobody_looks_where_time_alone_changes_nothing(workers: int) -> None:
+    fake = FakeCluster(workers, target=workers if workers == 2 else 99)
+    fake.step()
+
+    assert math.inf == fake.step(after_s=1.0).again_in_s
+
+
+def test_what_was_done_is_looked_at_soon() -> None:
+    assert FakeCluster(2, target=4).step().again_in_s <= POLL_S
 
 
 def test_questions_without_an_answer_are_counted() -> None:
