@@ -12,7 +12,7 @@ RELEASES ?= $(OTHERS) $(NEWEST)
 TOOLS := cattrs cronsim rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-page test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -46,7 +46,7 @@ check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests bu
 	$(BIN)/python -m pytest -q -n 6 -m "not thorough and not long" tests/unit tests/contract
 
 test: ## all tests that need no Kubernetes; two of these run side by side, as much of them is waiting
-	+$(MAKE) --no-print-directory -j2 --output-sync=target check test-oldest test-loop test-long test-page docs
+	+$(MAKE) --no-print-directory -j2 --output-sync=target check test-oldest test-loop test-long test-chaos test-page docs
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 4 -m "long and not thorough" tests/unit tests/contract
@@ -57,6 +57,9 @@ test-oldest: $(VENV)-$(OLDEST)/.test
 test-loop: $(VENV)/.dev $(VENV)-$(OLDEST)/.test
 	$(BIN)/python -m pytest -q -n 5 tests/loop
 
+test-chaos: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -m "not k8s" tests/chaos
+
 test-page: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/page
 
@@ -65,6 +68,10 @@ test-matrix: $(VENV)/.dev $(OTHERS:%=$(VENV)-%/.test) ## what `make test` leaves
 	$(BIN)/python -m pytest -q -n 4 -m thorough tests/unit tests/contract
 	$(BIN)/python -m pytest -q -n 2 tests/loop/test_versions.py
 	for v in $(OTHERS); do echo "contract on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 tests/contract || exit 1; done
+
+chaos: $(VENV)/.dev ## 1,000 faults of an API server, of schedulers and of the operator, in rounds; then faults in our code, which rounds have to find
+	cd tests && ../$(BIN)/python -m chaos --faults 1000 --at-once 4
+	cd tests && ../$(BIN)/python -m chaos.mutants
 
 test-libraries: $(VENV)-libraries/.ready ## XGBoost, LightGBM, scikit-learn, xarray, dask-ml and dataframes while a policy scales up and down
 	$(VENV)-libraries/bin/python -m pytest -q --durations=0 tests/libraries

@@ -42,7 +42,7 @@ if [ "${SKIP_API:-}" != 1 ]; then
     say "booting an API server (the first time builds it: up to 20 minutes)"
     "$root/localnode/up.sh" --api-only >/dev/null
   fi
-  part "chart and API tests" -n 4 tests/chart tests/api "$@"
+  part "chart and API tests" -n 4 tests/chart tests/api tests/chaos/test_server.py "$@"
   if [ -z "$given" ] && [ -z "$api_was_up" ]; then "$root/localnode/down.sh" --api-only; fi
 fi
 

@@ -24,9 +24,9 @@ MODULES = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 
 
 @contextmanager
-def fork_server(path: Path) -> Iterator[str]:
-    """It listens at a path while the context is open."""
-    server = subprocess.Popen([sys.executable, __file__, str(path)], stdout=subprocess.PIPE)
+def fork_server(path: Path, program: Sequence[str] = (__file__,)) -> Iterator[str]:
+    """It listens at a path while the context is open; `program` calls `serve`."""
+    server = subprocess.Popen([sys.executable, *program, str(path)], stdout=subprocess.PIPE)
     assert server.stdout is not None
     server.stdout.readline()  # it listens
     try:
@@ -66,8 +66,15 @@ class ForkedProcess:
         is_ours = command[0] == sys.executable and command[2] in MODULES
         if not is_ours or "--nanny" in command:
             return await REAL(command, log, env)
-        reader, writer = await asyncio.open_unix_connection(str(cls.server))
-        request = {"command": list(command[2:]), "log": str(log), "env": {**os.environ, **env}}
+        return await cls.fork(cls.server, command[2:], log, env)
+
+    @classmethod
+    async def fork(
+        cls, server: Path, command: Sequence[str], log: Path, env: Mapping[str, str]
+    ) -> ForkedProcess:
+        """Run a module, `command[0]`, in a fork of that server."""
+        reader, writer = await asyncio.open_unix_connection(str(server))
+        request = {"command": list(command), "log": str(log), "env": {**os.environ, **env}}
         writer.write(json.dumps(request).encode() + b"\n")
         return cls(int(await reader.readline()), reader, writer)
 
@@ -88,11 +95,11 @@ class ForkedProcess:
 REAL = processes.start_child
 
 
-def serve(path: str) -> None:
+def serve(path: str, modules: Sequence[str]) -> None:
     """Fork for each request; whoever asked is told the pid, and in the end the exit code."""
     import importlib
 
-    for module in (*MODULES, "distributed.shuffle", "dask.dataframe"):
+    for module in modules:
         importlib.import_module(module)
     children: dict[int, socket.socket] = {}
     wakeup, waker = socket.socketpair()
@@ -167,4 +174,4 @@ def become(request: Any) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], (*MODULES, "distributed.shuffle", "dask.dataframe"))
