@@ -6,15 +6,18 @@ workers. All else (connections, messages, settings, errors) is the code that rea
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from distributed.core import Server
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.protocol.changes import Signs, Watch
 from dask_adaptive_agent.protocol.handlers import guarded
 from dask_adaptive_agent.protocol.requests import AgentSettings, names, read_settings, text
 
@@ -57,6 +60,7 @@ class SimulatedScheduler:
         self._tasks = self._slots = 0
         self._quiet_since = self._started_at = clock()
         self._settings = AgentSettings()
+        self._watch = Watch(self._signs)
 
     def join(self, rows: Iterable[tuple[str, str]]) -> None:
         """Workers come, by name and address."""
@@ -96,9 +100,17 @@ class SimulatedScheduler:
         async def answer(**request: Any) -> Any:
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
-            return handler(**request)
+            result = handler(**request)
+            return await result if inspect.isawaitable(result) else result
 
         return answer
+
+    def _signs(self) -> Signs:
+        drains = [(w.slot, self._state(w)) for w in self.workers.values() if w.leaving_at]
+        return Signs(
+            events=(len(self.workers), self._slots, drains), load=(self._tasks,), activity=(),
+            is_busy=self._tasks > 0,
+        )  # fmt: skip
 
     def _assign(self) -> None:
         """Who has a task keeps it while there are enough; a new worker takes one."""
@@ -130,13 +142,25 @@ class SimulatedScheduler:
         self._settings.update(read_settings(request))
         return self._settings.answer()
 
-    def _observe(self, request: Any) -> wire.Snapshot:
+    def _observe(self, request: Any) -> Any:
+        is_known = request.get("session") == self.session
+        caller, version = request.get("caller", ""), request.get("version")
+        take = partial(self._snapshot, request)
+        if version is None:
+            return take()
+        version = version if is_known else 0
+        if not request.get("wait_ms"):
+            return self._watch.answer(caller, version, take)
+        return self._watch.wait(caller, version, request["wait_ms"] / 1000, take)
+
+    def _snapshot(self, request: Any) -> wire.Snapshot:
         self.observed += 1
         known = request.get("known", 0) if request.get("session") == self.session else 0
         workers = list(self.workers.values())
         return {
             "protocol": wire.PROTOCOL,
             "session": self.session,
+            "now_ms": self._ms_since(0.0),
             "known": self._slots,
             "introduced": _introduction([w for w in workers if w.slot >= known]),
             "workers": self._columns(workers),
@@ -151,6 +175,7 @@ class SimulatedScheduler:
             "shuffles": [],
             "stops": [],
             "meters": _meters(len(workers)) if request.get("meters") else None,
+            "has_lifetimes": False,
             "redone": {},
             "totals": self._totals(workers),
             "tally": None,
