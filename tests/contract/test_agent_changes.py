@@ -30,7 +30,7 @@ except (ImportError, TypeError):
     SnapshotReader = None  # type: ignore[assignment, misc]
 
 #: A promise, and what holds on a machine with much else to do.
-SOON_S, SOONER_THAN_NEVER_S = 0.6, 5.0
+SOON_S, SOONER_THAN_NEVER_S = 0.6, 10.0
 
 
 class Caller:

@@ -85,6 +85,16 @@ async def test_an_agent_that_is_gone_is_put_back(s, link) -> None:
     assert (await link.observe(POLICY)).agent
 
 
+async def test_an_agent_whose_attaching_took_too_long_is_found(s, link, monkeypatch) -> None:
+    async def attach(calls: Any) -> None:
+        install(s)
+        raise LinkError("it did not answer run_function")
+
+    monkeypatch.setattr(link_module, "attach", attach)
+
+    assert (await link.observe(POLICY)).agent
+
+
 async def test_another_protocol_is_a_problem_with_a_remedy(s, link) -> None:
     install(s)
     s.handlers[wire.HELLO] = lambda **_: {"protocol": 99}
@@ -547,7 +557,7 @@ async def rested(link: Any) -> None:
         await link.observe(POLICY)
 
 
-async def test_a_change_is_noticed_and_read_with_one_message(s, workers, link) -> None:
+async def test_a_change_is_noticed_and_read_with_one_message(s, agent, workers, link) -> None:
     await rested(link)
     before = await link.observe(POLICY)
     waiting = asyncio.ensure_future(link.changed())
@@ -561,13 +571,13 @@ async def test_a_change_is_noticed_and_read_with_one_message(s, workers, link) -
     seen = await link.observe(POLICY)
     await link.observe(POLICY)
 
-    assert took_s < 5.0
+    assert took_s < 30.0  # else it is the end of the pin
     assert {"a": ["x"], "b": []} == {w.name: [p.owner for p in w.pins] for w in seen.workers}
     assert named("b", before) is named("b", seen)
     assert 1 == len(asked), "the second time only"
 
 
-async def test_what_was_heard_before_we_acted_is_asked_again(s, workers, link) -> None:
+async def test_what_was_heard_before_we_acted_is_asked_again(s, agent, workers, link) -> None:
     await rested(link)
     s.handlers[wire.PIN](names=["a"], source=wire.MANUAL, owner="x", ttl_ms=60_000)
     await link.changed()
@@ -576,9 +586,9 @@ async def test_what_was_heard_before_we_acted_is_asked_again(s, workers, link) -
     assert Leaving.NO is not named("b", await link.observe(POLICY)).leaving
 
 
-async def test_notes_that_came_with_a_change_are_told_once(s, workers, link) -> None:
+async def test_notes_that_came_with_a_change_are_told_once(s, agent, workers, link) -> None:
     await rested(link)
-    s.plugins["dask-adaptive"].agent.notes.add(wire.N_RELIEF_FAILED, "it is off")
+    agent.notes.add(wire.N_RELIEF_FAILED, "it is off")
     await link.changed()
     await asyncio.sleep(link_module.FRESH_S)
 
@@ -586,7 +596,7 @@ async def test_notes_that_came_with_a_change_are_told_once(s, workers, link) -> 
     assert () == (await link.observe(POLICY)).notes
 
 
-async def test_what_was_asked_for_otherwise_is_not_mixed(s, workers, link) -> None:
+async def test_what_was_asked_for_otherwise_is_not_mixed(s, agent, workers, link) -> None:
     await rested(link)
     waiting = asyncio.ensure_future(link.changed())
     await asyncio.sleep(0.2)

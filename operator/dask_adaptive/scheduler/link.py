@@ -333,9 +333,9 @@ class Link:
             reason, why = Reason.AGENT_MISSING, "the agent was attached and does not answer"
             try:
                 await attach(self._calls)
-                hello = await _hello(self._calls)
             except LinkError as exc:
-                why = str(exc)
+                why = str(exc)  # it may just have taken too long
+            hello = await _hello(self._calls)
         if hello is not None:
             return _Agent(hello, SnapshotReader(self._notes))
         self._retry_at = self._clock() + RETRY_S
