@@ -451,7 +451,7 @@ def assert_same(told: Any, there: Any) -> None:
         assert one.processing or one.sole_bytes == other.sole_bytes
         assert [(p.source, p.owner) for p in one.pins] == [(p.source, p.owner) for p in other.pins]
         for pin, same in zip(one.pins, other.pins):  # noqa: B905
-            assert pin.left_s == pytest.approx(same.left_s, abs=1.6)
+            assert pin.until == pytest.approx(same.until, abs=1.6)
     for want, same in zip(told.wants, there.wants):  # noqa: B905
         assert want.left_s == pytest.approx(same.left_s, abs=1.6)
     told, there = (

@@ -394,8 +394,8 @@ async def test_an_older_agent_of_the_same_protocol_is_served(s, workers, link) -
     assert ((), None, None) == (seen.relief, seen.config, seen.serialized)
     assert ((), Quiet(0.0, 0.0)) == (seen.wants, seen.quiet), "and the cluster counts as in use"
     (held,) = next(w.pins for w in seen.workers if w.name == "a")
-    assert held.left_s == held.latest_s
-    assert 0.0 <= held.for_s < 5.0
+    assert held.until == held.latest
+    assert 0.0 <= seen.at - held.since < 5.0
 
 
 async def test_a_snapshot_that_is_half_one_is_none(s, link) -> None:

@@ -213,7 +213,7 @@ class FakeCluster(SimulatedPorts):
 
     def process(self, worker: Worker, pins: tuple[Pin, ...]) -> SchedulerWorker:
         if worker.name in self.pinned:
-            pins = (*pins, Pin("client", "nb", "", 60.0))
+            pins = (*pins, Pin("client", "nb", "", self.cluster.now + 60.0))
         seen = super().process(worker, (*pins, *self.pins))
         return dataclasses.replace(seen, address=f"tcp://10.0.0.{int(worker.name[-4:])}:1")
 

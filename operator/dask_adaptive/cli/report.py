@@ -356,7 +356,7 @@ _KEPT_OF_SCHEDULER = """
     relief state notes number kind shuffles run_id workers wants left_s quiet no_task_s no_client_s
     demand prefixes mean_s running ready waiting longest_s done level width fan_in
     status nthreads idle_since sole_bytes memory memory_limit closable actors leaving_reason cordon
-    quota pins source
+    quota pins source until latest since
 """
 
 #: What leaves of a field, wherever in an object it is. None: all of it; of an object, the fields

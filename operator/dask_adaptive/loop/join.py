@@ -322,6 +322,6 @@ def _distinct(pins: Iterable[tuple[Pin, ...]]) -> tuple[Pin, ...]:
     longest: dict[tuple[str, str], Pin] = {}
     for pin in (p for each in pins for p in each):
         known = longest.get((pin.source, pin.owner))
-        if known is None or known.left_s < pin.left_s:
+        if known is None or known.until < pin.until:
             longest[pin.source, pin.owner] = pin
     return tuple(longest.values())

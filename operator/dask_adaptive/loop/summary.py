@@ -324,9 +324,10 @@ def pins_of(observed: ObservedCluster, manual_max_s: float = math.inf) -> dict[C
         manual_max_s: The cap for annotations that no agent has made a lease of.
     """
     rows: dict[Claim, Held] = {}
+    at = observed.scheduler.at
     for pin, workers in _holding(observed):
         claim = Claim(pin.source, pin.owner, pin.reason)
-        held = Held(frozenset(workers), max(pin.latest_s, pin.left_s), pin.for_s)
+        held = Held(frozenset(workers), max(pin.latest, pin.until) - at, at - pin.since)
         rows[claim] = _together(rows.get(claim, held), held)
     if observed.scheduler.agent:
         return rows

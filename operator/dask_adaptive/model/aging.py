@@ -30,7 +30,7 @@ def aged(observed: ObservedCluster, seconds: float) -> ObservedCluster:
     """
     if seconds <= 0:
         return observed
-    older = _Older(seconds)
+    older = _Older(seconds, observed.scheduler.at + seconds)
     return replace(
         observed,
         groups=tuple(map(older.group, observed.groups)),
@@ -45,10 +45,8 @@ def aged(observed: ObservedCluster, seconds: float) -> ObservedCluster:
 class _Older:
     """The parts of an observation as they are some seconds later."""
 
-    def __init__(self, seconds: float) -> None:
-        self._by_s = seconds
-        # Thousands of workers share the pins of one shuffle: they still do when they are older.
-        self._pins: dict[int, Pin] = {}  # by identity
+    def __init__(self, seconds: float, at: float) -> None:
+        self._by_s, self._at = seconds, at
 
     def left(self, seconds: float) -> float:
         return max(0.0, seconds - self._by_s)
@@ -61,7 +59,7 @@ class _Older:
         quiet = scheduler.quiet
         return replace(
             scheduler,
-            at=scheduler.at + by_s,
+            at=self._at,
             workers=tuple(map(self._process, scheduler.workers)),
             demand=demand and replace(demand, age_s=demand.age_s + by_s),
             wants=tuple(
@@ -112,12 +110,8 @@ class _Older:
 
     def _held(self, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
         """Those that have not run out."""
-        return tuple(self._longer(pin) for pin in pins if pin.left_s > self._by_s)
-
-    def _longer(self, pin: Pin) -> Pin:
-        found = self._pins.get(id(pin))
-        if found is None:
-            left_s, latest_s = pin.left_s - self._by_s, self.left(pin.latest_s)
-            found = replace(pin, left_s=left_s, latest_s=latest_s, for_s=pin.for_s + self._by_s)
-            self._pins[id(pin)] = found
-        return found
+        return (
+            pins
+            if all(p.until > self._at for p in pins)
+            else tuple(p for p in pins if p.until > self._at)
+        )

@@ -98,9 +98,9 @@ class Pin:
     source: str  # "shuffle" | "manual" | "client"
     owner: str
     reason: str
-    left_s: float
-    latest_s: float = 0.0  # until it ends however often it is renewed
-    for_s: float = 0.0  # since it was first set
+    until: float  # instants are on the clock of `ObservedScheduler.at`
+    latest: float = 0.0  # it ends then, however often it is renewed
+    since: float = 0.0  # it was first set
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,7 @@ class SchedulerWorker:
     One Dask worker process, as its scheduler sees it.
 
     Its instants are seconds on the clock of `ObservedScheduler.at`: of a worker about which nothing
-    has changed there is one such object for all observations. (Pins are held by few, and count
-    down.)
+    has changed there is one such object for all observations.
     """
 
     name: str

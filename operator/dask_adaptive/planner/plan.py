@@ -116,7 +116,7 @@ def _note_ends(context: PassContext) -> None:
         within(observed.pause.left_s)
     for worker in (w for group in observed.groups for w in group.workers if w.is_pinned):
         for pin in worker.pins:
-            within(pin.left_s)
+            within(pin.until - observed.scheduler.at)
         if worker.manual_pin is not None:
             within(worker.manual_pin.left_s)
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dask_adaptive.loop.ports import LinkError
 from dask_adaptive.model.observed import (
@@ -44,6 +44,9 @@ MAX_TOP = 10
 
 T = TypeVar("T")
 
+_Rows: TypeAlias = "Sequence[Mapping[str, Any]]"
+_Marks: TypeAlias = "dict[int, dict[str, Any]]"  # fields of `SchedulerWorker`, by slot
+
 #: By how much the agent's clock and ours may differ from what was found first, in seconds: answers
 #: take their time.
 DRIFT_S = 0.5
@@ -52,7 +55,7 @@ DRIFT_S = 0.5
 COLUMNS = ("slot", "status", "processing", "idle_ms", "sole_bytes", "memory")
 
 #: What says something of single workers, besides their rows.
-MARKS = ("retirements", "departures", "stops")
+MARKS = ("pins", "retirements", "departures", "stops")
 
 #: Why the agent stops a worker; a kind that is not listed is about its end.
 _STOPS = {
@@ -73,22 +76,6 @@ class _Introduced:
     memory_limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """A pin, with instants for what counts down."""
-
-    source: str
-    owner: str
-    reason: str
-    until: float
-    latest: float
-    since: float
-
-    def pin(self, at: float) -> Pin:
-        left_s, latest_s = max(0.0, self.until - at), max(0.0, self.latest - at)
-        return Pin(self.source, self.owner, self.reason, left_s, latest_s, at - self.since)
-
-
 class SnapshotReader:
     """
     Reads `wire.Snapshot` and `wire.Update` of one agent, and tells what is known by now as an
@@ -107,9 +94,8 @@ class SnapshotReader:
         self.has_lifetimes = False  # of Dask's own: meters are wanted, quotas or not
         self._introduced: dict[int, _Introduced] = {}
         self._rows: dict[int, SchedulerWorker] = {}  # by slot, ascending
-        self._marks: dict[int, dict[str, Any]] = {}  # fields of those that `MARKS` are about
+        self._marks: _Marks = {}
         self._workers: dict[int, SchedulerWorker] = {}  # rows with their marks
-        self._pins: dict[int, tuple[_Claim, ...]] = {}
         self._parts: dict[str, Any] = {}
         self._ahead_s = 0.0  # our clock, of the agent's
         self._now_ms = 0  # on the agent's clock, as of the last answer
@@ -151,7 +137,7 @@ class SnapshotReader:
             distributed=version,
             agent=agent,
             target=parts["target"],
-            workers=self._with_pins(at),
+            workers=tuple(self._workers.values()),
             shuffles=parts["shuffles"],
             notes=self._notes.unread(),
             pins_expired=parts.get("pins_expired", ()),
@@ -188,8 +174,6 @@ class SnapshotReader:
                 of_worker.pop(slot, None)
         self._read_parts(answer)
         self._notes.read(self._session, answer.get("notes", ()))
-        if "pins" in answer:
-            self._pins = self._read_pins(answer["pins"])
         if is_whole or answer.get("meters") is not None:
             self._parts.update(held=metered.held, expected_s=metered.expected_s)
         changed |= self._read_marks(answer)
@@ -266,62 +250,60 @@ class SnapshotReader:
         for required in ("shuffles", "tally", "queued"):
             parts[required]
 
-    def _read_pins(self, rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[_Claim, ...]]:
-        by_slot: dict[int, tuple[_Claim, ...]] = {}
-        for row in rows:
-            until, latest = self._in(row["left_ms"]), self._in(row.get("latest_ms", row["left_ms"]))
-            since = self._in(-row.get("for_ms", 0))
-            claim = _Claim(row["source"], row["owner"], row["reason"], until, latest, since)
-            for slot in row["slots"]:
-                by_slot[slot] = (*by_slot.get(slot, ()), claim)
-        return by_slot
-
-    def _with_pins(self, at: float) -> tuple[SchedulerWorker, ...]:
-        if not self._pins:
-            return tuple(self._workers.values())
-        # Thousands of workers share the pins of one shuffle.
-        pins: dict[tuple[_Claim, ...], tuple[Pin, ...]] = {}
-        workers = dict(self._workers)
-        for slot in self._pins.keys() & workers.keys():
-            claims = self._pins[slot]
-            if claims not in pins:
-                pins[claims] = tuple(claim.pin(at) for claim in claims)
-            workers[slot] = replace(workers[slot], pins=pins[claims])
-        return tuple(workers.values())
-
     def _read_marks(self, answer: Mapping[str, Any]) -> set[int]:
         """Returns the slots of workers whose marks are not as before."""
         if answer.keys().isdisjoint(MARKS):
             return set()
         before, self._marks = self._marks, {}
-        for part, read in zip(MARKS, (_leaving, self._departing, _cordon), strict=True):
+        readers = (self._pinned, _leaving, self._departing, _cordon)
+        for part, read in zip(MARKS, readers, strict=True):
             if part in answer:
-                self._parts[part] = {row["slot"]: read(row) for row in answer[part]}
+                self._parts[part] = read(answer[part])
             for slot, values in self._parts.get(part, {}).items():
                 self._marks.setdefault(slot, {}).update(values)
         slots = before.keys() | self._marks.keys()
         return {slot for slot in slots if before.get(slot) != self._marks.get(slot)}
 
-    def _departing(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _pinned(self, rows: _Rows) -> _Marks:
+        pins: dict[int, tuple[Pin, ...]] = {}
+        for row in rows:
+            until, latest = self._in(row["left_ms"]), self._in(row.get("latest_ms", row["left_ms"]))
+            since = self._in(-row.get("for_ms", 0))
+            pin = Pin(row["source"], row["owner"], row["reason"], until, latest, since)
+            for slot in row["slots"]:
+                pins[slot] = (*pins.get(slot, ()), pin)
+        return {slot: {"pins": held} for slot, held in pins.items()}
+
+    def _departing(self, rows: _Rows) -> _Marks:
         return {
-            # It may have been renamed, so that its replacement finds its name free.
-            "name": row["name"],
-            "terminating": row["message"] or row["reason"] or "its process is about to end",
-            "terminates_at": math.inf if row["left_ms"] < 0 else self._in(row["left_ms"]),
+            row["slot"]: {
+                # It may have been renamed, so that its replacement finds its name free.
+                "name": row["name"],
+                "terminating": row["message"] or row["reason"] or "its process is about to end",
+                "terminates_at": math.inf if row["left_ms"] < 0 else self._in(row["left_ms"]),
+            }
+            for row in rows
         }
 
 
-def _leaving(row: Mapping[str, Any]) -> dict[str, Any]:
+def _leaving(rows: _Rows) -> _Marks:
     return {
-        "leaving": Leaving(row["state"]),
-        "leaving_message": row["message"],
-        "leaving_reason": _REASONS.get(row["reason"]),
+        row["slot"]: {
+            "leaving": Leaving(row["state"]),
+            "leaving_message": row["message"],
+            "leaving_reason": _REASONS.get(row["reason"]),
+        }
+        for row in rows
     }
 
 
-def _cordon(row: Mapping[str, Any]) -> dict[str, Any]:
-    quota = _STOPS.get(row["kind"], Quota.LIFETIME)
-    return {"cordon": Cordon(quota, row["message"] or row["kind"])}
+def _cordon(rows: _Rows) -> _Marks:
+    return {
+        row["slot"]: {
+            "cordon": Cordon(_STOPS.get(row["kind"], Quota.LIFETIME), row["message"] or row["kind"])
+        }
+        for row in rows
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,9 @@ class SimulatedPorts:
             distributed="simulated",
             agent="simulated",
             target=adaptive_target(cluster, policy.target.duration_s),
-            workers=tuple(self.process(w, pins) for w, pins in _pinned(here, self.recorded)),
+            workers=tuple(
+                self.process(w, pins) for w, pins in _pinned(here, self.recorded, cluster.now)
+            ),
             queued=cluster.ready.total(),
             processing=sum(count for count, _ in running.values()),
             demand=Demand(
@@ -206,12 +208,14 @@ class SimulatedPorts:
     async def mark(self, worker: str, mark: Mark) -> None: ...
 
 
-def _pinned(here: list[Worker], recorded: Sample) -> list[tuple[Worker, tuple[Pin, ...]]]:
+def _pinned(
+    here: list[Worker], recorded: Sample, now: float
+) -> list[tuple[Worker, tuple[Pin, ...]]]:
     """Recorded pins, which name no worker: those are held that stay, and came first."""
     staying = sorted(here, key=lambda w: (w.leaving.value, w.connected_at, w.name))
     pins: dict[str, tuple[Pin, ...]] = {}
     for source, count in recorded.pins:
-        pin = Pin(source, "recorded", "", _PIN_S, _PIN_S)
+        pin = Pin(source, "recorded", "", now + _PIN_S, since=now)
         for worker in staying[:count]:
             pins[worker.name] = (*pins.get(worker.name, ()), pin)
     return [(worker, pins.get(worker.name, ())) for worker in here]

@@ -97,7 +97,7 @@ def test_what_schedulers_count_is_added_up_since_we_came(
 
 
 def test_pins_and_their_age(measured: Measured) -> None:
-    young, old = Pin("client", "x", "", 60.0, for_s=5.0), Pin("client", "y", "", 60.0, for_s=50.0)
+    young, old = Pin("client", "x", "", 60.0, since=-5.0), Pin("client", "y", "", 60.0, since=-50.0)
     measured.passed(pins={"a": (young, old), "b": (young,)})
 
     assert {"client": (2, 50.0), "shuffle": (0, 0.0)} == {

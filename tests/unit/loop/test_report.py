@@ -196,7 +196,7 @@ def test_pending_workers_are_counted_by_what_they_wait_for() -> None:
 
 def test_time_alone_changes_nothing_in_a_status() -> None:
     def world(idle_s: float) -> ObservedCluster:
-        left = dataclasses.replace(SHUFFLE, left_s=1_000 - idle_s)
+        left = dataclasses.replace(SHUFFLE, until=1_000 - idle_s)
         return cluster([worker("a", idle_s=idle_s, pins=(left,)), busy("b")], target=2)
 
     assert status(world(100.0)) == status(world(105.0))
@@ -276,7 +276,7 @@ def test_a_refusal_is_told_once_and_asked_again_later() -> None:
     assert len(refused) <= 40 * 5 / 15
 
 
-CLIENT = Pin("client", "nb-1", "debugging", left_s=10.0, latest_s=3600.0, for_s=5.0)
+CLIENT = Pin("client", "nb-1", "debugging", until=10.0, latest=3600.0, since=-5.0)
 
 
 def test_notes_are_told_once_each_about_its_worker() -> None:
@@ -335,11 +335,11 @@ def test_an_agent_that_does_not_hear_of_an_end_is_told_on_once() -> None:
 
 def test_pins_are_rows_that_renewals_do_not_change() -> None:
     fake = FakeCluster(2, target=2)
-    for _ in range(10):  # renewed each time: `left_s` stays, the latest end comes nearer
+    for _ in range(10):  # renewed each time: the latest end stays
         fake.steps(1)
         # Two clocks are never quite the same.
-        left_s = 3600.0 - fake.cluster.now + (fake.cluster.now % 7)
-        fake.pins = (dataclasses.replace(CLIENT, latest_s=left_s),)
+        now = fake.cluster.now
+        fake.pins = (dataclasses.replace(CLIENT, until=now + 10.0, latest=3600.0 + now % 7),)
         fake.steps(1, after_s=0.0)
 
     assert 2 == len(fake.statuses)  # without the pin, and with it
@@ -348,7 +348,7 @@ def test_pins_are_rows_that_renewals_do_not_change() -> None:
         row.source, row.owner, row.reason, row.workers, row.count,
     )  # fmt: skip
 
-    fake.pins = (dataclasses.replace(CLIENT, latest_s=9_000.0),)
+    fake.pins = (dataclasses.replace(CLIENT, until=9_000.0),)
     fake.steps(2)
     assert 3 == len(fake.statuses)  # a later end is news
 
@@ -492,7 +492,7 @@ def processes(pins_by_name: dict[str, tuple[Pin, ...]], **scheduler: Any) -> Obs
 
 
 def test_a_pin_of_a_stranger_or_of_a_departing_worker_is_shown_too() -> None:
-    pin = Pin("client", "nb-1", "", 5.0, latest_s=60.0)
+    pin = Pin("client", "nb-1", "", 5.0, latest=60.0)
     world = processes({"a-0": (pin,), "stranger": (pin,)})
     departing = dataclasses.replace(world.groups[0], workers=(pending("a"),))
 

@@ -145,11 +145,12 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
             message = "its annotation is gone or has run out"
             yield Unpin(worker.name, worker.dask_names, Reason.PIN_REMOVED, message)
         return
+    held_s = 0.0 if held is None else held.until - context.observed.scheduler.at
     ttl_s = min(asked.left_s, context.policy.pins.manual.max_duration_s)
     if held is not None and asked.left_s > ttl_s:  # a lease that is as long again each time
-        context.horizon.is_exceeded(held.left_s - (ttl_s + PIN_SLACK_S))
-        context.horizon.is_exceeded(held.left_s - (ttl_s - PIN_SLACK_S))
-    is_as_long = held is not None and abs(held.left_s - ttl_s) <= PIN_SLACK_S
+        context.horizon.is_exceeded(held_s - (ttl_s + PIN_SLACK_S))
+        context.horizon.is_exceeded(held_s - (ttl_s - PIN_SLACK_S))
+    is_as_long = held is not None and abs(held_s - ttl_s) <= PIN_SLACK_S
     if held is not None and is_as_long and held.reason == asked.reason:
         return
     reason = Reason.INVALID_PIN if asked.problem else Reason.PIN_REQUESTED
