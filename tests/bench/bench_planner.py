@@ -6,7 +6,8 @@ What one plan costs, against the number of workers.
 Three worlds: at rest, falling (half of the workers are not needed), and rising from half the load.
 The join of platform and scheduler, the status and the marks on pods are timed beside it, also where
 20 shuffles hold every worker; a plan for the day on which every node goes; and plans with four
-quotas, of which no worker is near, and over which every worker is.
+quotas, of which no worker is near, and over which every worker is. `aged` makes an observation
+older, so that a plan can be made again without a new one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from measuring import milliseconds, options, show
 from dask_adaptive.loop.join import join
 from dask_adaptive.loop.marks import Marked, marks
 from dask_adaptive.loop.summary import status_of
+from dask_adaptive.model.aging import aged
 from dask_adaptive.model.observed import (
     ObservedCluster,
     ObservedGroup,
@@ -114,6 +116,7 @@ def calls(n: int) -> dict[str, Callable[[], Any]]:
         "marks, 20 shuffles": lambda: marks(
             seen.groups[0].workers, Marked(), hints=True, idle_s=60.0, now=NOW
         ),
+        "aged": lambda: aged(at_rest, 5.0),
         "remember": lambda: remember(PAST, falling, policy, decided, (), now=NOW),
     }
 

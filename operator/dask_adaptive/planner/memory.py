@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
+from dask_adaptive.model.observed import Deleting, ObservedCluster, ObservedGroup, Retiring
 from dask_adaptive.model.past import GroupPast, Past, Refusal
 from dask_adaptive.model.plan import (
     Action,
@@ -146,7 +146,7 @@ def _leaving(context: PassContext, done: Sequence[Action]) -> frozenset[str]:
     past, groups = context.past, context.observed.groups
     workers = [w for g in groups for w in g.workers]
     present = {w.name for w in workers}
-    retiring = {w.name for w in workers if w.retiring is not None or w.is_deleting}
+    retiring = {w.name for w in workers if isinstance(w.lifecycle, (Retiring, Deleting))}
     settled = {g.name for g in groups if g.replicas == len(g.workers)}
     settled |= {a.group for a in done if isinstance(a, SetReplicas)}
     missing = {n for n in past.leaving - present if past.homes.get(n) not in settled}

@@ -456,7 +456,7 @@ def arrival_s(known_s: _Known, past: Past, workers: Iterable[ObservedWorker]) ->
     if not past.seen:
         return known_s
     for worker in workers:
-        if worker.is_connected and worker.name not in past.seen and worker.age_s < TOO_LONG_S:
+        if worker.name not in past.seen and worker.dask_names and worker.age_s < TOO_LONG_S:
             took_s = worker.age_s + OVERHEAD_S
             if known_s is None:
                 known_s = took_s
@@ -474,11 +474,12 @@ def at_least_as_long(
     Workers that take longer than anybody has measured would otherwise be given up again and again
     before the first of them has come.
     """
-    ages = [w.age_s for w in workers if _is_first_start(w, past) and w.age_s < TOO_LONG_S]
+    unseen = (w for w in workers if not w.dask_names and w.age_s < TOO_LONG_S)
+    ages = [w.age_s for w in unseen if _is_first_start(w, past)]
     longest_s = max(ages, default=0.0) + OVERHEAD_S
     return longest_s if longest_s > (ASSUMED_S if known_s is None else known_s) else known_s
 
 
 def _is_first_start(worker: ObservedWorker, past: Past) -> bool:
-    is_on_its_way = not (worker.is_connected or worker.is_deleting or worker.name in past.seen)
+    is_on_its_way = not (worker.is_deleting or worker.name in past.seen)
     return is_on_its_way and not (worker.refused or worker.unschedulable_s)

@@ -57,7 +57,7 @@ def remember_recycles(
     waiting = decided.waiting - decided.aborting.keys()
     return replace(
         past,
-        seen=frozenset(n for n, w in workers.items() if w.is_connected or n in past.seen),
+        seen=frozenset(n for n, w in workers.items() if w.dask_names or n in past.seen),
         floors=dict(decided.floors),
         aborts=aborts,
         counted=counted,
@@ -136,6 +136,9 @@ def remember_quotas(
         for own, same in alike(workers, at):
             limits = [(s, s.use(own), s.lines(own.recycle).soft) for s in SOFT_LINES]
             lines = [line for line in limits if line[2] < math.inf]
+            memory = own.recycle.memory
+            if not (lines or own.recycle.tasks.max or math.isfinite(memory.leak_rate)):
+                continue
             for worker in same:
                 _keep(kept, worker, own, lines, over_s=over_s)
     return replace(
