@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from random import Random
 from typing import Any
 
@@ -56,6 +57,9 @@ from dask_adaptive.planner.recycling.select import CONTESTED_S
 from support.any_world import AnyWorld
 from support.worlds import NOW, POLICY, SHUFFLE, busy, cluster, past_of, pending, worker
 
+#: As the message of a load says it.
+WORK = re.compile(r"\d+ s of work")
+
 #: Sums of such times are exact.
 INSTANT_S = 2.0**-10
 
@@ -68,6 +72,7 @@ def timeless(decided: Plan) -> dict[str, Any]:
     return {
         **{f.name: getattr(decided, f.name) for f in dataclasses.fields(Plan)},
         "valid_until": None,
+        "message": WORK.sub("", decided.message),
         "limits": limits(decided),
         "actions": sorted(map(undated, decided.actions), key=repr),
         "advice": sorted(map(undated, decided.advice), key=repr),
@@ -82,8 +87,13 @@ def timeless(decided: Plan) -> dict[str, Any]:
 
 def untimed(group: GroupPlan) -> GroupPlan:
     """Without figures, and stages that made no difference."""
-    blocked = group.blocked and dataclasses.replace(group.blocked, until=0.0)
-    return dataclasses.replace(group, steps=group.steps[-1:], inputs={}, blocked=blocked)
+    return dataclasses.replace(
+        group,
+        message=WORK.sub("", group.message),
+        steps=tuple(dataclasses.replace(s, message="") for s in group.steps[-1:]),
+        inputs={},
+        blocked=group.blocked and dataclasses.replace(group.blocked, until=0.0),
+    )
 
 
 def undated(action: Action) -> Action:
@@ -179,8 +189,8 @@ def slowly(**rule: Any) -> dict[str, Any]:
     return {"behavior": Behavior(scale_down=ScaleDown(stabilization_window_s=0.0, **rule))}
 
 
-def demand(**row: Any) -> Demand:
-    return Demand((PrefixWork("p", None, 1, 0, 0, **row),))
+def demand(running: int = 1, **row: Any) -> Demand:
+    return Demand((PrefixWork("p", None, running, 0, 0, **row),))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +223,10 @@ def demand(**row: Any) -> Demand:
         pytest.param(60.0, at(pending("a", refused="no"), target=3), {}, {}, id="one-more-try"),
         pytest.param(0.5, at(pending("a", age_s=4.0), demand=demand()), {}, {}, id="one-comes"),
         pytest.param(3.0, at(busy("a"), replicas=2, target=2), {}, {}, id="told-of-one-that-comes"),
-        pytest.param(4.0, at(busy("a"), demand=demand(longest_s=100.0)), {}, {}, id="a-long-task"),
+        pytest.param(4.0, at(busy("a"), worker("b"), demand=demand(2, longest_s=100.0)), {}, {},
+                     id="how-long-a-task-takes"),
+        pytest.param(math.inf, at(busy("a"), demand=demand(longest_s=100.0)), {}, {},
+                     id="all-run-that-can"),
         pytest.param(7.0, at(worker("a"), target=0),
                      {"refusals": {"a": Refusal(NOW + 7, Reason.BUSY, "")}}, {}, id="a-refusal"),
         pytest.param(15.0, at(busy("a"), terminating=(

@@ -166,11 +166,13 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
     bound = bound_workers(observed, every, demand, duration_s)
     other = other_threads(observed, every)
     threads = other + sum(s.connected * s.threads for s in every)
-    horizon = context.horizon
-    parts = parts_of(demand, horizon, threads=int(threads), duration_s=duration_s)
+    horizon, lasting = context.horizon, Horizon()
+    parts = parts_of(demand, lasting, threads=int(threads), duration_s=duration_s)
     growing = _growing(observed, [_without(s, bound.workers[s.name]) for s in every])
     need = _free_need(demand, parts, growing, other, duration_s, horizon)
     free = fill(growing, need, other=other)
+    if not _is_wide_enough(demand, parts, growing, every, other):
+        horizon.within(lasting.in_s)
     ahead_of = _shuffled_threads(demand, parts, duration_s)
     ahead = fill(growing, lambda *_: ahead_of, other=other)
     crowded = _crowded(observed, growing) if parts else {}
@@ -189,6 +191,18 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
             soon, "shuffle", Reason.SHUFFLE_AHEAD, f"{shuffles}: {soon} workers"
         )
     return found
+
+
+def _is_wide_enough(
+    demand: Demand, parts: Sequence[Part], growing: Sequence[Supply], every: Sequence[Supply],
+    other: float,
+) -> bool:  # fmt: skip
+    """Tells whether all run that can: then it changes no number for how long tasks run."""
+    if demand.needs or demand.shuffles or demand.incoming:
+        return False
+    widest = widest_level(parts)
+    most = fill(growing, lambda *_: widest, other=other)
+    return all(most[one.name] <= one.busy for one in every)
 
 
 def _duration_s(context: PassContext) -> float:
