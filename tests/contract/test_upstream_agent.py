@@ -15,7 +15,7 @@ import pytest
 from dask.system import CPU_COUNT
 from distributed import Scheduler, wait
 from distributed.active_memory_manager import RetireWorker
-from distributed.core import Status
+from distributed.core import Status, rpc
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.utils_test import gen_cluster
 
@@ -122,6 +122,26 @@ async def test_retire_workers_keeps_a_worker_that_it_need_not_remove(c, s, a, b)
     assert a.address in s.workers
     assert [b.address] == [ws.address for ws in s.running]
     assert s.workers[b.address].has_what
+
+
+@gen_cluster(client=True, nthreads=TWO)
+async def test_a_handler_may_wait_while_others_are_served(c, s, a, b) -> None:
+    is_over = asyncio.Event()
+
+    async def wait_for_it() -> str:
+        await is_over.wait()
+        return "it"
+
+    s.handlers["wait_for_it"] = wait_for_it
+    async with rpc(s.address) as one:
+        waiting = asyncio.ensure_future(one.wait_for_it())
+        before = s.transition_counter
+        await c.submit(slow, 1, 0)
+        assert before < s.transition_counter, "which tells that something has happened"
+        assert 2 == len((await one.identity())["workers"])
+        assert not waiting.done()
+        is_over.set()
+        assert "it" == await waiting
 
 
 @gen_cluster(nthreads=TWO)
