@@ -140,6 +140,7 @@ def check(seed: int) -> None:
         if timeless(again) != timeless(decided):
             assert decided.valid_until <= NOW + AGAIN_S
         decided, past = again, kept
+    assert observed is aged(observed, 0.0)
     left_s = min(decided.valid_until - NOW, FAR_S)
     if left_s <= (CONTESTED_S if decided.replacing else TICK_S):
         return  # who of several is replaced first may be a second late
@@ -206,6 +207,7 @@ def demand(running: int = 1, **row: Any) -> Demand:
         pytest.param(25.0, at(*FREE, target=0, pause=Pause(scale_in=True, left_s=25.0)), {},
                      {"idle_timeout_s": 0.0}, id="a-pause"),
         pytest.param(31.0, at(busy("a"), changes_in_s=31.0), {}, {}, id="an-annotation"),
+        pytest.param(math.inf, at(busy("a"), changes_in_s=0.0), {}, {}, id="it-has-come"),
         pytest.param(10.0, at(*FREE, target=0), {"recommendations": (
             Recommendation(NOW - 20, 2), Recommendation(NOW, 0))}, {"idle_timeout_s": 30.0},
             id="the-window-of-a-fall"),

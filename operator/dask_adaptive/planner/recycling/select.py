@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
 from dask_adaptive.model.plan import Blocker, Cancel, Restart, Retire
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
@@ -64,10 +64,6 @@ class GroupRecycling:
     floors: Mapping[str, int]
     waiting: frozenset[str]
     aborting: Mapping[str, str]
-
-    @property
-    def group(self) -> ObservedGroup:
-        return self.at.group
 
     @property
     def under_way(self) -> frozenset[str]:
