@@ -156,14 +156,14 @@ class SimulatedScheduler:
     def _snapshot(self, request: Any) -> wire.Snapshot:
         self.observed += 1
         known = request.get("known", 0) if request.get("session") == self.session else 0
-        workers = list(self.workers.values())
+        workers, now_ms = list(self.workers.values()), self._ms_since(0.0)
         return {
             "protocol": wire.PROTOCOL,
             "session": self.session,
-            "now_ms": self._ms_since(0.0),
+            "now_ms": now_ms,
             "known": self._slots,
             "introduced": _introduction([w for w in workers if w.slot >= known]),
-            "workers": self._columns(workers),
+            "workers": self._columns(workers, now_ms),
             "target": self._tasks,
             "closable": [w.slot for w in workers if not w.busy and w.leaving_at is None],
             "actors": [],
@@ -191,8 +191,8 @@ class SimulatedScheduler:
             "serialized": None,
         }
 
-    def _columns(self, workers: list[Worker]) -> wire.Columns:
-        idle = [0 if w.busy else self._ms_since(w.active_at) for w in workers]
+    def _columns(self, workers: list[Worker], now_ms: int) -> wire.Columns:
+        idle = [0 if w.busy else max(0, now_ms - int(w.active_at * 1000)) for w in workers]
         tick = self.observed * 4096  # what workers report is never the same twice
         leaving = wire.STATUSES.index("closing_gracefully")
         return {
