@@ -215,7 +215,7 @@ class AnyWorld:
         workers = [w for g in groups for w in g.workers]
         processes = tuple(
             SchedulerWorker(
-                w.name, f"tcp://{w.name}", "running", 1, w.processing, w.idle_s, w.sole_bytes,
+                w.name, f"tcp://{w.name}", "running", 1, w.processing, -w.idle_s, w.sole_bytes,
                 pins=w.pins, actors=w.actors, leaving=(w.retiring.is_drained and Leaving.DRAINED)
                 or Leaving.DRAINING if w.retiring else Leaving.NO,
             )
