@@ -68,7 +68,6 @@ class Visitor:
         self._backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
         self._is_over = False
-        self._least_s = SHORTEST_REST_S  # until the next visit, whatever happens
         self.wake = asyncio.Event()
         self._passed = asyncio.Event()  # there is something that the scheduler's news differ from
 
@@ -82,12 +81,11 @@ class Visitor:
         try:
             while not self._is_over:
                 self.wake.clear()
-                self._least_s = SHORTEST_REST_S
                 rest_s = await self._visit()
                 self._passed.set()
-                await asyncio.sleep(self._least_s)
+                await asyncio.sleep(SHORTEST_REST_S)
                 with contextlib.suppress(asyncio.TimeoutError):
-                    async with timeout(max(rest_s - self._least_s, 0.0)):
+                    async with timeout(max(rest_s - SHORTEST_REST_S, 0.0)):
                         await self.wake.wait()
         finally:
             hearing.cancel()
@@ -149,7 +147,6 @@ class Visitor:
         except PlatformUnread as exc:
             return await self._failed("unread", Reason.UNREADABLE, str(exc))
         except PlatformError as exc:
-            self._least_s = max(self._least_s, exc.retry_after_s)
             return await self._failed("error", Reason.ACTION_FAILED, str(exc))
         except asyncio.TimeoutError:
             late = f"a pass did not end within {PASS_DEADLINE_S:g} s"
@@ -197,12 +194,9 @@ class Visitor:
         self._metrics.failed(outcome)
         self._log.warning("No pass: %s: %s", reason, message)
         ready = Condition(READY, False, reason, message)
-        if self._least_s > SHORTEST_REST_S:
-            return self._least_s  # the API server has too much to do to be told that
         try:
             await self._governed.reporter.unable(ready, self._generation)
         except PlatformError as exc:
-            self._least_s = max(self._least_s, exc.retry_after_s)
             self._log.warning("Nor can it be reported: %s", exc)
         return self._backoff.next_s()
 

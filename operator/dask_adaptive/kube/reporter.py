@@ -10,11 +10,13 @@ import hashlib
 import logging
 import math
 import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from dask_adaptive.backoff import Backoff
 from dask_adaptive.kube.api import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -333,6 +335,10 @@ def sentence(events: Iterable[Event]) -> str:
     return "; ".join(f"{', '.join(n)}: {text}" if n else text for text, n in named.items())
 
 
+#: After a status could not be written: the first wait, and the longest.
+FIRST_S, LONGEST_S = 1.0, 30.0
+
+
 class KubeReporter:
     """Tells people what one policy does. Without `hints`, `mark` does nothing."""
 
@@ -344,13 +350,15 @@ class KubeReporter:
         world: World,
         events: EventPoster,
         wall_clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
         hints: bool = True,
     ) -> None:
-        self._hints = hints
+        self._hints, self._clock = hints, clock
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
         self._news = EventQueue(wall_clock)
         self._written: Json | None = None
+        self._backoff, self._again_at, self._why = Backoff(FIRST_S, LONGEST_S), -math.inf, ""
         self._log = DecisionLog(policy, api, events)
 
     async def status(self, status: Status) -> None:
@@ -374,12 +382,20 @@ class KubeReporter:
         meta = self._policy.meta
         if new == self._before():
             return
+        left_s = self._again_at - self._clock()
+        if left_s > 0:
+            raise KubeError(f"the status is written in {left_s:.0f} s again: {self._why}")
         path = POLICIES.path(meta.namespace, meta.name, "status")
         try:
             await self._api.patch(path, {"metadata": {"uid": meta.uid}, "status": new})
         except (NotFound, Conflict):
             return  # deleted or made anew a moment ago: nobody is left to be told
+        except KubeError as exc:
+            self._again_at = self._clock() + self._backoff.next_s(exc.retry_after_s)
+            self._why = str(exc)
+            raise
         self._written = new
+        self._backoff.good()
 
     def _with_adoption(self, status: Status) -> Status:
         found = adopted(self._world, self._policy.key, now=self._wall_clock())
