@@ -29,6 +29,7 @@ from bench.scale.seed import seed_clusters, seed_workers
 from bench.scale.upstream import Upstream
 from dask_adaptive.kube.api import CONFIG_MAPS, POLICIES, KubeApi
 from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of, last_decision_of
+from dask_adaptive.loop.decisions import HISTORY_EVERY_S
 
 #: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
 IDLE_S = 15.0
@@ -118,6 +119,8 @@ class Bench:
         await asyncio.sleep(IDLE_S + CONSEQUENCES_S)
         self.retires += await self.farms.retires()
         found = self.operator.within(began, time.monotonic())
+        await asyncio.sleep(HISTORY_EVERY_S + 5.0)
+        calls = self.operator.within(began, time.monotonic())["calls"]
         made = await self._decisions(began_at)
         return {
             **found,
@@ -128,7 +131,7 @@ class Bench:
             "moved": sum(
                 abs(now - was) for _, was, now, at in self.upstream.changes if at >= began
             ),
-            "writes": writes(found["calls"]),
+            "writes": writes(calls),
             "problems": self.upstream.problems,
         }
 

@@ -71,7 +71,8 @@ class Upstream:
         while True:
             async for kind, body in self._api.watch(path, version=version, seconds=3600):
                 version = body["metadata"]["resourceVersion"]
-                on(kind, body)
+                if kind != "BOOKMARK":
+                    on(kind, body)
 
     def _on_group(self, kind: str, body: Json) -> None:
         at = time.monotonic()
