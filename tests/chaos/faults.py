@@ -41,7 +41,6 @@ class Fault:
     Attributes:
         seconds: From its beginning to its end; 0: it is over at once.
         trouble: Of the API server, meanwhile.
-        partial: The last cluster must not feel it.
     """
 
     about: str = ""
@@ -49,7 +48,6 @@ class Fault:
     trouble: Trouble | None = None
     begin: Step = lambda world: None
     end: Step = lambda world: None
-    partial: bool = False
 
 
 @dataclass
@@ -181,7 +179,9 @@ def refusal(code: int, after_s: int | None = None) -> Refused:
 
 
 def _somewhere(world: World, dice: Random) -> str:
-    """One namespace of two, if the operator watches each by itself."""
+    """One namespace of two, if the operator watches each by itself; or all."""
+    if world.is_partial:
+        return world.namespaces[0]
     return dice.choice(("", world.namespaces[0])) if world.is_namespaced else ""
 
 
@@ -192,34 +192,34 @@ def _set(of: object, **values: float) -> Step:
 def stream_error(world: World, dice: Random) -> Fault:
     kind, code = dice.choice(NEEDED + OPTIONAL), dice.choice((410, 500, 403))
     trouble = StreamError(world, (kind,), _somewhere(world, dice), code)
-    return Fault(f"{code} {trouble}", 0.3, trouble, partial=bool(trouble.namespace))
+    return Fault(f"{code} {trouble}", 0.3, trouble)
 
 
 def kind_unavailable(world: World, dice: Random) -> Fault:
     trouble = Answers(world, (dice.choice(NEEDED),), _somewhere(world, dice))
     seconds = dice.choice((4.0, 15.0, 60.0))
-    return Fault(str(trouble), seconds, trouble, partial=bool(trouble.namespace))
+    return Fault(str(trouble), seconds, trouble)
 
 
 def kind_silent(world: World, dice: Random) -> Fault:
     trouble = Late(world, (dice.choice(NEEDED),), _somewhere(world, dice))
     seconds = dice.choice((12.0, 12.0, 90.0))
-    return Fault(str(trouble), seconds, trouble, partial=bool(trouble.namespace))
+    return Fault(str(trouble), seconds, trouble)
 
 
 def kind_late(world: World, dice: Random) -> Fault:
     trouble = Late(world, (dice.choice(NEEDED),), _somewhere(world, dice), by_s=12.0)
-    return Fault(str(trouble), 25.0, trouble, partial=bool(trouble.namespace))
+    return Fault(str(trouble), 25.0, trouble)
 
 
 def kind_forbidden(world: World, dice: Random) -> Fault:
     trouble = Answers(world, (dice.choice(OPTIONAL),), code=403)
-    return Fault(str(trouble), dice.uniform(5, 30), trouble, partial=True)
+    return Fault(str(trouble), dice.uniform(5, 30), trouble)
 
 
 def namespace_forbidden(world: World, dice: Random) -> Fault:
     trouble = Answers(world, namespace=world.namespaces[0], code=403)
-    return Fault("", dice.uniform(5, 30), trouble, partial=True)
+    return Fault("", dice.uniform(5, 30), trouble)
 
 
 def continue_expired(world: World, dice: Random) -> Fault:
@@ -328,15 +328,13 @@ def scheduler_away(world: World, dice: Random) -> Fault:
             await cluster.start()
 
     about = f"of {cluster.name}: {how}"
-    return Fault(about, dice.uniform(3, 20), None, begin, end, partial=True)
+    return Fault(about, dice.uniform(3, 20), None, begin, end)
 
 
 def scheduler_restarted(world: World, dice: Random) -> Fault:
     cluster = dice.choice(world.clusters[:-1])
     about = f"of {cluster.name}"
-    return Fault(
-        about, 1.0, begin=lambda w: cluster.stop(), end=lambda w: cluster.start(), partial=True
-    )
+    return Fault(about, 1.0, begin=lambda w: cluster.stop(), end=lambda w: cluster.start())
 
 
 def upstream_slow(world: World, dice: Random) -> Fault:
@@ -355,7 +353,7 @@ MAKERS: dict[str, Callable[[World, Random], Fault]] = {
     )
 }  # fmt: skip
 
-#: Of which a round is made that is about clusters which no fault is about.
+#: Those that the last cluster must not feel, if the operator watches its namespace by itself.
 PARTIAL = ("stream_error", "kind_unavailable", "kind_silent", "kind_late", "kind_forbidden",
            "namespace_forbidden", "scheduler_away", "scheduler_restarted")  # fmt: skip
 
@@ -364,12 +362,10 @@ def schedule(
     world: World, dice: Random, count: int, names: list[str]
 ) -> list[tuple[float, str, Fault]]:
     """When faults begin, in seconds, with their names; they may overlap."""
-    at, gap_s, found = 0.0, dice.choice((3.0, 6.0)), []
+    at, gap_s, found, deck = 0.0, dice.choice((3.0, 6.0)), [], list[str]()
     while len(found) < count:
-        name = dice.choice(names)
-        fault = MAKERS[name](world, dice)
-        if world.is_partial and not fault.partial:
-            continue
-        found.append((at, name, fault))
+        deck = deck or dice.sample(names, len(names))
+        name = deck.pop()
+        found.append((at, name, MAKERS[name](world, dice)))
         at += dice.expovariate(1 / gap_s)
     return found

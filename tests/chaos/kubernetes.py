@@ -34,15 +34,14 @@ Tell = Callable[[str], None]
 
 
 class Scheduler(SimulatedScheduler):
-    """Knows what it was asked about whom; and clients pin workers."""
+    """Knows what it was asked about whom, and what must not be taken away."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pinned: set[str] = set()
         self.told: dict[str, tuple[float, str]] = {}  # by worker, the last answer about leaving
 
     def keeps(self, name: str) -> str:
-        """Why a worker must not be taken away; empty if it may be."""
+        """Why a worker must stay; empty if it may go."""
         worker = self.workers.get(name)
         if worker is None:
             return ""
@@ -53,33 +52,8 @@ class Scheduler(SimulatedScheduler):
         drained = worker.leaving_at is not None and self._state(worker) == wire.DRAINED
         return "" if drained else "it holds the last copy of a result"
 
-    def leave(self, gone: Any) -> None:
-        gone = list(gone)
-        self.pinned.difference_update(gone)
-        super().leave(gone)
-
-    def _observe(self, request: Any) -> wire.Snapshot:
-        snapshot = super()._observe(request)
-        slots = [self.workers[name].slot for name in sorted(self.pinned)]
-        ms = 600_000
-        row: wire.PinRow = {
-            "source": wire.CLIENT, "owner": "notebook", "reason": "", "left_ms": ms,
-            "latest_ms": ms, "for_ms": 0, "slots": slots,
-        }  # fmt: skip
-        snapshot["pins"] = [row] if slots else []
-        snapshot["closable"] = [slot for slot in snapshot["closable"] if slot not in slots]
-        return snapshot
-
     def _retire(self, request: Any) -> wire.RetireAnswer:
-        names = request.get("names") or ()
-        free = [name for name in names if name not in self.pinned]
-        answer = super()._retire({**request, "names": free})
-        veto = wire.V_PINNED, "pinned by a client"
-        for name in set(names) - set(free):
-            row: wire.RetireOutcome = {
-                "name": name, "state": wire.ACTIVE, "veto": veto[0], "message": veto[1],
-            }  # fmt: skip
-            answer["outcomes"].append(row)
+        answer = super()._retire(request)
         for outcome in answer["outcomes"]:
             self.told[outcome["name"]] = (self.clock(), outcome["state"])
         return answer

@@ -14,7 +14,7 @@ from support.kube_server import ROOT
 
 @pytest.mark.timeout(600)
 def test_the_operator_survives_a_hundred_faults(tmp_path: Path) -> None:
-    chaos = [sys.executable, "-m", "chaos", "--faults", "100", "--at-once", "4"]
+    chaos = [sys.executable, "-m", "chaos", "--faults", "100", "--at-once", "5"]
     path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "tests"))
 
     done = subprocess.run(

@@ -25,6 +25,8 @@ from dask_adaptive_agent.protocol.requests import AgentSettings, names, read_set
 TASK_MS = 600_000
 #: Moving a worker's data takes so long.
 DRAIN_S = 0.5
+#: Pins end so long after their scheduler has begun.
+PINNED_S = 24 * 3600
 MEMORY_LIMIT = 8 * 2**30
 RELIEF = [
     {"name": name, "state": wire.R_ACTIVE, "message": "applied", "counts": {}}
@@ -47,7 +49,7 @@ class SimulatedScheduler:
     """
     One cluster's scheduler: `tasks` of ten minutes each, one on each worker.
 
-    `retires` says when which worker was first asked to leave.
+    `retires` says when which worker was first asked to leave; a client holds those in `pinned`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,6 +57,7 @@ class SimulatedScheduler:
         self.session = uuid4().hex
         self.workers: dict[str, Worker] = {}
         self.retires: list[tuple[str, float]] = []
+        self.pinned: set[str] = set()
         self.observed = 0
         self.delay_s = 0.0
         self._tasks = self._slots = 0
@@ -72,6 +75,7 @@ class SimulatedScheduler:
     def leave(self, gone: Iterable[str]) -> None:
         for name in gone:
             self.workers.pop(name, None)
+            self.pinned.discard(name)
         self._assign()
 
     def load(self, tasks: int) -> float:
@@ -107,10 +111,8 @@ class SimulatedScheduler:
 
     def _signs(self) -> Signs:
         drains = [(w.slot, self._state(w)) for w in self.workers.values() if w.leaving_at]
-        return Signs(
-            events=(len(self.workers), self._slots, drains), load=(self._tasks,), activity=(),
-            is_busy=self._tasks > 0,
-        )  # fmt: skip
+        events = len(self.workers), self._slots, drains, sorted(self.pinned)
+        return Signs(events, load=(self._tasks,), activity=(), is_busy=self._tasks > 0)
 
     def _assign(self) -> None:
         """Who has a task keeps it while there are enough; a new worker takes one."""
@@ -165,9 +167,9 @@ class SimulatedScheduler:
             "introduced": _introduction([w for w in workers if w.slot >= known]),
             "workers": self._columns(workers, now_ms),
             "target": self._tasks,
-            "closable": [w.slot for w in workers if not w.busy and w.leaving_at is None],
+            "closable": [w.slot for w in workers if self._is_closable(w)],
             "actors": [],
-            "pins": [],
+            "pins": [self._pin(now_ms)] if self.pinned else [],
             "pins_expired": {},
             "retirements": [self._retirement(w) for w in workers if w.leaving_at is not None],
             "departures": [],
@@ -190,6 +192,18 @@ class SimulatedScheduler:
             },
             "serialized": None,
         }
+
+    def _is_closable(self, worker: Worker) -> bool:
+        return not worker.busy and worker.leaving_at is None and worker.name not in self.pinned
+
+    def _pin(self, now_ms: int) -> wire.PinRow:
+        began_ms = int(self._started_at * 1000)
+        left_ms = began_ms + PINNED_S * 1000 - now_ms
+        return {
+            "source": wire.CLIENT, "owner": "notebook", "reason": "", "left_ms": left_ms,
+            "latest_ms": left_ms, "for_ms": now_ms - began_ms,
+            "slots": [self.workers[name].slot for name in sorted(self.pinned)],
+        }  # fmt: skip
 
     def _columns(self, workers: list[Worker], now_ms: int) -> wire.Columns:
         idle = [0 if w.busy else max(0, now_ms - int(w.active_at * 1000)) for w in workers]
@@ -254,6 +268,8 @@ class SimulatedScheduler:
         def retire(worker: Worker) -> wire.RetireOutcome:
             if worker.busy and not request.get("busy_ok"):
                 return _outcome(worker.name, wire.ACTIVE, wire.V_BUSY, "it has a task")
+            if worker.leaving_at is None and worker.name in self.pinned:
+                return _outcome(worker.name, wire.ACTIVE, wire.V_PINNED, "a client pins it")
             if worker.leaving_at is None:
                 worker.leaving_at, worker.reason = self.clock(), reason
                 self.retires.append((worker.name, worker.leaving_at))
