@@ -12,7 +12,7 @@ RELEASES ?= $(OTHERS) $(NEWEST)
 TOOLS := cattrs cronsim rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-libraries test-k8s bench bench-relief bench-upstream mutation docs upstream-tests clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-libraries test-k8s soak bench bench-relief bench-upstream mutation docs upstream-tests clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ test-libraries: $(VENV)-libraries/.ready ## XGBoost, LightGBM, scikit-learn, xar
 
 test-k8s: $(VENV)/.dev ## tests on a real API server and node (boots them, or uses KUBECONFIG)
 	scripts/test-k8s.sh
+
+soak: $(VENV)/.dev ## a job goes on while operator, scheduler, API server, etcd, kubelet, pods and nodes are killed: docs/benchmarks/ (MINUTES, SEED, WRITE)
+	scripts/soak.sh
 
 bench: $(VENV)/.dev ## what our code costs a scheduler, beside stock, in one run
 	scripts/bench.sh
