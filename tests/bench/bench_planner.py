@@ -21,7 +21,6 @@ from measuring import milliseconds, options, show
 from dask_adaptive.loop.join import join
 from dask_adaptive.loop.marks import Marked, marks
 from dask_adaptive.loop.summary import status_of
-from dask_adaptive.model.aging import aged
 from dask_adaptive.model.observed import (
     ObservedCluster,
     ObservedGroup,
@@ -41,6 +40,7 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
+from support.aging import aged
 from support.worlds import GROUP, KEY, NOW, PAST, busy, cluster, worker
 
 QUOTAS = Recycle(

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_adaptive.model.aging import aged
 from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.observed import (
     Demand,
@@ -54,6 +53,7 @@ from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.plan import AGAIN_S, plan
 from dask_adaptive.planner.recycling.agent_limits import IMMINENT_S
 from dask_adaptive.planner.recycling.select import CONTESTED_S
+from support.aging import aged
 from support.any_world import AnyWorld
 from support.worlds import NOW, POLICY, SHUFFLE, busy, cluster, past_of, pending, worker
 
