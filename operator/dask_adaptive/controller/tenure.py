@@ -111,15 +111,20 @@ class Tenures:
     async def settle(self) -> float:
         """Do what is due; returns in how long something is again."""
         now = self._clock()
-        for key in [key for key, at in self._due.items() if at <= now]:
+        due = [key for key, at in self._due.items() if at <= now]
+        for key in due:
             del self._due[key]
-            policies = self._world.of(PolicyObject, key)
-            for policy in policies:
-                await self._settle(policy)
-            if not policies:
-                there = (n for n in self._memories if self._world.get(PolicyObject, *n))
-                self._memories = {name: self._memories[name] for name in there}
+        # At once: after an installation there may be a thousand, and each waits for the API server.
+        await asyncio.gather(*map(self._settle_all, due))
         return min(self._due.values(), default=math.inf) - self._clock()
+
+    async def _settle_all(self, key: ClusterKey) -> None:
+        policies = self._world.of(PolicyObject, key)
+        for policy in policies:
+            await self._settle(policy)
+        if not policies:
+            there = (n for n in self._memories if self._world.get(PolicyObject, *n))
+            self._memories = {name: self._memories[name] for name in there}
 
     async def _settle(self, policy: PolicyObject) -> None:
         move, at = self._next(policy)

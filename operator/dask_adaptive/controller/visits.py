@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -31,9 +32,9 @@ SHORTEST_REST_S = 0.5
 #: After a failure, the first wait.
 FIRST_BACKOFF_S = 5.0
 
-#: Between two first visits. A thousand that begin at once, and then come again at once every 5 s,
-#: hold up the event loop until the lease is lost.
-START_EVERY_S = 0.02
+#: First visits under way at a time. A thousand at once would hold up the event loop until the lease
+#: is lost; of these, some dozens may wait for schedulers that do not answer.
+FIRST_AT_ONCE = 64
 
 #: A whole pass, calls to a hanging scheduler included.
 PASS_DEADLINE_S = 60.0
@@ -76,12 +77,16 @@ class Visitor:
         self._is_over = True
         self.wake.set()
 
-    async def run(self) -> None:
+    async def run(self, first: contextlib.AbstractAsyncContextManager[Any]) -> None:
+        """Until it is ended; the first visit is made within `first`."""
         hearing = asyncio.create_task(self._hear())
+        within = first
         try:
             while not self._is_over:
                 self.wake.clear()
-                rest_s = await self._visit()
+                async with within:
+                    rest_s = await self._visit()
+                within = contextlib.nullcontext()
                 self._passed.set()
                 await asyncio.sleep(SHORTEST_REST_S)
                 with contextlib.suppress(asyncio.TimeoutError):
@@ -156,7 +161,8 @@ class Visitor:
             return await self._failed("error", Reason.ACTION_FAILED, f"internal error: {exc!r}")
         await self._recovered(result)
         self._note(result, time.monotonic() - began)
-        return min(result.again_in_s, self._longest_rest_s)
+        # Not all of those that have begun together at once, again and again.
+        return min(result.again_in_s, self._longest_rest_s * random.uniform(0.75, 1.0))
 
     def _read(self) -> Policy:
         policy = self._world.get(PolicyObject, *self._name)
@@ -222,6 +228,7 @@ class Visits:
         self._running: dict[str, tuple[PolicyObject, Visitor, asyncio.Task[None]]] = {}
         self._of: dict[ClusterKey, dict[str, Visitor]] = defaultdict(dict)  # the same by cluster
         self._changed = asyncio.Event()
+        self._first = asyncio.Semaphore(FIRST_AT_ONCE)
         self._farewells: set[asyncio.Task[None]] = set()
 
     def on_change(self, key: ClusterKey) -> None:
@@ -264,8 +271,9 @@ class Visits:
         for uid, policy in there.items():
             if uid not in self._running:
                 visitor = self._make(policy)
-                task = asyncio.create_task(visitor.run(), name=f"visits of {policy.key}")
+                name = f"visits of {policy.key}"
+                task = asyncio.create_task(visitor.run(self._first), name=name)
                 self._running[uid] = (policy, visitor, task)
                 self._of[policy.key][uid] = visitor
-                await asyncio.sleep(START_EVERY_S)
+                await asyncio.sleep(0)  # others must go on
         self._metrics.watched.set(len(self._running))

@@ -43,7 +43,10 @@ from dask_adaptive_agent.loading import importer
 RETRY_S = 60.0
 
 #: How long to wait for news at a time. A scheduler that is silent is noticed as much later.
-WAIT_S = 8.0
+WAIT_S = 25.0
+
+#: An agent that is waited for has its say so often, at the latest: a wait and its deadline.
+LATEST_S = WAIT_S + 8.0
 
 #: How often it is worth a look where nobody there tells of changes.
 POLL_S = 5.0
@@ -100,7 +103,7 @@ class _Agent:
         self.answered_at = at
 
     def observed(self, at: float) -> ObservedScheduler:
-        hello, followed = self.hello, self.silence_s < 2 * WAIT_S
+        hello, followed = self.hello, self.silence_s < LATEST_S
         self.silence_s = 0.0
         seen = self.reader.observed(agent=hello["agent"], version=hello["distributed"], at=at)
         return replace(seen, followed=followed)

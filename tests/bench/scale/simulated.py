@@ -60,7 +60,7 @@ class SimulatedScheduler:
         self.pinned: set[str] = set()
         self.observed = 0
         self.delay_s = 0.0
-        self._tasks = self._slots = 0
+        self._tasks = self._slots = self._transitions = 0
         self._quiet_since = self._started_at = clock()
         self._settings = AgentSettings()
         self._watch = Watch(self._signs)
@@ -80,6 +80,7 @@ class SimulatedScheduler:
 
     def load(self, tasks: int) -> float:
         """There are so many tasks from now on; returns when that is."""
+        self._transitions += abs(tasks - self._tasks)
         self._tasks = tasks
         self._assign()
         return self.clock()
@@ -112,7 +113,8 @@ class SimulatedScheduler:
     def _signs(self) -> Signs:
         drains = [(w.slot, self._state(w)) for w in self.workers.values() if w.leaving_at]
         events = len(self.workers), self._slots, drains, sorted(self.pinned)
-        return Signs(events, load=(self._tasks,), activity=(), is_busy=self._tasks > 0)
+        load, activity = (self._tasks,), (self._transitions,)
+        return Signs(events, load, activity, is_busy=self._tasks > 0)
 
     def _assign(self) -> None:
         """Who has a task keeps it while there are enough; a new worker takes one."""
