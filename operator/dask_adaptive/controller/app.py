@@ -260,8 +260,9 @@ async def _spare_the_collector(waits_for: Callable[[], str]) -> None:
     again and again for cycles, which they have none of, stops everything for a third of a second.
     So only what has come in the last minute is walked, and all of it once an hour.
     """
-    while waits_for():  # noqa: ASYNC110
-        await asyncio.sleep(1.0)
+    while waits_for():
+        gc.freeze()
+        await asyncio.sleep(0.5)
     for minute in itertools.count():
         if minute % 60 == 0:
             gc.unfreeze()

@@ -42,6 +42,9 @@ ASK_EVERY_S = 300.0
 #: After a write that failed, or came too late.
 RETRY_S = 2.0
 
+#: Policies that are looked at at a time.
+AT_ONCE = 16
+
 _POLICIES = next(kind for kind in KINDS if kind.type is PolicyObject)
 
 
@@ -103,7 +106,8 @@ class Tenures:
         self._due.update((p.key, -math.inf) for p in self._world.all(PolicyObject))
         while True:
             self._changed.clear()
-            left_s = await self.settle()
+            # After an installation there may be a thousand, and each waits for the API server.
+            left_s = min(await asyncio.gather(*(self.settle() for _ in range(AT_ONCE))))
             with contextlib.suppress(asyncio.TimeoutError):
                 async with timeout(None if math.isinf(left_s) else max(left_s, 0.0)):
                     await self._changed.wait()
@@ -111,11 +115,9 @@ class Tenures:
     async def settle(self) -> float:
         """Do what is due; returns in how long something is again."""
         now = self._clock()
-        due = [key for key, at in self._due.items() if at <= now]
-        for key in due:
+        while (key := next((k for k, at in self._due.items() if at <= now), None)) is not None:
             del self._due[key]
-        # At once: after an installation there may be a thousand, and each waits for the API server.
-        await asyncio.gather(*map(self._settle_all, due))
+            await self._settle_all(key)
         return min(self._due.values(), default=math.inf) - self._clock()
 
     async def _settle_all(self, key: ClusterKey) -> None:

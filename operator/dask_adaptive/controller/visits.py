@@ -49,6 +49,9 @@ FLUSH_S = 2.0
 LONGEST_BACKOFF_S = 60.0
 
 
+_AT_ONCE = contextlib.nullcontext()
+
+
 class Visitor:
     """Visits one policy's cluster, over and over, until it is cancelled."""
 
@@ -77,7 +80,7 @@ class Visitor:
         self._is_over = True
         self.wake.set()
 
-    async def run(self, first: contextlib.AbstractAsyncContextManager[Any]) -> None:
+    async def run(self, first: contextlib.AbstractAsyncContextManager[Any] = _AT_ONCE) -> None:
         """Until it is ended; the first visit is made within `first`."""
         hearing = asyncio.create_task(self._hear())
         within = first
@@ -86,7 +89,7 @@ class Visitor:
                 self.wake.clear()
                 async with within:
                     rest_s = await self._visit()
-                within = contextlib.nullcontext()
+                within = _AT_ONCE
                 self._passed.set()
                 await asyncio.sleep(SHORTEST_REST_S)
                 with contextlib.suppress(asyncio.TimeoutError):

@@ -32,6 +32,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import orjson
+
 from dask_adaptive import DOMAIN
 from dask_adaptive.deadline import timeout
 from dask_adaptive.loop.ports import PlatformError
@@ -317,7 +319,7 @@ class KubeApi:
 
     async def text(self, path: str, query: Mapping[str, str] | None = None) -> str:
         """What is not JSON: a pod's log, or what it answers through the API server."""
-        return await self._answer("GET", path, query)
+        return (await self._answer("GET", path, query)).decode()
 
     async def watch(
         self, path: str, *, version: str, selector: str = "", field: str = "",
@@ -353,7 +355,7 @@ class KubeApi:
                 raise _refused(answer, (await answer.read()).decode(), request)
             lines = _lines(answer.response.content.iter_any())
             while (line := await _next(lines, silence_s)) is not None:
-                event = json.loads(line)
+                event = orjson.loads(line)
                 if event["type"] == "ERROR":
                     code = int(event["object"].get("code") or 500)
                     raise error_of(code, json.dumps(event["object"]), request)
@@ -394,13 +396,13 @@ class KubeApi:
         if self._dry_run and method != "GET":
             query = {**(query or {}), "dryRun": "All"}
         text = await self._answer(method, path, query, body, content_type)
-        answer = json.loads(text) if text else {}
+        answer = orjson.loads(text) if text else {}
         return answer if isinstance(answer, dict) else {}
 
     async def _answer(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,
         content_type: str = "application/json",
-    ) -> str:  # fmt: skip
+    ) -> bytes:  # fmt: skip
         import aiohttp
 
         request = f"{method} {path}"
@@ -414,7 +416,7 @@ class KubeApi:
                     answer = await self._opened(
                         method, path, query, body, content_type, self._timeout_s
                     )
-                    text: str = (await answer.read()).decode()
+                    text: bytes = await answer.read()
             except (asyncio.TimeoutError, TimeoutError) as exc:
                 late = f"no answer to {request} within {self._timeout_s:g} s"
                 raise ApiUnreachable(late) from exc
@@ -422,7 +424,7 @@ class KubeApi:
                 unreachable = f"the API server at {self.host} can't be reached: {exc}"
                 raise ApiUnreachable(unreachable) from exc
         if answer.status >= 400:
-            raise _refused(answer, text, request)
+            raise _refused(answer, text.decode(), request)
         return text
 
     async def _opened(

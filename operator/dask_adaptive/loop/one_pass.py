@@ -95,7 +95,8 @@ class ClusterLoop:
         self._calendar = Calendar(recent)
         self._status: Status | None = None  # as it was told last
         self._status_at = 0.0
-        self._status_due_at = math.inf  # when what was held back is to be written
+        self._untold = Status()
+        self._status_due_at = math.inf  # when that is to be written, if it was held back
         self._told = frozenset[Event]()
         self._marked = Marked()
         self._bearers = frozenset[str]()  # workers whose pods bear a mark of ours
@@ -226,10 +227,14 @@ class ClusterLoop:
         await self._ports.reporter.tell(news)
         self._told = happened
         self._status_due_at = self._due_at(status)
+        self._untold = status
         if self._status_due_at <= self._ports.clock():
-            await self._ports.reporter.status(status)
-            self._status, self._status_at = status, self._ports.clock()
-            self._status_due_at = math.inf
+            await self._tell_status()
+
+    async def _tell_status(self) -> None:
+        await self._ports.reporter.status(self._untold)
+        self._status, self._status_at = self._untold, self._ports.clock()
+        self._status_due_at = math.inf
 
     def _due_at(self, status: Status) -> float:
         if status == self._status:
@@ -244,7 +249,10 @@ class ClusterLoop:
         return min(self._status_due_at, self._chronicle.due_at) - self._ports.clock()
 
     async def flush(self) -> None:
-        """Write the decisions that wait for others: this process stops."""
+        """Write the figures and decisions that wait for others: this process stops."""
+        if self._status_due_at < math.inf:
+            with contextlib.suppress(PlatformError):
+                await self._tell_status()
         await self._chronicle.write(self._ports.reporter, now=math.inf)
 
     async def _mark(self, observed: ObservedCluster, policy: Policy) -> None:
@@ -277,7 +285,10 @@ def _next(observed: ObservedCluster, outcomes: tuple[Outcome, ...]) -> float:
 
 
 def write_throttle(new: Status, old: Status) -> bool:
-    """Whether nothing was done, nobody has begun to leave, and no condition has turned."""
+    """
+    Whether nobody has begun to leave or to be replaced, and no condition has turned. That workers
+    were asked for, an event tells at once; the figures come when they are connected.
+    """
     return set(_pressing(new)) <= set(_pressing(old)) and _milestones(new) == _milestones(old)
 
 
@@ -286,8 +297,6 @@ def _pressing(status: Status) -> Iterator[object]:
     What has to be told as soon as it is there; that it is no more can wait. Workers on their way
     out are by their absence why `replicas` is too high, to an operator that comes after this one.
     """
-    if status.last_decision and status.last_decision.outcome == "Done":
-        yield (status.last_decision.at, status.last_decision.group)
     yield from (row.name for row in status.workers if row.state not in {"Active", "Pending"})
     yield from ((r.worker, r.reason, r.state) for r in status.replacing)
     yield from status.recycled

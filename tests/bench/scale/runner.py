@@ -31,7 +31,7 @@ class CountingApi(KubeApi):
 
     async def _answer(
         self, method: str, path: str, query: Any, body: Any = None, *more: Any
-    ) -> str:
+    ) -> bytes:
         # A patch that says nothing is how the operator reads what it may write.
         verb = "GET" if method == "PATCH" and body == {} else method
         self.counts[f"{verb} {kind_of(path)}"] += 1

@@ -149,17 +149,18 @@ def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered() -> None:
 
 
 @pytest.mark.parametrize("target", [4, 99])
-def test_a_decision_is_told_in_two_writes_and_once_more_when_it_is_done(target: int) -> None:
+def test_a_decision_takes_four_writes_at_most(target: int) -> None:
     fake = FakeCluster(1, target=1, start_s=0.0)
     fake.steps(2)
     fake.calls.clear()
     fake.target = target
     fake.steps(1)
 
-    assert ["set_replicas", "event", "status"] == fake.calls
+    assert ["set_replicas", "event"] == fake.calls
     fake.calls.clear()
     fake.steps(20)
-    assert len(fake.calls) <= 2  # they have come: that is told
+    assert "status" in fake.calls  # they have come: that is told
+    assert len(fake.calls) <= 2
     fake.calls.clear()
     fake.steps(50)
     assert [] == fake.calls

@@ -11,7 +11,7 @@ from dask_adaptive.loop.status import Condition, GroupRow, PauseRow, Status, Wor
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
-from support.fake_cluster import FakeCluster
+from support.fake_cluster import FakeCluster, completed
 
 CONDITION = Condition("Ready", True, Reason.RECONCILED, "")
 GROUP = GroupRow("g", 4, 4, 4, 4, 0, Reason.RECONCILED, "")
@@ -30,11 +30,25 @@ def test_workers_that_begin_and_end_tasks_cost_no_write_each() -> None:
     assert [0, 1 + STATUS_EVERY_S % 2] == [status.busy for status in fake.statuses]
 
 
-def test_what_is_done_is_told_at_once() -> None:
+def test_that_workers_were_asked_for_is_told_by_an_event_and_a_little_later() -> None:
     fake = FakeCluster(1, target=1)
     fake.step()
     fake.target = 3
     fake.step(after_s=1.0)
+    assert "event" in fake.calls
+    assert [1] == [status.desired for status in fake.statuses]
+    fake.steps(1, after_s=STATUS_EVERY_S)
+
+    assert [1, 3] == [status.desired for status in fake.statuses]
+
+
+def test_a_process_that_stops_writes_what_waits() -> None:
+    fake = FakeCluster(1, target=1)
+    fake.step()
+    fake.target = 3
+    fake.step(after_s=1.0)
+    completed(fake.loop.flush())
+
     assert [1, 3] == [status.desired for status in fake.statuses]
 
 
@@ -47,6 +61,7 @@ OLD = Status(workers=(ROW,), replacing=(DUE,), groups=(GROUP,), conditions=(COND
     "new",
     [
         replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Held")),
+        replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Done")),
         replace(OLD, desired=3, reason=Reason.BUSY, groups=(replace(GROUP, reason=Reason.BUSY),)),
         replace(OLD, busy=3, idle=1, connected=4, pending=2, replicas=6, wanted=7, message="x"),
         replace(OLD, workers=(replace(ROW, state="Going", reason=Reason.DRAINED),)),
@@ -66,7 +81,6 @@ def test_what_moves_with_the_load_can_wait(new: Status) -> None:
     "new",
     [
         replace(OLD, generation=2),
-        replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Done")),
         replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
         replace(OLD, replacing=(replace(DUE, state="Surging"),)),
         replace(OLD, recycled=((Reason.LIFETIME, 1),)),
