@@ -283,7 +283,7 @@ def probes_app(metrics: Metrics, not_ready: Callable[[], str]) -> web.Applicatio
 
     async def show_metrics(_: web.Request) -> web.Response:
         return web.Response(
-            body=metrics.render(),
+            body=await asyncio.to_thread(metrics.render),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 

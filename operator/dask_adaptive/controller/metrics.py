@@ -6,8 +6,8 @@ Each help text begins with the metric's stability, as those of Kubernetes do.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.summary import pins_of
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ObservedScheduler, ReliefState, Serialized
 from dask_adaptive.model.plan import Retire
 from dask_adaptive_agent import wire
 
@@ -45,14 +44,17 @@ class _Metric(NamedTuple):
 #: Metrics by their names, without the prefix, and without the `_total` of counters.
 _HISTOGRAMS = {"pass_seconds": _Metric(STABLE, "Duration of a pass over one cluster")}
 _GAUGES = {
+    "leader": _Metric(STABLE, "1 in the replica that acts, else 0"),
+    "policies": _Metric(STABLE, "AdaptivePolicies"),
+}
+#: Gauges of clusters, as the last pass over each has left them.
+_OF_CLUSTERS = {
     "workers": _Metric(STABLE, "Workers, by state", (*_CLUSTER, "state")),
     "replicas": _Metric(
         STABLE,
         "Workers asked for (requested), decided (desired), needed by the load (wanted)",
         (*_CLUSTER, "what"),
     ),
-    "leader": _Metric(STABLE, "1 in the replica that acts, else 0"),
-    "policies": _Metric(STABLE, "AdaptivePolicies"),
     "condition": _Metric(
         BETA,
         "1 for the status (true, false, unknown) and reason of each condition of a policy",
@@ -84,6 +86,14 @@ _GAUGES = {
         "How long a worker of a group takes from being asked for to being connected",
         (*_CLUSTER, "group"),
     ),
+    "relief_state": _Metric(
+        BETA,
+        "1 for the state that each relief of a scheduler is in",
+        (*_CLUSTER, "relief", "state"),
+    ),
+    "serialize_share": _Metric(
+        ALPHA, "Part of a scheduler's CPU time spent serializing tasks in the last minute", _CLUSTER
+    ),
 }
 _COUNTERS = {
     "passes": _Metric(STABLE, "Passes over clusters, by outcome", ("outcome",)),
@@ -112,15 +122,8 @@ _COUNTERS = {
         BETA, "Evictions seen by the webhook, by result; all but delayed are allowed", ("result",)
     ),
 }
-_OF_SCHEDULERS = {
-    "relief_state": _Metric(
-        BETA,
-        "1 for the state that each relief of a scheduler is in",
-        (*_CLUSTER, "relief", "state"),
-    ),
-    "serialize_share": _Metric(
-        ALPHA, "Part of a scheduler's CPU time spent serializing tasks in the last minute", _CLUSTER
-    ),
+#: Counters that are an agent's own.
+_OF_AGENTS = {
     "serialize_seconds": _Metric(
         ALPHA,
         "Seconds spent serializing tasks, by function; the ten dearest",
@@ -133,7 +136,7 @@ _OF_SCHEDULERS = {
 
 STABILITY = {
     f"dask_adaptive_{name}": metric.stability
-    for name, metric in (_HISTOGRAMS | _GAUGES | _COUNTERS | _OF_SCHEDULERS).items()
+    for name, metric in (_HISTOGRAMS | _GAUGES | _OF_CLUSTERS | _COUNTERS | _OF_AGENTS).items()
 }
 
 _SOURCES = ("shuffle", "manual", "client")
@@ -171,9 +174,8 @@ class Metrics:
         self.injections, self.evictions = counters["injections"], counters["evictions"]
         self._expired = _Before(counters["pin_expired"], _SOURCES)
         self._redone = _Before(counters["tasks_redone"], _CAUSES)
-        self._shown: dict[ClusterKey, dict[str, frozenset[tuple[str, ...]]]] = defaultdict(dict)
-        self._schedulers = SchedulerLoad()
-        self.registry.register(self._schedulers)
+        self._last = LastPasses()
+        self.registry.register(self._last)
 
     def passed(self, key: ClusterKey, result: PassResult, seconds: float) -> None:
         """Count a pass that came to its end."""
@@ -185,58 +187,10 @@ class Metrics:
             self._counters["actions"].labels(*labels).inc()
             if isinstance(action, Retire) and action.reason.replaces and outcome.done:
                 self._counters["recycles"].labels(*key, action.reason.value).inc()
-        for name, series in self._series(result):
-            self._show(name, key, series)
         scheduler = result.observed.scheduler
         self._expired.count(key, scheduler.session, scheduler.pins_expired)
         self._redone.count(key, scheduler.session, scheduler.redone)
-        self._schedulers.saw(key, scheduler)
-
-    @staticmethod
-    def _series(result: PassResult) -> Iterator[tuple[str, _Series]]:
-        """What gauges say of a cluster now."""
-        status, decided = result.status, result.plan
-        yield "workers", {(state,): getattr(status, state) for state in _STATES}
-        yield (
-            "replicas",
-            {
-                ("requested",): status.replicas,
-                ("desired",): status.desired,
-                ("wanted",): status.wanted,
-            },
-        )
-        words = {None: "unknown", True: "true", False: "false"}
-        yield "condition", {(c.type, words[c.status], c.reason.value): 1 for c in status.conditions}
-        yield (
-            "group_replicas",
-            {
-                (plan.group, what): getattr(plan, what)
-                for plan in decided.groups
-                for what in ("serving", "desired", "wanted")
-            },
-        )
-        yield (
-            "worker_arrival_seconds",
-            {(p.group,): p.inputs["arrival_s"] for p in decided.groups if "arrival_s" in p.inputs},
-        )
-        yield "quota_used_ratio", {(u.group, u.quota.value): u.ratio for u in decided.uses}
-        held = dict.fromkeys(_SOURCES, 0) | dict(status.pins)
-        yield "pinned_workers", {(source,): workers for source, workers in held.items()}
-        ages: dict[str, list[float]] = {source: [] for source in _SOURCES}
-        for claim, pin in pins_of(result.observed).items():
-            ages.setdefault(claim.source, []).append(pin.for_s)
-        yield "pins", {(source,): len(ages[source]) for source in _SOURCES}
-        yield "pin_age_seconds_max", {(s,): max(ages[s], default=0.0) for s in _SOURCES}
-
-    def _show(self, name: str, key: ClusterKey, series: _Series) -> None:
-        """These are a cluster's series now; what it had besides is gone."""
-        gauge, shown = self._gauges[name], self._shown[key]
-        # Not remove_by_labels, which walks the series of all clusters, in each pass of each.
-        for gone in shown.get(name, frozenset()) - series.keys():
-            gauge.remove(*key, *gone)
-        for labels, value in series.items():
-            gauge.labels(*key, *labels).set(value)
-        shown[name] = frozenset(series)
+        self._last.saw(key, result)
 
     def failed(self, outcome: str) -> None:
         """Count a pass that did not: `error`, `timeout` or `invalid`."""
@@ -244,16 +198,14 @@ class Metrics:
 
     def forget(self, key: ClusterKey) -> None:
         """Drop all series of a cluster that nobody scales any more."""
-        for name in tuple(self._shown[key]):
-            self._show(name, key, {})
-        del self._shown[key]
         for name in ("pin_expired", "recycles", "tasks_redone"):
             self._counters[name].remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))
         for before in (self._expired, self._redone):
             before.forget(key)
-        self._schedulers.forget(key)
+        self._last.forget(key)
 
     def render(self) -> bytes:
+        """What Prometheus reads. May run in a thread: with 1,000 clusters it takes a while."""
         return bytes(generate_latest(self.registry))
 
 
@@ -279,9 +231,10 @@ class _Before:
         self._last.pop(key, None)
 
 
-class SchedulerLoad(Collector):
+class LastPasses(Collector):
     """
-    Shows what was seen last of each scheduler, and nothing of one that does not answer.
+    Shows what the last pass over each cluster has left, and of schedulers what was seen in it:
+    nothing of one that does not answer. It is read when Prometheus asks, and costs a pass nothing.
 
     The counters are the agent's own: they begin anew with it, which Prometheus takes for what it
     is. So a function that is among the dearest no more leaves no series behind, and when it is
@@ -289,38 +242,87 @@ class SchedulerLoad(Collector):
     """
 
     def __init__(self) -> None:
-        self._seen: dict[ClusterKey, tuple[tuple[ReliefState, ...], Serialized | None]] = {}
+        self._results: dict[ClusterKey, PassResult] = {}
 
-    def saw(self, key: ClusterKey, scheduler: ObservedScheduler) -> None:
-        self._seen[key] = (scheduler.relief, scheduler.serialized)
+    def saw(self, key: ClusterKey, result: PassResult) -> None:
+        self._results[key] = result
 
     def forget(self, key: ClusterKey) -> None:
-        self._seen.pop(key, None)
+        self._results.pop(key, None)
 
     def collect(self) -> Iterable[Metric]:
-        seen = sorted(self._seen.items())  # a copy: scrapes and passes share one thread or not
-        yield self._reliefs((key, reliefs) for key, (reliefs, _) in seen)
-        yield from self._serialized([(key, cost) for key, (_, cost) in seen if cost is not None])
-
-    def _reliefs(self, rows: Iterable[tuple[ClusterKey, tuple[ReliefState, ...]]]) -> Metric:
-        family = _family(GaugeMetricFamily, "relief_state")
-        for key, reliefs in rows:
-            for relief in reliefs:
-                family.add_metric([*key, relief.name, relief.state], 1)
-        return family
-
-    def _serialized(self, rows: list[tuple[ClusterKey, Serialized]]) -> Iterator[Metric]:
-        share = _family(GaugeMetricFamily, "serialize_share")
-        seconds = _family(CounterMetricFamily, "serialize_seconds")
-        sent = _family(CounterMetricFamily, "serialize_bytes")
-        for key, cost in rows:
-            share.add_metric([*key], cost.share)
-            for row in cost.top:
+        rows = sorted(list(self._results.items()), key=itemgetter(0))  # a copy: passes go on
+        for name, series in _SERIES.items():  # one after the other: all at once take memory
+            gauge = _family(GaugeMetricFamily, name, _OF_CLUSTERS)
+            for key, result in rows:
+                for labels, value in series(result).items():
+                    gauge.add_metric([*key, *labels], value)
+            yield gauge
+        seconds = _family(CounterMetricFamily, "serialize_seconds", _OF_AGENTS)
+        sent = _family(CounterMetricFamily, "serialize_bytes", _OF_AGENTS)
+        for key, result in rows:
+            cost = result.observed.scheduler.serialized
+            for row in cost.top if cost else ():
                 seconds.add_metric([*key, row.function], row.seconds)
                 sent.add_metric([*key, row.function], row.sent_bytes)
-        yield from (share, seconds, sent)
+        yield from (seconds, sent)
 
 
-def _family(kind: type[M], name: str) -> M:
-    full, text, labels = _named(name, _OF_SCHEDULERS[name])
+def _replicas(result: PassResult) -> _Series:
+    status = result.status
+    return {
+        ("requested",): status.replicas, ("desired",): status.desired, ("wanted",): status.wanted
+    }  # fmt: skip
+
+
+def _conditions(result: PassResult) -> _Series:
+    words = {None: "unknown", True: "true", False: "false"}
+    return {(c.type, words[c.status], c.reason.value): 1 for c in result.status.conditions}
+
+
+def _group_replicas(result: PassResult) -> _Series:
+    whats = ("serving", "desired", "wanted")
+    return {(p.group, what): getattr(p, what) for p in result.plan.groups for what in whats}
+
+
+def _arrivals(result: PassResult) -> _Series:
+    groups = (p for p in result.plan.groups if "arrival_s" in p.inputs)
+    return {(p.group,): p.inputs["arrival_s"] for p in groups}
+
+
+def _pinned(result: PassResult) -> _Series:
+    held = dict.fromkeys(_SOURCES, 0) | dict(result.status.pins)
+    return {(source,): workers for source, workers in held.items()}
+
+
+def _pin_ages(result: PassResult) -> dict[str, list[float]]:
+    ages: dict[str, list[float]] = {source: [] for source in _SOURCES}
+    for claim, pin in pins_of(result.observed).items():
+        ages.setdefault(claim.source, []).append(pin.for_s)
+    return ages
+
+
+def _serialize_share(result: PassResult) -> _Series:
+    cost = result.observed.scheduler.serialized
+    return {(): cost.share} if cost else {}
+
+
+#: The series of each gauge in `_OF_CLUSTERS`, by what follows the cluster's labels.
+_SERIES: Mapping[str, Callable[[PassResult], _Series]] = {
+    "workers": lambda r: {(state,): getattr(r.status, state) for state in _STATES},
+    "replicas": _replicas,
+    "condition": _conditions,
+    "group_replicas": _group_replicas,
+    "worker_arrival_seconds": _arrivals,
+    "quota_used_ratio": lambda r: {(u.group, u.quota.value): u.ratio for u in r.plan.uses},
+    "pinned_workers": _pinned,
+    "pins": lambda r: {(s,): len(ages) for s, ages in _pin_ages(r).items()},
+    "pin_age_seconds_max": lambda r: {(s,): max(a, default=0.0) for s, a in _pin_ages(r).items()},
+    "relief_state": lambda r: {(row.name, row.state): 1 for row in r.observed.scheduler.relief},
+    "serialize_share": _serialize_share,
+}
+
+
+def _family(kind: type[M], name: str, metrics: Mapping[str, _Metric]) -> M:
+    full, text, labels = _named(name, metrics[name])
     return kind(full, text, labels=labels)
