@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import orjson
+
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.drift import Sketch, sketch
 from dask_adaptive.kube.notes import (
@@ -139,13 +141,19 @@ class PolicyObject:
     contested_by: Party = NOBODY
     managed_by: str = ""  # what we made it from; empty: a person's
     owner_uid: str = ""
-    status: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    status_json: bytes = field(default=b"{}", compare=False)  # as JSON it takes a tenth
     asks: tuple[Note, ...] = ()
 
     @property
     def managed(self) -> bool:
         """Whether we made it, and keep it in step with what we made it from."""
         return bool(self.managed_by)
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """All of the status but `TENURE`."""
+        found: Mapping[str, Any] = orjson.loads(self.status_json)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +261,7 @@ def parse_meta(body: Mapping[str, Any]) -> Meta:
     version = str(meta.get("resourceVersion", ""))
     return Meta(
         namespace=sys.intern(meta.get("namespace", "")),
-        name=meta["name"],
+        name=sys.intern(meta["name"]),  # workers are called so in many places
         uid=meta.get("uid", ""),
         created_at=read_instant(meta.get("creationTimestamp") or "") or 0.0,
         deleting=bool(meta.get("deletionTimestamp")),
@@ -291,7 +299,7 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
         contested_by=_party(status.get("contestedBy"), "question"),
         managed_by=_labels(body).get(MANAGED_BY, ""),
         owner_uid=owners[0].get("uid", ""),
-        status={k: v for k, v in status.items() if k not in TENURE},
+        status_json=orjson.dumps({k: v for k, v in status.items() if k not in TENURE}),
         asks=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
 
@@ -390,7 +398,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         # Of a pod this is not when its deletion was asked for, but that plus its grace period
         # (apiserver's BeforeDelete).
         ends_at=read_instant(body["metadata"].get("deletionTimestamp") or ""),
-        notes=tuple(sorted((k, v) for k, v in annotations.items() if k in MARK_NAMES)),
+        notes=_one_for_all(sorted((k, v) for k, v in annotations.items() if k in MARK_NAMES)),
         asks=read_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
         started_at=read_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
@@ -403,8 +411,19 @@ def _deployment_of(pod: Mapping[str, Any]) -> str:
     """A ReplicaSet is named after its Deployment and its template's hash: `<name>-<hash>`."""
     for owner in pod["metadata"].get("ownerReferences") or []:
         if owner.get("kind") == "ReplicaSet":
-            return str(owner["name"]).removesuffix(f"-{_labels(pod).get('pod-template-hash', '')}")
+            suffix = f"-{_labels(pod).get('pod-template-hash', '')}"
+            return sys.intern(str(owner["name"]).removesuffix(suffix))
     return ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _one(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return notes
+
+
+def _one_for_all(notes: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Nearly all pods have the same annotations of ours: one object for them, to save memory."""
+    return _one(tuple(notes))
 
 
 def parse_service(body: Mapping[str, Any]) -> ServiceObject:

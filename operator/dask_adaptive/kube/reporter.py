@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import orjson
+
 from dask_adaptive.backoff import Backoff
 from dask_adaptive.kube.api import (
     CONFIG_MAPS,
@@ -357,7 +359,7 @@ class KubeReporter:
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
         self._news = EventQueue(wall_clock)
-        self._written: Json | None = None
+        self._written: bytes | None = None
         self._backoff, self._again_at, self._why = Backoff(FIRST_S, LONGEST_S), -math.inf, ""
         self._log = DecisionLog(policy, api, events)
 
@@ -376,7 +378,9 @@ class KubeReporter:
         return self._world.get(PolicyObject, meta.namespace, meta.name) or self._policy
 
     def _before(self) -> Json:
-        return dict(self._now().status) if self._written is None else self._written
+        before = self._now().status_json if self._written is None else self._written
+        found: Json = orjson.loads(before)
+        return found
 
     async def _write(self, new: Json) -> None:
         meta = self._policy.meta
@@ -394,7 +398,7 @@ class KubeReporter:
             self._again_at = self._clock() + self._backoff.next_s(exc.retry_after_s)
             self._why = str(exc)
             raise
-        self._written = new
+        self._written = orjson.dumps(new)
         self._backoff.good()
 
     def _with_adoption(self, status: Status) -> Status:

@@ -6,6 +6,7 @@ not changed since.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -189,6 +190,7 @@ class SnapshotReader:
         new = answer["introduced"]
         columns = (new["slot"], new["name"], new["address"], new["nthreads"], new["memory_limit"])
         for slot, name, address, nthreads, limit in zip(*columns, strict=True):
+            name = sys.intern(name)
             self._introduced[slot] = _Introduced(name, address or name, nthreads, limit)
         self._known = answer["known"]
 
