@@ -60,11 +60,11 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="How often what people write is listed again, against what watches miss.",
 )  # fmt: skip
 @click.option(
-    "--qps", type=_SECONDS, default=100.0, show_default=True,
+    "--qps", type=_SECONDS, default=200.0, show_default=True,
     help="Calls to the API server in a second; watches do not count.",
 )  # fmt: skip
 @click.option(
-    "--burst", type=click.IntRange(min=1), default=200, show_default=True,
+    "--burst", type=click.IntRange(min=1), default=300, show_default=True,
     help="Calls to the API server at once, after a rest.",
 )  # fmt: skip
 @click.option("--lease-duration", type=_SECONDS, default=15.0, show_default=True)

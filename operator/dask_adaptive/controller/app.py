@@ -61,8 +61,8 @@ class Settings:
     context: str | None = None  # of the kubeconfig
     rest_s: float = 60.0  # at most, between two looks at a cluster about which nothing is heard
     resync_s: float = 300.0
-    qps: float = 100.0  # calls to the API server in a second
-    burst: int = 200  # and at once, after a rest
+    qps: float = 200.0  # calls to the API server in a second
+    burst: int = 300  # and at once, after a rest
     timing: Timing = Timing()  # noqa: RUF009 (frozen)
     patience_s: float = PATIENCE_S  # for an answer of who serves a policy, before it counts as gone
 
