@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from dask_adaptive.backoff import Backoff
@@ -62,7 +62,7 @@ class Visitor:
         self._name = (policy.meta.namespace, policy.meta.name)
         self._world, self._metrics = world, metrics
         self._policy: Policy | None = None
-        self._parsed: tuple[Mapping[str, Any], Policy] | None = None  # the last spec, and its sense
+        self._parsed: tuple[bytes, Policy] | None = None  # the last spec, and its sense
         self._generation = 0  # of the spec that was read last
         self._governed = composer.govern(policy, lambda: self._policy)
         self._key = policy.key
@@ -172,8 +172,8 @@ class Visitor:
         if policy is None:
             raise InvalidPolicy("the AdaptivePolicy is gone")
         self._generation = policy.generation
-        if self._parsed is None or self._parsed[0] != policy.spec:
-            self._parsed = (policy.spec, parse_policy(policy.spec))
+        if self._parsed is None or self._parsed[0] != policy.spec_json:
+            self._parsed = (policy.spec_json, parse_policy(policy.spec))
         return self._parsed[1]
 
     async def _recovered(self, result: PassResult) -> None:

@@ -134,20 +134,25 @@ class PolicyObject:
 
     meta: Meta
     key: ClusterKey
-    spec: Mapping[str, Any]
+    spec_json: bytes  # this and the status are kept as JSON: so they take a tenth of the memory
     generation: int = field(default=0, compare=False)  # the spec says it already
     controller: str = DEFAULT_CONTROLLER  # the operators of that name serve it
     served_by: Party = NOBODY
     contested_by: Party = NOBODY
     managed_by: str = ""  # what we made it from; empty: a person's
     owner_uid: str = ""
-    status_json: bytes = field(default=b"{}", compare=False)  # as JSON it takes a tenth
+    status_json: bytes = field(default=b"{}", compare=False)
     asks: tuple[Note, ...] = ()
 
     @property
     def managed(self) -> bool:
         """Whether we made it, and keep it in step with what we made it from."""
         return bool(self.managed_by)
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = orjson.loads(self.spec_json)
+        return found
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -292,7 +297,7 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
     return PolicyObject(
         meta=meta,
         key=ClusterKey(meta.namespace, (spec.get("clusterRef") or {}).get("name", "")),
-        spec=spec,
+        spec_json=orjson.dumps(spec),
         generation=body["metadata"].get("generation", 0),
         controller=spec.get("controllerName") or DEFAULT_CONTROLLER,
         served_by=_party(status.get("servedBy"), "answer"),
