@@ -251,7 +251,7 @@ class World:
         if one.runs:
             self.wrong(f"{one.who} did not end within {END_S:g} s")
             os.kill(one.pid, signal.SIGKILL)
-        elif one.process.returncode:
+        elif one.process.returncode and not one.was_killed:
             self.wrong(f"{one.who} was told to end, and ended with {one.process.returncode}")
 
     def steal_lease(self) -> None:

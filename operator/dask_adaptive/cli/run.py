@@ -122,13 +122,17 @@ def command(
     )
 
     async def main() -> None:
+        code = UNREACHABLE
         try:
             await serve(settings)
+            code = 0
         finally:
+            hung.args = [code]
             hung.start()
 
-    # asyncio waits for all tasks at the end, and one of a library's may never end.
-    hung = threading.Timer(EXIT_S, os._exit, [UNREACHABLE])
+    # asyncio waits for all tasks at the end, and one of a library's may never end: kopf's, if it is
+    # cancelled while it waits for an answer's head (its `request_cancel_callback` raises then).
+    hung = threading.Timer(EXIT_S, os._exit)
     hung.daemon = True
     try:
         asyncio.run(main())
