@@ -101,11 +101,12 @@ def test_status_that_watches_adds_a_line_for_each_change(kubectl: Kubectl) -> No
 
 
 def test_history(run: Run, kubectl: Kubectl) -> None:
-    assert "No decisions." in run("history", "demo").output
+    assert "No decisions within 1h." in run("history", "demo", "--since", "1h").output
+    assert "NoCandidates" in run("history", "demo").output, "the status has the last one"
     now = time.time()
     keep(kubectl, decision(now - 7200, "long ago"), decision(now - 60, "just now"))
 
-    assert ["long ago", "just now"] == [
+    assert ["so", "long ago", "just now"] == [
         d["message"] for d in json.loads(run("history", "demo", "-o", "json").output)["items"]
     ]
     for narrowed in (("--since", "1h"), ("--limit", "1")):

@@ -57,7 +57,8 @@ class Scene:
 
     def log(self, policy: PolicyObject, *, is_new: bool = False) -> DecisionLog:
         """As a process that has just begun; a policy that is not new has had a decision."""
-        policy = policy if is_new else replace(policy, status={"lastDecision": {"at": "earlier"}})
+        if not is_new:
+            policy = replace(policy, status_json=b'{"lastDecision": {"at": "earlier"}}')
         return DecisionLog(policy, self.api, EventPoster(self.api._inner, time.time))
 
     def stored(self) -> list[float]:

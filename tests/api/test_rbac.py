@@ -8,6 +8,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +169,9 @@ async def _adopted_and_released(kubectl: Kubectl) -> None:
 
 async def _history_calls(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl.apply(policy("p", "annotated"))
-    stored = parse_policy_object(kubectl.json("get", "dap", "p"))
-    for at in (1.0, 2.0):  # each reads what the one before has written
+    new = parse_policy_object(kubectl.json("get", "dap", "p"))
+    decided = replace(new, status_json=b'{"lastDecision": {}}')
+    for at, stored in ((1.0, new), (2.0, decided)):  # the second reads what the first has written
         log = DecisionLog(stored, api, EventPoster(api, time.time))
         await log.add([Decision(at, "g", 0, 1, 1, Reason.RECONCILED, "m")])
     history = kubectl.json("get", "configmap", history_name("p"))
