@@ -170,7 +170,7 @@ async def _adopted_and_released(kubectl: Kubectl) -> None:
 async def _history_calls(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl.apply(policy("p", "annotated"))
     new = parse_policy_object(kubectl.json("get", "dap", "p"))
-    decided = replace(new, status_json=b'{"lastDecision": {}}')
+    decided = replace(new, status_json=b'{"lastDecision": {"at": "earlier"}}')
     for at, stored in ((1.0, new), (2.0, decided)):  # the second reads what the first has written
         log = DecisionLog(stored, api, EventPoster(api, time.time))
         await log.add([Decision(at, "g", 0, 1, 1, Reason.RECONCILED, "m")])

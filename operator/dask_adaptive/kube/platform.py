@@ -110,13 +110,14 @@ class _SetTimes:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str], float] = {}
-        self._asked: dict[tuple[str, str, str], float] = {}
+        self._known: dict[tuple[str, str, str, bool], float] = {}
+        self._asked: dict[tuple[str, str, str, bool], float] = {}
 
     def of(self, note: Note, now: float) -> float:
         """Seconds since 1970; where nobody noted it, when it was seen first."""
         set_at = now if note.set_at is None else note.set_at
-        name = (note.holder, note.name, note.value)
+        # One that somebody has set himself is another one than its copy from above.
+        name = (note.holder, note.name, note.value, note.is_copy)
         self._asked[name] = min(set_at, self._known.get(name, set_at))
         return self._asked[name]
 
