@@ -245,7 +245,7 @@ def flaky(world: World, dice: Random) -> Fault:
 
 def partition(world: World, dice: Random) -> Fault:
     trouble = Partition(world)
-    seconds = dice.choice((5.0, 14.0, 30.0, 100.0))
+    seconds = dice.choice((5.0, 14.0, 30.0, 100.0, 300.0))
     return Fault("", seconds, trouble, end=lambda world: trouble.over.set())
 
 
