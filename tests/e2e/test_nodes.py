@@ -86,7 +86,7 @@ async def test_outputs_of_a_shuffle_go_to_workers_that_were_still_on_their_way(
     tally = (await c.observe()).tally
     assert tally is not None
     assert (1, 1, 0) == (tally.shuffles, tally.max_shuffle_run, tally.redone)
-    assert "ShuffleWaited" in {e["reason"] for e in await c.events()}
+    await c.until(lambda: c.events("ShuffleWaited"), "an event tells of it, with others")
 
 
 def _to_shuffle() -> Any:

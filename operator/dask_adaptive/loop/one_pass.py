@@ -286,8 +286,8 @@ def _next(observed: ObservedCluster, outcomes: tuple[Outcome, ...]) -> float:
 
 def write_throttle(new: Status, old: Status) -> bool:
     """
-    Whether nobody has begun to leave or to be replaced, and no condition has turned. That workers
-    were asked for, an event tells at once; the figures come when they are connected.
+    Whether nobody has begun to leave or to be replaced, and no condition has turned. Figures of
+    workers that were asked for come with them, if they come soon.
     """
     return set(_pressing(new)) <= set(_pressing(old)) and _milestones(new) == _milestones(old)
 
