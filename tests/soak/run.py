@@ -178,7 +178,8 @@ async def main() -> int:
     parser.add_argument("--write", type=Path, help="where to write the report, if all went well")
     options = parser.parse_args()
     warnings.simplefilter("ignore", VersionMismatchWarning)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for noisy in ("distributed", "asyncio"):  # clients of schedulers that are killed
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     journal = Journal(folder)
     journal.say(f"seed {options.seed}; timeline and notes: {folder}")

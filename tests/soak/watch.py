@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from dask_adaptive.kube.api import LEASES, PODS, Json, KubeApi, KubeError
@@ -17,6 +19,9 @@ from support.e2e_release import Release
 from support.kube_server import Kubectl
 
 _OPERATOR = "app.kubernetes.io/name=dask-adaptive-operator"
+
+#: Where the kubelet keeps what containers say: `namespace_pod_uid/container/number.log`.
+_LOGS = Path("/var/log/pods")
 
 #: A lease that was renewed within this time is held by somebody who lives.
 _FRESH_S = 12.0
@@ -60,6 +65,7 @@ class Watch:
     async def run(self) -> None:
         while True:
             began = time.time()
+            self._keep_logs()
             try:
                 await self._see_pods()
                 renewed_at, self.trouble = await self._trouble()
@@ -83,6 +89,15 @@ class Watch:
     def _running(self, component: str) -> list[Json]:
         pods = [p for p in self.pods.values() if _is_running(p)]
         return [p for p in pods if p["metadata"]["labels"].get(COMPONENT_LABEL) == component]
+
+    def _keep_logs(self) -> None:
+        """Links to them outlive the kubelet's own files, which go with the pod."""
+        folder = self.journal.folder / "logs"
+        folder.mkdir(exist_ok=True)
+        for log in _LOGS.glob(f"{self.c.namespace}_*/*/*.log"):
+            _, pod, _ = log.parent.parent.name.split("_")
+            with suppress(OSError):  # there already, or gone
+                os.link(log, folder / f"{pod}-{log.name}")
 
     async def _see_pods(self) -> None:
         found = await self.api.list(PODS.path(self.c.namespace))
