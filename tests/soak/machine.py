@@ -10,12 +10,12 @@ from pathlib import Path
 
 from support.kube_server import CACHE, ROOT
 
-_STATE = Path(os.environ.get("LOCALNODE_STATE") or CACHE / "node")
+STATE = Path(os.environ.get("LOCALNODESTATE") or CACHE / "node")
 
 
 def kill(process: str) -> None:
     """One that `localnode/up.sh` has started, by its pid file."""
-    pid = int((_STATE / "run" / f"{process}.pid").read_text().split()[0])
+    pid = int((STATE / "run" / f"{process}.pid").read_text().split()[0])
     _kill(pid)
 
 

@@ -8,11 +8,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from dask_adaptive.kube.api import LEASES, PODS, Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import COMPONENT_LABEL
+from soak import machine
 from soak.journal import Journal
 from support.e2e_cluster import LiveCluster
 from support.e2e_release import Release
@@ -20,8 +20,8 @@ from support.kube_server import Kubectl
 
 _OPERATOR = "app.kubernetes.io/name=dask-adaptive-operator"
 
-#: Where the kubelet keeps what containers say: `namespace_pod_uid/container/number.log`.
-_LOGS = Path("/var/log/pods")
+#: In the state of the node: `namespace_pod_uid/container/number.log`.
+_LOGS = "pod-logs"
 
 #: A lease that was renewed within this time is held by somebody who lives.
 _FRESH_S = 12.0
@@ -94,7 +94,7 @@ class Watch:
         """Links to them outlive the kubelet's own files, which go with the pod."""
         folder = self.journal.folder / "logs"
         folder.mkdir(exist_ok=True)
-        for log in _LOGS.glob(f"{self.c.namespace}_*/*/*.log"):
+        for log in (machine.STATE / _LOGS).glob(f"{self.c.namespace}_*/*/*.log"):
             _, pod, _ = log.parent.parent.name.split("_")
             with suppress(OSError):  # there already, or gone
                 os.link(log, folder / f"{pod}-{log.name}")
