@@ -70,7 +70,7 @@ class Scene:
 
     async def pin_left_s(self) -> float | None:
         pin = (await self.worker()).manual_pin
-        return pin and pin.left_s
+        return pin and pin.until - time.time()
 
 
 @pytest.fixture

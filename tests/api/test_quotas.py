@@ -197,16 +197,17 @@ async def test_a_pod_that_finds_no_node_is_told_in_the_schedulers_words(
 ) -> None:
     kubectl.apply(*cluster_of_one("w1", PLAIN), pod("w1-ab-x", PLAIN, of="w1", labels=LABELS))
     (worker,) = (await look(api, kubectl.namespace)).workers
-    assert 0.0 == worker.unschedulable_s
+    assert worker.unscheduled_at is None
 
     message = "0/3 nodes are available: 3 Insufficient cpu."
     _set_status(
         kubectl, "pod", "w1-ab-x", type="PodScheduled", status="False", reason="Unschedulable",
         message=message, lastTransitionTime="2033-05-18T03:32:20Z",
     )  # fmt: skip
-    (worker,) = (await look(api, kubectl.namespace)).workers
+    seen = await look(api, kubectl.namespace)
+    (worker,) = seen.workers
     assert (60.0, f"Unschedulable: {message}", "") == (
-        worker.unschedulable_s,
+        seen.at - (worker.unscheduled_at or 0.0),
         worker.waiting,
         worker.refused,
     )

@@ -41,7 +41,7 @@ from dask_adaptive.model.recycle import (
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
 from support.aging import aged
-from support.worlds import GROUP, KEY, NOW, PAST, busy, cluster, worker
+from support.worlds import dated, GROUP, KEY, NOW, PAST, busy, cluster, worker
 
 QUOTAS = Recycle(
     tasks=TaskQuota(10_000, jitter=0.1),
@@ -68,11 +68,11 @@ def used(observed: ObservedCluster, runs: int) -> ObservedCluster:
     """Its workers have made so many runs."""
     use = Use(runs=runs, failures=3, process=0.5, unmanaged=0.2, unmanaged_bytes=10**9)
     workers = tuple(
-        replace(w, use=use, pod_uid=f"pod-{w.name}", pod_age_s=500.0)
+        replace(w, use=use, pod_uid=f"pod-{w.name}", pod_made_at=-500.0)
         for w in observed.groups[0].workers
     )
     group = replace(observed.groups[0], workers=workers)
-    return replace(observed, groups=(group,), at=1_700_000_000.0)
+    return dated(replace(observed, groups=(group,)), 1_700_000_000.0)
 
 
 def calls(n: int) -> dict[str, Callable[[], Any]]:
@@ -82,7 +82,7 @@ def calls(n: int) -> dict[str, Callable[[], Any]]:
     view = PlatformView(
         groups=(ObservedGroup(GROUP, n),),
         workers=tuple(
-            PlatformWorker(w.name, w.uid, w.group, w.age_s) for w in at_rest.groups[0].workers
+            PlatformWorker(w.name, w.uid, w.group, w.made_at) for w in at_rest.groups[0].workers
         ),
     )
     decided = plan(falling, at_once, PAST, now=NOW)

@@ -21,7 +21,7 @@ async def test_a_trace_of_a_real_scheduler_holds_no_key_and_no_address(
     tmp_path: Path,
 ) -> None:
     key = ClusterKey("team", "etl")
-    worker = PlatformWorker("w1", "uid", "etl-default", 4.0)
+    worker = PlatformWorker("w1", "uid", "etl-default", -4.0)
     view = PlatformView(groups=(ObservedGroup("etl-default", 1),), workers=(worker,))
     async with (
         Scheduler(port=0, dashboard=False, host="127.0.0.1") as s,

@@ -7,11 +7,9 @@ from dataclasses import replace
 from dask_adaptive.model.observed import (
     ManualPin,
     ObservedCluster,
-    ObservedGroup,
     ObservedScheduler,
     ObservedWorker,
     Pin,
-    SchedulerWorker,
     TerminatingPod,
 )
 from dask_adaptive.model.scaling import Pause
@@ -21,19 +19,21 @@ def aged(observed: ObservedCluster, seconds: float) -> ObservedCluster:
     """
     The same cluster, some seconds after it was observed, if nothing has happened since.
 
-    What counts from an instant goes on: ages, idle times, and what is left of pins, leases, pauses
-    and ends. A pin or a lease that has run out is gone. What is measured (tasks, memory, runs,
-    failures) stays as it was. News is told once, so an older observation has none.
+    What counts from an instant goes on, as the clocks do. What is measured (tasks, memory, runs,
+    failures) stays as it was. What has run out is gone: pins, leases, annotations. News is told
+    once, so an older observation has none.
 
     Args:
         seconds: At least 0.
     """
     if seconds <= 0:
         return observed
-    older = _Older(seconds, observed.scheduler.at + seconds)
+    older = _Older(seconds, observed.at + seconds, observed.scheduler.at + seconds)
     return replace(
         observed,
-        groups=tuple(map(older.group, observed.groups)),
+        groups=tuple(
+            replace(g, workers=tuple(map(older.worker, g.workers))) for g in observed.groups
+        ),
         scheduler=older.scheduler(observed.scheduler),
         terminating=tuple(map(older.terminating, observed.terminating)),
         at=observed.at + seconds,
@@ -45,22 +45,21 @@ def aged(observed: ObservedCluster, seconds: float) -> ObservedCluster:
 class _Older:
     """The parts of an observation as they are some seconds later."""
 
-    def __init__(self, seconds: float, at: float) -> None:
-        self._by_s, self._at = seconds, at
+    def __init__(self, seconds: float, at: float, seen_at: float) -> None:
+        self._by_s, self._at, self._seen_at = seconds, at, seen_at
 
     def left(self, seconds: float) -> float:
         return max(0.0, seconds - self._by_s)
-
-    def group(self, group: ObservedGroup) -> ObservedGroup:
-        return replace(group, workers=tuple(map(self._worker, group.workers)))
 
     def scheduler(self, scheduler: ObservedScheduler) -> ObservedScheduler:
         demand, by_s = scheduler.demand, self._by_s
         quiet = scheduler.quiet
         return replace(
             scheduler,
-            at=self._at,
-            workers=tuple(map(self._process, scheduler.workers)),
+            at=self._seen_at,
+            workers=tuple(
+                replace(p, pins=self._held(p.pins)) if p.pins else p for p in scheduler.workers
+            ),
             demand=demand and replace(demand, age_s=demand.age_s + by_s),
             wants=tuple(
                 replace(w, left_s=w.left_s - by_s) for w in scheduler.wants if w.left_s > by_s
@@ -86,32 +85,14 @@ class _Older:
             return pause
         return replace(pause, left_s=self.left(pause.left_s))
 
-    def _worker(self, worker: ObservedWorker) -> ObservedWorker:
-        by_s = self._by_s
-        is_idle = worker.dask_names and not worker.processing
-        return replace(
-            worker,
-            age_s=worker.age_s + by_s,
-            idle_s=worker.idle_s + by_s if is_idle else worker.idle_s,
-            pins=self._held(worker.pins) if worker.pins else (),
-            manual_pin=self._manual(worker.manual_pin),
-            pod_age_s=worker.pod_age_s + by_s,
-            ends_in_s=self.left(worker.ends_in_s),
-            unschedulable_s=worker.unschedulable_s and worker.unschedulable_s + by_s,
-        )
-
-    def _process(self, process: SchedulerWorker) -> SchedulerWorker:
-        return replace(process, pins=self._held(process.pins)) if process.pins else process
+    def worker(self, worker: ObservedWorker) -> ObservedWorker:
+        if not worker.is_pinned:
+            return worker
+        manual = self._manual(worker.manual_pin)
+        return replace(worker, pins=self._held(worker.pins), manual_pin=manual)
 
     def _manual(self, pin: ManualPin | None) -> ManualPin | None:
-        if pin is None or pin.left_s <= self._by_s:
-            return None
-        return replace(pin, left_s=pin.left_s - self._by_s)
+        return pin if pin and pin.until > self._at else None
 
     def _held(self, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
-        """Those that have not run out."""
-        return (
-            pins
-            if all(p.until > self._at for p in pins)
-            else tuple(p for p in pins if p.until > self._at)
-        )
+        return tuple(p for p in pins if p.until > self._seen_at)

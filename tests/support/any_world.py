@@ -65,7 +65,7 @@ from dask_adaptive.model.scaling import (
 )
 from dask_adaptive.planner.actions.external import OWNER
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
-from support.worlds import GPU, GROUP, KEY, NOW, lifecycle_of
+from support.worlds import GPU, GROUP, KEY, NOW, dated, lifecycle_of
 
 AT = 1_700_000_000.0
 HEARD_AT = NOW - 4
@@ -80,7 +80,7 @@ class AnyWorld:
         self.policy = self._policy()
         names = (GROUP, GPU, OTHER) if self._p(0.6) else (GROUP,)
         groups = tuple(self._group(name) for name in names if self._p(0.97))
-        self.observed = with_walltimes(self._cluster(groups), self.policy)
+        self.observed = with_walltimes(dated(self._cluster(groups), AT + self._s(600)), self.policy)
         self.past = self._past()
 
     def _p(self, probability: float) -> bool:
@@ -178,7 +178,7 @@ class AnyWorld:
             name=name,
             uid=f"uid-{name}",
             group=group,
-            age_s=age_s,
+            made_at=-age_s,
             dask_names=(name,) if is_connected else (),
             lifecycle=lifecycle_of(
                 is_connected=is_connected, deleting=self._p(0.05), in_service=not going,
@@ -187,7 +187,7 @@ class AnyWorld:
             ),
             pod=f"{name}-x",
             processing=tasks,
-            idle_s=0.0 if tasks or not is_connected else self._s(),
+            idle_since=math.inf if tasks or not is_connected else -self._s(),
             sole_bytes=self._one(0, 0, 9),
             closable=self._p(0.9),
             actors=self._p(0.05),
@@ -196,9 +196,10 @@ class AnyWorld:
             manual_pin=self._some(0.1, lambda: ManualPin(self._s(), "")),
             node_terminating=self._one(*[""] * 9, "cordoned"),
             pod_uid=f"pod-{name}",
-            pod_age_s=min(age_s, self._s(400)),
+            pod_made_at=-min(age_s, self._s(400)),
             use=use,
-            ends_in_s=self._one(*[math.inf] * 5, self._s(60)),
+            ends_at=self._one(*[math.inf] * 5, self._s(60)),
+            lifetime_ends_at=self._one(*[math.inf] * 5, self._s(60)),
             cordon=self._some(0.05, lambda: Cordon(self._one(*Quota), "stopped")),
             paused=self._p(0.05),
             too_short=self._p(0.03),
@@ -207,7 +208,7 @@ class AnyWorld:
             drift=self._one(*[""] * 19, "image"),
             gpus=self._one(0, 0, 0, 1),
             nthreads=1 if is_connected else 0,
-            unschedulable_s=0.0 if is_connected else self._one(0.0, self._s()),
+            unscheduled_at=None if is_connected else self._one(None, -self._s()),
             refused="" if is_connected else self._one("", "", "", "exceeded quota"),
         )  # fmt: skip
 
@@ -215,7 +216,7 @@ class AnyWorld:
         workers = [w for g in groups for w in g.workers]
         processes = tuple(
             SchedulerWorker(
-                w.name, f"tcp://{w.name}", "running", 1, w.processing, -w.idle_s, w.sole_bytes,
+                w.name, f"tcp://{w.name}", "running", 1, w.processing, w.idle_since, w.sole_bytes,
                 pins=w.pins, actors=w.actors, leaving=(w.retiring.is_drained and Leaving.DRAINED)
                 or Leaving.DRAINING if w.retiring else Leaving.NO,
             )
@@ -242,7 +243,6 @@ class AnyWorld:
             scheduler=scheduler,
             strangers=self._one((), ("a-stranger",)),
             terminating=self._some(0.1, self._terminating, ()),
-            at=AT + self._s(600),
             free_gpus=self._one(None, 0, 1),
             pause=self._some(0.1, self._pause, Pause()),
             uid="u",

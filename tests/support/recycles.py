@@ -25,7 +25,7 @@ from dask_adaptive.model.recycle import (
     Window,
 )
 from dask_adaptive.planner.plan import plan
-from support.worlds import NOW, PAST, POLICY, cluster, past_of, short
+from support.worlds import NOW, PAST, POLICY, cluster, dated, past_of, short
 
 RECYCLE = Recycle(tasks=TaskQuota(20), memory=MemoryQuota(hard=0.9))
 SPENT = {"use": Use(runs=25)}
@@ -51,7 +51,7 @@ def decide(
     world: ObservedCluster, past: Past = PAST, *, disruption: dict[str, Any] | None = None,
     policy: dict[str, Any] | None = None, **recycle: Any,
 ) -> Plan:  # fmt: skip
-    world = dataclasses.replace(world, at=AT)
+    world = dated(world, AT)
     return plan(world, policy_of(disruption or {}, policy or {}, **recycle), past, now=NOW)
 
 

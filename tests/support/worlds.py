@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from dask_adaptive.model.observed import (
     Deleting,
     Leaving,
     Lifecycle,
+    ManualPin,
     ObservedCluster,
     ObservedGroup,
     ObservedScheduler,
@@ -69,8 +71,8 @@ def watched(*groups: str) -> Past:
 def worker(name: str, **changes: Any) -> ObservedWorker:
     """A connected worker that has been idle for long and may go."""
     base = ObservedWorker(
-        name=name, uid=f"uid-{name}", group=GROUP, age_s=500.0, dask_names=(name,), idle_s=100.0,
-        closable=True,
+        name=name, uid=f"uid-{name}", group=GROUP, made_at=-500.0, dask_names=(name,),
+        idle_since=-100.0, closable=True,
     )  # fmt: skip
     facts = {key: changes.pop(key) for key in _FACTS & changes.keys()}
     stopped, quota = changes.pop("stopped", ""), changes.pop("stopped_for", None)
@@ -78,7 +80,45 @@ def worker(name: str, **changes: Any) -> ObservedWorker:
         changes["cordon"] = Cordon(quota or Quota.LIFETIME, stopped)
     is_connected = bool(changes.get("dask_names", base.dask_names))
     known: dict[str, Any] = {"lifecycle": lifecycle_of(is_connected=is_connected, **facts)}
-    return dataclasses.replace(base, **{**known, **changes})
+    if changes.get("processing") or not is_connected:
+        changes["idle_s"] = -math.inf
+    return dataclasses.replace(base, **{**known, **instants(**changes)})
+
+
+def instants(
+    *, age_s: float | None = None, pod_age_s: float | None = None, idle_s: float | None = None,
+    ends_in_s: float | None = None, unschedulable_s: float | None = None, **changes: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Fields of a worker, some of them given as durations until or from an instant 0."""
+    durations = (
+        ("made_at", age_s, -1), ("pod_made_at", pod_age_s, -1), ("idle_since", idle_s, -1),
+        ("ends_at", ends_in_s, 1), ("unscheduled_at", unschedulable_s or None, -1),
+    )  # fmt: skip
+    known = {name: sign * s for name, s, sign in durations if s is not None}
+    return {**known, **changes}
+
+
+def dated(observed: ObservedCluster, at: float) -> ObservedCluster:
+    """The same cluster of instant 0, observed later: all that counts time stays as long."""
+
+    def pin(known: ManualPin | None) -> ManualPin | None:
+        return known and dataclasses.replace(known, until=known.until + at)
+
+    def moved(one: ObservedWorker) -> ObservedWorker:
+        since = one.unscheduled_at
+        return dataclasses.replace(
+            one, made_at=one.made_at + at, pod_made_at=one.pod_made_at + at,
+            ends_at=one.ends_at + at, unscheduled_at=None if since is None else since + at,
+            manual_pin=pin(one.manual_pin),
+        )  # fmt: skip
+
+    groups = tuple(
+        dataclasses.replace(g, workers=tuple(map(moved, g.workers))) for g in observed.groups
+    )
+    ending = tuple(
+        dataclasses.replace(t, manual_pin=pin(t.manual_pin)) for t in observed.terminating
+    )
+    return dataclasses.replace(observed, groups=groups, terminating=ending, at=at)
 
 
 #: What `worker` takes that decides about a worker's `lifecycle`.
@@ -101,11 +141,11 @@ def lifecycle_of(
 
 
 def busy(name: str, **changes: Any) -> ObservedWorker:
-    return worker(name, processing=1, idle_s=0.0, closable=False, **changes)
+    return worker(name, processing=1, closable=False, **changes)
 
 
 def pending(name: str, **changes: Any) -> ObservedWorker:
-    return worker(name, dask_names=(), idle_s=0.0, closable=False, **changes)
+    return worker(name, dask_names=(), closable=False, **changes)
 
 
 def group_of(
@@ -139,7 +179,7 @@ def cluster(
     processes = tuple(
         SchedulerWorker(
             name=name, address=f"tcp://{name}", status="running", nthreads=1,
-            processing=w.processing, idle_since=-w.idle_s, sole_bytes=w.sole_bytes,
+            processing=w.processing, idle_since=w.idle_since, sole_bytes=w.sole_bytes,
             leaving=leaving_of(w),
         )
         for g in groups for w in g.workers for name in w.dask_names

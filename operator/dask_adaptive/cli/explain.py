@@ -30,7 +30,13 @@ from dask_adaptive.cli.status_view import (
 from dask_adaptive.kube.api import EVENTS, PODS, KubeError
 from dask_adaptive.kube.objects import PodObject, parse_pod
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ObservedScheduler, ObservedWorker, ReliefState, Serialized
+from dask_adaptive.model.observed import (
+    Clocks,
+    ObservedScheduler,
+    ObservedWorker,
+    ReliefState,
+    Serialized,
+)
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota
@@ -242,10 +248,12 @@ async def _quotas(api: KubeApi, policy: PolicyView, pod: PodObject, access: Acce
     scheduler = await observe_scheduler(pod.key, access)
     observed = with_walltimes(join(pod.key, seen, scheduler), policy.rules)
     workers = [w for g in observed.groups for w in g.workers if w.name == pod.worker]
-    return quota_facts(workers[0], policy.rules, scheduler.message) if workers else ()
+    if not workers:
+        return ()
+    return quota_facts(workers[0], policy.rules, observed.clocks, scheduler.message)
 
 
-def quota_facts(worker: ObservedWorker, policy: Policy, problem: str = "") -> Facts:
+def quota_facts(worker: ObservedWorker, policy: Policy, clocks: Clocks, problem: str = "") -> Facts:
     """
     A worker's quotas.
 
@@ -254,7 +262,7 @@ def quota_facts(worker: ObservedWorker, policy: Policy, problem: str = "") -> Fa
     """
     from dask_adaptive.planner.recycling.quotas import quota_lines
 
-    lines = quota_lines(worker, policy.recycle_of(worker.group))
+    lines = quota_lines(worker, policy.recycle_of(worker.group), clocks)
     facts = [
         (f"quota {line.quota.value}", f"{line.used}, of {line.limit} ({line.ratio:.0%})")
         for line in lines

@@ -131,15 +131,11 @@ class _Recording:
                     seen, seen_at = await platform_view(self.api, self.key), began
             if not seen.found:
                 return f"there is no DaskCluster {self.key}"
-            self.file.write(join(self.key, aged(seen, began - seen_at), scheduler))
+            view = replace(seen, at=seen.at + began - seen_at)
+            self.file.write(join(self.key, view, scheduler))
             await self._rest(self.every_s - (time.monotonic() - began))
         return ""
 
     async def _rest(self, seconds: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.stop.wait(), max(seconds, 0.0))
-
-
-def aged(view: PlatformView, by_s: float) -> PlatformView:
-    """Add the time that has passed since a view was taken to the ages of its workers."""
-    return replace(view, workers=tuple(replace(w, age_s=w.age_s + by_s) for w in view.workers))

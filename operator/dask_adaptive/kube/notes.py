@@ -161,12 +161,12 @@ def manual_pin(
         if lifts(note.value):
             return None
         lasts_until, problem = pin_end(note.value, set_at)
-        left_s = min(lasts_until, set_at + max_s) - now
-        if left_s > 0:
+        until = min(lasts_until, set_at + max_s)
+        if until > now:
             said = (
                 f"{note.reason} ({note.holder})" if note.reason else f"annotated on {note.holder}"
             )
-            return ManualPin(left_s=left_s, reason=said, problem=problem)
+            return ManualPin(until, reason=said, problem=problem)
     return None
 
 

@@ -109,12 +109,6 @@ def _terminating(
         )
 
 
-def _unschedulable_s(pod: PodObject | None, now: float) -> float:
-    if pod is None or pod.unscheduled_at is None or pod.meta.deleting:
-        return 0.0
-    return max(now - pod.unscheduled_at, 0.0)
-
-
 _NOTHING_ASKED = Asked()
 
 
@@ -179,7 +173,7 @@ class _Look:
             name=deployment.meta.name,
             uid=deployment.meta.uid,
             group=deployment.group,
-            age_s=max(self._now - deployment.meta.created_at, 0.0),
+            made_at=deployment.meta.created_at,
             deleting=deployment.meta.deleting,
             pod=pod.meta.name if pod else "",
             addresses=tuple(a for p in ranked for a in p.addresses),
@@ -189,12 +183,12 @@ class _Look:
             mark=pod.mark if pod else Mark(),
             pod_uid=pod.meta.uid if pod else "",
             pod_created_at=pod.began_at if pod else 0.0,
-            ends_in_s=max(ends_at - self._now, 0.0),
+            ends_at=ends_at,
             quota_notes=wishes.notes,
             recycle_asked=wishes.recycle,
             drift=self._drift(deployment),
             gpus=sum(number for _, number in deployment.gpus),
-            unschedulable_s=_unschedulable_s(pod, self._now),
+            unscheduled_at=pod.unscheduled_at if pod and not pod.meta.deleting else None,
             refused="" if pod and not pod.meta.deleting else deployment.refused,
         )
 

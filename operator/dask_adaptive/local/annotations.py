@@ -29,8 +29,8 @@ class Annotations:
         if said is None or lifts(said["value"]):
             return None
         until, problem = pin_end(said["value"], since=said["at"])
-        left_s = min(until, said["at"] + max_s) - time.time()
-        return ManualPin(left_s, said["reason"], problem) if left_s > 0 else None
+        until = min(until, said["at"] + max_s)
+        return ManualPin(until, said["reason"], problem) if until > time.time() else None
 
     def recycle_asked(self, worker: str, pod_created_at: float) -> str:
         """Says who wants the worker's pod replaced; empty: nobody, or it has been replaced."""
@@ -41,11 +41,11 @@ class Annotations:
         is_asked = at is not None and pod_created_at < at <= time.time()
         return "asked for by annotation" if is_asked else ""
 
-    def ends_in_s(self, worker: str) -> float:
-        """Until the end that the file says a worker has; infinite: none that can be read."""
+    def ends_at(self, worker: str) -> float:
+        """The end that the file says a worker has; infinite: none that can be read."""
         said = self._read().get(worker, {}).get("expires-at")
         at = read_instant(said["value"]) if said else None
-        return math.inf if at is None else at - time.time()
+        return math.inf if at is None else at
 
     def set_pin(self, worker: str, pin: str | None, reason: str = "") -> None:
         """Pin a worker (`true`, a duration or an instant), or with None take the pin away."""

@@ -180,7 +180,7 @@ class _Worker:
     uid: str
     group: str
     process: Process
-    born: float
+    made_at: float  # seconds since 1970
     keeper: asyncio.Task[None] | None = None  # None: waits for room on the machine
     removed: bool = False
     pod_uid: str = ""  # a process that crashes is started again in the same pod
@@ -298,15 +298,15 @@ class LocalPlatform:
             name=worker.name,
             uid=worker.uid,
             group=worker.group,
-            age_s=time.monotonic() - worker.born,
+            made_at=worker.made_at,
             pod=worker.name,
             waiting="" if worker.keeper else full,
             manual_pin=self.annotations.manual_pin(worker.name, self._manual_max_s()),
             pod_uid=worker.pod_uid,
             pod_created_at=worker.pod_created_at,
-            ends_in_s=min(
-                self.annotations.ends_in_s(worker.name),
-                worker.pod_created_at + self._machine.walltime_s - time.time(),
+            ends_at=min(
+                self.annotations.ends_at(worker.name),
+                worker.pod_created_at + self._machine.walltime_s,
             ),
             recycle_asked=self.annotations.recycle_asked(worker.name, worker.pod_created_at),
         )
@@ -321,7 +321,7 @@ class LocalPlatform:
         ]  # fmt: skip
         log = self._directory / f"{name}.log"
         process = Process(command, log=log, env={**self._env, "DASK_WORKER_NAME": name})
-        worker = _Worker(name, uuid.uuid4().hex, group, process, time.monotonic())
+        worker = _Worker(name, uuid.uuid4().hex, group, process, time.time())
         worker.renew()
         row.workers[name] = worker
         self._fill()

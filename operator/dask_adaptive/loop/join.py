@@ -141,7 +141,7 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
     for worker in view.workers:
         mine = processes.get(worker.name, ())
         lifecycle = _lifecycle_of(worker, mine, departing.get(worker.name, ""))
-        joined = _joined(worker, mine, lifecycle, at=view.at, seen_at=scheduler.at)
+        joined = _joined(worker, mine, lifecycle)
         if worker.pod in pods:  # the next pod is on its way, and on another machine
             joined = replace(joined, node_terminating="")
         if joined.terminating and not worker.waiting:
@@ -218,9 +218,6 @@ def _joined(
     worker: PlatformWorker,
     processes: Sequence[SchedulerWorker],
     lifecycle: Lifecycle,
-    *,
-    at: float,
-    seen_at: float,
 ) -> ObservedWorker:
     # All workers go through here in each pass, nearly all with one process: it must be quick.
     alone = len(processes) == 1
@@ -229,13 +226,13 @@ def _joined(
         name=worker.name,
         uid=worker.uid,
         group=worker.group,
-        age_s=worker.age_s,
+        made_at=worker.made_at,
         dask_names=(one.name,) if alone else tuple(sorted(p.name for p in processes)),
         lifecycle=lifecycle,
         pod=worker.pod,
         waiting=worker.waiting,
         processing=one.processing,
-        idle_s=max(0.0, seen_at - one.idle_since) if processes and not one.processing else 0.0,
+        idle_since=one.idle_since if processes and not one.processing else math.inf,
         sole_bytes=one.sole_bytes,
         closable=one.closable,
         actors=one.actors,
@@ -244,9 +241,10 @@ def _joined(
         node_terminating=worker.node_terminating,
         mark=worker.mark,
         pod_uid=worker.pod_uid,
-        pod_age_s=max(0.0, at - worker.pod_created_at) if worker.pod_created_at else worker.age_s,
+        pod_made_at=worker.pod_created_at or worker.made_at,
         use=one.use,
-        ends_in_s=min(worker.ends_in_s, max(0.0, one.lifetime_ends_at - seen_at)),
+        ends_at=worker.ends_at,
+        lifetime_ends_at=one.lifetime_ends_at,
         paused=one.status == "paused",
         cordon=one.cordon,
         too_short=one.too_short,
@@ -255,7 +253,7 @@ def _joined(
         drift=worker.drift,
         gpus=worker.gpus,
         nthreads=one.nthreads,
-        unschedulable_s=worker.unschedulable_s,
+        unscheduled_at=worker.unscheduled_at,
         refused=worker.refused,
     )
 

@@ -103,7 +103,7 @@ def wants_meters(view: PlatformView, policy: Policy) -> bool:
     own = policy.group_recycle.values()
     if replace(policy.recycle, max_per_hour=None) != Recycle() or set(own) - {GroupRecycle()}:
         return True
-    return any(w.quota_notes is not None or w.ends_in_s < math.inf for w in view.workers)
+    return any(w.quota_notes is not None or w.ends_at < math.inf for w in view.workers)
 
 
 def is_pressing(decided: Plan) -> bool:
@@ -336,7 +336,7 @@ def pins_of(observed: ObservedCluster, manual_max_s: float = math.inf) -> dict[C
         asked = worker.manual_pin
         if asked is not None:
             claim = Claim("manual", OWNER, asked.reason)
-            held = Held(frozenset({worker.name}), min(asked.left_s, manual_max_s), 0.0)
+            held = Held(frozenset({worker.name}), min(asked.until - observed.at, manual_max_s), 0.0)
             rows[claim] = _together(rows.get(claim, held), held)
     return rows
 

@@ -105,7 +105,10 @@ class Tracer:
     def _arrived(self, observed: ObservedCluster) -> tuple[tuple[str, float], ...]:
         """How long each worker that has connected since took to come, from its Deployment on."""
         ages: Mapping[str, tuple[str, float]] = {
-            w.name: (g.name, w.age_s) for g in observed.groups for w in g.workers if w.is_connected
+            w.name: (g.name, observed.clocks.age_s(w))
+            for g in observed.groups
+            for w in g.workers
+            if w.is_connected
         }
         known, self._seen = self._seen, set(ages)
         if known is None:

@@ -136,7 +136,7 @@ class Note:
 class ManualPin:
     """A pin that a person asked for by annotation."""
 
-    left_s: float  # until it ends; not yet capped by the policy
+    until: float  # seconds since 1970; not yet capped by the policy
     reason: str
     problem: str = ""  # not empty: the annotation could not be read, so it pins (fail safe)
 
@@ -314,7 +314,7 @@ class PlatformWorker:
     name: str
     uid: str
     group: str
-    age_s: float
+    made_at: float  # seconds since 1970, as all its instants
     deleting: bool = False  # deletion has begun
     pod: str = ""
     addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
@@ -323,13 +323,13 @@ class PlatformWorker:
     node_terminating: str = ""  # not empty: the machine under it is about to go; who says so
     mark: Mark = Mark()  # as its pod is annotated now, by us
     pod_uid: str = ""
-    pod_created_at: float = 0.0  # seconds since 1970, on the platform's clock; 0: unknown
-    ends_in_s: float = math.inf  # by its pod's deadline, or an annotation
+    pod_created_at: float = 0.0  # 0: unknown
+    ends_at: float = math.inf  # by its pod's deadline, or an annotation
     quota_notes: QuotaNotes | None = None
     recycle_asked: str = ""  # not empty: somebody wants it replaced; who
     drift: str = ""  # not empty: what differs from what its group asks for by now
     gpus: int = 0  # whole GPUs that its pod claims
-    unschedulable_s: float = 0.0  # so long no node has had room for its pod; 0: it has one
+    unscheduled_at: float | None = None  # since then no node has had room for its pod
     refused: str = ""  # not empty: its pod can't even be made (quota, admission); who says so
 
 
@@ -408,19 +408,21 @@ class ObservedWorker:
     One worker: a Deployment joined with the Dask workers that run in it.
 
     A Deployment of `--nworkers 2` has two Dask workers that come and go together: counts and bytes
-    are their sums, `idle_s` is that of the one that worked last.
+    are their sums, `idle_since` is that of the one that worked last.
+
+    Instants are on one of the two clocks of `Clocks`: an unchanged worker stays the same value.
     """
 
     name: str
     uid: str
     group: str
-    age_s: float
+    made_at: float  # the platform's clock
     dask_names: tuple[str, ...] = ()  # empty: not connected
     lifecycle: Lifecycle = Serving()
     pod: str = ""
     waiting: str = ""
     processing: int = 0
-    idle_s: float = 0.0
+    idle_since: float = math.inf  # the scheduler's clock; infinite: busy, or not connected
     sole_bytes: int = 0
     closable: bool = False
     actors: bool = False
@@ -429,9 +431,10 @@ class ObservedWorker:
     node_terminating: str = ""
     mark: Mark = Mark()
     pod_uid: str = ""
-    pod_age_s: float = 0.0
+    pod_made_at: float = 0.0  # the platform's clock
     use: Use = UNUSED
-    ends_in_s: float = math.inf  # by its pod's deadline, an annotation, or Dask's --lifetime
+    ends_at: float = math.inf  # the platform's clock: by its pod's deadline, or an annotation
+    lifetime_ends_at: float = math.inf  # the scheduler's clock: by Dask's own --lifetime
     cordon: Cordon | None = None
     paused: bool = False  # starts nothing, and takes no data: Dask pauses workers short of memory
     too_short: bool = False
@@ -440,12 +443,17 @@ class ObservedWorker:
     drift: str = ""
     gpus: int = 0
     nthreads: int = 0  # of its Dask workers together; 0 while it is not connected
-    unschedulable_s: float = 0.0
+    unscheduled_at: float | None = None  # the platform's clock
     refused: str = ""
 
     @property
     def is_connected(self) -> bool:
         return bool(self.dask_names)
+
+    @property
+    def has_end(self) -> bool:
+        """Others have set an end for it."""
+        return self.ends_at < math.inf or self.lifetime_ends_at < math.inf
 
     @property
     def takes_tasks(self) -> bool:
@@ -488,6 +496,38 @@ class ObservedWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class Clocks:
+    """
+    One instant on both clocks, for durations: those change all the time, so nobody stores them.
+
+    Neither clock is converted to the other, which would give another value each time.
+    """
+
+    platform: float = 0.0  # seconds since 1970: `ObservedCluster.at`
+    scheduler: float = 0.0  # `ObservedScheduler.at`
+
+    def age_s(self, worker: ObservedWorker) -> float:
+        return max(0.0, self.platform - worker.made_at)
+
+    def pod_age_s(self, worker: ObservedWorker) -> float:
+        return max(0.0, self.platform - worker.pod_made_at)
+
+    def idle_s(self, worker: ObservedWorker) -> float:
+        """For how long it has had no task; 0: it has one, or is not connected."""
+        return max(0.0, self.scheduler - worker.idle_since)
+
+    def ends_in_s(self, worker: ObservedWorker) -> float:
+        """Until the end that others have set for it; negative: it is overdue."""
+        left_s = worker.ends_at - self.platform
+        return min(left_s, worker.lifetime_ends_at - self.scheduler)
+
+    def unschedulable_s(self, worker: ObservedWorker) -> float:
+        """For how long no node has had room for its pod; 0: it has one."""
+        since = worker.unscheduled_at
+        return 0.0 if since is None else max(0.0, self.platform - since)
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedGroup:
     """One worker group: what is asked for, and what is there."""
 
@@ -517,6 +557,10 @@ class ObservedCluster:
     uid: str = ""
     losses: tuple[str, ...] = ()
     changes_in_s: float = math.inf  # see `PlatformView`
+
+    @property
+    def clocks(self) -> Clocks:
+        return Clocks(self.at, self.scheduler.at)
 
     def group(self, name: str) -> ObservedGroup | None:
         return next((g for g in self.groups if g.name == name), None)

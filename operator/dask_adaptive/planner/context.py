@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
+from dask_adaptive.model.observed import Clocks, ObservedCluster, ObservedGroup
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.scaling import GroupBounds
@@ -18,13 +18,15 @@ class Horizon:
     """
     Collects how long the plan of one pass holds.
 
-    Each rule that compares a time asks `is_over`, which notes when the answer changes.
+    Each rule that compares a time asks `is_over`, which notes when the answer changes; the ages of
+    workers come from `clocks`.
     """
 
-    __slots__ = ("in_s", "now")
+    __slots__ = ("clocks", "in_s", "now")
 
-    def __init__(self, now: float = 0.0) -> None:
-        self.now = now  # seconds, on the clock that stamped `Past`; `observed.at` is the platform's
+    def __init__(self, now: float = 0.0, clocks: Clocks = Clocks()) -> None:  # noqa: B008
+        self.now = now  # seconds, on the clock that stamped `Past`
+        self.clocks = clocks  # those of the observation
         self.in_s = math.inf  # until then, counted from `now`, no rule that was asked changes
 
     @property

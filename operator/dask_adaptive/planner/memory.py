@@ -55,7 +55,7 @@ def remember(
     if decided.reason is Reason.PAUSED:
         past = replace(past, since=now)  # nothing was recommended meanwhile
     done = [outcome.action for outcome in outcomes if outcome.done]
-    context = PassContext(observed, policy, past, Horizon(now))
+    context = PassContext(observed, policy, past, Horizon(now, observed.clocks))
     groups = {plan.group: _remembered_group(context, plan, done) for plan in decided.groups}
     present = {w.name for g in observed.groups for w in g.workers}
     deleted = frozenset(a.worker for a in done if isinstance(a, Delete))
@@ -157,12 +157,12 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
     """One group's past as the next pass should see it."""
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
     mine, group = past.of(plan.group), observed.group(plan.group) or ObservedGroup(plan.group, 0)
-    gap, measured_s = gap_of(group), arrival_s(mine.arrival_s, past, group.workers)
+    gap, measured_s = gap_of(group), arrival_s(mine.arrival_s, past, group.workers, at=observed.at)
     mine = replace(
         mine,
         gap=gap,
         gap_since=mine.gap_since if gap == mine.gap else now,
-        arrival_s=at_least_as_long(measured_s, past, group.workers),
+        arrival_s=at_least_as_long(measured_s, past, group.workers, at=observed.at),
     )
     if plan.desired > plan.serving and any(_corrects(action, plan.group) for action in done):
         mine = replace(mine, corrected_at=now)

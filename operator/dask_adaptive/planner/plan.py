@@ -80,7 +80,7 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
         it is the same, but for figures that count time: ages and ends in messages, what is left of
         limits, expected arrivals, the use of lifetimes.
     """
-    horizon = Horizon(now)
+    horizon = Horizon(now, observed.clocks)
     context = PassContext(observed, policy, with_worker_groups(past, observed), horizon)
     decided = _planned(context)
     if _is_new(decided, context):
@@ -118,7 +118,7 @@ def _note_ends(context: PassContext) -> None:
         for pin in worker.pins:
             within(pin.until - observed.scheduler.at)
         if worker.manual_pin is not None:
-            within(worker.manual_pin.left_s)
+            within(worker.manual_pin.until - observed.at)
 
 
 def _is_new(decided: Plan, context: PassContext) -> bool:
@@ -250,7 +250,7 @@ def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
     if recycled is None or recycled == worker.pod_uid:
         return False
     limit_s = context.policy.recycle_of(worker.group).strategy.ready_timeout_s
-    return not context.horizon.is_over(limit_s - worker.pod_age_s)
+    return not context.horizon.is_over(limit_s - context.horizon.clocks.pod_age_s(worker))
 
 
 def _frozen(
@@ -401,13 +401,15 @@ def _arriving(
 
 def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[float]:
     takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
-    is_exceeded = context.horizon.is_exceeded
+    is_exceeded, clocks = context.horizon.is_exceeded, context.horizon.clocks
     for worker in draft.workers.pending:
         is_stuck = worker.refused or (
-            worker.unschedulable_s and is_exceeded(takes_s - worker.unschedulable_s)
+            worker.unscheduled_at is not None
+            and is_exceeded(takes_s - clocks.unschedulable_s(worker))
         )
-        if not is_stuck and not is_exceeded(LATE * takes_s - worker.age_s):
-            yield max(takes_s - worker.age_s, SOON * takes_s)
+        age_s = clocks.age_s(worker)
+        if not is_stuck and not is_exceeded(LATE * takes_s - age_s):
+            yield max(takes_s - age_s, SOON * takes_s)
     unmade = on_the_way(context, draft.workers)
     for _ in range(max(unmade, asked - draft.workers.present)):
         yield takes_s

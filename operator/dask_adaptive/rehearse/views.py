@@ -21,7 +21,7 @@ from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.summary import worker_state
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import ObservedWorker, Tally
+from dask_adaptive.model.observed import Clocks, ObservedWorker, Tally
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.actions.candidates import claims
 
@@ -163,17 +163,19 @@ def _workers(result: PassResult) -> Table:
         table.add_column(name, justify=kind)  # type: ignore[arg-type]
     for group in result.observed.groups:
         for worker in group.workers:
-            table.add_row(*_cells(worker))
+            table.add_row(*_cells(worker, result.observed.clocks))
     return table
 
 
-def _cells(worker: ObservedWorker) -> tuple[str | Text, ...]:
+def _cells(worker: ObservedWorker, clocks: Clocks) -> tuple[str | Text, ...]:
     state = worker_state(worker)
     return (
         worker.name,
         Text(state, style=_COLOURS[state]),
         "█" * min(worker.processing, 8) + f" {worker.processing}" if worker.processing else "",
-        format_duration(worker.idle_s) if worker.is_connected and not worker.processing else "",
+        format_duration(clocks.idle_s(worker))
+        if worker.is_connected and not worker.processing
+        else "",
         f"{worker.sole_bytes / 1e6:.1f} MB" if worker.sole_bytes >= 1e5 else "",
         Text(_HASH.sub(r"\1…", ", ".join(sorted(claims(worker)))), style="yellow"),
     )
@@ -201,10 +203,13 @@ class RehearsalFigures(Watcher):
         self.to_gone_s: list[float] = []  # from a worker's last task to its end, each worker
 
     def saw(self, result: PassResult) -> None:
-        workers = [w for g in result.observed.groups for w in g.workers]
+        workers, clocks = (
+            [w for g in result.observed.groups for w in g.workers],
+            result.observed.clocks,
+        )
         self.add(
             present=len(workers),
-            idle_s={w.name: w.idle_s for w in workers if w.is_connected},
+            idle_s={w.name: clocks.idle_s(w) for w in workers if w.is_connected},
             wanted=result.plan.wanted,
             desired=result.plan.desired,
             tally=result.observed.scheduler.tally,

@@ -82,18 +82,18 @@ class SimulatedPorts:
         )
 
     def platform_worker(self, worker: Worker) -> PlatformWorker:
-        is_stuck, now = worker.is_stuck and not worker.deleting, self.cluster.now
+        is_stuck, made_at = worker.is_stuck and not worker.deleting, self._started + worker.made_at
         return PlatformWorker(
             name=worker.name,
             uid=worker.uid,
             group=worker.group,
-            age_s=now - worker.made_at,
+            made_at=made_at,
             deleting=worker.deleting,
             pod=f"{worker.name}-{worker.pod}",
             pod_uid=f"{worker.uid}-{worker.pod}",
             pod_created_at=self._started + worker.pod_at,
             waiting="Unschedulable: the simulated cluster is full" if is_stuck else "",
-            unschedulable_s=now - worker.made_at if is_stuck else 0.0,
+            unscheduled_at=made_at if is_stuck else None,
         )
 
     async def set_replicas(self, group: str, replicas: int) -> None:

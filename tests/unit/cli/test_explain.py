@@ -14,6 +14,7 @@ from dask_adaptive.cli.access import Access
 from dask_adaptive.cli.explain import quota_facts
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
+    Clocks,
     Cordon,
     ObservedScheduler,
     ReliefState,
@@ -173,7 +174,7 @@ def test_each_quota_of_a_worker_and_what_else_there_is_to_say_about_its_replacem
     )  # fmt: skip
     limited = Recycle(tasks=TaskQuota(20), lifetime=LifetimeQuota(max_s=3600.0))
     policy = dataclasses.replace(POLICY, recycle=limited)
-    facts = dict(quota_facts(worker, policy))
+    facts = dict(quota_facts(worker, policy, Clocks()))
 
     assert "15 tasks run, of 20 (75%)" == facts["quota tasks"]
     assert "15m old, of 1h (25%)" == facts["quota lifetime"]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dask_adaptive.cli.record import aged
 from dask_adaptive.loop.tracing import TraceFile, Tracer, hashed
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
@@ -16,8 +15,6 @@ from dask_adaptive.model.observed import (
     ObservedScheduler,
     ObservedWorker,
     Pin,
-    PlatformView,
-    PlatformWorker,
     PrefixWork,
     Want,
 )
@@ -30,7 +27,7 @@ KEY = ClusterKey("team", "etl")
 def worker(name: str, *, age_s: float = 10.0, connected: bool = True) -> ObservedWorker:
     pins = (Pin("shuffle", "ab", "", 60.0), Pin("client", "me", "", 60.0))
     return ObservedWorker(
-        name, f"{name}-uid", "etl-default", age_s, pins=pins if name == "w1" else (),
+        name, f"{name}-uid", "etl-default", -age_s, pins=pins if name == "w1" else (),
         dask_names=(name,) if connected else (), nthreads=2 if connected else 0,
     )  # fmt: skip
 
@@ -129,9 +126,3 @@ def test_a_file_that_holds_something_else_is_not_touched(
         TraceFile(path, every_s=1.0, cluster=cluster_name, redact=redact)
 
     assert before == path.read_text()
-
-
-def test_ages_go_on_between_two_looks_at_kubernetes() -> None:
-    view = PlatformView(workers=(PlatformWorker("w1", "u", "g", 10.0),))
-
-    assert 12.5 == aged(view, 2.5).workers[0].age_s

@@ -11,8 +11,14 @@ import pytest
 from dask_adaptive.kube.objects import HANDLED, handled_replicas
 from dask_adaptive.kube.view import scheduler_address, view
 from dask_adaptive.kube.worker_pods import deployment_waiting, pod_waiting
+from dask_adaptive.loop.join import join
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import ObservedGroup, PlatformView, PlatformWorker
+from dask_adaptive.model.observed import (
+    ObservedGroup,
+    ObservedScheduler,
+    PlatformView,
+    PlatformWorker,
+)
 from dask_adaptive.model.recycle import QuotaNotes
 from support import kube_objects as ko
 
@@ -28,7 +34,7 @@ def test_groups_and_workers_with_their_pods() -> None:
     (worker,) = seen.workers
     assert (ObservedGroup("etl-default", 3),) == seen.groups
     assert worker == PlatformWorker(
-        "w1", "uid-w1", "etl-default", 60.0, pod="w1-hash-x", addresses=("10.0.0.1",),
+        "w1", "uid-w1", "etl-default", ko.CREATED_AT, pod="w1-hash-x", addresses=("10.0.0.1",),
         pod_uid="uid-w1-hash-x", pod_created_at=ko.CREATED_AT,
     )  # fmt: skip
 
@@ -72,9 +78,12 @@ def unplaced(reason: str = "Unschedulable", at: str = ko.CREATED, **more: str) -
     ],
 )
 def test_how_long_a_worker_has_found_no_node(pod: dict[str, Any], seconds: float) -> None:
-    (worker,) = ko.look(ko.cluster(), ko.deployment(), pod).workers
+    seen = join(
+        ko.KEY, ko.look(ko.cluster(), ko.group(), ko.deployment(), pod), ObservedScheduler()
+    )
+    (worker,) = seen.groups[0].workers
 
-    assert seconds == worker.unschedulable_s
+    assert seconds == seen.clocks.unschedulable_s(worker)
 
 
 def test_a_worker_whose_pod_is_there_is_not_refused_any_more() -> None:
@@ -244,7 +253,7 @@ def test_a_pods_life_begins_when_its_node_takes_it_on() -> None:
     ],
 )
 def test_when_a_worker_ends(pod: dict[str, Any], ends_in_s: float) -> None:
-    assert ends_in_s == worker(ko.deployment(), pod).ends_in_s
+    assert ends_in_s == max(0.0, worker(ko.deployment(), pod).ends_at - NOW)
 
 
 @pytest.mark.parametrize("holder", [ko.pod, ko.deployment, ko.cluster, ko.policy])

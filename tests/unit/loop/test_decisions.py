@@ -31,6 +31,7 @@ from support.worlds import (
     SHUFFLE,
     busy,
     cluster,
+    dated,
     group_of,
     past_of,
     pending,
@@ -45,7 +46,7 @@ def made(
     reason: Reason | None = None,
 ) -> tuple[tuple[Decision, ...], Any]:  # fmt: skip
     """One pass in which each action has the same outcome."""
-    world = dataclasses.replace(world, at=AT)
+    world = dated(world, AT)
     decided = plan(world, policy, PAST, now=NOW)
     outcomes = [Outcome(a, done, reason or a.reason, "so it was") for a in decided.actions]
     return decisions(minds or {}, world, policy, decided, outcomes)
@@ -309,7 +310,7 @@ def test_questions_without_an_answer_are_counted() -> None:
 
 
 def said(world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST) -> Told:
-    world = dataclasses.replace(world, at=AT)
+    world = dated(world, AT)
     return told("nightly", world, policy, plan(world, policy, past, now=NOW), past, ())
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dask_adaptive.loop.join import join
 from dask_adaptive.model.observed import (
+    Clocks,
     Closing,
     Cordon,
     Leaving,
@@ -88,7 +89,7 @@ def test_processes_of_one_deployment_are_one_worker() -> None:
     )
 
     assert (3, 0.0, 7, False) == (
-        worker.processing, worker.idle_s, worker.sole_bytes, worker.closable,
+        worker.processing, Clocks().idle_s(worker), worker.sole_bytes, worker.closable,
     )  # fmt: skip
     assert {SHUFFLE, longer} == set(worker.pins)
 
@@ -214,12 +215,12 @@ def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
         joined(
             process("w-0", use=one, cordon=STOPPED, lifetime_ends_at=90.0),
             process("w-1", use=other, too_short=True),
-            ends_in_s=300.0,
+            ends_at=300.0,
         )
     )
 
     assert Use(7, 3, "CUDA", 0.9, 0.1, 10, 0.5, 0.5) == worker.use
-    assert (STOPPED, True, 90.0) == (worker.cordon, worker.too_short, worker.ends_in_s)
+    assert (STOPPED, True, 90.0) == (worker.cordon, worker.too_short, Clocks().ends_in_s(worker))
     assert one is only(joined(process("w", use=one))).use
     assert UNUSED is only(joined(process("w"))).use
     assert UNUSED is only(joined()).use
@@ -234,11 +235,11 @@ def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
     ],
 )
 def test_the_age_of_a_pod(created_at: float, expected: float) -> None:
-    worker = PlatformWorker("w", "uid", GROUP, 5.0, pod_created_at=created_at)
+    worker = PlatformWorker("w", "uid", GROUP, 995.0, pod_created_at=created_at)
     view = PlatformView(groups=(ObservedGroup(GROUP, 1, handled=3),), workers=(worker,), at=1_000.0)
     cluster = join(KEY, view, ObservedScheduler())
 
-    assert expected == only(cluster).pod_age_s
+    assert expected == cluster.clocks.pod_age_s(only(cluster))
     assert (1_000.0, 3) == (cluster.at, cluster.groups[0].handled)
 
 

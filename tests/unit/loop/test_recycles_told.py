@@ -148,7 +148,7 @@ QUOTA = Recycle(tasks=TaskQuota(max=20))
         pytest.param({"recycle": QUOTA}, {}, True, id="policy"),
         pytest.param({"worker_groups": (WorkerGroup("g", recycle=QUOTA),)}, {}, True, id="group"),
         pytest.param({}, {"quota_notes": QuotaNotes(tasks=5)}, True, id="annotation"),
-        pytest.param({}, {"ends_in_s": 60.0}, True, id="deadline"),
+        pytest.param({}, {"ends_at": 60.0}, True, id="deadline"),
     ],
 )
 def test_who_has_a_quota(policy: dict[str, Any], worker_is: dict[str, Any], expected: bool) -> None:

@@ -277,10 +277,10 @@ workers = st.builds(
     name=st.text("abcdefgh", min_size=1, max_size=4),
     uid=st.just("u"),
     group=st.just(GROUP),
-    age_s=st.floats(0, 1e4),
+    made_at=st.floats(-1e4, 0),
     waiting=st.sampled_from(["", "Unschedulable: full"]),
     processing=st.integers(0, 2),
-    idle_s=st.floats(0, 1e4),
+    idle_since=st.floats(-1e4, 0),
     sole_bytes=st.integers(0, 10**12),
     closable=st.booleans(),
     actors=st.booleans(),
@@ -357,7 +357,7 @@ def test_a_worker_leaves_only_if_idle_and_unpinned(
                 continue
             assert candidate.processing == 0
             assert candidate.closable
-            assert candidate.idle_s >= policy.idle_timeout_s
+            assert world.clocks.idle_s(candidate) >= policy.idle_timeout_s
         if isinstance(action, Delete):
             candidate = known[action.worker]
             assert not candidate.is_connected or candidate.is_drained

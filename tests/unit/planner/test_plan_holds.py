@@ -56,6 +56,7 @@ from support.worlds import (
     actions,
     busy,
     cluster,
+    dated,
     group_of,
     past_of,
     pending,
@@ -73,7 +74,7 @@ def policy_of(**changes: Any) -> Policy:
 def decide(
     world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST, *, at: float = AT
 ) -> Plan:
-    return plan(dataclasses.replace(world, at=at), policy, past, now=NOW)
+    return plan(dated(world, at), policy, past, now=NOW)
 
 
 def conditions(world: ObservedCluster, policy: Policy, decided: Plan) -> dict[str, Any]:

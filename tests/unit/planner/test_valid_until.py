@@ -55,7 +55,7 @@ from dask_adaptive.planner.recycling.agent_limits import IMMINENT_S
 from dask_adaptive.planner.recycling.select import CONTESTED_S
 from support.aging import aged
 from support.any_world import AnyWorld
-from support.worlds import NOW, POLICY, SHUFFLE, busy, cluster, past_of, pending, worker
+from support.worlds import NOW, POLICY, SHUFFLE, busy, cluster, dated, past_of, pending, worker
 
 #: As the message of a load says it.
 WORK = re.compile(r"\d+ s of work")
@@ -183,7 +183,7 @@ def at(*workers: ObservedWorker, **changes: Any) -> ObservedCluster:
     seen = {f.name for f in dataclasses.fields(ObservedCluster)} & changes.keys()
     known = {name: changes.pop(name) for name in seen}
     world = cluster(workers, **{"target": len(workers), **changes})
-    return dataclasses.replace(world, at=AT, uid="u", **known)
+    return dataclasses.replace(dated(world, AT), uid="u", **known)
 
 
 def slowly(**rule: Any) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def holds_actors(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] |
 
 
 def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
-    if at.horizon.is_over(at.idle_s - worker.idle_s):
+    if at.horizon.is_over(at.idle_s - at.horizon.clocks.idle_s(worker)):
         return None
     limit = format_duration(at.idle_s)
     return Reason.IDLE_GRACE, f"idle for less than {limit} (idleTimeout)"
@@ -93,7 +93,7 @@ def veto(worker: ObservedWorker, at: VetoContext) -> Blocker | None:
 
 def ranked(workers: Iterable[ObservedWorker], first: Collection[str] = ()) -> list[ObservedWorker]:
     """Cheapest to lose first: those in `first`, then those with least data, then idle longest."""
-    return sorted(workers, key=lambda w: (w.name not in first, w.sole_bytes, -w.idle_s, w.name))
+    return sorted(workers, key=lambda w: (w.name not in first, w.sole_bytes, w.idle_since, w.name))
 
 
 def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
@@ -102,7 +102,7 @@ def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
 
     The oldest that is merely starting is the one that will soonest be of use.
     """
-    return sorted(workers, key=lambda w: (not w.waiting, w.age_s, w.name))
+    return sorted(workers, key=lambda w: (not w.waiting, -w.made_at, w.name))
 
 
 def claims(worker: ObservedWorker, pins: Iterable[Pin] | None = None) -> set[str]:

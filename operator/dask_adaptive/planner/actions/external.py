@@ -128,7 +128,7 @@ def _lifted(context: PassContext) -> Iterator[Unpin]:
     connected = {w.name for g in observed.groups for w in g.workers if w.dask_names}
     for pod in observed.terminating:
         if pod.manual_pin is not None:
-            context.horizon.within(pod.manual_pin.left_s)
+            context.horizon.within(pod.manual_pin.until - observed.at)
         elif pinned & set(pod.dask_names):
             # By its name as well, unless that is its successor's by now.
             by_name = () if pod.worker in connected else (pod.worker,)
@@ -146,8 +146,9 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
             yield Unpin(worker.name, worker.dask_names, Reason.PIN_REMOVED, message)
         return
     held_s = 0.0 if held is None else held.until - context.observed.scheduler.at
-    ttl_s = min(asked.left_s, context.policy.pins.manual.max_duration_s)
-    if held is not None and asked.left_s > ttl_s:  # a lease that is as long again each time
+    left_s = asked.until - context.observed.at
+    ttl_s = min(left_s, context.policy.pins.manual.max_duration_s)
+    if held is not None and left_s > ttl_s:  # a lease that is as long again each time
         context.horizon.is_exceeded(held_s - (ttl_s + PIN_SLACK_S))
         context.horizon.is_exceeded(held_s - (ttl_s - PIN_SLACK_S))
     is_as_long = held is not None and abs(held_s - ttl_s) <= PIN_SLACK_S

@@ -210,7 +210,7 @@ def scale_down(
     free, blockers = _divide(context, workers, idle_s=idle_s)
     budget = context.policy.retirement.max_concurrent - leaving
     chosen = ranked(free, first=due)[: max(0, min(surplus, budget))]
-    actions: tuple[Action, ...] = (*deletions, *(_retire(w, desired) for w in chosen))
+    actions: tuple[Action, ...] = (*deletions, *(_retire(context, w, desired) for w in chosen))
     if chosen:
         reason = Reason.UNDERUTILIZED
         idle = f"{len(chosen)} idle worker{'s' if len(chosen) > 1 else ''} will be retired"
@@ -259,6 +259,7 @@ def _never_connected(worker: ObservedWorker) -> Delete:
     return Delete(worker.name, worker.uid, (), Reason.NEVER_CONNECTED, message)
 
 
-def _retire(worker: ObservedWorker, desired: int) -> Retire:
-    message = f"idle for {format_duration(worker.idle_s)}, {desired} workers desired"
+def _retire(context: PassContext, worker: ObservedWorker, desired: int) -> Retire:
+    idle = format_duration(context.horizon.clocks.idle_s(worker))
+    message = f"idle for {idle}, {desired} workers desired"
     return Retire(worker.name, worker.dask_names, Reason.UNDERUTILIZED, message)

@@ -257,9 +257,9 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Hori
 
 def _comes_in_s(worker: ObservedWorker, arrival_s: float, horizon: Horizon) -> float:
     """Whole seconds, so that thousands that were asked for together are one instant."""
-    if worker.unschedulable_s or worker.refused:
+    if worker.unscheduled_at is not None or worker.refused:
         return arrival_s  # as good as one that is asked for now
-    age_s = worker.pod_age_s or worker.age_s
+    age_s = horizon.clocks.pod_age_s(worker) or horizon.clocks.age_s(worker)
     if age_s < 2 * arrival_s or age_s < TOO_LONG_S:  # it is late, so that others will be
         horizon.within((arrival_s - age_s - 0.5) % 1.0)
     # One that is late is as late again: there is no telling, and no reason to ask for another.
@@ -447,7 +447,9 @@ def _others_able(observed: ObservedCluster, need: Need, every: Sequence[Supply])
     return float(len(set(need.able) - _dask_names(observed, [s.name for s in every])))
 
 
-def arrival_s(known_s: _Known, past: Past, workers: Iterable[ObservedWorker]) -> _Known:
+def arrival_s(
+    known_s: _Known, past: Past, workers: Iterable[ObservedWorker], *, at: float
+) -> _Known:
     """
     Measure the seconds from asking for a worker until it serves; None: none has come yet.
 
@@ -456,8 +458,9 @@ def arrival_s(known_s: _Known, past: Past, workers: Iterable[ObservedWorker]) ->
     if not past.seen:
         return known_s
     for worker in workers:
-        if worker.name not in past.seen and worker.dask_names and worker.age_s < TOO_LONG_S:
-            took_s = worker.age_s + OVERHEAD_S
+        is_new = worker.dask_names and worker.name not in past.seen
+        if is_new and (age_s := max(0.0, at - worker.made_at)) < TOO_LONG_S:
+            took_s = age_s + OVERHEAD_S
             if known_s is None:
                 known_s = took_s
             else:
@@ -466,7 +469,7 @@ def arrival_s(known_s: _Known, past: Past, workers: Iterable[ObservedWorker]) ->
 
 
 def at_least_as_long(
-    known_s: float | None, past: Past, workers: Iterable[ObservedWorker]
+    known_s: float | None, past: Past, workers: Iterable[ObservedWorker], *, at: float
 ) -> float | None:
     """
     The same, and no less than those on their way have taken already.
@@ -474,12 +477,12 @@ def at_least_as_long(
     Workers that take longer than anybody has measured would otherwise be given up again and again
     before the first of them has come.
     """
-    unseen = (w for w in workers if not w.dask_names and w.age_s < TOO_LONG_S)
-    ages = [w.age_s for w in unseen if _is_first_start(w, past)]
+    unseen = (w for w in workers if not w.dask_names and _is_first_start(w, past))
+    ages = [at - w.made_at for w in unseen if at - w.made_at < TOO_LONG_S]
     longest_s = max(ages, default=0.0) + OVERHEAD_S
     return longest_s if longest_s > (ASSUMED_S if known_s is None else known_s) else known_s
 
 
 def _is_first_start(worker: ObservedWorker, past: Past) -> bool:
     is_on_its_way = not (worker.is_deleting or worker.name in past.seen)
-    return is_on_its_way and not (worker.refused or worker.unschedulable_s)
+    return is_on_its_way and not (worker.refused or worker.unscheduled_at is not None)

@@ -137,8 +137,9 @@ def _is_over(known: Blocked, group: ObservedGroup, horizon: Horizon) -> bool:
     now, began = horizon.now, known.until - _wait_s(known.times)
     if horizon.is_exceeded(LONGEST_WAIT_S - (now - known.until)):
         return True
+    made_at = horizon.clocks.platform - (now - began)
     return any(
-        w.is_connected and (w.name in known.workers or w.age_s < now - began) for w in group.workers
+        w.is_connected and (w.name in known.workers or w.made_at > made_at) for w in group.workers
     )
 
 
@@ -156,11 +157,11 @@ def stuck_workers(
     unplaced = [
         w
         for w in waiting
-        if w.unschedulable_s
+        if w.unscheduled_at is not None
         and not w.refused
-        and horizon.is_exceeded(longest_s - w.unschedulable_s)
+        and horizon.is_exceeded(longest_s - horizon.clocks.unschedulable_s(w))
     ]
-    return (*refused, *sorted(unplaced, key=lambda w: -w.unschedulable_s))
+    return (*refused, *sorted(unplaced, key=lambda w: w.unscheduled_at or 0.0))
 
 
 def _why(stuck: Sequence[ObservedWorker], policy: Policy) -> tuple[Reason, str]:

@@ -68,7 +68,9 @@ def loads(context: PassContext) -> Mapping[str, Load]:
     """
     demand = context.observed.scheduler.demand
     is_asked = demand is not None and _asks(demand)
-    every = supplies(context, context.horizon if is_asked else Horizon())
+    every = supplies(
+        context, context.horizon if is_asked else Horizon(clocks=context.horizon.clocks)
+    )
     if demand is not None and context.policy.target.source is Source.STARTUP_AWARE:
         found = startup_aware(context, every, demand)
     else:

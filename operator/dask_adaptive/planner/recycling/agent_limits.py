@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from dask_adaptive.model.observed import ObservedWorker
+from dask_adaptive.model.observed import Clocks, ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import GroupRecycle, Limit, Limits, Profile, Trait
 from dask_adaptive.planner.context import Horizon, PassContext
@@ -87,7 +87,7 @@ class _GroupLimits:
         may_runs = is_open and Reason.TASK_QUOTA not in at.forbidden
         self._may_runs = self._is_exact or may_runs
         self._may_fail = is_open and Reason.FAILURES not in at.forbidden
-        full = profile_of(self._recycle, self.group.workers)
+        full = profile_of(self._recycle, self.group.workers, at.clocks)
         self._loose = replace(full, failures=0, patterns=())
         runs = self._recycle.tasks.max if self._may_runs else 0
         self._profile = replace(full if self._may_fail else self._loose, runs=runs)
@@ -135,7 +135,8 @@ class _GroupLimits:
     def of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
         horizon, least_s = self._at.context.horizon, self._recycle.min_age_s
         may_stop = worker.name in self.under_way or (
-            worker.name not in self._at.aborted and horizon.is_over(least_s - worker.pod_age_s)
+            worker.name not in self._at.aborted
+            and horizon.is_over(least_s - horizon.clocks.pod_age_s(worker))
         )
         runs_out = self._is_exact or (may_stop and self._may_runs)
         profile = self._profile if may_stop else self._loose
@@ -157,7 +158,7 @@ class _GroupLimits:
 
 
 def _is_special(worker: ObservedWorker) -> bool:
-    return worker.quota_notes is not None or worker.ends_in_s < math.inf
+    return worker.quota_notes is not None or worker.has_end
 
 
 def _watches(profile: Profile) -> bool:
@@ -173,9 +174,9 @@ def limit_of(
     `left_s` is about ends that others set: of the pod, or of Dask's --lifetime. At
     `recycle.lifetime.max` nothing ends, unless it is a walltime: see `with_walltimes`.
     """
-    left_s = 0.0
-    if not horizon.is_over(worker.ends_in_s):
-        left_s = max(IMMINENT_S, worker.ends_in_s - recycle.lifetime.margin_s)
+    left_s, ends_in_s = 0.0, horizon.clocks.ends_in_s(worker)
+    if not horizon.is_over(ends_in_s):
+        left_s = max(IMMINENT_S, ends_in_s - recycle.lifetime.margin_s)
     runs = own_tasks(worker, effective_quotas(worker, recycle).tasks)
     if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
         # Exact limits count what is assigned, too: that is on its way already.
@@ -186,7 +187,7 @@ def limit_of(
     return Limit(runs, left_s) if runs or left_s < math.inf else _NO_LIMIT
 
 
-def profile_of(recycle: GroupRecycle, workers: Sequence[ObservedWorker]) -> Profile:
+def profile_of(recycle: GroupRecycle, workers: Sequence[ObservedWorker], clocks: Clocks) -> Profile:
     """
     The rules that the workers of one group share.
 
@@ -194,12 +195,12 @@ def profile_of(recycle: GroupRecycle, workers: Sequence[ObservedWorker]) -> Prof
     every worker would wait for a new one for ever.
     """
     fresh_s = math.inf
-    if any(w.ends_in_s < math.inf for w in workers):
+    if any(w.has_end for w in workers):
         connected = (w for w in workers if w.dask_names)
-        youngest = min(connected, key=lambda w: (w.pod_age_s, w.name), default=None)
+        youngest = min(connected, key=lambda w: (-w.pod_made_at, w.name), default=None)
         if youngest is not None:
-            left_s = youngest.ends_in_s - recycle.lifetime.margin_s
-            fresh_s = max(0.0, youngest.pod_age_s + left_s)
+            left_s = clocks.ends_in_s(youngest) - recycle.lifetime.margin_s
+            fresh_s = max(0.0, clocks.pod_age_s(youngest) + left_s)
     return Profile(
         exact=recycle.tasks.exact,
         failures=recycle.failures.max,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import ObservedGroup, ObservedWorker
+from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import GroupRecycle, StrategyType
@@ -40,6 +40,10 @@ class RecycleContext:
     desired: int  # workers that shall serve; for groups that we do not scale, `replicas`
     left: int  # recycles that maxPerHour still allows
     is_scaled: bool  # its number of workers is ours to set
+
+    @property
+    def clocks(self) -> Clocks:
+        return self.context.horizon.clocks
 
     @cached_property
     def recycle(self) -> GroupRecycle:
@@ -113,13 +117,14 @@ class Headcount:
         return self.base - (self.in_service - self.cordoned - self.paused)
 
 
-def count_heads(workers: GroupWorkers, past: Past, wanted: int) -> Headcount:
+def count_heads(workers: GroupWorkers, past: Past, wanted: int, *, at: float) -> Headcount:
     """
     Args:
         wanted: Workers that shall serve; for groups that we do not scale, as many as they ask for.
+        at: Seconds since 1970.
     """
     serving = (*workers.active, *workers.replaced)
-    away = sum(_was_connected(w, past) for w in workers.pending)
+    away = sum(_was_connected(w, past, at) for w in workers.pending)
     known = len(serving) + len(workers.restarting) + away
     # One that left before its replacement had come is missed until as many serve as did then.
     # Without a past each is: another may serve in its place, which is then not counted on.
@@ -136,10 +141,10 @@ def count_heads(workers: GroupWorkers, past: Past, wanted: int) -> Headcount:
     )
 
 
-def _was_connected(worker: ObservedWorker, past: Past) -> bool:
+def _was_connected(worker: ObservedWorker, past: Past, at: float) -> bool:
     # Without a past, by its pod: one that is younger than its Deployment has come in the place of
     # another. Upstream's Deployments make their first pod within seconds.
-    is_next_pod = 0.0 < worker.pod_age_s < worker.age_s - FIRST_POD_S
+    is_next_pod = worker.made_at + FIRST_POD_S < worker.pod_made_at < at
     return bool(worker.terminating) or worker.name in past.seen or is_next_pod
 
 
@@ -185,13 +190,13 @@ def _untimely(
     why = aborted[worker.name][1] if worker.name in aborted else at.hold
     # Who asks by hand may have mended what was wrong: that is tried at once.
     is_held = not candidate.is_manual or worker.name in aborted
-    if why and is_held and not is_last_chance(worker, candidate, at.recycle):
+    if why and is_held and not is_last_chance(worker, candidate, at):
         return Reason.RECYCLE_ABORTED, why
     if candidate.is_urgent or candidate.reason in _WILLED:
         return None
     if not at.is_open:
         return Reason.OUTSIDE_WINDOW, f"{message}; waits for a window (disruption.windows)"
-    if not at.context.horizon.is_over(at.recycle.min_age_s - worker.pod_age_s):
+    if not at.context.horizon.is_over(at.recycle.min_age_s - at.clocks.pod_age_s(worker)):
         least = format_duration(at.recycle.min_age_s)
         return Reason.TOO_YOUNG, f"{message}; its pod is younger than {least} (minAge)"
     return None
@@ -202,9 +207,7 @@ def beats_pins(candidate: RecycleCandidate, recycle: GroupRecycle) -> bool:
     return candidate.reason is Reason.MEMORY_HARD and recycle.memory.override_pins
 
 
-def is_last_chance(
-    worker: ObservedWorker, candidate: RecycleCandidate, recycle: GroupRecycle
-) -> bool:
+def is_last_chance(worker: ObservedWorker, candidate: RecycleCandidate, at: RecycleContext) -> bool:
     """Whether its process is about to end whatever we do: what it has must be out by then."""
     is_about_end = candidate.reason is Reason.LIFETIME
-    return is_about_end and worker.ends_in_s <= recycle.lifetime.margin_s
+    return is_about_end and at.clocks.ends_in_s(worker) <= at.recycle.lifetime.margin_s

@@ -91,6 +91,6 @@ def _with_walltimes(group: ObservedGroup, recycle: GroupRecycle) -> ObservedGrou
     workers = []
     for worker in group.workers:
         own_s = own_lifetime_s(worker, effective_quotas(worker, recycle).lifetime)
-        left_s = max(0.0, own_s - worker.pod_age_s)
-        workers.append(replace(worker, ends_in_s=min(left_s, worker.ends_in_s)))
+        ends_at = worker.pod_made_at + own_s
+        workers.append(replace(worker, ends_at=ends_at) if ends_at < worker.ends_at else worker)
     return replace(group, workers=tuple(workers))

@@ -68,7 +68,7 @@ def remember_recycles(
             totals=Counter(begun) + Counter(kept.totals),
             surging_since={name: since.get(name, now) for name in waiting},
             aborted=aborted,
-            ready_s=arrival_s(past.recycle.ready_s, past, workers.values()),
+            ready_s=arrival_s(past.recycle.ready_s, past, workers.values(), at=observed.at),
         ),
     )
 
@@ -131,7 +131,7 @@ def remember_quotas(
     """
     kept, over_s = _Kept(), paced_over_s(past)
     for group in observed.groups:
-        at = QuotaContext(policy.recycle_of(group.name), past, Horizon(now))
+        at = QuotaContext(policy.recycle_of(group.name), past, Horizon(now, observed.clocks))
         workers = [w for w in group.workers if w.dask_names and not w.is_deleting]
         for own, same in alike(workers, at):
             limits = [(s, s.use(own), s.lines(own.recycle).soft) for s in SOFT_LINES]
@@ -160,7 +160,7 @@ def _keep(
 ) -> None:
     life, past = life_of(worker), at.past
     known = past.pace.get(life)
-    kept.pace[life] = _pace(known, worker, over_s=over_s, now=at.now)
+    kept.pace[life] = _pace(known, worker, at, over_s=over_s)
     if known is None or worker.use.runs < known[1]:
         past = _NOTHING  # another process, though maybe in the same pod: its memory began anew
     for line, use, limit in lines:
@@ -172,12 +172,17 @@ def _keep(
 
 
 def _pace(
-    known: tuple[float, int, float] | None, worker: ObservedWorker, *, over_s: float, now: float
+    known: tuple[float, int, float] | None,
+    worker: ObservedWorker,
+    context: QuotaContext,
+    *,
+    over_s: float,
 ) -> tuple[float, int, float]:
     """When it last worked, its runs by then, and runs a second while it has tasks."""
-    runs = worker.use.runs
+    runs, now = worker.use.runs, context.now
+    age_s = context.horizon.clocks.pod_age_s(worker)
     if known is None:
-        return now, runs, runs / worker.pod_age_s if worker.pod_age_s > 0 else 0.0
+        return now, runs, runs / age_s if age_s > 0 else 0.0
     at, before, pace = known
     if now - at < SHORTEST_S:
         return known
@@ -188,8 +193,8 @@ def _pace(
     weight = 1 - math.exp((at - now) / over_s)
     pace += weight * ((runs - before) / (now - at) - pace)
     # An average that begins at nothing comes too late for a worker that is spent within seconds.
-    is_young = 0 < worker.pod_age_s < 3 * over_s
-    return now, runs, max(pace, runs / worker.pod_age_s) if is_young else pace
+    is_young = 0 < age_s < 3 * over_s
+    return now, runs, max(pace, runs / age_s) if is_young else pace
 
 
 def _keep_samples(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import format_bytes, format_duration
-from dask_adaptive.model.observed import ObservedGroup, ObservedWorker
+from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
@@ -79,7 +79,6 @@ class QuotaContext:
     recycle: GroupRecycle  # as `effective_quotas` gives it, but for jitter
     past: RecyclePast = _NO_PAST
     horizon: Horizon = field(default_factory=Horizon)
-    at: float = 0.0  # seconds since 1970
     restart_at: float = -math.inf  # pods made before are replaced
     expected_s: float = 0.0  # of the longest unfinished task
     outliers: Mapping[str, Outlier] = field(default_factory=dict)
@@ -87,6 +86,10 @@ class QuotaContext:
     @property
     def now(self) -> float:
         return self.horizon.now
+
+    @property
+    def clocks(self) -> Clocks:
+        return self.horizon.clocks
 
 
 def alike(
@@ -247,12 +250,15 @@ class TasksThatFit(QuotaRule):
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         is_on = at.recycle.tasks.from_walltime
-        return [w for w in workers if w.ends_in_s < math.inf] if is_on else ()
+        return [w for w in workers if w.has_end] if is_on else ()
 
     def judge(
         self, worker: ObservedWorker, at: QuotaContext, limit: float
     ) -> RecycleCandidate | None:
-        expected_s, left_s = at.expected_s, worker.ends_in_s - at.recycle.lifetime.margin_s
+        expected_s, left_s = (
+            at.expected_s,
+            at.clocks.ends_in_s(worker) - at.recycle.lifetime.margin_s,
+        )
         is_on = at.recycle.tasks.from_walltime and expected_s > 0
         if not is_on or not at.horizon.is_exceeded(left_s - at.past.ready_s - expected_s):
             return None
@@ -273,19 +279,18 @@ class PodAge(QuotaRule):
     words = "is older than {own} ({source})", "will soon be older than {own} ({source})"
     shown = "{age} old", "{own}"
 
-    @staticmethod
-    def used(worker: ObservedWorker) -> float:
-        return worker.pod_age_s
-
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return own_lifetime_s(worker, at.recycle.lifetime)
 
     def lowest(self, workers: Workers, at: QuotaContext) -> float:
         return at.recycle.lifetime.max_s * (1 - at.recycle.lifetime.jitter)
 
+    def use(self, at: QuotaContext) -> Number:
+        return at.clocks.pod_age_s
+
     def soon(self, at: QuotaContext) -> Number:
-        ready_s = at.past.ready_s
-        return lambda worker: worker.pod_age_s + ready_s
+        clocks, ready_s = at.clocks, at.past.ready_s
+        return lambda worker: clocks.pod_age_s(worker) + ready_s
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         found = super().near(workers, at)
@@ -299,7 +304,7 @@ class PodAge(QuotaRule):
     def judge(
         self, worker: ObservedWorker, at: QuotaContext, limit: float
     ) -> RecycleCandidate | None:
-        if not at.horizon.is_over(limit - worker.pod_age_s):
+        if not at.horizon.is_over(limit - at.clocks.pod_age_s(worker)):
             at.horizon.is_over(limit - self.soon(at)(worker))
         found = super().judge(worker, at, limit)
         return found and found._replace(rises=1 / limit)
@@ -307,7 +312,7 @@ class PodAge(QuotaRule):
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         own, noted = format_duration(limit), _notes_of(worker).lifetime_s
         source = _source("lifetime", noted, format_duration(at.recycle.lifetime.max_s), own)
-        return {"age": format_duration(worker.pod_age_s), "own": own, "source": source}
+        return {"age": format_duration(at.clocks.pod_age_s(worker)), "own": own, "source": source}
 
 
 class EndOfLife(QuotaRule):
@@ -317,27 +322,28 @@ class EndOfLife(QuotaRule):
     shown = "ends in {left}", "{margin} before its end"
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return at.recycle.lifetime.margin_s if worker.ends_in_s < math.inf else math.inf
+        return at.recycle.lifetime.margin_s if worker.has_end else math.inf
 
     def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
         """How much of its life it has behind it, up to its margin."""
         if not self.applies(worker, at):
             return None
-        left_s = max(0.0, worker.ends_in_s - at.recycle.lifetime.margin_s)
-        return worker.pod_age_s / (worker.pod_age_s + left_s) if left_s else 1.0
+        left_s = max(0.0, at.clocks.ends_in_s(worker) - at.recycle.lifetime.margin_s)
+        age_s = at.clocks.pod_age_s(worker)
+        return age_s / (age_s + left_s) if left_s else 1.0
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        left = format_duration(max(0.0, worker.ends_in_s))
+        left = format_duration(max(0.0, at.clocks.ends_in_s(worker)))
         return {"left": left, "margin": format_duration(at.recycle.lifetime.margin_s)}
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return [w for w in workers if w.ends_in_s < math.inf or w.too_short]
+        return [w for w in workers if w.has_end or w.too_short]
 
     def judge(
         self, worker: ObservedWorker, at: QuotaContext, limit: float
     ) -> RecycleCandidate | None:
         margin_s, ready_s = at.recycle.lifetime.margin_s, at.past.ready_s
-        left_s, ratio = worker.ends_in_s - margin_s, 1.0
+        left_s, ratio = at.clocks.ends_in_s(worker) - margin_s, 1.0
         is_ending = at.horizon.is_over(left_s)
         if is_ending:
             message = f"it ends in less than {format_duration(margin_s)} (recycle.lifetime.margin)"
@@ -557,7 +563,7 @@ class RestartedGroup(Requested):
     reason = Reason.RESTART_REQUESTED
 
     def wish(self, worker: ObservedWorker, at: QuotaContext) -> str:
-        is_older = at.at - worker.pod_age_s < at.restart_at
+        is_older = worker.pod_made_at < at.restart_at
         return "its pod was made before spec.restartAt" if is_older else ""
 
     def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
@@ -566,7 +572,7 @@ class RestartedGroup(Requested):
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         if at.restart_at == -math.inf:
             return ()
-        return [w for w in workers if at.at - w.pod_age_s < at.restart_at]
+        return [w for w in workers if w.pod_made_at < at.restart_at]
 
 
 class Drifted(Requested):
@@ -613,7 +619,6 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
         recycle=recycle,
         past=context.past.recycle,
         horizon=horizon,
-        at=observed.at,
         restart_at=begins_at if horizon.is_over(begins_at - observed.at) else -math.inf,
         expected_s=observed.scheduler.expected_s,
         outliers=find_outliers(workers, recycle.selection),
@@ -687,9 +692,12 @@ class QuotaLine:
     ratio: float  # 1: used up
 
 
-def quota_lines(worker: ObservedWorker, recycle: GroupRecycle) -> tuple[QuotaLine, ...]:
+def quota_lines(
+    worker: ObservedWorker, recycle: GroupRecycle, clocks: Clocks
+) -> tuple[QuotaLine, ...]:
     """Every quota that holds for a worker, but those whose use takes many looks to tell."""
-    at, lines = QuotaContext(effective_quotas(worker, recycle)), []
+    at = QuotaContext(effective_quotas(worker, recycle), horizon=Horizon(clocks=clocks))
+    lines = []
     for rule in RULES:
         if rule.quota is None or rule.shown is None:
             continue

@@ -112,7 +112,7 @@ def recycle_group(
     past, failed = at.context.past, _failed_drains(workers, at)
     restarting, back = _settle_leaving(workers, failed, at)
     workers = set_apart(workers, restarting=restarting, back=[c.worker for c in back])
-    heads = count_heads(workers, past, at.desired)
+    heads = count_heads(workers, past, at.desired, at=at.clocks.platform)
     selector = ReplacementSelector(workers, heads, at)
     selector.choose(assessment.due)
     surged = {c.worker.name for c in selector.chosen if c.by_surge}
@@ -290,11 +290,7 @@ class ReplacementSelector:
             self._take(worker, one, by_surge=False)
 
     def _is_stormy(self, worker: ObservedWorker, candidate: RecycleCandidate) -> bool:
-        if (
-            candidate.is_manual
-            or self.left > 0
-            or is_last_chance(worker, candidate, self._at.recycle)
-        ):
+        if candidate.is_manual or self.left > 0 or is_last_chance(worker, candidate, self._at):
             return False
         if candidate.is_over:
             self.storm = (
@@ -317,7 +313,7 @@ class ReplacementSelector:
     def _surge(self, worker: ObservedWorker, candidate: RecycleCandidate) -> None:
         # The hasty have places of their own: they must not wait for those that drain for hours, and
         # one that waits for a budget must not keep those from leaving that use the budget up.
-        is_ending = is_last_chance(worker, candidate, self._at.recycle)
+        is_ending = is_last_chance(worker, candidate, self._at)
         is_hasty = is_ending or (candidate.is_urgent and candidate.reason in _AT_ONCE)
         taken = self._hasty if is_hasty else self._surging + self._draining
         has_place = taken < self._slots
@@ -399,7 +395,7 @@ class BudgetGate:
         self, worker: ObservedWorker, candidate: RecycleCandidate, *, is_ready: bool
     ) -> bool:
         at, context = self._at, self._at.context
-        if is_last_chance(worker, candidate, at.recycle):
+        if is_last_chance(worker, candidate, at):
             return True  # it is missing from then on, whatever is done now
         refusal = context.past.refusals.get(worker.name)
         if refusal is not None and not context.horizon.is_over(refusal.until - context.now):

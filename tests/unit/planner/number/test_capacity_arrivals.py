@@ -11,7 +11,7 @@ import pytest
 from dask_adaptive.model.observed import Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long
-from support.worlds import pending, worker
+from support.worlds import instants, pending, worker
 
 PAST = Past(seen=frozenset({"old"}))
 
@@ -41,12 +41,12 @@ def test_how_long_a_worker_takes(
     known_s: float | None, workers: Sequence[ObservedWorker], expected: float | None
 ) -> None:
     assert (None if expected is None else pytest.approx(expected)) == arrival_s(
-        known_s, PAST, workers
+        known_s, PAST, workers, at=0.0
     )
 
 
 def test_a_new_operator_has_waited_for_nobody() -> None:
-    assert 20.0 == arrival_s(20.0, Past(), [new(27.0)])
+    assert 20.0 == arrival_s(20.0, Past(), [new(27.0)], at=0.0)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_a_new_operator_has_waited_for_nobody() -> None:
 def test_no_less_than_those_on_their_way_have_taken(
     known_s: float | None, age_s: float, changes: dict[str, Any], expected: float | None
 ) -> None:
-    one = dataclasses.replace(pending("w", age_s=age_s), **changes)
+    one = dataclasses.replace(pending("w", age_s=age_s), **instants(**changes))
 
-    assert expected == at_least_as_long(known_s, PAST, [pending("v", age_s=1.0), one])
+    assert expected == at_least_as_long(known_s, PAST, [pending("v", age_s=1.0), one], at=0.0)
 
 
 def test_with_nobody_on_their_way_it_is_as_measured() -> None:
-    assert 3.5 == at_least_as_long(3.5, PAST, [])
-    assert None is at_least_as_long(None, PAST, [])
+    assert 3.5 == at_least_as_long(3.5, PAST, [], at=0.0)
+    assert None is at_least_as_long(None, PAST, [], at=0.0)

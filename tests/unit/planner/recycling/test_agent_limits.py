@@ -36,7 +36,7 @@ from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from support.recycles import AT, FULL, IN_PLACE, NIGHT
-from support.worlds import NOW, PAST, POLICY, busy, cluster, group_of, pending, worker
+from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, group_of, pending, worker
 
 SHUT = Disruption(windows=(NIGHT,))
 NEVER_FULL = Disruption(budgets=(Budget(Amount(0), frozenset({Reason.TASK_QUOTA})),))
@@ -54,7 +54,7 @@ def decide(
     n = len(workers) if desired is None else desired
     target = n + len(others)
     world = cluster(workers, others=more, expected_s=expected_s, agent=agent, target=target)
-    world = dataclasses.replace(world, at=AT, strangers=strangers)
+    world = dataclasses.replace(dated(world, AT), strangers=strangers)
     rules = dataclasses.replace(
         POLICY, **{"min_replicas": n, "max_replicas": n + 9, "recycle": recycle, **policy}
     )
@@ -93,9 +93,9 @@ EVERYTHING = (20, 5, False, ("x",))
                      EVERYTHING, 0, id="young-but-being-replaced"),
         pytest.param(A, {"past": ABORTED, **IN_PLACE}, (0, 0, False, ()), 1, id="none-came"),
         pytest.param(A, {"past": ABORTED}, None, 0, id="nobody-while-replacements-do-not-come"),
-        pytest.param(dataclasses.replace(A, ends_in_s=99.0), {"past": ABORTED, **IN_PLACE},
+        pytest.param(dataclasses.replace(A, ends_at=99.0), {"past": ABORTED, **IN_PLACE},
                      (0, 0, False, ()), 1, id="none-came-but-it-ends"),
-        pytest.param(dataclasses.replace(A, ends_in_s=5.0), {"past": ABORTED, **IN_PLACE},
+        pytest.param(dataclasses.replace(A, ends_at=5.0), {"past": ABORTED, **IN_PLACE},
                      EVERYTHING, 0, id="none-came-but-it-goes"),
         pytest.param(A, {"max_per_hour": Amount(0)}, None, 0, id="no-more-this-hour"),
         pytest.param(A, {"disruption": SHUT}, None, 0, id="no-window-is-open"),
@@ -198,7 +198,7 @@ def test_the_limit_of_a_worker(
 
 
 def test_an_end_is_told_even_where_no_quota_may_be_followed() -> None:
-    ending = dataclasses.replace(A, ends_in_s=100.0)
+    ending = dataclasses.replace(A, ends_at=100.0)
     limits = told([ending, B], Recycle(TaskQuota(20)), disruption=SHUT)
 
     assert ({"a": Limit(0, 90.0)}, 0) == (limits.workers, limits.stops)
@@ -316,7 +316,7 @@ def test_workers_may_be_stopped_only_by_rules_that_stop(recycle: Recycle, stops:
 
 
 def test_workers_may_be_stopped_by_the_runs_that_fit_before_their_end() -> None:
-    ending = dataclasses.replace(A, ends_in_s=99.0)
+    ending = dataclasses.replace(A, ends_at=99.0)
 
     assert 1 == told([ending, B], Recycle(TaskQuota(from_walltime=True)), expected_s=9.0).stops
 

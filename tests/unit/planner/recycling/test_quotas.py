@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive.model.observed import ObservedWorker
+from dask_adaptive.model.observed import Clocks, ObservedWorker
 from dask_adaptive.model.plan import Plan
 from dask_adaptive.model.policy import Disruption
 from dask_adaptive.model.reason import Reason
@@ -40,7 +40,7 @@ from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from dask_adaptive.planner.recycling.quotas import quota_lines
-from support.worlds import NOW, PAST, POLICY, busy, cluster, pending, worker
+from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, pending, worker
 
 AT = 1_700_000_000.0  # 22:13 UTC
 SHUT = Disruption(windows=(Window("0 2 * * *", 3600.0),))
@@ -63,7 +63,7 @@ def decide(
     world = cluster(workers, target=n, **(scheduler or {}))
     rules = {"min_replicas": n, "max_replicas": n, "recycle": recycle, **policy}
     known = dataclasses.replace(PAST, recycle=past or RecyclePast())
-    world = dataclasses.replace(world, at=AT)
+    world = dated(world, AT)
     return plan(world, dataclasses.replace(POLICY, **rules), known, now=NOW)
 
 
@@ -363,7 +363,7 @@ def test_a_walltime_is_an_end(changes: dict[str, Any], expected: float) -> None:
     world = cluster([worker("a", **changes)])
 
     (one,) = with_walltimes(world, policy).groups[0].workers
-    assert expected == one.ends_in_s
+    assert expected == max(0.0, Clocks().ends_in_s(one))
     assert with_walltimes(world, POLICY) is world
     other = dataclasses.replace(world.groups[0], name="more")
     both = dataclasses.replace(world, groups=(*world.groups, other))
@@ -378,7 +378,10 @@ def test_with_jitter_another_than_the_one_with_most_may_have_used_up_its_own(wha
         runs, age_s = (round(used), 0.0) if what == "tasks" else (0, used)
         return busy(name, use=Use(runs=runs), pod_age_s=age_s)
 
-    own = {n: 1e5 / quota_lines(one(n, 1e5), quota)[0].ratio for n in (f"w{i}" for i in range(40))}
+    own = {
+        n: 1e5 / quota_lines(one(n, 1e5), quota, Clocks())[0].ratio
+        for n in (f"w{i}" for i in range(40))
+    }
     low, high = min(own, key=own.__getitem__), max(own, key=own.__getitem__)
     assert own[low] * 1.5 < own[high]
 
@@ -424,7 +427,7 @@ def ordered(workers: Sequence[ObservedWorker], recycle: Recycle, **settings: Any
 
 
 def facts(one: ObservedWorker) -> dict[str, Any]:
-    names = ("use", "pod_age_s", "ends_in_s", "too_short", "drift", "recycle_asked", "paused")
+    names = ("use", "pod_made_at", "ends_at", "too_short", "drift", "recycle_asked", "paused")
     return {name: getattr(one, name) for name in names}
 
 
@@ -701,7 +704,7 @@ def test_an_end_is_a_use_of_its_life(ends_in_s: float, expected: float) -> None:
 def test_explain_says_what_is_used_of_what(
     changes: dict[str, Any], recycle: Recycle, expected: tuple[Quota, str, str, float] | None
 ) -> None:
-    lines = quota_lines(worker("a", **changes), recycle)
+    lines = quota_lines(worker("a", **changes), recycle, Clocks())
 
     found = [(line.quota, line.used, line.limit, round(line.ratio, 3)) for line in lines]
     assert ([expected] if expected else []) == found
@@ -805,7 +808,7 @@ def test_the_uses_told_are_the_highest_there_are(
     memory = dataclasses.replace(recycle.memory, leak_rate=math.inf)
     recycle = dataclasses.replace(recycle, memory=memory)
     lines: dict[Quota, float] = {}
-    for line in (line for each in workers for line in quota_lines(each, recycle)):
+    for line in (line for each in workers for line in quota_lines(each, recycle, Clocks())):
         lines[line.quota] = max(line.ratio, lines.get(line.quota, 0.0))
 
     told = {u.quota: u.ratio for u in decide(workers, recycle).uses}
