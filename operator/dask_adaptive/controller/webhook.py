@@ -10,7 +10,7 @@ import base64
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,7 +190,7 @@ class PolicyFinder:
             fresh: Ask the API server where the watch has told of no policy: one that is applied
                 with its cluster is younger than that, and a scheduler starts only once.
         """
-        policies = self._world.of(PolicyObject, key)
+        policies: Sequence[PolicyObject] = self._world.of(PolicyObject, key)
         if fresh and not policies:
             policies = await self._asked(key)
         chosen = _chosen(policies)
@@ -219,7 +219,7 @@ class PolicyFinder:
         return [policy for policy in map(parse_policy_object, found) if policy.key == key]
 
 
-def _chosen(policies: list[PolicyObject]) -> PolicyObject | None:
+def _chosen(policies: Sequence[PolicyObject]) -> PolicyObject | None:
     """Of several one that people wrote; of several such none, as long as nobody mends it."""
     staying = [p for p in policies if not p.meta.deleting]
     written = [p for p in staying if not p.managed] or staying

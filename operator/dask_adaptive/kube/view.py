@@ -6,8 +6,9 @@ of ours. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
+from operator import is_
 
 from dask_adaptive.kube.annotated import at_rest
 from dask_adaptive.kube.cache.world import World
@@ -46,6 +47,7 @@ def view(
     now: float,
     since: Since | None = None,
     manual_max_s: float = math.inf,
+    kept: Kept | None = None,
 ) -> PlatformView:
     """
     All that Kubernetes knows of a cluster, but for `free_gpus`; `now` in seconds since 1970.
@@ -53,27 +55,30 @@ def view(
     Args:
         since: None: what nobody noted was set now.
         manual_max_s: The longest that a pin by annotation may last.
+        kept: Of the views of this cluster before.
     """
+    kept = kept or Kept()
     cluster = world.get(ClusterObject, key.namespace, key.name)
     if cluster is None or cluster.meta.deleting:
         return PlatformView(found=False)
     since = since or (lambda note: now if note.set_at is None else note.set_at)
-    look = _Look(world, cluster, now, since, manual_max_s)
+    objects = kept.objects = _read(world, cluster, kept.objects)
+    look = _Look(world, objects, now, since, manual_max_s)
     policies = [p for p in world.of(PolicyObject, key) if not p.meta.deleting]
-    asks = [p.asks for p in policies] + [g.asks for g in look.groups.values()]
-    asks += [d.asks for d in look.deployments.values()] + [p.asks for p in look.pods]
     return PlatformView(
         found=True,
         conflict=conflict(world, key, now=now),
-        groups=tuple(map(look.group, look.groups.values())),
-        workers=tuple(map(look.worker, look.deployments.values())),
-        terminating=tuple(_terminating(look.pods, now=now, pin_of=look.pin_of)),
+        groups=tuple(map(look.group, objects.groups.values())),
+        workers=kept.workers(look),
+        terminating=tuple(_terminating(objects.ending, now=now, pin_of=look.pin_of)),
         at=now,
         pause=pause_of(
             (note for p in policies for note in p.asks), cluster.asks, now=now, since=since
         ),
         uid=cluster.meta.uid,
-        changes_in_s=turns_in_s(chain(cluster.asks, *asks), now=now, since=since),
+        changes_in_s=turns_in_s(
+            chain(*objects.asks, *(p.asks for p in policies)), now=now, since=since
+        ),
     )
 
 
@@ -112,22 +117,91 @@ def _terminating(
 _NOTHING_ASKED = Asked()
 
 
+class _Objects:
+    """One cluster's objects, and which belong together."""
+
+    def __init__(self, source: _Source, terminating: Mapping[str, str]) -> None:
+        self.source, self.terminating = source, terminating
+        self.cluster, groups, deployments, self.pods = source
+        self.groups = {g.meta.name: g for g in groups}
+        self.deployments = {d.meta.name: d for d in deployments}
+        self.pods_of: dict[str, list[PodObject]] = {}
+        for pod in self.pods:
+            self.pods_of.setdefault(pod.worker, []).append(pod)
+        self.ending = [p for p in self.pods if p.ends_at is not None]
+        self.asks = [self.cluster.asks] if self.cluster.asks else []
+        for kind in (groups, deployments, self.pods):
+            self.asks += [one.asks for one in kind if one.asks]
+
+
+_Source = tuple[
+    ClusterObject, tuple[GroupObject, ...], tuple[DeploymentObject, ...], tuple[PodObject, ...]
+]
+
+
+def _read(world: World, cluster: ClusterObject, before: _Objects | None) -> _Objects:
+    """The objects of a cluster; the same value as before if all of them are the same objects."""
+    key = cluster.key
+    kinds = world.of(GroupObject, key), world.of(DeploymentObject, key), world.of(PodObject, key)
+    source: _Source = (cluster, *kinds)
+    # By what their nodes say, not by node: those are written anew all the time.
+    terminating = {n.meta.name: n.terminating for n in world.all(NodeObject) if n.signals}
+    if before and before.terminating == terminating and all(map(is_, before.source, source)):
+        return before
+    return _Objects(source, terminating)
+
+
+class Kept:
+    """
+    The workers of one cluster as the last view had them.
+
+    As long as nothing changes of what a worker is made of it is the same object, by which those who
+    look at it know that there is nothing to do. Those with annotations are compared, because an
+    annotation may mean something else by itself.
+    """
+
+    def __init__(self) -> None:
+        self.objects: _Objects | None = None
+        self._of: _Objects | None = None
+        self._all: tuple[PlatformWorker, ...] = ()
+        self._made: dict[str, tuple[tuple[object, ...], PlatformWorker]] = {}
+
+    def workers(self, look: _Look) -> tuple[PlatformWorker, ...]:
+        objects = look.objects
+        if objects is self._of and not objects.asks:
+            return self._all
+        self._made = {name: self._worker(d, look) for name, d in objects.deployments.items()}
+        self._of, self._all = objects, tuple(worker for _, worker in self._made.values())
+        return self._all
+
+    def _worker(
+        self, deployment: DeploymentObject, look: _Look
+    ) -> tuple[tuple[object, ...], PlatformWorker]:
+        objects, before = look.objects, self._made.get(deployment.meta.name)
+        pods = objects.pods_of.get(deployment.meta.name, ())
+        group = objects.groups.get(deployment.group)
+        going = (objects.terminating[p.node] for p in pods if p.node in objects.terminating)
+        parts = (deployment, group, *pods, *going)
+        if before is None:
+            return parts, look.worker(deployment)
+        is_same = len(parts) == len(before[0]) and all(map(is_, parts, before[0]))
+        has_notes = objects.cluster.asks or deployment.asks or (group and group.asks)
+        if is_same and not has_notes and not any(p.asks for p in pods):
+            return before
+        worker = look.worker(deployment)
+        return parts, before[1] if worker == before[1] else worker
+
+
 class _Look:
-    """One cluster's objects, and what holds for each worker by way of those above it."""
+    """One look at a cluster's objects, and what holds for each worker by way of those above it."""
 
     def __init__(
-        self, world: World, cluster: ClusterObject, now: float, since: Since, manual_max_s: float
+        self, world: World, objects: _Objects, now: float, since: Since, manual_max_s: float
     ) -> None:
-        key = cluster.key
-        self.groups = {g.meta.name: g for g in world.of(GroupObject, key)}
-        self.deployments = {d.meta.name: d for d in world.of(DeploymentObject, key)}
-        self.pods = world.of(PodObject, key)
-        self._world, self._cluster = world, cluster
+        self.objects, self._cluster = objects, objects.cluster
+        self._world = world
         self._now, self._since, self._manual_max_s = now, since, manual_max_s
-        self._pods_of: dict[str, list[PodObject]] = {}
-        for pod in self.pods:
-            self._pods_of.setdefault(pod.worker, []).append(pod)
-        self._quotas = world.of(QuotaObject, ClusterKey(key.namespace, ""))
+        self._quotas = world.of(QuotaObject, ClusterKey(self._cluster.key.namespace, ""))
         self._shapes = self._shaped() if self._quotas else {}
 
     def group(self, group: GroupObject) -> ObservedGroup:
@@ -143,29 +217,31 @@ class _Look:
     def _room(self, group: GroupObject) -> Room | None:
         if not self._quotas:
             return None
+        pods_of = self.objects.pods_of
         unmade = [
             self._shapes[d.group]
-            for d in self.deployments.values()
-            if d.group in self._shapes and not d.meta.deleting and d.meta.name not in self._pods_of
+            for d in self.objects.deployments.values()
+            if d.group in self._shapes and not d.meta.deleting and d.meta.name not in pods_of
         ]
         return room(self._quotas, self._shapes[group.meta.name], unmade)
 
     def _shaped(self) -> dict[str, Shape]:
         """By group, the shape of the pod of one more worker."""
         youngest: dict[str, PodObject] = {}
-        for pod in sorted(self.pods, key=lambda p: p.meta.created_at):
-            if pod.worker in self.deployments:
-                youngest[self.deployments[pod.worker].group] = pod
+        for pod in sorted(self.objects.pods, key=lambda p: p.meta.created_at):
+            if pod.worker in self.objects.deployments:
+                youngest[self.objects.deployments[pod.worker].group] = pod
         return {
             name: at_least(g.shape, youngest[name].shape) if name in youngest else g.shape
-            for name, g in self.groups.items()
+            for name, g in self.objects.groups.items()
         }
 
     def pin_of(self, pod: PodObject) -> ManualPin | None:
-        return self._pin(self.deployments.get(pod.worker), pod)
+        return self._pin(self.objects.deployments.get(pod.worker), pod)
 
     def worker(self, deployment: DeploymentObject) -> PlatformWorker:
-        ranked = standing(self._pods_of.get(deployment.meta.name, []))  # all may be connected
+        pods = self.objects.pods_of.get(deployment.meta.name, [])
+        ranked = standing(pods) if len(pods) > 1 else pods  # all may be connected
         pod = ranked[0] if ranked else None
         wishes = self._asked(deployment, pod)
         ends_at = min(wishes.expires_at, pod.deadline_at if pod else math.inf)
@@ -193,7 +269,7 @@ class _Look:
         )
 
     def _group(self, deployment: DeploymentObject | None) -> GroupObject | None:
-        return self.groups.get(deployment.group) if deployment else None
+        return self.objects.groups.get(deployment.group) if deployment else None
 
     def _pin(self, deployment: DeploymentObject | None, pod: PodObject | None) -> ManualPin | None:
         holders = (pod, deployment, self._group(deployment), self._cluster)

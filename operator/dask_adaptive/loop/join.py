@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
@@ -122,7 +123,9 @@ def _may_have_a_replacement(pod: TerminatingPod, view: PlatformView) -> bool:
     )
 
 
-def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> ObservedCluster:
+def join(
+    key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler, kept: Kept | None = None
+) -> ObservedCluster:
     """
     Match Dask workers to the platform's workers.
 
@@ -132,26 +135,23 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
 
     A process that is about to end is neither: its worker waits for the next one, which comes by
     itself.
+
+    Args:
+        kept: Of the joins of this cluster before; it makes no difference to the result.
     """
+    kept = kept or Kept()
     terminating, seen = find_endings(view, scheduler)
-    processes, strangers = _match(view.workers, [p for p in seen if not p.terminating])
+    is_departing = any(p.terminating for p in seen)
+    staying = [p for p in seen if not p.terminating] if is_departing else seen
+    processes, strangers = kept.match(view.workers, staying)
     departing = _departing(view.workers, terminating, [p for p in seen if p.terminating])
     pods = {e.pod for e in terminating}
-    workers = defaultdict(list)
-    for worker in view.workers:
-        mine = processes.get(worker.name, ())
-        lifecycle = _lifecycle_of(worker, mine, departing.get(worker.name, ""))
-        joined = _joined(worker, mine, lifecycle)
-        if worker.pod in pods:  # the next pod is on its way, and on another machine
-            joined = replace(joined, node_terminating="")
-        if joined.terminating and not worker.waiting:
-            joined = replace(joined, waiting=f"its pod is ending: {joined.terminating}")
-        workers[worker.group].append(joined)
+    workers = kept.workers(view.workers, processes, departing, pods)
     return ObservedCluster(
         key=key,
         found=view.found,
         conflict=view.conflict,
-        groups=tuple(replace(g, workers=tuple(workers[g.name])) for g in view.groups),
+        groups=tuple(replace(g, workers=workers.get(g.name, ())) for g in view.groups),
         scheduler=replace(scheduler, workers=seen) if terminating else scheduler,
         strangers=strangers,
         terminating=terminating,
@@ -164,20 +164,82 @@ def join(key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler) -> O
     )
 
 
-def _match(
-    workers: Iterable[PlatformWorker], processes: Iterable[SchedulerWorker]
-) -> tuple[Mapping[str, Sequence[SchedulerWorker]], tuple[str, ...]]:
-    names = {w.name for w in workers}
-    by_address = {ip: w.name for w in workers for ip in w.addresses}
-    matched: dict[str, list[SchedulerWorker]] = defaultdict(list)
-    strangers = []
-    for process in processes:
-        name = owner(process, names, by_address)
-        if name is None:
-            strangers.append(process.name)
-        else:
-            matched[name].append(process)
-    return matched, tuple(strangers)
+Processes = Sequence[SchedulerWorker]
+
+
+class Kept:
+    """
+    The workers of one cluster as they were joined last.
+
+    One whose parts are the same objects is the same object again, by which those who look at all
+    workers know that there is nothing to do.
+    """
+
+    def __init__(self) -> None:
+        self._names: Mapping[str, PlatformWorker] = {}
+        self._by_address: Mapping[str, str] = {}
+        self._platform: tuple[PlatformWorker, ...] = ()  # what these two are of
+        self._made: dict[str, tuple[PlatformWorker, Processes, ObservedWorker]] = {}
+
+    def match(
+        self, workers: tuple[PlatformWorker, ...], processes: Processes
+    ) -> tuple[Mapping[str, Processes], tuple[str, ...]]:
+        if workers is not self._platform:
+            self._names = {w.name: w for w in workers}
+            self._by_address = {ip: w.name for w in workers for ip in w.addresses}
+            self._platform = workers
+        matched: dict[str, list[SchedulerWorker]] = {}
+        strangers = []
+        for process in processes:
+            name: str | None = process.name
+            if name not in self._names:
+                name = owner(process, self._names, self._by_address)
+            if name is None:
+                strangers.append(process.name)
+            elif (mine := matched.get(name)) is None:
+                matched[name] = [process]
+            else:
+                mine.append(process)
+        return matched, tuple(strangers)
+
+    def workers(
+        self, workers: Iterable[PlatformWorker], processes: Mapping[str, Processes],
+        departing: Mapping[str, str], pods: Collection[str],
+    ) -> Mapping[str, tuple[ObservedWorker, ...]]:  # fmt: skip
+        """By group. `departing`: those whose processes end; `pods`: those being deleted."""
+        before, made = self._made, {}
+        found: dict[str, list[ObservedWorker]] = defaultdict(list)
+        for worker in workers:
+            name = worker.name
+            mine, known = processes.get(name, ()), before.get(name)
+            is_going = name in departing or worker.pod in pods
+            if known and known[0] is worker and not is_going and _are_same(known[1], mine):
+                made[name] = known
+            else:
+                joined = _as_ending(worker, mine, departing.get(name, ""), pods)
+                # What is about to end is not compared, so that it is made anew afterwards.
+                made[name] = known = worker, (_NOBODY,) if is_going else mine, joined
+            found[worker.group].append(known[2])
+        self._made = made
+        return {name: tuple(joined) for name, joined in found.items()}
+
+
+def _are_same(before: Processes, now: Processes) -> bool:
+    if len(before) == 1 == len(now):
+        return before[0] is now[0]
+    return len(before) == len(now) and all(map(is_, before, now))
+
+
+def _as_ending(
+    worker: PlatformWorker, processes: Processes, terminating: str, pods: Collection[str]
+) -> ObservedWorker:
+    """One worker, which may be about to end."""
+    joined = _joined(worker, processes, _lifecycle_of(worker, processes, terminating))
+    if worker.pod in pods:  # the next pod is on its way, and on another machine
+        joined = replace(joined, node_terminating="")
+    if joined.terminating and not worker.waiting:
+        joined = replace(joined, waiting=f"its pod is ending: {joined.terminating}")
+    return joined
 
 
 def _departing(

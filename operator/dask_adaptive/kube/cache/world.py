@@ -96,6 +96,7 @@ class World:
     def __init__(self) -> None:
         self._all: dict[type[Any], dict[tuple[str, str], Any]] = {k.type: {} for k in KINDS}
         self._by_cluster: dict[tuple[type[Any], ClusterKey], dict[str, Any]] = {}
+        self._by_name: dict[tuple[type[Any], ClusterKey], tuple[Any, ...]] = {}  # as `of` gave it
         self._listeners: list[Callable[[ClusterKey], None]] = []
         self._unread: dict[Scope, str] = {}  # why it can't be relied on
         self._namespaces = set[str | None]()
@@ -155,10 +156,12 @@ class World:
         """Call `listener` with each cluster about which something changed."""
         self._listeners.append(listener)
 
-    def of(self, kind: type[W], key: ClusterKey) -> list[W]:
-        """All objects of a kind that are about a cluster, by name."""
-        found = self._by_cluster.get((kind, key), {})
-        return [found[name] for name in sorted(found)]
+    def of(self, kind: type[W], key: ClusterKey) -> tuple[W, ...]:
+        """All objects of a kind about a cluster, by name: the same tuple until one changes."""
+        known = self._by_name.get((kind, key))
+        if known is None and (found := self._by_cluster.get((kind, key))):
+            known = self._by_name[kind, key] = tuple(found[name] for name in sorted(found))
+        return known or ()
 
     def get(self, kind: type[W], namespace: str, name: str) -> W | None:
         return self._all[kind].get((namespace, name))
@@ -228,6 +231,7 @@ class World:
             self._forget(kind, where, old.meta.uid)
         self._all[kind][where] = new
         self._by_cluster.setdefault((kind, new.key), {})[new.meta.name] = new
+        self._by_name.pop((kind, new.key), None)
         if old != new:
             self._tell(old, new)
 
@@ -238,6 +242,7 @@ class World:
         del self._all[kind][where]
         siblings = self._by_cluster[kind, old.key]
         del siblings[old.meta.name]
+        self._by_name.pop((kind, old.key), None)
         if not siblings:
             del self._by_cluster[kind, old.key]
         self._tell(old, None)
