@@ -248,7 +248,13 @@ class PodObject:
 
     @property
     def mark(self) -> Mark:
-        return read_mark(dict(self.notes))
+        return _mark(self.notes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _mark(notes: tuple[tuple[str, str], ...]) -> Mark:
+    """One object for all that bear the same, to save memory and time."""
+    return read_mark(dict(notes))
 
 
 @dataclass(frozen=True, slots=True)

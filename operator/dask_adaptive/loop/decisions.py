@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dask_adaptive.loop.ports import PlatformError, Reporter, Told
 from dask_adaptive.loop.summary import USUAL
-from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import (
     KEPT,
@@ -237,8 +237,11 @@ def told(
 def _workers(observed: ObservedCluster, decided: Plan) -> Iterator[tuple[str, str]]:
     leaving = {a.worker: a.message for a in decided.actions if isinstance(a, Retire)}
     held = {b.worker: b.message for b in decided.blockers if b.reason not in USUAL}
+    notable = leaving.keys() | held.keys()
     for group in observed.groups:
         for worker in group.workers:
+            if isinstance(worker.lifecycle, Serving) and worker.name not in notable:
+                continue  # nearly all
             said = _said(worker, leaving, held)
             if said:
                 yield from ((name, said) for name in worker.dask_names)

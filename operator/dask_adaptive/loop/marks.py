@@ -41,10 +41,18 @@ class _True(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What is remembered of marks from pass to pass, by worker. Lost, it only delays a clearing."""
+    """
+    What is remembered of marks from pass to pass, by worker. Lost, it only delays a clearing.
+
+    Attributes:
+        settled: Those whose pods bore the mark that was true of them.
+        at: When that was.
+    """
 
     true: Mapping[str, _True] = field(default_factory=dict)
     asked: Mapping[str, _Asked] = field(default_factory=dict)
+    settled: Mapping[str, ObservedWorker] = field(default_factory=dict)
+    at: float = 0.0
 
 
 def wanted_mark(worker: ObservedWorker) -> Mark:
@@ -76,15 +84,23 @@ def marks(
     true: dict[str, _True] = {}
     changes: dict[str, _Asked] = {}
     waiting: dict[str, _Asked] = {}
+    settled: dict[str, ObservedWorker] = {}
     for worker in workers:
-        if not worker.is_connected or worker.retiring is not None:
+        name = worker.name
+        known = before.settled.get(name)
+        if hints and known is worker:
+            settled[name] = worker
             continue
-        name, old, new = worker.name, worker.mark, Mark()
+        if not worker.dask_names or worker.retiring is not None:
+            continue
+        old, new = worker.mark, Mark()
         if hints:
             wanted = wanted_mark(worker)
-            if wanted == old == Mark():
+            if wanted == old:
+                settled[name] = worker
                 continue
-            true[name] = _last_true(wanted, before.true.get(name), now)
+            last_true = _True(before.at, before.at) if known else before.true.get(name)
+            true[name] = _last_true(wanted, last_true, now)
             new = _lasting(wanted, old, true[name], idle_s, now)
         last = before.asked.get(name)
         if last is not None and last[1:] == (old, new) and now - last.at < SEEN_WITHIN_S:
@@ -93,7 +109,7 @@ def marks(
             changes[name] = _Asked(now, old, new)
     first = sorted(changes, key=lambda name: (not changes[name].new.pinned_by, name))[:AT_ONCE]
     asked = {name: changes[name] for name in first}
-    return tuple((n, c.new) for n, c in asked.items()), Marked(true, waiting | asked)
+    return tuple((n, c.new) for n, c in asked.items()), Marked(true, waiting | asked, settled, now)
 
 
 def _last_true(wanted: Mark, before: _True | None, now: float) -> _True:

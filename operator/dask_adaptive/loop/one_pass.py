@@ -29,6 +29,7 @@ from dask_adaptive.model.observed import (
     Note,
     ObservedCluster,
     ObservedScheduler,
+    ObservedWorker,
     PlatformView,
 )
 from dask_adaptive.model.past import Past
@@ -99,7 +100,8 @@ class ClusterLoop:
         self._status_due_at = math.inf  # when that is to be written, if it was held back
         self._told = frozenset[Event]()
         self._marked = Marked()
-        self._bearers = frozenset[str]()  # workers whose pods bear a mark of ours
+        self._markable: tuple[ObservedWorker, ...] = ()  # as they were seen last
+        self._bearers = frozenset[str]()  # workers whose pods have been given a mark since
         self._attempts = Attempts(ports.clock)
         self._unanswered = 0  # questions in a row that the scheduler did not answer
         self._late: tuple[Note, ...] = ()  # heard while looking once more
@@ -153,10 +155,11 @@ class ClusterLoop:
 
     async def unmark(self) -> None:
         """Take all marks off the pods: nobody will keep them true any more."""
-        for worker in sorted(self._bearers):
+        marked = {w.name for w in self._markable if w.mark != Mark()}
+        for worker in sorted(marked | self._bearers):
             with contextlib.suppress(PlatformError):
                 await self._ports.reporter.mark(worker, Mark())
-        self._bearers = frozenset()
+        self._markable, self._bearers = (), frozenset()
 
     def _recall(self, view: PlatformView) -> None:
         """Take over what an earlier process has begun, once there is a date to go by."""
@@ -259,13 +262,12 @@ class ClusterLoop:
         """Bring the annotations of pods in step with what is true of their workers."""
         if not observed.scheduler.is_connected:
             return  # nothing new is known of them
-        workers = [w for g in observed.groups for w in g.workers]
+        workers = self._markable = tuple(w for g in observed.groups for w in g.workers)
         now = self._ports.clock()
         bounds, hints = policy.bounds(observed.key.default_group), policy.disruption.hints
         idle_s = max(b.idle_timeout_s for b in bounds)
         changes, self._marked = marks(workers, self._marked, hints=hints, idle_s=idle_s, now=now)
-        bearers = {w.name for w in workers if w.mark != Mark()}
-        self._bearers = frozenset(bearers | {worker for worker, _ in changes})
+        self._bearers = frozenset(worker for worker, _ in changes)
         for worker, mark in changes:
             with contextlib.suppress(PlatformError):  # a pod that goes, a right that was taken
                 await self._ports.reporter.mark(worker, mark)

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from dask_adaptive.loop.conditions import conditions_of, pause_row
@@ -135,18 +135,19 @@ def status_of(
     workers = [w for group in scaled for w in group.workers]
     groups = [sort_workers(g, heed_nodes=policy.disruption.node_signals) for g in scaled]
     serving = [w for g in groups for w in (*g.active, *g.on_terminating_node)]
-    held = Counter(pin.source for w in workers for pin in w.pins)
+    busy = sum(1 for w in serving if w.processing)
+    held = Counter(pin.source for w in workers if w.pins for pin in w.pins)
     pause = pause_row(observed, before.pause if before else None)
     return Status(
         generation=generation,
         replicas=sum(group.replicas for group in scaled),
         desired=decided.desired,
         wanted=decided.wanted,
-        connected=sum(w.is_connected for w in workers),
+        connected=sum(1 for w in workers if w.dask_names),
         pending=sum(len(g.pending) for g in groups),
-        idle=sum(not w.processing for w in serving),
-        busy=sum(bool(w.processing) for w in serving),
-        pinned=sum(w.is_pinned for w in workers),
+        idle=len(serving) - busy,
+        busy=busy,
+        pinned=sum(1 for w in workers if w.pins or w.manual_pin),
         retiring=sum(len(g.retiring) for g in groups),
         reason=decided.reason,
         message=decided.message,
@@ -187,7 +188,7 @@ def group_rows(groups: Sequence[GroupWorkers], decided: Plan) -> Iterator[GroupR
             replicas=workers.replicas,
             desired=plan.desired if plan else workers.serving,
             wanted=plan.wanted if plan else 0,
-            connected=sum(w.is_connected for w in workers.group.workers),
+            connected=sum(1 for w in workers.group.workers if w.dask_names),
             pending=len(workers.pending),
             reason=plan.reason if plan else decided.reason,
             message=plan.message if plan else decided.message,
@@ -206,7 +207,10 @@ def _rows(
     blocked = {b.worker: b for b in decided.blockers if b.reason not in USUAL}
     due = {r.worker: r for r in decided.replacing}
     node_terminates = frozenset().union(*(g.node_terminates for g in groups))
-    for worker in (*_in_order(groups), *_of_other_groups(observed, groups, due)):
+    notable = done.keys() | blocked.keys() | due.keys() | node_terminates
+    for worker in chain(_in_order(groups), _of_other_groups(observed, groups, due)):
+        if worker.name not in notable and _is_usual(worker):
+            continue
         match done.get(worker.name):
             case Retire(_, _, reason, message):
                 word = reason if reason.replaces else Reason.RETIRING
@@ -224,6 +228,13 @@ def _rows(
             row = _due(due[worker.name], worker, row, blocker)
         if row is not None:
             yield WorkerRow(worker.name, worker_state(worker), *row, pod=worker.pod)
+
+
+def _is_usual(worker: ObservedWorker) -> bool:
+    """Nearly all are: one look at what `_row` would find nothing in."""
+    is_free = not worker.pins and worker.manual_pin is None
+    is_free = is_free and worker.cordon is None and worker.quota_notes is None
+    return is_free and isinstance(worker.lifecycle, Serving)
 
 
 def _in_order(groups: Sequence[GroupWorkers]) -> Iterator[ObservedWorker]:

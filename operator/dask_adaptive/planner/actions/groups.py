@@ -95,10 +95,15 @@ def sort_workers(
         deleted: Workers whose deletion was sent: past saving, whatever the platform still shows.
     """
     rows: dict[str, list[ObservedWorker]] = defaultdict(list)
+    active = rows["active"]
     for worker in group.workers:
         is_heeded = heed_nodes and bool(worker.node_terminating)
-        place = "other" if worker.name in deleted else _place(worker, node_terminates=is_heeded)
-        rows[place].append(worker)
+        if worker.name in deleted:
+            rows["other"].append(worker)
+        elif not is_heeded and isinstance(worker.lifecycle, Serving):
+            active.append(worker)  # nearly all
+        else:
+            rows[_place(worker, node_terminates=is_heeded)].append(worker)
     return GroupWorkers(
         group=group,
         pending=tuple(rows["pending"]),
@@ -107,7 +112,7 @@ def sort_workers(
         retiring=tuple(rows["retiring"]),
         other=tuple(rows["other"]),
         node_terminates=frozenset(
-            w.name for w in group.workers if heed_nodes and w.node_terminating and w.is_connected
+            w.name for w in group.workers if w.node_terminating and heed_nodes and w.is_connected
         ),
     )
 
