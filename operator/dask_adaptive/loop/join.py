@@ -141,19 +141,14 @@ def join(
     """
     kept = kept or Kept()
     terminating, seen = find_endings(view, scheduler)
-    is_departing = any(p.terminating for p in seen)
-    staying = [p for p in seen if not p.terminating] if is_departing else seen
-    processes, strangers = kept.match(view.workers, staying)
-    departing = _departing(view.workers, terminating, [p for p in seen if p.terminating])
-    pods = {e.pod for e in terminating}
-    workers = kept.workers(view.workers, processes, departing, pods)
+    workers = kept.join(view.workers, seen, terminating)
     return ObservedCluster(
         key=key,
         found=view.found,
         conflict=view.conflict,
-        groups=tuple(replace(g, workers=workers.get(g.name, ())) for g in view.groups),
+        groups=tuple(replace(g, workers=tuple(workers.get(g.name, ()))) for g in view.groups),
         scheduler=replace(scheduler, workers=seen) if terminating else scheduler,
-        strangers=strangers,
+        strangers=kept.strangers,
         terminating=terminating,
         at=view.at,
         free_gpus=view.free_gpus,
@@ -169,77 +164,80 @@ Processes = Sequence[SchedulerWorker]
 
 class Kept:
     """
-    The workers of one cluster as they were joined last.
-
-    One whose parts are the same objects is the same object again, by which those who look at all
-    workers know that there is nothing to do.
+    The workers of one cluster as they were joined last: one whose parts are the same objects is the
+    same object again, by which those who look at all workers know that there is nothing to do.
     """
 
     def __init__(self) -> None:
-        self._names: Mapping[str, PlatformWorker] = {}
-        self._by_address: Mapping[str, str] = {}
-        self._platform: tuple[PlatformWorker, ...] = ()  # what these two are of
+        self.strangers: tuple[str, ...] = ()
+        self._parts: tuple[tuple[PlatformWorker, ...], Processes] | None = None
+        self._owners: dict[str, str] = {}  # of Dask workers, by address
         self._made: dict[str, tuple[PlatformWorker, Processes, ObservedWorker]] = {}
 
-    def match(
-        self, workers: tuple[PlatformWorker, ...], processes: Processes
-    ) -> tuple[Mapping[str, Processes], tuple[str, ...]]:
-        if workers is not self._platform:
-            self._names = {w.name: w for w in workers}
-            self._by_address = {ip: w.name for w in workers for ip in w.addresses}
-            self._platform = workers
-        matched: dict[str, list[SchedulerWorker]] = {}
+    def join(
+        self, workers: tuple[PlatformWorker, ...], processes: Processes,
+        terminating: Sequence[TerminatingPod],
+    ) -> Mapping[str, Sequence[ObservedWorker]]:  # fmt: skip
+        """The workers of each group, in the order of the platform."""
+        ending = [p for p in processes if p.terminating]
+        is_calm = not terminating and not ending
+        if not (is_calm and self._has_replaced(workers, processes)):
+            self._match(workers, [p for p in processes if not p.terminating], ending, terminating)
+        self._parts = (workers, processes) if is_calm else None
+        groups: dict[str, list[ObservedWorker]] = defaultdict(list)
+        for worker, _, joined in self._made.values():
+            groups[worker.group].append(joined)
+        return groups
+
+    def _has_replaced(self, workers: tuple[PlatformWorker, ...], processes: Processes) -> bool:
+        """Join those anew whose processes have changed, if that is all that has."""
+        if self._parts is None or self._parts[0] is not workers:
+            return False
+        before = self._parts[1]
+        changed = [(a, b) for a, b in zip(before, processes, strict=False) if a is not b]
+        is_alike = all(a.name == b.name and a.address == b.address for a, b in changed)
+        if not is_alike or len(before) != len(processes):
+            return False
+        for old, new in changed:
+            if (name := self._owners.get(new.address)) is not None:
+                worker, known, _ = self._made[name]
+                mine = [new if p is old else p for p in known]
+                self._made[name] = worker, mine, _joined(worker, mine)
+        return True
+
+    def _match(
+        self, workers: tuple[PlatformWorker, ...], processes: Processes, ending: Processes,
+        terminating: Sequence[TerminatingPod],
+    ) -> None:  # fmt: skip
+        before, self._made, self._owners = self._made, {}, {}
+        names = {w.name for w in workers}
+        by_address = {ip: w.name for w in workers for ip in w.addresses}
+        matched: dict[str, list[SchedulerWorker]] = defaultdict(list)
         strangers = []
         for process in processes:
-            name: str | None = process.name
-            if name not in self._names:
-                name = owner(process, self._names, self._by_address)
+            name = process.name if process.name in names else owner(process, names, by_address)
             if name is None:
                 strangers.append(process.name)
-            elif (mine := matched.get(name)) is None:
-                matched[name] = [process]
             else:
-                mine.append(process)
-        return matched, tuple(strangers)
-
-    def workers(
-        self, workers: Iterable[PlatformWorker], processes: Mapping[str, Processes],
-        departing: Mapping[str, str], pods: Collection[str],
-    ) -> Mapping[str, tuple[ObservedWorker, ...]]:  # fmt: skip
-        """By group. `departing`: those whose processes end; `pods`: those being deleted."""
-        before, made = self._made, {}
-        found: dict[str, list[ObservedWorker]] = defaultdict(list)
+                matched[name].append(process)
+                self._owners[process.address] = name
+        self.strangers = tuple(strangers)
+        departing = _departing(workers, terminating, ending)
+        pods = {e.pod for e in terminating}
         for worker in workers:
-            name = worker.name
-            mine, known = processes.get(name, ()), before.get(name)
-            is_going = name in departing or worker.pod in pods
-            if known and known[0] is worker and not is_going and _are_same(known[1], mine):
-                made[name] = known
-            else:
-                joined = _as_ending(worker, mine, departing.get(name, ""), pods)
-                # What is about to end is not compared, so that it is made anew afterwards.
-                made[name] = known = worker, (_NOBODY,) if is_going else mine, joined
-            found[worker.group].append(known[2])
-        self._made = made
-        return {name: tuple(joined) for name, joined in found.items()}
+            name, mine = worker.name, matched.get(worker.name, ())
+            known, is_going = before.get(name), name in departing or worker.pod in pods
+            if known is None or known[0] is not worker or is_going or not _are_same(known[1], mine):
+                joined = _joined(
+                    worker, mine, departing.get(name, ""), is_ending=worker.pod in pods
+                )
+                # What is about to end is never the same, so that it is made anew afterwards.
+                known = worker, (_NOBODY,) if is_going else mine, joined
+            self._made[name] = known
 
 
 def _are_same(before: Processes, now: Processes) -> bool:
-    if len(before) == 1 == len(now):
-        return before[0] is now[0]
     return len(before) == len(now) and all(map(is_, before, now))
-
-
-def _as_ending(
-    worker: PlatformWorker, processes: Processes, terminating: str, pods: Collection[str]
-) -> ObservedWorker:
-    """One worker, which may be about to end."""
-    joined = _joined(worker, processes, _lifecycle_of(worker, processes, terminating))
-    if worker.pod in pods:  # the next pod is on its way, and on another machine
-        joined = replace(joined, node_terminating="")
-    if joined.terminating and not worker.waiting:
-        joined = replace(joined, waiting=f"its pod is ending: {joined.terminating}")
-    return joined
 
 
 def _departing(
@@ -277,13 +275,15 @@ def _lifecycle_of(
 
 
 def _joined(
-    worker: PlatformWorker,
-    processes: Sequence[SchedulerWorker],
-    lifecycle: Lifecycle,
+    worker: PlatformWorker, processes: Processes, terminating: str = "", *, is_ending: bool = False
 ) -> ObservedWorker:
-    # All workers go through here in each pass, nearly all with one process: it must be quick.
+    # Of a new operator all workers go through here, nearly all with one process: be quick.
     alone = len(processes) == 1
     one = processes[0] if alone else _as_one(processes)
+    lifecycle = _lifecycle_of(worker, processes, terminating)
+    waiting = worker.waiting
+    if not waiting and isinstance(lifecycle, Pending) and terminating:
+        waiting = f"its pod is ending: {terminating}"
     return ObservedWorker(
         name=worker.name,
         uid=worker.uid,
@@ -292,7 +292,7 @@ def _joined(
         dask_names=(one.name,) if alone else tuple(sorted(p.name for p in processes)),
         lifecycle=lifecycle,
         pod=worker.pod,
-        waiting=worker.waiting,
+        waiting=waiting,
         processing=one.processing,
         idle_since=one.idle_since if processes and not one.processing else math.inf,
         sole_bytes=one.sole_bytes,
@@ -300,7 +300,8 @@ def _joined(
         actors=one.actors,
         pins=_distinct((one.pins,)) if len(one.pins) > 1 else one.pins,
         manual_pin=worker.manual_pin,
-        node_terminating=worker.node_terminating,
+        # The next pod is on its way, and on another machine.
+        node_terminating="" if is_ending else worker.node_terminating,
         mark=worker.mark,
         pod_uid=worker.pod_uid,
         pod_made_at=worker.pod_created_at or worker.made_at,
