@@ -181,7 +181,7 @@ class Kept:
         pods = objects.pods_of.get(deployment.meta.name, ())
         group = objects.groups.get(deployment.group)
         going = (objects.terminating[p.node] for p in pods if p.node in objects.terminating)
-        parts = (deployment, group, *pods, *going)
+        parts = (deployment, group, objects.cluster.asks, *pods, *going)
         if before is None:
             return parts, look.worker(deployment)
         is_same = len(parts) == len(before[0]) and all(map(is_, parts, before[0]))
