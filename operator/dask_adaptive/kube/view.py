@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import is_
+from typing import Any
 
 from dask_adaptive.kube.annotated import at_rest
 from dask_adaptive.kube.cache.world import World
@@ -62,7 +63,7 @@ def view(
     if cluster is None or cluster.meta.deleting:
         return PlatformView(found=False)
     since = since or (lambda note: now if note.set_at is None else note.set_at)
-    objects = kept.objects = _read(world, cluster, kept.objects)
+    objects = kept.read(world, cluster)
     look = _Look(world, objects, now, since, manual_max_s)
     policies = [p for p in world.of(PolicyObject, key) if not p.meta.deleting]
     return PlatformView(
@@ -120,73 +121,67 @@ _NOTHING_ASKED = Asked()
 class _Objects:
     """One cluster's objects, and which belong together."""
 
-    def __init__(self, source: _Source, terminating: Mapping[str, str]) -> None:
+    def __init__(self, source: tuple[Any, ...], terminating: Mapping[str, str]) -> None:
         self.source, self.terminating = source, terminating
-        self.cluster, groups, deployments, self.pods = source
-        self.groups = {g.meta.name: g for g in groups}
-        self.deployments = {d.meta.name: d for d in deployments}
+        self.cluster: ClusterObject = source[0]
+        self.groups: dict[str, GroupObject] = {g.meta.name: g for g in source[1]}
+        self.deployments: dict[str, DeploymentObject] = {d.meta.name: d for d in source[2]}
+        self.pods: tuple[PodObject, ...] = source[3]
         self.pods_of: dict[str, list[PodObject]] = {}
         for pod in self.pods:
             self.pods_of.setdefault(pod.worker, []).append(pod)
         self.ending = [p for p in self.pods if p.ends_at is not None]
-        self.asks = [self.cluster.asks] if self.cluster.asks else []
-        for kind in (groups, deployments, self.pods):
-            self.asks += [one.asks for one in kind if one.asks]
-
-
-_Source = tuple[
-    ClusterObject, tuple[GroupObject, ...], tuple[DeploymentObject, ...], tuple[PodObject, ...]
-]
-
-
-def _read(world: World, cluster: ClusterObject, before: _Objects | None) -> _Objects:
-    """The objects of a cluster; the same value as before if all of them are the same objects."""
-    key = cluster.key
-    kinds = world.of(GroupObject, key), world.of(DeploymentObject, key), world.of(PodObject, key)
-    source: _Source = (cluster, *kinds)
-    # By what their nodes say, not by node: those are written anew all the time.
-    terminating = {n.meta.name: n.terminating for n in world.all(NodeObject) if n.signals}
-    if before and before.terminating == terminating and all(map(is_, before.source, source)):
-        return before
-    return _Objects(source, terminating)
+        self.asks = [one.asks for one in chain(source[:1], *source[1:]) if one.asks]
 
 
 class Kept:
     """
-    The workers of one cluster as the last view had them.
+    One cluster as its last view had it: a worker all of whose parts are the same objects is the
+    same object again, by which those who look at all workers know that there is nothing to do.
 
-    As long as nothing changes of what a worker is made of it is the same object, by which those who
-    look at it know that there is nothing to do. Those with annotations are compared, because an
-    annotation may mean something else by itself.
+    Those with annotations are made anew and compared: time may have changed what they mean.
     """
 
     def __init__(self) -> None:
-        self.objects: _Objects | None = None
-        self._of: _Objects | None = None
-        self._all: tuple[PlatformWorker, ...] = ()
+        self._objects: _Objects | None = None
         self._made: dict[str, tuple[tuple[object, ...], PlatformWorker]] = {}
+        self._workers: tuple[PlatformWorker, ...] = ()
+        self._is_new = True  # the objects are: these workers are not made of them
+
+    def read(self, world: World, cluster: ClusterObject) -> _Objects:
+        """The objects of a cluster; the same value as before if none of them has changed."""
+        kinds = (GroupObject, DeploymentObject, PodObject)
+        source = (cluster, *(world.of(kind, cluster.key) for kind in kinds))
+        # By what nodes say, not by node: those are written anew all the time.
+        going = {n.meta.name: n.terminating for n in world.all(NodeObject) if n.signals}
+        known = self._objects
+        if known and known.terminating == going and all(map(is_, known.source, source)):
+            return known
+        self._objects, self._is_new = _Objects(source, going), True
+        return self._objects
 
     def workers(self, look: _Look) -> tuple[PlatformWorker, ...]:
-        objects = look.objects
-        if objects is self._of and not objects.asks:
-            return self._all
-        self._made = {name: self._worker(d, look) for name, d in objects.deployments.items()}
-        self._of, self._all = objects, tuple(worker for _, worker in self._made.values())
-        return self._all
+        if self._is_new or look.objects.asks:
+            deployments = look.objects.deployments
+            self._made = {name: self._worker(d, look) for name, d in deployments.items()}
+            found = tuple(worker for _, worker in self._made.values())
+            if len(found) != len(self._workers) or not all(map(is_, found, self._workers)):
+                self._workers = found
+            self._is_new = False
+        return self._workers
 
     def _worker(
         self, deployment: DeploymentObject, look: _Look
     ) -> tuple[tuple[object, ...], PlatformWorker]:
         objects, before = look.objects, self._made.get(deployment.meta.name)
         pods = objects.pods_of.get(deployment.meta.name, ())
-        group = objects.groups.get(deployment.group)
+        group, above = objects.groups.get(deployment.group), objects.cluster.asks
         going = (objects.terminating[p.node] for p in pods if p.node in objects.terminating)
-        parts = (deployment, group, objects.cluster.asks, *pods, *going)
+        parts = (deployment, group, above, *pods, *going)
         if before is None:
             return parts, look.worker(deployment)
-        is_same = len(parts) == len(before[0]) and all(map(is_, parts, before[0]))
-        has_notes = objects.cluster.asks or deployment.asks or (group and group.asks)
-        if is_same and not has_notes and not any(p.asks for p in pods):
+        has_notes = above or (group and group.asks) or any(o.asks for o in (deployment, *pods))
+        if not has_notes and len(parts) == len(before[0]) and all(map(is_, parts, before[0])):
             return before
         worker = look.worker(deployment)
         return parts, before[1] if worker == before[1] else worker

@@ -114,7 +114,8 @@ def _note_ends(context: PassContext) -> None:
         within(observed.changes_in_s)
     if is_paused(observed.pause) and observed.pause.left_s is not None:
         within(observed.pause.left_s)
-    for worker in (w for group in observed.groups for w in group.workers if w.is_pinned):
+    workers = (w for group in observed.groups for w in group.workers if w.pins or w.manual_pin)
+    for worker in workers:
         for pin in worker.pins:
             within(pin.until - observed.scheduler.at)
         if worker.manual_pin is not None:
@@ -134,8 +135,8 @@ def _is_new(decided: Plan, context: PassContext) -> bool:
             return True
         if mine.since is None or group.current > (mine.asked or 0):
             return True
-    workers = (w for g in context.observed.groups for w in g.workers)
-    if any(w.dask_names and w.name not in past.seen for w in workers):
+    seen, groups = past.seen, context.observed.groups
+    if any(w.name not in seen and w.dask_names for g in groups for w in g.workers):
         return True  # how long it took to come is measured
     is_waiting = decided.waiting != past.recycle.surging_since.keys()
     return is_waiting or decided.floors != past.floors or bool(decided.aborting)
@@ -226,7 +227,7 @@ def _too_many_away(context: PassContext) -> str:
     """
     past, most = context.past, context.policy.max_unready
     workers = [w for group in context.observed.groups for w in group.workers]
-    lost = (w for w in workers if not w.is_connected and w.name in past.seen)
+    lost = (w for w in workers if not w.dask_names and w.name in past.seen)
     away = sum(not _is_let_go(w, context) for w in lost)
     if away < AWAY_LEAST:
         return ""

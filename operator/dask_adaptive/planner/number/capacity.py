@@ -457,9 +457,8 @@ def arrival_s(
     """
     if not past.seen:
         return known_s
-    for worker in workers:
-        is_new = worker.dask_names and worker.name not in past.seen
-        if is_new and (age_s := max(0.0, at - worker.made_at)) < TOO_LONG_S:
+    for worker in [w for w in workers if w.name not in past.seen and w.dask_names]:
+        if (age_s := max(0.0, at - worker.made_at)) < TOO_LONG_S:
             took_s = age_s + OVERHEAD_S
             if known_s is None:
                 known_s = took_s

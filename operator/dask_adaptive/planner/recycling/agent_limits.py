@@ -130,7 +130,7 @@ class _GroupLimits:
         """Workers that may have a limit; with `others` all, those without one included."""
         if others or self._recycle.tasks.max or self._is_watched or self._profile.measure:
             return self.group.workers
-        return [w for w in self.group.workers if _is_special(w)]
+        return [w for w in self.group.workers if w.quota_notes is not None or w.has_end]
 
     def of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
         horizon, least_s = self._at.context.horizon, self._recycle.min_age_s

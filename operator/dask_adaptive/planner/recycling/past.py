@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
+from dask_adaptive.model.observed import Deleting, ObservedCluster, ObservedWorker, Retiring
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Action, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
@@ -106,7 +106,7 @@ def _restarted(
     past: Past, workers: Mapping[str, ObservedWorker], done: Sequence[Action]
 ) -> dict[str, str]:
     """Whose pods we have deleted, as long as the scheduler still shows the old processes."""
-    leaving = {n for n, w in workers.items() if w.retiring}
+    leaving = {n for n, w in workers.items() if isinstance(w.lifecycle, Retiring)}
     kept = {n: pod for n, pod in past.restarted.items() if n in leaving}
     return kept | {a.worker: a.pod_uid for a in done if isinstance(a, Restart)}
 
@@ -132,7 +132,9 @@ def remember_quotas(
     kept, over_s = _Kept(), paced_over_s(past)
     for group in observed.groups:
         at = QuotaContext(policy.recycle_of(group.name), past, Horizon(now, observed.clocks))
-        workers = [w for w in group.workers if w.dask_names and not w.is_deleting]
+        workers = [
+            w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)
+        ]
         for own, same in alike(workers, at):
             limits = [(s, s.use(own), s.lines(own.recycle).soft) for s in SOFT_LINES]
             lines = [line for line in limits if line[2] < math.inf]

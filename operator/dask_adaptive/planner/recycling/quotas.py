@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import format_bytes, format_duration
-from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
+from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, ObservedWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
@@ -92,14 +92,13 @@ class QuotaContext:
         return self.horizon.clocks
 
 
-def alike(
-    workers: Workers, at: QuotaContext
-) -> Iterator[tuple[QuotaContext, list[ObservedWorker]]]:
+def alike(workers: Workers, at: QuotaContext) -> Iterator[tuple[QuotaContext, Workers]]:
     """Workers by what their annotations say, each time with the quotas that hold for them."""
-    by_notes: dict[QuotaNotes | None, list[ObservedWorker]] = defaultdict(list)
-    for worker in workers:
-        by_notes[worker.quota_notes].append(worker)
-    for same in by_notes.values():
+    noted: dict[QuotaNotes | None, list[ObservedWorker]] = defaultdict(list)
+    for worker in [w for w in workers if w.quota_notes is not None]:
+        noted[worker.quota_notes].append(worker)
+    usual = [w for w in workers if w.quota_notes is None] if noted else workers
+    for same in filter(None, (usual, *noted.values())):
         yield replace(at, recycle=effective_quotas(same[0], at.recycle)), same
 
 
@@ -610,7 +609,7 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     Those that drain are assessed like any other; those that are not connected, or being deleted,
     are never due.
     """
-    workers = [w for w in group.workers if w.dask_names and not w.is_deleting]
+    workers = [w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)]
     observed, policy = context.observed, context.policy
     recycle = policy.recycle_of(group.name)
     begins_at = math.inf if policy.restart_at is None else policy.restart_at

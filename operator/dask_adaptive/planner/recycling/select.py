@@ -11,7 +11,7 @@ within the budgets and counts as serving all the while; its pod is deleted, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dask_adaptive.model.amounts import format_duration
@@ -265,12 +265,13 @@ class ReplacementSelector:
         self.storm = ""
         self.aborting: dict[str, str] = {}
 
-    def choose(self, due: Iterable[RecycleCandidate]) -> None:
+    def choose(self, due: Sequence[RecycleCandidate]) -> None:
         """
         The most urgent first, then those that take no tasks: to let one of them go costs no
         capacity, and as long as a cordoned one waits no other may be cordoned.
         """
-        idle = {w.name for w in self._active.values() if not w.takes_tasks}
+        active = self._active.values() if due else ()
+        idle = {w.name for w in active if not w.takes_tasks}
         # One number, not a tuple of three: there may be thousands.
         for one in sorted(due, key=lambda c: -4 * c.is_over - 2 * c.is_urgent - (c.worker in idle)):
             self._offer(one)
