@@ -41,7 +41,7 @@ from dask_adaptive.model.recycle import (
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
 from support.aging import aged
-from support.worlds import dated, GROUP, KEY, NOW, PAST, busy, cluster, worker
+from support.worlds import GROUP, KEY, NOW, PAST, busy, cluster, dated, worker
 
 QUOTAS = Recycle(
     tasks=TaskQuota(10_000, jitter=0.1),

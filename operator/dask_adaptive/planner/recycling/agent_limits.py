@@ -136,7 +136,7 @@ class _GroupLimits:
         horizon, least_s = self._at.context.horizon, self._recycle.min_age_s
         may_stop = worker.name in self.under_way or (
             worker.name not in self._at.aborted
-            and horizon.is_over(least_s - horizon.clocks.pod_age_s(worker))
+            and (not least_s or horizon.is_over(least_s - horizon.clocks.pod_age_s(worker)))
         )
         runs_out = self._is_exact or (may_stop and self._may_runs)
         profile = self._profile if may_stop else self._loose

@@ -196,8 +196,9 @@ def _untimely(
         return None
     if not at.is_open:
         return Reason.OUTSIDE_WINDOW, f"{message}; waits for a window (disruption.windows)"
-    if not at.context.horizon.is_over(at.recycle.min_age_s - at.clocks.pod_age_s(worker)):
-        least = format_duration(at.recycle.min_age_s)
+    least_s = at.recycle.min_age_s
+    if least_s and not at.context.horizon.is_over(least_s - at.clocks.pod_age_s(worker)):
+        least = format_duration(least_s)
         return Reason.TOO_YOUNG, f"{message}; its pod is younger than {least} (minAge)"
     return None
 

@@ -180,15 +180,18 @@ class QuotaRule:
         if not workers or not self.applies(workers[0], at):
             return ()
         line, use, soon = self.lowest(workers, at), self.use(at), self.soon(at)
-        first = max(workers, key=use)
-        most, limit = use(first), self.limit(first, at)
+        used = list(map(use, workers))
+        most = max(used)
+        first = workers[used.index(most)]
+        limit = self.limit(first, at)
         if line < limit > most:  # with jitter another may have used more of a lower limit
             least = line * _part(most, limit)
-            close = [w for w in workers if use(w) >= least]
+            close = [w for w, u in zip(workers, used, strict=True) if u >= least]
             first = max(close, key=lambda w: _part(use(w), self.limit(w, at)), default=first)
         if soon is use and most < line:
             return (first,)
-        return [w for w in workers if use(w) >= line or soon(w) >= line or w is first]
+        every = zip(workers, used, strict=True)
+        return [w for w, u in every if u >= line or soon(w) >= line or w is first]
 
 
 class TaskRuns(QuotaRule):

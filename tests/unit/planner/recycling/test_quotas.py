@@ -734,7 +734,8 @@ spans = st.integers(0, 5000 * 2**10).map(lambda n: n / 2**10)
 somes = st.fixed_dictionaries(
     {
         "use": uses, "quota_notes": notes, "pod_age_s": spans,
-        "ends_in_s": st.just(math.inf) | spans.map(lambda s: s % 300), "processing": st.integers(0, 3),
+        "ends_in_s": st.just(math.inf) | spans.map(lambda s: s % 300),
+        "processing": st.integers(0, 3),
         "drift": st.sampled_from(["", "", "image"]), "too_short": st.booleans(),
         "recycle_asked": st.sampled_from(["", "", "me"]),
         "stopped": st.sampled_from(["", "", "stop"]), "stopped_for": st.sampled_from(Quota),
