@@ -248,9 +248,8 @@ async def _quotas(api: KubeApi, policy: PolicyView, pod: PodObject, access: Acce
     scheduler = await observe_scheduler(pod.key, access)
     observed = with_walltimes(join(pod.key, seen, scheduler), policy.rules)
     workers = [w for g in observed.groups for w in g.workers if w.name == pod.worker]
-    if not workers:
-        return ()
-    return quota_facts(workers[0], policy.rules, observed.clocks, scheduler.message)
+    clocks, problem = observed.clocks, scheduler.message
+    return quota_facts(workers[0], policy.rules, clocks, problem) if workers else ()
 
 
 def quota_facts(worker: ObservedWorker, policy: Policy, clocks: Clocks, problem: str = "") -> Facts:

@@ -41,18 +41,12 @@ class _True(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """
-    What is remembered of marks from pass to pass, by worker. Lost, it only delays a clearing.
-
-    Attributes:
-        settled: Those whose pods bore the mark that was true of them.
-        at: When that was.
-    """
+    """What is remembered of marks from pass to pass, by worker. Lost, it only delays a clearing."""
 
     true: Mapping[str, _True] = field(default_factory=dict)
     asked: Mapping[str, _Asked] = field(default_factory=dict)
-    settled: Mapping[str, ObservedWorker] = field(default_factory=dict)
-    at: float = 0.0
+    settled: Mapping[str, ObservedWorker] = field(default_factory=dict)  # bore what was true
+    at: float = 0.0  # when these were settled
 
 
 def wanted_mark(worker: ObservedWorker) -> Mark:

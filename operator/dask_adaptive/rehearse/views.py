@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import time
 from collections import deque
@@ -173,9 +174,7 @@ def _cells(worker: ObservedWorker, clocks: Clocks) -> tuple[str | Text, ...]:
         worker.name,
         Text(state, style=_COLOURS[state]),
         "█" * min(worker.processing, 8) + f" {worker.processing}" if worker.processing else "",
-        format_duration(clocks.idle_s(worker))
-        if worker.is_connected and not worker.processing
-        else "",
+        format_duration(clocks.idle_s(worker)) if worker.idle_since < math.inf else "",
         f"{worker.sole_bytes / 1e6:.1f} MB" if worker.sole_bytes >= 1e5 else "",
         Text(_HASH.sub(r"\1…", ", ".join(sorted(claims(worker)))), style="yellow"),
     )
@@ -203,13 +202,11 @@ class RehearsalFigures(Watcher):
         self.to_gone_s: list[float] = []  # from a worker's last task to its end, each worker
 
     def saw(self, result: PassResult) -> None:
-        workers, clocks = (
-            [w for g in result.observed.groups for w in g.workers],
-            result.observed.clocks,
-        )
+        workers = [w for g in result.observed.groups for w in g.workers]
+        idle_s = result.observed.clocks.idle_s
         self.add(
             present=len(workers),
-            idle_s={w.name: clocks.idle_s(w) for w in workers if w.is_connected},
+            idle_s={w.name: idle_s(w) for w in workers if w.is_connected},
             wanted=result.plan.wanted,
             desired=result.plan.desired,
             tally=result.observed.scheduler.tally,

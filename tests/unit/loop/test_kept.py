@@ -144,8 +144,8 @@ def workers(seen: ObservedCluster) -> dict[str, ObservedWorker]:
 
 def test_a_worker_of_which_nothing_has_changed_is_the_same_object() -> None:
     case = Changing(0)
-    for process in case.processes.values():
-        process.terminating = ""
+    for name in case.processes:
+        case.connect(name, terminating="")
     first = workers(case.seen())
     case.now += 60.0
     later = workers(case.seen())
