@@ -30,7 +30,7 @@ from dask_adaptive.kube.objects import (
     parse_autoscaler,
     parse_group,
 )
-from dask_adaptive.kube.view import Kept, adopted, conflict, gpus_needed, is_settling, view
+from dask_adaptive.kube.view import ClusterLook, adopted, conflict, gpus_needed, is_settling, view
 from dask_adaptive.kube.worker_pods import gpus_of
 from dask_adaptive.loop.ports import PlatformError, PlatformUnread
 from dask_adaptive.model.keys import ClusterKey
@@ -146,7 +146,7 @@ class KubePlatform:
         self._key, self._api, self._world = key, api, world
         self._wall_clock, self._manual_max_s = wall_clock, manual_max_s
         self._gpus = gpus or FreeGpus(api, world, wall_clock)
-        self._times, self._kept = _SetTimes(), Kept()
+        self._times, self._look = _SetTimes(), ClusterLook()
 
     async def look(self) -> PlatformView:
         unread = self._world.unread(self._key.namespace)
@@ -160,7 +160,7 @@ class KubePlatform:
             now=now,
             since=lambda note: self._times.of(note, now),
             manual_max_s=self._manual_max_s(),
-            kept=self._kept,
+            look=self._look,
         )
         self._times.forget_others()
         needs = gpus_needed(self._world, self._key)

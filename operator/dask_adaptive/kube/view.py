@@ -6,7 +6,7 @@ of ours. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -15,7 +15,16 @@ from dask_adaptive.kube.annotated import at_rest
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.drift import drifted
 from dask_adaptive.kube.nodes import NodeObject
-from dask_adaptive.kube.notes import Asked, Since, asked, in_order, manual_pin, pause_of, turns_in_s
+from dask_adaptive.kube.notes import (
+    Asked,
+    Note,
+    Since,
+    asked,
+    in_order,
+    manual_pin,
+    pause_of,
+    turns_in_s,
+)
 from dask_adaptive.kube.objects import (
     ADOPT,
     BY_ADOPTION,
@@ -48,7 +57,7 @@ def view(
     now: float,
     since: Since | None = None,
     manual_max_s: float = math.inf,
-    kept: Kept | None = None,
+    look: ClusterLook | None = None,
 ) -> PlatformView:
     """
     All that Kubernetes knows of a cluster, but for `free_gpus`; `now` in seconds since 1970.
@@ -56,29 +65,28 @@ def view(
     Args:
         since: None: what nobody noted was set now.
         manual_max_s: The longest that a pin by annotation may last.
-        kept: Of the views of this cluster before.
+        look: That of the views of this cluster before.
     """
-    kept = kept or Kept()
+    look = look or ClusterLook()
     cluster = world.get(ClusterObject, key.namespace, key.name)
     if cluster is None or cluster.meta.deleting:
         return PlatformView(found=False)
     since = since or (lambda note: now if note.set_at is None else note.set_at)
-    objects = kept.read(world, cluster)
-    look = _Look(world, objects, now, since, manual_max_s)
+    look.read(world, cluster, now, since, manual_max_s)
     policies = [p for p in world.of(PolicyObject, key) if not p.meta.deleting]
     return PlatformView(
         found=True,
         conflict=conflict(world, key, now=now),
-        groups=tuple(map(look.group, objects.groups.values())),
-        workers=kept.workers(look),
-        terminating=tuple(_terminating(objects.ending, now=now, pin_of=look.pin_of)),
+        groups=tuple(map(look.group, look.groups.values())),
+        workers=look.workers,
+        terminating=tuple(_terminating(look.ending, now=now, pin_of=look.pin_of)),
         at=now,
         pause=pause_of(
             (note for p in policies for note in p.asks), cluster.asks, now=now, since=since
         ),
         uid=cluster.meta.uid,
         changes_in_s=turns_in_s(
-            chain(*objects.asks, *(p.asks for p in policies)), now=now, since=since
+            chain(*look.asks, *(p.asks for p in policies)), now=now, since=since
         ),
     )
 
@@ -118,86 +126,70 @@ def _terminating(
 _NOTHING_ASKED = Asked()
 
 
-class _Objects:
-    """One cluster's objects, and which belong together."""
-
-    def __init__(self, source: tuple[Any, ...], terminating: Mapping[str, str]) -> None:
-        self.source, self.terminating = source, terminating
-        self.cluster: ClusterObject = source[0]
-        self.groups: dict[str, GroupObject] = {g.meta.name: g for g in source[1]}
-        self.deployments: dict[str, DeploymentObject] = {d.meta.name: d for d in source[2]}
-        self.pods: tuple[PodObject, ...] = source[3]
-        self.pods_of: dict[str, list[PodObject]] = {}
-        for pod in self.pods:
-            self.pods_of.setdefault(pod.worker, []).append(pod)
-        self.ending = [p for p in self.pods if p.ends_at is not None]
-        self.asks = [one.asks for one in chain(source[:1], *source[1:]) if one.asks]
-
-
-class Kept:
+class ClusterLook:
     """
-    One cluster as its last view had it: a worker all of whose parts are the same objects is the
-    same object again, by which those who look at all workers know that there is nothing to do.
+    One cluster's objects, and what holds for each worker by way of those above it.
 
-    Those with annotations are made anew and compared: time may have changed what they mean.
+    For all looks at it: a worker all of whose parts are the same objects is the same object again,
+    by which those who look at all workers know that there is nothing to do. Those with annotations
+    are made anew and compared: time may have changed what they mean.
     """
 
     def __init__(self) -> None:
-        self._objects: _Objects | None = None
+        self._source: tuple[Any, ...] = (None,) * 4
+        self._terminating: dict[str, str] = {}  # by node
         self._made: dict[str, tuple[tuple[object, ...], PlatformWorker]] = {}
-        self._workers: tuple[PlatformWorker, ...] = ()
-        self._is_new = True  # the objects are: these workers are not made of them
+        self.workers: tuple[PlatformWorker, ...] = ()
 
-    def read(self, world: World, cluster: ClusterObject) -> _Objects:
-        """The objects of a cluster; the same value as before if none of them has changed."""
+    def read(
+        self, world: World, cluster: ClusterObject, now: float, since: Since, manual_max_s: float
+    ) -> None:
+        key, self._world, self._cluster = cluster.key, world, cluster
+        self._now, self._since, self._manual_max_s = now, since, manual_max_s
         kinds = (GroupObject, DeploymentObject, PodObject)
-        source = (cluster, *(world.of(kind, cluster.key) for kind in kinds))
+        source = (cluster, *(world.of(kind, key) for kind in kinds))
         # By what nodes say, not by node: those are written anew all the time.
-        going = {n.meta.name: n.terminating for n in world.all(NodeObject) if n.signals}
-        known = self._objects
-        if known and known.terminating == going and all(map(is_, known.source, source)):
-            return known
-        self._objects, self._is_new = _Objects(source, going), True
-        return self._objects
-
-    def workers(self, look: _Look) -> tuple[PlatformWorker, ...]:
-        if self._is_new or look.objects.asks:
-            deployments = look.objects.deployments
-            self._made = {name: self._worker(d, look) for name, d in deployments.items()}
+        terminating = {n.meta.name: n.terminating for n in world.all(NodeObject) if n.signals}
+        is_new = terminating != self._terminating or not all(map(is_, source, self._source))
+        if is_new:
+            self._source, self._terminating = source, terminating
+            self._sort()
+        self._quotas = world.of(QuotaObject, ClusterKey(key.namespace, ""))
+        self._shapes = self._shaped() if self._quotas else {}
+        if is_new or self.asks:
+            self._made = {name: self._again(d) for name, d in self.deployments.items()}
             found = tuple(worker for _, worker in self._made.values())
-            if len(found) != len(self._workers) or not all(map(is_, found, self._workers)):
-                self._workers = found
-            self._is_new = False
-        return self._workers
+            if len(found) != len(self.workers) or not all(map(is_, found, self.workers)):
+                self.workers = found
 
-    def _worker(
-        self, deployment: DeploymentObject, look: _Look
-    ) -> tuple[tuple[object, ...], PlatformWorker]:
-        objects, before = look.objects, self._made.get(deployment.meta.name)
-        pods = objects.pods_of.get(deployment.meta.name, ())
-        group, above = objects.groups.get(deployment.group), objects.cluster.asks
-        going = (objects.terminating[p.node] for p in pods if p.node in objects.terminating)
+    def _sort(self) -> None:
+        _, groups, deployments, pods = self._source
+        self.groups: dict[str, GroupObject] = {g.meta.name: g for g in groups}
+        self.deployments: dict[str, DeploymentObject] = {d.meta.name: d for d in deployments}
+        self.pods: tuple[PodObject, ...] = pods
+        self._pods_of: dict[str, list[PodObject]] = {}
+        for pod in pods:
+            self._pods_of.setdefault(pod.worker, []).append(pod)
+        self.ending = [p for p in self.pods if p.ends_at is not None]
+        every = chain((self._cluster,), groups, deployments, pods)
+        self.asks: list[tuple[Note, ...]] = [one.asks for one in every if one.asks]
+
+    def _again(self, deployment: DeploymentObject) -> tuple[tuple[object, ...], PlatformWorker]:
+        """A worker with what it was made of: as before, if that is the same."""
+        before, pods = (
+            self._made.get(deployment.meta.name),
+            self._pods_of.get(deployment.meta.name, ()),
+        )
+        group, above = self._group(deployment), self._cluster.asks
+        going = (self._terminating[p.node] for p in pods if p.node in self._terminating)
         parts = (deployment, group, above, *pods, *going)
         if before is None:
-            return parts, look.worker(deployment)
+            return parts, self.worker(deployment)
         has_notes = above or (group and group.asks) or any(o.asks for o in (deployment, *pods))
         if not has_notes and len(parts) == len(before[0]) and all(map(is_, parts, before[0])):
             return before
-        worker = look.worker(deployment)
+        worker = self.worker(deployment)
         return parts, before[1] if worker == before[1] else worker
-
-
-class _Look:
-    """One look at a cluster's objects, and what holds for each worker by way of those above it."""
-
-    def __init__(
-        self, world: World, objects: _Objects, now: float, since: Since, manual_max_s: float
-    ) -> None:
-        self.objects, self._cluster = objects, objects.cluster
-        self._world = world
-        self._now, self._since, self._manual_max_s = now, since, manual_max_s
-        self._quotas = world.of(QuotaObject, ClusterKey(self._cluster.key.namespace, ""))
-        self._shapes = self._shaped() if self._quotas else {}
 
     def group(self, group: GroupObject) -> ObservedGroup:
         return ObservedGroup(
@@ -212,30 +204,29 @@ class _Look:
     def _room(self, group: GroupObject) -> Room | None:
         if not self._quotas:
             return None
-        pods_of = self.objects.pods_of
         unmade = [
             self._shapes[d.group]
-            for d in self.objects.deployments.values()
-            if d.group in self._shapes and not d.meta.deleting and d.meta.name not in pods_of
+            for d in self.deployments.values()
+            if d.group in self._shapes and not d.meta.deleting and d.meta.name not in self._pods_of
         ]
         return room(self._quotas, self._shapes[group.meta.name], unmade)
 
     def _shaped(self) -> dict[str, Shape]:
         """By group, the shape of the pod of one more worker."""
         youngest: dict[str, PodObject] = {}
-        for pod in sorted(self.objects.pods, key=lambda p: p.meta.created_at):
-            if pod.worker in self.objects.deployments:
-                youngest[self.objects.deployments[pod.worker].group] = pod
+        for pod in sorted(self.pods, key=lambda p: p.meta.created_at):
+            if pod.worker in self.deployments:
+                youngest[self.deployments[pod.worker].group] = pod
         return {
             name: at_least(g.shape, youngest[name].shape) if name in youngest else g.shape
-            for name, g in self.objects.groups.items()
+            for name, g in self.groups.items()
         }
 
     def pin_of(self, pod: PodObject) -> ManualPin | None:
-        return self._pin(self.objects.deployments.get(pod.worker), pod)
+        return self._pin(self.deployments.get(pod.worker), pod)
 
     def worker(self, deployment: DeploymentObject) -> PlatformWorker:
-        pods = self.objects.pods_of.get(deployment.meta.name, [])
+        pods = self._pods_of.get(deployment.meta.name, [])
         ranked = standing(pods) if len(pods) > 1 else pods  # all may be connected
         pod = ranked[0] if ranked else None
         wishes = self._asked(deployment, pod)
@@ -264,7 +255,7 @@ class _Look:
         )
 
     def _group(self, deployment: DeploymentObject | None) -> GroupObject | None:
-        return self.objects.groups.get(deployment.group) if deployment else None
+        return self.groups.get(deployment.group) if deployment else None
 
     def _pin(self, deployment: DeploymentObject | None, pod: PodObject | None) -> ManualPin | None:
         holders = (pod, deployment, self._group(deployment), self._cluster)

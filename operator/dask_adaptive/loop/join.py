@@ -124,7 +124,10 @@ def _may_have_a_replacement(pod: TerminatingPod, view: PlatformView) -> bool:
 
 
 def join(
-    key: ClusterKey, view: PlatformView, scheduler: ObservedScheduler, kept: Kept | None = None
+    key: ClusterKey,
+    view: PlatformView,
+    scheduler: ObservedScheduler,
+    joined: JoinedWorkers | None = None,
 ) -> ObservedCluster:
     """
     Match Dask workers to the platform's workers.
@@ -137,18 +140,18 @@ def join(
     itself.
 
     Args:
-        kept: Of the joins of this cluster before; it makes no difference to the result.
+        joined: Of the joins of this cluster before; it makes no difference to the result.
     """
-    kept = kept or Kept()
+    joined = joined or JoinedWorkers()
     terminating, seen = find_endings(view, scheduler)
-    workers = kept.join(view.workers, seen, terminating)
+    workers = joined.join(view.workers, seen, terminating)
     return ObservedCluster(
         key=key,
         found=view.found,
         conflict=view.conflict,
         groups=tuple(replace(g, workers=tuple(workers.get(g.name, ()))) for g in view.groups),
         scheduler=replace(scheduler, workers=seen) if terminating else scheduler,
-        strangers=kept.strangers,
+        strangers=joined.strangers,
         terminating=terminating,
         at=view.at,
         free_gpus=view.free_gpus,
@@ -162,7 +165,7 @@ def join(
 Processes = Sequence[SchedulerWorker]
 
 
-class Kept:
+class JoinedWorkers:
     """
     The workers of one cluster as they were joined last: one whose parts are the same objects is the
     same object again, by which those who look at all workers know that there is nothing to do.

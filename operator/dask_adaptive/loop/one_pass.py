@@ -18,7 +18,7 @@ from dask_adaptive.loop.events import (
     events_of_outcomes,
     events_of_quotas,
 )
-from dask_adaptive.loop.join import Kept, join
+from dask_adaptive.loop.join import JoinedWorkers, join
 from dask_adaptive.loop.marks import Marked, marks
 from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
 from dask_adaptive.loop.status import Status
@@ -93,7 +93,7 @@ class ClusterLoop:
     ) -> None:
         self._key, self._ports, self._name = key, ports, name or key.name
         self._past = Past(leaving=frozenset(leaving), recycle=RecyclePast(totals=dict(recycled)))
-        self._calendar, self._kept = Calendar(recent), Kept()
+        self._calendar, self._joined = Calendar(recent), JoinedWorkers()
         self._status: Status | None = None  # as it was told last
         self._status_at = 0.0
         self._untold = Status()
@@ -123,7 +123,7 @@ class ClusterLoop:
         answer = await self._ask_scheduler(view, policy)
         if answer.followed and answer.session == self._past.session:
             self._past = heard(self._past, now=ports.clock())
-        seen = join(self._key, view, answer, self._kept)
+        seen = join(self._key, view, answer, self._joined)
         observed = self._with_late(with_walltimes(seen, policy))
         decided = plan(observed, policy, self._past, now=ports.clock())
         outcomes = await act(decided, policy, ports, self._attempts, self._still_unused(policy))

@@ -37,7 +37,7 @@ class Changing:
         self.rng, self.now, self.version = Random(seed), ko.CREATED_AT + 60.0, 1
         self.world = ko.world_of(ko.cluster(), ko.group(), ko.node("n1"), ko.node("n2"))
         self.processes: dict[str, SchedulerWorker] = {}
-        self.of_platform, self.of_loop = kube.Kept(), loop.Kept()
+        self.of_platform, self.of_loop = kube.ClusterLook(), loop.JoinedWorkers()
         for name in NAMES[:3]:
             self.deploy(name)
             self.put_pod(f"{name}-a", name)
@@ -111,7 +111,7 @@ class Changing:
         return ObservedScheduler(at=self.now, workers=tuple(self.processes.values()))
 
     def seen(self) -> ObservedCluster:
-        view = kube.view(self.world, ko.KEY, now=self.now, kept=self.of_platform)
+        view = kube.view(self.world, ko.KEY, now=self.now, look=self.of_platform)
         return join(ko.KEY, view, self.scheduler(), self.of_loop)
 
     def seen_anew(self) -> ObservedCluster:
