@@ -152,8 +152,9 @@ class ClusterLook:
         terminating = {n.meta.name: n.terminating for n in world.all(NodeObject) if n.signals}
         is_new = terminating != self._terminating or not all(map(is_, source, self._source))
         if is_new:
-            self._source, self._terminating = source, terminating
-            self._sort()
+            self._source = (None,) * 4  # until all is read
+            self._terminating = terminating
+            self._sort(*source[1:])
         self._quotas = world.of(QuotaObject, ClusterKey(key.namespace, ""))
         self._shapes = self._shaped() if self._quotas else {}
         if is_new or self.asks:
@@ -161,9 +162,9 @@ class ClusterLook:
             found = tuple(worker for _, worker in self._made.values())
             if len(found) != len(self.workers) or not all(map(is_, found, self.workers)):
                 self.workers = found
+            self._source = source
 
-    def _sort(self) -> None:
-        _, groups, deployments, pods = self._source
+    def _sort(self, groups: Any, deployments: Any, pods: Any) -> None:
         self.groups: dict[str, GroupObject] = {g.meta.name: g for g in groups}
         self.deployments: dict[str, DeploymentObject] = {d.meta.name: d for d in deployments}
         self.pods: tuple[PodObject, ...] = pods
@@ -176,10 +177,8 @@ class ClusterLook:
 
     def _again(self, deployment: DeploymentObject) -> tuple[tuple[object, ...], PlatformWorker]:
         """A worker with what it was made of: as before, if that is the same."""
-        before, pods = (
-            self._made.get(deployment.meta.name),
-            self._pods_of.get(deployment.meta.name, ()),
-        )
+        name = deployment.meta.name
+        before, pods = self._made.get(name), self._pods_of.get(name, ())
         group, above = self._group(deployment), self._cluster.asks
         going = (self._terminating[p.node] for p in pods if p.node in self._terminating)
         parts = (deployment, group, above, *pods, *going)

@@ -184,7 +184,8 @@ class JoinedWorkers:
         """The workers of each group, in the order of the platform."""
         ending = [p for p in processes if p.terminating]
         is_calm = not terminating and not ending
-        if not (is_calm and self._has_replaced(workers, processes)):
+        before, self._parts = self._parts, None  # until all are joined
+        if not (is_calm and before and self._has_replaced(*before, workers, processes)):
             self._match(workers, [p for p in processes if not p.terminating], ending, terminating)
         self._parts = (workers, processes) if is_calm else None
         groups: dict[str, list[ObservedWorker]] = defaultdict(list)
@@ -192,19 +193,18 @@ class JoinedWorkers:
             groups[worker.group].append(joined)
         return groups
 
-    def _has_replaced(self, workers: tuple[PlatformWorker, ...], processes: Processes) -> bool:
+    def _has_replaced(
+        self, known: object, before: Processes, workers: object, processes: Processes
+    ) -> bool:
         """Join those anew whose processes have changed, if that is all that has."""
-        if self._parts is None or self._parts[0] is not workers:
-            return False
-        before = self._parts[1]
         changed = [(a, b) for a, b in zip(before, processes, strict=False) if a is not b]
         is_alike = all(a.name == b.name and a.address == b.address for a, b in changed)
-        if not is_alike or len(before) != len(processes):
+        if known is not workers or not is_alike or len(before) != len(processes):
             return False
         for old, new in changed:
             if (name := self._owners.get(new.address)) is not None:
-                worker, known, _ = self._made[name]
-                mine = [new if p is old else p for p in known]
+                worker, several, _ = self._made[name]
+                mine = [new if p is old else p for p in several]
                 self._made[name] = worker, mine, _joined(worker, mine)
         return True
 

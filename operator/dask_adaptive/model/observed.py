@@ -522,11 +522,6 @@ class Clocks:
         left_s = worker.ends_at - self.platform
         return min(left_s, worker.lifetime_ends_at - self.scheduler)
 
-    def unschedulable_s(self, worker: ObservedWorker) -> float:
-        """For how long no node has had room for its pod; 0: it has one."""
-        since = worker.unscheduled_at
-        return 0.0 if since is None else max(0.0, self.platform - since)
-
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:

@@ -406,7 +406,7 @@ def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[float]
     for worker in draft.workers.pending:
         is_stuck = worker.refused or (
             worker.unscheduled_at is not None
-            and is_exceeded(takes_s - clocks.unschedulable_s(worker))
+            and is_exceeded(takes_s - (clocks.platform - worker.unscheduled_at))
         )
         age_s = clocks.age_s(worker)
         if not is_stuck and not is_exceeded(LATE * takes_s - age_s):

@@ -11,11 +11,9 @@ import pytest
 from dask_adaptive.kube.objects import HANDLED, handled_replicas
 from dask_adaptive.kube.view import scheduler_address, view
 from dask_adaptive.kube.worker_pods import deployment_waiting, pod_waiting
-from dask_adaptive.loop.join import join
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     ObservedGroup,
-    ObservedScheduler,
     PlatformView,
     PlatformWorker,
 )
@@ -78,12 +76,10 @@ def unplaced(reason: str = "Unschedulable", at: str = ko.CREATED, **more: str) -
     ],
 )
 def test_how_long_a_worker_has_found_no_node(pod: dict[str, Any], seconds: float) -> None:
-    seen = join(
-        ko.KEY, ko.look(ko.cluster(), ko.group(), ko.deployment(), pod), ObservedScheduler()
-    )
-    (worker,) = seen.groups[0].workers
+    seen = ko.look(ko.cluster(), ko.deployment(), pod)
+    since = seen.workers[0].unscheduled_at
 
-    assert seconds == seen.clocks.unschedulable_s(worker)
+    assert seconds == (0.0 if since is None else max(0.0, seen.at - since))
 
 
 def test_a_worker_whose_pod_is_there_is_not_refused_any_more() -> None:

@@ -159,7 +159,7 @@ def stuck_workers(
         for w in waiting
         if w.unscheduled_at is not None
         and not w.refused
-        and horizon.is_exceeded(longest_s - horizon.clocks.unschedulable_s(w))
+        and horizon.is_exceeded(longest_s - (horizon.clocks.platform - w.unscheduled_at))
     ]
     return (*refused, *sorted(unplaced, key=lambda w: w.unscheduled_at or 0.0))
 
