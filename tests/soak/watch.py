@@ -105,7 +105,8 @@ class Watch:
         found = await self.api.list(PODS.path(self.release.namespace), selector=_OPERATOR)
         self.operators = {pod["metadata"]["name"]: pod for pod in found}
         for name, pod in self.operators.items():
-            if restarts_of(pod) > self._seen.get(name, 0):
+            before = 0 if self.journal.faults else restarts_of(pod)  # the node may have been up
+            if restarts_of(pod) > self._seen.setdefault(name, before):
                 self._seen[name] = restarts_of(pod)
                 await self._see_restart(name, pod["status"]["containerStatuses"][0])
 
