@@ -69,7 +69,10 @@ class Onlooker:
             self.figures = RehearsalFigures(policy.max_replicas)
         self.figures.add(
             present=max(len(scheduler.workers), status.get("replicas", 0)),
-            idle_s={w.name: w.idle_s for w in scheduler.workers},
+            idle_s={
+                w.name: 0.0 if w.processing else max(0.0, scheduler.at - w.idle_since)
+                for w in scheduler.workers
+            },
             wanted=status.get("wantedReplicas", 0),
             desired=status.get("desiredReplicas", 0),
             tally=scheduler.tally,
