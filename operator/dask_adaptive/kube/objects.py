@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -272,7 +272,7 @@ def parse_meta(body: Mapping[str, Any]) -> Meta:
     version = str(meta.get("resourceVersion", ""))
     return Meta(
         namespace=sys.intern(meta.get("namespace", "")),
-        name=sys.intern(meta["name"]),  # workers are called so in many places
+        name=meta["name"],
         uid=meta.get("uid", ""),
         created_at=read_instant(meta.get("creationTimestamp") or "") or 0.0,
         deleting=bool(meta.get("deletionTimestamp")),
@@ -380,6 +380,8 @@ def _seconds(text: str | None) -> float:
 
 def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
     meta = parse_meta(body)
+    # Pods and schedulers call the worker so, too: one string for all, to save memory.
+    meta = replace(meta, name=sys.intern(meta.name))
     pod_spec = ((body.get("spec") or {}).get("template") or {}).get("spec")
     return DeploymentObject(
         meta=meta,
