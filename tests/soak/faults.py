@@ -148,6 +148,10 @@ class Faults:
         fault = self._journal.begin(name, f"for {seconds} s")
         for process in name.removesuffix(" killed").split(" and "):
             machine.kill(process)
+            if process == "etcd":
+                # Of Kubernetes 1.34: its EndpointSlice controller may never trust its cache again
+                # ("informer cache is out of date"), and Services lead nowhere.
+                machine.kill("controller-manager")
         await asyncio.sleep(seconds)
         while said := await machine.bring_back():
             self._journal.say(f"the node does not come back: {said}")
