@@ -7,7 +7,9 @@ program beside the store and know no faults but their own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -59,6 +61,10 @@ class Scheduler(SimulatedScheduler):
         return answer
 
 
+#: Below those that the kernel gives to connections: else one takes it while a scheduler is away.
+_PORTS = itertools.count(12_000 + os.getpid() % 1000 * 20)
+
+
 class Cluster:
     """One cluster, its scheduler's process, and the load that its users have."""
 
@@ -79,8 +85,13 @@ class Cluster:
         self.scheduler.delay_s = before.delay_s
         self.scheduler.load(self.tasks)  # by clients, once more
         self._server = Server(self.scheduler.handlers())
-        await self._server.listen(f"tcp://127.0.0.1:{self.port}")
-        self.port = int(self._server.address.rpartition(":")[2])
+        if self.port:
+            await self._server.listen(f"tcp://127.0.0.1:{self.port}")
+        while not self.port:
+            port = next(_PORTS)
+            with contextlib.suppress(OSError):  # somebody has it
+                await self._server.listen(f"tcp://127.0.0.1:{port}")
+                self.port = port
 
     async def stop(self) -> None:
         self.joined.clear()  # workers end with their scheduler, and are started anew
