@@ -207,7 +207,7 @@ class KubePlatform:
             body = await self._api.get(GROUPS.path(self._key.namespace, group))
         except NotFound:
             return
-        self._world.put(parse_group(body))
+        self._world.put(parse_group(body), is_read=True)
 
     async def _count_workers(self, group: str) -> int:
         """Deployments of a group as the API has them now; the cache may be behind."""

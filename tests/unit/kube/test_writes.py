@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive.kube.api import NotFound
+from dask_adaptive.kube.api import Conflict, NotFound
 from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import (
     BURST,
     EVERY_S,
@@ -23,7 +24,7 @@ from dask_adaptive.kube.reporter import (
     sentence,
 )
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import Event, EventType
+from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.fake_cluster import FakeCluster
@@ -145,3 +146,37 @@ def test_warnings_come_first_and_of_what_was_decided_only_that() -> None:
         e[0].reason for e in told
     ]
     assert "a, b, c: idle for 1m; a: idle for 2m" == sentence(told[-1])
+
+
+class RestoredApi:
+    """An API server whose etcd was restored: its versions are below those that we know."""
+
+    version = 7
+    replicas: int | None = None
+
+    async def list(self, path: str, **_: Any) -> list[Any]:
+        return []
+
+    async def get(self, path: str) -> Any:
+        return ko.group(resourceVersion=str(self.version))
+
+    async def patch(self, path: str, body: Any) -> Any:
+        if body["metadata"]["resourceVersion"] != str(self.version):
+            raise Conflict("the object has been modified")
+        self.replicas = body["spec"]["replicas"]
+        return {"metadata": {"resourceVersion": str(self.version + 1)}}
+
+
+async def test_a_conflict_is_looked_into_though_versions_went_back() -> None:
+    """Once a replica without the lease kept the version from before, and could not scale."""
+    server = RestoredApi()
+    api: Any = server
+    world = ko.world_of(ko.cluster(), ko.group(resourceVersion="100"))
+    platform = KubePlatform(
+        KEY, api=api, world=world, wall_clock=lambda: ko.CREATED_AT, manual_max_s=lambda: 0.0
+    )
+    with pytest.raises(PlatformError, match="somebody else"):
+        await platform.set_replicas("etl-default", 4)
+    await platform.set_replicas("etl-default", 4)
+
+    assert 4 == server.replicas

@@ -178,9 +178,15 @@ class World:
         else:
             self._remember(kind.type, new)
 
-    def put(self, value: Watched) -> None:
-        """Note what the API server answered to a write of ours, before the watch tells it."""
-        self._remember(type(value), value)
+    def put(self, value: Watched, *, is_read: bool = False) -> None:
+        """
+        Note what the API server answered to a write of ours, before the watch tells it.
+
+        Args:
+            is_read: It was asked for because what is known must be wrong: take it though it seem
+                older. Versions go back when etcd is restored.
+        """
+        self._remember(type(value), value, even_if_older=is_read)
 
     async def resync(self, api: KubeApi, namespaces: Iterable[str] = ()) -> None:
         """Read all scopes, one after the other. Raises `KubeError`."""
