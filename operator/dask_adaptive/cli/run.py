@@ -122,17 +122,20 @@ def command(
     )
 
     async def main() -> None:
-        code = UNREACHABLE
+        code, why = UNREACHABLE, ""
         try:
             await serve(settings)
             code = 0
+        except Exception as exc:
+            why = str(exc) or repr(exc)
+            raise
         finally:
-            hung.args = [code]
+            hung.args = [code, why]
             hung.start()
 
     # asyncio waits for all tasks at the end, and one of a library's may never end: kopf's, if it is
     # cancelled while it waits for an answer's head (its `request_cancel_callback` raises then).
-    hung = threading.Timer(EXIT_S, os._exit)
+    hung = threading.Timer(EXIT_S, _exit)
     hung.daemon = True
     try:
         asyncio.run(main())
@@ -145,6 +148,13 @@ def command(
         fail(f"internal error: {exc!r}", UNREACHABLE)
     finally:
         hung.cancel()
+
+
+def _exit(code: int, why: str) -> None:
+    """At once, whatever hangs, with the reason as the last line."""
+    if why:
+        click.echo(f"Error: {why}", err=True)
+    os._exit(code)
 
 
 class _Json(logging.Formatter):
