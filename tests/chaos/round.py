@@ -93,6 +93,15 @@ class Process:
         return self.process.pid
 
     @property
+    def last_words(self) -> str:
+        return (self.log.read_text().strip().splitlines() or [""])[-1]
+
+    @property
+    def has_reason(self) -> bool:
+        """It has said why it ended by itself."""
+        return self.last_words.startswith("Error: ")
+
+    @property
     def runs(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
@@ -207,8 +216,7 @@ class World:
     async def _look_after(self, one: Process, process: ForkedProcess) -> None:
         """As the kubelet does."""
         code = await process.wait()
-        said = (one.log.read_text().strip().splitlines() or [""])[-1]
-        self.tell(f"{one.who} ended with {code}: {said}")
+        self.tell(f"{one.who} ended with {code}: {one.last_words}")
         if one.is_told:
             return
         wait_s = 1.0
@@ -216,16 +224,11 @@ class World:
             self.result.exits += 1
             wait_s = min(10.0 * one.exits, 40.0)
             one.exits += 1
-            if code == 0 or not said.startswith("Error: "):
+            if code == 0 or not one.has_reason:
                 self.wrong(f"{one.who} ended by itself, code {code}, without a reason")
         await asyncio.sleep(wait_s)
         if not self._is_over:
             await self.start_operator(one.who, one.lease)
-
-    @staticmethod
-    def _has_reason(one: Process) -> bool:
-        """It may just have been about to end by itself."""
-        return (one.log.read_text().strip().splitlines() or [""])[-1].startswith("Error: ")
 
     def kill(self, who: str, when: str) -> None:
         """One operator, of this name if one is given."""
@@ -256,7 +259,8 @@ class World:
         if one.runs:
             self.wrong(f"{one.who} did not end within {END_S:g} s")
             os.kill(one.pid, signal.SIGKILL)
-        elif one.process.returncode and not one.was_killed and not self._has_reason(one):
+        elif one.process.returncode and not one.was_killed and not one.has_reason:
+            # It has not just been about to end by itself, either.
             self.wrong(f"{one.who} was told to end, and ended with {one.process.returncode}")
 
     def steal_lease(self) -> None:

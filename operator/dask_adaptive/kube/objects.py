@@ -411,7 +411,9 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         # Of a pod this is not when its deletion was asked for, but that plus its grace period
         # (apiserver's BeforeDelete).
         ends_at=read_instant(body["metadata"].get("deletionTimestamp") or ""),
-        notes=_one_for_all(sorted((k, v) for k, v in annotations.items() if k in MARK_NAMES)),
+        notes=_one_for_all(
+            tuple(sorted((k, v) for k, v in annotations.items() if k in MARK_NAMES))
+        ),
         asks=read_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
         started_at=read_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
@@ -430,13 +432,9 @@ def _deployment_of(pod: Mapping[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _one(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    return notes
-
-
-def _one_for_all(notes: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def _one_for_all(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Nearly all pods have the same annotations of ours: one object for them, to save memory."""
-    return _one(tuple(notes))
+    return notes
 
 
 def parse_service(body: Mapping[str, Any]) -> ServiceObject:
