@@ -24,7 +24,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -299,6 +299,7 @@ class _Layer:
         self._listeners = [one.hook for one in reversed(patches) if one.is_listener]
         # Servers look at the arguments and the name of a handler, `is_called` at what it wraps.
         functools.update_wrapper(self._function, call, updated=())
+        self._function.__signature__ = _signature(call)  # type: ignore[attr-defined]
 
     def _put_back_if_unused(self) -> None:
         if not self.patches and self._place.read() is self._function:
@@ -309,9 +310,17 @@ class _Layer:
         self._put_back_if_unused()
         # A server hands the connection to handlers that ask for it, as some of ours do.
         has_comm = bool(args) and hasattr(args[0], "peer_address")
-        if has_comm and "comm" not in inspect.signature(self.stock).parameters:
+        if has_comm and "comm" not in _signature(self.stock).parameters:
             args = args[1:]
         return self.stock(*args, **kwargs)
+
+
+def _signature(call: Any) -> inspect.Signature:
+    """As servers see it. Python 3.9 looks for it behind a bound method, too, and finds `self`."""
+    bare = inspect.unwrap(
+        call, stop=lambda one: isinstance(one, MethodType) or hasattr(one, "__signature__")
+    )
+    return inspect.signature(bare)
 
 
 def _wrapped(call: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -12,6 +13,15 @@ from dask_adaptive_agent.loading.attach import install
 from support.agent_pins import Sync, sync_cluster
 from support.agent_quota import BEFORE
 from support.agent_work import RUNS, until
+
+#: What tests the operator's side, which needs a newer Python than the agent.
+if sys.version_info < (3, 11):
+    collect_ignore = [
+        "test_dask_settings.py",
+        "test_link.py",
+        "test_link_limits.py",
+        "test_link_tls.py",
+    ]
 
 UPSTREAM = (
     "ignore:.*pkg_resources.*",

@@ -140,7 +140,10 @@ async def test_nothing_is_answered_in_few_words_when_the_time_is_up(c, s, a, b) 
     await wait(c.map(slow, range(4), delay_s=0))
     caller = Caller(s)
     await caller.settled()
-    answer, took_s = await caller.wait(1.0)
+    for _ in range(10):  # on a busy machine a heartbeat may come late, and with news
+        answer, took_s = await caller.wait(1.0)
+        if "unchanged" in answer:
+            break
 
     assert {"protocol": wire.PROTOCOL, "version": caller.version, "unchanged": True} == answer
     assert sum(map(len, dumps(answer))) < 200
@@ -152,7 +155,7 @@ async def test_an_answer_has_only_those_workers_that_changed(c, s, a, *rest) -> 
     caller = Caller(s, meters=True)
     await caller.settled()
     slot = agent_slot(s, a)
-    task = c.submit(slow, 1, 0.5, workers=[a.address])
+    task = c.submit(slow, 1, 2.0, workers=[a.address])
     answer, _ = await caller.wait()
 
     assert {slot} == set(answer["workers"]["slot"]) == {slot}
@@ -444,15 +447,15 @@ def exact(worker: Any) -> Any:
 
 def assert_same(told: Any, there: Any) -> None:
     assert len(told.workers) == len(there.workers)
-    for one, other in zip(told.workers, there.workers):  # noqa: B905
+    for one, other in zip(told.workers, there.workers):
         assert exact(one) == exact(other)
         assert rough(one) == pytest.approx(rough(other), rel=0.04, abs=1e-9)
         assert one.idle_since == pytest.approx(other.idle_since, abs=0.6)
         assert one.processing or one.sole_bytes == other.sole_bytes
         assert [(p.source, p.owner) for p in one.pins] == [(p.source, p.owner) for p in other.pins]
-        for pin, same in zip(one.pins, other.pins):  # noqa: B905
+        for pin, same in zip(one.pins, other.pins):
             assert pin.until == pytest.approx(same.until, abs=1.6)
-    for want, same in zip(told.wants, there.wants):  # noqa: B905
+    for want, same in zip(told.wants, there.wants):
         assert want.left_s == pytest.approx(same.left_s, abs=1.6)
     told, there = (
         dataclasses.replace(one, demand=dataclasses.replace(one.demand, age_s=0.0))

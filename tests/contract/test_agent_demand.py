@@ -102,7 +102,7 @@ def chain(c: Client, name: Callable[[int], str], n: int) -> list[Any]:
 def tree(c: Client) -> list[Any]:
     row = every = c.map(hold, range(32), event="go", key=[f"leaf-{i}" for i in range(32)])
     while len(row) > 1:
-        pairs = list(zip(row[::2], row[1::2]))  # noqa: B905
+        pairs = list(zip(row[::2], row[1::2]))
         row = [c.submit(add, *pair, key=f"sum-{len(row)}-{i}") for i, pair in enumerate(pairs)]
         every = every + row
     return list(every)

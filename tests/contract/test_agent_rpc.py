@@ -150,7 +150,7 @@ async def test_idle_time_counts_from_the_last_task(c, s, a, b, clock) -> None:
 
     seen = await ask(s, wire.OBSERVE)
 
-    idle = dict(zip(seen["introduced"]["name"], seen["workers"]["idle_ms"]))  # noqa: B905
+    idle = dict(zip(seen["introduced"]["name"], seen["workers"]["idle_ms"]))
     assert {str(a.name): 30_000, str(b.name): 90_000} == idle
 
 

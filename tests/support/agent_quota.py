@@ -93,7 +93,7 @@ async def metered(scheduler: Any, key: str = "runs") -> dict[str, int]:
     """One of the meters, by address."""
     seen = await ask(scheduler, wire.OBSERVE, meters=True)
     addresses = _addresses(seen)
-    rows = zip(seen["workers"]["slot"], seen["meters"][key])  # noqa: B905
+    rows = zip(seen["workers"]["slot"], seen["meters"][key])
     return {addresses[slot]: value for slot, value in rows}
 
 

@@ -119,7 +119,7 @@ async def unpin(scheduler: Any, source: str = wire.MANUAL, owner: str = "operato
 def by_slot(snapshot: dict[str, Any], key: str = "name") -> dict[int, str]:
     """Names, or addresses, of the workers that a snapshot introduces."""
     introduced = snapshot["introduced"]
-    return dict(zip(introduced["slot"], introduced[key]))  # noqa: B905 - Python 3.9
+    return dict(zip(introduced["slot"], introduced[key]))
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:

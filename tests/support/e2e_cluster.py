@@ -25,9 +25,11 @@ from dask_adaptive.kube.api import (
     NotFound,
 )
 from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL, HANDLED
+from dask_adaptive.loop.ports import Tls
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.scheduler.link import Link, connect
+from support.certificates import security
 from support.e2e_objects import adaptive_policy
 from support.e2e_tasks import held
 from support.kube_server import Kubectl
@@ -47,8 +49,10 @@ _LOSS = re.compile(r"Remov|Lost|Retir|lose|recomput|closing|dask_adaptive", re.I
 class LiveCluster:
     """Reads through the API; acts with kubectl, as people do."""
 
-    def __init__(self, api: KubeApi, kubectl: Kubectl, name: str) -> None:
-        self.api, self.name, self._kubectl = api, name, kubectl
+    def __init__(
+        self, api: KubeApi, kubectl: Kubectl, name: str, *, tls: Tls | None = None
+    ) -> None:
+        self.api, self.name, self._kubectl, self._tls = api, name, kubectl, tls
         self.namespace = kubectl.namespace
         self.group = f"{name}-default"
         self.client: Any = None
@@ -75,16 +79,18 @@ class LiveCluster:
         """Connect a client once the scheduler answers; `tally`: have its agent count runs."""
         await self.until(self._is_scheduler_ready, "the scheduler's pod is ready")
         service = await self.api.get(SERVICES.path(self.namespace, f"{self.name}-scheduler"))
-        address = f"tcp://{service['spec']['clusterIP']}:8786"
+        address = f"{'tls' if self._tls else 'tcp'}://{service['spec']['clusterIP']}:8786"
         await self.count(address, tally=tally)
         make: Any = Client
-        self.client = await make(address, asynchronous=True, timeout="30s")
+        who = security(self._tls) if self._tls else None
+        self.client = await make(address, asynchronous=True, timeout="30s", security=who)
 
     async def count(self, address: str = "", *, tally: bool = True) -> None:
         """Ask the agent anew, if there is one, to count runs from now on."""
         if self._link is not None:
             await self._link.close()
-        self._link = connect(address or self.client.scheduler.address, attach=False, tally=tally)
+        address = address or self.client.scheduler.address
+        self._link = connect(address, tls=self._tls, attach=False, tally=tally)
 
         async def answers() -> bool:
             return (await self.observe()).is_connected

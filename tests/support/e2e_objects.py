@@ -14,12 +14,20 @@ from support.kube_server import ROOT
 #: What schedulers and workers run.
 DASK_IMAGE = os.environ.get("DASK_IMAGE", "localhost/dask:2026.8.0")
 
-_EXAMPLE = yaml.safe_load((ROOT / "manifests/examples/cluster.yaml").read_text())
+_EXAMPLES = ROOT / "manifests/examples"
+_EXAMPLE = yaml.safe_load((_EXAMPLES / "cluster.yaml").read_text())
+_TLS_EXAMPLE = next(yaml.safe_load_all((_EXAMPLES / "tls-cluster.yaml").read_text()))
 
 
-def dask_cluster(name: str, *, replicas: int = 0, **worker: Any) -> dict[str, Any]:
-    """The example under another name; `worker` overrides fields of the workers' pods."""
-    made = copy.deepcopy(_EXAMPLE)
+def dask_cluster(
+    name: str, *, replicas: int = 0, tls: bool = False, **worker: Any
+) -> dict[str, Any]:
+    """An example under another name; `worker` overrides fields of the workers' pods."""
+    example = _TLS_EXAMPLE if tls else _EXAMPLE
+    old = example["metadata"]["name"]
+    made: Any = yaml.safe_load(
+        yaml.safe_dump(example).replace(f"{old}-scheduler", f"{name}-scheduler")
+    )
     made["metadata"]["name"] = name
     spec = made["spec"]
     spec["scheduler"]["service"]["selector"]["dask.org/cluster-name"] = name

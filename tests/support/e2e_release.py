@@ -57,7 +57,7 @@ class Release:
 
     def certificate(self) -> tuple[str, str]:
         """That of the webhook, and the authority that the API server trusts."""
-        secret = self.kubectl.json("get", "secret", f"{self.name}-webhook")
+        secret = self.kubectl.json("get", "secret", f"{self.name}-certificate")
         hooks = self._admin.json(
             "get", "mutatingwebhookconfiguration", f"{self.namespace}-{self.name}"
         )

@@ -68,7 +68,7 @@ async def running(api: KubeApi, namespace: str, **more: Any) -> AsyncIterator[Op
     connect = more.pop("connect", QuietLink)
     settings = Settings(
         identity=more.pop("identity", "test"),
-        namespaces=(namespace,),
+        namespaces=more.pop("namespaces", (namespace,)),
         lease_namespace=namespace,
         lease=more.pop("lease", False),
         address="127.0.0.1",

@@ -18,7 +18,13 @@ _CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 CACHE = Path(os.environ.get("DASK_ADAPTIVE_CACHE") or _CACHES / "dask-adaptive")
 CHART = ROOT / "helm/dask-adaptive-operator"
 
-DASK_KUBERNETES = "2026.3.0"
+#: The chart has no image by itself.
+IMAGE = "image.repository"
+
+#: scripts/test-versions.sh sets these two.
+DASK_KUBERNETES = os.environ.get("DASK_KUBERNETES", "2026.3.0")
+KUBE_VERSION = os.environ.get("KUBE_VERSION", "1.34.0")
+
 _UPSTREAM_CHART = "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator"
 
 
@@ -99,11 +105,15 @@ class Kubectl:
         return done.stderr
 
 
-def helm_template(*words: str, release: str = "r", namespace: str = "ns") -> str:
+def helm_template(
+    *words: str, release: str = "r", namespace: str = "ns", stdin: str | None = None
+) -> str:
     """What the chart renders. Raises CalledProcessError, whose stderr says why."""
-    options = ["--namespace", namespace, "--kube-version", "1.34.0"]
+    options = ["--namespace", namespace, "--kube-version", KUBE_VERSION]
+    options += ["--set", f"{IMAGE}=x/y"] if stdin is None else []
     done = subprocess.run(
         [binary("helm"), "template", release, str(CHART), *options, *words],
+        input=stdin,
         capture_output=True,
         text=True,
         check=True,

@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import trustme
-
 from dask_adaptive.controller.app import Operator
+from dask_adaptive.controller.certificate import WebhookSettings
 from dask_adaptive.kube.api import KubeApi
 from support.kube_operator import free_port, running
 from support.kube_server import Kubectl, rendered
 
+HOST = "127.0.0.1"
+SECRET = "r-dask-adaptive-certificate"
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+
+@contextlib.contextmanager
+def registered(kubectl: Kubectl, *words: str, port: int) -> Iterator[tuple[str, ...]]:
+    """
+    The chart's webhooks and its Secret, for one namespace only, and for kube-system if it may be.
+
+    The API server of tests can't reach a Service, so an URL is in its place; nothing else differs.
+    """
+    objects = rendered(*words, namespace=kubectl.namespace)
+    bodies = [body for (kind, _), body in objects.items() if kind in KINDS]
+    for body in bodies:
+        (hook,) = body["webhooks"]
+        path = hook["clientConfig"]["service"]["path"]
+        hook["clientConfig"] = {"url": f"https://{HOST}:{port}{path}"}
+        namespaces = hook.setdefault("namespaceSelector", {}).setdefault("matchExpressions", [])
+        here = {"operator": "In", "values": [kubectl.namespace, "kube-system"]}
+        namespaces.append({"key": "kubernetes.io/metadata.name", **here})
+    secret = [body for (kind, _), body in objects.items() if kind == "Secret"]
+    kubectl.apply(*bodies, *secret)
+    try:
+        yield tuple(f"{body['kind'].lower()}s/{body['metadata']['name']}" for body in bodies)
+    finally:
+        for body in bodies:
+            kubectl("delete", body["kind"], body["metadata"]["name"])
 
 
 @contextlib.asynccontextmanager
 async def operator_with_webhooks(
-    api: KubeApi, kubectl: Kubectl, folder: Path, *words: str, **more: Any
+    api: KubeApi, kubectl: Kubectl, *words: str, **more: Any
 ) -> AsyncIterator[Operator]:
-    """Run an operator, its webhooks registered as the chart does, for one namespace only."""
-    authority = trustme.CA()
-    pair = authority.issue_cert("127.0.0.1")
-    pair.cert_chain_pems[0].write_to_path(folder / "tls.crt")
-    pair.private_key_pem.write_to_path(folder / "tls.key")
+    """Run an operator, which makes the certificate of its webhooks."""
     port = free_port()
-    bodies = [
-        body for (kind, _), body in rendered(*words, namespace=kubectl.namespace).items()
-        if kind in KINDS
-    ]  # fmt: skip
-    for body in bodies:
-        (hook,) = body["webhooks"]
-        path = hook["clientConfig"]["service"]["path"]
-        hook["clientConfig"] = {
-            "url": f"https://127.0.0.1:{port}{path}",
-            "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode(),
-        }
-        hook["namespaceSelector"] = {
-            "matchLabels": {"kubernetes.io/metadata.name": kubectl.namespace}
-        }
-    kubectl.apply(*bodies)
-    try:
-        where = {"certificates": folder, "webhook_port": port}
+    with registered(kubectl, *words, port=port) as configurations:
+        webhook = WebhookSettings(SECRET, HOST, makes=True, configurations=configurations)
+        where = {"webhook": webhook, "webhook_port": port}
         async with running(api, kubectl.namespace, **where, **more) as operator:
             yield operator
-    finally:
-        for body in bodies:
-            kubectl("delete", body["kind"], body["metadata"]["name"])

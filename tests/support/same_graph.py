@@ -359,7 +359,7 @@ class Senders:
     def outcomes(self, task: Any) -> list[str]:
         """By each, in that order."""
         ways = (self._by(self._stock), self._by(self._ours), self._shared)
-        given = [self._given(way, reader, task) for way, reader in zip(ways, self._readers)]  # noqa: B905
+        given = [self._given(way, reader, task) for way, reader in zip(ways, self._readers)]
         out = [ask() for ask in given]
         if out[2].startswith("Reschedule: this worker lacks"):
             # A task before it could not be loaded. A worker's connection ends by that; this one's
@@ -406,7 +406,7 @@ def differences(seed: int, senders: Senders, n_sends: int = 6) -> list[str]:
         compared = {"ours": ours} if graph.is_mutating else {"ours": ours, "shared": shared}
         for name, outcome in compared.items():
             if outcome != stock:
-                at = next((n for n, (a, b) in enumerate(zip(stock, outcome)) if a != b), 0)  # noqa: B905
+                at = next((n for n, (a, b) in enumerate(zip(stock, outcome)) if a != b), 0)
                 part = slice(max(0, at - 200), at + 200)
                 text = f"stock …{stock[part]}\n {name} …{outcome[part]}"
                 wrong.append(f"graph {seed}, send {i}:\n {text}\n {str(task)[:500]}")

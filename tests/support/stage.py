@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from distributed import Client
-from typing_extensions import Self
 
 from dask_adaptive.local.processes import Machine
 from dask_adaptive.loop.one_pass import PassResult

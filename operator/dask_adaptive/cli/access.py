@@ -187,6 +187,19 @@ namespaces_option = click.option(
     help="Only in this namespace; may be repeated. Default: all.",
 )  # fmt: skip
 
+namespace_selector_option = click.option(
+    "--namespace-selector", default="", metavar="LABELS",
+    envvar="DASK_ADAPTIVE_NAMESPACE_SELECTOR",
+    help="Only in namespaces with these labels, such as team=a,env!=dev. Default: all.",
+)  # fmt: skip
+
+
+def refuse_both(namespaces: tuple[str, ...], selector: str) -> None:
+    """Raise `click.UsageError` where namespaces are both named and selected."""
+    if namespaces and selector:
+        raise click.UsageError("--namespace and --namespace-selector exclude each other")
+
+
 all_namespaces_option = click.option(
     "-A", "--all-namespaces", is_flag=True, help="In all namespaces."
 )

@@ -355,7 +355,8 @@ def _webhook(what: str, webhooks: Webhooks) -> Iterator[Finding]:
         message = "is not registered: running schedulers are attached instead"
         yield _warning(what, message, "webhook.enabled=true in the chart's values")
     elif any(not hook["clientConfig"].get("caBundle") for hook in webhooks.hooks):
-        yield _error(what, "has no caBundle: the API server can't trust it", "helm upgrade")
+        fix = "the operator fills it in; its log says what is wrong with the webhook's certificate"
+        yield _error(what, "has no caBundle: the API server can't trust it", fix)
     elif webhooks.ready:
         yield _ok(what, f"registered, {webhooks.ready} endpoints ready")
     else:

@@ -15,16 +15,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dask_adaptive.cli.access import Access, found
-from dask_adaptive.deadline import timeout
-from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, PODS, KubeApi
+from dask_adaptive.kube.api import (
+    CLUSTERS,
+    DEPLOYMENTS,
+    GROUPS,
+    PODS,
+    POLICIES,
+    KubeApi,
+    KubeError,
+)
 from dask_adaptive.kube.cache.world import KINDS, World
-from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL
+from dask_adaptive.kube.objects import (
+    CLUSTER_LABEL,
+    COMPONENT_LABEL,
+    GROUP_LABEL,
+    parse_policy_object,
+)
+from dask_adaptive.kube.route import read_tls
 from dask_adaptive.kube.view import view
 from dask_adaptive.loop.join import join
+from dask_adaptive.loop.ports import Tls, TlsFailed
 from dask_adaptive.loop.tracing import Tracer
 from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler, PlatformView
+from dask_adaptive.model.policy import InvalidPolicy
+from dask_adaptive.model.scheduler_settings import TCP, scheduler_settings
 from dask_adaptive.model.trace import Trace
 
 if TYPE_CHECKING:
@@ -58,15 +74,36 @@ async def link_to(key: ClusterKey, access: Access) -> AsyncIterator[ReadOnlyLink
 
     try:
         async with contextlib.AsyncExitStack() as stack:
-            async with timeout(PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
+                protocol, tls = await _transport(key, access)
                 port = await stack.enter_async_context(_forwarded(key, access))
-            link = ReadOnlyLink(f"tcp://127.0.0.1:{port}", timeout_s=ANSWER_S)
+            link = ReadOnlyLink(f"{protocol}://127.0.0.1:{port}", tls=tls, timeout_s=ANSWER_S)
             stack.push_async_callback(link.close)
             yield link
+    except (TlsFailed, KubeError) as exc:
+        raise ConnectionError(str(exc)) from exc
     except FileNotFoundError as exc:
         raise ConnectionError("kubectl is not on the PATH") from exc
-    except asyncio.TimeoutError as exc:
+    except TimeoutError as exc:
         raise ConnectionError(f"no answer within {PATIENCE_S:g} s") from exc
+
+
+async def _transport(key: ClusterKey, access: Access) -> tuple[str, Tls | None]:
+    """What the cluster's policy says, and with it the operator's default. Raises `TlsFailed`."""
+    api = await KubeApi.connect(kubeconfig=access.kubeconfig, context=access.context)
+    try:
+        listed = await found(api.list(POLICIES.path(key.namespace))) or []
+        policy = next((p for p in map(parse_policy_object, listed) if p.key == key), None)
+        if policy is None:
+            return TCP, None
+        told = (policy.status.get("scheduler") or {}).get("tlsSecretName") or ""
+        protocol, secret = scheduler_settings(policy.spec).transport(told)
+        tls = await read_tls(api, key.namespace, secret, now=time.time()) if secret else None
+        return protocol, tls
+    except InvalidPolicy as exc:
+        raise TlsFailed(f"the policy has mistakes: {exc}") from exc
+    finally:
+        await api.close()
 
 
 @contextlib.asynccontextmanager

@@ -137,5 +137,5 @@ class _Recording:
         return ""
 
     async def _rest(self, seconds: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), max(seconds, 0.0))

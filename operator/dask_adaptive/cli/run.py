@@ -8,12 +8,19 @@ import os
 import socket
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import click
 
-from dask_adaptive.cli.access import UNREACHABLE, Access, cluster_options, fail, namespaces_option
+from dask_adaptive.cli.access import (
+    UNREACHABLE,
+    Access,
+    cluster_options,
+    fail,
+    namespace_selector_option,
+    namespaces_option,
+    refuse_both,
+)
 
 #: How long the process may take to end when there is nothing more to do.
 EXIT_S = 5.0
@@ -27,6 +34,8 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 
 @click.command("run", context_settings={"auto_envvar_prefix": "DASK_ADAPTIVE"})
 @namespaces_option
+@namespace_selector_option
+@click.option("--nodes", is_flag=True, help="Watch nodes though there are --namespace options.")
 @click.option(
     "--dev", is_flag=True, allow_from_autoenv=False,
     help="For your machine: kubeconfig, no webhook, no Lease.",
@@ -35,8 +44,19 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option("--http-port", type=int, default=8080, show_default=True)
 @click.option("--webhook-port", type=int, default=8443, show_default=True)
 @click.option(
-    "--certificates", type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder with tls.crt and tls.key for the webhook. Default: no webhook.",
+    "--certificate-secret", default="",
+    help="Secret in --lease-namespace with the webhook's certificate. Default: no webhook.",
+)  # fmt: skip
+@click.option(
+    "--make-certificate", is_flag=True, help="Fill that Secret, which must exist, and renew it."
+)
+@click.option(
+    "--webhook-host", default="",
+    help="By which the API server calls the webhook: SERVICE.NAMESPACE.svc.",
+)  # fmt: skip
+@click.option(
+    "--webhook-configurations", multiple=True, metavar="KIND/NAME",
+    help="Whose caBundle to keep: mutatingwebhookconfigurations/NAME, or validating…",
 )  # fmt: skip
 @click.option(
     "--worker-grace", type=click.IntRange(min=1), default=300, show_default=True,
@@ -45,6 +65,10 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--hints/--no-hints", default=True, show_default=True,
     help="Annotate the pods of pinned and busy workers for autoscalers of machines.",
+)  # fmt: skip
+@click.option(
+    "--scheduler-tls-secret", default="", metavar="NAME",
+    help="Secret of clusters whose policies name none, in their namespaces. Default: no TLS.",
 )  # fmt: skip
 @click.option(
     "--adopt", type=click.Choice(["Never", "Annotated", "Always"]), default="Annotated",
@@ -82,7 +106,8 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--verbose", is_flag=True, help="Log passes that change nothing, too.")
 def command(
-    *, access: Access, dev: bool, certificates: Path | None, worker_grace: int, adopt: str,
+    *, access: Access, dev: bool, certificate_secret: str, make_certificate: bool,
+    webhook_host: str, webhook_configurations: tuple[str, ...], worker_grace: int, adopt: str,
     identity: str | None, log_format: str, verbose: bool, lease_duration: float,
     renew_deadline: float, retry_period: float, rest: float, resync: float, **others: Any,
 ) -> None:  # fmt: skip
@@ -95,22 +120,29 @@ def command(
     import asyncio
 
     from dask_adaptive.controller.app import Settings, serve
+    from dask_adaptive.controller.certificate import WebhookSettings
     from dask_adaptive.controller.lease import Timing
     from dask_adaptive.kube.annotated import Adopt
     from dask_adaptive.kube.api import KubeError
 
+    refuse_both(others["namespaces"], others["namespace_selector"])
     if not retry_period < renew_deadline < lease_duration:
         raise click.UsageError(
             "--retry-period must be shorter than --renew-deadline, and that shorter than"
             " --lease-duration: else two replicas could act at once"
         )
+    if certificate_secret and not webhook_host:
+        raise click.UsageError("--certificate-secret needs --webhook-host, which it is valid for")
+    webhook = WebhookSettings(
+        certificate_secret, webhook_host, make_certificate, webhook_configurations
+    )
     set_up_logging(log_format, verbose=verbose)
     settings = Settings(
         # Without a Lease it is what policies know this program by, when it is begun anew, too.
         identity=identity or socket.gethostname() + ("" if dev else f"-{os.getpid()}"),
         lease=not dev,
         address="127.0.0.1" if dev else "0.0.0.0",
-        certificates=None if dev else certificates,
+        webhook=webhook if certificate_secret and not dev else None,
         grace_s=worker_grace,
         adopt=Adopt(adopt),
         rest_s=rest,
@@ -142,7 +174,7 @@ def command(
     except KubeError as exc:
         fail(str(exc), UNREACHABLE)
     except OSError as exc:
-        fail(f"{exc}; is a port in use, or a certificate missing?", UNREACHABLE)
+        fail(f"{exc}; is a port in use?", UNREACHABLE)
     except Exception as exc:
         logging.getLogger("dask_adaptive").exception("The operator ends")
         fail(f"internal error: {exc!r}", UNREACHABLE)

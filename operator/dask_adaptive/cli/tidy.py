@@ -16,12 +16,15 @@ from dask_adaptive.cli.access import (
     cluster_options,
     dry_run_option,
     fail,
+    namespace_selector_option,
     namespaces_option,
+    refuse_both,
 )
 from dask_adaptive.kube.annotated import woken_notes
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
     DEPLOYMENTS,
+    NAMESPACES,
     PODS,
     POLICIES,
     Conflict,
@@ -51,6 +54,7 @@ _AT_ONCE = 10
 
 @click.command("tidy")
 @namespaces_option
+@namespace_selector_option
 @click.option(
     "--stop", metavar="NAMESPACE/NAME",
     help="Scale the operator's Deployment to 0 first, or it would put them back.",
@@ -64,8 +68,8 @@ _AT_ONCE = 10
 @dry_run_option
 @cluster_options
 def command(
-    namespaces: tuple[str, ...], stop: str | None, controller_name: str, yes: bool, dry_run: bool,
-    access: Access,
+    namespaces: tuple[str, ...], namespace_selector: str, stop: str | None, controller_name: str,
+    yes: bool, dry_run: bool, access: Access,
 ) -> None:  # fmt: skip
     """
     Give everything back that the operator has taken.
@@ -75,25 +79,35 @@ def command(
     of machines, and who pins a worker). What people have set themselves stays, their
     AdaptivePolicies as well. Helm runs this when the chart is uninstalled.
     """
+    refuse_both(namespaces, namespace_selector)
     where, _, name = (stop or "").partition("/")
     if stop and not name:
         fail(f"--stop {stop}: write NAMESPACE/NAME of the operator's Deployment", USAGE)
     sweeps = [replace(sweep, controller=controller_name) for sweep in SWEEPS]
 
     async def work(api: KubeApi) -> int:
+        within = await _scopes(api, namespaces, namespace_selector)
         if not yes and not dry_run:
             for sweep in sweeps:
-                click.echo(sweep.planned.format(len(await _found(api, sweep, namespaces))))
+                click.echo(sweep.planned.format(len(await _found(api, sweep, within))))
             click.confirm("Do this?", abort=True)
         if stop and not dry_run:
             await stop_operator(api, where, name)
-        return sum([await _carry_out(api, sweep, namespaces) for sweep in sweeps])
+        return sum([await _carry_out(api, sweep, within) for sweep in sweeps])
 
     failed = access.ask(work, dry_run=dry_run)
     if dry_run:
         click.echo("dry run: nothing was written")
     if failed:
         fail(f"{failed} objects could not be written; run this again", 1)
+
+
+async def _scopes(api: KubeApi, namespaces: tuple[str, ...], selector: str) -> Sequence[str | None]:
+    """What is to be listed: namespaces, or None for all at once."""
+    if not selector:
+        return namespaces or (None,)
+    found = await api.list(NAMESPACES.path(), selector=selector)
+    return [body["metadata"]["name"] for body in found]
 
 
 async def stop_operator(api: KubeApi, namespace: str, name: str) -> None:
@@ -174,7 +188,7 @@ SWEEPS = (
 )  # fmt: skip
 
 
-async def _carry_out(api: KubeApi, sweep: Sweep, namespaces: Sequence[str]) -> int:
+async def _carry_out(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -> int:
     """Do it to all objects, some at a time; returns how many failed. Raises `KubeError`."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -191,15 +205,15 @@ async def _carry_out(api: KubeApi, sweep: Sweep, namespaces: Sequence[str]) -> i
         click.echo(f"{meta['namespace']}/{meta['name']}: {done}")
         return True
 
-    outcomes = await asyncio.gather(*map(one, await _found(api, sweep, namespaces)))
+    outcomes = await asyncio.gather(*map(one, await _found(api, sweep, scopes)))
     click.echo(sweep.done[sum(outcomes) != 1].format(sum(outcomes)))
     return len(outcomes) - sum(outcomes)
 
 
-async def _found(api: KubeApi, sweep: Sweep, namespaces: Sequence[str]) -> list[Json]:
+async def _found(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -> list[Json]:
     """Metadata of our objects: there may be thousands, in pages of which only this is needed."""
     found = []
-    for scope in namespaces or (None,):
+    for scope in scopes:
         others = set[ClusterKey]()
         with contextlib.suppress(NotFound):
             policies = map(parse_policy_object, await api.list(POLICIES.path(scope)))

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.annotated import (
     Adopt,
     Complain,
@@ -96,8 +95,8 @@ class AnnotatedPolicies:
             if not await self._settle_all():
                 await asyncio.sleep(RETRY_S)
             left_s = looked_at + LOOK_S - time.monotonic()
-            with contextlib.suppress(asyncio.TimeoutError):
-                async with timeout(max(left_s, 0.0)):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(left_s, 0.0)):
                     if not self._dirty:
                         await self._changed.wait()
             if left_s <= 0:  # nothing changes when a rest is about to end
@@ -121,9 +120,9 @@ class AnnotatedPolicies:
 
     async def _settle(self, key: ClusterKey) -> None:
         cluster = self._world.get(ClusterObject, *key)
-        if cluster is None or cluster.meta.deleting:
+        if cluster is None or cluster.meta.deleting or not self._world.serves(key.namespace):
             self._complaints.pop(key, None)
-            return  # its policy goes with it
+            return  # its policy goes with it, or stays for whoever serves the namespace
         policies = self._world.of(PolicyObject, key)
         if not self._may_make(policies):
             return  # another operator's business

@@ -11,16 +11,17 @@ import gc
 import itertools
 import logging
 import signal
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
+from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
 from dask_adaptive.controller.compose import Composer, Connect
 from dask_adaptive.controller.evictions import EvictionReviewer
 from dask_adaptive.controller.kopf_watch import KopfWatch
@@ -28,7 +29,7 @@ from dask_adaptive.controller.lease import LEASE, LeaderLease, Timing
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.tenure import PATIENCE_S, Tenures
 from dask_adaptive.controller.visits import Visitor, Visits
-from dask_adaptive.controller.webhook import Certificate, Injector, webhook_app
+from dask_adaptive.controller.webhook import Injector, webhook_app
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.agent_zip import bundle
 from dask_adaptive.kube.annotated import Adopt
@@ -36,6 +37,7 @@ from dask_adaptive.kube.api import KubeApi, Rate
 from dask_adaptive.kube.cache.informer import Informer
 from dask_adaptive.kube.cache.world import Scope, World, scopes_of
 from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.route import Routes
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.scheduler.link import connect
 
@@ -47,15 +49,18 @@ class Settings:
     identity: str  # unique among replicas: the pod's name
     controller_name: str = DEFAULT_CONTROLLER  # it serves the policies that name it
     namespaces: tuple[str, ...] = ()  # empty: all
+    namespace_selector: str = ""  # labels of those that are served; empty: all are
+    nodes: bool = False  # watched though there are `namespaces`
     lease_namespace: str = "default"
     lease: bool = True  # without it, this process takes itself for the only one
     deployment: str = ""  # of the operator itself; owns the Lease, so that uninstalling removes it
     address: str = "0.0.0.0"
     http_port: int = 8080  # probes and metrics
     webhook_port: int = 8443
-    certificates: Path | None = None  # folder with tls.crt and tls.key; None: no webhook
+    webhook: WebhookSettings | None = None  # None: there is none
     grace_s: int = 300  # of workers' pods where nobody set one; the webhook writes it
     hints: bool = True  # whether workers' pods may be annotated
+    scheduler_tls_secret: str = ""  # for clusters whose policies name none; empty: no TLS
     adopt: Adopt = Adopt.ANNOTATED  # which DaskAutoscalers are taken over
     kubeconfig: str | None = None  # None: the pod's service account, or the user's
     context: str | None = None  # of the kubeconfig
@@ -83,10 +88,13 @@ class Operator:
 
     def __init__(self, settings: Settings, api: KubeApi, *, connect: Connect = connect) -> None:
         self._settings, self._api, self._connect = settings, api, connect
-        self._scopes = scopes_of(settings.namespaces)
+        self._scopes = scopes_of(
+            settings.namespaces, nodes=settings.nodes, selector=settings.namespace_selector
+        )
         self._metrics = Metrics()
         self._world = World()
         self._world.expect(self._scopes)
+        self._certificate = self._keeper(settings.webhook) if settings.webhook else None
         self._lease = LeaderLease(
             api,
             namespace=settings.lease_namespace,
@@ -96,7 +104,10 @@ class Operator:
             timing=settings.timing,
         )
         leading = api.checked(self._lease.check) if settings.lease else api
-        self._composer = Composer(leading, self._world, connect=connect, hints=settings.hints)
+        self._routes = Routes(api, self._world, secret=settings.scheduler_tls_secret)
+        self._composer = Composer(
+            leading, self._world, routes=self._routes, connect=connect, hints=settings.hints
+        )
         self._stop = asyncio.Event()
         self._tenures = Tenures(
             self._world, leading, self._composer.events, me=settings.installation,
@@ -115,7 +126,9 @@ class Operator:
 
     def waits_for(self) -> str:
         """What has to be read before all is served; empty: nothing."""
-        return self._world.waits_for()
+        return self._world.waits_for() or (
+            self._certificate.waits_for() if self._certificate else ""
+        )
 
     def stop(self) -> None:
         """Stop acting, give the lease back, end."""
@@ -124,12 +137,14 @@ class Operator:
     async def run(self) -> None:
         """Run until `stop` is called. Raises what ended a part that should have gone on."""
         async with contextlib.AsyncExitStack() as stack:
-            probes = probes_app(self._metrics, self._world.waits_for)
+            probes = probes_app(self._metrics, self.waits_for)
             where = (self._settings.address, self._settings.http_port)
             await stack.enter_async_context(_served(probes, *where))
             await stack.enter_async_context(self._serve_webhook())
-            watches = [watch.run() for watch in self._watches()]
-            await _until_one_ends(*watches, self._lead_when_possible(), self._stop.wait())
+            going_on = [watch.run() for watch in self._watches()]
+            if self._certificate:
+                going_on.append(self._certificate.run())
+            await _until_one_ends(*going_on, self._lead_when_possible(), self._stop.wait())
 
     def _watches(self) -> Iterator[Informer | KopfWatch]:
         """What keeps the cache in step; each goes on by itself, whatever happens to the others."""
@@ -172,25 +187,28 @@ class Operator:
             longest_rest_s=self._settings.rest_s,
         )  # fmt: skip
 
+    def _keeper(self, webhook: WebhookSettings) -> CertificateKeeper:
+        ends_at = self._metrics.certificate.labels(webhook.secret)
+        return CertificateKeeper(self._api, self._settings.lease_namespace, webhook, ends_at)
+
     @contextlib.asynccontextmanager
     async def _serve_webhook(self) -> AsyncIterator[None]:
-        if self._settings.certificates is None:
+        if self._certificate is None:
             yield
             return
-        certificate = Certificate(self._settings.certificates)
+        context = self._certificate.context
         evictions = EvictionReviewer(
-            self._world, self._composer.events, self._metrics, connect=self._connect
-        )
-        watching = asyncio.create_task(certificate.watch())
+            self._world, self._composer.events, self._metrics, routes=self._routes,
+            connect=self._connect,
+        )  # fmt: skip
         where = (self._settings.address, self._settings.webhook_port)
         try:
-            async with _served(webhook_app(self._injector(), evictions), *where, certificate):
+            async with _served(webhook_app(self._injector(), evictions), *where, context):
                 yield
                 # Of two replicas in an upgrade this is the old one: kube-proxy may go on sending
                 # requests here, and a scheduler whose request is refused starts without the agent.
                 await asyncio.sleep(LINGER_S)
         finally:
-            await _end([watching])
             await evictions.close()
 
     def _injector(self) -> Injector:
@@ -207,11 +225,10 @@ class Operator:
 
 @contextlib.asynccontextmanager
 async def _served(
-    app: web.Application, address: str, port: int, certificate: Certificate | None = None
+    app: web.Application, address: str, port: int, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
     await runner.setup()
-    context = certificate.context if certificate else None
     await web.TCPSite(runner, address, port, ssl_context=context).start()
     try:
         yield

@@ -15,10 +15,18 @@ from dask_adaptive.kube.inject import refusal
 from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
 from dask_adaptive.kube.platform import FreeGpus, KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
+from dask_adaptive.kube.route import Route, Routes
 from dask_adaptive.kube.status_json import last_decision_of, leaving_of, recycles_of
-from dask_adaptive.kube.view import scheduler_address
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import Ports, Retired, SchedulerLink, Told
+from dask_adaptive.loop.ports import (
+    LinkError,
+    Ports,
+    Retired,
+    SchedulerLink,
+    Tls,
+    TlsFailed,
+    Told,
+)
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving
@@ -39,28 +47,37 @@ class Connect(Protocol):
     """Makes a link; nothing is sent before its first call."""
 
     def __call__(
-        self, address: str, *, timeout_s: float, attach: bool, governs: bool
+        self, address: str, *, tls: Tls | None, timeout_s: float, attach: bool, governs: bool
     ) -> ClosableLink: ...
 
 
 class FollowingLink:
     """
-    A `SchedulerLink` that follows its cluster: to another address, or to another wish of people's.
+    A `SchedulerLink` that follows its cluster: to another address, with another certificate, or to
+    another wish of people's.
 
     Where they refuse the agent, the answer says so, with the object that says it.
     """
 
     def __init__(
-        self, key: ClusterKey, *, world: World, consent: Consent, connect: Connect = connect
-    ) -> None:
-        self._key, self._world, self._consent, self._connect = key, world, consent, connect
+        self, key: ClusterKey, *, world: World, routes: Routes, consent: Consent,
+        connect: Connect = connect,
+    ) -> None:  # fmt: skip
+        self._key, self._world, self._routes = key, world, routes
+        self._consent, self._connect = consent, connect
         self._link: ClosableLink | None = None
-        self._made_for: tuple[str, bool] = ("", False)
+        self._made_for: tuple[Route, bool] | None = None
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         refused = await self._refusal()
-        link = await self._follow(scheduler_address(self._world, self._key), attach=not refused)
+        try:
+            route = await self._routes.to(self._key, policy)
+            link = await self._follow(route, attach=not refused)
+        except TlsFailed as exc:
+            return ObservedScheduler(problem=Reason.TLS_FAILED, message=str(exc))
         observed = await link.observe(policy, meters=meters)
+        if route.secret:
+            observed = replace(observed, tls_secret=route.secret)
         if refused and observed.is_connected and not observed.agent:
             return replace(
                 observed,
@@ -110,16 +127,18 @@ class FollowingLink:
 
     async def _same(self) -> ClosableLink:
         """The scheduler that was observed: what was decided is about that one."""
-        address, attach = self._made_for
-        return await self._follow(address or scheduler_address(self._world, self._key), attach)
+        if self._made_for is None:
+            raise LinkError("the scheduler has not been reached yet")
+        return await self._follow(*self._made_for)
 
-    async def _follow(self, address: str, attach: bool) -> ClosableLink:
-        if self._link is None or self._made_for != (address, attach):
+    async def _follow(self, route: Route, attach: bool) -> ClosableLink:
+        if self._link is None or self._made_for != (route, attach):
             await self.close()
             self._link = self._connect(
-                address, timeout_s=SCHEDULER_TIMEOUT_S, attach=attach, governs=True
-            )
-            self._made_for = (address, attach)
+                route.address, tls=route.tls, timeout_s=SCHEDULER_TIMEOUT_S,
+                attach=attach, governs=True,
+            )  # fmt: skip
+            self._made_for = (route, attach)
         return self._link
 
     async def _refusal(self) -> str:
@@ -152,6 +171,7 @@ class Composer:
         api: KubeApi,
         world: World,
         *,
+        routes: Routes,
         connect: Connect = connect,
         hints: bool = True,
         wall_clock: Callable[[], float] = time.time,
@@ -160,6 +180,7 @@ class Composer:
         self._hints = hints
         self._api, self._world, self._connect = api, world, connect
         self._wall_clock, self._clock = wall_clock, clock
+        self._routes = routes
         self._consent = Consent(api, clock)
         self._gpus = FreeGpus(api, world, wall_clock)
         self.events = EventPoster(api, wall_clock)
@@ -183,8 +204,9 @@ class Composer:
             hints=self._hints,
         )
         link = FollowingLink(
-            policy.key, world=self._world, consent=self._consent, connect=self._connect
-        )
+            policy.key, world=self._world, routes=self._routes, consent=self._consent,
+            connect=self._connect,
+        )  # fmt: skip
         ports = Ports(platform=platform, link=link, reporter=reporter, clock=self._clock)
         recycled, recent = recycles_of(policy.status)
         loop = ClusterLoop(

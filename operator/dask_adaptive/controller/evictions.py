@@ -22,12 +22,12 @@ from typing import Any
 
 from dask_adaptive.controller.compose import ClosableLink, Connect
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.api import PODS, POLICIES, Json, KubeError
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PodObject, PolicyObject
 from dask_adaptive.kube.reporter import EventPoster, News, Subject
-from dask_adaptive.kube.view import conflict, scheduler_address
+from dask_adaptive.kube.route import Route, Routes
+from dask_adaptive.kube.view import conflict
 from dask_adaptive.loop.join import host
 from dask_adaptive.loop.ports import EventType, LinkError, Retired, SchedulerLink
 from dask_adaptive.model.amounts import format_duration
@@ -97,11 +97,12 @@ class EvictionReviewer:
         events: EventPoster,
         metrics: Metrics,
         *,
+        routes: Routes,
         connect: Connect,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._world, self._events, self._metrics = world, events, metrics
-        self._links, self._clock = _Links(connect), clock
+        self._routes, self._links, self._clock = routes, _Links(connect), clock
         self._delays: dict[str, _Delay] = {}  # by the pod's uid
         self._posting: set[asyncio.Task[None]] = set()
 
@@ -129,9 +130,9 @@ class EvictionReviewer:
         if delay.left_s(guarded.policy) <= 0:
             return Verdict.EXPIRED, ""
         try:
-            async with timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_S):
                 waiting = await self._ask(guarded, delay)
-        except (LinkError, asyncio.TimeoutError) as exc:
+        except (TimeoutError, LinkError) as exc:
             logger.warning("Eviction of %s not delayed: %s", guarded.pod.meta.name, exc)
             return Verdict.FAILED, ""
         if not waiting:
@@ -169,8 +170,8 @@ class EvictionReviewer:
     async def _ask(self, guarded: Guarded, delay: _Delay) -> str:
         """What the pod's workers still wait for; empty if they are drained, or not connected."""
         pod, left_s = guarded.pod, delay.left_s(guarded.policy)
-        address = scheduler_address(self._world, pod.key)
-        link = await self._links.of(address)
+        route = await self._routes.to(pod.key, guarded.policy)
+        link = await self._links.of(route)
         try:
             answers = await _leave(link, [pod.worker] if pod.worker else [], left_s)
             if all(a.state == "gone" for a in answers) and not pod.host_network:
@@ -182,7 +183,7 @@ class EvictionReviewer:
             if draining and not delay.is_agreed:
                 await _agree(link, guarded.policy, delay, {a.name for a in draining})
         except LinkError:
-            await self._links.drop(address)
+            await self._links.drop(route)
             raise
         return "; ".join(dict.fromkeys(a.message or "it hands over its work" for a in draining))
 
@@ -226,9 +227,9 @@ async def _leave(link: SchedulerLink, names: Sequence[str], left_s: float) -> li
 
 async def _agree(link: SchedulerLink, policy: Policy, delay: _Delay, names: set[str]) -> None:
     try:
-        async with timeout(EXTRA_S):
+        async with asyncio.timeout(EXTRA_S):
             seen = await link.observe(policy)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return
     lefts = [
         max(0.0, w.terminates_at - seen.at) for w in seen.workers if {w.name, w.address} & names
@@ -242,23 +243,25 @@ class _Links:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._open: OrderedDict[str, ClosableLink] = OrderedDict()
+        self._open: OrderedDict[Route, ClosableLink] = OrderedDict()
 
-    async def of(self, address: str) -> ClosableLink:
-        link = self._open.pop(address, None)
+    async def of(self, route: Route) -> ClosableLink:
+        link = self._open.pop(route, None)
         if link is None:
             # Every replica answers webhooks, and none of them leads by that: it only looks.
-            link = self._connect(address, timeout_s=LINK_TIMEOUT_S, attach=False, governs=False)
-        self._open[address] = link
+            link = self._connect(
+                route.address, tls=route.tls, timeout_s=LINK_TIMEOUT_S, attach=False, governs=False
+            )
+        self._open[route] = link
         while len(self._open) > _SCHEDULERS:
             await self.drop(next(iter(self._open)))
         return link
 
-    async def drop(self, address: str) -> None:
-        link = self._open.pop(address, None)
+    async def drop(self, route: Route) -> None:
+        link = self._open.pop(route, None)
         if link is not None:
             await link.close()
 
     async def close(self) -> None:
-        for address in list(self._open):
-            await self.drop(address)
+        for route in list(self._open):
+            await self.drop(route)

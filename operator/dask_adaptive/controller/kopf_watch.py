@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dask_adaptive import DOMAIN
@@ -77,7 +77,7 @@ def login_of(api: KubeApi) -> Callable[..., Any]:
             certificate_path=found.certificate_file,
             private_key_path=found.key_file,
             # Tokens of pods are renewed; a login with a new one must come before the old one ends.
-            expiration=datetime.now(timezone.utc) + timedelta(minutes=10) if token else None,
+            expiration=datetime.now(UTC) + timedelta(minutes=10) if token else None,
         )
 
     return login

@@ -13,9 +13,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
-from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.api import (
     DEPLOYMENTS,
     LEASES,
@@ -122,9 +121,9 @@ class LeaderLease:
             asked_at = self._clock()
             left_s = self._renewed_at + self._timing.renew_deadline_s - asked_at
             try:
-                async with timeout(max(left_s, 0.1)):
+                async with asyncio.timeout(max(left_s, 0.1)):
                     held = await self._try_to_hold()
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 continue
             if held:
                 self._renewed_at = asked_at
@@ -184,7 +183,7 @@ class LeaderLease:
         return self._clock() - self._seen[1] > lasts_s
 
     def _spec(self, before: Json) -> Json:
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         ours = before.get("holderIdentity") == self._identity
         return {
             "holderIdentity": self._identity,

@@ -46,6 +46,11 @@ _HISTOGRAMS = {"pass_seconds": _Metric(STABLE, "Duration of a pass over one clus
 _GAUGES = {
     "leader": _Metric(STABLE, "1 in the replica that acts, else 0"),
     "policies": _Metric(STABLE, "AdaptivePolicies"),
+    "webhook_certificate_expiration_timestamp_seconds": _Metric(
+        BETA,
+        "When the webhook's certificate ends; 0 while it can't be used, or can't be renewed",
+        ("secret",),
+    ),
 }
 #: Gauges of clusters, as the last pass over each has left them.
 _OF_CLUSTERS = {
@@ -171,6 +176,7 @@ class Metrics:
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
         )
         self.leader, self.watched = gauges["leader"], gauges["policies"]
+        self.certificate = gauges["webhook_certificate_expiration_timestamp_seconds"]
         self.injections, self.evictions = counters["injections"], counters["evictions"]
         self._expired = _Before(counters["pin_expired"], _SOURCES)
         self._redone = _Before(counters["tasks_redone"], _CAUSES)

@@ -21,7 +21,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.api import POLICIES, Json, KubeApi, KubeError, NotFound
 from dask_adaptive.kube.cache.world import KINDS, World
 from dask_adaptive.kube.objects import NOBODY, Party, PolicyObject
@@ -94,7 +93,7 @@ class Tenures:
         self._changed.set()
 
     def holds(self, policy: PolicyObject) -> bool:
-        return policy.controller == self._controller and policy.served_by.operator == self._me
+        return self._is_for_us(policy) and policy.served_by.operator == self._me
 
     def may_make(self, policies: Iterable[PolicyObject]) -> bool:
         """Whether no other operator of our name serves one of a cluster's policies."""
@@ -108,8 +107,8 @@ class Tenures:
             self._changed.clear()
             # After an installation there may be a thousand, and each waits for the API server.
             left_s = min(await asyncio.gather(*(self.settle() for _ in range(AT_ONCE))))
-            with contextlib.suppress(asyncio.TimeoutError):
-                async with timeout(None if math.isinf(left_s) else max(left_s, 0.0)):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if math.isinf(left_s) else max(left_s, 0.0)):
                     await self._changed.wait()
 
     async def settle(self) -> float:
@@ -144,7 +143,7 @@ class Tenures:
     def _next(self, policy: PolicyObject) -> tuple[Move, float]:
         """What to do, and when."""
         serving = policy.served_by
-        if policy.meta.deleting or policy.controller != self._controller:
+        if policy.meta.deleting or not self._is_for_us(policy):
             held = serving.operator == self._me and not policy.meta.deleting
             return (Move.RELEASE, -math.inf) if held else (Move.REST, math.inf)
         if serving == NOBODY:
@@ -171,6 +170,9 @@ class Tenures:
         if memory is None or memory.question != asked:
             memory = self._memories[name] = Memory(asked, policy.served_by, self._clock())
         return Move.FORGET, memory.at + 2 * ASK_EVERY_S
+
+    def _is_for_us(self, policy: PolicyObject) -> bool:
+        return policy.controller == self._controller and self._world.serves(policy.meta.namespace)
 
     async def _make(self, move: Move, policy: PolicyObject) -> None:
         serving, asked = policy.served_by, policy.contested_by

@@ -14,7 +14,6 @@ from typing import Any
 from dask_adaptive.backoff import Backoff
 from dask_adaptive.controller.compose import Composer
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.loop.one_pass import PassResult
@@ -92,8 +91,8 @@ class Visitor:
                 within = _AT_ONCE
                 self._passed.set()
                 await asyncio.sleep(SHORTEST_REST_S)
-                with contextlib.suppress(asyncio.TimeoutError):
-                    async with timeout(max(rest_s - SHORTEST_REST_S, 0.0)):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(rest_s - SHORTEST_REST_S, 0.0)):
                         await self.wake.wait()
         finally:
             hearing.cancel()
@@ -110,8 +109,8 @@ class Visitor:
             self.wake.set()
 
     async def _flush(self) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            async with timeout(FLUSH_S):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
                 await self._governed.loop.flush()
 
     async def let_go(self) -> None:
@@ -130,15 +129,15 @@ class Visitor:
         ]
         if names:
             await self._put_back(names)
-        with contextlib.suppress(asyncio.TimeoutError):
-            async with timeout(UNMARK_S):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNMARK_S):
                 await self._governed.loop.unmark()
 
     async def _put_back(self, names: list[str]) -> None:
         try:
-            async with timeout(10.0):
+            async with asyncio.timeout(10.0):
                 await self._governed.link.cancel(names)
-        except (LinkError, asyncio.TimeoutError) as exc:
+        except (TimeoutError, LinkError) as exc:
             self._log.warning("Can't put %s back to service: %s", ", ".join(names), exc)
         finally:
             await self._governed.link.close()
@@ -148,7 +147,7 @@ class Visitor:
         began = time.monotonic()
         try:
             self._policy = self._read()
-            async with timeout(PASS_DEADLINE_S):
+            async with asyncio.timeout(PASS_DEADLINE_S):
                 result = await self._governed.loop.one_pass(self._policy, self._generation)
         except InvalidPolicy as exc:
             return await self._failed("invalid", Reason.INVALID_POLICY, str(exc))
@@ -156,7 +155,7 @@ class Visitor:
             return await self._failed("unread", Reason.UNREADABLE, str(exc))
         except PlatformError as exc:
             return await self._failed("error", Reason.ACTION_FAILED, str(exc))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             late = f"a pass did not end within {PASS_DEADLINE_S:g} s"
             return await self._failed("timeout", Reason.ACTION_FAILED, late)
         except Exception as exc:  # the border of one cluster: others must go on
@@ -250,12 +249,12 @@ class Visits:
                 await asyncio.sleep(0.1)  # changes come in bursts
         finally:
             ended = list(self._running.values())
-            for policy, _, _ in ended:  # whoever leads next tells of them
-                self._metrics.forget(policy.key)
             self._running.clear()
             self._of.clear()
             self._metrics.watched.set(0)
             await asyncio.gather(*(_ended(visitor, task) for _, visitor, task in ended))
+            for policy, _, _ in ended:  # whoever leads next tells of them; a last pass told, too
+                self._metrics.forget(policy.key)
 
     async def _settle(self) -> None:
         # By uid: a policy that was deleted and made anew is another one.

@@ -1,5 +1,5 @@
 """
-The webhooks: their paths and certificate, and the review of pods. `kube.inject` decides which pods
+The webhooks: their paths, and the review of pods. `kube.inject` decides which pods
 get the agent.
 """
 
@@ -9,16 +9,13 @@ import asyncio
 import base64
 import json
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from dask_adaptive.controller.evictions import EvictionReviewer, answer_to
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.deadline import timeout
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.api import CLUSTERS, GROUPS, POLICIES, Json, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import World
@@ -59,9 +56,6 @@ PATIENCE_S = 2.0
 SECOND_LOOK_S = 0.5
 
 logger = logging.getLogger(__name__)
-
-#: How often the certificate's files are looked at.
-RELOAD_S = 30.0
 
 Review = Callable[[Mapping[str, Any]], Awaitable[Json]]
 
@@ -204,12 +198,12 @@ class PolicyFinder:
 
     async def _asked(self, key: ClusterKey) -> list[PolicyObject]:
         try:
-            async with timeout(PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 found = await self._listed(key)
                 if not found:
                     await asyncio.sleep(SECOND_LOOK_S)
                     found = await self._listed(key)
-        except (KubeError, asyncio.TimeoutError) as exc:
+        except (TimeoutError, KubeError) as exc:
             logger.warning("Pod of %s gets defaults, policies can't be listed: %r", key, exc)
             return []
         return found
@@ -244,32 +238,3 @@ def _handler(review: Review) -> Callable[[web.Request], Awaitable[web.Response]]
         return web.json_response(body)
 
     return answer
-
-
-class Certificate:
-    """The webhook's certificate, loaded anew when its files change: the Secret may be renewed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._files = (folder / "tls.crt", folder / "tls.key")
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._stamp: tuple[float, ...] = ()
-        self.reload()
-
-    def reload(self) -> bool:
-        """Load the files if they are others than before. Raises `OSError` (SSL errors are some)."""
-        stamp = tuple(f.stat().st_mtime for f in self._files)
-        if stamp == self._stamp:
-            return False
-        # The context is shared: connections made from now on get the new certificate.
-        self.context.load_cert_chain(*self._files)
-        self._stamp = stamp
-        return True
-
-    async def watch(self) -> None:
-        while True:
-            await asyncio.sleep(RELOAD_S)
-            try:
-                if self.reload():
-                    logger.info("The webhook's certificate was loaded anew")
-            except OSError as exc:
-                logger.warning("The webhook goes on with its old certificate: %s", exc)

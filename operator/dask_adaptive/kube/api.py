@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import orjson
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.deadline import timeout
 from dask_adaptive.loop.ports import PlatformError
 
 
@@ -75,6 +74,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+SECRETS = Resource("", "v1", "secrets", "Secret")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 NODES = Resource("", "v1", "nodes", "Node")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
@@ -344,9 +344,9 @@ class KubeApi:
         query |= {"fieldSelector": field} if field else {}
         request = f"watch of {path}"
         try:
-            async with timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 answer = await self._opened("GET", path, query)
-        except (asyncio.TimeoutError, TimeoutError) as exc:
+        except TimeoutError as exc:
             raise ApiUnreachable(f"no answer to the {request} in {self._timeout_s:g} s") from exc
         except (aiohttp.ClientError, OSError) as exc:
             raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
@@ -360,7 +360,7 @@ class KubeApi:
                     code = int(event["object"].get("code") or 500)
                     raise error_of(code, json.dumps(event["object"]), request)
                 yield event["type"], event["object"]
-        except (asyncio.TimeoutError, TimeoutError):
+        except TimeoutError:
             return
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise ApiUnreachable(f"the {request} was interrupted: {exc!r}") from exc
@@ -381,6 +381,8 @@ class KubeApi:
     async def delete(self, path: str, *, uid: str = "") -> Json:
         """Delete an object in the background; with `uid`, only if it is still that one."""
         body: Json = {"propagationPolicy": "Background"}
+        if self._dry_run:  # with a body, the API server does not look at the query
+            body["dryRun"] = ["All"]
         if uid:
             body["preconditions"] = {"uid": uid}
         return await self._call("DELETE", path, None, body)
@@ -412,12 +414,12 @@ class KubeApi:
             if method != "GET":
                 self._check()  # we may have waited
             try:
-                async with timeout(self._timeout_s):
+                async with asyncio.timeout(self._timeout_s):
                     answer = await self._opened(
                         method, path, query, body, content_type, self._timeout_s
                     )
                     text: bytes = await answer.read()
-            except (asyncio.TimeoutError, TimeoutError) as exc:
+            except TimeoutError as exc:
                 late = f"no answer to {request} within {self._timeout_s:g} s"
                 raise ApiUnreachable(late) from exc
             except (aiohttp.ClientError, OSError) as exc:
@@ -464,7 +466,7 @@ def _refused(answer: Any, text: str, request: str) -> KubeError:
 
 async def _next(lines: AsyncIterator[bytes], silence_s: float) -> bytes | None:
     """The next line, None at the end; a `TimeoutError` where none comes."""
-    async with timeout(None if silence_s == math.inf else silence_s):
+    async with asyncio.timeout(None if silence_s == math.inf else silence_s):
         return await anext(lines, None)
 
 

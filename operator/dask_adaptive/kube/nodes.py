@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.objects import Meta, parse_meta
+from dask_adaptive.kube.objects import NOWHERE, Meta, parse_meta
 from dask_adaptive.kube.worker_pods import Claims, gpus_in
 from dask_adaptive.model.keys import ClusterKey
 
@@ -31,9 +31,6 @@ GOING_PREFIXES = ("aws-node-termination-handler/",)
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 CORDONED, DELETED = "is cordoned", "is being deleted"
-
-#: A node is about no cluster in particular; the world finds those that have pods on it.
-NOWHERE = ClusterKey("", "")
 
 
 @dataclass(frozen=True, slots=True)

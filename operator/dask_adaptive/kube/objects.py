@@ -45,6 +45,9 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 
+#: What is in no namespace is about no cluster in particular; the world finds those it concerns.
+NOWHERE = ClusterKey("", "")
+
 #: kopf's default, which dask-kubernetes keeps.
 HANDLED = "kopf.zalando.org/last-handled-configuration"
 
@@ -258,6 +261,17 @@ def _mark(notes: tuple[tuple[str, str], ...]) -> Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceObject:
+    """A namespace whose labels are those of `watch.namespaceSelector`; others are not seen."""
+
+    meta: Meta
+
+    @property
+    def key(self) -> ClusterKey:
+        return NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceObject:
     """A scheduler's Service."""
 
@@ -435,6 +449,10 @@ def _deployment_of(pod: Mapping[str, Any]) -> str:
 def _one_for_all(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Nearly all pods have the same annotations of ours: one object for them, to save memory."""
     return notes
+
+
+def parse_namespace(body: Mapping[str, Any]) -> NamespaceObject:
+    return NamespaceObject(parse_meta(body))
 
 
 def parse_service(body: Mapping[str, Any]) -> ServiceObject:

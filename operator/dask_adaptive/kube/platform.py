@@ -56,6 +56,7 @@ class FreeGpus:
         self._api, self._world, self._clock = api, world, clock
         self._claimed: Mapping[str, Counter[str]] | None = None  # by node
         self._asked_at = float("-inf")
+        self._problem = ""
 
     async def count(self, needs: Mapping[str, int]) -> int | None:
         """
@@ -86,10 +87,11 @@ class FreeGpus:
                 if gpus and spec.get("nodeName"):
                     claimed.setdefault(spec["nodeName"], Counter()).update(dict(gpus))
         except KubeError as exc:
-            logger.warning("Cannot find out which GPUs are free: %s", exc)
-            self._claimed = None
+            if str(exc) != self._problem:  # without a ClusterRole it is always the same
+                logger.warning("Cannot find out which GPUs are free: %s", exc)
+            self._claimed, self._problem = None, str(exc)
         else:
-            self._claimed = claimed
+            self._claimed, self._problem = claimed, ""
         return self._claimed
 
 

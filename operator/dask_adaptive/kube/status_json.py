@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from dask_adaptive import DOMAIN
@@ -62,6 +62,7 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
         "scheduler": {
             "distributed": status.distributed,
             "agent": status.agent,
+            "tlsSecretName": status.tls_secret,
             "relief": _rows(status.relief, "name", "state", "message"),
             "config": _rows(status.config, "key", "state", "message"),
         },
@@ -234,7 +235,7 @@ def history_name(policy: str) -> str:
 def decision_json(decision: Decision) -> Json:
     """A decision as JSON; `decision_of` reads it, but for inputs that are no finite numbers."""
     return {
-        "at": datetime.fromtimestamp(decision.at, timezone.utc)
+        "at": datetime.fromtimestamp(decision.at, UTC)
         .isoformat(timespec="milliseconds")
         .replace("+00:00", "Z"),
         "group": decision.group,

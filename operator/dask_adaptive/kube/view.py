@@ -34,7 +34,6 @@ from dask_adaptive.kube.objects import (
     GroupObject,
     PodObject,
     PolicyObject,
-    ServiceObject,
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject, room
 from dask_adaptive.kube.worker_pods import Shape, at_least, at_most
@@ -281,18 +280,6 @@ class ClusterLook:
             group_written_at=group.written_at,
             made_at=deployment.meta.created_at,
         )
-
-
-def scheduler_address(world: World, key: ClusterKey) -> str:
-    """Where the cluster's scheduler listens: its Service by IP, which needs no DNS."""
-    name = f"{key.name}-scheduler"
-    service = world.get(ServiceObject, key.namespace, name)
-    if service is None:
-        return f"tcp://{name}.{key.namespace}.svc:8786"
-    if not service.ip:
-        return f"tcp://{name}.{key.namespace}.svc:{service.port}"
-    host = f"[{service.ip}]" if ":" in service.ip else service.ip
-    return f"tcp://{host}:{service.port}"
 
 
 def conflict(world: World, key: ClusterKey, *, now: float) -> str:

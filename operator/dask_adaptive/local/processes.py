@@ -20,7 +20,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dask_adaptive.deadline import timeout
 from dask_adaptive.local.annotations import Annotations
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
@@ -79,9 +78,9 @@ class Process:
             return
         self.send(signal.SIGTERM)
         try:
-            async with timeout(patience_s):
+            async with asyncio.timeout(patience_s):
                 await self.wait()
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self.send(signal.SIGKILL)
             await self.wait()
 
@@ -349,9 +348,9 @@ class LocalPlatform:
         """Wait for the end of a process, which comes with its walltime at the latest."""
         left_s = worker.pod_created_at + self._machine.walltime_s - time.time()
         try:
-            async with timeout(None if left_s == math.inf else max(0.0, left_s)):
+            async with asyncio.timeout(None if left_s == math.inf else max(0.0, left_s)):
                 await worker.process.wait()
-        except asyncio.TimeoutError:
+        except TimeoutError:
             worker.is_renewed = True
             worker.process.send(signal.SIGKILL)
             await worker.process.wait()

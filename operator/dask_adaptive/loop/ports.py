@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dask_adaptive.loop.status import Status
@@ -31,6 +31,19 @@ class PlatformUnread(PlatformError):
 
 class LinkError(Exception):
     """The scheduler did not answer, or not as expected; nothing may be assumed of its workers."""
+
+
+class TlsFailed(LinkError):
+    """Certificates are missing, wrong or out of date, or the scheduler speaks no TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What a client needs for a scheduler that takes TLS only, as PEM."""
+
+    ca: str  # who signs the scheduler's certificate
+    certificate: str
+    key: str = field(repr=False)
 
 
 class Platform(Protocol):

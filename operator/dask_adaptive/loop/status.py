@@ -118,6 +118,7 @@ class Status:
     replacing: tuple[Replacing, ...] = ()  # in all groups; at most 50
     distributed: str = ""
     agent: str = ""
+    tls_secret: str = ""  # by which the scheduler is reached; empty: without TLS
     relief: tuple[ReliefState, ...] = ()
     config: tuple[ConfigProblem, ...] = ()  # at most 50
     conditions: tuple[Condition, ...] = ()

@@ -165,6 +165,7 @@ def status_of(
         replacing=decided.replacing[:MAX_REPLACING],
         distributed=scheduler.distributed,
         agent=scheduler.agent,
+        tls_secret=scheduler.tls_secret,
         relief=scheduler.relief,
         config=(scheduler.config or ())[:MAX_KEYS],
         conditions=conditions_of(

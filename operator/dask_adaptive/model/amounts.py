@@ -137,9 +137,7 @@ def read_instant(text: str) -> float | None:
 
 def instant(seconds: float) -> str:
     """Write seconds since 1970 as Kubernetes does."""
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime(
-        "%Y-%m-%dT%H:%M:%SZ"
-    )
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def lifts(value: str) -> bool:

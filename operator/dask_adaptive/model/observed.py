@@ -280,6 +280,7 @@ class ObservedScheduler:
     session: str = ""
     distributed: str = ""
     agent: str = ""  # version; empty: served by stock RPC, `degraded` says why
+    tls_secret: str = ""  # by which it is reached; empty: without TLS
     degraded: Reason | None = None
     degraded_message: str = ""
     target: int = 0  # adaptive_target over all groups, in Dask workers

@@ -72,6 +72,7 @@ class Reason(str, enum.Enum):
     CLUSTER_NOT_FOUND = "ClusterNotFound"
     OWNERSHIP_CONFLICT = "OwnershipConflict"
     SCHEDULER_UNREACHABLE = "SchedulerUnreachable"
+    TLS_FAILED = "TlsFailed"
     PROTOCOL_MISMATCH = "ProtocolMismatch"
     AGENT_MISSING = "AgentMissing"
     INJECTION_REFUSED = "InjectionRefused"

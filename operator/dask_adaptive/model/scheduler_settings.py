@@ -25,7 +25,16 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
-from dask_adaptive.model.spec import InvalidPolicy, Kind, Problem, decode, json_name, one_of
+from dask_adaptive.model.spec import (
+    Check,
+    InvalidPolicy,
+    Kind,
+    ObjectName,
+    Problem,
+    decode,
+    json_name,
+    one_of,
+)
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -192,11 +201,51 @@ class ReliefChoices:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerTls:
+    """What the scheduler is shown where it takes TLS only."""
+
+    secret_name: ObjectName | None = None  # with ca.crt, tls.crt, tls.key; in its namespace
+
+
+TCP, TLS, WS, WSS = "tcp", "tls", "ws", "wss"
+_PLAIN_PROTOCOLS = (TCP, WS)
+
+
+def _protocol(value: Any) -> str:
+    if value not in (TCP, TLS, WS, WSS):
+        raise ValueError
+    return str(value)
+
+
+_PROTOCOL_WORDS = (
+    "must be tcp, tls, ws or wss; the operator has no UCX: let the scheduler listen on one of these"
+)
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """What a policy wants of the scheduler itself."""
+    """What a policy wants of the scheduler itself, and how it is spoken to."""
 
     relief: ReliefChoices = ReliefChoices()
     config: Annotated[tuple[Setting, ...], Kind(read_settings)] = ()
+    protocol: Annotated[str, Kind(_protocol, _PROTOCOL_WORDS, 8)] | None = None
+    tls: SchedulerTls = SchedulerTls()
+
+    def checks(self) -> Iterator[Check]:
+        if self.tls.secret_name and self.protocol in _PLAIN_PROTOCOLS:
+            words = f"is for tls and wss, and protocol is {self.protocol}: drop one of the two"
+            yield Check(".tls.secretName", words, ("tls", "protocol"))
+
+    def transport(self, default_secret: str) -> tuple[str, str]:
+        """
+        The protocol, and the Secret for it; empty: there is none, or the protocol needs none.
+
+        Args:
+            default_secret: Where no policy says anything; empty: schedulers take no TLS.
+        """
+        secret = self.tls.secret_name or default_secret
+        protocol = self.protocol or (TLS if secret else TCP)
+        return protocol, "" if protocol in _PLAIN_PROTOCOLS else secret
 
     def configures(self, path: Path) -> bool:
         """Tells whether `config` has a setting."""

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 from zoneinfo import ZoneInfo
 
@@ -133,11 +133,11 @@ def _number(*, least: float = -math.inf) -> Callable[[Any], float]:
 
 
 def _whole(*, least: float = -math.inf) -> Callable[[Any], int]:
-    """Take a whole number; for JSON 2.0 is one, too."""
+    """Take a whole number; for JSON 2.0 is one, too. The CRD's are of 32 bits."""
     number = _number(least=least)
 
     def parse(value: Any) -> int:
-        if number(value) % 1:
+        if number(value) % 1 or not -(2**31) <= value < 2**31:
             raise ValueError
         return int(value)
 
@@ -173,7 +173,7 @@ def _cron(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(_CRON, value):
         raise ValueError(_CRON_WORDS)
     try:
-        next(CronSim(value, datetime(2024, 1, 1, tzinfo=timezone.utc)))
+        next(CronSim(value, datetime(2024, 1, 1, tzinfo=UTC)))
     except CronSimError as exc:
         raise ValueError(f"is no schedule of cron: {str(exc).lower()}") from None
     except StopIteration:
@@ -224,8 +224,8 @@ _CRON_WORDS = (
 #: RFC 1123, as Kubernetes has it.
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
-Count = Annotated[int, Kind(_whole(least=0), "must be a whole number of at least 0")]
-Positive = Annotated[int, Kind(_whole(least=1), "must be a whole number of at least 1")]
+Count = Annotated[int, Kind(_whole(least=0), "must be a whole number from 0 to 2147483647")]
+Positive = Annotated[int, Kind(_whole(least=1), "must be a whole number from 1 to 2147483647")]
 Whole = Annotated[int, Kind(_whole(), "must be a whole number")]
 Number = Annotated[float, Kind(_number(least=0), "must be a number of at least 0")]
 Text = Annotated[str, Kind(_text, "must be a text")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime, timezone
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -60,4 +60,4 @@ def _openings(window: Window, since: float, at: float) -> Iterator[float]:
 @lru_cache(maxsize=64)
 def _zone(name: str) -> ZoneInfo | timezone:
     # cronsim is quicker with this one: it takes it as having no changes.
-    return timezone.utc if name == "UTC" else ZoneInfo(name)
+    return UTC if name == "UTC" else ZoneInfo(name)

@@ -10,8 +10,7 @@ from typing import Any
 from distributed.core import rpc
 from distributed.security import Security
 
-from dask_adaptive.deadline import timeout
-from dask_adaptive.loop.ports import LinkError
+from dask_adaptive.loop.ports import LinkError, Tls, TlsFailed
 from dask_adaptive.model.observed import ObservedScheduler, SchedulerWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -26,15 +25,16 @@ class SchedulerCalls:
 
     Args:
         address: As Dask writes it, e.g. `tcp://10.0.0.7:8786`.
+        tls: What a scheduler with a `tls://` or `wss://` address is shown.
         timeout_s: For each call, connecting included.
+
+    Raises:
+        TlsFailed: `tls` can't be used.
     """
 
-    def __init__(
-        self, address: str, *, security: Security | None = None, timeout_s: float = 5.0
-    ) -> None:
+    def __init__(self, address: str, *, tls: Tls | None = None, timeout_s: float = 5.0) -> None:
         self.address, self._timeout_s = address, timeout_s
-        untyped: Any = security
-        arguments = untyped.get_connection_args("scheduler") if security else {}
+        arguments = _security(tls) if tls else {}
         make_rpc: Any = rpc
         self._rpc: Any = make_rpc(
             address, deserialize=False, timeout=timeout_s, connection_args=arguments
@@ -52,13 +52,13 @@ class SchedulerCalls:
         """
         timeout_s = self._timeout_s + longer_s
         try:
-            async with timeout(timeout_s):
+            async with asyncio.timeout(timeout_s):
                 return await getattr(self._rpc, op)(**arguments)
-        except asyncio.TimeoutError as exc:
+        except TimeoutError as exc:
             limit = f"{timeout_s:g} s"
             raise LinkError(f"{self.address} did not answer {op} within {limit}") from exc
         except OSError as exc:  # CommClosedError is one
-            raise LinkError(f"{self.address} cannot be reached: {_innermost(exc)}") from exc
+            raise _unreached(self.address, exc) from exc
         except Exception as exc:  # the remote handler's own error, which arrives as text only
             raise LinkError(f"{op} failed on {self.address}: {exc}") from exc
 
@@ -130,7 +130,43 @@ class StockReader:
         )
 
 
-def _innermost(exc: BaseException) -> str:
-    while exc.__cause__ is not None:
-        exc = exc.__cause__
-    return str(exc) or type(exc).__name__
+def _security(tls: Tls) -> dict[str, Any]:
+    make: Any = Security
+    try:
+        security = make(
+            tls_ca_file=tls.ca, tls_client_cert=tls.certificate, tls_client_key=tls.key,
+            require_encryption=True,
+        )  # fmt: skip
+        return dict(security.get_connection_args("client"))
+    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
+        raise TlsFailed(
+            f"the Secret's certificate can't be used ({exc}): tls.key must be the key of tls.crt,"
+            " without a password, and ca.crt hold certificates"
+        ) from exc
+
+
+#: What OpenSSL says, by either side, and what to do. A scheduler's refusal of our certificate comes
+#: as an alert after the handshake (TLS 1.3).
+_TLS_ERRORS = (
+    ("WRONG_VERSION_NUMBER", "it speaks no TLS: let it, or set spec.scheduler.protocol to tcp"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is no good: {}; renew it, or mend ca.crt"),
+    ("ALERT", "it refuses the Secret's certificate: {}; its authority must have signed that"),
+)
+
+
+def _unreached(address: str, exc: BaseException) -> LinkError:
+    """What kept a scheduler from being reached, and what to do where that is known."""
+    causes = [exc]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    said = " ".join(map(str, causes))
+    if "SSL" in said:
+        for sign, words in _TLS_ERRORS:
+            if sign in said:
+                detail = said[said.index(sign) :].split("(_ssl")[0].replace("_", " ").strip(" :")
+                return TlsFailed(f"{address}: {words.format(detail[:120].lower())}")
+    innermost = str(causes[-1]) or type(causes[-1]).__name__
+    hint = ""
+    if isinstance(causes[-1], ConnectionResetError) and address.startswith("tcp://"):
+        hint = "; if it takes TLS only, set spec.scheduler.tls.secretName"
+    return LinkError(f"{address} cannot be reached: {innermost}{hint}")

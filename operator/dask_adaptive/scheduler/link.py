@@ -16,9 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from distributed.security import Security
-
-from dask_adaptive.loop.ports import LinkError, Retired, Told
+from dask_adaptive.loop.ports import LinkError, Retired, Tls, TlsFailed, Told
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
@@ -348,7 +346,7 @@ class Link:
 def connect(
     address: str,
     *,
-    security: Security | None = None,
+    tls: Tls | None = None,
     timeout_s: float = 5.0,
     attach: bool = True,
     governs: bool = False,
@@ -359,14 +357,17 @@ def connect(
 
     Args:
         address: As Dask writes it, e.g. `tcp://10.0.0.7:8786`.
-        security: TLS, if the scheduler wants it.
+        tls: If the scheduler wants it.
         timeout_s: For each call.
         attach: Whether the agent may be put into a scheduler that runs without it.
         governs: Whether observing configures the agent and renews the lease of all that it was
             told. Only the leading operator's passes do that; everybody else just looks.
         tally: Have the agent count runs by key: for rehearsals and tests.
+
+    Raises:
+        TlsFailed: `tls` can't be used.
     """
-    calls = SchedulerCalls(address, security=security, timeout_s=timeout_s)
+    calls = SchedulerCalls(address, tls=tls, timeout_s=timeout_s)
     return Link(calls, attach=attach, governs=governs, tally=tally)
 
 
@@ -407,8 +408,8 @@ class ReadOnlyLink:
     Neither attaches an agent nor configures one, and renews no lease: it changes nothing.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        self._calls = SchedulerCalls(address, timeout_s=timeout_s)
+    def __init__(self, address: str, *, tls: Tls | None = None, timeout_s: float = 5.0) -> None:
+        self._calls = SchedulerCalls(address, tls=tls, timeout_s=timeout_s)
         self._reader = SnapshotReader(NoteReader())
         self._agent: _Agent | None = None
 
@@ -469,6 +470,8 @@ async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
 def _problem(address: str, exc: Exception) -> ObservedScheduler:
     if isinstance(exc, ProtocolMismatch):
         return ObservedScheduler(problem=Reason.PROTOCOL_MISMATCH, message=str(exc))
+    if isinstance(exc, TlsFailed):
+        return ObservedScheduler(problem=Reason.TLS_FAILED, message=str(exc))
     odd = f"{address} does not answer like a scheduler: {exc!r}"
     message = str(exc) if isinstance(exc, LinkError) else odd
     return ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE, message=message)

@@ -119,9 +119,7 @@ def plot(runs: Sequence[Run], path: Path) -> None:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as exc:
-        raise PlotUnavailable(
-            "a picture needs matplotlib: pip install 'dask-adaptive[plot]'"
-        ) from exc
+        raise PlotUnavailable("a picture needs matplotlib: pip install matplotlib") from exc
     # Names of parts of an SVG are random otherwise.
     with matplotlib.rc_context({"svg.hashsalt": "dask-adaptive"}):
         figure: Any = Figure(figsize=(9, 6), layout="constrained")

@@ -78,7 +78,7 @@ def test_kubectl_completes(
     [
         (["--kubeconfig", ""], ":0"),
         (["rehearse", ""], ":0"),
-        (["run", "--certificates", ""], ":16"),
+        (["rehearse", "--logs", ""], ":16"),
     ],
 )
 def test_kubectl_completes_files(

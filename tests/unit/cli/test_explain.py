@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Scheduler
 
 from dask_adaptive.cli import cluster_now
 from dask_adaptive.cli.access import Access
@@ -22,8 +23,10 @@ from dask_adaptive.model.observed import (
     SerializedFunction,
 )
 from dask_adaptive.model.recycle import LifetimeQuota, Quota, QuotaNotes, Recycle, TaskQuota, Use
+from dask_adaptive_agent.loading.attach import install
 from support import kube_objects as ko
 from support.canned_api import CannedApi
+from support.certificates import Authority, secret, security
 from support.shown_policies import STATUS, policy
 from support.worlds import POLICY, busy
 
@@ -188,20 +191,60 @@ def test_each_quota_of_a_worker_and_what_else_there_is_to_say_about_its_replacem
     [
         pytest.param("echo no such service >&2; exit 1", "no such service", id="refused"),
         pytest.param(
-            "echo 'Forwarding from 127.0.0.1:9 -> 8786'; exec sleep 30", "did not answer",
+            # It is refused, and tried again, until the time is over: one of both is told.
+            "echo 'Forwarding from 127.0.0.1:9 -> 8786'; exec sleep 30", "tcp://127.0.0.1:9 ",
             id="nobody-there",
         ),
         pytest.param(None, "kubectl is not on the PATH", id="no-kubectl"),
     ],
 )  # fmt: skip
 async def test_a_scheduler_that_cannot_be_asked_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, expected: str
-) -> None:
+    access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None,
+    expected: str,
+) -> None:  # fmt: skip
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if script else str(tmp_path))
     if script:
-        program = tmp_path / "kubectl"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-    seen = await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), Access())
+        stand_in_for_kubectl(tmp_path, script)
+    seen = await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), access)
 
     assert expected in seen.message
+
+
+def stand_in_for_kubectl(folder: Path, script: str) -> None:
+    program = folder / "kubectl"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+@pytest.fixture
+def access(api: CannedApi, tmp_path: Path) -> Access:
+    return Access(kubeconfig=api.kubeconfig(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        pytest.param({"scheduler": {"tls": {"secretName": "certs"}}}, {}, id="the-policys"),
+        pytest.param({}, {"scheduler": {"tlsSecretName": "certs"}}, id="the-operators-default"),
+    ],
+)
+async def test_a_scheduler_that_takes_tls_only_is_asked_with_the_secret_of_the_operator(
+    spec: dict[str, Any], status: dict[str, Any], api: CannedApi, access: Access,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    authority, policy = Authority(), ko.policy()
+    policy["spec"] |= spec
+    api.add({**policy, "status": status}, secret("certs", authority.tls(), namespace="ns"))
+    async with Scheduler(  # type: ignore[no-untyped-call]
+        protocol="tls", security=security(authority.tls()), port=0, dashboard=False
+    ) as s:
+        install(s)
+        port = s.address.rpartition(":")[2]
+        forward = f"echo 'Forwarding from 127.0.0.1:{port} -> 8786'; exec sleep 30"
+        stand_in_for_kubectl(tmp_path, forward)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        assert (await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), access)).agent
+
+        api.objects.popitem()
+        seen = await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), access)
+        assert "there is no Secret ns/certs" in seen.message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from dask_adaptive.cli import run as module
 from dask_adaptive.controller import app
 from dask_adaptive.controller.app import Settings
+from dask_adaptive.controller.certificate import WebhookSettings
 from dask_adaptive.controller.lease import Timing
 from dask_adaptive.kube.annotated import Adopt
 
@@ -32,13 +32,16 @@ def test_defaults(run: Any, served: list[Settings]) -> None:
 
 
 def test_each_variable_of_the_chart(
-    run: Any, served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Any, served: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variables = {
         "IDENTITY": "me", "NAMESPACES": "a b", "LEASE_NAMESPACE": "system", "DEPLOYMENT": "op",
-        "HTTP_PORT": "1", "WEBHOOK_PORT": "2", "CERTIFICATES": str(tmp_path),
+        "HTTP_PORT": "1", "WEBHOOK_PORT": "2", "CERTIFICATE_SECRET": "s",
+        "MAKE_CERTIFICATE": "true", "WEBHOOK_HOST": "h",
+        "WEBHOOK_CONFIGURATIONS": "mutating/a validating/b",
         "WORKER_GRACE": "30", "HINTS": "false", "ADOPT": "Always", "LOG_FORMAT": "json",
         "VERBOSE": "true", "REST": "30", "RESYNC": "60", "QPS": "20", "BURST": "40",
+        "SCHEDULER_TLS_SECRET": "dask-tls", "NODES": "true",
         "CONTROLLER_NAME": "b", "LEASE_DURATION": "30", "RENEW_DEADLINE": "20", "RETRY_PERIOD": "4",
     }  # fmt: skip
     nothing = {"DEV": "1", "CONTEXT": "x", "KUBECONFIG": "x"}
@@ -49,17 +52,32 @@ def test_each_variable_of_the_chart(
     assert served == [
         Settings(
             identity="me", namespaces=("a", "b"), lease_namespace="system", deployment="op",
-            http_port=1, webhook_port=2, certificates=tmp_path, grace_s=30, hints=False,
+            http_port=1, webhook_port=2, grace_s=30, hints=False,
+            webhook=WebhookSettings("s", "h", True, ("mutating/a", "validating/b")),
             adopt=Adopt.ALWAYS, controller_name="b", rest_s=30.0, resync_s=60.0, qps=20.0, burst=40,
-            timing=Timing(30.0, 20.0, 4.0),
+            timing=Timing(30.0, 20.0, 4.0), scheduler_tls_secret="dask-tls", nodes=True,
         )
     ]  # fmt: skip
 
 
-def test_on_a_machine_of_ones_own(run: Any, served: list[Settings], tmp_path: Path) -> None:
+def test_namespaces_are_named_or_selected(run: Any, served: list[Settings]) -> None:
+    labels = ("run", "--identity", "me", "--namespace-selector", "team=a")
+    assert 0 == run(*labels).exit_code
+    assert [Settings(identity="me", namespace_selector="team=a")] == served
+    result = run(*labels, "--namespace", "etl")
+    assert 2 == result.exit_code
+    assert "exclude each other" in result.output
+
+
+def test_on_a_machine_of_ones_own(run: Any, served: list[Settings]) -> None:
     words = ("--kubeconfig", "k", "-n", "team", "run", "--dev", "--context", "c")
 
-    assert 0 == run(*words, "--identity", "me", "--certificates", str(tmp_path)).exit_code
+    assert (
+        0
+        == run(
+            *words, "--identity", "me", "--certificate-secret", "s", "--webhook-host", "h"
+        ).exit_code
+    )
     assert served == [
         Settings(identity="me", namespaces=("team",), lease=False, address="127.0.0.1",
                  kubeconfig="k", context="c")
@@ -71,3 +89,10 @@ def test_a_lease_that_two_could_hold_is_refused(run: Any, served: list[Settings]
 
     assert (2, []) == (result.exit_code, served)
     assert "--renew-deadline" in result.output
+
+
+def test_a_certificate_is_for_somebody(run: Any, served: list[Settings]) -> None:
+    result = run("run", "--certificate-secret", "s")
+
+    assert (2, []) == (result.exit_code, served)
+    assert "--webhook-host" in result.output

@@ -12,12 +12,15 @@ import pytest
 from dask_adaptive.controller.evictions import FORGET_S, EvictionReviewer, is_dry_run
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.reporter import News, Subject
-from dask_adaptive.loop.ports import LinkError, Retired
+from dask_adaptive.kube.route import Routes
+from dask_adaptive.loop.ports import LinkError, Retired, Tls
 from dask_adaptive.model.observed import ObservedScheduler, SchedulerWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.kube_operator import QuietLink
+
+NO_API: Any = None
 
 DRAINING = "waits for 1 task to finish"
 
@@ -74,10 +77,13 @@ class Scene:
         self.events, self.metrics = Events(), Metrics()
         events: Any = self.events
         self.reviewer = EvictionReviewer(
-            self.world, events, self.metrics, connect=self.connect, clock=lambda: self.now
-        )
+            self.world, events, self.metrics, routes=Routes(NO_API, self.world),
+            connect=self.connect, clock=lambda: self.now,
+        )  # fmt: skip
 
-    def connect(self, address: str, *, timeout_s: float, attach: bool, governs: bool) -> Any:
+    def connect(
+        self, address: str, *, tls: Tls | None, timeout_s: float, attach: bool, governs: bool
+    ) -> Any:
         assert not attach, "who is evicted is no reason to change a scheduler"
         assert not governs, "every replica answers webhooks, and only one leads"
         self.made += 1

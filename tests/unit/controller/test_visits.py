@@ -9,10 +9,12 @@ from typing import Any
 
 from dask_adaptive.controller.compose import FollowingLink
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.controller.visits import Visitor, Visits
-from dask_adaptive.kube.api import ApiUnreachable, KubeError
+from dask_adaptive.controller.visits import SHORTEST_REST_S, Visitor, Visits
+from dask_adaptive.kube.api import ApiUnreachable, KubeError, NotFound
 from dask_adaptive.kube.objects import PolicyObject
+from dask_adaptive.kube.route import Routes
 from dask_adaptive.loop.one_pass import PassResult
+from dask_adaptive.loop.ports import Tls
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.observed import (
     ObservedCluster,
@@ -26,6 +28,8 @@ from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.agent_work import until
+
+NO_API: Any = None
 
 FINE = Status(replicas=2, conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),))
 
@@ -156,13 +160,17 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
         async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
             return ObservedScheduler(degraded=Reason.AGENT_MISSING)
 
-    def connect(address: str, *, timeout_s: float, attach: bool, governs: bool) -> Any:
+    def connect(
+        address: str, *, tls: Tls | None, timeout_s: float, attach: bool, governs: bool
+    ) -> Any:
         assert governs
+        assert tls is None
         made.append((address, attach))
         return Link()
 
     world = ko.world_of(ko.cluster(), ko.service("10.0.0.1"))
-    link = FollowingLink(ko.KEY, world=world, consent=Consent(), connect=connect)
+    routes = Routes(NO_API, world)
+    link = FollowingLink(ko.KEY, world=world, routes=routes, consent=Consent(), connect=connect)
     policy = Policy(ClusterRef("etl"), 1)
     await link.observe(policy)
     await link.observe(policy)
@@ -180,6 +188,22 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
     ] == made
     assert Reason.INJECTION_REFUSED is seen.degraded
     assert "DaskCluster etl is annotated" in seen.degraded_message
+
+
+async def test_a_certificate_that_is_missing_is_an_answer() -> None:
+    world, api = ko.world_of(ko.cluster(), ko.service()), NoSecrets()
+    routes: Any = Routes(api, world, secret="certs")  # type: ignore[arg-type]
+    link = FollowingLink(ko.KEY, world=world, routes=routes, consent=Consent())  # type: ignore[arg-type]
+
+    seen = await link.observe(Policy(ClusterRef("etl"), 1))
+
+    assert Reason.TLS_FAILED is seen.problem
+    assert "there is no Secret ns/certs" in seen.message
+
+
+class NoSecrets:
+    async def get(self, path: str) -> Any:
+        raise NotFound(f"{path} not found")
 
 
 class Stubborn(Stage):
@@ -219,3 +243,33 @@ async def test_a_visitor_that_swallows_its_cancellation_holds_up_nobody() -> Non
     running.cancel()
     await asyncio.wait_for(asyncio.gather(running, return_exceptions=True), 5.0)
     assert running.done()
+
+
+class Late(Stubborn):
+    """A pass that ends well although it was cancelled."""
+
+    async def one_pass(self, policy: Policy, generation: int) -> PassResult:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600 if self.visited[1:] else 0)
+        self.visited.append("passed")
+        return result()
+
+
+async def test_who_leads_no_longer_tells_of_no_cluster() -> None:
+    world, metrics, visited = ko.world_of(ko.policy()), Metrics(), list[str]()
+
+    def make(policy: PolicyObject) -> Visitor:
+        return Visitor(policy, world=world, composer=Late(visited), metrics=metrics)
+
+    visits = Visits(world, make, holds=lambda _: True, metrics=metrics)
+    running = asyncio.create_task(visits.run())
+    await until(lambda: visited[1:] == ["passed"])
+    told = metrics.render()
+    visits.on_change(ko.KEY)
+    await asyncio.sleep(SHORTEST_REST_S + 0.2)  # the second pass has begun
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert b'cluster="etl"' in told
+    assert ["passed"] * 2 == visited[1:]
+    assert b'cluster="etl"' not in metrics.render()

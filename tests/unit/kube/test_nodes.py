@@ -89,7 +89,8 @@ def test_heartbeats_wake_nobody_and_signals_wake_whom_they_concern() -> None:
 def test_nodes_are_beyond_an_operator_of_some_namespaces() -> None:
     assert (NODES, None) in scopes_of()
     assert NODES not in dict(scopes_of(iter(["a"])))
-    assert 2 * (len(KINDS) - 1) == len(scopes_of(iter(["a", "b"])))
+    assert (NODES, None) in scopes_of(iter(["a"]), nodes=True), "but if it may watch them"
+    assert 2 * (len(KINDS) - 2) == len(scopes_of(iter(["a", "b"])))
 
 
 def test_a_worker_knows_that_its_node_is_going() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive.kube.objects import HANDLED, handled_replicas
-from dask_adaptive.kube.view import scheduler_address, view
+from dask_adaptive.kube.view import view
 from dask_adaptive.kube.worker_pods import deployment_waiting, pod_waiting
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
@@ -110,19 +110,6 @@ def test_conflict(bodies: list[dict[str, Any]], words: list[str]) -> None:
 
     assert bool(words) == bool(conflict)
     assert all(word in conflict for word in words)
-
-
-@pytest.mark.parametrize(
-    ("bodies", "address"),
-    [
-        ([ko.service()], "tcp://10.96.0.9:8786"),
-        ([ko.service("fd00::1")], "tcp://[fd00::1]:8786"),
-        ([ko.service("None")], "tcp://etl-scheduler.ns.svc:8786"),
-        ([], "tcp://etl-scheduler.ns.svc:8786"),
-    ],
-)
-def test_scheduler_address(bodies: list[dict[str, Any]], address: str) -> None:
-    assert address == scheduler_address(ko.world_of(*bodies), ko.KEY)
 
 
 def waiting_container(reason: str, **more: Any) -> dict[str, Any]:

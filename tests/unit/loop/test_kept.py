@@ -133,6 +133,7 @@ def test_what_is_kept_makes_no_difference(seed: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # half a minute of nothing but computing
 def test_whatever_three_thousand_clusters_come_to_what_is_kept_makes_no_difference() -> None:
     for seed in range(3_000):
         check(seed)

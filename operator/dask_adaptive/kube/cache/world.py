@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from dask_adaptive.kube import api, nodes, objects, resource_quotas
 from dask_adaptive.kube.api import KubeApi, Resource
 from dask_adaptive.kube.nodes import NodeObject
-from dask_adaptive.kube.objects import COMPONENT_LABEL, PodObject, PolicyObject, Watched
+from dask_adaptive.kube.objects import (
+    COMPONENT_LABEL,
+    ClusterObject,
+    NamespaceObject,
+    PodObject,
+    PolicyObject,
+    Watched,
+)
 from dask_adaptive.kube.resource_quotas import QuotaObject
 from dask_adaptive.model.keys import ClusterKey
 
@@ -71,7 +78,15 @@ KINDS: tuple[Kind, ...] = (
         cluster_scoped=True,
         lost="workers on nodes that are about to go are not replaced in time",
     ),
+    Kind(
+        api.NAMESPACES,
+        objects.NamespaceObject,
+        objects.parse_namespace,
+        cluster_scoped=True,
+    ),
 )
+
+_NODES, _NAMESPACES = KINDS[-2:]
 
 _NOT_YET = "it has not been read yet"
 
@@ -79,11 +94,26 @@ _NOT_YET = "it has not been read yet"
 Scope: TypeAlias = tuple[Kind, str | None]
 
 
-def scopes_of(namespaces: Iterable[str] = ()) -> tuple[Scope, ...]:
-    """What can be watched: who is let into some namespaces only sees no nodes."""
+def scopes_of(
+    namespaces: Iterable[str] = (), *, nodes: bool = False, selector: str = ""
+) -> tuple[Scope, ...]:
+    """
+    What is to be watched.
+
+    Args:
+        namespaces: None but these; empty: all.
+        nodes: Watch them though there are `namespaces`: in these alone one may see no nodes.
+        selector: Labels of the namespaces that are served; empty: all are.
+    """
     within: tuple[str | None, ...] = tuple(namespaces) or (None,)
-    kinds = [k for k in KINDS if not k.cluster_scoped or within == (None,)]
-    return tuple((kind, namespace) for kind in kinds for namespace in within)
+    kinds = [kind for kind in KINDS if not kind.cluster_scoped]
+    beyond = [_NODES] if nodes or within == (None,) else []
+    if selector:
+        beyond.append(replace(_NAMESPACES, selector=selector))
+    return (
+        *((kind, namespace) for kind in kinds for namespace in within),
+        *((kind, None) for kind in beyond),
+    )
 
 
 class World:
@@ -98,13 +128,19 @@ class World:
         self._by_cluster: dict[tuple[type[Any], ClusterKey], dict[str, Any]] = {}
         self._by_name: dict[tuple[type[Any], ClusterKey], tuple[Any, ...]] = {}  # as `of` gave it
         self._listeners: list[Callable[[ClusterKey], None]] = []
+        self._selects = False  # whether only some namespaces are served
         self._unread: dict[Scope, str] = {}  # why it can't be relied on
         self._namespaces = set[str | None]()
 
     def expect(self, scopes: Iterable[Scope]) -> None:
         """From now on these are wanted, and count as unread until `sees` says otherwise."""
         self._unread = dict.fromkeys(scopes, _NOT_YET)
-        self._namespaces = {namespace for _, namespace in self._unread}
+        self._namespaces = {where for kind, where in self._unread if not kind.cluster_scoped}
+        self._selects = any(kind.type is NamespaceObject for kind, _ in self._unread)
+
+    def serves(self, namespace: str) -> bool:
+        """Whether a namespace has the labels of those that are served."""
+        return not self._selects or self.get(NamespaceObject, "", namespace) is not None
 
     def sees(self, scope: Scope) -> None:
         """What the cache holds of a scope is in step again."""
@@ -260,6 +296,11 @@ class World:
 
     def _concerned(self, old: Watched | None, new: Watched | None) -> set[ClusterKey]:
         one = new or old
+        if isinstance(one, NamespaceObject):
+            return {
+                key for kind, key in self._by_cluster
+                if kind in (PolicyObject, ClusterObject) and key.namespace == one.meta.name
+            }  # fmt: skip
         if isinstance(one, NodeObject):
             signals = {n.signals if isinstance(n, NodeObject) else () for n in (old, new)}
             if len(signals) == 1:  # it comes or goes quietly: who loses pods hears of the pods
