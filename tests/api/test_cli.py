@@ -6,11 +6,13 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from dask_adaptive.cli.main import cli
 from dask_adaptive.model.amounts import read_instant
 from support.kube_bodies import pod, policy
 from support.kube_server import ROOT, Kubectl
@@ -125,10 +127,26 @@ def test_tidy_leaves_clusters_of_another_operator_alone(run: Run, kubectl: Kubec
     kubectl("label", "dap", "p", "dask-adaptive.dev/managed-by=annotations")
     assert "annotations removed from 0 pods" in run("tidy", "--yes").output
     assert annotations(kubectl)["a"]
+    dry = run("tidy", "--dry-run", "--controller-name", "b")
+    assert "p: deleted" in dry.output
+    assert "nothing was written" in dry.output
     result = run("tidy", "--yes", "--controller-name", "b")
 
     assert "annotations removed from 1 pod" in result.output
     assert "p: deleted" in result.output
+
+
+def test_tidy_keeps_to_the_namespaces_with_the_labels(
+    kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
+    run, label = partial(CliRunner().invoke, cli), f"team={kubectl.namespace}"
+    kubectl.apply(worker("a", **{"dask-adaptive.dev/pinned-by": "shuffle ab"}))
+    tidied = ("tidy", "--yes", "--namespace-selector", label)
+
+    assert "annotations removed from 0 pods" in run(tidied).output, "none has them"
+    kubectl("label", "namespace", kubectl.namespace, label)
+    assert "annotations removed from 1 pod" in run(tidied).output
 
 
 def test_tidy_waits_for_the_operator_to_stop(run: Run, kubectl: Kubectl) -> None:

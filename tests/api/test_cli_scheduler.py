@@ -75,7 +75,7 @@ async def recorded(path: Path, kubectl: Kubectl, *, samples: int, redact: bool =
     process = subprocess.Popen(
         command + ["--redact"] * redact, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )
-    for _ in range(300):
+    for _ in range(900):
         if path.exists() and path.read_text().count("\n") > samples:
             break
         assert process.poll() is None, process.communicate()[1]
@@ -92,7 +92,7 @@ async def test_record_until_ctrl_c_go_on_and_simulate(
     path = tmp_path / "trace.jsonl"
     await recorded(path, kubectl, samples=2)
     async with Worker(client.scheduler.address, name="w1", nthreads=2):
-        futures = client.map(slow, range(30), seconds=1, pure=False)
+        futures = client.map(slow, range(30), seconds=4, pure=False)
         before = path.read_text().count("\n")
         await recorded(path, kubectl, samples=before + 6)
         assert await unfinished(client), "recorded while there was work"

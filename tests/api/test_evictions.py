@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -19,9 +18,13 @@ from support.kube_bodies import pod, policy
 from support.kube_operator import until
 from support.kube_server import ROOT, Kubectl
 from support.kube_webhook import operator_with_webhooks
+from support.upstream_code import built_worker
 
 WORKER = "demo-default-worker-1"
 POD = f"{WORKER}-ab-cd"
+
+#: Might be a worker by its name, and is none.
+STRANGER = "no-worker-here"
 
 
 def evict(kubectl: Kubectl, name: str, **options: Any) -> tuple[bool, str]:
@@ -42,17 +45,18 @@ class Scene:
 
     def __init__(self, kubectl: Kubectl, client: Client, worker: Worker) -> None:
         self.kubectl, self.client, self.worker = kubectl, client, worker
+        self.asked: Callable[[], float] = lambda: 0.0  # times, about pods that are not guarded
 
     async def evict(self, name: str = POD, **options: Any) -> tuple[bool, str]:
         return await asyncio.to_thread(evict, self.kubectl, name, **options)
 
 
 @pytest.fixture
-async def scene(api: KubeApi, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
     labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker"}
     guarded = policy("demo", "demo", evictionGuard={"enabled": True})
-    kubectl.apply(guarded, pod(POD, of=WORKER, labels=labels), pod("other"))
+    kubectl.apply(guarded, pod(POD, of=WORKER, labels=labels), pod("other"), pod(STRANGER))
     async with (
         Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as s,
         Worker(s.address, name=WORKER, nthreads=1) as worker,
@@ -66,15 +70,16 @@ async def scene(api: KubeApi, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator
             return connect(s.address, **how)
 
         words = ("--set", "evictionGuard.enabled=true")
-        async with operator_with_webhooks(api, kubectl, tmp_path, *words, connect=to_it) as running:
+        async with operator_with_webhooks(api, kubectl, *words, connect=to_it) as running:
             made = Scene(kubectl, client, worker)
             await until(lambda: all(map(running._world.all, (PodObject, PolicyObject))))
 
             async def is_asked() -> bool:
                 """The API server takes a moment to learn of a new webhook."""
-                await made.evict("other", dryRun=["All"])
-                return bool(running._metrics.evictions.labels("not-guarded")._value.get())
+                await made.evict(STRANGER, dryRun=["All"])
+                return made.asked() > 0
 
+            made.asked = running._metrics.evictions.labels("not-guarded")._value.get
             await until(is_asked)
             yield made
 
@@ -132,3 +137,36 @@ async def test_a_dry_run_changes_nothing(scene: Scene) -> None:
     assert allowed, said
     assert exists(scene.kubectl, POD)
     assert before == scene.worker.status
+
+
+async def test_nobody_is_asked_about_what_is_no_worker(scene: Scene) -> None:
+    asked = scene.asked()
+    name = f"{scene.kubectl.namespace}-worker-1"
+    system = scene.kubectl.within("kube-system")
+    system.apply(pod(name))
+    try:
+        assert (await scene.evict("other"))[0]
+        assert (await asyncio.to_thread(evict, system, name))[0]
+    finally:
+        system("delete", "pod", name, "--ignore-not-found", "--force", "--grace-period=0")
+
+    assert asked == scene.asked()
+    assert (await scene.evict(STRANGER))[0]
+    assert asked < scene.asked()
+
+
+@pytest.mark.parametrize("group", ["g", "g" * 40, "g" * 63])
+async def test_each_pod_of_a_worker_may_be_one_by_its_name(scene: Scene, group: str) -> None:
+    """As Kubernetes makes names of pods out of that of a Deployment (SimpleNameGenerator)."""
+    deployment = built_worker(
+        worker_group_name=group, namespace="ns", cluster_name="demo", uuid="0123456789",
+        pod_spec={"containers": [{"name": "worker", "image": "x"}]}, annotations={}, labels={},
+    )["metadata"]["name"]  # fmt: skip
+    body = pod("", labels={"a": "b"})
+    del body["metadata"]["name"]
+    body["metadata"]["generateName"] = f"{deployment}-5f7d8c9b4d-"
+    made = json.loads(scene.kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps(body)))
+    asked = scene.asked()
+    assert (await scene.evict(made["metadata"]["name"]))[0]
+
+    assert asked < scene.asked(), made["metadata"]["name"]

@@ -64,6 +64,33 @@ async def test_who_waits_for_a_spec_that_changes_no_number_is_answered(
         await until(lambda: generations() == {2})
 
 
+async def test_only_namespaces_with_the_labels_are_served(api: KubeApi, kubectl: Kubectl) -> None:
+    """Whatever the operator that serves all of them sees besides."""
+    mine = f"team={kubectl.namespace}"
+    kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
+    kubectl("annotate", "daskcluster", "demo", "dask-adaptive.dev/max-replicas=3")
+    kubectl.apply(group("demo"))
+
+    def label(change: str) -> None:
+        kubectl("label", "namespace", kubectl.namespace, change)
+
+    def served() -> bool:
+        found = kubectl.run("get", "dap", "demo", "-o", "jsonpath={.status.servedBy.operator}")
+        return bool(found.stdout)
+
+    async with running(api, kubectl.namespace, namespaces=(), namespace_selector=mine):
+        await asyncio.sleep(3.0)
+        assert not kubectl.json("get", "dap")["items"], "none is made of annotations either"
+        label(mine)
+        await until(served)
+        await until(lambda: ready(kubectl, "demo")[0] == "True")
+        label("team-")
+        await until(lambda: not served())
+        kubectl("patch", "dap", "demo", "--type=merge", "-p", '{"spec": {"minReplicas": 2}}')
+        await asyncio.sleep(2.0)
+        assert 0 == replicas(kubectl)
+
+
 async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
     kubectl.apply(

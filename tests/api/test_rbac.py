@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ import yaml
 from click.testing import CliRunner
 
 from dask_adaptive.cli.main import cli
+from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
+from dask_adaptive.controller.certificate import make as make_certificate
+from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.agent_config import AgentConfig
 from dask_adaptive.kube.agent_zip import bundle
 from dask_adaptive.kube.api import (
@@ -24,10 +27,12 @@ from dask_adaptive.kube.api import (
     CONFIG_MAPS,
     GROUPS,
     NAMESPACES,
+    SECRETS,
     Forbidden,
     KubeApi,
 )
 from dask_adaptive.kube.cache.world import World
+from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.notes import PINNED_BY
 from dask_adaptive.kube.objects import (
     ADOPT,
@@ -46,54 +51,10 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
+from support.kube_account import Account
 from support.kube_bodies import autoscaler, group, pod, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl, rendered
-
-RBAC = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-
-
-def is_hook(body: dict[str, Any]) -> bool:
-    """Whether it is there only while the chart is being uninstalled."""
-    return "helm.sh/hook" in (body["metadata"].get("annotations") or {})
-
-
-class Account:
-    """The chart's service account, in all namespaces or in one."""
-
-    def __init__(
-        self, kubectl: Kubectl, *, namespaced: bool, hooks: bool = False, words: Sequence[str] = ()
-    ) -> None:
-        self.kubectl = kubectl
-        where = kubectl.namespace
-        words = (*words, "--set", f"watch.namespaces={{{where}}}") if namespaced else words
-        # A release name of its own: cluster roles of tests must not meet.
-        self.objects = [
-            body
-            for (kind, _), body in rendered(*words, namespace=where, release=where).items()
-            if kind in RBAC and (hooks or not is_hook(body))
-        ]
-        (self.name,) = (
-            o["metadata"]["name"] for o in self.objects if o["kind"] == "ServiceAccount"
-        )
-        kubectl.apply(*self.objects)
-
-    def remove(self) -> None:
-        objects = yaml.safe_dump_all(self.objects)
-        self.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=objects)
-
-    def kubeconfig(self, folder: Path) -> Path:
-        """A kubeconfig with a token of the account."""
-        config = self.kubectl.json("config", "view", "--raw", "--minify")
-        token = self.kubectl("create", "token", self.name).strip()
-        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
-        path = folder / "kubeconfig"
-        path.write_text(json.dumps(config))
-        return path
-
-    def can(self, verb: str, resource: str, *words: str) -> bool:
-        user = f"--as=system:serviceaccount:{self.kubectl.namespace}:{self.name}"
-        return self.kubectl.run("auth", "can-i", user, verb, resource, *words).returncode == 0
 
 
 @pytest.fixture
@@ -221,11 +182,44 @@ async def _mark_calls(api: KubeApi, kubectl: Kubectl) -> None:
 
 
 async def test_a_cluster_wide_operator_may_watch_nodes(account: Account) -> None:
-    everywhere = any(o["kind"] == "ClusterRoleBinding" for o in account.objects)
+    bound = [o["metadata"]["name"] for o in account.objects if o["kind"] == "ClusterRoleBinding"]
+    everywhere = f"{account.kubectl.namespace}-{account.name}" in bound
     assert everywhere == account.can("watch", "nodes")
     async with connected() as api:
         # Whoever is let into some namespaces only must not even ask.
         await World().resync(api, [] if everywhere else [account.kubectl.namespace])
+
+
+def test_nodes_are_an_opt_in_of_an_operator_for_some_namespaces(
+    make: Callable[..., Account],
+) -> None:
+    account = make(namespaced=True, words=("--set", "watch.nodes=true"))
+
+    assert account.can("watch", "nodes")
+    assert account.can("list", "nodes")
+    assert not account.can("get", "nodes")
+    assert not account.can("list", "pods", "--all-namespaces")
+
+
+async def test_the_operator_watches_nodes_where_it_is_told_to(
+    make: Callable[..., Account], kubectl: Kubectl
+) -> None:
+    account = make(namespaced=True, words=("--set", "watch.nodes=true"))
+    name = f"n-{kubectl.namespace}"
+    kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    try:
+        async with connected() as api, running(api, kubectl.namespace, nodes=True) as operator:
+            await until(lambda: operator._world.get(NodeObject, "", name) is not None)
+            await until(lambda: not operator.waits_for())
+    finally:
+        kubectl("delete", "node", name)
+    assert account.can("watch", "nodes")
+
+
+def test_namespaces_are_listed_only_for_a_selector(make: Callable[..., Account]) -> None:
+    selector = "watch.namespaceSelector.matchLabels.team=a"
+    assert make(namespaced=False, words=("--set", selector)).can("watch", "namespaces")
+    assert not make(namespaced=False).can("watch", "namespaces")
 
 
 def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) -> None:
@@ -279,7 +273,10 @@ def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) ->
         ("patch", "namespaces"),
         ("create", "clusterroles"),
         ("escalate", "roles"),
+        ("patch", "secrets"),
+        ("create", "secrets"),
         ("patch", "mutatingwebhookconfigurations"),
+        ("get", "validatingwebhookconfigurations"),
         ("patch", "customresourcedefinitions"),
     ],
 )
@@ -318,3 +315,36 @@ async def test_clusters_are_not_deleted_where_the_chart_says_so(
 def test_a_lease_of_others_is_not_ours(sole_account: Account) -> None:
     assert sole_account.can("update", "leases/dask-adaptive-operator")
     assert not sole_account.can("update", "leases/other")
+
+
+@pytest.mark.parametrize("makes", [True, False], ids=["made", "given"])
+async def test_the_webhooks_certificate_and_no_other_secret(
+    make: Callable[..., Account], kubectl: Kubectl, makes: bool
+) -> None:
+    own = ("--set", "evictionGuard.enabled=true")
+    words = own if makes else (*own, "--set", "certificates.existingSecret=mine")
+    account = make(namespaced=True, words=words)
+    where, release = kubectl.namespace, account.name
+    objects = rendered(*words, namespace=where, release=where)
+    hooks = [o for (kind, _), o in objects.items() if kind.endswith("WebhookConfiguration")]
+    secret = f"{release}-certificate" if makes else "mine"
+    try:
+        kubectl.apply(*hooks)
+        kubectl("create", "secret", "generic", secret)
+        kubectl("create", "secret", "generic", "other")
+        names = tuple(f"{hook['kind'].lower()}s/{hook['metadata']['name']}" for hook in hooks)
+        host = f"{release}-webhook.{where}.svc"
+        if not makes:
+            data = yaml.safe_dump({"data": make_certificate(host, datetime.now(UTC))})
+            kubectl("patch", "secret", secret, "--patch", data)
+        ends_at = Metrics().certificate.labels(secret)
+        settings = WebhookSettings(secret, host, makes, names)
+        async with connected() as api:
+            assert await CertificateKeeper(api, where, settings, ends_at).look()
+            with pytest.raises(Forbidden):
+                await api.get(SECRETS.path(where, "other"))
+        assert makes == account.can("patch", f"secrets/{secret}")
+        assert not account.can("patch", "mutatingwebhookconfigurations/other")
+    finally:
+        for hook in hooks:
+            kubectl("delete", hook["kind"], hook["metadata"]["name"], "--ignore-not-found")

@@ -18,7 +18,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformWorker
 from support.kube_bodies import cluster_of_one, pod
 from support.kube_server import Kubectl
-from support.upstream_builder import worker_deployment_builder
+from support.upstream_code import built_worker
 
 KIND = {k.resource.kind: k for k in KINDS}
 HOUR = 3600.0
@@ -69,7 +69,7 @@ class Scene:
     def built(self, uid: str, **annotations: str) -> None:
         """One more worker, of the group as it is now."""
         group = self.kubectl.json("get", "daskworkergroup", "etl-default")
-        body = worker_deployment_builder()(
+        body = built_worker(
             worker_group_name="etl-default",
             namespace=self.kubectl.namespace,
             cluster_name="etl",
@@ -97,15 +97,15 @@ class Scene:
     def _create(self, body: dict[str, Any], manager: str) -> None:
         self.kubectl("create", "-f", "-", f"--field-manager={manager}", stdin=json.dumps(body))
 
-    async def world(self, *, group_is_old: bool = False) -> World:
-        """As the API has it; `group_is_old`: the group was made an hour before it was changed."""
+    async def world(self, *, group_is_old: bool | None = None) -> World:
+        """As the API has it; `group_is_old`: the group was made an hour ago, or just now."""
         world = World()
         await world.resync(self.api, [self.kubectl.namespace])
-        if group_is_old:
+        if group_is_old is not None:
             body = self.kubectl.json(
                 "get", "daskworkergroup", "etl-default", "--show-managed-fields"
             )
-            body["metadata"]["creationTimestamp"] = _hours_ago(1)
+            body["metadata"]["creationTimestamp"] = _hours_ago(1 if group_is_old else 0)
             world.take(KIND["DaskWorkerGroup"], "MODIFIED", body)
         return world
 
@@ -149,7 +149,8 @@ async def test_drift_is_what_a_person_has_changed_and_nothing_else(scene: Scene)
         scene.change({"containers": [{**CONTAINER, **change}]})
         (told,) = await drift()
         assert f"container worker: {said}" in told
-    assert [""] == [w.drift for w in await scene.workers()], "its group was made a moment ago"
+    fresh = await scene.workers(group_is_old=False)
+    assert [""] == [w.drift for w in fresh], "its group was made a moment ago"
     scene.change(POD_SPEC)
     assert [""] == await drift()
 

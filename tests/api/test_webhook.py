@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -28,10 +27,10 @@ def scheduler(name: str, **metadata: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def webhook(api: KubeApi, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[Kubectl]:
+async def webhook(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Kubectl]:
     """An operator with its webhook, registered as the chart does, for the test's namespace only."""
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
-    async with operator_with_webhooks(api, kubectl, tmp_path):
+    async with operator_with_webhooks(api, kubectl):
         yield kubectl
 
 

@@ -382,7 +382,7 @@ class World:
                         async with session.get(url) as answer:
                             if answer.status != 200:
                                 self.wrong(f"{one.who} is not well: {await answer.text()}")
-                    except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as exc:
+                    except (TimeoutError, aiohttp.ClientError, OSError) as exc:
                         self.wrong(f"{one.who} does not answer {path}: {exc!r}")
 
     def _read_logs(self) -> None:

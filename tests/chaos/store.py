@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from dask_adaptive.kube import api
@@ -245,7 +245,7 @@ class Store:
         self.forgotten = self.version
 
     def stamp(self, in_s: float = 0.0) -> str:
-        at = datetime.fromtimestamp(self._now() + in_s, timezone.utc)
+        at = datetime.fromtimestamp(self._now() + in_s, UTC)
         return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _put(self, kind: Resource, event: str, body: Json) -> Json:

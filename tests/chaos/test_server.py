@@ -76,7 +76,9 @@ class Client:
         before = self._versions.get(meta["name"])
         if not is_event:
             self._versions[meta["name"]] = meta["resourceVersion"]
-        kept = ("name", "generation", "annotations", "deletionGracePeriodSeconds")
+        kept = ["name", "annotations", "deletionGracePeriodSeconds"]
+        if body.get("kind") != "Pod":  # they have one only in newer Kubernetes
+            kept.append("generation")
         return (
             body.get("kind"),
             {field: meta[field] for field in kept if field in meta},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 import subprocess
 import sys
@@ -13,9 +11,10 @@ import pytest
 import yaml
 
 from dask_adaptive_agent import __version__
-from support.kube_server import CHART, ROOT, helm_template, rendered
+from support.kube_server import CHART, IMAGE, ROOT, helm_template, rendered
 
 NAME = "r-dask-adaptive"
+CRD = ("CustomResourceDefinition", "adaptivepolicies.dask-adaptive.dev")
 
 
 def pod_spec(*words: str) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def env(spec: dict[str, Any]) -> dict[str, Any]:
 
 def test_lint(helm: str) -> None:
     done = subprocess.run(
-        [helm, "lint", "--strict", "--kube-version", "1.34.0", str(CHART)],
+        [helm, "lint", "--strict", "--kube-version", "1.34.0", "--set", f"{IMAGE}=x", str(CHART)],
         capture_output=True,
         text=True,
         check=False,
@@ -41,27 +40,48 @@ def test_lint(helm: str) -> None:
     assert 0 == done.returncode, done.stdout
 
 
-def test_the_crd_is_the_one_of_manifests() -> None:
+@pytest.mark.parametrize("script", ["sync_chart.py", "kustomize_base.py"])
+def test_what_is_made_from_other_files_is_up_to_date(script: str) -> None:
+    """The chart's copy of the CRD and its README; the kustomize base, which the chart renders."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/sync_chart.py"), "--check"],
+        [sys.executable, str(ROOT / "scripts" / script), "--check"],
         capture_output=True,
         text=True,
         check=False,
     )
+
     assert 0 == done.returncode, done.stderr
 
-    name = "adaptivepolicies.dask-adaptive.dev"
+
+def test_the_crd_is_the_one_of_manifests() -> None:
     source = yaml.safe_load((ROOT / "manifests/crds/adaptivepolicies.yaml").read_text())
-    made = rendered()["CustomResourceDefinition", name]
+    made = rendered()[CRD]
+
     assert source["spec"] == made["spec"]
     assert "keep" == made["metadata"]["annotations"]["helm.sh/resource-policy"]
-    assert ("CustomResourceDefinition", name) not in rendered("--set", "crds.install=false")
+    assert "annotations" not in rendered("--set", "crds.keep=false")[CRD]["metadata"]
+    assert CRD not in rendered("--set", "crds.install=false")
 
 
-def test_version_is_that_of_the_package() -> None:
+def test_the_version_is_that_of_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
 
     assert (__version__, __version__) == (chart["version"], chart["appVersion"])
+
+
+def test_an_index_of_charts_is_told_what_is_there() -> None:
+    notes = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
+    known = {name.removeprefix("artifacthub.io/"): text for name, text in notes.items()}
+    crd = yaml.safe_load((ROOT / "manifests/crds/adaptivepolicies.yaml").read_text())
+
+    (told,) = yaml.safe_load(known["crds"])
+    names = crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["name"]
+    assert (*names, crd["metadata"]["name"]) == (told["kind"], told["version"], told["name"])
+    (example,) = yaml.safe_load(known["crdsExamples"])
+    assert yaml.safe_load((ROOT / "manifests/examples/minimal-policy.yaml").read_text()) == example
+    for change in yaml.safe_load(known["changes"]):
+        assert change["kind"] in ("added", "changed", "deprecated", "removed", "fixed", "security")
+    assert {"license", "operator", "operatorCapabilities", "links"} <= known.keys()
 
 
 @pytest.mark.parametrize(
@@ -76,12 +96,41 @@ def test_version_is_that_of_the_package() -> None:
         ("watch.namespaces={Team_A}", "namespaces"),
         ("webhook.failurePolicy=Fail", "failurePolicy"),
         ("webhook.terminationGracePeriodSeconds=0", "terminationGracePeriodSeconds"),
+        ("webhook.certificateDays=90", "certificateDays"),
+        ("certificates.existingSecret=My_Secret", "existingSecret"),
+        ("certificates.certManager.issuerRef.kind=ClusterIssuer", "issuerRef"),
         ("evictionGuard.maxDelay=1m", "maxDelay"),
         ("hints.enabled=maybe", "enabled"),
         ("adopt=Sometimes", "adopt"),
         ("controllerName=Team_A", "controllerName"),
         ("allowDeleteCluster=maybe", "allowDeleteCluster"),
         ("log.format=xml", "format"),
+        ("image.digest=sha256:abc", "digest"),
+        ("image.tag=a b", "tag"),
+        ("nameOverride=Team_A", "nameOverride"),
+        ("fullnameOverride=-a", "fullnameOverride"),
+        ("commonLabels.a/b/c=x", "commonLabels"),
+        ("commonLabels.team=a b", "commonLabels"),
+        ("commonLabels.helm\\.sh/chart=x", "commonLabels"),
+        ("podLabels.app\\.kubernetes\\.io/name=x", "podLabels"),
+        ("podAnnotations.a=1", "podAnnotations"),
+        ("serviceAccount.name=Team_A", "serviceAccount"),
+        ("strategy.type=Sometimes", "strategy"),
+        ("rbac.create=maybe", "rbac"),
+        ("crds.keep=maybe", "crds"),
+        ("admissionPolicy.mode=x", "admissionPolicy"),
+        ("watch.nodes=all", "nodes"),
+        ("watch.namespaceSelector.team=a", "namespaceSelector"),
+        ("watch.namespaceSelector.matchExpressions={a}", "matchExpressions"),
+        ("networkPolicy.webhookFromCIDRs={10.0.0.1}", "webhookFromCIDRs"),
+        ("networkPolicy.egress.schedulerPorts={0}", "schedulerPorts"),
+        ("extraArgs=--verbose", "extraArgs"),
+        ("extraEnv={A}", "extraEnv"),
+        ("extraVolumes[0].emptyDir.medium=Memory", "name"),
+        ("extraVolumeMounts[0].name=x", "mountPath"),
+        ("priorityClassName=High_Up", "priorityClassName"),
+        ("topologySpreadConstraints={zone}", "topologySpreadConstraints"),
+        ("resources.limit.memory=1Gi", "limit"),
     ],
 )
 def test_wrong_values_are_refused(value: str, words: str) -> None:
@@ -89,24 +138,6 @@ def test_wrong_values_are_refused(value: str, words: str) -> None:
         helm_template("--set", value)
 
     assert words in refused.value.stderr
-
-
-def test_every_value_is_documented_and_in_the_schema() -> None:
-    text = (CHART / "values.yaml").read_text()
-    schema = json.loads((CHART / "values.schema.json").read_text())
-
-    def check(node: dict[str, Any], rules: dict[str, Any], path: str) -> None:
-        for key, value in node.items():
-            assert key in rules["properties"], f"{path}{key}"
-            if rules["properties"][key].get("properties"):
-                check(value, rules["properties"][key], f"{path}{key}.")
-            else:
-                where = re.search(rf"(?m)^ *{key}:", text)
-                assert where is not None
-                block = text[: where.start()].rsplit("\n\n", 1)[-1]
-                assert "#" in block, f"{path}{key} has no comment"
-
-    check(yaml.safe_load(text), schema, "")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +154,8 @@ def test_pods_may_do_nothing(spec: Any) -> None:
     (container,) = body["containers"]
 
     assert body["securityContext"]["runAsNonRoot"]
-    assert 1000 == body["securityContext"]["runAsUser"]
     assert {"type": "RuntimeDefault"} == body["securityContext"]["seccompProfile"]
+    assert {"runAsNonRoot", "seccompProfile"} == set(body["securityContext"])
     assert {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -143,15 +174,16 @@ def test_image() -> None:
 def test_one_role_for_all_namespaces_or_one_in_each() -> None:
     everywhere = rendered()
     some = rendered("--set", "watch.namespaces={a,b}")
-    roles = [o for (kind, _), o in everywhere.items() if kind == "ClusterRoleBinding"]
+    roles = [n for kind, n in everywhere if kind == "ClusterRoleBinding"]
     where = [
         doc["metadata"]["namespace"]
         for doc in yaml.safe_load_all(helm_template("--set", "watch.namespaces={a,b}"))
         if doc and doc["kind"] == "RoleBinding" and doc["metadata"]["name"] == NAME
     ]
 
-    assert 1 == len(roles)
-    assert not [o for (kind, _), o in some.items() if kind == "ClusterRoleBinding"]
+    webhook = f"ns-{NAME}-webhook"  # configurations are in no namespace
+    assert {f"ns-{NAME}", webhook} == set(roles)
+    assert [webhook] == [n for kind, n in some if kind == "ClusterRoleBinding"]
     assert ["a", "b"] == where
     hook = some["MutatingWebhookConfiguration", f"ns-{NAME}"]["webhooks"][0]
     assert ["a", "b"] == hook["namespaceSelector"]["matchExpressions"][0]["values"]
@@ -198,10 +230,12 @@ def test_evictions_are_looked_at_only_where_asked_for() -> None:
     )
     (rule,) = hook["rules"]
     assert (["pods/eviction"], ["CREATE"]) == (rule["resources"], rule["operations"])
-    assert ["a"] == hook["namespaceSelector"]["matchExpressions"][0]["values"]
+    never, only = hook["namespaceSelector"]["matchExpressions"]
+    assert ("NotIn", "In", ["a"]) == (never["operator"], only["operator"], only["values"])
+    assert "kube-system" in never["values"]
     assert "/evict" == hook["clientConfig"]["service"]["path"]
-    mutating = objects["MutatingWebhookConfiguration", f"ns-{NAME}"]["webhooks"][0]
-    assert mutating["clientConfig"]["caBundle"] == hook["clientConfig"]["caBundle"]
+    (condition,) = hook["matchConditions"]
+    assert "-worker-" in condition["expression"]
 
 
 def test_a_guard_without_the_webhook_is_refused() -> None:
@@ -278,20 +312,83 @@ def test_the_right_to_stop_the_operator_lasts_as_long_as_the_hook() -> None:
                 assert [NAME] == rule["resourceNames"]
 
 
-def test_the_certificate_fits_its_service() -> None:
-    objects = rendered()
-    secret = objects["Secret", f"{NAME}-webhook"]["data"]
-    (hook,) = objects["MutatingWebhookConfiguration", f"ns-{NAME}"]["webhooks"]
-    done = subprocess.run(
-        ["openssl", "x509", "-noout", "-ext", "subjectAltName"],
-        input=base64.b64decode(secret["tls.crt"]).decode(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+CERT_MANAGER = ("--set", "certificates.certManager.enabled=true")
+GIVEN = ("--set", "certificates.existingSecret=mine")
 
-    assert secret["ca.crt"] == hook["clientConfig"]["caBundle"]
-    assert f"DNS:{NAME}-webhook.ns.svc" in done.stdout
+
+@pytest.mark.parametrize("words", [(), CERT_MANAGER, GIVEN])
+def test_rendered_twice_it_is_the_same(words: tuple[str, ...]) -> None:
+    everything = ("--set", "evictionGuard.enabled=true,replicas=2,monitoring.alerts.enabled=true")
+
+    assert helm_template(*words, *everything) == helm_template(*words, *everything)
+    templates = "".join(path.read_text() for path in CHART.glob("templates/**/*.*"))
+    actions = " ".join(re.findall(r"(?s)\{\{(?!- ?/\*|/\*).*?\}\}", templates))
+    assert not re.findall(r"\b(lookup|gen[A-Z]\w+|rand[A-Z]\w+|uuidv4|now|Revision)\b", actions)
+
+
+@pytest.mark.parametrize(
+    ("words", "secret", "makes", "verbs"),
+    [
+        ((), f"{NAME}-certificate", "true", ["get", "patch"]),
+        (CERT_MANAGER, f"{NAME}-cert-manager", "false", ["get"]),
+        (GIVEN, "mine", "false", ["get"]),
+    ],
+)
+def test_a_certificate_comes_in_one_of_three_ways(
+    words: tuple[str, ...], secret: str, makes: str, verbs: list[str]
+) -> None:
+    objects = rendered(*words)
+    told = env(pod_spec(*words))
+    assert (secret, makes) == (
+        told["DASK_ADAPTIVE_CERTIFICATE_SECRET"],
+        told["DASK_ADAPTIVE_MAKE_CERTIFICATE"],
+    )
+    assert f"{NAME}-webhook.ns.svc" == told["DASK_ADAPTIVE_WEBHOOK_HOST"]
+    (rule,) = objects["Role", f"{NAME}-certificate"]["rules"]
+    assert (["secrets"], [secret], verbs) == (
+        rule["resources"],
+        rule["resourceNames"],
+        rule["verbs"],
+    )
+    made = {name: body for (kind, name), body in objects.items() if kind == "Secret"}
+    assert ({secret} if makes == "true" else set()) == set(made)
+    assert all("data" not in body and body["type"] == "Opaque" for body in made.values())
+    (hook,) = objects["MutatingWebhookConfiguration", f"ns-{NAME}"]["webhooks"]
+    assert "caBundle" not in hook["clientConfig"]
+
+
+def test_cert_manager_is_asked_for_what_the_api_server_calls() -> None:
+    objects = rendered(*CERT_MANAGER)
+    spec = objects["Certificate", f"{NAME}-cert-manager"]["spec"]
+    assert f"{NAME}-cert-manager" == spec["secretName"]
+    assert [f"{NAME}-webhook.ns.svc"] == spec["dnsNames"]
+    issuer = spec["issuerRef"]
+    assert {"selfSigned": {}} == objects[issuer["kind"], issuer["name"]]["spec"]
+
+    issuer = "certificates.certManager.issuerRef"
+    theirs = rendered(*CERT_MANAGER, "--set", f"{issuer}.name=corp,{issuer}.kind=ClusterIssuer")
+    spec = theirs["Certificate", f"{NAME}-cert-manager"]["spec"]
+    assert {"name": "corp", "kind": "ClusterIssuer"} == spec["issuerRef"]
+    assert not [kind for kind, _ in theirs if kind == "Issuer"]
+
+
+def test_one_of_the_three_ways_not_two() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        helm_template(*CERT_MANAGER, *GIVEN)
+
+    assert "exclude each other" in refused.value.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--set", "evictionGuard.enabled=true")])
+def test_the_operator_may_write_its_own_webhook_configurations(words: tuple[str, ...]) -> None:
+    objects = rendered(*words, "--set", "watch.namespaces={a}")
+    kinds = {f"{kind.lower()}s" for kind, _ in objects if kind.endswith("WebhookConfiguration")}
+    (rule,) = objects["ClusterRole", f"ns-{NAME}-webhook"]["rules"]
+
+    assert kinds == set(rule["resources"])
+    assert ([f"ns-{NAME}"], ["get", "patch"]) == (rule["resourceNames"], rule["verbs"])
+    told = env(pod_spec(*words))["DASK_ADAPTIVE_WEBHOOK_CONFIGURATIONS"].split()
+    assert {f"{kind}/ns-{NAME}" for kind in kinds} == set(told)
 
 
 def test_without_the_webhook_there_is_nothing_of_it() -> None:
@@ -299,7 +396,8 @@ def test_without_the_webhook_there_is_nothing_of_it() -> None:
 
     assert not [kind for kind, _ in objects if kind in ("Secret", "MutatingWebhookConfiguration")]
     spec = objects["Deployment", NAME]["spec"]["template"]["spec"]
-    assert "DASK_ADAPTIVE_CERTIFICATES" not in env(spec)
+    assert not [name for name in env(spec) if "CERTIFICATE" in name or "WEBHOOK" in name]
+    assert not [name for _, name in objects if name.endswith(("-certificate", "-webhook"))]
     assert not {("get", "daskclusters"), ("get", "daskworkergroups")} & rights(
         "--set", "webhook.enabled=false"
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.controller.metrics import _OF_CLUSTERS, Metrics
 from support.kube_server import CHART, ROOT, rendered
 
 NAME = "r-dask-adaptive"
@@ -73,6 +73,48 @@ def test_expressions_of_the_dashboard_are_promql(promtool: str, tmp_path: Path) 
     file = tmp_path / "panels.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     assert f"{len(rules)} rules found" in run(promtool, "check", "rules", str(file))
+
+
+def test_gauges_of_clusters_are_those_of_who_leads() -> None:
+    seen = set[str]()
+    for text in (*(r["expr"] for r in _rules()), *_expressions()):
+        of_clusters = set(re.findall(r"dask_adaptive_(\w+)", text)) & _OF_CLUSTERS.keys()
+        if of_clusters and not re.search(r"changes\(", text):
+            assert re.search(r"and on \(job, instance\) dask_adaptive_leader == 1", text), text
+            assert re.search(r"(max|min) by \(", text), f"two may seem to lead: {text}"
+            seen |= of_clusters
+    assert {"workers", "group_replicas", "condition", "pinned_workers"} <= seen
+
+
+def test_nothing_on_the_dashboard_is_counted_twice(promtool: str, tmp_path: Path) -> None:
+    """Two seem to lead, and a third one is still there from before."""
+    where = 'namespace="team",cluster="etl"'
+    series = [
+        (f'dask_adaptive_leader{{job="op",instance="{i}"}}', leads)
+        for i, leads in (("a", 1), ("b", 1), ("c", 0))
+    ]
+    shown = {"workers": 'state="busy"', "group_replicas": 'group="g",what="desired"'}
+    series += [
+        (f'dask_adaptive_{name}{{{where},{labels},job="op",instance="{i}"}}', workers)
+        for name, labels in shown.items()
+        for i, workers in (("a", 5), ("b", 5), ("c", 90))
+    ]
+    checks = [
+        {
+            "expr": re.sub(r"\$\w+", ".*", text),
+            "eval_time": "3m",
+            "exp_samples": [{"labels": f"{{{shown[name].split(',')[-1]}}}", "value": 5}],
+        }
+        for name in shown
+        for text in _expressions()
+        if f"dask_adaptive_{name}{{" in text
+    ]
+    assert len(shown) == len(checks)
+    inputs = [{"series": name, "values": f"{value}x5"} for name, value in series]
+    test = {"interval": "1m", "input_series": inputs, "promql_expr_test": checks}
+    file = tmp_path / "dashboard.yaml"
+    file.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    run(promtool, "test", "rules", str(file))
 
 
 def test_panels_do_not_overlap() -> None:

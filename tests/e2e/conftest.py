@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.loop.ports import Tls
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_objects import adaptive_policy, dask_cluster
 from support.kube_server import Kubectl
@@ -99,13 +100,14 @@ async def start(
             policy: dict[str, Any] | None = {},  # noqa: B006  # read only
             annotations: dict[str, str] | None = None,
             tally: bool = True,
+            tls: Tls | None = None,
             **cluster: Any,
         ) -> LiveCluster:
-            made = dask_cluster(name, **cluster)
+            made = dask_cluster(name, tls=tls is not None, **cluster)
             if annotations:
                 made["metadata"]["annotations"] = annotations
             objects = [made] if policy is None else [made, adaptive_policy(name, **policy)]
-            live = LiveCluster(api, kubectl, name)
+            live = LiveCluster(api, kubectl, name, tls=tls)
             await live.create(*objects)
             stack.push_async_callback(live.close)
             started.append(live)

@@ -44,8 +44,8 @@ async def test_a_node_is_drained_and_cordoned_and_nothing_is_redone(
 
     said = await asyncio.to_thread(admin, "drain", node, selector, "--timeout=120s")
     assert f"pod/{pod['metadata']['name']} evicted" in said
-    assert await c.events("EvictionDelayed")
     assert running.done()
+    await c.until_event("EvictionDelayed")
     await asyncio.to_thread(admin, "uncordon", node)
     await c.until_settled(2)  # its Deployment made another pod
     await c.client.gather([*results, running])

@@ -84,6 +84,8 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     del futures
     await c.until_settled(0)
     assert (90, 90, 0) == await c.counts()
+    for name in worked:  # events are gathered, and come after what they tell of
+        await c.until_event("Underutilized", name)
     leaving = await c.events("NeverConnected", "Underutilized")
     assert 12 <= len(workers_in(e for e in leaving if e["reason"] == "NeverConnected"))
     assert worked == set(workers_in(e for e in leaving if e["reason"] == "Underutilized"))
@@ -118,6 +120,7 @@ async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start: Start
     await c.until_settled(1)
 
     assert {good} == await c.connected()
+    await c.until_event("NeverConnected")
     left = await c.events("NeverConnected", "Underutilized")
     assert {"NeverConnected"} == {e["reason"] for e in left}
     assert (20, 20, 0) == await c.counts()

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from dask_adaptive.kube.api import NODES, PODS, Json, KubeError, NotFound, Throttled
@@ -185,7 +185,7 @@ class Faults:
         dice = self._dice
         fewest = dice.randint(0, 2)
         bounds = {"minReplicas": fewest, "maxReplicas": fewest + dice.randint(1, 3)}
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         edits: list[dict[str, Any]] = [
             bounds,
             bounds,

@@ -46,7 +46,7 @@ class Life:
             if self.over.is_set():
                 raise ConnectionError("the scheduler has been killed")
             if not asking.done():
-                raise asyncio.TimeoutError(f"no answer within {PATIENCE_S:.0f} s")
+                raise TimeoutError(f"no answer within {PATIENCE_S:.0f} s")
             return asking.result()
         finally:
             for one in (asking, ending):

@@ -220,7 +220,7 @@ async def main() -> int:
         if names & set(asked.cases):
             try:
                 await part(asked)
-            except (Ended, OSError, asyncio.TimeoutError) as error:
+            except (TimeoutError, Ended, OSError) as error:
                 failed += 1
                 print(f"{part.__name__}: {error!r}", file=sys.stderr)
     return failed

@@ -74,7 +74,7 @@ async def _watched(
     watch = Watch(seen, api=api, namespace=kubectl.namespace, group="c-default", client=client)
     try:
         await asyncio.wait_for(workload.run(client), workload.patience_s)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         seen.note = f"not done within {workload.patience_s:.0f} s"
     seen.makespan_s = watch.elapsed_s
     await watch.stop()

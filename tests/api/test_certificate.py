@@ -1,0 +1,310 @@
+"""The webhook's certificate, however its Secret is filled: the API server trusts it at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+
+from dask_adaptive.controller.app import Operator
+from dask_adaptive.controller.certificate import (
+    LIFE,
+    CertificateKeeper,
+    Pair,
+    WebhookSettings,
+    make,
+)
+from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.kube.api import KubeApi
+from support.kube_bodies import pod
+from support.kube_operator import free_port, running, until
+from support.kube_server import ROOT, Kubectl
+from support.kube_webhook import HOST, SECRET, registered
+
+_NOW = datetime.now(UTC)
+
+
+class Scene:
+    """An operator, whose webhook the API server calls, and other replicas that only look."""
+
+    def __init__(self, api: KubeApi, kubectl: Kubectl, settings: WebhookSettings) -> None:
+        self.api, self.kubectl, self.settings = api, kubectl, settings
+        self.operator: Operator
+        self._pods = 0
+
+    @property
+    def keeper(self) -> CertificateKeeper:
+        """The operator's own."""
+        assert self.operator._certificate is not None
+        return self.operator._certificate
+
+    def replica(self, *, in_s: float = 0.0) -> CertificateKeeper:
+        """Another one, that makes certificates, and whose clock may be fast."""
+        ends_at = Metrics().certificate.labels(SECRET)
+        settings = replace(self.settings, makes=True)
+        return CertificateKeeper(
+            self.api, self.kubectl.namespace, settings, ends_at,
+            wall_clock=lambda: time.time() + in_s,
+        )  # fmt: skip
+
+    @property
+    def data(self) -> dict[str, str]:
+        return dict(self.kubectl.json("get", "secret", SECRET).get("data") or {})
+
+    @property
+    def authorities(self) -> int:
+        return base64.b64decode(self.data["ca.crt"]).count(b"BEGIN CERTIFICATE")
+
+    @property
+    def ends_at(self) -> float:
+        where = {"secret": SECRET}
+        name = "dask_adaptive_webhook_certificate_expiration_timestamp_seconds"
+        return self.operator._metrics.registry.get_sample_value(name, where) or 0.0
+
+    def bundles(self) -> set[str]:
+        found = [
+            self.kubectl.json("get", *name.split("/")) for name in self.settings.configurations
+        ]
+        return {h["clientConfig"].get("caBundle", "") for body in found for h in body["webhooks"]}
+
+    def fill(self, data: dict[str, str] | None) -> None:
+        patch = yaml.safe_dump([{"op": "add", "path": "/data", "value": data}])
+        self.kubectl("patch", "secret", SECRET, "--type=json", "--patch", patch)
+
+    async def works(self, *, within_s: float = 15.0) -> None:
+        """The API server calls the webhook: a scheduler gets the agent."""
+        labels = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
+        container = {"name": "scheduler", "image": "x", "args": ["dask", "scheduler"]}
+        body = yaml.safe_dump(pod("s", {"containers": [container]}, labels=labels))
+
+        def is_injected() -> bool:
+            made = self.kubectl("create", "--dry-run=server", "-o", "yaml", "-f", "-", stdin=body)
+            return "dask-adaptive.dev/injected" in made
+
+        await until(is_injected, timeout_s=within_s)
+
+    async def looks(self) -> None:
+        """Let the operator look, until all is well; it does so by itself every half minute."""
+        await until(self.keeper.look)
+
+
+@contextlib.asynccontextmanager
+async def scene_of(
+    api: KubeApi, kubectl: Kubectl, *, makes: bool, data: dict[str, str] | None = None
+) -> AsyncIterator[Scene]:
+    kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
+    port = free_port()
+    guard = ("--set", "evictionGuard.enabled=true")
+    with registered(kubectl, *guard, port=port) as configurations:
+        settings = WebhookSettings(SECRET, HOST, makes, configurations)
+        scene = Scene(api, kubectl, settings)
+        if data:
+            scene.fill(data)
+        where = {"webhook": settings, "webhook_port": port}
+        async with running(api, kubectl.namespace, **where) as scene.operator:
+            await until(lambda: scene.operator.waits_for() == "")
+            yield scene
+
+
+@pytest.fixture
+async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
+    """The operator makes its certificate."""
+    async with scene_of(api, kubectl, makes=True) as made:
+        yield made
+
+
+def trusted(**how: Any) -> dict[str, str]:
+    """What people, or cert-manager, would write into the Secret."""
+    authority = trustme.CA(key_type=how.pop("key_type", trustme.KeyType.RSA))
+    pair = authority.issue_cert(how.pop("host", HOST), **how)
+    parts = {
+        "tls.crt": b"".join(blob.bytes() for blob in pair.cert_chain_pems),
+        "tls.key": pair.private_key_pem.bytes(),
+        "ca.crt": authority.cert_pem.bytes(),
+    }
+    return {name: base64.b64encode(text).decode() for name, text in parts.items()}
+
+
+async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene: Scene) -> None:
+    assert {"tls.crt", "tls.key", "ca.crt"} == set(scene.data)
+    assert {scene.data["ca.crt"]} == scene.bundles()
+    await scene.works()
+
+    year = time.time() + LIFE.total_seconds()
+    assert scene.ends_at == pytest.approx(year, abs=120)
+    before = scene.data
+    await scene.looks()
+    assert before == scene.data
+    assert b"PRIVATE KEY" not in base64.b64decode(before["ca.crt"] + before["tls.crt"])
+
+
+async def test_of_replicas_that_start_at_once_one_is_first(api: KubeApi, kubectl: Kubectl) -> None:
+    with registered(kubectl, port=free_port()) as configurations:
+        scene = Scene(api, kubectl, WebhookSettings(SECRET, HOST, True, configurations))
+        replicas = [scene.replica() for _ in range(8)]
+        while not all(await asyncio.gather(*(r.look() for r in replicas))):
+            pass  # whoever comes too late with the configuration looks again
+
+        served = [r._serving.data for r in replicas if r._serving is not None]
+        assert [scene.data] * 8 == served
+        assert {scene.data["ca.crt"]} == scene.bundles()
+
+
+async def test_a_renewal_is_trusted_before_during_and_after(api: KubeApi, kubectl: Kubectl) -> None:
+    old = make(HOST, _NOW - timedelta(days=250))
+    async with scene_of(api, kubectl, makes=False, data=old) as scene:
+        await scene.works()
+        serving = scene.keeper._serving
+        await until(scene.replica().look)
+
+        assert old["tls.crt"] != scene.data["tls.crt"]
+        assert 2 == scene.authorities
+        assert {scene.data["ca.crt"]} == scene.bundles()
+        assert serving is scene.keeper._serving
+        await scene.works()  # by the old certificate, with the new bundle
+        await scene.looks()
+        assert serving is not scene.keeper._serving
+        await scene.works()
+
+        await until(scene.replica(in_s=1800.0).look)
+        assert 2 == scene.authorities, "replicas may serve the old one"
+        await until(scene.replica(in_s=4000.0).look)
+        assert 1 == scene.authorities
+        assert {scene.data["ca.crt"]} == scene.bundles()
+        await scene.works()
+
+
+async def test_a_replica_that_died_in_between_is_made_up_for(scene: Scene) -> None:
+    """It has renewed the certificate, and nobody trusts that yet."""
+    scene.fill(make(HOST, datetime.now(UTC)))
+    assert {scene.data["ca.crt"]} != scene.bundles()
+    await scene.looks()
+
+    assert {scene.data["ca.crt"]} == scene.bundles()
+    await scene.works()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(lambda _: None, "no tls.crt, no tls.key, no ca.crt", id="emptied"),
+        pytest.param(lambda old: {**old, "tls.key": ""}, "no tls.key", id="a-key-is-gone"),
+        pytest.param(lambda old: {**old, "tls.crt": "eHg="}, "tls.crt can't be", id="garbage"),
+        pytest.param(lambda old: {**old, "tls.key": trusted()["tls.key"]}, "fit", id="others-key"),
+        pytest.param(lambda old: {**old, "ca.crt": trusted()["ca.crt"]}, "issuer", id="others-ca"),
+        pytest.param(lambda _: make(HOST, _NOW - LIFE * 2), "has expired", id="expired"),
+        pytest.param(lambda _: make(HOST, _NOW + LIFE), "not yet valid", id="clock-was-fast"),
+        pytest.param(lambda _: make("10.0.0.1", _NOW), "mismatch", id="another-host"),
+    ],
+)
+async def test_a_secret_that_was_spoilt_is_made_anew(
+    scene: Scene, change: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = scene.data
+    scene.fill(change(old))
+    with caplog.at_level(logging.INFO):
+        await scene.looks()
+
+    assert why in caplog.text
+    assert scene.data["tls.crt"] != old["tls.crt"]
+    assert 2 == scene.authorities, "replicas may serve the old one"
+    assert "" == Pair.read({**old, "ca.crt": scene.data["ca.crt"]}).objection(HOST)
+    assert {scene.data["ca.crt"]} == scene.bundles()
+    await scene.works()
+
+
+async def test_a_secret_that_was_deleted_is_asked_for(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    await scene.works()
+    scene.kubectl("delete", "secret", SECRET)
+    assert not await scene.keeper.look()
+    assert not await scene.keeper.look()
+
+    (said,) = [r.getMessage() for r in caplog.records if SECRET in r.getMessage()]
+    create = f"kubectl create secret generic {SECRET} -n {scene.kubectl.namespace}"
+    assert create in said
+    assert "goes on with the certificate that it has" in said
+    assert 0.0 == scene.ends_at
+    await scene.works()
+    scene.kubectl("create", "secret", "generic", SECRET)
+    await scene.looks()
+    assert {scene.data["ca.crt"]} == scene.bundles()
+    await scene.works()
+
+
+async def test_a_given_certificate_is_served_and_followed(api: KubeApi, kubectl: Kubectl) -> None:
+    async with scene_of(api, kubectl, makes=False, data=trusted()) as scene:
+        await scene.works()
+        given = scene.data
+        for key_type in (trustme.KeyType.ECDSA, trustme.KeyType.RSA):
+            scene.fill(trusted(key_type=key_type))
+            await scene.looks()
+            assert {scene.data["ca.crt"]} == scene.bundles()
+            await scene.works()
+        assert given != scene.data
+
+
+async def test_one_that_signs_itself_is_served(api: KubeApi, kubectl: Kubectl) -> None:
+    """As cert-manager's Issuer of the kind selfSigned makes them."""
+    async with scene_of(api, kubectl, makes=False, data=self_signed()) as scene:
+        assert {scene.data["tls.crt"]} == scene.bundles()
+        await scene.works()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        pytest.param(None, "no tls.crt, no tls.key, no ca.crt", id="not-issued-yet"),
+        pytest.param({**trusted(), "ca.crt": ""}, "it has no ca.crt", id="no-authority"),
+        pytest.param(trusted(not_after=_NOW - timedelta(days=1), not_before=_NOW - LIFE),
+                     "certificate has expired", id="expired"),
+    ],
+)  # fmt: skip
+async def test_what_is_of_no_use_is_said_and_stops_nothing(
+    api: KubeApi, kubectl: Kubectl, data: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scene_of(api, kubectl, makes=False, data=data) as scene:
+        (said,) = [r.getMessage() for r in caplog.records if SECRET in r.getMessage()]
+        assert why in said
+        assert f"it needs tls.crt and tls.key for {HOST}" in said
+        assert 0.0 == scene.ends_at
+        assert (data or {}) == scene.data
+        labels = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
+        kubectl.apply(pod("other", labels=labels))  # starts without us
+
+        scene.fill(trusted())
+        await scene.looks()
+        assert scene.ends_at > time.time()
+        await scene.works()
+
+
+def self_signed() -> dict[str, str]:
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "dask-adaptive")])
+    host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))])
+    built = x509.CertificateBuilder(name, name, key.public_key(), 1)
+    built = built.not_valid_before(_NOW - timedelta(hours=1)).not_valid_after(_NOW + LIFE)
+    certificate = built.add_extension(host, critical=False).sign(key, hashes.SHA256())
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    parts = {"tls.crt": pem, "tls.key": private, "ca.crt": pem}
+    return {part: base64.b64encode(text).decode() for part, text in parts.items()}

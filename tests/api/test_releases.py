@@ -1,0 +1,201 @@
+"""Releases of the chart side by side, installed by Helm on a real API server; no pod runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.kube_server import CHART, ROOT, Kubectl, binary
+
+CRD = "adaptivepolicies.dask-adaptive.dev"
+OWNERS = ("meta.helm.sh/release-name", "meta.helm.sh/release-namespace")
+
+
+class Releases:
+    """Installs releases, and removes them at the end."""
+
+    def __init__(self, admin: Kubectl) -> None:
+        self.admin, self._made = admin, list[tuple[str, str]]()
+
+    def helm(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [binary("helm"), "--kubeconfig", self.admin.kubeconfig, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def install(self, name: str, namespace: str, *sets: str, chart: Path = CHART) -> str:
+        """What Helm says against it; empty if it is installed."""
+        # Nobody would answer a webhook here, and pods of other tests would wait for it.
+        values = ["image.repository=x", "webhook.enabled=false", *sets]
+        words = [word for value in values for word in ("--set", value)]
+        done = self.helm("install", name, str(chart), "--namespace", namespace, *words)
+        if done.returncode == 0:
+            self._made.append((name, namespace))
+        return done.stderr if done.returncode else ""
+
+    def remove(self) -> None:
+        while self._made:
+            name, namespace = self._made.pop()
+            # The hook's Job would never end.
+            done = self.helm("uninstall", name, "--namespace", namespace, "--no-hooks")
+            assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def releases(admin: Kubectl) -> Iterator[Releases]:
+    if shutil.which(binary("helm")) is None:
+        pytest.skip("helm is missing; build it with: localnode/build.sh")
+    made = Releases(admin)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def namespaces(admin: Kubectl) -> Iterator[list[str]]:
+    names = [f"t-{uuid.uuid4().hex[:8]}" for _ in range(3)]
+    for name in names:
+        admin("create", "namespace", name)
+    yield names
+    for name in names:
+        admin("delete", "namespace", name, "--wait=false")
+
+
+def named(admin: Kubectl, kind: str, namespace: str) -> list[str]:
+    """Names of a kind that belongs to no namespace, of the releases of one."""
+    found = admin.json("get", kind)["items"]
+    notes = ((o["metadata"]["name"], o["metadata"].get("annotations") or {}) for o in found)
+    return sorted(name for name, note in notes if note.get(OWNERS[1]) == namespace)
+
+
+def test_two_releases_for_all_namespaces_and_one_for_some(
+    releases: Releases, namespaces: list[str], admin: Kubectl
+) -> None:
+    first, second, third = namespaces
+    no_crd = "crds.install=false"
+    assert "" == releases.install("dask-adaptive", first, no_crd)
+    assert "" == releases.install("dask-adaptive", second, no_crd, "controllerName=next")
+    some = (f"watch.namespaces={{{third}}}", "watch.nodes=true", "controllerName=some")
+    assert "" == releases.install("dask-adaptive", third, no_crd, *some)
+
+    roles = [named(admin, "clusterroles", where) for where in namespaces]
+    assert [f"{first}-dask-adaptive{end}" for end in ("", "-edit", "-view")] == roles[0]
+    assert [f"{second}-dask-adaptive{end}" for end in ("", "-edit", "-view")] == roles[1]
+    assert [f"{third}-dask-adaptive{end}" for end in ("-edit", "-nodes", "-view")] == roles[2]
+    for where in namespaces:
+        assert 6 == len(named(admin, "validatingadmissionpolicies", where))
+        assert 6 == len(named(admin, "validatingadmissionpolicybindings", where))
+        names = {e.get("value") for e in env(admin.within(where))}
+        assert {"dask-adaptive", "next", "some"} & names
+
+
+def env(kubectl: Kubectl) -> list[dict[str, Any]]:
+    deployment = kubectl.json("get", "deployment", "dask-adaptive")
+    return list(deployment["spec"]["template"]["spec"]["containers"][0]["env"])
+
+
+MANAGED = "app.kubernetes.io/managed-by"
+
+
+@pytest.fixture
+def crd(admin: Kubectl) -> Iterator[CrdOwner]:
+    """The CRD's owner, which is put back: a release of the user's may have it."""
+    owner = CrdOwner(admin)
+    before = owner.read()
+    yield owner
+    owner.write(before)
+
+
+class CrdOwner:
+    """By what Helm knows whose the CRD is: two annotations and a label."""
+
+    def __init__(self, admin: Kubectl) -> None:
+        self._admin = admin
+
+    def read(self) -> list[str | None]:
+        meta = self._admin.json("get", "crd", CRD)["metadata"]
+        notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+        return [*(notes.get(name) for name in OWNERS), labels.get(MANAGED)]
+
+    def write(self, owner: list[str | None]) -> None:
+        meta = {
+            "annotations": dict(zip(OWNERS, owner, strict=False)),
+            "labels": {MANAGED: owner[2]},
+        }
+        change = json.dumps({"metadata": meta})
+        self._admin("patch", "crd", CRD, "--type=merge", f"--patch={change}")
+
+
+def test_the_crd_belongs_to_one_release_and_can_be_handed_over(
+    releases: Releases, namespaces: list[str], admin: Kubectl, crd: CrdOwner
+) -> None:
+    first, second, _ = namespaces
+    crd.write(["other", first, "Helm"])
+    assert "invalid ownership metadata" in releases.install("mine", second)
+
+    page = (ROOT / "docs/howto/upgrade.md").read_text()
+    for command in re.findall(r"^    kubectl ((?:label|annotate) .*--overwrite.*)$", page, re.M):
+        words = command.replace("RELEASE", "mine").replace("NAMESPACE", second)
+        admin(*words.split())
+    assert "" == releases.install("mine", second)
+    releases.remove()
+    assert CRD in admin("get", "crd", CRD, "-o", "name"), "crds.keep is on"
+
+
+#: The commit of 0.1.0 in the project's history.
+EARLIER = "aaf0d72"
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """The chart of 0.1.0."""
+    words = ["git", "-C", str(ROOT), "archive", EARLIER, "helm"]
+    done = subprocess.run(words, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"commit {EARLIER} is not in this clone: git fetch --unshallow")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "helm/dask-adaptive-operator"
+
+
+def test_an_upgrade_from_0_1_0_says_which_values_to_write_anew(
+    releases: Releases, namespaces: list[str], earlier: Path, admin: Kubectl
+) -> None:
+    where, no_crd = namespaces[0], "crds.install=false"
+    assert "" == releases.install("mine", where, "imagePullSecrets={pull}", no_crd, chart=earlier)
+
+    def upgrade(*sets: str) -> str:
+        words = [word for value in sets for word in ("--set", value)]
+        return releases.helm(
+            "upgrade", "mine", str(CHART), "--namespace", where, "--reset-then-reuse-values", *words
+        ).stderr
+
+    assert "write {name: pull} for pull" in upgrade()
+    secret = "imagePullSecrets[0].name=pull"
+    assert "image.repository is not set" in upgrade(secret, "image.repository=")
+    assert "" == upgrade(secret)
+    spec = admin.within(where).json("get", "deployment", "mine-dask-adaptive")["spec"]["template"]
+    assert [{"name": "pull"}] == spec["spec"]["imagePullSecrets"]
+    assert {"type": "RuntimeDefault"} == spec["spec"]["securityContext"]["seccompProfile"]
+    assert 6 == len(named(admin, "validatingadmissionpolicies", where))
+
+
+def test_the_kustomize_base_is_accepted(admin: Kubectl) -> None:
+    # It may be there; and it stays: without a controller, a deleted one would never be gone.
+    admin.run("create", "namespace", "dask-adaptive")
+    words = ("--server-side", "--force-conflicts", "--validate=strict", "--dry-run=server")
+    said = admin("apply", *words, "-k", str(ROOT / "manifests/kustomize"))
+
+    assert "deployment.apps/dask-adaptive serverside-applied (server dry run)" in said
+    assert "validatingadmissionpolicy" in said

@@ -1,0 +1,359 @@
+"""Each value of the chart: it is documented, does something, and reaches all that it is about."""
+
+from __future__ import annotations
+
+import functools
+import json
+import runpy
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from support.kube_server import ROOT, helm_template
+
+VALUES = {v.path: v for v in runpy.run_path(str(ROOT / "scripts/sync_chart.py"))["values"]()}
+
+#: For each value another one.
+OTHER: dict[str, Any] = {
+    "image.repository": "registry.example.com/other",
+    "image.tag": "v5",
+    "image.digest": "sha256:" + 64 * "0",
+    "image.pullPolicy": "Never",
+    "imagePullSecrets": [{"name": "mine"}],
+    "nameOverride": "other",
+    "fullnameOverride": "other",
+    "commonLabels": {"team": "a"},
+    "commonAnnotations": {"team": "a"},
+    "replicas": 2,
+    "strategy": {"type": "Recreate"},
+    "controllerName": "other",
+    "watch.namespaces": ["a"],
+    "watch.namespaceSelector": {"matchLabels": {"team": "a"}},
+    "watch.nodes": True,
+    "webhook.enabled": False,
+    "webhook.terminationGracePeriodSeconds": 60,
+    "webhook.timeoutSeconds": 9,
+    "certificates.certManager.enabled": True,
+    "certificates.certManager.issuerRef": {"name": "mine"},
+    "certificates.existingSecret": "mine",
+    "scheduler.tls.secretName": "mine",
+    "scheduler.tls.secretNames": ["mine"],
+    "evictionGuard.enabled": True,
+    "hints.enabled": False,
+    "adopt": "Never",
+    "allowDeleteCluster": False,
+    "crds.install": False,
+    "crds.keep": False,
+    "serviceAccount.create": False,
+    "serviceAccount.name": "other",
+    "serviceAccount.annotations": {"team": "a"},
+    "rbac.create": False,
+    "admissionPolicy.enabled": False,
+    "networkPolicy.enabled": True,
+    "networkPolicy.webhookFromCIDRs": ["10.0.0.0/8"],
+    "networkPolicy.metricsFrom": [{"podSelector": {}}],
+    "networkPolicy.egress.enabled": True,
+    "networkPolicy.egress.apiServerCIDRs": ["10.0.0.0/8", "fd00::/8"],
+    "networkPolicy.egress.apiServerPorts": [8443],
+    "networkPolicy.egress.schedulerPorts": [9786],
+    "log.format": "text",
+    "log.verbose": True,
+    "monitoring.interval": "1m",
+    "monitoring.labels": {"a": "b"},
+    "monitoring.annotations.enabled": False,
+    "monitoring.serviceMonitor.enabled": True,
+    "monitoring.podMonitor.enabled": True,
+    "monitoring.alerts.enabled": True,
+    "monitoring.dashboard.enabled": True,
+    "monitoring.dashboard.labels": {"a": "b"},
+    "tuning.restSeconds": 9,
+    "tuning.resyncSeconds": 9,
+    "tuning.qps": 9,
+    "tuning.burst": 9,
+    "lease.durationSeconds": 20,
+    "lease.renewDeadlineSeconds": 9,
+    "lease.retryPeriodSeconds": 1,
+    "resources.requests": {"cpu": "1", "memory": "1Gi"},
+    "resources.limits": {"memory": "2Gi"},
+    "podSecurityContext": {"runAsUser": 7},
+    "securityContext": {"runAsUser": 7},
+    "podLabels": {"team": "a"},
+    "podAnnotations": {"team": "a"},
+    "extraArgs": ["--verbose"],
+    "extraEnv": [{"name": "A", "value": "b"}],
+    "extraEnvFrom": [{"secretRef": {"name": "mine"}}],
+    "extraVolumes": [{"name": "mine", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "mine", "mountPath": "/mine"}],
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "x", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "priorityClassName": "high",
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+}
+
+#: What has to be set before values show that begin with these words.
+NEEDS: dict[str, dict[str, Any]] = {
+    "certificates.certManager.issuerRef": {"certificates": {"certManager": {"enabled": True}}},
+    "watch.nodes": {"watch": {"namespaces": ["a"]}},
+    "networkPolicy.webhook": {"networkPolicy": {"enabled": True}},
+    "networkPolicy.metrics": {"networkPolicy": {"enabled": True}},
+    "networkPolicy.egress.enabled": {"networkPolicy": {"enabled": True}},
+    "networkPolicy.egress.api": {"networkPolicy": {"enabled": True, "egress": {"enabled": True}}},
+    "networkPolicy.egress.sch": {"networkPolicy": {"enabled": True, "egress": {"enabled": True}}},
+    "monitoring.interval": {"monitoring": {"podMonitor": {"enabled": True}}},
+    "monitoring.labels": {"monitoring": {"podMonitor": {"enabled": True}}},
+    "monitoring.dashboard.labels": {"monitoring": {"dashboard": {"enabled": True}}},
+}
+
+#: All objects that the chart can make at once.
+ALL: dict[str, Any] = {
+    "replicas": 2,
+    "evictionGuard": {"enabled": True},
+    "certificates": {"certManager": {"enabled": True}},
+    "watch": {"namespaces": ["a"], "nodes": True},
+    "networkPolicy": {"enabled": True, "egress": {"enabled": True}},
+    "monitoring": {
+        "serviceMonitor": {"enabled": True},
+        "alerts": {"enabled": True},
+        "dashboard": {"enabled": True},
+    },
+}
+
+
+@functools.cache
+def _template(values: str) -> str:
+    return helm_template("--values", "-", stdin=values)
+
+
+def template(values: dict[str, Any]) -> str:
+    values = {**values, "image": {"repository": "x", **values.get("image", {})}}
+    return _template(json.dumps(values, sort_keys=True))
+
+
+def objects(values: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all(template(values)) if one]
+
+
+def with_value(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The same values and one more."""
+    key, _, rest = path.partition(".")
+    return {**values, key: with_value(values.get(key) or {}, rest, value) if rest else value}
+
+
+def test_each_value_has_a_comment_and_a_test() -> None:
+    assert VALUES.keys() == OTHER.keys()
+    assert [] == [path for path, value in VALUES.items() if not value.comment]
+
+
+@pytest.mark.parametrize("path", OTHER)
+def test_each_value_does_something(path: str) -> None:
+    needed = next((needs for prefix, needs in NEEDS.items() if path.startswith(prefix)), {})
+
+    assert VALUES[path].default != OTHER[path]
+    assert template(needed) != template(with_value(needed, path, OTHER[path]))
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, metadata and spec) of all pods of the chart with all that people may add to them."""
+    added = {path: OTHER[path] for path in OTHER if path in EVERYWHERE}
+    for one in objects(added):
+        if one["kind"] in ("Deployment", "Job"):
+            yield one["kind"], one["spec"]["template"]
+        elif one["kind"] == "Pod":
+            yield one["kind"], one
+
+
+#: What reaches the operator's pods, the hook's and the test's, and where it stands in a pod's spec.
+EVERYWHERE = (
+    "podLabels", "podAnnotations", "commonLabels", "commonAnnotations", "extraEnv", "extraEnvFrom",
+    "extraVolumes", "extraVolumeMounts", "nodeSelector", "tolerations", "affinity",
+    "priorityClassName", "imagePullSecrets", "podSecurityContext", "securityContext",
+)  # fmt: skip
+
+
+def test_what_is_added_reaches_all_pods() -> None:
+    found = dict(pods())
+
+    assert {"Deployment", "Job", "Pod"} == found.keys()
+    for pod in found.values():
+        meta, spec = pod["metadata"], pod["spec"]
+        (container,) = spec["containers"]
+        assert ("a", "a") == (meta["labels"]["team"], meta["annotations"]["team"])
+        assert OTHER["extraEnv"][0] in container["env"]
+        assert OTHER["extraEnvFrom"] == container["envFrom"]
+        assert OTHER["extraVolumes"][0] in spec["volumes"]
+        assert OTHER["extraVolumeMounts"][0] in container["volumeMounts"]
+        for name in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+            assert OTHER[name] == spec[name]
+        assert OTHER["imagePullSecrets"] == spec["imagePullSecrets"]
+        assert (
+            7 == spec["securityContext"]["runAsUser"] == container["securityContext"]["runAsUser"]
+        )
+        assert "512Mi" == container["resources"]["limits"]["memory"]
+
+
+def test_common_labels_and_annotations_are_on_all_objects() -> None:
+    common = {"commonLabels": {"team": "a"}, "commonAnnotations": {"note": "b"}}
+    for one in objects({**common, **ALL}):
+        name, meta = (one["kind"], one["metadata"]["name"]), one["metadata"]
+        assert "a" == meta["labels"]["team"], name
+        assert "b" == meta["annotations"]["note"], name
+        # A pod that is added to a selector would leave its Deployment.
+        assert "team" not in (one["spec"].get("selector") or {} if "spec" in one else {}), name
+
+
+def test_the_chart_wins_over_labels_of_pods_and_people_over_its_annotations() -> None:
+    values = {
+        "podAnnotations": {"prometheus.io/scrape": "false"},
+        "commonAnnotations": {"prometheus.io/port": "1"},
+    }
+    (deployment,) = (one for one in objects(values) if one["kind"] == "Deployment")
+    notes = deployment["spec"]["template"]["metadata"]["annotations"]
+
+    assert ("false", "8080") == (notes["prometheus.io/scrape"], notes["prometheus.io/port"])
+
+
+def test_a_monitor_replaces_the_annotations_for_prometheus() -> None:
+    for kind in ("serviceMonitor", "podMonitor"):
+        made = objects({"monitoring": {kind: {"enabled": True}}})
+        (deployment,) = (one for one in made if one["kind"] == "Deployment")
+        assert "annotations" not in deployment["spec"]["template"]["metadata"]
+
+
+def test_the_same_values_give_the_same_bytes() -> None:
+    everything = {**ALL, **{path: OTHER[path] for path in EVERYWHERE}}
+    once = template(everything)
+    _template.cache_clear()
+
+    assert once == template(everything)
+
+
+def refused(values: dict[str, Any]) -> str:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        template(values)
+    return str(caught.value.stderr)
+
+
+def test_an_image_is_needed_and_the_refusal_says_how_to_get_one() -> None:
+    said = refused({"image": {"repository": ""}})
+
+    assert "image.repository is not set" in said
+    assert "docker build" in said
+    assert "--set image.repository=" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"image": {"repository": "registry.example.com:5000/x:v1"}}, "write its tag as image.tag"),
+        ({"image": {"repository": "registry.example.com/x@sha256:0"}}, "image.digest"),
+        ({"imagePullSecrets": ["mine"]}, "write {name: mine}"),
+        (
+            {"watch": {"namespaces": ["a"], "namespaceSelector": {"matchLabels": {"a": "b"}}}},
+            "exclude each other",
+        ),
+    ],
+)
+def test_what_values_cannot_say_is_refused_with_a_sentence(
+    values: dict[str, Any], words: str
+) -> None:
+    assert words in refused(values)
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ({"tag": "v5"}, "registry.example.com:5000/x:v5"),
+        ({"digest": OTHER["image.digest"]}, f"registry.example.com:5000/x@{OTHER['image.digest']}"),
+    ],
+)
+def test_an_image_by_tag_or_by_digest(image: dict[str, Any], expected: str) -> None:
+    values = {"image": {"repository": "registry.example.com:5000/x", **image}}
+    made = [one["spec"] for one in objects(values) if one["kind"] in ("Deployment", "Job")]
+
+    assert {expected} == {m["template"]["spec"]["containers"][0]["image"] for m in made}
+
+
+@pytest.mark.parametrize(
+    ("account", "name", "made"),
+    [
+        ({}, "r-dask-adaptive", 1),
+        ({"name": "mine"}, "mine", 1),
+        ({"create": False, "name": "mine"}, "mine", 0),
+        ({"create": False}, "default", 0),
+    ],
+)
+def test_the_service_account_is_the_same_everywhere(
+    account: dict[str, Any], name: str, made: int
+) -> None:
+    found = objects({"serviceAccount": account})
+
+    assert made == sum(one["kind"] == "ServiceAccount" for one in found)
+    assert {name} == {s["name"] for one in found for s in one.get("subjects", ())}
+    for one in found:
+        if one["kind"] in ("Deployment", "Job"):
+            assert name == one["spec"]["template"]["spec"]["serviceAccountName"]
+        if one["kind"] == "ValidatingAdmissionPolicy":
+            (condition,) = one["spec"]["matchConditions"]
+            assert f'"system:serviceaccount:ns:{name}"' in condition["expression"]
+
+
+def test_without_rbac_there_is_no_role() -> None:
+    kinds = {one["kind"] for one in objects({"rbac": {"create": False}})}
+
+    assert not {kind for kind in kinds if "Role" in kind}
+    assert {"ServiceAccount", "Job"} <= kinds
+
+
+SELECTOR = {
+    "matchLabels": {"team": "a"},
+    "matchExpressions": [
+        {"key": "env", "operator": "NotIn", "values": ["dev", "test"]},
+        {"key": "tier", "operator": "In", "values": ["gold"]},
+        {"key": "dask", "operator": "Exists"},
+        {"key": "old", "operator": "DoesNotExist"},
+    ],
+}
+
+
+def test_namespaces_by_label_reach_the_operator_and_the_hook_as_a_query() -> None:
+    found = objects({"watch": {"namespaceSelector": SELECTOR}})
+    asked = {"name": "DASK_ADAPTIVE_NAMESPACE_SELECTOR"}
+    asked["value"] = "team=a,env notin (dev,test),tier in (gold),dask,!old"
+
+    for kind in ("Deployment", "Job"):
+        (one,) = (one for one in found if one["kind"] == kind)
+        assert asked in one["spec"]["template"]["spec"]["containers"][0]["env"]
+    bound = [one["metadata"]["name"] for one in found if one["kind"] == "ClusterRoleBinding"]
+    assert ["ns-r-dask-adaptive", "ns-r-dask-adaptive-webhook"] == sorted(bound)
+
+
+@pytest.mark.parametrize(
+    ("watch", "expected"),
+    [
+        ({}, {}),
+        ({"namespaceSelector": SELECTOR}, SELECTOR),
+        (
+            {"namespaces": ["a", "b"]},
+            {
+                "matchExpressions": [
+                    {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]}
+                ]
+            },
+        ),
+    ],
+)
+def test_schedulers_are_reached_in_the_namespaces_that_are_served(
+    watch: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    egress = {"enabled": True, "egress": {"enabled": True}}
+    found = objects({"watch": watch, "networkPolicy": egress})
+    (policy,) = (one for one in found if one["kind"] == "NetworkPolicy")
+    peers = [peer for rule in policy["spec"]["egress"] for peer in rule.get("to", ())]
+
+    assert [expected] == [p["namespaceSelector"] for p in peers if "namespaceSelector" in p]

@@ -1,0 +1,69 @@
+"""From an earlier release to this one, amid work: scripts/test-upgrade.sh installs the first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from dask_adaptive.kube.api import CONFIG_MAPS
+from dask_adaptive.kube.status_json import history_name, history_of
+from support.e2e_cluster import LiveCluster, Start
+from support.e2e_release import Release
+from support.e2e_tasks import result
+from support.kube_server import Kubectl
+
+pytestmark = pytest.mark.skipif("NEW_IMAGE" not in os.environ, reason="scripts/test-upgrade.sh")
+
+
+async def test_policies_histories_and_pins_survive_and_nothing_is_redone(
+    start: Start, admin: Kubectl
+) -> None:
+    release = Release(admin)
+    c = await start(policy={"minReplicas": 2, "maxReplicas": 4})
+    noted = await start(
+        "noted", policy=None, annotations={"dask-adaptive.dev/max-replicas": "2"}, tally=False
+    )
+    await c.until_settled(2)
+    await c.client.gather(await c.grow_to(4, tasks=24))
+    await c.until_settled(2)
+    keep = max(await c.connected())
+    await c.kubectl("annotate", "pod", await c.pod_of(keep), "dask-adaptive.dev/pin=1h")
+    await c.until(lambda: c.annotation(keep, "pinned-by"), "its pod says who holds it")
+    before, history = await c.policy(), await _history(c)
+    made = (await noted.policy())["metadata"]["uid"]
+    workers = await c.deployments()
+    running = c.client.map(result, range(40), seconds=0.5, pure=False)
+
+    repository, _, tag = os.environ["NEW_IMAGE"].rpartition(":")
+    image = f"image.repository={repository},image.tag={tag},image.digest="
+    await asyncio.to_thread(release.install, "--reset-values", "--set-string", image)
+    assert 40 == len(await c.client.gather(running))
+    assert workers.items() <= (await c.deployments()).items()
+    after = await c.policy()
+    assert before["metadata"]["uid"] == after["metadata"]["uid"]
+    assert before["spec"].items() <= after["spec"].items()
+    assert made == (await noted.policy())["metadata"]["uid"], "made from annotations, and kept"
+
+    await c.until(lambda: _serves(c, release), "the new operator serves it")
+    assert history
+    assert history <= await _history(c)
+    await c.edit(minReplicas=0)
+    await c.until_settled(1)
+    assert {keep} == await c.connected(), "the pin outlived the upgrade"
+    new = await start("new", policy=None, tally=False)
+    assert "dask-adaptive.dev/injected" in (await new.scheduler_pod())["metadata"]["annotations"]
+    tasks, runs, redone = await c.counts()
+    assert (tasks, 0) == (runs, redone)
+
+
+async def _history(c: LiveCluster) -> set[float]:
+    """When each decision was made that this release can read."""
+    path = CONFIG_MAPS.path(c.namespace, history_name(c.name))
+    return {decision.at for decision in history_of(await c.api.get(path))}
+
+
+async def _serves(c: LiveCluster, release: Release) -> bool:
+    served = (await c.status()).get("servedBy") or {}
+    return str(served.get("operator", "")).startswith(release.namespace)

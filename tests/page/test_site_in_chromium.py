@@ -1,0 +1,61 @@
+"""The documentation's site, opened from its folder: without a server, and without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from support.chromium import Tab, tab
+
+SITE = Path(__file__).parents[2] / "site"
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+
+#: Where the elements are that reach over the right edge, and that nothing scrolls.
+TOO_WIDE = """[...document.querySelectorAll(".md-content *")].filter(
+  (one) => one.getBoundingClientRect().right > innerWidth + 1
+    && !one.closest(".md-typeset__scrollwrap, pre, .highlight")).length"""
+
+
+@pytest.fixture
+def pages() -> list[Path]:
+    found = sorted(SITE.glob("**/*.html"))
+    if not found:
+        pytest.skip("there is no site/; build it with: make docs")
+    return found
+
+
+async def test_search_works_without_a_server_and_nothing_is_fetched(
+    browser: str, tmp_path: Path, pages: list[Path]
+) -> None:
+    async with tab(browser, tmp_path / "profile", width=1280) as page:
+        await page.open(f"{(SITE / 'index.html').as_uri()}?q=unpin")
+
+        await page.until("matching documents", "Pin a worker")
+
+        fetched = await page.run("performance.getEntriesByType('resource').map(e => e.name)")
+        assert [] == [name for name in fetched if not name.startswith("file:")]
+        assert [] == page.complaints
+
+
+async def test_no_page_is_wider_than_a_phone(
+    browser: str, tmp_path: Path, pages: list[Path]
+) -> None:
+    wide = dict[str, int]()
+    async with tab(browser, tmp_path / "profile") as page:
+        await page.call("Emulation.setDeviceMetricsOverride", **PHONE)
+        for one in pages:
+            await _open(page, one)
+            width = await page.run("document.documentElement.scrollWidth")
+            if width > PHONE["width"] or await page.run(TOO_WIDE):
+                wide[str(one.relative_to(SITE))] = width
+
+    assert {} == wide
+
+
+async def _open(page: Tab, path: Path) -> None:
+    await page.open(path.as_uri())
+    ready = f"document.readyState === 'complete' && location.href === '{path.as_uri()}'"
+    while not await page.run(ready):
+        await asyncio.sleep(0.05)
