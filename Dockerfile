@@ -1,37 +1,36 @@
-# The operator's image: one wheel with both packages, in a virtual environment, run by uid 1000.
+# The operator's image: one wheel with both packages, in a virtual environment, run by uid 1000 or any other.
 #
 #   docker build -t dask-adaptive .
 #
-# Stages are cut so that a change of the sources rebuilds only the two last, small layers.
+# `make dist` builds it for a release: the same commit on the same base gives the same bytes. So pip compiles nothing
+# (its .pyc files hold the time), and the last stage only copies. A change of the sources makes only its last layer anew.
 ARG BASE_IMAGE=python:3.11-slim
 
-# What pyproject.toml asks for, as two lists. Its other lines may change without a new installation.
-FROM ${BASE_IMAGE} AS requirements
-COPY pyproject.toml /
-RUN python3 -c 'import tomllib; p = tomllib.load(open("/pyproject.toml", "rb")); \
-    open("/runtime.txt", "w").write("\n".join(p["project"]["dependencies"])); \
-    open("/build.txt", "w").write("\n".join(p["build-system"]["requires"]))' \
- && touch -d @0 /runtime.txt /build.txt
+FROM ${BASE_IMAGE} AS build
+RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/venv
 
-FROM ${BASE_IMAGE} AS dependencies
-COPY --from=requirements /runtime.txt /
-RUN python3 -m venv /opt/venv \
- && /opt/venv/bin/pip install --no-cache-dir --quiet --requirement /runtime.txt
+FROM build AS dependencies
+COPY requirements.lock /
+RUN /opt/build/bin/pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --quiet --no-deps \
+      --require-hashes --requirement /requirements.lock \
+ && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 
-FROM ${BASE_IMAGE} AS wheel
-COPY --from=requirements /build.txt /
-RUN python3 -m venv /opt/build \
- && /opt/build/bin/pip install --no-cache-dir --quiet --requirement /build.txt
+FROM build AS ours
 COPY . /src
-RUN /opt/build/bin/pip wheel --no-cache-dir --quiet --no-deps --no-build-isolation --wheel-dir /wheel /src
+RUN /opt/build/bin/pip wheel --no-cache-dir --quiet --no-deps --wheel-dir /wheel /src \
+ && /opt/build/bin/pip --python /opt/venv/bin/python install --no-compile --quiet --no-deps --no-index \
+      --no-warn-script-location --root /ours /wheel/*.whl \
+ && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash -s /ours -p / /ours/opt/venv/lib
 
 FROM ${BASE_IMAGE}
-RUN useradd --uid 1000 --user-group --no-create-home --home-dir /tmp dask-adaptive
+LABEL org.opencontainers.image.title=dask-adaptive \
+      org.opencontainers.image.description="Adaptive scaling for Dask on Kubernetes in which no work is ever redone" \
+      org.opencontainers.image.licenses=BSD-3-Clause
 COPY --from=dependencies /opt/venv /opt/venv
-COPY --from=wheel /wheel /wheel
-RUN /opt/venv/bin/pip install --no-cache-dir --quiet --no-deps --no-index /wheel/*.whl
-# A read-only root works: nothing is written but to /tmp, and that only if something asks for it.
-ENV PATH=/opt/venv/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+COPY --from=ours /ours /
+# A read-only root works: nothing is written but to /tmp, and that only if something asks for it. USER: kopf asks for the
+# name of whoever runs it, and the uid of a pod need not have one.
+ENV PATH=/opt/venv/bin:$PATH HOME=/tmp USER=dask-adaptive PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 1000
 ENTRYPOINT ["dask-adaptive"]
 CMD ["run"]

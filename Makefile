@@ -9,10 +9,10 @@ OLDEST := 2023.5.0
 NEWEST := 2026.8.0
 OTHERS := $(OLDEST) 2024.2.1 2024.8.2 2025.1.0 2025.7.0
 RELEASES ?= $(OTHERS) $(NEWEST)
-TOOLS := cattrs cronsim rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis
+TOOLS := cattrs cronsim rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist hypothesis trustme
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-libraries test-k8s soak bench bench-relief bench-upstream mutation docs upstream-tests clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-versions test-pythons test-next test-libraries test-k8s test-upgrade lock soak bench bench-relief bench-upstream mutation docs upstream-tests dist test-dist lint-workflows clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -42,7 +42,8 @@ check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests bu
 	$(BIN)/ruff check && $(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	scripts/sync_chart.py --check
+	$(BIN)/python scripts/sync_chart.py --check
+	scripts/versions.py --check
 	$(BIN)/python -m pytest -q -n 6 -m "not thorough and not long" tests/unit tests/contract
 
 test: ## all tests that need no Kubernetes; two of these run side by side, as much of them is waiting
@@ -60,7 +61,7 @@ test-loop: $(VENV)/.dev $(VENV)-$(OLDEST)/.test
 test-chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not k8s" tests/chaos
 
-test-page: $(VENV)/.dev
+test-page: $(VENV)/.dev docs
 	$(BIN)/python -m pytest -q tests/page
 
 test-matrix: export GRAPHS := 20000
@@ -68,6 +69,18 @@ test-matrix: $(VENV)/.dev $(OTHERS:%=$(VENV)-%/.test) ## what `make test` leaves
 	$(BIN)/python -m pytest -q -n 4 -m thorough tests/unit tests/contract
 	$(BIN)/python -m pytest -q -n 2 tests/loop/test_versions.py
 	for v in $(OTHERS); do echo "contract on $$v"; $(VENV)-$$v/bin/python -m pytest -q -n 4 tests/contract || exit 1; done
+
+test-versions: $(VENV)/.dev ## tests on a real kube-apiserver of each Kubernetes version, and with each dask-kubernetes; makes the tables of versions (VERSIONS, DASK_KUBERNETES)
+	scripts/test-versions.sh
+
+test-pythons: $(VENV)/.dev ## clean installations and tests on Python 3.11 to 3.14, of the agent from 3.9 on; makes the tables of versions (PYTHONS, AGENT_PYTHONS)
+	scripts/test-pythons.sh
+
+test-next: $(VENV)/.dev ## the newest distributed, dask-kubernetes, kopf and kubernetes on the index: what is new, and whether our tests of them pass (PRE=1, ALWAYS=1)
+	scripts/test-next.sh
+
+lock: $(VENV)/.dev ## write requirements.lock, which the image installs (UPGRADE=1: the newest of each)
+	scripts/lock.sh
 
 chaos: $(VENV)/.dev ## 1,000 faults of an API server, of schedulers and of the operator, in rounds; then faults in our code, which rounds have to find
 	cd tests && ../$(BIN)/python -m chaos --faults 1000 --at-once 4
@@ -78,6 +91,9 @@ test-libraries: $(VENV)-libraries/.ready ## XGBoost, LightGBM, scikit-learn, xar
 
 test-k8s: $(VENV)/.dev ## tests on a real API server and node (boots them, or uses KUBECONFIG)
 	scripts/test-k8s.sh
+
+test-upgrade: $(VENV)/.dev ## from 0.1.0 to this, in the middle of work, on the local node (FROM)
+	scripts/test-upgrade.sh
 
 soak: $(VENV)/.dev ## a job goes on while operator, scheduler, API server, etcd, kubelet, pods and nodes are killed: docs/benchmarks/ (MINUTES, SEED, WRITE)
 	scripts/soak.sh
@@ -97,14 +113,24 @@ mutation: $(VENV)-mutation/.ready ## change the planner in one place at a time, 
 bench-scale: $(VENV)/.dev $(VENV)-bench/.ready ## one operator under 1,000 clusters, and under one of 10,000 workers: docs/benchmarks/ (SIZES)
 	scripts/bench-scale.sh
 
+# No --quiet: it hides warnings from --strict.
 docs: $(VENV)-docs/.ready ## the documentation as a site, in site/, with warnings as errors
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
 
 upstream-tests: ## dask's or distributed's own tests under the agent (SUITE, RELEASE, SELECTION, DISTRIBUTED_SRC)
 	scripts/upstream-tests.sh
 
+dist: $(VENV)-dist/.ready ## a release in dist/: packages, chart, plugin, image, SBOM, notes, checksums, signature (PARTS; docs/howto/release.md)
+	$(VENV)-dist/bin/python scripts/dist.py $(PARTS)
+
+test-dist: $(VENV)/.dev $(VENV)-dist/.ready ## a release made twice from one commit is the same; each file of it is used once
+	$(BIN)/python -m pytest -q --tb=short tests/dist
+
+lint-workflows: ## .github/workflows by actionlint
+	"$$(scripts/go-tool.sh actionlint)" -shellcheck= -pyflakes=
+
 clean: ## remove the virtual environments and caches of this folder
-	rm -rf site $(VENV) $(VENV)-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf site dist $(VENV) $(VENV)-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/.demo: pyproject.toml
 	scripts/venv.sh $(VENV) "-e .[demo]" "dask[dataframe]==$(NEWEST) distributed==$(NEWEST)"
@@ -140,6 +166,11 @@ $(VENV)-libraries/.ready: pyproject.toml
 
 $(VENV)-docs/.ready: pyproject.toml
 	scripts/venv.sh $(VENV)-docs "mkdocs>=1.6 mkdocs-material>=9.5"
+	@touch $@
+
+# Fixed, because what they write changes with their versions.
+$(VENV)-dist/.ready:
+	scripts/venv.sh $(VENV)-dist "build==1.6.1 towncrier==26.9.0 uv==0.13.9"
 	@touch $@
 
 $(VENV)-mutation/.ready: pyproject.toml

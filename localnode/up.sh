@@ -40,6 +40,7 @@ preflight() {
   for b in "${binaries[@]}"; do
     [ -x "$bin/$b" ] || die "$bin/$b is missing; build it with: localnode/build.sh"
   done
+  [ -x "${LOCALNODE_APISERVER:-$bin/kube-apiserver}" ] || die "LOCALNODE_APISERVER=$LOCALNODE_APISERVER is no program; build it with: localnode/apiserver.sh"
   need_disk "$state" "$([ "$api_only" ] && echo 1 || echo 4)" "$instance's state"
 }
 
@@ -110,7 +111,7 @@ start_apiserver() {
     --advertise-client-urls "http://127.0.0.1:$etcd_port" --listen-peer-urls "http://127.0.0.1:$((etcd_port + 1))" \
     --initial-advertise-peer-urls "http://127.0.0.1:$((etcd_port + 1))" --initial-cluster "default=http://127.0.0.1:$((etcd_port + 1))"
   until_up 20 etcd "etcd listening" listening 127.0.0.1 "$etcd_port"
-  start apiserver kube-apiserver --etcd-servers="http://127.0.0.1:$etcd_port" --secure-port="$port" \
+  start apiserver "${LOCALNODE_APISERVER:-kube-apiserver}" --etcd-servers="http://127.0.0.1:$etcd_port" --secure-port="$port" \
     --service-cluster-ip-range="$service_cidr" --authorization-mode=Node,RBAC --allow-privileged=true \
     --client-ca-file="$pki/ca.crt" --tls-cert-file="$pki/apiserver.crt" --tls-private-key-file="$pki/apiserver.key" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$pki/sa.pub" \

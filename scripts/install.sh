@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install dask-kubernetes (where it is not there) and dask-adaptive; safe to run again, it upgrades.
 #   scripts/install.sh                        on the local node (localnode/up.sh)
-#   KUBECONFIG=... IMAGE=repo:tag scripts/install.sh   on a cluster of yours; says what it will create, then asks (YES=1: no question)
+#   KUBECONFIG=... IMAGE=repo:tag scripts/install.sh   on a cluster of yours (or repo@sha256:...); says what it will create, then asks (YES=1: no question)
 #   scripts/install.sh --set replicas=2       arguments go to Helm, for our chart
 # UPSTREAM_IMAGE=repo:tag is upstream's image; on a cluster of yours it is the published one if not set.
 set -euo pipefail
@@ -20,7 +20,7 @@ choose_images() {
   fi
   local image
   for image in "$IMAGE" ${UPSTREAM_IMAGE:+"$UPSTREAM_IMAGE"}; do
-    [[ ${image##*/} == *:?* ]] || die "$image has no tag; give it as repo:tag"
+    [[ $image == "$IMAGE" && $image == *@sha256:* ]] || [[ ${image##*/} == *:?* ]] || die "$image has no tag; give it as repo:tag"
   done
 }
 
@@ -29,6 +29,14 @@ upstream_values() { # without an image given: the chart's own, which in a source
     echo "image.name=${UPSTREAM_IMAGE%:*},image.tag=${UPSTREAM_IMAGE##*:},image.pullPolicy=IfNotPresent"
   else
     echo "image.tag=$dask_kubernetes_version"
+  fi
+}
+
+our_values() {
+  if [[ $IMAGE == *@* ]]; then
+    echo "image.repository=${IMAGE%@*},image.digest=${IMAGE##*@}"
+  else
+    echo "image.repository=${IMAGE%:*},image.tag=${IMAGE##*:}"
   fi
 }
 
@@ -78,5 +86,5 @@ if [ "$upstream" = ours ]; then
     --set-string "$(upstream_values)"
 fi
 install_chart "$release" "$namespace" "$chart" \
-  --set-string "image.repository=${IMAGE%:*},image.tag=${IMAGE##*:},image.pullPolicy=IfNotPresent" "$@"
+  --set-string "$(our_values),image.pullPolicy=IfNotPresent" "$@"
 say "installed; a DaskCluster becomes adaptive by an AdaptivePolicy, or by the annotation dask-adaptive.dev/max-replicas"

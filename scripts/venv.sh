@@ -1,13 +1,13 @@
 #!/bin/bash
 # Make or bring up to date a virtual environment: venv.sh DIR "PACKAGES" ["MORE PACKAGES"].
-# PYTHON chooses the interpreter (3.10 or newer; 3.11 is what we test most).
+# PYTHON chooses the interpreter: 3.9 or newer for the agent, 3.11 or newer for the operator.
 # uv installs several times faster than pip. Where it cannot (it does not read pip's configuration), pip does it.
 set -euo pipefail
 dir=$1
 shift
 python=${PYTHON:-python3}
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-  { echo "venv.sh: $("$python" --version) is too old; set PYTHON to Python 3.10 or newer" >&2; exit 1; }
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
+  { echo "venv.sh: $("$python" --version) is too old; set PYTHON to Python 3.9 or newer" >&2; exit 1; }
 if [ ! -x "$dir/bin/python" ]; then
   echo "making $dir ($("$python" --version))"
   "$python" -m venv "$dir"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from dask_adaptive.cli.main import COMMANDS, cli
 from dask_adaptive.controller.metrics import STABILITY, Metrics
@@ -16,7 +19,9 @@ from dask_adaptive.kube import annotated, notes
 from dask_adaptive.kube.notes import PIN, PIN_REASON
 from dask_adaptive.kube.objects import ADOPT, ADOPTED, COOLDOWN, INJECT, INJECTED, MANAGED_BY
 from dask_adaptive.kube.status_json import HISTORY_LABEL
+from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
+from support.doc_commands import DocCommand, chart_values, doc_commands, inline_commands, is_run
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs/reference"
@@ -106,6 +111,82 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     reached = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
 
     assert set(ROOT.glob("docs/**/*.md")) - {index} <= reached
+
+
+NOT_RUN = yaml.safe_load((ROOT / "docs/not-run.yaml").read_text())
+
+
+def test_every_command_is_run_by_a_test_or_listed_with_the_reason_why_not() -> None:
+    left = [command for command in doc_commands() if not is_run(command)]
+
+    for row in NOT_RUN:
+        assert row["why"]
+        listed = [c for c in left if re.match(row["commands"], c.text)]
+        assert listed, f"docs/not-run.yaml: no such command is left: {row['commands']}"
+        left = [c for c in left if c not in listed]
+    assert not left, "commands that no test runs; list them in docs/not-run.yaml"
+
+
+def _ours(command: DocCommand) -> list[str]:
+    """The words after `dask-adaptive`; empty: it is a command of another program."""
+    called = re.match(
+        r"(?:source <\()?(?:kubectl |\S*/)?dask-adaptive\b(.*)", command.text, re.DOTALL
+    )
+    if not called or "…" in called[1]:
+        return []
+    return shlex.split(re.split(r" \||\)$", called[1])[0].replace("[", "").replace("]", ""))
+
+
+OURS = [(c, w) for c in [*doc_commands(), *inline_commands()] if (w := _ours(c))]
+
+
+def test_commands_of_ours_have_the_options_and_arguments_that_they_are_shown_with() -> None:
+    assert len(OURS) > 50
+    for command, words in OURS:
+        if words[0].startswith("-"):
+            continue  # `dask-adaptive --version`
+        made = cli.get_command(click.Context(cli), words[0])
+        assert made is not None, f"{command.page}: {command.text}"
+        try:
+            context = click.Context(made, **made.context_settings)
+            made.make_parser(context).parse_args(words[1:])
+        except click.ClickException as refused:
+            pytest.fail(f"{command.page}: {command.text}: {refused.format_message()}")
+
+
+def test_annotations_in_commands_exist() -> None:
+    page, count = (REFERENCE / "annotations.md").read_text(), 0
+    for command in [*doc_commands(), *inline_commands()]:
+        if re.match(r"kubectl (-n \S+ )?annotate ", command.text):
+            for name in re.findall(r"dask-adaptive\.dev/[\w-]*\w", command.text):
+                assert f"`{name}`" in page, f"{command.page}: {command.text}"
+                count += 1
+    assert count > 20
+
+
+def test_patches_of_policies_in_commands_are_valid() -> None:
+    count = 0
+    for command in doc_commands():
+        if found := re.search(r"patch (?:dap|adaptivepolicy) .*'({.*})'", command.text, re.DOTALL):
+            parse_policy(
+                {"clusterRef": {"name": "x"}, "maxReplicas": 9} | json.loads(found[1])["spec"]
+            )
+            count += 1
+    assert count >= 4
+
+
+def test_values_in_commands_are_in_the_chart() -> None:
+    """With their types they are checked by Helm: tests/chart/test_docs.py."""
+    values = yaml.safe_load((ROOT / "helm/dask-adaptive-operator/values.yaml").read_text())
+    count = 0
+    for command in [*doc_commands(), *inline_commands()]:
+        for pair in re.findall(r"([\w.]+)=", ",".join(chart_values(command.text)[1::2])):
+            found = values
+            for key in pair.split("."):
+                assert key in found, f"{command.page}: {pair}"
+                found = found[key]
+            count += 1
+    assert count > 20
 
 
 def test_every_metric_is_documented() -> None:

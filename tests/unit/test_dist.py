@@ -1,0 +1,219 @@
+"""What a release is made with, in parts that need no network; tests/dist makes whole ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def dist() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("dist", ROOT / "scripts/dist.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["dist"] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def write(tree: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    return tree
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz"])
+def test_an_archive_depends_on_nothing_but_names_and_contents(
+    dist: ModuleType, tmp_path: Path, name: str
+) -> None:
+    files = {"b/x": "1", "a": "2", "b/y": "3"}
+    one = write(tmp_path / "one", files)
+    other = write(tmp_path / "other", dict(reversed(files.items())))
+    os.utime(other / "a", (0, 0))
+    (one / "a").chmod(0o600)
+    (other / "b").chmod(0o700)
+
+    dist.write_tar(one, tmp_path / f"1{name}", epoch=99)
+    dist.write_tar(other, tmp_path / f"2{name}", epoch=99)
+
+    assert (tmp_path / f"1{name}").read_bytes() == (tmp_path / f"2{name}").read_bytes()
+    with tarfile.open(tmp_path / f"1{name}") as tar:
+        assert [("a", 99), ("b/x", 99), ("b/y", 99)] == [(e.name, e.mtime) for e in tar]
+
+
+def test_an_archive_keeps_what_can_be_run(dist: ModuleType, tmp_path: Path) -> None:
+    tree = write(tmp_path / "tree", {"run": "", "read": ""})
+    (tree / "run").chmod(0o750)
+
+    dist.write_tar(tree, tmp_path / "a.tar", epoch=0)
+
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        assert {"run": 0o755, "read": 0o644} == {entry.name: entry.mode for entry in tar}
+
+
+def test_what_all_pythons_share_is_kept_once(dist: ModuleType, tmp_path: Path) -> None:
+    same = {"pure/__init__.py": "", "one.py": "1"}
+    write(tmp_path / "3.11", same | {"native/a.so": "311", "native/__init__.py": "", "old.py": ""})
+    write(tmp_path / "3.12", same | {"native/a.so": "312", "native/__init__.py": "", "new.py": ""})
+
+    dist.share(tmp_path)
+
+    kept = {folder.name: sorted(os.listdir(folder)) for folder in tmp_path.iterdir()}
+    assert kept == {
+        "any": ["one.py", "pure"],
+        "3.11": ["native", "old.py"],
+        "3.12": ["native", "new.py"],
+    }
+
+
+def test_the_manifest_names_what_is_published(dist: ModuleType, tmp_path: Path) -> None:
+    archive = tmp_path / "x.tar.gz"
+    archive.write_bytes(b"")
+
+    text = dist.krew_manifest("1.2.3", "https://example.com/v1/", {"linux/amd64": archive})
+
+    spec = json.loads(text)["spec"]
+    assert spec["version"] == "v1.2.3"
+    (platform,) = spec["platforms"]
+    assert platform == {
+        "selector": {"matchLabels": {"os": "linux", "arch": "amd64"}},
+        "uri": "https://example.com/v1/x.tar.gz",
+        "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "bin": "kubectl-dask_adaptive",
+    }
+
+
+CHANGELOG = "# Changes\n\n## 0.2.0 (2027-01-01)\n\n- new\n\n## 0.1.0 (2026-01-01)\n\n- old\n"
+
+
+@pytest.mark.parametrize(("version", "text"), [("0.2.0", "- new"), ("0.1.0", "- old")])
+def test_notes_are_the_section_of_the_changelog(dist: ModuleType, version: str, text: str) -> None:
+    found = dist.section(CHANGELOG, version)
+
+    assert found.startswith(f"## {version} (")
+    assert [text] == [line for line in found.splitlines() if line.startswith("-")]
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.1", "0x1.0"])
+def test_a_version_without_a_section_is_refused(dist: ModuleType, version: str) -> None:
+    with pytest.raises(dist.DistError, match=rf"no section '## {version} "):
+        dist.section(CHANGELOG, version)
+
+
+def test_the_chart_and_the_packages_have_one_version(dist: ModuleType) -> None:
+    assert len(dist.versions(ROOT)) == 1
+
+
+def commit(repository: Path, chart: str, package: str) -> None:
+    """A repository of one commit with a chart and a package of these versions."""
+    write(
+        repository,
+        {
+            "helm/dask-adaptive-operator/Chart.yaml": f"version: {chart}\nappVersion: {chart}\n",
+            "operator/dask_adaptive_agent/__init__.py": f'__version__ = "{package}"\n',
+        },
+    )
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        git(repository, *words)
+
+
+def git(repository: Path, *words: str) -> None:
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+    subprocess.run(["git", "-C", str(repository), *who, *words], check=True)
+
+
+def test_a_release_is_the_commit_not_the_folder(
+    dist: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commit(tmp_path / "here", "1.2.3", "1.2.3")
+    (tmp_path / "here/stray").touch()
+    monkeypatch.setattr(dist, "ROOT", tmp_path / "here")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "")  # it is set for the tools: undone after the test
+
+    release = dist.release_of(tmp_path, tmp_path)
+
+    assert release.version == "1.2.3"
+    assert os.environ["SOURCE_DATE_EPOCH"] == str(release.epoch)
+    assert {"helm", "operator"} == set(os.listdir(release.source))
+
+
+@pytest.mark.parametrize(
+    ("chart", "package", "tag", "told"),
+    [
+        pytest.param("1.0.0", "2.0.0", "v1.0.0", r"disagree .*1\.0\.0.*2\.0\.0", id="chart"),
+        pytest.param("1.0.0", "1.0.0", "v1.0.1", r"tagged v1\.0\.1, .* of 1\.0\.0", id="tag"),
+    ],
+)
+def test_a_release_has_one_version(
+    dist: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    chart: str,
+    package: str,
+    tag: str,
+    told: str,
+) -> None:
+    commit(tmp_path / "here", chart, package)
+    git(tmp_path / "here", "tag", tag)
+    monkeypatch.setattr(dist, "ROOT", tmp_path / "here")
+
+    with pytest.raises(dist.DistError, match=told):
+        dist.release_of(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("base", ["", "python:3.11-slim", "python@sha1:12"])
+def test_a_base_without_a_digest_is_refused(
+    dist: ModuleType, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    monkeypatch.setenv("BASE_IMAGE", base)
+
+    with pytest.raises(dist.DistError, match="names no digest"):
+        dist.given_base()
+
+
+def test_labels_leave_out_what_is_not_known(
+    dist: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PROJECT_URL", raising=False)
+    release = dist.Release("1.2.3", "abc", 86400, tmp_path, tmp_path, tmp_path)
+
+    assert dist.labels(release, "python:3.11@sha256:12", "sha256:12") == {
+        "org.opencontainers.image.version": "1.2.3",
+        "org.opencontainers.image.revision": "abc",
+        "org.opencontainers.image.created": "1970-01-02T00:00:00Z",
+        "org.opencontainers.image.base.name": "python:3.11",
+        "org.opencontainers.image.base.digest": "sha256:12",
+    }
+
+
+def test_a_folder_of_somebody_else_is_not_emptied(
+    dist: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis").touch()
+    monkeypatch.setattr(sys, "argv", ["dist.py", "--out", str(tmp_path)])
+
+    with pytest.raises(SystemExit, match="holds files of somebody else"):
+        dist.main()
+    assert (tmp_path / "thesis").exists()
+
+
+def test_an_unknown_part_is_refused(
+    dist: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dist.py", "wheel"])
+
+    with pytest.raises(SystemExit):
+        dist.main()
+    assert "no such part: wheel; there are wheels, " in capsys.readouterr().err
