@@ -130,7 +130,8 @@ def kind(schema: dict[str, Any]) -> str:
     if "(ms|s|m|h)" in rules:
         return "duration"
     if schema.get("x-kubernetes-int-or-string"):
-        return "quantity" if "Gi" in rules else "number or percentage"
+        text = rules + schema.get("pattern", "")
+        return "quantity" if "Gi" in text else "number or percentage"
     if "'%'" in rules:
         return "percentage"
     low = schema.get("minimum")

@@ -20,6 +20,17 @@ ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"(\[[^\]]*\]\()((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
 
 
+#: What a browser fetches by itself; links that a reader clicks may lead out.
+_FETCHED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//[^>]*>""")
+
+
+def on_post_page(output: str, *, page: Any, config: Any) -> str:
+    """Refuse pages that fetch something from elsewhere: people read them in closed networks."""
+    if found := _FETCHED.search(output):
+        raise SystemExit(f"{page.file.src_uri} fetches from the network: {found[0]}")
+    return output
+
+
 def on_files(files: Files, *, config: Any) -> Files:
     """Add all files outside docs/ that a page links to."""
     for page in list(files.documentation_pages()):

@@ -1,46 +1,212 @@
 {{/* Name of all that belongs to one release. The Lease has a fixed name: one operator a namespace. */}}
 {{- define "operator.name" -}}
-{{- if contains "dask-adaptive" .Release.Name -}}
+{{- $base := .Values.nameOverride | default "dask-adaptive" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains $base .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-dask-adaptive" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $base | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Name of what is in no namespace: two releases of one name, in two namespaces, don't meet. */}}
+{{- define "operator.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "operator.name" .) -}}
+{{- end -}}
+
+{{- define "operator.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "operator.name" .) "default" .Values.serviceAccount.create) -}}
+{{- end -}}
+
+{{/* The value of app.kubernetes.io/name. */}}
+{{- define "operator.app" -}}
+{{- .Values.nameOverride | default "dask-adaptive-operator" -}}
 {{- end -}}
 
 {{- define "operator.labels" -}}
 {{ include "operator.selector" . }}
+{{ include "operator.chartLabels" . }}
+{{- end -}}
+
+{{/* Those of all objects, the pods of the hooks included, which no selector of ours may match. */}}
+{{- define "operator.chartLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "operator.selector" -}}
-app.kubernetes.io/name: dask-adaptive-operator
+app.kubernetes.io/name: {{ include "operator.app" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Follows an object's labels: commonAnnotations, if there are any. */}}
+{{- define "operator.annotations" -}}
+{{- with .Values.commonAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end -}}
+
+{{/* Metadata of a pod. Arguments: the root, and the suffix of app.kubernetes.io/name. */}}
+{{- define "operator.podMetadata" -}}
+{{- $root := index . 0 -}}
+{{- $labels := merge (dict "app.kubernetes.io/name" (printf "%s%s" (include "operator.app" $root) (index . 1)) "app.kubernetes.io/instance" $root.Release.Name) (include "operator.chartLabels" $root | fromYaml) -}}
+labels: {{- merge $labels $root.Values.podLabels | toYaml | nindent 2 }}
+{{- end -}}
+
+{{/* Annotations of a pod, as a map. Arguments: the root, and the pod's own ones. */}}
+{{- define "operator.podAnnotations" -}}
+{{- $root := index . 0 -}}
+{{- merge (deepCopy $root.Values.podAnnotations) (index . 1) $root.Values.commonAnnotations | toYaml -}}
+{{- end -}}
+
+{{/* An image that people can pull: nothing is published, so there is no default. */}}
 {{- define "operator.image" -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- with .Values.image -}}
+{{- if not .repository -}}
+{{- $example := "registry.example.com/dask-adaptive" -}}
+{{- $built := printf "%s:%s" $example $.Chart.AppVersion -}}
+{{- fail (printf "image.repository is not set, and no image is published yet: build one in a checkout (docker build -t %s . && docker push %s) and give it with --set image.repository=%s" $built $built $example) -}}
+{{- end -}}
+{{- $last := splitList "/" .repository | last -}}
+{{- if or (contains ":" $last) (contains "@" $last) -}}
+{{- fail (printf "image.repository is %s: write its tag as image.tag, or its digest as image.digest" .repository) -}}
+{{- end -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
-{{/* What a container of ours may do: nothing. */}}
-{{- define "operator.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{/* What is the same for all pods of ours, and comes from values. */}}
+{{- define "operator.podSpec" -}}
+# Services here are called dask-adaptive-…, and their variables would pass for our settings.
+enableServiceLinks: false
+serviceAccountName: {{ include "operator.serviceAccount" . }}
+securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.imagePullSecrets }}
+{{- range . }}
+{{- if kindIs "string" . }}
+{{- fail (printf "imagePullSecrets is a list of objects since 0.2.0: write {name: %s} for %s (--set 'imagePullSecrets[0].name=%s')" . . .) }}
+{{- end }}
+{{- end }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+volumes:
+- {name: tmp, emptyDir: {}}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
-{{- define "operator.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 1000
-runAsGroup: 1000
-fsGroup: 1000
-seccompProfile: {type: RuntimeDefault}
+{{/* The same for their containers. */}}
+{{- define "operator.container" -}}
+image: {{ include "operator.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- with .Values.extraEnvFrom }}
+envFrom: {{- toYaml . | nindent 0 }}
+{{- end }}
+resources: {{- toYaml .Values.resources | nindent 2 }}
+securityContext: {{- toYaml .Values.securityContext | nindent 2 }}
+volumeMounts:
+- {name: tmp, mountPath: /tmp}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
-{{/* Annotations of what runs before the chart is uninstalled; the argument is its place in the order. */}}
+{{/* Which namespaces an operator serves, and a tidying one cleans: entries of `env`. */}}
+{{- define "operator.namespacesEnv" -}}
+{{- if .Values.watch.namespaces -}}
+- {name: DASK_ADAPTIVE_NAMESPACES, value: {{ join " " .Values.watch.namespaces | quote }}}
+{{- else if .Values.watch.namespaceSelector -}}
+- {name: DASK_ADAPTIVE_NAMESPACE_SELECTOR, value: {{ include "operator.namespaceSelectorText" . | quote }}}
+{{- end }}
+{{- end -}}
+
+{{/* watch.namespaceSelector as the API server takes it in a query: team=a,env notin (dev),!old */}}
+{{- define "operator.namespaceSelectorText" -}}
+{{- $parts := list -}}
+{{- with .Values.watch.namespaceSelector -}}
+{{- range $key, $value := .matchLabels -}}
+{{- $parts = append $parts (printf "%s=%s" $key $value) -}}
+{{- end -}}
+{{- range .matchExpressions -}}
+{{- $values := join "," .values -}}
+{{- if eq .operator "In" -}}
+{{- $parts = append $parts (printf "%s in (%s)" .key $values) -}}
+{{- else if eq .operator "NotIn" -}}
+{{- $parts = append $parts (printf "%s notin (%s)" .key $values) -}}
+{{- else if eq .operator "Exists" -}}
+{{- $parts = append $parts .key -}}
+{{- else -}}
+{{- $parts = append $parts (printf "!%s" .key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $parts -}}
+{{- end -}}
+
+{{/* A labelSelector of the namespaces that are served; empty: all. For webhooks and NetworkPolicies. */}}
+{{- define "operator.namespaceSelector" -}}
+{{- if .Values.watch.namespaces -}}
+matchExpressions:
+- {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson .Values.watch.namespaces }}}
+{{- else if .Values.watch.namespaceSelector -}}
+{{- toYaml .Values.watch.namespaceSelector -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Annotations of what runs before the chart is uninstalled; arguments: the root, the place in the order. */}}
 {{- define "operator.tidyHook" -}}
 helm.sh/hook: pre-delete
-helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- with (index . 0).Values.commonAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* By which the API server calls the webhook. */}}
+{{- define "operator.webhookHost" -}}
+{{- printf "%s-webhook.%s.svc" (include "operator.name" .) .Release.Namespace -}}
+{{- end -}}
+
+{{/* Whether the operator makes the webhook's certificate: true or false. */}}
+{{- define "operator.makesCertificate" -}}
+{{- with .Values.certificates -}}
+{{- not (or .existingSecret .certManager.enabled) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The Secret with the webhook's certificate. Each way has a name of its own: cert-manager's Secret stays when its
+Certificate goes, and is of another type than ours, which Kubernetes never changes.
+*/}}
+{{- define "operator.certificateSecret" -}}
+{{- with .Values.certificates -}}
+{{- if .existingSecret -}}
+{{- .existingSecret -}}
+{{- else -}}
+{{- printf "%s-%s" (include "operator.name" $) (ternary "cert-manager" "certificate" .certManager.enabled) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}

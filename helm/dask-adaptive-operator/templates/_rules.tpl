@@ -16,8 +16,8 @@
   verbs: [list, watch]
 {{- if not .Values.watch.namespaces }}
 # Workers leave nodes that are about to go away (kube/nodes.py), and a worker with a GPU is replaced by
-# a new one only if there is a free GPU (kube/platform.py). Nodes are in no namespace, so an operator with
-# Roles only does without.
+# a new one only if there is a free GPU (kube/platform.py). Nodes are in no namespace: an operator with
+# Roles only has a ClusterRole of its own for them, if watch.nodes asks for it.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch]
@@ -66,10 +66,25 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [delete]
+{{- with .Values.scheduler.tls }}
+{{- with append .secretNames .secretName | compact | uniq }}
+# Certificates for schedulers that take TLS only (kube/route.py).
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: {{ toJson . }}
+  verbs: [get]
+{{- end }}
+{{- end }}
 # Reads whether the namespace refuses the agent (kube/agent_config.py).
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get]
+{{- if .Values.watch.namespaceSelector }}
+# Which namespaces have the labels of watch.namespaceSelector (controller/app.py).
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [list, watch]
+{{- end }}
 {{- if .Values.webhook.enabled }}
 # The webhook reads the pod's owner, and its group's grace period (controller/webhook.py).
 - apiGroups: [kubernetes.dask.org]
