@@ -7,7 +7,9 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +58,19 @@ def upstream_crds() -> list[Path]:
     folder = CACHE / f"dask-kubernetes-{DASK_KUBERNETES}"
     crds = folder / _UPSTREAM_CHART / "crds"
     if not crds.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        subprocess.run(
-            [*download, "--dest", str(folder), f"dask-kubernetes=={DASK_KUBERNETES}"], check=True
-        )
-        (wheel,) = folder.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder, [n for n in archive.namelist() if "/crds/" in n])
+        CACHE.mkdir(parents=True, exist_ok=True)
+        # Tests run side by side: each makes a whole one, and the first that is done counts.
+        with tempfile.TemporaryDirectory(dir=CACHE) as made:
+            download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            subprocess.run(
+                [*download, "--dest", made, f"dask-kubernetes=={DASK_KUBERNETES}"], check=True
+            )
+            (wheel,) = Path(made).glob("*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(made, [n for n in archive.namelist() if "/crds/" in n])
+            with suppress(OSError):  # another one was first
+                Path(made).rename(folder)
+            Path(made).mkdir(exist_ok=True)  # for what takes it away
     return sorted(crds.glob("*.yaml"))
 
 
