@@ -75,7 +75,7 @@ def public_classes() -> list[str]:
 def test_the_code_stays_small() -> None:
     assert lines_in(OPERATOR) <= 40_050
     assert lines_in(AGENT) <= 13_200
-    assert lines_in(ROOT / "tests") <= 55_860
+    assert lines_in(ROOT / "tests") <= 55_900
 
 
 def test_a_module_is_a_concept() -> None:
