@@ -70,7 +70,6 @@ def upstream_crds() -> list[Path]:
                 archive.extractall(made, [n for n in archive.namelist() if "/crds/" in n])
             with suppress(OSError):  # another one was first
                 Path(made).rename(folder)
-            Path(made).mkdir(exist_ok=True)  # for what takes it away
     return sorted(crds.glob("*.yaml"))
 
 
