@@ -1,6 +1,6 @@
 #!/bin/bash
 # All tests that need Kubernetes: chart and API (on an API server of their own), then end to end on a real node.
-#   scripts/test-k8s.sh             boots the local node, installs both operators, and takes the node down again (unless it was up, or KEEP=1)
+#   scripts/test-k8s.sh             boots the local node with nothing on it, installs both operators, and takes it down again (unless it was up, or KEEP=1)
 #   KUBECONFIG=... scripts/test-k8s.sh   on a cluster of yours, which must have room for itself: the operator is killed, upgraded and removed there;
 #                                   IMAGE=repo:tag (ours), DASK_IMAGE=repo:tag (Dask 2026.8.0 with pandas), YES=1 asks nothing
 #   scripts/test-k8s.sh -k pin -x   arguments go to pytest; SKIP_API=1 runs the end-to-end part only
@@ -34,12 +34,14 @@ if [ -z "$given" ]; then
   "$root/localnode/packages.sh"
 fi
 
+# What is booted here starts empty: an interrupted run, or one of another version, left kinds and namespaces behind.
 if [ "${SKIP_API:-}" != 1 ]; then
   # Without KUBECONFIG these boot a small API server of their own: nothing there disturbs the node, nor the other way round.
   [ -z "$given" ] || say "API tests use the cluster of your KUBECONFIG, too"
   api_was_up=$(use_api && alive apiserver && echo yes || true)
   if [ -z "$given" ]; then # here and not in a test: the first time it takes longer than any test may
     say "booting an API server (the first time builds it: up to 20 minutes)"
+    if [ -z "$api_was_up" ]; then "$root/localnode/down.sh" --api-only --wipe; fi
     "$root/localnode/up.sh" --api-only >/dev/null
   fi
   part "chart and API tests" -n 4 tests/chart tests/api tests/chaos/test_server.py "$@"
@@ -47,6 +49,7 @@ if [ "${SKIP_API:-}" != 1 ]; then
 fi
 
 if [ -z "$given" ]; then
+  if [ -z "$was_up" ]; then "$root/localnode/down.sh" --wipe; fi # binaries and images stay
   say "booting the node (the first time builds it: up to 20 minutes)"
   node=$("$root/localnode/up.sh")
   eval "$node"

@@ -71,6 +71,8 @@ async def walk(admin: Kubectl, release: Release, tmp_path: Path) -> AsyncIterato
 
 async def test_the_first_hour(walk: Walk, release: Release, admin: Kubectl, tmp_path: Path) -> None:
     pictures = Path(os.environ.get("FIRST_HOUR_PICTURES", tmp_path)).absolute()
+    # An interrupted run leaves it, and it takes the operator to end it.
+    await asyncio.to_thread(admin, "delete", "namespace", SPACE, "--ignore-not-found")
     await asyncio.to_thread(release.uninstall)
     panels = list[Panel]()
     async with prometheus(release.kubectl, tmp_path) as scraped:
