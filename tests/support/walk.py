@@ -167,8 +167,7 @@ class Walk:
         await self._shell.type(f"kubectl config set-context --current --namespace {namespace}")
 
     async def address_of(self, service: str) -> str:
-        words = ("get", "service", service, "-o", "jsonpath={.spec.clusterIP}")
-        return await asyncio.to_thread(self._kubectl, *words)
+        return await self._get("service", service, "-o", "jsonpath={.spec.clusterIP}")
 
     async def block(self, block: Block) -> None:
         if block.language == "python":
@@ -209,26 +208,27 @@ class Walk:
         before = set[str]()
         while True:
             await asyncio.sleep(10)
-            stuck = set((await self._ask(f"daskclusters -o {_PENDING}")).split())
+            stuck = set((await self._get("daskclusters", "-o", _PENDING)).split())
             for name in stuck & before:
-                if await self._ask(f"service {name}-scheduler -o name --ignore-not-found"):
+                service = f"{name}-scheduler"
+                if await self._get("service", service, "-o", "name", "--ignore-not-found"):
                     running = '{"status": {"phase": "Running"}}'
                     words = ("patch", "daskcluster", name, "--type=merge", "-p", running)
                     print(await asyncio.to_thread(self._kubectl, *words))
             before = stuck
 
-    async def _ask(self, what: str) -> str:
-        return await asyncio.to_thread(self._kubectl, "get", *what.split())
-
     async def _another_node(self) -> None:
         """Where there is one node, it takes pods again as soon as one looks for another node."""
-        nodes = (await asyncio.to_thread(self._kubectl, "get", "nodes", "-o", "name")).split()
-        pending = ("get", "pods", "--field-selector=status.phase=Pending", "-o", "name")
+        nodes = (await self._get("nodes", "-o", "name")).split()
+        pending = ("pods", "--field-selector=status.phase=Pending", "-o", "name")
         while len(nodes) == 1:
             await asyncio.sleep(1)
-            if await asyncio.to_thread(self._kubectl, *pending):
+            if await self._get(*pending):
                 await asyncio.to_thread(self._kubectl, "uncordon", nodes[0].removeprefix("node/"))
                 return
+
+    async def _get(self, *words: str) -> str:
+        return await asyncio.to_thread(self._kubectl, "get", *words)
 
 
 def draw_terminal(typed: list[tuple[str, str]], path: Path) -> None:
