@@ -12,7 +12,7 @@ RELEASES ?= $(OTHERS) $(NEWEST)
 TOOLS := cattrs cronsim rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist pytest-rerunfailures hypothesis trustme
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-versions test-pythons test-next test-libraries test-k8s test-upgrade lock soak bench bench-relief bench-upstream mutation docs upstream-tests dist test-dist lint-workflows clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-thorough $(OTHERS:%=test-on-%) matrix test-versions test-pythons test-next test-libraries test-k8s test-upgrade lock soak bench bench-relief bench-upstream mutation docs upstream-tests dist test-dist lint-workflows clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -67,11 +67,19 @@ test-page: $(VENV)/.dev docs
 # Minutes of workers that are killed, on releases that lose a connection in that now and then, and wait for it. Only a wait that took too long is tried
 # once more, and the summary says so (RERUN); a result that is lost or wrong is not.
 ON_EACH := -q -n 4 -rfER --tb=short --show-capture=stdout --reruns 1 --only-rerun '^(asyncio.*)?TimeoutError'
-test-matrix: export GRAPHS := 20000
-test-matrix: $(VENV)/.dev $(OTHERS:%=$(VENV)-%/.test) ## what `make test` leaves out: very many cases, minutes of random work, and all of the agent's contract on the other releases
+test-thorough $(OTHERS:%=test-on-%): export GRAPHS := 20000
+MATRIX := test-thorough $(OTHERS:%=test-on-%)
+test-matrix: $(MATRIX) ## what `make test` leaves out: very many cases, minutes of random work, and all of the agent's contract on the other releases
+
+test-thorough: $(VENV)/.dev $(VENV)-$(OLDEST)/.test $(VENV)-2024.8.2/.test
 	$(BIN)/python -m pytest -q -n 4 -m thorough tests/unit tests/contract
 	$(BIN)/python -m pytest -q -n 2 tests/loop/test_versions.py
-	for v in $(OTHERS); do echo "contract on $$v"; $(VENV)-$$v/bin/python -m pytest $(ON_EACH) tests/contract || exit 1; done
+
+$(OTHERS:%=test-on-%): test-on-%: $(VENV)-%/.test
+	$(VENV)-$*/bin/python -m pytest $(ON_EACH) tests/contract
+
+matrix: # the parts of test-matrix, for .ci/run
+	@echo $(MATRIX)
 
 test-versions: $(VENV)/.dev ## tests on a real kube-apiserver of each Kubernetes version, and with each dask-kubernetes; makes the tables of versions (VERSIONS, DASK_KUBERNETES)
 	scripts/test-versions.sh
