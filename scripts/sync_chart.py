@@ -19,13 +19,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "helm/dask-adaptive-operator"
-SOURCE = ROOT / "manifests/crds/adaptivepolicies.yaml"
+SOURCES = sorted((ROOT / "manifests/crds").glob("*.yaml"))
 
 HEAD = """\
 {{- if .Values.crds.install }}
 # Copied from manifests/crds by scripts/sync_chart.py; edit it there.
 """
-NAME = "  name: adaptivepolicies.dask-adaptive.dev\n"
+NAME = r"(?m)^  name: adaptive\w+\.dask-adaptive\.dev\n"
 ADDED = """\
   labels: {{- include "operator.labels" . | nindent 4 }}
   {{- $kept := ternary (dict "helm.sh/resource-policy" "keep") dict .Values.crds.keep }}
@@ -36,12 +36,16 @@ ADDED = """\
 
 
 def crd() -> str:
-    """The chart's template: the CRD, with what values say of it."""
-    lines = [line for line in SOURCE.read_text().splitlines(keepends=True) if line[0] != "#"]
-    body = "".join(lines)
-    if body.count(NAME) != 1 or "{{" in body:
-        raise SystemExit(f"{SOURCE} has a shape that {__file__} does not know")
-    return HEAD + body.replace(NAME, NAME + ADDED) + "{{- end }}\n"
+    """The chart's template: the CRDs, with what values say of them."""
+    return HEAD + "---\n".join(map(_copied, SOURCES)) + "{{- end }}\n"
+
+
+def _copied(source: Path) -> str:
+    lines = [line for line in source.read_text().splitlines(keepends=True) if line[0] != "#"]
+    body, found = re.subn(NAME, lambda match: match[0] + ADDED, "".join(lines))
+    if found != 1 or "{{" in "".join(lines):
+        raise SystemExit(f"{source} has a shape that {__file__} does not know")
+    return body
 
 
 class Value(NamedTuple):

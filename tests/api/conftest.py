@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -77,3 +78,11 @@ def demo(kubectl: Kubectl) -> None:
     """The cluster and the policy of the examples."""
     for name in ("cluster", "policy"):
         kubectl("apply", "-f", str(ROOT / f"manifests/examples/{name}.yaml"))
+
+
+@pytest.fixture
+def one_divides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No other test's operator divides AdaptiveBudgets, which are in no namespace, meanwhile."""
+    with open(tmp_path_factory.getbasetemp().parent / "one-divides", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -64,6 +64,7 @@ async def test_who_waits_for_a_spec_that_changes_no_number_is_answered(
         await until(lambda: generations() == {2})
 
 
+@pytest.mark.usefixtures("one_divides")
 async def test_only_namespaces_with_the_labels_are_served(api: KubeApi, kubectl: Kubectl) -> None:
     """Whatever the operator that serves all of them sees besides."""
     mine = f"team={kubectl.namespace}"

@@ -18,6 +18,7 @@ import pytest
 from support.kube_server import CHART, ROOT, Kubectl, binary
 
 CRD = "adaptivepolicies.dask-adaptive.dev"
+CRDS = (CRD, "adaptivebudgets.dask-adaptive.dev")
 OWNERS = ("meta.helm.sh/release-name", "meta.helm.sh/release-namespace")
 
 
@@ -118,7 +119,7 @@ def crd(admin: Kubectl) -> Iterator[CrdOwner]:
 
 
 class CrdOwner:
-    """By what Helm knows whose the CRD is: two annotations and a label."""
+    """By what Helm knows whose the CRDs are: two annotations and a label."""
 
     def __init__(self, admin: Kubectl) -> None:
         self._admin = admin
@@ -134,7 +135,7 @@ class CrdOwner:
             "labels": {MANAGED: owner[2]},
         }
         change = json.dumps({"metadata": meta})
-        self._admin("patch", "crd", CRD, "--type=merge", f"--patch={change}")
+        self._admin("patch", "crd", *CRDS, "--type=merge", f"--patch={change}")
 
 
 def test_the_crd_belongs_to_one_release_and_can_be_handed_over(

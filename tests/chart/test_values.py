@@ -33,6 +33,7 @@ OTHER: dict[str, Any] = {
     "watch.namespaces": ["a"],
     "watch.namespaceSelector": {"matchLabels": {"team": "a"}},
     "watch.nodes": True,
+    "watch.budgets": True,
     "webhook.enabled": False,
     "webhook.terminationGracePeriodSeconds": 60,
     "webhook.timeoutSeconds": 9,
@@ -100,6 +101,7 @@ OTHER: dict[str, Any] = {
 NEEDS: dict[str, dict[str, Any]] = {
     "certificates.certManager.issuerRef": {"certificates": {"certManager": {"enabled": True}}},
     "watch.nodes": {"watch": {"namespaces": ["a"]}},
+    "watch.budgets": {"watch": {"namespaces": ["a"]}},
     "networkPolicy.webhook": {"networkPolicy": {"enabled": True}},
     "networkPolicy.metrics": {"networkPolicy": {"enabled": True}},
     "networkPolicy.egress.enabled": {"networkPolicy": {"enabled": True}},

@@ -35,6 +35,8 @@ EMPTY = {
     "Refused or failed": "no action failed",
     "Recycled workers an hour": "no quota is set, so no worker is replaced",
     "Quotas used up": "no quota is set",
+    "Workers under each budget": "there is no budget",
+    "Groups that wait for a budget": "there is no budget",
 }
 
 

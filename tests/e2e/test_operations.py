@@ -15,7 +15,8 @@ from support.e2e_tasks import result
 from support.kube_server import Kubectl
 
 #: What an uninstalled release leaves, as `Release.leftovers` names it.
-CRD = {
+CRDS = {
+    "CustomResourceDefinition /adaptivebudgets.dask-adaptive.dev",
     "CustomResourceDefinition /adaptivepolicies.dask-adaptive.dev",
     "APIService /v1alpha1.dask-adaptive.dev",  # the API server's own, for each CRD's group
 }
@@ -70,7 +71,7 @@ async def test_an_upgrade_disturbs_nobody_and_of_two_replicas_one_acts(
     assert {1} == set(left.values()) == {e["count"] for e in leaving}
 
 
-async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_only_the_crd(
+async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_only_the_crds(
     start: Start, release: Release
 ) -> None:
     c = await start(policy={"minReplicas": 2})
@@ -108,7 +109,7 @@ async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_onl
 
     await asyncio.to_thread(release.uninstall)
     assert "" == await c.annotation(keep, "pinned-by") == await c.annotation(keep, "hints")
-    await _until_only_the_crd_is_left(c, release)
+    await _until_only_the_crds_are_left(c, release)
     futures = c.client.map(result, range(10), seconds=0.2, pure=False)
     assert 10 == len(await c.client.gather(futures))  # the DaskCluster goes on
     assert 1 == await c.replicas()
@@ -127,21 +128,21 @@ async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_onl
     await c.until(has_no_agent, "the agent's ConfigMap goes with the last DaskCluster")
 
 
-async def _until_only_the_crd_is_left(c: LiveCluster, release: Release) -> None:
+async def _until_only_the_crds_are_left(c: LiveCluster, release: Release) -> None:
     # What belongs to DaskClusters stays with them: policies, and the agent that schedulers mount.
     # So do histories, with their policies.
     owned = [*await _owned_by("DaskCluster", c), *await _owned_by("AdaptivePolicy", c)]
     theirs = {f"ConfigMap {ns}/{name}" for ns, name in owned}
     left: set[str] = set()
-    c.more_to_tell = [lambda: f"left: {sorted(left - CRD)}"]
+    c.more_to_tell = [lambda: f"left: {sorted(left - CRDS)}"]
 
     async def is_clean() -> bool:
         found = await asyncio.to_thread(release.leftovers)
         left.clear()
         left.update(o for o in found - theirs if not o.startswith("AdaptivePolicy "))
-        return left == CRD
+        return left == CRDS
 
-    await c.until(is_clean, "only the CRD is left")  # pods end by and by
+    await c.until(is_clean, "only the CRDs are left")  # pods end by and by
 
 
 async def _owned_by(kind: str, c: LiveCluster) -> list[tuple[str, str]]:

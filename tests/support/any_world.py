@@ -26,7 +26,15 @@ from dask_adaptive.model.observed import (
     UpcomingShuffle,
     Want,
 )
-from dask_adaptive.model.past import Blocked, Change, GroupPast, Past, Recommendation, Refusal
+from dask_adaptive.model.past import (
+    Blocked,
+    Change,
+    GroupPast,
+    Past,
+    Pauses,
+    Recommendation,
+    Refusal,
+)
 from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
@@ -45,6 +53,8 @@ from dask_adaptive.model.recycle import (
     Window,
 )
 from dask_adaptive.model.scaling import (
+    AUTO_S,
+    Allowance,
     Behavior,
     Direction,
     Fallback,
@@ -64,6 +74,7 @@ from dask_adaptive.model.scaling import (
     WorkerGroup,
 )
 from dask_adaptive.planner.actions.external import OWNER
+from dask_adaptive.planner.number.idle_time import EDGES_S
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from support.worlds import GPU, GROUP, KEY, NOW, dated, lifecycle_of
 
@@ -111,7 +122,7 @@ class AnyWorld:
             ClusterRef("etl"),
             self._n(12),
             mode=self._one(*[Mode.AUTO] * 8, Mode.ADVISE, Mode.PAUSED),
-            idle_timeout_s=self._one(0.0, 30.0, 60.0),
+            idle_timeout_s=self._one(0.0, 30.0, 60.0, AUTO_S),
             target=LoadTarget(self._one(*Source), 5.0),
             behavior=Behavior(
                 ScaleUp(**self._direction(), max_pending=self._one(None, None, 2)),
@@ -166,7 +177,8 @@ class AnyWorld:
         replicas = len(workers) + self._one(0, 0, 0, 1, -1)
         room = self._some(0.1, lambda: Room(self._n(2), "quota"))
         handled = self._one(None, replicas, replicas, replicas + 1)
-        return ObservedGroup(name, max(0, replicas), workers, handled, room, threads=1)
+        allowance = self._some(0.15, lambda: Allowance(self._n(5), "budget"))
+        return ObservedGroup(name, max(0, replicas), workers, handled, room, allowance, threads=1)
 
     def _worker(self, name: str, group: str) -> ObservedWorker:
         is_connected, age_s = self._p(0.75), self._s(400)
@@ -194,6 +206,7 @@ class AnyWorld:
             pins=self._some(0.1, lambda: (Pin(*self._one(("client", "nb"), ("manual", OWNER)), "",
                                               self._s()),), ()) if is_connected else (),
             manual_pin=self._some(0.1, lambda: ManualPin(self._s(), "")),
+            node=self._one("", "n1", "n2"),
             node_terminating=self._one(*[""] * 9, "cordoned"),
             pod_uid=f"pod-{name}",
             pod_made_at=-min(age_s, self._s(400)),
@@ -310,6 +323,11 @@ class AnyWorld:
     def _few(self, values: list[str]) -> list[str]:
         return [v for v in values if self._p(0.2)]
 
+    def _pauses(self) -> Pauses:
+        falls = zip(sorted(self._ago(900) for _ in range(3)), (7, 5, 3), strict=True)
+        weights = tuple(self._some(0.3, self._s, 0.0) for _ in range(len(EDGES_S) + 1))
+        return Pauses(self._n(2), tuple(Recommendation(*fall) for fall in falls), weights)
+
     def _group_past(self, group: ObservedGroup) -> GroupPast:
         number = self._n(8)
         at = sorted((*(HEARD_AT - self._s(90) for _ in range(self._n(4))), HEARD_AT))
@@ -327,6 +345,7 @@ class AnyWorld:
             corrected_at=self._some(0.2, lambda: self._ago(20)),
             desired=self._one(None, number, number),
             asked=number,
+            pauses=self._some(0.3, self._pauses, Pauses()),
             up_at=self._some(0.5, self._ago),
             arrival_s=self._one(None, self._s(60)),
             blocked=self._some(0.15, lambda: blocked),

@@ -63,7 +63,7 @@ class CannedApi:
     def add(self, *bodies: Json) -> None:
         for body in bodies:
             meta = body["metadata"]
-            self.objects[_KINDS[body["kind"]].path(meta["namespace"], meta["name"])] = body
+            self.objects[_KINDS[body["kind"]].path(meta.get("namespace"), meta["name"])] = body
 
     def find(self, path: str, query: Json) -> Json | None:
         """The object, or the list of a collection."""
@@ -72,13 +72,13 @@ class CannedApi:
         root, _, plural = path.rpartition("/")
         if plural not in {kind.plural for kind in _KINDS.values()}:
             return None
-        about = query.get("fieldSelector", "").partition("=")[2]
+        field, _, about = query.get("fieldSelector", "").partition("=")
         items = [
             body
             for key, body in self.objects.items()
             if key.startswith(f"{root}/")
             and key.split("/")[-2] == plural
-            and (not about or body["involvedObject"]["name"] == about)
+            and (not about or _at(body, field) == about)
         ]
         return {"items": items, "metadata": {"resourceVersion": "1"}}
 
@@ -90,6 +90,12 @@ class CannedApi:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _at(body: Json, path: str) -> Any:
+    for name in path.split("."):
+        body = body[name]
+    return body
 
 
 def _split(url: str) -> tuple[str, Json]:

@@ -67,7 +67,7 @@ _ON_API = re.compile(
     r"|kubectl dask-adaptive (get|status|explain|why-not-down|pins?|unpin|recycle|report) ?"
 )
 #: What an API server alone cannot do, or what never ends.
-_NEVER_ON_API = re.compile(r"--watch|--raw| events | -n dask-adaptive\b")
+_NEVER_ON_API = re.compile(r"--watch|--raw|--patch-file| events | -n dask-adaptive\b")
 
 
 def is_run(command: DocCommand) -> bool:

@@ -18,6 +18,7 @@ _RATE = "type: Pods, value: 4, period: 15s"
 _CRON = "cron: 0 8 * * 1-5"
 _TOLERANCE = "must be a percentage from 0% to 100%, such as 10%, or a part of one in quotes"
 _DURATION = "must be a duration such as 90s, 15m or 1h30m: a number with a unit (ms, s, m, h)"
+_IDLE = "must be Auto, or a duration such as 90s, 15m or 1h30m, not negative"
 _PART = "must be a percentage from 0% to 100%, such as 10%"
 _LINE = "must be a percentage of more than 0% and at most 100%, such as 80%"
 _AMOUNT = "must be a whole number of at least 0, or a percentage, such as 10%"
@@ -61,7 +62,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("workerGroups: [{name: g, maxReplicas: 3, priority: 1001}]", "workerGroups[0].priority", ""),
     ("workerGroups: [{name: g, maxReplicas: 3, priority: -1001}]", "workerGroups[0].priority", ""),
     ("workerGroups: [{name: g, maxReplicas: 3, idleTimeout: '5'}]", "workerGroups[0].idleTimeout",
-     _DURATION),
+     _IDLE),
     ("workerGroups: [{name: g}, {name: g, maxReplicas: 2}]", "workerGroups[1]", ""),
     (f"workerGroups: [{_named(33)}]", "workerGroups", ""),
     ("workerGroups: [{name: g, recycle: {maxPerHour: 3}}]", "workerGroups[0].recycle.maxPerHour",
@@ -74,10 +75,14 @@ WRONG: list[tuple[str, str, str]] = [
     ("{minReplicas: 1, workerGroups: [{name: etl-default, maxReplicas: 4}]}", "minReplicas",
      "must be that of the default group in spec.workerGroups: write it there"),
     # How the number moves
-    ("idleTimeout: -5s", "idleTimeout", _DURATION),
-    ("idleTimeout: '5'", "idleTimeout", _DURATION),
-    ("idleTimeout: ''", "idleTimeout", _DURATION),
+    ("idleTimeout: -5s", "idleTimeout", _IDLE),
+    ("idleTimeout: '5'", "idleTimeout", _IDLE),
+    ("idleTimeout: ''", "idleTimeout", _IDLE),
+    ("idleTimeout: auto", "idleTimeout", _IDLE),
     ("idleTimeout: 60", "idleTimeout", ""),
+    ("idleTimeoutAuto: {min: Auto}", "idleTimeoutAuto.min", _DURATION),
+    ("idleTimeoutAuto: {min: 2m, max: 1m}", "idleTimeoutAuto.min", "must not be longer than max"),
+    ("idleTimeoutAuto: {min: 11m}", "idleTimeoutAuto.min", "must not be longer than max"),
     (f"idleTimeout: {'1s' * 17}", "idleTimeout", ""),
     ("target: {source: Dask}", "target.source", ""),
     ("target: {duration: soon}", "target.duration", _DURATION),

@@ -73,13 +73,13 @@ def public_classes() -> list[str]:
 
 
 def test_the_code_stays_small() -> None:
-    assert lines_in(OPERATOR) <= 40_050
+    assert lines_in(OPERATOR) <= 42_300
     assert lines_in(AGENT) <= 13_200
-    assert lines_in(ROOT / "tests") <= 55_900
+    assert lines_in(ROOT / "tests") <= 58_900
 
 
 def test_a_module_is_a_concept() -> None:
-    assert len(modules()) <= 190
+    assert len(modules()) <= 201
     assert len(slivers()) <= 12, slivers()
 
 

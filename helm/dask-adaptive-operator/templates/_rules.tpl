@@ -21,6 +21,7 @@
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch]
+{{ include "operator.budgetRules" . }}
 {{- end }}
 # Policies made from a DaskCluster's annotations or from an adopted DaskAutoscaler, whose annotation
 # pauses upstream's autoscaler and resumes it (controller/annotated_policies.py).
@@ -92,3 +93,14 @@
   verbs: [get]
 {{- end }}
 {{- end -}}
+
+{{/* AdaptiveBudgets are in no namespace (controller/budget_keeper.py). */}}
+{{- define "operator.budgetRules" -}}
+# What clusters share, and who has what of it (controller/budget_keeper.py).
+- apiGroups: [dask-adaptive.dev]
+  resources: [adaptivebudgets]
+  verbs: [list, watch]
+- apiGroups: [dask-adaptive.dev]
+  resources: [adaptivebudgets/status]
+  verbs: [patch]
+{{- end }}

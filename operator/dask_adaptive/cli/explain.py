@@ -124,7 +124,9 @@ def of_cluster(policy: PolicyView, live: ObservedScheduler) -> Answer:
         live: What the scheduler says now; its message says why it says nothing.
     """
     status = policy.status or StatusView(reason="Unknown", message=NOT_LOOKED)
+    idle = tuple((f"idleTimeout of {name}", str(time)) for name, time in policy.idle_times.items())
     facts, known = _live_facts(live), _cluster_facts(status) if policy.status else ()
+    facts = (*idle, *facts)
     names = {name for name, _ in facts}  # what is live instead of what the status says of it
     return Answer(
         about=f"DaskCluster {policy.cluster}",

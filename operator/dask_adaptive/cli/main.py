@@ -22,6 +22,7 @@ COMMANDS = {
     "get": "List AdaptivePolicies with their state.",
     "explain": "Explain a worker, or the number of a cluster's workers.",
     "why-not-down": "Show why workers that are not needed stay, and until when.",
+    "budget": "Show what clusters share, who has it, and who waits.",
     "history": "Show the last decisions about a cluster.",
     "pins": "List pins with their owners, workers, reasons and ends.",
     "pin": "Pin a worker: it is not retired until the pin ends.",

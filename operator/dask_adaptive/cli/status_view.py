@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dask_adaptive.cli.access import NOTHING, fail
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.kube.objects import TENURE
-from dask_adaptive.kube.status_json import last_decision_of
+from dask_adaptive.kube.status_json import idle_of, last_decision_of
 from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+from dask_adaptive.model.scaling import AUTO_S
+from dask_adaptive.planner.number.idle_time import IdleTime
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi
@@ -141,6 +143,18 @@ class PolicyView:
         """Least and most workers, by group, the default one first."""
         rows = self.rules.bounds(default_group_of(self.cluster)) if self.rules else ()
         return {row.name: (row.minimum, row.maximum) for row in rows}
+
+    @property
+    def idle_times(self) -> dict[str, IdleTime]:
+        """What `idleTimeout: Auto` is now, by group."""
+        return idle_of(self.body.get("status") or {})
+
+    @property
+    def idle_timeout_s(self) -> float:
+        """After so long without a task a worker of any group may leave."""
+        fixed = [self.rules.idle_timeout_s] if self.rules else []
+        known = [s for s in fixed if s != AUTO_S] or [t.seconds for t in self.idle_times.values()]
+        return max(known, default=0.0)
 
     def is_of(self, name: str) -> bool:
         """Tells whether the policy, or its cluster, has this name."""

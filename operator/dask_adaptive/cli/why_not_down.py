@@ -182,8 +182,7 @@ def why_not(
     if explained is None:
         stays = _stays_of_status(status)
     else:
-        idle_timeout_s = policy.rules.idle_timeout_s if policy.rules else 60.0
-        stays = [_stay(row, status, idle_timeout_s) for row in explained]
+        stays = [_stay(row, status, policy.idle_timeout_s) for row in explained]
     stays = sorted(stays, key=lambda s: (s.reason, s.worker))
     holds = tuple(_holds(status))
     answer = _answer(status, workers, holds, stays)

@@ -21,6 +21,7 @@ from typing import Any
 from aiohttp import web
 
 from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
+from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
 from dask_adaptive.controller.compose import Composer, Connect
 from dask_adaptive.controller.evictions import EvictionReviewer
@@ -51,6 +52,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()  # empty: all
     namespace_selector: str = ""  # labels of those that are served; empty: all are
     nodes: bool = False  # watched though there are `namespaces`
+    budgets: bool = False  # the same of AdaptiveBudgets
     lease_namespace: str = "default"
     lease: bool = True  # without it, this process takes itself for the only one
     deployment: str = ""  # of the operator itself; owns the Lease, so that uninstalling removes it
@@ -89,8 +91,9 @@ class Operator:
     def __init__(self, settings: Settings, api: KubeApi, *, connect: Connect = connect) -> None:
         self._settings, self._api, self._connect = settings, api, connect
         self._scopes = scopes_of(
-            settings.namespaces, nodes=settings.nodes, selector=settings.namespace_selector
-        )
+            settings.namespaces, nodes=settings.nodes, budgets=settings.budgets,
+            selector=settings.namespace_selector,
+        )  # fmt: skip
         self._metrics = Metrics()
         self._world = World()
         self._world.expect(self._scopes)
@@ -105,9 +108,13 @@ class Operator:
         )
         leading = api.checked(self._lease.check) if settings.lease else api
         self._routes = Routes(api, self._world, secret=settings.scheduler_tls_secret)
-        self._composer = Composer(
-            leading, self._world, routes=self._routes, connect=connect, hints=settings.hints
+        self._budgets = BudgetKeeper(
+            self._world, leading, self._metrics, wake=lambda key: self.visits.on_change(key)
         )
+        self._composer = Composer(
+            leading, self._world, routes=self._routes, connect=connect, budgets=self._budgets,
+            hints=settings.hints,
+        )  # fmt: skip
         self._stop = asyncio.Event()
         self._tenures = Tenures(
             self._world, leading, self._composer.events, me=settings.installation,
@@ -116,6 +123,7 @@ class Operator:
         self.visits = Visits(
             self._world, self._make_visitor, holds=self._tenures.holds, metrics=self._metrics
         )
+        self._world.listen(self._budgets.on_change)
         self._annotated = AnnotatedPolicies(
             self._world, leading, self._composer.events, adopt=settings.adopt,
             controller=settings.controller_name, may_make=self._tenures.may_make,
@@ -177,7 +185,9 @@ class Operator:
             await asyncio.sleep(0.2)
         self._metrics.leader.set(1)
         try:
-            await _until_one_ends(self._tenures.run(), self.visits.run(), self._annotated.run())
+            await _until_one_ends(
+                self._tenures.run(), self.visits.run(), self._annotated.run(), self._budgets.run()
+            )
         finally:
             self._metrics.leader.set(0)
 

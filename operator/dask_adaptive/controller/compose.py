@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.kube.agent_config import Consent
 from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.kube.cache.world import World
@@ -16,7 +17,7 @@ from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
 from dask_adaptive.kube.platform import FreeGpus, KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.route import Route, Routes
-from dask_adaptive.kube.status_json import last_decision_of, leaving_of, recycles_of
+from dask_adaptive.kube.status_json import idle_of, last_decision_of, leaving_of, recycles_of
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.loop.ports import (
     LinkError,
@@ -29,7 +30,7 @@ from dask_adaptive.loop.ports import (
 )
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
-from dask_adaptive.model.plan import Arriving
+from dask_adaptive.model.plan import Arriving, Claimed
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
@@ -154,6 +155,17 @@ class FollowingLink:
             return f"whether namespace {self._key.namespace} allows it can't be read ({exc})"
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterBudgets:
+    """What one cluster shares; see `loop.ports.Budgets`."""
+
+    key: ClusterKey
+    keeper: BudgetKeeper
+
+    def want(self, claims: Mapping[str, Claimed]) -> None:
+        self.keeper.want(self.key, claims)
+
+
 @dataclass(frozen=True)
 class Governed:
     """One policy at work: its loop, and what must be closed or told at its end."""
@@ -173,11 +185,12 @@ class Composer:
         *,
         routes: Routes,
         connect: Connect = connect,
+        budgets: BudgetKeeper | None = None,
         hints: bool = True,
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hints = hints
+        self._hints, self._budgets = hints, budgets
         self._api, self._world, self._connect = api, world, connect
         self._wall_clock, self._clock = wall_clock, clock
         self._routes = routes
@@ -194,6 +207,7 @@ class Composer:
             wall_clock=self._wall_clock,
             manual_max_s=lambda: (current() or _DEFAULTS).pins.manual.max_duration_s,
             gpus=self._gpus,
+            budgets=self._budgets,
         )
         reporter = KubeReporter(
             policy,
@@ -207,11 +221,15 @@ class Composer:
             policy.key, world=self._world, routes=self._routes, consent=self._consent,
             connect=self._connect,
         )  # fmt: skip
-        ports = Ports(platform=platform, link=link, reporter=reporter, clock=self._clock)
+        budgets = None if self._budgets is None else ClusterBudgets(policy.key, self._budgets)
+        ports = Ports(
+            platform=platform, link=link, reporter=reporter, clock=self._clock, budgets=budgets
+        )
         recycled, recent = recycles_of(policy.status)
         loop = ClusterLoop(
             policy.key, ports, leaving_of(policy.status), recycled=recycled, recent=recent,
             name=policy.meta.name, last=last_decision_of(policy.status),
+            idle=idle_of(policy.status),
         )  # fmt: skip
         return Governed(loop, link, reporter)
 

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from dask_adaptive.budget.board import Row
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.summary import pins_of
 from dask_adaptive.model.keys import ClusterKey
@@ -46,6 +47,14 @@ _HISTOGRAMS = {"pass_seconds": _Metric(STABLE, "Duration of a pass over one clus
 _GAUGES = {
     "leader": _Metric(STABLE, "1 in the replica that acts, else 0"),
     "policies": _Metric(STABLE, "AdaptivePolicies"),
+    "budget_workers": _Metric(
+        BETA,
+        "Workers under an AdaptiveBudget: there or asked for (held), needed (wanted), allowed",
+        ("budget", "what"),
+    ),
+    "budget_waiting": _Metric(
+        BETA, "Worker groups that need more than an AdaptiveBudget allows", ("budget",)
+    ),
     "webhook_certificate_expiration_timestamp_seconds": _Metric(
         BETA,
         "When the webhook's certificate ends; 0 while it can't be used, or can't be renewed",
@@ -197,6 +206,16 @@ class Metrics:
         self._expired.count(key, scheduler.session, scheduler.pins_expired)
         self._redone.count(key, scheduler.session, scheduler.redone)
         self._last.saw(key, result)
+
+    def budgets(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        """Tell how each AdaptiveBudget is divided."""
+        workers, waiting = self._gauges["budget_workers"], self._gauges["budget_waiting"]
+        workers.clear()
+        waiting.clear()
+        for budget, groups in rows.items():
+            waiting.labels(budget).set(sum(row.waits for row in groups))
+            for what in ("held", "wanted", "allowed"):
+                workers.labels(budget, what).set(sum(getattr(row, what) for row in groups))
 
     def failed(self, outcome: str) -> None:
         """Count a pass that did not: `error`, `timeout` or `invalid`."""

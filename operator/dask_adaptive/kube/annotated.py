@@ -356,7 +356,7 @@ def wanted_spec(cluster: ClusterObject) -> Json:
         "controllerName": controller_of(cluster),
         "maxReplicas": _count(notes, MAXIMUM, "0"),
         "minReplicas": _count(notes, MINIMUM, "0"),
-        "idleTimeout": notes.get(IDLE, "60s").strip(),
+        "idleTimeout": notes.get(IDLE, "Auto").strip(),
     }
     return _checked(spec, {f: f"annotation {DOMAIN}/{name}" for f, name in _FIELDS.items()})
 

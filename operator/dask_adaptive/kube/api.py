@@ -67,6 +67,7 @@ class Resource(NamedTuple):
 DASK = "kubernetes.dask.org"
 
 POLICIES = Resource(DOMAIN, "v1alpha1", "adaptivepolicies", "AdaptivePolicy")
+BUDGETS = Resource(DOMAIN, "v1alpha1", "adaptivebudgets", "AdaptiveBudget")
 CLUSTERS = Resource(DASK, "v1", "daskclusters", "DaskCluster")
 GROUPS = Resource(DASK, "v1", "daskworkergroups", "DaskWorkerGroup")
 AUTOSCALERS = Resource(DASK, "v1", "daskautoscalers", "DaskAutoscaler")

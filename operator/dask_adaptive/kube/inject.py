@@ -16,7 +16,7 @@ from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
 from dask_adaptive.kube.notes import changes
-from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
+from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, INJECT, INJECTED
 from dask_adaptive.kube.worker_pods import command_line, which
 from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.scheduler_settings import (
@@ -37,6 +37,9 @@ _COMMANDS = {
 }
 
 VOLUME = "dask-adaptive-agent"
+
+#: Of 100: how much a worker's pod prefers nodes that have others of its cluster.
+PACKED = 50
 
 #: What the API server writes where nobody has asked for a grace period.
 DEFAULT_GRACE_S = 30
@@ -109,7 +112,7 @@ def inject(
 
 def inject_worker(
     pod: Mapping[str, Any], config_map: str, *, version: str, grace_s: int | None,
-    settings: SchedulerSettings = DEFAULTS, keep: bool = False,
+    settings: SchedulerSettings = DEFAULTS, keep: bool = False, packed: bool = False,
 ) -> Injection | Skip:  # fmt: skip
     """
     Have a worker's pod hand over its work before it ends, by a `preStop` hook.
@@ -120,6 +123,7 @@ def inject_worker(
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
         keep: Whether autoscalers of machines are to leave its node alone: it will soon be busy, and
             one write less is needed then.
+        packed: Whether it should rather start on a node that has workers of its cluster.
     """
     why = objection(pod, WORKER)
     if why:
@@ -132,6 +136,7 @@ def inject_worker(
     mount = (
         *_mount(pod, at, config_map, optional=True),
         *_set_variables(f"/spec/containers/{at}", env, has_list=bool(container.get("env"))),
+        *(_packed(pod) if packed else ()),
     )
     hints = changes(pod["metadata"].get("annotations") or {}, Mark(keep=keep))
     path, lifecycle = f"/spec/containers/{at}/lifecycle", container.get("lifecycle") or {}
@@ -228,6 +233,20 @@ def _left_out(env: Environment) -> str:
     if not env.left_out:
         return ""
     return f"{INHERIT} is set in the pod already; left out: {', '.join(env.left_out)}"
+
+
+def _packed(pod: Mapping[str, Any]) -> Iterator[Json]:
+    """One more preference; those that are there stay."""
+    labels = pod["metadata"].get("labels") or {}
+    mine = {name: labels[name] for name in (CLUSTER_LABEL, COMPONENT_LABEL) if name in labels}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": mine}}
+    parent, path = pod["spec"], "/spec"
+    for field in ("affinity", "podAffinity"):
+        if not parent.get(field):
+            yield {"op": "add", "path": f"{path}/{field}", "value": {}}
+        parent, path = parent.get(field) or {}, f"{path}/{field}"
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    yield from _append(parent, path, preferred, {"weight": PACKED, "podAffinityTerm": term})
 
 
 def _grace(spec: Mapping[str, Any], grace_s: int) -> Json:

@@ -165,6 +165,20 @@ class PolicyObject:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetObject:
+    """An AdaptiveBudget."""
+
+    meta: Meta
+    spec_json: bytes
+    generation: int = field(default=0, compare=False)  # the spec says it already
+    status_json: bytes = field(default=b"{}", compare=False)
+
+    @property
+    def key(self) -> ClusterKey:
+        return NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterObject:
     """A DaskCluster."""
 
@@ -172,6 +186,7 @@ class ClusterObject:
     key: ClusterKey
     notes: tuple[tuple[str, str], ...] = ()  # its annotations of our domain, prefix cut off
     asks: tuple[Note, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
 
     def note(self, name: str) -> str | None:
         return dict(self.notes).get(name)
@@ -329,6 +344,15 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
     )
 
 
+def parse_budget_object(body: Mapping[str, Any]) -> BudgetObject:
+    return BudgetObject(
+        parse_meta(body),
+        spec_json=orjson.dumps(body.get("spec") or {}),
+        generation=body["metadata"].get("generation", 0),
+        status_json=orjson.dumps(body.get("status") or {}),
+    )
+
+
 def _party(entry: Mapping[str, str] | None, word: str) -> Party:
     return Party(entry.get("operator", ""), entry.get(word, "")) if entry else NOBODY
 
@@ -344,6 +368,7 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
             sorted((k[len(prefix) :], v) for k, v in annotations.items() if k.startswith(prefix))
         ),
         asks=read_notes(body["metadata"], f"DaskCluster {meta.name}"),
+        labels=tuple(sorted(_labels(body).items())),
     )
 
 

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from dask_adaptive.kube.annotated import SETTLE_S, at_rest
 from dask_adaptive.kube.api import (
@@ -35,6 +36,7 @@ from dask_adaptive.kube.worker_pods import gpus_of
 from dask_adaptive.loop.ports import PlatformError, PlatformUnread
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
+from dask_adaptive.model.scaling import Allowance
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +134,13 @@ class _SetTimes:
 _PATIENCE_S, _LOOK_S = SETTLE_S + 3.0, 0.5
 
 
+class Allowances(Protocol):
+    """What groups may have of what they share."""
+
+    def allowed(self, key: ClusterKey, group: str) -> Allowance | None:
+        """None: it shares nothing."""
+
+
 class KubePlatform:
     """Reads the cache, writes to the API; see `loop.ports.Platform`."""
 
@@ -144,9 +153,11 @@ class KubePlatform:
         wall_clock: Callable[[], float],
         manual_max_s: Callable[[], float],
         gpus: FreeGpus | None = None,
+        budgets: Allowances | None = None,
     ) -> None:
         self._key, self._api, self._world = key, api, world
         self._wall_clock, self._manual_max_s = wall_clock, manual_max_s
+        self._budgets = budgets
         self._gpus = gpus or FreeGpus(api, world, wall_clock)
         self._times, self._look = _SetTimes(), ClusterLook()
 
@@ -167,6 +178,11 @@ class KubePlatform:
         self._times.forget_others()
         needs = gpus_needed(self._world, self._key)
         seen = replace(seen, losses=self._world.losses(self._key.namespace))
+        if self._budgets is not None:
+            groups = (
+                replace(g, allowance=self._budgets.allowed(self._key, g.name)) for g in seen.groups
+            )
+            seen = replace(seen, groups=tuple(groups))
         if not needs:
             return seen
         return replace(seen, free_gpus=await self._gpus.count(needs))

@@ -92,10 +92,10 @@ def room(quotas: Iterable[QuotaObject], shape: Shape, unmade: Sequence[Shape] = 
 def _room(
     quota: QuotaObject, name: str, hard: int, shape: Shape, unmade: Sequence[Shape]
 ) -> Room | None:
-    each, used = _cost(name, shape), dict(quota.used).get(name)
+    each, used = cost(name, shape), dict(quota.used).get(name)
     if not each or used is None:  # nobody has counted yet: the API server refuses all for a moment
         return None
-    claims = [] if name in _OBJECTS else [_cost(name, s) for s in unmade if quota.counts(s)]
+    claims = [] if name in _OBJECTS else [cost(name, s) for s in unmade if quota.counts(s)]
     claims = [claim for claim in claims if claim]
     workers = max(hard - used - sum(claims), 0) // each
     has = f"has room for {workers} more" if workers else "has no room for one more"
@@ -107,7 +107,8 @@ def _room(
     return Room(workers, f"{message}{waiting})")
 
 
-def _cost(name: str, shape: Shape) -> int:
+def cost(name: str, shape: Shape) -> int:
+    """What a worker takes of a quota's resource, in thousandths."""
     if name in _OBJECTS or name in _PODS:
         return _ONE
     if name in _BARE or name.startswith("hugepages-"):

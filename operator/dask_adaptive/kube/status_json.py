@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +21,10 @@ from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, PauseRow, Sta
 from dask_adaptive.model.amounts import instant, read_instant
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.number.idle_time import EDGES_S, IdleTime
+
+#: Pauses by their length, in whole seconds; 0: longer than all others.
+_PAUSES_S = (*(round(edge) for edge in EDGES_S), 0)
 
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition
 
@@ -91,7 +96,9 @@ def _rows(rows: Iterable[object], *fields: str) -> list[Json]:
 
 
 def _group_json(row: GroupRow) -> Json:
+    idle: Json = {} if row.idle is None else {"idleTimeout": _idle_json(row.idle)}
     return {
+        **idle,
         "name": row.name,
         "replicas": row.replicas,
         "desiredReplicas": row.desired,
@@ -101,6 +108,29 @@ def _group_json(row: GroupRow) -> Json:
         "reason": str(row.reason),
         "message": _cut(row.message),
     }
+
+
+def _idle_json(idle: IdleTime) -> Json:
+    pauses = zip(_PAUSES_S, idle.pauses, strict=True) if idle.pauses else ()
+    return {
+        "seconds": round(idle.seconds),
+        "startSeconds": round(idle.start_s),
+        "moveSeconds": round(idle.move_s),
+        "pauses": [{"seconds": s, "weight": weight} for s, weight in pauses if weight],
+    }
+
+
+def idle_of(status: Mapping[str, Any]) -> dict[str, IdleTime]:
+    """By group: what a status says that `idleTimeout: Auto` was made from."""
+    found = {}
+    for group in status.get("groups") or ():
+        row = group.get("idleTimeout") or {"pauses": ()}
+        with suppress(KeyError, TypeError, ValueError):  # another version's, or a person's
+            known = {p["seconds"]: float(p["weight"]) for p in row["pauses"]}
+            weights = tuple(known.get(length, 0.0) for length in _PAUSES_S) if known else ()
+            idle = IdleTime(row["seconds"], row["startSeconds"], row["moveSeconds"], weights)
+            found[group["name"]] = idle
+    return found
 
 
 def _optional(key: str, value: Any, before: Mapping[str, Any]) -> Json:

@@ -239,6 +239,7 @@ class ClusterLook:
             addresses=tuple(a for p in ranked for a in p.addresses),
             waiting=pod.waiting if pod else deployment.waiting or "its pod is not created yet",
             manual_pin=self._pin(deployment, pod),
+            node=pod.node if pod else "",
             node_terminating=node_terminating(self._world, pod) if pod else "",
             mark=pod.mark if pod else Mark(),
             pod_uid=pod.meta.uid if pod else "",

@@ -208,6 +208,7 @@ _FULL = frozenset(
     {
         Reason.UNSCHEDULABLE,
         Reason.QUOTA_EXCEEDED,
+        Reason.BUDGET_SHARED,
         Reason.ADMISSION_REFUSED,
         Reason.CLUSTER_LIMIT,
         Reason.SCALE_OUT_PAUSED,

@@ -304,6 +304,7 @@ def _joined(
         pins=_distinct((one.pins,)) if len(one.pins) > 1 else one.pins,
         manual_pin=worker.manual_pin,
         # The next pod is on its way, and on another machine.
+        node="" if is_ending else worker.node,
         node_terminating="" if is_ending else worker.node_terminating,
         mark=worker.mark,
         pod_uid=worker.pod_uid,

@@ -32,13 +32,14 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     PlatformView,
 )
-from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Decision, DeleteCluster, Outcome, Plan
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.past import GroupPast, Past, Pauses
+from dask_adaptive.model.plan import Claimed, Decision, DeleteCluster, Outcome, Plan
+from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.number.floors import deletion
+from dask_adaptive.planner.number.idle_time import IdleTime, idle_times, with_idle_times
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 
@@ -65,6 +66,7 @@ class PassResult:
     outcomes: tuple[Outcome, ...]
     status: Status
     again_in_s: float  # when the next pass should be, if nothing happens before
+    policy: Policy  # as it was read, with a number wherever `Auto` stands
 
 
 class ClusterLoop:
@@ -78,6 +80,7 @@ class ClusterLoop:
         recent: When: seconds since 1970. They count for `maxPerHour`.
         name: Of the policy, for people; empty: the cluster's.
         last: Its last decision, as the status says.
+        idle: What `idleTimeout: Auto` was made from, by group, as the status says.
     """
 
     def __init__(
@@ -90,9 +93,15 @@ class ClusterLoop:
         recent: Iterable[float] = (),
         name: str = "",
         last: Decision | None = None,
+        idle: Mapping[str, IdleTime] = MappingProxyType({}),
     ) -> None:
         self._key, self._ports, self._name = key, ports, name or key.name
-        self._past = Past(leaving=frozenset(leaving), recycle=RecyclePast(totals=dict(recycled)))
+        groups = {
+            name: GroupPast(arrival_s=known.start_s, pauses=Pauses(weights=known.pauses))
+            for name, known in idle.items()
+        }
+        recycle = RecyclePast(totals=dict(recycled))
+        self._past = Past(leaving=frozenset(leaving), groups=groups, recycle=recycle)
         self._calendar, self._joined = Calendar(recent), JoinedWorkers()
         self._status: Status | None = None  # as it was told last
         self._status_at = 0.0
@@ -125,7 +134,11 @@ class ClusterLoop:
             self._past = heard(self._past, now=ports.clock())
         seen = join(self._key, view, answer, self._joined)
         observed = self._with_late(with_walltimes(seen, policy))
+        idle = idle_times(policy, observed, self._past)
+        policy = with_idle_times(policy, idle, self._key.default_group)
         decided = plan(observed, policy, self._past, now=ports.clock())
+        if ports.budgets is not None:
+            ports.budgets.want(_claims(decided, policy))
         outcomes = await act(decided, policy, ports, self._attempts, self._still_unused(policy))
         unheard = await self._limit(observed, decided)
         before, now = self._past.recycle, ports.clock()
@@ -135,7 +148,7 @@ class ClusterLoop:
         recycled = recycles(self._past.recycle, self._calendar, observed, now=now, unheard=unheard)
         status = status_of(
             observed, policy, decided, outcomes, now=now, before=self._status, recycles=recycled,
-            last=self._chronicle.last, generation=generation,
+            last=self._chronicle.last, idle=idle, generation=generation,
         )  # fmt: skip
         aborts = events_of_aborts(self._past.recycle, before)
         await self._report(observed, status, decided, outcomes, aborts)
@@ -144,7 +157,7 @@ class ClusterLoop:
         until_s = decided.valid_until - ports.clock()
         waits = (_next(observed, outcomes), until_s, self._attempts.left_s(), self._untold_s())
         again_in_s = max(min(waits), SHORTEST_S)
-        return PassResult(observed, decided, outcomes, status, again_in_s)
+        return PassResult(observed, decided, outcomes, status, again_in_s, policy)
 
     def _with_late(self, observed: ObservedCluster) -> ObservedCluster:
         """What was heard while looking once more is told with what is heard now."""
@@ -275,6 +288,13 @@ class ClusterLoop:
 
 def _is_ours(observed: ObservedCluster) -> bool:
     return observed.found and not observed.conflict and observed.scheduler.is_connected
+
+
+def _claims(decided: Plan, policy: Policy) -> dict[str, Claimed]:
+    """Nothing of a cluster whose number stays as it is, whatever it needs."""
+    if policy.mode is not Mode.AUTO:
+        return {}
+    return {g.group: g.claim for g in decided.groups if g.claim is not None}
 
 
 def _next(observed: ObservedCluster, outcomes: tuple[Outcome, ...]) -> float:

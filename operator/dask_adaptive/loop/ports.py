@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import Mark, ObservedScheduler, PlatformView
-from dask_adaptive.model.plan import Arriving, Decision
+from dask_adaptive.model.plan import Arriving, Claimed, Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
@@ -187,9 +187,17 @@ class Reporter(Protocol):
         """Annotate a worker's pod so; what people set themselves stays. `PlatformError`."""
 
 
+class Budgets(Protocol):
+    """What many clusters share. What it allows comes with what the platform sees."""
+
+    def want(self, claims: Mapping[str, Claimed]) -> None:
+        """Tell what each group would have, did it share nothing; one that is not named stays."""
+
+
 @dataclass(frozen=True)
 class Ports:
     platform: Platform
     link: SchedulerLink
     reporter: Reporter
     clock: Callable[[], float]  # monotonic seconds
+    budgets: Budgets | None = None  # None: nothing is shared

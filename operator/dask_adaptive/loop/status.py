@@ -8,6 +8,7 @@ from dask_adaptive.model.observed import ConfigProblem, ReliefState
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
+from dask_adaptive.planner.number.idle_time import IdleTime
 
 #: Condition types, in the order in which they are shown.
 READY = "Ready"
@@ -75,6 +76,7 @@ class GroupRow:
     pending: int
     reason: Reason
     message: str
+    idle: IdleTime | None = None  # None: idleTimeout is not Auto
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dask_adaptive.loop.conditions import conditions_of, pause_row
@@ -32,6 +33,7 @@ from dask_adaptive.planner.actions.candidates import claims
 from dask_adaptive.planner.actions.external import OWNER
 from dask_adaptive.planner.actions.groups import GroupWorkers, sort_workers
 from dask_adaptive.planner.context import scaled_groups
+from dask_adaptive.planner.number.idle_time import IdleTime
 from dask_adaptive.planner.plan import count_blockers
 
 #: So much of a quota used is reason to look again soon.
@@ -120,7 +122,8 @@ def is_pressing(decided: Plan) -> bool:
 def status_of(
     observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
     *, now: float, before: Status | None = None, recycles: Recycles = NO_RECYCLES,
-    last: Decision | None = None, generation: int = 0,
+    last: Decision | None = None, idle: Mapping[str, IdleTime] = MappingProxyType({}),
+    generation: int = 0,
 ) -> Status:  # fmt: skip
     """
     Render one pass. Two equal worlds give two equal values: no number in it counts time.
@@ -157,7 +160,7 @@ def status_of(
         blockers=count_blockers(decided.blockers),
         pending_reasons=_pending_reasons(groups),
         workers=tuple(islice(_rows(observed, groups, decided, outcomes), MAX_ROWS)),
-        groups=tuple(group_rows(groups, decided))[:MAX_GROUPS],
+        groups=tuple(group_rows(groups, decided, idle))[:MAX_GROUPS],
         last_decision=last,
         pause=pause,
         recycled=recycles.totals,
@@ -180,7 +183,9 @@ def _pending_reasons(groups: Sequence[GroupWorkers]) -> tuple[tuple[str, int], .
     return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def group_rows(groups: Sequence[GroupWorkers], decided: Plan) -> Iterator[GroupRow]:
+def group_rows(
+    groups: Sequence[GroupWorkers], decided: Plan, idle: Mapping[str, IdleTime]
+) -> Iterator[GroupRow]:
     plans = {plan.group: plan for plan in decided.groups}
     for workers in groups:
         plan = plans.get(workers.name)
@@ -193,6 +198,7 @@ def group_rows(groups: Sequence[GroupWorkers], decided: Plan) -> Iterator[GroupR
             pending=len(workers.pending),
             reason=plan.reason if plan else decided.reason,
             message=plan.message if plan else decided.message,
+            idle=idle.get(workers.name),
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import UNUSED, Quota, QuotaNotes, Use
-from dask_adaptive.model.scaling import NO_PAUSE, Pause, Room
+from dask_adaptive.model.scaling import NO_PAUSE, Allowance, Pause, Room
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -321,7 +321,8 @@ class PlatformWorker:
     addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
     waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
     manual_pin: ManualPin | None = None
-    node_terminating: str = ""  # not empty: the machine under it is about to go; who says so
+    node: str = ""  # the machine under it; empty: none, or not known
+    node_terminating: str = ""  # not empty: that machine is about to go; who says so
     mark: Mark = Mark()  # as its pod is annotated now, by us
     pod_uid: str = ""
     pod_created_at: float = 0.0  # 0: unknown
@@ -429,6 +430,7 @@ class ObservedWorker:
     actors: bool = False
     pins: tuple[Pin, ...] = ()
     manual_pin: ManualPin | None = None
+    node: str = ""
     node_terminating: str = ""
     mark: Mark = Mark()
     pod_uid: str = ""
@@ -533,6 +535,7 @@ class ObservedGroup:
     workers: tuple[ObservedWorker, ...] = ()
     handled: int | None = None  # the number that upstream has acted on last; None: unknown
     room: Room | None = None  # what the namespace's quotas leave for more workers; None: no quota
+    allowance: Allowance | None = None  # its part of what it shares; None: it shares nothing
     threads: int = 0  # of one worker, by its command line or CPU limit; 0: unknown
     resources: tuple[tuple[str, float], ...] = ()  # Dask's, that one worker offers, as started
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dask_adaptive.model.past import Blocked
 from dask_adaptive.model.reason import Reason
@@ -159,6 +159,13 @@ class Blocker:
     message: str
 
 
+class Claimed(NamedTuple):
+    """What a group would have, did it share no budget."""
+
+    needed: int  # workers, for the load and its floors
+    number: int  # with those that are only kept for a while
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """The number of workers of one group, and the steps that led to it."""
@@ -176,6 +183,7 @@ class GroupPlan:
     current: int = 0  # what the stages started from: `serving`, and those asked for and not made
     blocked: Blocked | None = None  # for the next pass: more would not come
     is_frozen: bool = False  # nothing was recommended: paused, or too much is unknown
+    claim: Claimed | None = None  # what it would have, did it share nothing; None: not known
 
 
 @dataclass(frozen=True, slots=True)

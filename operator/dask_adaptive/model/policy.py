@@ -13,10 +13,13 @@ from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Budget, GroupRecycle, Recycle, Window
 from dask_adaptive.model.scaling import (
+    AUTO_S,
     Behavior,
     Fallback,
     GroupBounds,
     Idle,
+    IdleTimeout,
+    IdleTimeoutAuto,
     LoadTarget,
     Schedule,
     ShuffleWait,
@@ -43,7 +46,7 @@ from dask_adaptive.model.spec import (
 #: Of operators that were given no name, and of policies that name none.
 DEFAULT_CONTROLLER = "dask-adaptive"
 
-__all__ = ["DEFAULT_CONTROLLER", "InvalidPolicy", "Policy", "parse_policy", "wants_hints"]
+__all__ = ["DEFAULT_CONTROLLER", "InvalidPolicy", "Policy", "disruption_of", "parse_policy"]
 
 
 class Mode(str, enum.Enum):
@@ -101,6 +104,14 @@ class EvictionGuard:
     max_delay_s: Seconds = 10 * 60.0  # from the first eviction that was put off
 
 
+class PackNodes(str, enum.Enum):
+    """What is done so that machines empty sooner."""
+
+    DISABLED = "Disabled"
+    LEAVING = "Leaving"  # of workers that may leave, those whose node is soonest empty go first
+    LEAVING_AND_NEW = "LeavingAndNew"  # and new ones rather start where workers are
+
+
 @dataclass(frozen=True, slots=True)
 class Disruption:
     """What is made of news about machines, and told to those who take them away."""
@@ -108,6 +119,7 @@ class Disruption:
     #: Drain workers whose node is about to go.
     node_signals: Annotated[bool, one_of({"Drain": True, "Ignore": False})] = True
     hints: bool = True  # annotate pods of pinned and busy workers: not to be evicted
+    pack_nodes: PackNodes = PackNodes.LEAVING
     budgets: Annotated[tuple[Budget, ...], Listed(32)] = (Budget(Amount(percent=25.0)),)
     windows: Annotated[tuple[Window, ...], Listed(32)] = ()
 
@@ -133,7 +145,8 @@ class Policy:
     max_replicas: Count
     min_replicas: Count = 0
     mode: Mode = Mode.AUTO
-    idle_timeout_s: Seconds = 60.0
+    idle_timeout_s: IdleTimeout = AUTO_S
+    idle_timeout_auto: IdleTimeoutAuto = field(default_factory=IdleTimeoutAuto)
     target: LoadTarget = field(default_factory=LoadTarget)
     behavior: Behavior = field(default_factory=Behavior)
     schedules: Annotated[tuple[Schedule, ...], Listed(32)] = ()
@@ -245,9 +258,9 @@ class Policy:
         )
 
 
-def wants_hints(spec: Mapping[str, Any]) -> bool:
-    """Read whether pods are annotated, whatever else is in a spec. Raises `InvalidPolicy`."""
-    return decode(Disruption, spec.get("disruption") or {}, "spec.disruption").hints
+def disruption_of(spec: Mapping[str, Any]) -> Disruption:
+    """Read one part, whatever else is in a spec. Raises `InvalidPolicy`."""
+    return decode(Disruption, spec.get("disruption") or {}, "spec.disruption")
 
 
 def parse_policy(spec: Mapping[str, Any]) -> Policy:

@@ -107,6 +107,7 @@ class Reason(str, enum.Enum):
     CLUSTER_LIMIT = "ClusterLimit"
     UNSCHEDULABLE = "Unschedulable"
     QUOTA_EXCEEDED = "QuotaExceeded"
+    BUDGET_SHARED = "BudgetShared"
     ADMISSION_REFUSED = "AdmissionRefused"
     CLUSTER_IDLE = "ClusterIdle"
 
@@ -122,6 +123,7 @@ class Reason(str, enum.Enum):
     ADOPTED = "Adopted"
     RELEASED = "Released"
     INVALID_ADOPTION = "InvalidAdoption"
+    INVALID_BUDGET = "InvalidBudget"
     SHUFFLE_WAITED = "ShuffleWaited"
     HISTORY_LOST = "HistoryLost"
 
@@ -137,6 +139,11 @@ class Reason(str, enum.Enum):
     def replaces(self) -> bool:
         """A worker that leaves for this reason is replaced by another."""
         return self in _REPLACING
+
+    @property
+    def is_surplus(self) -> bool:
+        """A worker that leaves for this reason is one too many."""
+        return self in (Reason.UNDERUTILIZED, Reason.BUDGET_SHARED)
 
     def __str__(self) -> str:
         return self.value

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from dask_adaptive.model.amounts import parse_duration
 from dask_adaptive.model.recycle import GroupRecycle, Window
 from dask_adaptive.model.spec import (
     Check,
     Count,
     Cron,
+    Kind,
     Listed,
     Must,
     ObjectName,
@@ -29,6 +32,18 @@ from dask_adaptive.model.spec import (
 #: (`maxStabilizationWindowSeconds`, `maxPeriodSeconds` in its validation).
 Stabilization = Annotated[Seconds, Must(lambda s: s <= 3600, "must not be longer than 1h")]
 Period = Annotated[Seconds, Must(lambda s: 1 <= s <= 1800, "must be from 1s to 30m")]
+
+#: `idleTimeout: Auto`. Whoever takes it for a number keeps each worker.
+AUTO_S = math.inf
+
+
+def _idle_timeout(value: Any) -> float:
+    return AUTO_S if value == "Auto" else parse_duration(value)
+
+
+_IDLE_WORDS = "must be Auto, or a duration such as 90s, 15m or 1h30m, not negative"
+IdleTimeout = Annotated[float, Kind(_idle_timeout, _IDLE_WORDS, 32)]
+
 MAX_PRIORITY = 1000
 Priority = Annotated[
     Whole,
@@ -106,7 +121,7 @@ class GroupBounds:
     name: str
     maximum: int
     minimum: int
-    idle_timeout_s: float  # without a task, after which a worker may leave
+    idle_timeout_s: float  # without a task, after which a worker may leave; or `AUTO_S`
     priority: int  # of several that could run the same task the highest grows first
 
 
@@ -117,7 +132,7 @@ class WorkerGroup:
     name: ObjectName
     max_replicas: Count | None = None
     min_replicas: Count | None = None
-    idle_timeout_s: Seconds | None = None
+    idle_timeout_s: IdleTimeout | None = None
     priority: Priority | None = None
     recycle: GroupRecycle | None = None
 
@@ -160,6 +175,22 @@ class Schedule:
     @property
     def window(self) -> Window:
         return Window(self.cron, self.duration_s, self.time_zone)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTimeoutAuto:
+    """What `idleTimeout: Auto` stays within."""
+
+    min_s: Seconds = 10.0
+    max_s: Seconds = 600.0
+
+    def checks(self) -> Iterator[Check]:
+        if self.min_s > self.max_s:
+            yield Check(
+                ".min",
+                "must not be longer than max: lower the one or raise the other",
+                ("min", "max"),
+            )
 
 
 class IdleAction(str, enum.Enum):
@@ -250,3 +281,11 @@ class Room:
 
     workers: int
     message: str  # what is short, in words: names the ResourceQuota
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many workers one group may have of a budget that it shares."""
+
+    workers: int
+    message: str  # with whom it is shared, in words: names the budget

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_adaptive.model.observed import Deleting, ObservedCluster, ObservedGroup, Retiring
-from dask_adaptive.model.past import GroupPast, Past, Refusal
+from dask_adaptive.model.past import GroupPast, Past, Pauses, Refusal
 from dask_adaptive.model.plan import (
     Action,
     Cancel,
@@ -25,6 +25,7 @@ from dask_adaptive.planner.actions.groups import gap_of, with_worker_groups
 from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.number.behavior import BLIND_S, remembered
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long
+from dask_adaptive.planner.number.idle_time import after, in_numbers
 from dask_adaptive.planner.recycling.past import remember_recycles
 
 #: A worker whose retirement was refused is not asked again for so long.
@@ -49,6 +50,7 @@ def remember(
         # Without an answer nothing new is known; what was is kept, so that a short outage does
         # not lengthen the window, and a long one ends with recommendations too old to count.
         return past
+    policy = in_numbers(policy, observed, past)
     past = with_worker_groups(past, observed)
     if observed.scheduler.session != past.session or is_blind(past, now=now):
         past = replace(renewed(past), session=observed.scheduler.session, since=now)
@@ -96,7 +98,11 @@ def renewed(past: Past) -> Past:
     # All but the load is still true of a group.
     groups = {
         name: GroupPast(
-            changes=mine.changes, up_at=mine.up_at, arrival_s=mine.arrival_s, blocked=mine.blocked
+            changes=mine.changes,
+            up_at=mine.up_at,
+            arrival_s=mine.arrival_s,
+            blocked=mine.blocked,
+            pauses=_broken(mine),
         )
         for name, mine in past.groups.items()
     }
@@ -168,18 +174,23 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
         mine = replace(mine, corrected_at=now)
     if plan.is_frozen:
         if plan.reason is Reason.PAUSED:
-            return replace(mine, since=None, recommendations=(), desired=None)
+            return replace(mine, since=None, recommendations=(), desired=None, pauses=_broken(mine))
         return mine  # what was recommended grows too old to count
     last_at = mine.recommendations[-1].at if mine.recommendations else mine.since
     if mine.since is None or _is_old(last_at, now=now):
-        mine = replace(mine, since=now, recommendations=())
-    bounds = policy.bounds(context.default_group)
-    idle_timeout_s = next((b.idle_timeout_s for b in bounds if b.name == plan.group), 0.0)
+        mine = replace(mine, since=now, recommendations=(), pauses=_broken(mine))
+    bounds = next(b for b in policy.bounds(context.default_group) if b.name == plan.group)
     mine = remembered(
         mine, wanted=plan.wanted, before=plan.current, after=_after(plan, group, done),
-        behavior=policy.behavior, idle_timeout_s=idle_timeout_s, now=now,
+        behavior=policy.behavior, idle_timeout_s=bounds.idle_timeout_s, now=now,
     )  # fmt: skip
-    return replace(mine, desired=plan.desired, blocked=plan.blocked)
+    pauses = after(mine.pauses, plan.wanted, bounds, now=now)
+    return replace(mine, desired=plan.desired, blocked=plan.blocked, pauses=pauses)
+
+
+def _broken(mine: GroupPast) -> Pauses:
+    """Nobody knows when those that go on began."""
+    return Pauses(weights=mine.pauses.weights)
 
 
 def _corrects(action: Action, group: str) -> bool:
@@ -197,7 +208,7 @@ def _after(plan: GroupPlan, group: ObservedGroup, done: Sequence[Action]) -> int
                 more += max(0, action.replicas - max(group.replicas, len(group.workers)))
         elif isinstance(action, Cancel | Retire | Delete) and action.worker in names:
             more += isinstance(action, Cancel)
-            fewer += action.reason in {Reason.UNDERUTILIZED, Reason.NEVER_CONNECTED}
+            fewer += action.reason.is_surplus or action.reason is Reason.NEVER_CONNECTED
     if plan.desired > plan.current:
         return min(plan.desired, plan.current + more)
     return max(plan.desired, plan.current - fewer)

@@ -38,6 +38,7 @@ from dask_adaptive.planner.number.floors import (
     pauses_all,
     scheduled_floor,
 )
+from dask_adaptive.planner.number.idle_time import after, in_numbers
 from dask_adaptive.planner.number.stages import Draft, drafts_of, telling
 from dask_adaptive.planner.recycling.agent_limits import limits_for
 from dask_adaptive.planner.recycling.budgets import RecycleContext, left_this_hour
@@ -80,6 +81,7 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
         it is the same, but for figures that count time: ages and ends in messages, what is left of
         limits, expected arrivals, the use of lifetimes.
     """
+    policy = in_numbers(policy, observed, past)
     horizon = Horizon(now, observed.clocks)
     context = PassContext(observed, policy, with_worker_groups(past, observed), horizon)
     decided = _planned(context)
@@ -129,8 +131,12 @@ def _is_new(decided: Plan, context: PassContext) -> bool:
         return False
     if past.session != scheduler.session or is_blind(past, now=context.now):
         return True
+    bounds = {b.name: b for b in context.policy.bounds(context.default_group)}
     for group in (g for g in decided.groups if not g.is_frozen):
         mine = past.of(group.group)
+        pauses = after(mine.pauses, group.wanted, bounds[group.group], now=context.now)
+        if pauses.weights != mine.pauses.weights:
+            return True
         if (group.desired, group.blocked) != (mine.desired, mine.blocked):
             return True
         if mine.since is None or group.current > (mine.asked or 0):
@@ -161,7 +167,7 @@ def _scaled(context: PassContext) -> Plan:
         step = next_step(context, draft, mine, leaving=leaving)
         left = mine.left
         begun = [a for a in step.actions if isinstance(a, Retire)]
-        leaving += sum(a.reason is Reason.UNDERUTILIZED for a in begun)
+        leaving += sum(a.reason.is_surplus for a in begun)
         recycled.append(mine)
         steps.append(step)
     rest = recycle_unscaled(context, scaled={draft.name for draft in drafts}, left=left)

@@ -30,7 +30,7 @@ from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.scaling import GroupBounds
+from dask_adaptive.model.scaling import AUTO_S, GroupBounds
 from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
 from dask_adaptive.rehearse import demo
 from dask_adaptive.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
@@ -288,7 +288,9 @@ async def _run_script(run: Sequence[str], rehearsal: Rehearsal, directory: Path)
 async def _until_settled(rehearsal: Rehearsal, figures: RehearsalFigures) -> None:
     """Give idle workers the time to leave, so that the figures tell of it."""
     default = _default(rehearsal.policy)
-    limit_s, least = default.idle_timeout_s + SETTLE_S, default.minimum
+    is_auto = default.idle_timeout_s == AUTO_S
+    idle_s = rehearsal.policy.idle_timeout_auto.max_s if is_auto else default.idle_timeout_s
+    limit_s, least = idle_s + SETTLE_S, default.minimum
     for _ in range(int(limit_s / 0.2)):
         rehearsal.raise_if_broken()
         if figures.present <= least:

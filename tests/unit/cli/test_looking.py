@@ -178,7 +178,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, workers: list[Any]) -> None:
 def test_why_not_down(
     name: str, status: Any, workers: Any, api: CannedApi, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.add(policy(status))
+    api.add(policy(status, idleTimeout="60s"))
     if workers is not None:
         answers(monkeypatch, workers)
 

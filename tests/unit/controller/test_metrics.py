@@ -44,7 +44,7 @@ class Measured:
         world: ObservedCluster = dataclasses.replace(cluster([worker("a")]), scheduler=seen)
         decided = Plan(Reason.DESIRED_WITHIN_RANGE, "as it should be", uses=uses)
         status = status_of(world, POLICY, decided, outcomes, now=NOW)
-        self.metrics.passed(KEY, PassResult(world, decided, outcomes, status, 5.0), 0.1)
+        self.metrics.passed(KEY, PassResult(world, decided, outcomes, status, 5.0, POLICY), 0.1)
 
     def value(self, name: str, **labels: str) -> float | None:
         where = {"namespace": KEY.namespace, "cluster": KEY.name, **labels}

@@ -37,7 +37,9 @@ FINE = Status(replicas=2, conditions=(Condition(READY, True, Reason.RECONCILED, 
 def result(*workers: ObservedWorker) -> PassResult:
     groups = (ObservedGroup("etl-default", len(workers), workers),)
     plan = Plan(Reason.DESIRED_WITHIN_RANGE, "as it should be")
-    return PassResult(ObservedCluster(ko.KEY, groups=groups), plan, (), FINE, 5.0)
+    return PassResult(
+        ObservedCluster(ko.KEY, groups=groups), plan, (), FINE, 5.0, Policy(ClusterRef("etl"), 5)
+    )
 
 
 class Stage:

@@ -94,7 +94,7 @@ def todo(
 
 def noting(**spec: Any) -> PolicyObject:
     """A policy that was made from `max_replicas="5"`."""
-    return made(BY_ANNOTATIONS, **{"idleTimeout": "60s", **spec})
+    return made(BY_ANNOTATIONS, **{"idleTimeout": "Auto", **spec})
 
 
 FIVE = cluster(max_replicas="5")
@@ -233,7 +233,7 @@ OF_A_JOB = parse_cluster(ko.cluster(
     [
         (cluster(max_replicas="5", min_replicas="1", idle_timeout="2m"), [],
          {"maxReplicas": 5, "minReplicas": 1, "idleTimeout": "2m"}, BY_ANNOTATIONS),
-        (OF_A_JOB, [], {"maxReplicas": 4, "minReplicas": 0, "idleTimeout": "60s"}, BY_ANNOTATIONS),
+        (OF_A_JOB, [], {"maxReplicas": 4, "minReplicas": 0, "idleTimeout": "Auto"}, BY_ANNOTATIONS),
         (YES, [scaler(minimum=1, maximum=20)], {"maxReplicas": 20, "minReplicas": 1}, BY_ADOPTION),
     ],
 )  # fmt: skip

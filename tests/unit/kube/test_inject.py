@@ -350,3 +350,41 @@ def test_a_scheduler_loads_the_agent_and_preloads_of_the_images_own(tmp_path: Pa
 
     assert "agent\nimage's own: loaded" in said
     assert "Traceback" not in said
+
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+OWN = {"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "before"),
+    [
+        pytest.param(None, [], id="none"),
+        pytest.param({"nodeAffinity": {"a": 1}}, [], id="of-nodes"),
+        pytest.param({"podAffinity": {PREFERRED: [OWN]}}, [OWN], id="of-pods"),
+    ],
+)
+def test_a_worker_prefers_nodes_of_its_cluster_beside_what_it_has(
+    affinity: dict[str, Any] | None, before: list[Any]
+) -> None:
+    pod = dask_pod("worker", **({} if affinity is None else {"affinity": affinity}))
+    found = inject_worker(pod, "agent-cm", version="1.0", grace_s=None, packed=True)
+    assert isinstance(found, Injection)
+    made = apply(pod, found.patch)["spec"]["affinity"]
+    *others, ours = made["podAffinity"][PREFERRED]
+
+    assert before == others
+    assert 50 == ours["weight"]
+    assert "kubernetes.io/hostname" == ours["podAffinityTerm"]["topologyKey"]
+    labels = ours["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    assert labels.items() <= pod["metadata"]["labels"].items()
+    assert {"dask.org/cluster-name", "dask.org/component"} == labels.keys()
+    assert {"podAffinity": made["podAffinity"], **(affinity or {})}.keys() == made.keys()
+
+
+def test_it_does_not_where_nobody_asked() -> None:
+    pod = dask_pod("worker")
+    found = inject_worker(pod, "agent-cm", version="1.0", grace_s=None)
+    assert isinstance(found, Injection)
+
+    assert "affinity" not in apply(pod, found.patch)["spec"]

@@ -12,7 +12,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark, TerminatingPod
 from support import kube_objects as ko
 
-NODES = ko.KIND["Node"]
+NODES, BUDGETS = ko.KIND["Node"], ko.KIND["AdaptiveBudget"]
 CA = "ToBeDeletedByClusterAutoscaler"
 TAINTS = [
     CA,
@@ -90,7 +90,8 @@ def test_nodes_are_beyond_an_operator_of_some_namespaces() -> None:
     assert (NODES, None) in scopes_of()
     assert NODES not in dict(scopes_of(iter(["a"])))
     assert (NODES, None) in scopes_of(iter(["a"]), nodes=True), "but if it may watch them"
-    assert 2 * (len(KINDS) - 2) == len(scopes_of(iter(["a", "b"])))
+    assert (BUDGETS, None) in scopes_of(iter(["a"]), budgets=True)
+    assert 2 * (len(KINDS) - 3) == len(scopes_of(iter(["a", "b"])))
 
 
 def test_a_worker_knows_that_its_node_is_going() -> None:

@@ -22,6 +22,7 @@ from dask_adaptive.model.policy import (
     Mode,
     OnLifetime,
     OnTimeout,
+    PackNodes,
     Pins,
     Policy,
     Retirement,
@@ -46,12 +47,14 @@ from dask_adaptive.model.recycle import (
     Window,
 )
 from dask_adaptive.model.scaling import (
+    AUTO_S,
     Behavior,
     Fallback,
     FallbackBehavior,
     GroupBounds,
     Idle,
     IdleAction,
+    IdleTimeoutAuto,
     LoadTarget,
     RatePolicy,
     RateType,
@@ -80,6 +83,7 @@ def test_every_field_is_read() -> None:
         mode: Advise
         minReplicas: 1
         idleTimeout: 90s
+        idleTimeoutAuto: {min: 20s, max: 5m}
         target: {source: Scheduler, duration: 2s}
         behavior:
           scaleUp: {stabilizationWindow: 10s, selectPolicy: Min, tolerance: "0.1", maxPending: 20,
@@ -101,6 +105,7 @@ def test_every_field_is_read() -> None:
         disruption:
           nodeSignals: Ignore
           hints: false
+          packNodes: LeavingAndNew
           budgets: [{workers: 10%}, {workers: 2, reasons: [TaskQuota, Lifetime]}]
           windows:
           - {schedule: 0 2 * * *, duration: 2h, timeZone: Europe/Berlin}
@@ -127,7 +132,8 @@ def test_every_field_is_read() -> None:
         scheduler: {relief: {host: Disabled}, config: {a.b: 1}}
     """)
     expected = Policy(
-        ClusterRef("etl"), 5, 1, Mode.ADVISE, 90.0, LoadTarget(Source.SCHEDULER, 2.0),
+        ClusterRef("etl"), 5, 1, Mode.ADVISE, 90.0, IdleTimeoutAuto(20.0, 300.0),
+        LoadTarget(Source.SCHEDULER, 2.0),
         Behavior(
             ScaleUp(10.0, Select.MIN, (RatePolicy(RateType.PERCENT, 100, 15.0),), 0.1, 20),
             ScaleDown(120.0, Select.DISABLED, (RatePolicy(RateType.PODS, 3, 60.0),), 0.1, 90.0),
@@ -145,6 +151,7 @@ def test_every_field_is_read() -> None:
         Disruption(
             node_signals=False,
             hints=False,
+            pack_nodes=PackNodes.LEAVING_AND_NEW,
             budgets=(
                 Budget(Amount(percent=10.0)),
                 Budget(Amount(2), frozenset({Reason.TASK_QUOTA, Reason.LIFETIME})),
@@ -184,15 +191,15 @@ def test_without_a_window_of_its_own_a_fall_waits_for_the_idle_timeout() -> None
 
 
 def test_the_default_group_has_the_policys_bounds_unless_it_has_its_own() -> None:
-    gpu = GroupBounds("etl-gpu", 2, 0, 60.0, 0)
+    gpu = GroupBounds("etl-gpu", 2, 0, AUTO_S, 0)
     plain = parse_policy(spec("{minReplicas: 1, workerGroups: [{name: etl-gpu, maxReplicas: 2}]}"))
     own = parse_policy(spec(
         "workerGroups: [{name: etl-gpu, maxReplicas: 2},"
         " {name: etl-default, minReplicas: 1, maxReplicas: 4}]"
     ))  # fmt: skip
 
-    assert (GroupBounds("etl-default", 5, 1, 60.0, 0), gpu) == plain.bounds("etl-default")
-    assert (GroupBounds("etl-default", 4, 1, 60.0, 0), gpu) == own.bounds("etl-default")
+    assert (GroupBounds("etl-default", 5, 1, AUTO_S, 0), gpu) == plain.bounds("etl-default")
+    assert (GroupBounds("etl-default", 4, 1, AUTO_S, 0), gpu) == own.bounds("etl-default")
 
 
 def test_a_group_has_its_own_quotas_or_those_of_the_cluster() -> None:

@@ -14,7 +14,15 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     TerminatingPod,
 )
-from dask_adaptive.model.past import Blocked, Change, GroupPast, Past, Recommendation, Refusal
+from dask_adaptive.model.past import (
+    Blocked,
+    Change,
+    GroupPast,
+    Past,
+    Pauses,
+    Recommendation,
+    Refusal,
+)
 from dask_adaptive.model.plan import (
     Action,
     Cancel,
@@ -79,7 +87,7 @@ def test_of_a_steady_group_the_newest_wish_is_added() -> None:
     expected = dataclasses.replace(
         KNOWN,
         recommendations=(Recommendation(NOW - 6, 4), Recommendation(NOW, 2)),
-        desired=3, blocked=None,
+        desired=3, blocked=None, pauses=Pauses(needed=2),
     )  # fmt: skip
 
     assert expected == after(desired=3)

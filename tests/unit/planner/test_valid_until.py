@@ -164,7 +164,8 @@ def test_three_thousand_plans_hold_until_they_say() -> None:
 def holds_s(world: ObservedCluster, past: dict[str, Any], **rules: Any) -> float:
     """For how long the plan of a pass that is one of many holds."""
     policy, recycle = dataclasses.replace(POLICY, **rules), RecyclePast(**past.pop("recycle", {}))
-    known = past_of(recycle=recycle, **past)
+    seen = frozenset(w.name for group in world.groups for w in group.workers if w.dask_names)
+    known = past_of(recycle=recycle, seen=seen, **past)
     for _ in range(2):
         known = remember(known, world, policy, plan(world, policy, known, now=NOW), (), now=NOW)
     return plan(world, policy, known, now=NOW).valid_until - NOW

@@ -11,6 +11,8 @@ from dask_adaptive.kube.api import KubeApi, Resource
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.objects import (
     COMPONENT_LABEL,
+    NOWHERE,
+    BudgetObject,
     ClusterObject,
     NamespaceObject,
     PodObject,
@@ -72,6 +74,13 @@ KINDS: tuple[Kind, ...] = (
         lost="workers beyond a ResourceQuota are asked for",
     ),
     Kind(
+        api.BUDGETS,
+        objects.BudgetObject,
+        objects.parse_budget_object,
+        cluster_scoped=True,
+        lost="clusters are not held to their AdaptiveBudgets",
+    ),
+    Kind(
         api.NODES,
         NodeObject,
         nodes.parse_node,
@@ -86,7 +95,7 @@ KINDS: tuple[Kind, ...] = (
     ),
 )
 
-_NODES, _NAMESPACES = KINDS[-2:]
+_BUDGETS, _NODES, _NAMESPACES = KINDS[-3:]
 
 _NOT_YET = "it has not been read yet"
 
@@ -95,7 +104,11 @@ Scope: TypeAlias = tuple[Kind, str | None]
 
 
 def scopes_of(
-    namespaces: Iterable[str] = (), *, nodes: bool = False, selector: str = ""
+    namespaces: Iterable[str] = (),
+    *,
+    nodes: bool = False,
+    budgets: bool = False,
+    selector: str = "",
 ) -> tuple[Scope, ...]:
     """
     What is to be watched.
@@ -103,11 +116,13 @@ def scopes_of(
     Args:
         namespaces: None but these; empty: all.
         nodes: Watch them though there are `namespaces`: in these alone one may see no nodes.
+        budgets: The same of AdaptiveBudgets.
         selector: Labels of the namespaces that are served; empty: all are.
     """
     within: tuple[str | None, ...] = tuple(namespaces) or (None,)
     kinds = [kind for kind in KINDS if not kind.cluster_scoped]
     beyond = [_NODES] if nodes or within == (None,) else []
+    beyond += [_BUDGETS] if budgets or within == (None,) else []
     if selector:
         beyond.append(replace(_NAMESPACES, selector=selector))
     return (
@@ -307,6 +322,8 @@ class World:
                 return set()
             pods: Iterable[PodObject] = self._all[PodObject].values()
             return {pod.key for pod in pods if pod.node == one.meta.name}
+        if isinstance(one, BudgetObject):
+            return {NOWHERE}
         if isinstance(one, QuotaObject):
             hard = {q.hard if isinstance(q, QuotaObject) else None for q in (old, new)}
             if len(hard) == 1:  # what is used changes with each pod, and concerns nobody

@@ -10,6 +10,7 @@ from dask_adaptive.model.observed import ObservedWorker, Pin
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Blocker
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.actions.node_order import LITTLE, NodeOrder
 from dask_adaptive.planner.context import Horizon
 
 
@@ -83,17 +84,35 @@ VETOES: tuple[Veto, ...] = (
 )  # fmt: skip
 
 
-def veto(worker: ObservedWorker, at: VetoContext) -> Blocker | None:
+#: Where busy workers may go, for work elsewhere, these do not count: the scheduler offers no busy
+#: worker, and none whose memory is needed by what runs.
+_OF_IDLE = frozenset({busy, not_offered})
+
+
+def veto(worker: ObservedWorker, at: VetoContext, *, busy_ok: bool = False) -> Blocker | None:
     """The first objection to letting a connected worker go, or None when it may."""
     for rule in VETOES:
+        if busy_ok and rule in _OF_IDLE:
+            continue
         if (objection := rule(worker, at)) is not None:
             return Blocker(worker.name, *objection)
     return None
 
 
-def ranked(workers: Iterable[ObservedWorker], first: Collection[str] = ()) -> list[ObservedWorker]:
-    """Cheapest to lose first: those in `first`, then those with least data, then idle longest."""
-    return sorted(workers, key=lambda w: (w.name not in first, w.sole_bytes, w.idle_since, w.name))
+def ranked(
+    workers: Iterable[ObservedWorker], order: NodeOrder, first: Collection[str] = ()
+) -> list[ObservedWorker]:
+    """
+    Cheapest to lose first: those in `first`, then those with fewest tasks, with least data, on the
+    node that is soonest empty, idle longest.
+    """
+
+    def key(worker: ObservedWorker) -> tuple[object, ...]:
+        data = worker.sole_bytes if worker.sole_bytes > LITTLE else 0
+        rest = (worker.sole_bytes, worker.idle_since, worker.name)
+        return worker.name not in first, worker.processing, data, order(worker), *rest
+
+    return sorted(workers, key=key)
 
 
 def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:

@@ -20,6 +20,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.actions.candidates import VetoContext, ranked, ranked_pending, veto
 from dask_adaptive.planner.actions.external import drain_terminating_nodes
 from dask_adaptive.planner.actions.groups import GroupWorkers, is_creating, is_deleting, is_unseen
+from dask_adaptive.planner.actions.node_order import Emptiness, node_order
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.number.stages import Draft, limited_by, why_at_rest, why_more
 from dask_adaptive.planner.recycling.select import GroupRecycling
@@ -98,6 +99,7 @@ def _group_plan(draft: Draft, workers: GroupWorkers, reason: Reason, message: st
         asked_by=draft.load.asked_by,
         current=draft.current,
         blocked=draft.blocked,
+        claim=draft.claim,
     )
 
 
@@ -206,12 +208,17 @@ def scale_down(
         message = f"{desired} desired: {len(deletions)} workers that never connected leave first"
         return Adjustment(deletions[0].reason, message, deletions)
 
-    idle_s = draft.bounds.idle_timeout_s
-    free, blockers = _divide(context, workers, idle_s=idle_s)
+    gives_back = draft.steps[-1].reason is Reason.BUDGET_SHARED
+    idle_s = 0.0 if gives_back else draft.bounds.idle_timeout_s
+    free, blockers = _divide(context, workers, idle_s=idle_s, busy_ok=gives_back)
     budget = context.policy.retirement.max_concurrent - leaving
-    chosen = ranked(free, first=due)[: max(0, min(surplus, budget))]
-    actions: tuple[Action, ...] = (*deletions, *(_retire(context, w, desired) for w in chosen))
-    if chosen:
+    order = node_order(context.observed, context.policy, free)
+    chosen = ranked(free, order, first=due)[: max(0, min(surplus, budget))]
+    retired = (_retire(context, w, desired, order(w), gives_back=gives_back) for w in chosen)
+    actions: tuple[Action, ...] = (*deletions, *retired)
+    if chosen and gives_back:
+        reason, message = Reason.BUDGET_SHARED, draft.steps[-1].message
+    elif chosen:
         reason = Reason.UNDERUTILIZED
         idle = f"{len(chosen)} idle worker{'s' if len(chosen) > 1 else ''} will be retired"
         message = f"{workers.serving} workers, {desired} desired: {idle}"
@@ -234,9 +241,14 @@ def delete_drained(workers: GroupWorkers) -> tuple[Delete, ...]:
 
 
 def _divide(
-    context: PassContext, workers: GroupWorkers, *, idle_s: float
+    context: PassContext, workers: GroupWorkers, *, idle_s: float, busy_ok: bool
 ) -> tuple[list[ObservedWorker], tuple[Blocker, ...]]:
-    """The active workers that may leave, and why the others may not."""
+    """
+    The active workers that may leave, and why the others may not.
+
+    Args:
+        busy_ok: One that has tasks may go, too: those that run finish first, others move.
+    """
     scheduler = context.observed.scheduler
     in_service = sum(
         w.leaving is Leaving.NO and w.status == "running" and not w.terminating
@@ -246,7 +258,7 @@ def _divide(
     at = VetoContext(context.past, context.horizon, in_service, idle_s, has_agent=has_agent)
     free, blockers = [], []
     for worker in workers.active:
-        if (blocker := veto(worker, at)) is None:
+        if (blocker := veto(worker, at, busy_ok=busy_ok)) is None:
             free.append(worker)
         else:
             blockers.append(blocker)
@@ -259,7 +271,19 @@ def _never_connected(worker: ObservedWorker) -> Delete:
     return Delete(worker.name, worker.uid, (), Reason.NEVER_CONNECTED, message)
 
 
-def _retire(context: PassContext, worker: ObservedWorker, desired: int) -> Retire:
+def _retire(
+    context: PassContext, worker: ObservedWorker, desired: int, emptiness: Emptiness,
+    *, gives_back: bool,
+) -> Retire:  # fmt: skip
+    if gives_back:
+        message = f"{desired} workers are this group's part of what it shares"
+        busy_ok = worker.processing > 0
+        return Retire(
+            worker.name, worker.dask_names, Reason.BUDGET_SHARED, message, busy_ok=busy_ok
+        )
     idle = format_duration(context.horizon.clocks.idle_s(worker))
     message = f"idle for {idle}, {desired} workers desired"
+    left, _, node = emptiness
+    if node:
+        message += f"; {left} workers of node {node} stay for other reasons"
     return Retire(worker.name, worker.dask_names, Reason.UNDERUTILIZED, message)

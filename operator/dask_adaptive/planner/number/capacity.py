@@ -455,9 +455,7 @@ def arrival_s(
 
     Only first pods count, and only of workers that an earlier pass has waited for.
     """
-    if not past.seen:
-        return known_s
-    for worker in [w for w in workers if w.name not in past.seen and w.dask_names]:
+    for worker in [w for w in workers if w.dask_names and _was_awaited(w, past)]:
         if (age_s := max(0.0, at - worker.made_at)) < TOO_LONG_S:
             took_s = age_s + OVERHEAD_S
             if known_s is None:
@@ -465,6 +463,13 @@ def arrival_s(
             else:
                 known_s += (SLOWER if took_s > known_s else FASTER) * (took_s - known_s)
     return known_s
+
+
+def _was_awaited(worker: ObservedWorker, past: Past) -> bool:
+    if worker.name in past.seen:
+        return False
+    # Where none was connected yet it may have come before anybody looked.
+    return bool(past.seen) or (past.since is not None and worker.made_at > past.since)
 
 
 def at_least_as_long(

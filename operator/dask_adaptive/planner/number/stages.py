@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dask_adaptive.model.observed import ObservedGroup
 from dask_adaptive.model.past import Blocked, Past
-from dask_adaptive.model.plan import GroupPlan, Step
+from dask_adaptive.model.plan import Claimed, GroupPlan, Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import StrategyType
 from dask_adaptive.model.scaling import GroupBounds
@@ -35,6 +35,7 @@ class Draft:
     steps: tuple[Step, ...]  # that of the load first; the last one made the number
     floor: Step | None = None  # below which no stage takes it, but caps and pauses
     blocked: Blocked | None = None
+    claim: Claimed | None = None
 
     @property
     def name(self) -> str:
@@ -66,7 +67,7 @@ def drafts_of(context: PassContext) -> tuple[Draft, ...]:
         for stage in (_floored, _damped, _bounded, _capped):
             draft = stage(draft, context)
         drafts.append(draft)
-    return tuple(_paused(draft, context) for draft in _shared(drafts, context))
+    return tuple(_paused(_budgeted(d), context) for d in _shared(drafts, context))
 
 
 def _loaded(context: PassContext, group: ObservedGroup, bounds: GroupBounds, load: Load) -> Draft:
@@ -153,6 +154,17 @@ def _limited(draft: Draft, number: int, maximum: int) -> Draft:
     return draft.at(Step("cluster", number, Reason.CLUSTER_LIMIT, message))
 
 
+def _budgeted(draft: Draft) -> Draft:
+    """No more than the group's part of what it shares with others."""
+    floor = draft.floor.replicas if draft.floor else 0
+    needed = min(draft.number, max(draft.wanted, floor))
+    draft = replace(draft, claim=Claimed(needed, draft.number))
+    allowance = draft.workers.group.allowance
+    if allowance is None or draft.number <= allowance.workers:
+        return draft
+    return draft.at(Step("budget", allowance.workers, Reason.BUDGET_SHARED, allowance.message))
+
+
 def _paused(draft: Draft, context: PassContext) -> Draft:
     is_default, pause = draft.name == context.default_group, context.observed.pause
     return draft.at(paused_step(draft.number, draft.standing, pause, is_default=is_default))
@@ -201,6 +213,7 @@ def current_workers(
 LIMITS = (
     Reason.UNSCHEDULABLE,
     Reason.QUOTA_EXCEEDED,
+    Reason.BUDGET_SHARED,
     Reason.ADMISSION_REFUSED,
     Reason.CLUSTER_LIMIT,
     Reason.TOO_MANY_REPLICAS,

@@ -45,8 +45,16 @@ def test_how_long_a_worker_takes(
     )
 
 
-def test_a_new_operator_has_waited_for_nobody() -> None:
-    assert 20.0 == arrival_s(20.0, Past(), [new(27.0)], at=0.0)
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        pytest.param(None, 20.0, id="a-new-operator-has-waited-for-nobody"),
+        pytest.param(-27.0, 20.0, id="it-was-there-when-we-came"),
+        pytest.param(-27.5, 26.0, id="it-was-made-since"),
+    ],
+)
+def test_the_very_first_worker(since: float | None, expected: float) -> None:
+    assert expected == arrival_s(20.0, Past(since=since), [new(27.0)], at=0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""What the user asked for: the spec of an AdaptiveBudget, parsed once."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from dask_adaptive.model.amounts import parse_quantity
+from dask_adaptive.model.scaling import Priority
+from dask_adaptive.model.spec import (
+    Check,
+    Count,
+    Kind,
+    Listed,
+    Must,
+    Number,
+    ObjectName,
+    Seconds,
+    Text,
+    decode,
+    itself,
+)
+
+#: The resource that each worker takes one of.
+WORKERS = "workers"
+
+_LIMITS_WORDS = (
+    "must name at least one of workers, cpu, memory, or a resource such as nvidia.com/gpu, each"
+    " with a quantity such as 200 or 4Ti"
+)
+
+
+def _limits(value: Any) -> Mapping[str, float]:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError
+    return {str(name): _quantity(quantity) for name, quantity in value.items()}
+
+
+def _quantity(value: Any) -> float:
+    if isinstance(value, str) and value.endswith("m") and value[:-1].isdigit():
+        return int(value[:-1]) / 1000
+    return parse_quantity(value)
+
+
+def _labels(value: Any) -> Mapping[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
+        raise ValueError
+    return dict(value)
+
+
+class LabelOperator(str, enum.Enum):
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    key: Text
+    operator: LabelOperator
+    values: Annotated[tuple[Text, ...], Listed(50)] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        if self.operator in (LabelOperator.IN, LabelOperator.NOT_IN):
+            return (labels.get(self.key) in self.values) is (self.operator is LabelOperator.IN)
+        return (self.key in labels) is (self.operator is LabelOperator.EXISTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A label selector, as Kubernetes has it; an empty one selects all."""
+
+    match_labels: Annotated[
+        Mapping[str, str], Kind(_labels, "must be labels, each with a text")
+    ] = field(default_factory=dict)
+    match_expressions: Annotated[tuple[Expression, ...], Listed(50)] = ()
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        return self.match_labels.items() <= labels.items() and all(
+            expression.holds(labels) for expression in self.match_expressions
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRule:
+    """What clusters get of a budget; of several rules the first that selects a cluster counts."""
+
+    selector: Selector = Selector()
+    cluster: Text = ""  # its name, or namespace/name; empty: by the selector alone
+    weight: Annotated[
+        Number, Must(lambda w: 0 < w <= 1000, "must be more than 0, at most 1000")
+    ] = 1
+    guarantee: Count = 0  # workers
+    priority: Priority = 0
+
+    def is_for(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
+        is_named = self.cluster in ("", name, f"{namespace}/{name}")
+        return is_named and self.selector.selects(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    after_s: Seconds = 60.0  # so long nobody takes a worker from a cluster that has just got more
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveBudget:
+    """One AdaptiveBudget."""
+
+    limits: Annotated[Mapping[str, float], Kind(_limits, _LIMITS_WORDS)]
+    cluster_selector: Selector = Selector()
+    #: None: all.
+    namespaces: Annotated[tuple[ObjectName, ...], Listed(200, key=itself)] | None = None
+    shares: Annotated[tuple[ShareRule, ...], Listed(200)] = ()
+    borrowing: bool = True
+    reclaim: Reclaim = Reclaim()
+
+    def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        is_within = self.namespaces is None or namespace in self.namespaces
+        return is_within and self.cluster_selector.selects(labels)
+
+    def rule_for(self, namespace: str, name: str, labels: Mapping[str, str]) -> ShareRule:
+        found = (rule for rule in self.shares if rule.is_for(namespace, name, labels))
+        return next(found, ShareRule())
+
+    def checks(self) -> Iterator[Check]:
+        if self.namespaces == ():
+            yield Check(".namespaces", "must name one, or be left out for all", ("namespaces",))
+        if any(not math.isfinite(limit) for limit in self.limits.values()):
+            yield Check(".limits", "must be finite", ("limits",))
+
+
+def parse_budget(spec: Mapping[str, Any]) -> AdaptiveBudget:
+    """
+    Read the spec of an AdaptiveBudget, defaults filled in as the CRD's schema does.
+
+    Raises:
+        InvalidPolicy: The user can fix it; the text has a line for each problem, with its path.
+    """
+    return decode(AdaptiveBudget, spec, "spec")

@@ -1,0 +1,174 @@
+"""Who holds what of a budget, who wants it, and how many workers each may have. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from dask_adaptive.budget.adaptive_budget import ShareRule
+from dask_adaptive.budget.share import Contender, share
+from dask_adaptive.model.amounts import format_bytes
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.plan import Claimed
+from dask_adaptive.model.scaling import Allowance
+
+DEFAULT = ShareRule()
+
+#: Others that a message names.
+NAMED = 2
+
+
+class Holder(NamedTuple):
+    """A worker group, as one that shares."""
+
+    cluster: ClusterKey
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one worker group holds of a budget."""
+
+    holder: Holder
+    size: tuple[float, ...]  # of one worker, by resource of the pool
+    workers: int  # that exist, or are asked for; those that drain, too
+    claim: Claimed | None  # None: nobody scales it, or nobody has said yet: it stays as it is
+    rule: ShareRule = DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What is shared: an AdaptiveBudget, or the room of a ResourceQuota."""
+
+    name: str  # with its kind
+    limits: Mapping[str, float]
+    holdings: tuple[Holding, ...]
+    borrowing: bool = True
+    after_s: float | None = None  # `reclaim.after`; None: nobody gives back for others
+    namespace: str = ""  # of a ResourceQuota
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """No other pool has the same."""
+        return self.namespace, self.name, *self.limits
+
+    @property
+    def limits_said(self) -> str:
+        """Such as: 200 workers, 2.0 TiB memory."""
+        return ", ".join(amount(resource, limit) for resource, limit in self.limits.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One worker group's part of a pool."""
+
+    holder: Holder
+    held: int
+    wanted: int
+    allowed: int
+
+    @property
+    def waits(self) -> bool:
+        return self.wanted > self.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a group was allowed last, and since when it has been so much."""
+
+    allowed: int
+    grown_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How one pool is divided; `grants` is the next one's memory."""
+
+    rows: tuple[Row, ...] = ()
+    grants: Mapping[Holder, Grant] = field(default_factory=dict)
+
+
+def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Division:
+    """
+    Divide a pool. Nobody grows into what another one has yet to give back.
+
+    No worker changes hands twice within `after_s`: who got more keeps for so long what it has, as
+    far as the limits allow. Without a memory all have just got what they have.
+
+    Args:
+        before: What the division before came to.
+        now: Seconds, on the clock that stamped `before`.
+    """
+    limits = list(pool.limits.values())
+    claims = [_claim(pool, holding, before, now) for holding in pool.holdings]
+    needed = share(claims, limits, borrowing=pool.borrowing)
+    # What is left is for workers that are only kept for a while.
+    most = [max(goal, _number(h)) for goal, h in zip(needed, pool.holdings, strict=True)]
+    lasting = [
+        claim._replace(want=number, keep=goal)
+        for claim, number, goal in zip(claims, most, needed, strict=True)
+    ]
+    goals = share(lasting, limits, borrowing=pool.borrowing)
+    # What is held is taken, until it is given back.
+    held = [h.workers for h in pool.holdings]
+    taken = [
+        claim._replace(want=max(goal, has), keep=has)
+        for claim, goal, has in zip(claims, goals, held, strict=True)
+    ]
+    free = share(taken, limits)
+    grants, rows = {}, []
+    for holding, claim, goal, now_free in zip(pool.holdings, claims, goals, free, strict=True):
+        # Less than it holds is free for it where the limits have been lowered below what is held.
+        allowed = goal if goal <= holding.workers else max(holding.workers, min(goal, now_free))
+        old = before.get(holding.holder)
+        grown_at = old.grown_at if old and allowed <= old.allowed else now
+        grants[holding.holder] = Grant(allowed, grown_at)
+        rows.append(Row(holding.holder, holding.workers, claim.want, allowed))
+    return Division(tuple(rows), grants)
+
+
+def _claim(pool: Pool, holding: Holding, before: Mapping[Holder, Grant], now: float) -> Contender:
+    has, old, rule = holding.workers, before.get(holding.holder), holding.rule
+    if holding.claim is None or pool.after_s is None:
+        keep = has
+    else:
+        grown_at, allowed = (old.grown_at, old.allowed) if old else (now, has)
+        keep = min(has, allowed) if now - grown_at < pool.after_s else 0
+    want = has if holding.claim is None else holding.claim.needed
+    return Contender(holding.size, want, keep, float(rule.weight), rule.priority, rule.guarantee)
+
+
+def _number(holding: Holding) -> int:
+    return holding.workers if holding.claim is None else holding.claim.number
+
+
+def allowances(pools: Iterable[tuple[Pool, Division]]) -> dict[Holder, Allowance]:
+    """By group, the least that any of its pools allows, and in which words."""
+    found: dict[Holder, Allowance] = {}
+    for pool, division in pools:
+        holders = sorted((r for r in division.rows if r.held), key=lambda r: (-r.held, r.holder))
+        groups = Counter(r.holder.cluster for r in holders)
+        for row in division.rows:
+            known = found.get(row.holder)
+            if known is None or row.allowed < known.workers:
+                others = len(holders) - groups[row.holder.cluster]
+                found[row.holder] = Allowance(row.allowed, _said(pool, row, holders, others))
+    return found
+
+
+def amount(resource: str, number: float) -> str:
+    """Such as: 200 workers, 2.0 TiB memory."""
+    is_bytes = "memory" in resource or "storage" in resource
+    return f"{format_bytes(number) if is_bytes else f'{number:g}'} {resource}"
+
+
+def _said(pool: Pool, row: Row, holders: Iterable[Row], others: int) -> str:
+    """Such as: 12 of 40 wanted: AdaptiveBudget all has 60 workers, shared with b (24)."""
+    most = islice((r for r in holders if r.holder.cluster != row.holder.cluster), NAMED)
+    named = " and ".join(f"{r.holder.cluster.name} ({r.held})" for r in most)
+    more = f" and {others - NAMED} more" if others > NAMED else ""
+    shared = f", shared with {named}{more}" if named else ""
+    return f"{row.allowed} of {row.wanted} wanted: {pool.name} has {pool.limits_said}{shared}"

@@ -1,0 +1,138 @@
+"""
+`share` gives each claim its part of what there is, in whole workers.
+
+Source:
+    Dominant resource fairness (Ghodsi et al. 2011), by progressive filling: the next worker goes to
+    the claim that has least, measured by the resource of which it takes most.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+#: Halvings of the level up to which all are filled at once; what is left is given one by one.
+HALVINGS = 20
+
+#: Sums of parts of workers are off by less.
+SLACK = 1e-9
+
+
+class Contender(NamedTuple):
+    """One worker group that a budget is about."""
+
+    size: tuple[float, ...]  # of one worker, by resource, as the limits are
+    want: int  # workers
+    keep: int = 0  # of those that it holds: not to be taken for others now
+    weight: float = 1.0
+    priority: int = 0
+    guarantee: int = 0  # workers
+
+
+def share(
+    claims: Sequence[Contender], limits: Sequence[float], *, borrowing: bool = True
+) -> tuple[int, ...]:
+    """
+    Workers for each claim, none more than it wants, all together within the limits.
+
+    First what is to be kept, then guarantees, then the rest by priority; each by weighted dominant
+    shares. While a claim wants more and it fits, nothing is left over. Who wants more never gets
+    less. Takes O(n log n) for claims of a few sizes.
+
+    Args:
+        claims: Of two with equal shares the first goes first.
+        limits: By resource.
+        borrowing: Whether a claim may have more than its weight's part while others leave theirs.
+    """
+    given = [0] * len(claims)
+    filling = _Filling(claims, limits, given)
+    total = sum(claim.weight for claim in claims)
+    most = [c.want if borrowing else min(c.want, _own(c, limits, total)) for c in claims]
+    everyone = range(len(claims))
+    filling.up_to([min(c.keep, c.want) for c in claims], everyone)
+    filling.up_to([min(c.guarantee, c.want) for c in claims], everyone)
+    for priority in sorted({c.priority for c in claims}, reverse=True):
+        filling.up_to(most, [i for i in everyone if claims[i].priority == priority])
+    return tuple(given)
+
+
+def _own(claim: Contender, limits: Sequence[float], total: float) -> int:
+    part = claim.weight / total
+    fits = (part * limit / each for each, limit in zip(claim.size, limits, strict=True) if each)
+    return max(claim.guarantee, math.floor(min(fits, default=claim.want) + SLACK))
+
+
+class _Filling:
+    """Gives workers to claims until nothing more fits."""
+
+    def __init__(
+        self, claims: Sequence[Contender], limits: Sequence[float], given: list[int]
+    ) -> None:
+        self._sizes = [claim.size for claim in claims]
+        self._limits, self._given = limits, given
+        self._left = list(limits)
+        self._steps = [_dominant(claim, limits) for claim in claims]
+
+    def up_to(self, most: Sequence[int], among: Iterable[int]) -> None:
+        """Give each claim of these at most so many in all."""
+        waiting = list(among)
+        while waiting := [i for i in waiting if self._given[i] < most[i] and self._fits(i)]:
+            self._rise(most, waiting)
+            queue = [(self._has(i), i) for i in waiting]
+            heapq.heapify(queue)
+            while queue:
+                _, i = heapq.heappop(queue)
+                if self._given[i] < most[i]:
+                    if not self._fits(i):
+                        break  # others of its size do not either: all at once are sorted out
+                    self._give(i, 1)
+                    heapq.heappush(queue, (self._has(i), i))
+
+    def _has(self, i: int) -> float:
+        return round(self._given[i] * self._steps[i], 9)  # equal parts are equal numbers
+
+    def _rise(self, most: Sequence[int], waiting: Sequence[int]) -> None:
+        """As far as one after the other would get before the first does not fit."""
+        low, high = 0.0, max(most[i] * self._steps[i] for i in waiting)
+        if self._is_within(high, most, waiting):
+            low = high
+        # Less than a step of anybody is worth no look: one by one gets there sooner.
+        least = min(self._steps[i] for i in waiting)
+        for _ in range(HALVINGS):
+            if high - low <= least:
+                break
+            level = (low + high) / 2
+            low, high = (level, high) if self._is_within(level, most, waiting) else (low, level)
+        for i in waiting:
+            self._give(i, self._at(low, i, most[i]) - self._given[i])
+
+    def _at(self, level: float, i: int, most: int) -> int:
+        """Workers of a claim once nobody below a level waits."""
+        step = self._steps[i]
+        number = math.ceil(level / step - SLACK) if step else most
+        return max(self._given[i], min(most, number))
+
+    def _is_within(self, level: float, most: Sequence[int], waiting: Sequence[int]) -> bool:
+        more = [(self._at(level, i, most[i]) - self._given[i], self._sizes[i]) for i in waiting]
+        return all(
+            sum(n * size[r] for n, size in more) <= left * (1 + SLACK) + SLACK
+            for r, left in enumerate(self._left)
+        )
+
+    def _fits(self, i: int) -> bool:
+        pairs = zip(self._sizes[i], self._left, self._limits, strict=True)
+        return all(not size or size <= left + SLACK * (1 + limit) for size, left, limit in pairs)
+
+    def _give(self, i: int, workers: int) -> None:
+        self._given[i] += workers
+        for r, size in enumerate(self._sizes[i]):
+            self._left[r] -= workers * size
+
+
+def _dominant(claim: Contender, limits: Sequence[float]) -> float:
+    """What one worker is of the resource that it takes most of, over the claim's weight."""
+    pairs = zip(claim.size, limits, strict=True)
+    parts = (size / limit if limit > 0 else math.inf for size, limit in pairs if size)
+    return max(parts, default=0.0) / claim.weight

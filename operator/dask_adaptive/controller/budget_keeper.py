@@ -1,0 +1,190 @@
+"""Divides what clusters share while this process leads, wakes those concerned, and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+import orjson
+
+from dask_adaptive.budget.board import Division, Grant, Holder, Pool, allowances, divide
+from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.kube.api import BUDGETS, Json, KubeApi, KubeError, NotFound
+from dask_adaptive.kube.cache.world import World
+from dask_adaptive.kube.objects import BudgetObject, GroupObject, PolicyObject
+from dask_adaptive.kube.shared_budgets import budget_json, pools_of, read_budgets
+from dask_adaptive.kube.status_json import conditions_json
+from dask_adaptive.loop.status import READY, Condition
+from dask_adaptive.model.amounts import instant
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.plan import Claimed
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import Allowance
+from dask_adaptive.model.spec import InvalidPolicy
+
+logger = logging.getLogger(__name__)
+
+#: Changes come in bursts. Where there are many clusters a division is followed by a rest ten times
+#: as long, within these, so that it costs some tenth of a core.
+GATHERED_S, REST, LONGEST_REST_S = 0.3, 10, 1.0
+
+#: At the latest: `reclaim.after` ends without any news.
+LOOK_S = 5.0
+
+#: A status is written at most so often.
+STATUS_EVERY_S = 5.0
+
+
+class BudgetKeeper:
+    """
+    What all loops share: each tells what it would have, and sees what it may.
+
+    Args:
+        wake: Called with each cluster whose part has changed.
+        clock: Seconds, as that of the loops; `wall_clock`: since 1970.
+    """
+
+    def __init__(
+        self, world: World, api: KubeApi, metrics: Metrics, *, wake: Callable[[ClusterKey], None],
+        clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._world, self._api, self._metrics, self._wake = world, api, metrics, wake
+        self._clock, self._wall_clock = clock, wall_clock
+        self._told: dict[ClusterKey, Mapping[str, Claimed]] = {}
+        self._grants: dict[tuple[str, ...], Mapping[Holder, Grant]] = {}  # by pool
+        self._allowances: dict[Holder, Allowance] = {}
+        self._since: dict[str, dict[Holder, str]] = {}  # who waits, by budget
+        #: By uid, as one made anew has no status; None: it could not be written.
+        self._written: dict[str, tuple[float, Json | None]] = {}
+        self._wrong: Mapping[str, InvalidPolicy] = {}
+        self._seen = set[Holder]()  # by the last division, whether they share anything or not
+        self._changed = asyncio.Event()
+
+    def on_change(self, _: ClusterKey) -> None:
+        self._changed.set()
+
+    def want(self, key: ClusterKey, claims: Mapping[str, Claimed]) -> None:
+        """Note what each group of a cluster would have, did it share nothing; others stay."""
+        if self._told.get(key) != claims:
+            self._told[key] = claims
+            self._changed.set()
+
+    def allowed(self, key: ClusterKey, group: str) -> Allowance | None:
+        """What a group may have; None: it shares nothing."""
+        holder = Holder(key, group)
+        if holder not in self._seen:  # it is new, and must not grow before it has its part
+            self.settle()
+        return self._allowances.get(holder)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                self._changed.clear()
+                began = time.perf_counter()
+                pools = self.settle()
+                took_s = time.perf_counter() - began
+                await self._report(pools)
+                await asyncio.sleep(min(max(GATHERED_S, REST * took_s), LONGEST_REST_S))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._changed.wait()
+        finally:
+            self._metrics.budgets({})  # whoever leads next tells of them
+
+    def settle(self) -> dict[str, tuple[Pool, Division]]:
+        """Divide all pools anew, wake those whose part has changed. The AdaptiveBudgets by name."""
+        budgets, self._wrong = read_budgets(self._world)
+        self._seen = {Holder(g.key, g.meta.name) for g in self._world.all(GroupObject)}
+        governed = {p.key for p in self._world.all(PolicyObject) if not p.meta.deleting}
+        self._told = {key: claims for key, claims in self._told.items() if key in governed}
+        claims = {
+            Holder(key, group): claim
+            for key, claims in self._told.items()
+            for group, claim in claims.items()
+        }
+        found = {}
+        for pool in pools_of(self._world, budgets, claims):
+            division = divide(pool, self._grants.get(pool.key, {}), now=self._clock())
+            found[pool.key] = (pool, division)
+        self._grants = {key: division.grants for key, (_, division) in found.items()}
+        before, self._allowances = self._allowances, allowances(found.values())
+        # Others' numbers are in the words, too: they are read at the next pass, whenever that is.
+        for key in {
+            holder.cluster
+            for holder in before.keys() | self._allowances.keys()
+            if _workers(before.get(holder)) != _workers(self._allowances.get(holder))
+        }:
+            self._wake(key)
+        return {pool.name: (pool, part) for pool, part in found.values() if not pool.namespace}
+
+    async def _report(self, pools: Mapping[str, tuple[Pool, Division]]) -> None:
+        every = self._world.all(BudgetObject)
+        shared = {b.meta.name: pools.get(f"AdaptiveBudget {b.meta.name}") for b in every}
+        self._metrics.budgets({name: s[1].rows for name, s in shared.items() if s is not None})
+        for budget in every:
+            name = budget.meta.name
+            status = self._status(budget, shared[name])
+            at, written = self._written.get(budget.meta.uid, (-STATUS_EVERY_S, None))
+            if status == written or self._clock() - at < STATUS_EVERY_S:
+                continue
+            self._written[budget.meta.uid] = (self._clock(), None)
+            try:
+                path = BUDGETS.path(name=name, subresource="status")
+                await self._api.patch(path, {"status": status})
+            except NotFound:
+                continue
+            except KubeError as exc:
+                logger.warning("The status of AdaptiveBudget %s can't be written: %s", name, exc)
+                continue
+            self._written[budget.meta.uid] = (self._clock(), status)
+
+    def _status(self, budget: BudgetObject, shared: tuple[Pool, Division] | None) -> Json:
+        before: Json = orjson.loads(budget.status_json)
+        now, name = instant(self._wall_clock()), budget.meta.name
+        status: Json = {}
+        if shared is None:
+            ready = Condition(READY, False, Reason.INVALID_BUDGET, str(self._wrong.get(name)))
+        else:
+            pool, division = shared
+            status = budget_json(pool, division.rows, self._waiting(name, division, before, now))
+            ready = Condition(READY, True, Reason.RECONCILED, self._said(pool, division))
+        old = before.get("conditions") or []
+        generation = budget.generation
+        rows = conditions_json([ready], old, generation=generation, now=now)
+        return {"observedGeneration": generation, **status, "conditions": rows}
+
+    def _waiting(
+        self, name: str, division: Division, before: Json, now: str
+    ) -> Mapping[Holder, str]:
+        """Since when each that waits does, in the API's words: as an earlier process has told."""
+        told = {
+            Holder(ClusterKey(g["namespace"], g["cluster"]), g["name"]): g["waitingSince"]
+            for g in before.get("groups") or ()
+            if g.get("waitingSince")
+        }
+        known = self._since.get(name) or told
+        waiting = [row.holder for row in division.rows if row.waits]
+        self._since[name] = {holder: known.get(holder, now) for holder in waiting}
+        return self._since[name]
+
+    def _said(self, pool: Pool, division: Division) -> str:
+        clusters = len({row.holder.cluster for row in division.rows})
+        waiting = sum(row.waits for row in division.rows)
+        said = f"{clusters} clusters share {pool.limits_said}; {waiting} groups wait"
+        tighter = [
+            row.holder.cluster.name
+            for row in division.rows
+            if (least := self._allowances.get(row.holder)) and least.workers < row.allowed
+        ]
+        if tighter:
+            named = ", ".join(sorted(tighter)[:3])
+            said += f"; others allow less: {named}" + (", …" if len(tighter) > 3 else "")
+        return said
+
+
+def _workers(allowance: Allowance | None) -> int | None:
+    return None if allowance is None else allowance.workers

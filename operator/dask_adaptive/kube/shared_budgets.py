@@ -1,0 +1,153 @@
+"""AdaptiveBudgets and ResourceQuotas as pools, out of the cache; and a budget's status. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import orjson
+
+from dask_adaptive.budget.adaptive_budget import WORKERS, AdaptiveBudget, parse_budget
+from dask_adaptive.budget.board import Holder, Holding, Pool, Row, amount
+from dask_adaptive.kube.api import Json
+from dask_adaptive.kube.cache.world import World
+from dask_adaptive.kube.objects import (
+    BudgetObject,
+    ClusterObject,
+    DeploymentObject,
+    GroupObject,
+    PodObject,
+)
+from dask_adaptive.kube.resource_quotas import QuotaObject, cost
+from dask_adaptive.kube.worker_pods import Shape
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.plan import Claimed
+from dask_adaptive.model.spec import InvalidPolicy
+
+#: What each group would have, as its cluster's loop has told; others stay as they are.
+Claims = Mapping[Holder, Claimed]
+
+#: Rows of one status: those who wait come first.
+MAX_ROWS = 100
+
+_ONE = 1000  # thousandths
+
+
+def read_budgets(world: World) -> tuple[dict[str, AdaptiveBudget], dict[str, InvalidPolicy]]:
+    """The AdaptiveBudgets that can be read, by name, and what is wrong with others."""
+    found, wrong = dict[str, AdaptiveBudget](), dict[str, InvalidPolicy]()
+    for each in world.all(BudgetObject):
+        try:
+            found[each.meta.name] = parse_budget(orjson.loads(each.spec_json))
+        except InvalidPolicy as exc:
+            wrong[each.meta.name] = exc
+    return found, wrong
+
+
+def pools_of(world: World, budgets: Mapping[str, AdaptiveBudget], claims: Claims) -> list[Pool]:
+    """All that is shared: by the budgets, and by those who share a namespace's ResourceQuota."""
+    quotas = world.all(QuotaObject)
+    if not budgets and not quotas:
+        return []
+    every = [c for c in world.all(ClusterObject) if not c.meta.deleting]
+    pools = [_of_budget(world, name, budget, every, claims) for name, budget in budgets.items()]
+    within = defaultdict[str, list[ClusterObject]](list)
+    for cluster in every:
+        within[cluster.meta.namespace].append(cluster)
+    for quota in quotas:
+        if len(mine := within[quota.meta.namespace]) > 1:
+            pools += _of_quota(world, quota, mine, claims)
+    return pools
+
+
+def _of_budget(
+    world: World,
+    name: str,
+    budget: AdaptiveBudget,
+    clusters: Sequence[ClusterObject],
+    claims: Claims,
+) -> Pool:
+    holdings = []
+    for cluster in clusters:
+        labels = dict(cluster.labels)
+        if not budget.covers(cluster.meta.namespace, labels):
+            continue
+        rule = budget.rule_for(cluster.meta.namespace, cluster.meta.name, labels)
+        for holder, shape, workers in _groups(world, cluster.key):
+            size = tuple(_taken(resource, shape) for resource in budget.limits)
+            holdings.append(Holding(holder, size, workers, claims.get(holder), rule))
+    after_s = budget.reclaim.after_s
+    return Pool(f"AdaptiveBudget {name}", budget.limits, tuple(holdings), budget.borrowing, after_s)
+
+
+def _of_quota(
+    world: World, quota: QuotaObject, clusters: Sequence[ClusterObject], claims: Claims
+) -> Iterator[Pool]:
+    """The room of a quota, with what its clusters hold: else two would count on the same room."""
+    groups = [row for cluster in clusters for row in _groups(world, cluster.key)]
+    counted = [row for row in groups if quota.counts(row[1])]
+    made = Counter(holder for cluster in clusters for holder in _with_pods(world, cluster.key))
+    for name, hard in quota.hard:
+        used, mine, held = dict(quota.used).get(name), list[Holding](), 0
+        for holder, shape, workers in counted:
+            if each := cost(name, shape):
+                mine.append(Holding(holder, (each / _ONE,), workers, claims.get(holder)))
+                held += made[holder] * each
+        if used is not None and len({h.holder.cluster for h in mine}) > 1:
+            limit = max(hard - used + held, 0) / _ONE
+            pool_name, within = f"ResourceQuota {quota.meta.name}", quota.meta.namespace
+            yield Pool(pool_name, {name: limit}, tuple(mine), namespace=within)
+
+
+def _groups(world: World, key: ClusterKey) -> Iterator[tuple[Holder, Shape, int]]:
+    """Each group with the shape of a worker, and those that exist or are asked for."""
+    there = Counter(deployment.group for deployment in world.of(DeploymentObject, key))
+    for group in world.of(GroupObject, key):
+        name = group.meta.name
+        yield Holder(key, name), group.shape, max(group.replicas, there[name])
+
+
+def _with_pods(world: World, key: ClusterKey) -> Iterator[Holder]:
+    """The group of each worker whose pod is made."""
+    workers = {pod.worker for pod in world.of(PodObject, key)}
+    there = (d for d in world.of(DeploymentObject, key) if d.meta.name in workers)
+    return (Holder(key, deployment.group) for deployment in there)
+
+
+def _taken(resource: str, shape: Shape) -> float:
+    """What one worker requests of a resource."""
+    return 1.0 if resource == WORKERS else cost(f"requests.{resource}", shape) / _ONE
+
+
+def budget_json(pool: Pool, rows: Sequence[Row], since: Mapping[Holder, str]) -> Json:
+    """
+    The status of a budget, but for its conditions.
+
+    Args:
+        since: Since when those who wait do, in the words of the API.
+    """
+    order = sorted(rows, key=lambda r: (not r.waits, -r.held, r.holder))
+    sizes = {h.holder: h.size for h in pool.holdings}
+    held = {
+        name: amount(name, sum(sizes[r.holder][i] * r.held for r in rows))
+        for i, name in enumerate(pool.limits)
+    }
+    return {
+        "held": held,
+        "heldWorkers": sum(r.held for r in rows),
+        "wantedWorkers": sum(r.wanted for r in rows),
+        "waiting": sum(r.waits for r in rows),
+        "clusters": len({r.holder.cluster for r in rows}),
+        "groups": [
+            {
+                "namespace": row.holder.cluster.namespace,
+                "cluster": row.holder.cluster.name,
+                "name": row.holder.group,
+                "held": row.held,
+                "wanted": row.wanted,
+                "allowed": row.allowed,
+                **({"waitingSince": since[row.holder]} if row.holder in since else {}),
+            }
+            for row in order[:MAX_ROWS]
+        ],
+    }

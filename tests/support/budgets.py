@@ -1,0 +1,20 @@
+"""Specs of AdaptiveBudgets that the model and the API server refuse alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: (spec, field, a part of what is said of it).
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "limits", "is required"),
+    ({"limits": {}}, "limits", "must name at least one of workers"),
+    ({"limits": {"cpu": "many"}}, "limits", ""),
+    ({"limits": {"cpu": -1}}, "limits", ""),
+    ({"limits": {"workers": 1}, "namespaces": []}, "namespaces", "must name one"),
+    ({"limits": {"workers": 1}, "shares": [{"weight": 0}]}, "shares[0].weight", "more than 0"),
+    ({"limits": {"workers": 1}, "shares": [{"guarantee": -1}]}, "shares[0].guarantee", ""),
+    ({"limits": {"workers": 1}, "reclaim": {"after": "soon"}}, "reclaim.after", "a duration"),
+    ({"limits": {"workers": 1}, "clusterSelector": {"matchLabels": {"a": 1}}},
+     "clusterSelector.matchLabels", "must be labels"),
+    ({"limits": {"workers": 1}, "limit": 3}, "limit", "is not a known field"),
+]  # fmt: skip

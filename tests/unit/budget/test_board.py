@@ -1,0 +1,182 @@
+"""How a pool is divided from one instant to the next: who grows, who gives back, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_adaptive.budget.adaptive_budget import ShareRule, parse_budget
+from dask_adaptive.budget.board import (
+    Division,
+    Grant,
+    Holder,
+    Holding,
+    Pool,
+    allowances,
+    divide,
+)
+from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.plan import Claimed
+from dask_adaptive.model.spec import InvalidPolicy
+from support.budgets import WRONG
+
+NAMES = "abc"
+
+
+def holder(name: str) -> Holder:
+    return Holder(ClusterKey("ns", name), f"{name}-default")
+
+
+def holding(name: str, workers: int, want: int | None, **rule: Any) -> Holding:
+    claim = None if want is None else Claimed(want, rule.pop("number", want))
+    return Holding(holder(name), (1.0,), workers, claim, ShareRule(**rule))
+
+
+def pool(*holdings: Holding, limit: int = 6, after_s: float | None = 0.0, **more: Any) -> Pool:
+    return Pool("AdaptiveBudget all", {"workers": limit}, holdings, after_s=after_s, **more)
+
+
+def allowed(division: Division) -> dict[str, int]:
+    return {row.holder.cluster.name: row.allowed for row in division.rows}
+
+
+def divided(shared: Pool, before: Mapping[Holder, Grant] | None = None, now: float = 0.0) -> Any:
+    return allowed(divide(shared, before or {}, now=now))
+
+
+def test_nobody_grows_into_what_another_has_yet_to_give_back() -> None:
+    full = pool(holding("a", 6, 6), holding("b", 0, 6))
+    half_way = pool(holding("a", 4, 6), holding("b", 0, 6))
+
+    assert {"a": 3, "b": 0} == divided(full)
+    assert {"a": 3, "b": 2} == divided(half_way)
+
+
+def test_two_that_grow_at_once_do_not_count_on_the_same_room() -> None:
+    assert {"a": 3, "b": 3} == divided(pool(holding("a", 1, 9), holding("b", 2, 9)))
+
+
+def test_who_just_got_more_keeps_it_for_a_while() -> None:
+    first = divide(pool(holding("a", 0, 6), after_s=60.0), {}, now=0.0)
+    both = pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0)
+
+    assert {"a": 6, "b": 0} == divided(both, first.grants, now=59.0)
+    assert {"a": 3, "b": 0} == divided(both, first.grants, now=60.0)
+
+
+def test_what_it_does_not_want_any_more_it_gives_at_once() -> None:
+    first = divide(pool(holding("a", 0, 6), after_s=60.0), {}, now=0.0)
+    both = pool(holding("a", 6, 2), holding("b", 0, 6), after_s=60.0)
+
+    assert {"a": 2, "b": 0} == divided(both, first.grants, now=1.0)
+
+
+def test_an_operator_that_starts_takes_nothing_from_anybody() -> None:
+    assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0))
+
+
+def test_nobody_who_has_not_said_what_he_wants_gives_anything() -> None:
+    assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, None), holding("b", 0, 6)))
+
+
+def test_a_lowered_limit_is_come_down_to() -> None:
+    assert {"a": 1, "b": 1} == divided(pool(holding("a", 4, 4), holding("b", 2, 4), limit=2))
+
+
+def test_room_of_kubernetes_is_shared_and_nobody_gives_back_for_others() -> None:
+    assert {"a": 5, "b": 1} == divided(pool(holding("a", 5, 9), holding("b", 0, 9), after_s=None))
+
+
+def test_idle_workers_are_kept_for_a_while_where_nobody_else_needs_them() -> None:
+    kept = holding("a", 5, 1, number=5)
+
+    assert {"a": 5, "b": 1} == divided(pool(kept, holding("b", 0, 1)))
+    assert {"a": 2, "b": 1} == divided(pool(kept, holding("b", 0, 4)))
+
+
+def test_who_waits() -> None:
+    """Since when is the keeper's to know: `test_since_when_one_waits` of its tests."""
+    full = pool(holding("a", 6, None), holding("b", 0, 6))
+
+    assert [False, True] == [row.waits for row in divide(full, {}, now=5.0).rows]
+
+
+def test_the_tightest_of_several_holds_and_says_so() -> None:
+    wide = pool(holding("a", 4, 9), holding("b", 24, 30), holding("c", 5, 9), limit=60)
+    tight = Pool("AdaptiveBudget gpus", {"nvidia.com/gpu": 8}, (
+        Holding(holder("a"), (2.0,), 4, Claimed(9, 9)),), after_s=0.0)  # fmt: skip
+    found = allowances((p, divide(p, {}, now=0.0)) for p in (wide, tight))[holder("a")]
+    other = allowances([(wide, divide(wide, {}, now=0.0))])[holder("a")]
+
+    assert (4, "4 of 9 wanted: AdaptiveBudget gpus has 8 nvidia.com/gpu") == (
+        found.workers, found.message)  # fmt: skip
+    assert other.message == (
+        "9 of 9 wanted: AdaptiveBudget all has 60 workers, shared with b (24) and c (5)"
+    )
+
+
+wants = st.lists(st.tuples(*[st.integers(0, 12)] * 3, st.integers(4, 12)), min_size=2, max_size=25)
+
+
+@settings(max_examples=150)
+@given(wants, st.sampled_from([0.0, 25.0]))
+def test_over_time(steps: list[tuple[int, int, int, int]], after_s: float) -> None:
+    """Clusters that do at once what they may; a step is 10 s."""
+    held, grants = dict.fromkeys(NAMES, 0), dict[Holder, Grant]()
+    got_at, limit = dict.fromkeys(NAMES, -1e9), steps[0][3]
+    for n, step in enumerate(steps):
+        now, want = 10.0 * n, dict(zip(NAMES, step, strict=False))
+        shared = pool(*(holding(c, held[c], want[c]) for c in NAMES), limit=limit, after_s=after_s)
+        division = divide(shared, grants, now=now)
+        grants, found = dict(division.grants), allowed(division)
+        grown = {c for c in NAMES if found[c] > held[c]}
+        # What others give back now is there the next time.
+        assert sum(max(found[c], held[c]) for c in NAMES) <= limit
+        for c in NAMES:
+            if found[c] < min(held[c], want[c]) and n:
+                assert now - got_at[c] >= after_s, "no worker changes hands twice"
+        got_at |= dict.fromkeys(grown, now)
+        held = {c: min(found[c], want[c]) for c in NAMES}
+    # Left alone, it comes to rest, and nobody waits while something is free.
+    for n in range(len(steps), len(steps) + 8):
+        shared = pool(*(holding(c, held[c], want[c]) for c in NAMES), limit=limit, after_s=after_s)
+        division = divide(shared, grants, now=10.0 * n)
+        grants, held = dict(division.grants), {c: min(allowed(division)[c], want[c]) for c in NAMES}
+    assert min(limit, sum(want.values())) == sum(held.values())
+    assert held == allowed(division)
+    fair = [held[c] for c in NAMES if held[c] < want[c]]
+    assert max(fair, default=0) - min(fair, default=0) <= 1
+
+
+def test_a_budget_is_read() -> None:
+    found = parse_budget({
+        "clusterSelector": {"matchExpressions": [
+            {"key": "team", "operator": "In", "values": ["a", "b"]}]},
+        "namespaces": ["x"],
+        "limits": {"workers": 200, "cpu": "1500m", "memory": "2Gi", "nvidia.com/gpu": "8"},
+        "shares": [{"cluster": "etl", "weight": 3, "guarantee": 2, "priority": 5}],
+        "borrowing": False, "reclaim": {"after": "2m"},
+    })  # fmt: skip
+
+    assert {"workers": 200, "cpu": 1.5, "memory": 2**31, "nvidia.com/gpu": 8} == found.limits
+    assert found.covers("x", {"team": "b"})
+    assert not found.covers("x", {"team": "c"})
+    assert not found.covers("y", {"team": "b"})
+    assert (3, 2, 5) == (
+        (rule := found.rule_for("x", "etl", {})).weight, rule.guarantee, rule.priority)  # fmt: skip
+    assert ShareRule() == found.rule_for("x", "ml", {})
+    assert 120.0 == found.reclaim.after_s
+
+
+@pytest.mark.parametrize(("spec", "field", "words"), WRONG)
+def test_what_is_wrong_is_refused(spec: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(InvalidPolicy) as refused:
+        parse_budget(spec)
+
+    (problem,) = refused.value.problems
+    assert f"spec.{field}" == problem.path
+    assert words in problem.words

@@ -1,0 +1,126 @@
+"""A group under an allowance: it grows no further, and gives back what it has beyond."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_adaptive.model.observed import ObservedCluster
+from dask_adaptive.model.plan import Claimed, Plan, Retire, SetReplicas
+from dask_adaptive.model.policy import Mode, Policy, Retirement
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import Allowance
+from dask_adaptive.planner.plan import plan
+from support.any_world import AnyWorld
+from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, worker
+
+MESSAGE = "2 of 9 wanted: AdaptiveBudget all has 6 workers"
+WATCHED = past_of(PAST)
+
+
+def allowing(observed: ObservedCluster, workers: int) -> ObservedCluster:
+    groups = (
+        dataclasses.replace(g, allowance=Allowance(workers, MESSAGE)) for g in observed.groups
+    )
+    return dataclasses.replace(observed, groups=tuple(groups))
+
+
+def planned(*workers: Any, allowed: int, wanted: int, policy: Policy = POLICY) -> Plan:
+    world = allowing(cluster(workers, target=wanted), allowed)
+    return plan(world, policy, WATCHED, now=NOW)
+
+
+def retired(decided: Plan) -> list[tuple[str, bool]]:
+    return [(a.worker, a.busy_ok) for a in decided.actions if isinstance(a, Retire)]
+
+
+def test_it_asks_for_no_more_and_says_why() -> None:
+    decided = planned(worker("a"), allowed=2, wanted=9)
+    (rise,) = decided.actions
+    (group,) = decided.groups
+
+    assert isinstance(rise, SetReplicas)
+    assert (2, Claimed(9, 9)) == (rise.replicas, group.claim)
+    assert group.limited is not None
+    assert (Reason.BUDGET_SHARED, MESSAGE) == (group.limited.reason, group.limited.message)
+
+
+def test_where_there_is_enough_it_changes_nothing() -> None:
+    decided = planned(worker("a"), allowed=9, wanted=9)
+
+    assert decided.actions == planned(worker("a"), allowed=99, wanted=9).actions
+    assert decided.reason is Reason.LOAD_INCREASED
+
+
+def test_idle_workers_go_at_once_and_then_those_with_fewest_tasks() -> None:
+    tasks = {"b": 3, "c": 2, "d": 9}
+    fresh = worker("a", idle_since=NOW - 1)  # its idleTimeout is not over
+    decided = planned(
+        fresh, *(worker(name, processing=n, closable=False) for name, n in tasks.items()),
+        allowed=2, wanted=9,
+    )  # fmt: skip
+
+    assert [("a", False), ("c", True)] == retired(decided)
+    assert (Reason.BUDGET_SHARED, MESSAGE) == (decided.reason, decided.message)
+
+
+def test_pins_actors_and_last_copies_hold() -> None:
+    decided = planned(
+        worker("a", pins=(SHUFFLE,)), busy("b", actors=True), busy("c", manual_pin=None),
+        allowed=0, wanted=9,
+    )  # fmt: skip
+
+    assert [("c", True)] == retired(decided)
+    assert {"a", "b"} == {b.worker for b in decided.blockers}
+
+
+def test_no_more_at_once_than_may_leave_at_once() -> None:
+    slow = dataclasses.replace(POLICY, retirement=Retirement(max_concurrent=1))
+
+    assert 1 == len(retired(planned(*map(busy, "abcd"), allowed=1, wanted=9, policy=slow)))
+
+
+def test_it_goes_below_the_minimum() -> None:
+    """Only a guarantee holds against a budget."""
+    least = dataclasses.replace(POLICY, min_replicas=3)
+
+    assert 2 == planned(*map(busy, "abc"), allowed=2, wanted=3, policy=least).desired
+
+
+def test_what_is_only_kept_for_a_while_is_told_apart() -> None:
+    fresh = [worker(name, idle_since=NOW - 1) for name in "abc"]
+    past = past_of(since=NOW - 1)
+    world = allowing(cluster(fresh, target=1), 9)
+    (group,) = plan(world, POLICY, past, now=NOW).groups
+
+    assert Claimed(1, 3) == group.claim
+
+
+@given(st.integers(0, 10**6), st.integers(0, 9))
+def test_whatever_is_allowed_nobody_who_must_stay_leaves(seed: int, allowed: int) -> None:
+    world = AnyWorld(seed)
+    decided = plan(allowing(world.observed, allowed), world.policy, world.past, now=NOW)
+    workers = {w.name: w for g in world.observed.groups for w in g.workers}
+    free = plan(world.observed, world.policy, world.past, now=NOW)
+
+    for action in decided.actions:
+        if isinstance(action, Retire) and action.reason is Reason.BUDGET_SHARED:
+            leaving = workers[action.worker]
+            assert not leaving.is_pinned
+            assert not leaving.actors
+    for group in decided.groups:
+        other = next(g for g in free.groups if g.group == group.group)
+        assert group.is_frozen or group.desired <= max(allowed, 0) or (
+            other.desired == group.desired
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("allowed", [0, 3])
+def test_paused_it_gives_nothing_back(allowed: int) -> None:
+    paused = dataclasses.replace(POLICY, mode=Mode.PAUSED)
+
+    assert not retired(planned(*map(busy, "abcd"), allowed=allowed, wanted=9, policy=paused))
