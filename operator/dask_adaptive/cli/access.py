@@ -25,6 +25,7 @@ from dask_adaptive.model.amounts import parse_duration
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import KubeApi, KubeError
     from dask_adaptive.model.policy import Policy
+    from dask_adaptive.model.trace import Trace
 
 #: Exit codes; `REDONE`: work was redone, which this program exists to prevent.
 NOTHING, USAGE, UNREACHABLE, REDONE = 1, 2, 3, 5
@@ -234,8 +235,14 @@ def duration(value: str | float) -> float:
 
 
 def read_policy(path: Path) -> Policy:
+    """The AdaptivePolicy in a file; see `read_manifest`."""
+    return read_manifest(path)[1]
+
+
+def read_manifest(path: Path) -> tuple[dict[str, Any], Policy]:
     """
-    Read an AdaptivePolicy from a file; other documents in it are passed over.
+    Read an AdaptivePolicy from a file, as it is written and parsed; other documents in it are
+    passed over.
 
     Raises:
         click.BadParameter: No policy in it, or one that makes no sense.
@@ -252,10 +259,20 @@ def read_policy(path: Path) -> Policy:
     if len(policies) != 1:
         raise click.BadParameter(f"{path} holds {len(policies)} AdaptivePolicies; one is needed")
     try:
-        return parse_policy(policies[0].get("spec") or {})
+        return policies[0], parse_policy(policies[0].get("spec") or {})
     except InvalidPolicy as exc:
         problems = textwrap.indent(str(exc), "  ")
         raise click.BadParameter(f"{path} has mistakes:\n{problems}") from exc
+
+
+def read_trace_file(path: Path) -> Trace:
+    """A trace that `record` wrote. Raises `click.BadParameter`."""
+    from dask_adaptive.model.trace import InvalidTrace, read_trace
+
+    try:
+        return read_trace(path.read_text(encoding="utf-8").splitlines())
+    except (InvalidTrace, UnicodeDecodeError) as exc:
+        raise click.BadParameter(f"{path}: {exc}") from exc
 
 
 def _sentence(exc: KubeError) -> str:

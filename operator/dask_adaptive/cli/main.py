@@ -31,6 +31,7 @@ COMMANDS = {
     "rehearse": "Run a script under a policy on this machine.",
     "record": "Record the load of a cluster for `simulate`.",
     "simulate": "Show what would have happened under a policy.",
+    "recommend": "Suggest policies for recorded work, with what they cost.",
     "check": "Check the installation and suggest fixes.",
     "report": "Write a zip to attach to a bug report.",
     "tidy": "Remove what the operator has set in clusters.",

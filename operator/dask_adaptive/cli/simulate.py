@@ -20,9 +20,10 @@ from dask_adaptive.cli.access import (
     kube_options,
     output_option,
     read_policy,
+    read_trace_file,
 )
 from dask_adaptive.cli.output import console, dump
-from dask_adaptive.model.trace import InvalidTrace, Trace, read_trace
+from dask_adaptive.model.trace import Trace
 from dask_adaptive.simulate.draw import PlotUnavailable, draw, plot
 from dask_adaptive.simulate.replay import Assumptions, Run, recorded, replay
 
@@ -68,7 +69,7 @@ def command(
         fail("give either --trace FILE or --cluster NAME", USAGE)
     policies = {str(path): read_policy(path) for path in (policy, against) if path is not None}
     assumed = Assumptions(startup, capacity, nthreads, price)
-    work = _now(str(cluster), access) if trace is None else _read(trace)
+    work = _now(str(cluster), access) if trace is None else read_trace_file(trace)
     runs = [recorded(work, assumed)] if len(work.samples) > 1 else []
     runs += [replay(work, read, assumed, title=title) for title, read in policies.items()]
     if output != "table":
@@ -81,13 +82,6 @@ def command(
             _plot(runs, path)
     if any(run.figures.redone for run in runs):
         fail("work would be redone in the model; please report this", REDONE)
-
-
-def _read(path: Path) -> Trace:
-    try:
-        return read_trace(path.read_text(encoding="utf-8").splitlines())
-    except (InvalidTrace, UnicodeDecodeError) as exc:
-        raise click.BadParameter(f"{path}: {exc}") from exc
 
 
 def _now(cluster: str, access: Access) -> Trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -13,11 +14,15 @@ from functools import partial
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
+from dask_adaptive.simulate.node_model import Nodes
 from dask_adaptive.simulate.workload import UNKNOWN_S, Arrival, Withdrawal, Workload
 from dask_adaptive_agent.demand.arrivals import Batches
 
 #: From the call that deletes a worker until the API server shows it no more.
 DELETE_S = 0.5
+
+#: A worker says only so often for how long its tasks have run.
+HEARTBEAT_S = 0.5
 
 #: Time that the agent needs to empty a worker that runs nothing. Results are not modelled.
 DRAIN_S = 0.5
@@ -44,6 +49,7 @@ class Worker:
     is_cordoned: bool = False  # it has had all runs that its quota allows
     deleting: bool = False
     is_stuck: bool = False  # there is no room for it
+    node: str = ""
 
     @property
     def is_here(self) -> bool:
@@ -73,15 +79,17 @@ class SimulatedCluster:
         capacity: Workers that there is room for; the others wait for it. None: any number.
         handle_s: How long dask-kubernetes takes to act on a change of `replicas`.
         drain_s: How long the agent takes to empty a worker once its tasks are done.
+        nodes: The machines; None: nobody asks for them.
     """
 
     def __init__(
         self, workload: Workload, startup: Startup, threads: Mapping[str, int], *,
         capacity: int | None = None, handle_s: float = 0.0, drain_s: float = DRAIN_S,
+        nodes: Nodes | None = None,
     ) -> None:  # fmt: skip
         self.workload, self.startup, self._threads = workload, startup, threads
         self.capacity = math.inf if capacity is None else capacity
-        self._handle_s, self._drain_s = handle_s, drain_s
+        self._handle_s, self._drain_s, self.nodes = handle_s, drain_s, nodes
         self.now = 0.0
         self.workers: dict[str, Worker] = {}
         self.replicas: dict[str, int] = dict.fromkeys(threads, 0)
@@ -106,16 +114,36 @@ class SimulatedCluster:
         self._releases = iter(workload.releases)
         self._release = next(self._releases, None)
         self._starts: dict[int, tuple[float, str]] = {}  # of runs: when, which worker
-        for arrival in workload.arrivals:
-            self._at(arrival.at, partial(self.arrive, arrival))
-        for withdrawal in workload.withdrawals:
-            self._at(withdrawal.at, partial(self._withdraw, withdrawal))
+        self.shift_s = 0.0  # by how much the last burst came later than recorded
+        self._due: dict[int, list[Arrival | Withdrawal]] = defaultdict(list)  # by burst
+        begins = [burst.at for burst in workload.bursts]
+        changes: list[Arrival | Withdrawal] = [*workload.arrivals, *workload.withdrawals]
+        for change in changes:
+            self._due[bisect.bisect_right(begins, change.at) - 1].append(change)
+        self._held = {n for n, burst in enumerate(workload.bursts) if burst.pause_s is not None}
+        for n in sorted(self._due.keys() - self._held):
+            self._begin(n, 0.0)
 
     # Observing it.
 
     @property
     def unfinished(self) -> int:
         return self.ready.total() + self.waiting.total() + len(self._starts)
+
+    @property
+    def to_come(self) -> int:
+        """Tasks that have not been submitted yet."""
+        left = (change for changes in self._due.values() for change in changes)
+        return sum(c.ready + c.waiting for c in left if isinstance(c, Arrival))
+
+    @property
+    def next_event_at(self) -> float:
+        return self._events[0][0] if self._events else math.inf
+
+    @property
+    def awaits_work(self) -> bool:
+        """Tells whether more is on its way, though nothing may be left to do."""
+        return any(changes for n, changes in self._due.items() if n not in self._held)
 
     def of(self, group: str) -> Iterator[Worker]:
         return (w for w in self.workers.values() if w.group == group)
@@ -127,12 +155,12 @@ class SimulatedCluster:
         return self.workload.known.get(prefix)
 
     def running(self) -> dict[str, tuple[int, float]]:
-        """Tasks that run, by prefix, and for how long the longest of them has."""
+        """Tasks that run, by prefix, and for how long the longest had at the last heartbeat."""
         found: dict[str, tuple[int, float]] = {}
         for number, (began, name) in self._starts.items():
             prefix = self.workers[name].running[number]
             count, longest = found.get(prefix, (0, 0.0))
-            found[prefix] = (count + 1, max(longest, self.now - began))
+            found[prefix] = (count + 1, max(longest, self.now - began - HEARTBEAT_S))
         return found
 
     # Requests to Kubernetes.
@@ -144,6 +172,8 @@ class SimulatedCluster:
         threads = max(1, self._threads[group])
         worker = Worker(name, f"{name}-uid", group, self.now, threads, pod_at=self.now)
         self.workers[name] = worker
+        if self.nodes is not None:
+            worker.node = self.nodes.take()
         self.replicas.setdefault(group, 0)
         if connected:
             self._connect(worker, 0)
@@ -164,6 +194,8 @@ class SimulatedCluster:
             return
         replicas = self.handled[group] = self.replicas[group]
         present = [w for w in self.of(group) if not w.deleting]
+        if self.nodes is not None:
+            self.nodes.expect(replicas - len(present))
         for _ in range(replicas - len(present)):
             self.add(group)
         for worker in present[replicas:]:
@@ -249,10 +281,34 @@ class SimulatedCluster:
             at, _, happen = heapq.heappop(self._events)
             self._pass_time(at)
             happen()
+            if self._held and not self._starts and not self.unfinished:
+                self._follow_on()
         self._pass_time(until)
+
+    def _follow_on(self) -> None:
+        """All is done: let those bursts come that a client submits next."""
+        for n in sorted(self._held):
+            if not self._due[n - 1] and n - 1 not in self._held:
+                self._held.remove(n)
+                burst = self.workload.bursts[n]
+                self.shift_s = self.now + (burst.pause_s or 0.0) - burst.at
+                self._begin(n, self.shift_s)
+
+    def _begin(self, n: int, shift_s: float) -> None:
+        for change in self._due[n]:
+            self._at(change.at + shift_s, partial(self._change, n, change))
+
+    def _change(self, n: int, change: Arrival | Withdrawal) -> None:
+        self._due[n].remove(change)
+        if isinstance(change, Arrival):
+            self.arrive(change)
+        else:
+            self._withdraw(change)
 
     def _pass_time(self, until: float) -> None:
         self.waited_s += self.ready.total() * max(0.0, until - self.now)
+        if self.nodes is not None:
+            self.nodes.pass_time(max(0.0, until - self.now))
         self.now = max(self.now, until)
 
     def _at(self, when: float, happen: Callable[[], object]) -> None:
@@ -269,7 +325,9 @@ class SimulatedCluster:
 
     def _remove(self, name: str) -> None:
         """Forget a worker, and give its room to the next one."""
-        self.workers.pop(name, None)
+        gone = self.workers.pop(name, None)
+        if gone is not None and self.nodes is not None:
+            self.nodes.leave(gone.node)
         self.fill()
 
     def fill(self) -> None:

@@ -103,6 +103,27 @@ def _block(value: int, top: int, row: int) -> str:
     return _BLOCKS[min(max(eighths, 0), 8)]
 
 
+def scatter(points: Sequence[tuple[float, float, str]], x: str, y: str) -> list[str]:
+    """
+    Points of a plane as lines of text; of several in one place the last is seen.
+
+    Args:
+        points: Where, and the character that marks it. Not negative.
+        x, y: What the axes are.
+    """
+    right, top = max(p[0] for p in points) or 1.0, max(p[1] for p in points) or 1.0
+    grid = [[" "] * WIDTH for _ in range(2 * HEIGHT)]
+    for across, up, mark in points:
+        row = len(grid) - 1 - round(up / top * (len(grid) - 1))
+        grid[row][round(across / right * (WIDTH - 1))] = mark
+    label = max(len(f"{top:.3g}"), 1)
+    marks = {0: f"{top:.3g}", len(grid) - 1: "0"}
+    lines = [f"{marks.get(n, ''):>{label}} │{''.join(row)}".rstrip() for n, row in enumerate(grid)]
+    lines.append(" " * label + " └" + "─" * WIDTH)
+    lines.append(" " * label + "  0" + f"{right:.3g}".rjust(WIDTH - 1))
+    return [y, *lines, f"{x:>{label + 2 + WIDTH}}"]
+
+
 class PlotUnavailable(RuntimeError):
     """matplotlib, which is an extra, is not installed; the message says how to install it."""
 

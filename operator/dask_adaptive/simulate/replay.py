@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from dask_adaptive.loop.one_pass import POLL_S, ClusterLoop, PassResult
+from dask_adaptive.loop.one_pass import POLL_S, SHORTEST_S, ClusterLoop, PassResult
 from dask_adaptive.model.keys import ClusterKey, default_group_of
 from dask_adaptive.model.observed import Leaving
-from dask_adaptive.model.policy import Mode, Policy
+from dask_adaptive.model.policy import Mode, PackNodes, Policy
+from dask_adaptive.model.scaling import AUTO_S
 from dask_adaptive.model.trace import Trace
 from dask_adaptive.simulate.cluster import SimulatedCluster, startup_of
+from dask_adaptive.simulate.node_model import Nodes
 from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed
-from dask_adaptive.simulate.workload import workload_of
+from dask_adaptive.simulate.workload import Workload, workload_of
 
 #: Time from a worker's creation to its connection where the trace has measured none.
 STARTUP_S = 20.0
@@ -36,6 +38,7 @@ class Assumptions:
     capacity: int | None = None  # workers that there is room for; None: any number
     threads: int | None = None  # of each worker; None: as recorded
     price: float | None = None  # of a worker for an hour; None: no cost is shown
+    places: int | None = None  # workers that a node has room for; None: nodes are not looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Figures:
     redone: int | None = None
     unfinished: int = 0  # tasks that were not done when it ended
     cost: float | None = None
+    node_s: float | None = None  # sum over all nodes of the time that each was there
+    least_node_s: float | None = None  # the same if as few nodes had held as many workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +99,16 @@ def recorded(trace: Trace, assumed: Assumptions = Assumptions()) -> Run:
 
 
 def replay(
-    trace: Trace, policy: Policy, assumed: Assumptions = Assumptions(), *, title: str = ""
-) -> Run:
-    """Run the trace's work under a policy. The same input gives the same run."""
-    ports = _ports(trace, policy, assumed)
+    trace: Trace, policy: Policy, assumed: Assumptions = Assumptions(), *, title: str = "",
+    work: Workload | None = None,
+) -> Run:  # fmt: skip
+    """
+    Run the trace's work under a policy. The same input gives the same run.
+
+    Args:
+        work: To be done instead of what the trace tells of.
+    """
+    ports = _ports(trace, policy, assumed, workload_of(trace) if work is None else work)
     points = _passes(trace, policy, ports)
     cluster = ports.cluster
     first_at = min((a.at for a in cluster.workload.arrivals), default=0.0)
@@ -106,7 +117,9 @@ def replay(
         figures,
         mean_wait_s=cluster.waited_s / cluster.finished if cluster.finished else 0.0,
         redone=cluster.redone,
-        unfinished=points[-1].unfinished + cluster.lost,
+        unfinished=points[-1].unfinished + cluster.lost + cluster.to_come,
+        node_s=None if cluster.nodes is None else cluster.nodes.node_s,
+        least_node_s=None if cluster.nodes is None else cluster.nodes.least_s,
     )
     return Run(title, points, figures, cluster.finished)
 
@@ -131,7 +144,7 @@ def turns(numbers: Sequence[int]) -> int:
     return sum(a * b < 0 for a, b in pairwise(steps))
 
 
-def _ports(trace: Trace, policy: Policy, assumed: Assumptions) -> SimulatedPorts:
+def _ports(trace: Trace, policy: Policy, assumed: Assumptions, work: Workload) -> SimulatedPorts:
     """The cluster as it was when the trace began; workers on their way have just been created."""
     default = trace.origin.default_group or default_group_of(policy.cluster)
     key, first = ClusterKey("simulated", default.removesuffix("-default")), trace.samples[0]
@@ -141,7 +154,9 @@ def _ports(trace: Trace, policy: Policy, assumed: Assumptions) -> SimulatedPorts
             arrived[name].append(seconds)
     startup = startup_of(arrived, STARTUP_S if assumed.startup_s is None else assumed.startup_s)
     threads = _threads(trace, policy, key, assumed)
-    cluster = SimulatedCluster(workload_of(trace), startup, threads, capacity=assumed.capacity)
+    packed = policy.disruption.pack_nodes is PackNodes.LEAVING_AND_NEW
+    nodes = None if assumed.places is None else Nodes(assumed.places, packed=packed)
+    cluster = SimulatedCluster(work, startup, threads, capacity=assumed.capacity, nodes=nodes)
     cluster.advance(first.t)
     for group in first.groups:
         cluster.replicas[group.name] = cluster.handled[group.name] = group.replicas
@@ -166,19 +181,25 @@ def _passes(trace: Trace, policy: Policy, ports: SimulatedPorts) -> tuple[Point,
     times, cluster = [s.t for s in trace.samples], ports.cluster
     loop = ClusterLoop(ports.key, ports.ports())
     ports.recorded = trace.samples[0]
-    _warm_up(loop, policy, ports)
-    now, quiet_s, end, points = times[0], 0.0, times[-1], list[Point]()
+    # Workers of whom none has connected are those of a cluster that has only just been made.
+    if not cluster.workers or any(w.is_here for w in cluster.workers.values()):
+        _warm_up(loop, policy, ports)
+    now, quiet_s, points = times[0], 0.0, list[Point]()
     while True:
         cluster.advance(now)
-        ports.recorded = trace.samples[max(bisect.bisect_right(times, now) - 1, 0)]
+        end = times[-1] + max(0.0, cluster.shift_s)
+        recorded_at = now - cluster.shift_s
+        ports.recorded = trace.samples[max(bisect.bisect_right(times, recorded_at) - 1, 0)]
         result = completed(loop.one_pass(policy))
         points.append(_point(cluster, result))
         # Workload that nobody does may stay for ever: no worker is allowed, or comes.
         is_astir = _is_astir(cluster, result)
         step_s = min(result.again_in_s, BRISK_S if is_astir else POLL_S)  # nobody tells of changes
-        is_quiet = now >= end and not is_astir and not cluster.running()
+        if not cluster.unfinished:  # the agent tells of work that comes
+            step_s = min(step_s, max(cluster.next_event_at - now, SHORTEST_S))
+        is_quiet = now >= end and not is_astir and not cluster.running() and not cluster.awaits_work
         quiet_s = quiet_s + step_s if is_quiet else 0.0
-        if quiet_s > _settle_s(policy) or now > end + LONGEST_S:
+        if quiet_s > _settle_s(result.policy) or now > end + LONGEST_S:
             return tuple(points)
         now += step_s
 
@@ -192,12 +213,16 @@ def _warm_up(loop: ClusterLoop, policy: Policy, ports: SimulatedPorts) -> None:
     windows = (
         behavior.scale_up.stabilization_window_s,
         behavior.scale_down.stabilization_window_s,
-        policy.idle_timeout_s,
+        *(_longest_s(policy, b.idle_timeout_s) for b in policy.bounds(ports.key.default_group)),
     )
     for n in range(math.ceil(max(w or 0.0 for w in windows) / POLL_S) + 1, 0, -1):
         ports.lead_s = n * POLL_S
         completed(loop.one_pass(replace(policy, mode=Mode.ADVISE)))
     ports.lead_s = 0.0
+
+
+def _longest_s(policy: Policy, idle_timeout_s: float) -> float:
+    return policy.idle_timeout_auto.max_s if idle_timeout_s == AUTO_S else idle_timeout_s
 
 
 def _is_astir(cluster: SimulatedCluster, result: PassResult) -> bool:
@@ -216,8 +241,8 @@ def _is_astir(cluster: SimulatedCluster, result: PassResult) -> bool:
 def _settle_s(policy: Policy) -> float:
     """The time without any change after which a run is over."""
     windows = (
-        policy.idle_timeout_s,
         policy.behavior.scale_down.stabilization_window_s or 0.0,
+        _longest_s(policy, policy.idle_timeout_s),
         *(g.idle_timeout_s for g in policy.own_bounds),
         policy.idle.after_s or 0.0,
     )

@@ -13,6 +13,14 @@ from dask_adaptive.model.trace import Sample, Trace
 #: (`distributed.scheduler.unknown-task-duration`).
 UNKNOWN_S = 0.5
 
+#: Work that comes within so long after all before it was done follows on it: a client had waited
+#: for the result. After a longer pause it comes by the clock.
+FOLLOWS_S = 60.0
+
+#: Where no sample shows the moment between two bursts, the second begins only if nothing had come
+#: for so many samples: work that comes all the time is one burst.
+LULL_SAMPLES = 3
+
 #: Tasks that got ready between two samples do so in this many portions.
 PORTIONS = 20
 
@@ -46,6 +54,14 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkBurst:
+    """What comes from `at` until the next burst, as recorded."""
+
+    at: float
+    pause_s: float | None  # after all before it was done; None: it comes at its instant
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """All that is to be done, and how."""
 
@@ -56,6 +72,7 @@ class Workload:
     known: Mapping[str, float]  # means that the scheduler had measured when the trace began
     done: Mapping[str, int] = field(default_factory=dict)  # runs before the trace began
     shapes: Mapping[str, PrefixWork] = field(default_factory=dict)  # how the tasks hang on others
+    bursts: tuple[WorkBurst, ...] = ()  # by time; what no burst holds comes at its instant
 
     @property
     def tasks(self) -> int:
@@ -69,6 +86,9 @@ def workload_of(trace: Trace) -> Workload:
     A prefix has got as many new tasks as its unfinished and its finished ones together have become
     more. Of those that waited the trace does not say for which tasks: they are taken to get ready
     when as many tasks have finished, of all prefixes, as had finished when they really did.
+
+    A burst that came within `FOLLOWS_S` after all before it was done is taken to follow on it: it
+    comes as long after the end of that as it really did, whenever that is. Others keep their time.
     """
     reader = _Reader()
     for sample in trace.samples:
@@ -83,6 +103,7 @@ def workload_of(trace: Trace) -> Workload:
         known={p.name: p.mean_s for p in first if p.mean_s is not None},
         done={p.name: p.done for p in first},
         shapes=_shapes(trace.samples),
+        bursts=tuple(reader.bursts),
     )
 
 
@@ -114,6 +135,9 @@ class _Reader:
         self.arrivals: list[Arrival] = []
         self.withdrawals: list[Withdrawal] = []
         self.releases: list[Release] = []
+        self.bursts: list[WorkBurst] = []
+        self._came_at = 0.0  # when work came last
+        self._rests_since: float | None = None  # nothing is to be done since then
         self._seen: dict[str, PrefixWork] = {}
         self._last: Sample | None = None
         self._finished = 0  # since the trace began, all prefixes
@@ -129,9 +153,17 @@ class _Reader:
             done = replace(before, running=0, ready=0, waiting=0, done=left)
             changes.append((before, rows.get(name, done)))  # no row: nothing of it is left to do
         finished = self._finished + sum(_finished(*change) for change in changes)
+        known = len(self.arrivals)
         for before, after in changes:
             self._compare(sample.t, before, after, range(self._finished, finished))
             self._seen[after.name] = after
+        if len(self.arrivals) > known:
+            all_done = all(_finished(*change) >= change[0].unfinished for change in changes)
+            self._burst(sample.t, all_done=all_done)
+        if sample.unfinished:
+            self._rests_since = None
+        elif self._rests_since is None:
+            self._rests_since = sample.t
         self._finished, self._last = finished, sample
 
     def close(self) -> None:
@@ -145,6 +177,17 @@ class _Reader:
                 self.releases += _portions(row.name, row.waiting, range(begin, end))
             if waiting:
                 begin, end = end, end + sum(row.waiting for row in waiting)
+
+    def _burst(self, t: float, *, all_done: bool) -> None:
+        """Work came: say whether it begins a burst, and on what that follows."""
+        if self._last is None or not self.bursts:
+            self.bursts.append(WorkBurst(t, None))
+        elif self._rests_since is not None:
+            pause_s = t - self._rests_since
+            self.bursts.append(WorkBurst(t, pause_s if pause_s <= FOLLOWS_S else None))
+        elif all_done and t - self._came_at > LULL_SAMPLES * (t - self._last.t):
+            self.bursts.append(WorkBurst(t, 0.0))
+        self._came_at, self._rests_since = t, None
 
     def _lose(self, t: float) -> None:
         """Withdraw all tasks: a scheduler that has started anew knows none of them."""

@@ -180,6 +180,12 @@ class TestCluster:
         assert (5, 0, 6.0) == (c.finished, c.unfinished, c.last_work_at)
         assert 3 * 2.0 + 1 * 2.0 == c.waited_s
 
+    def test_how_long_a_task_has_run_is_known_from_the_last_heartbeat(self) -> None:
+        c = simulated(Arrival(0, "a", 1, 0), workers=1)
+        c.advance(1.25)
+
+        assert {"a": (1, 0.75)} == c.running()
+
     def test_workers_come_when_they_have_started(self) -> None:
         c = simulated(Arrival(0, "a", 1, 0))
         c.set_replicas(GROUP, 2)

@@ -1,0 +1,229 @@
+"""`dask-adaptive recommend TRACE…`: policies that would have served recorded work better."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from rich.text import Text
+
+from dask_adaptive.cli.access import (
+    NOTHING,
+    USAGE,
+    Access,
+    clusters,
+    duration,
+    fail,
+    found,
+    kube_options,
+    output_option,
+    read_manifest,
+    read_trace_file,
+)
+from dask_adaptive.cli.output import aligned, dump, show
+from dask_adaptive.kube.api import POLICIES, KubeApi
+from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+from dask_adaptive.model.trace import Trace
+from dask_adaptive.simulate.advice import (
+    Advice,
+    Result,
+    Runner,
+    Tried,
+    advise,
+    changed,
+    front,
+    parts_of,
+    result_of,
+    search,
+    too_short,
+)
+from dask_adaptive.simulate.draw import scatter
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+#: Recordings with fewer samples are done with before other processes have started.
+_WORTH_PROCESSES = 2_000
+
+
+@click.command("recommend")
+@click.argument("traces", nargs=-1, type=_FILE)
+@click.option("--policy", type=_FILE, help="Today's AdaptivePolicy, to compare with.")
+@click.option(
+    "--from", "sources", multiple=True, shell_complete=clusters, metavar="CLUSTER",
+    help="Record this DaskCluster first, into CLUSTER.jsonl; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--for", "for_s", type=duration, default="1h", show_default=True,
+    help="How long to record with --from.",
+)  # fmt: skip
+@click.option(
+    "--tries", type=click.IntRange(min=2), default=80, show_default=True,
+    help="The most policies to try.",
+)  # fmt: skip
+@kube_options
+@output_option
+def command(
+    traces: tuple[Path, ...], policy: Path | None, sources: tuple[str, ...], for_s: float,
+    tries: int, access: Access, output: str,
+) -> None:  # fmt: skip
+    """
+    Suggest policies for the work that TRACES tell of, with what each costs and saves.
+
+    TRACES are files that `record` wrote, best of several days. Policies are tried in the model of
+    `simulate`, by two processes at most; nothing is changed anywhere. The same traces always give
+    the same advice.
+
+    Exit codes: 1 if the traces are too short to tell; 2 for a policy or trace that makes no sense.
+    """
+    if not traces and not sources:
+        fail("give traces, or --from CLUSTER to record one", USAGE)
+    manifest = None if policy is None else read_manifest(policy)[0]
+    read = [read_trace_file(path) for path in (*traces, *_recorded(sources, for_s, access))]
+    if said := too_short(read):
+        fail(said, NOTHING)
+    if manifest is None and sources:
+        manifest = _of_cluster(sources[0], access)
+    today = manifest or _default_for(read)
+
+    def tell(n: int) -> None:
+        click.echo(f"tried {n} policies of at most {tries}", err=True)
+
+    parts = parts_of(read)
+    with _runner(parts) as run:
+        tried = search(today["spec"], parts, run, limit=tries, told=tell)
+    advice = advise(tried)
+    if output != "table":
+        dump(_json(tried, advice), output)
+        return
+    show(_table(tried, advice, "the defaults" if manifest is None else "today's"))
+    for n, each in enumerate(advice, 1):
+        # A patch of the policy that there is, or a whole one.
+        spec = changed({} if manifest else today["spec"], each.tried.changes)
+        document = {
+            "apiVersion": POLICIES.api_version,
+            "kind": POLICIES.kind,
+            "metadata": {"name": today["metadata"]["name"]},
+            "spec": spec,
+        }
+        show(["", "---", *(f"# {line}" for line in _sentences(n, each, tried[0].total()))])
+        show([yaml.safe_dump(document, sort_keys=False).rstrip()])
+
+
+def _recorded(sources: Sequence[str], for_s: float, access: Access) -> Iterator[Path]:
+    from dask_adaptive.cli.record import record
+
+    for cluster in sources:
+        path = Path(f"{cluster}.jsonl")
+        record(cluster, path, access, for_s=for_s)
+        yield path
+
+
+def _of_cluster(cluster: str, access: Access) -> dict[str, Any] | None:
+    """The policy that a cluster has now; None if it has none."""
+
+    async def ask(api: KubeApi) -> list[dict[str, Any]]:
+        return await found(api.list(POLICIES.path(access.namespace))) or []
+
+    ours = (p for p in access.ask(ask) if p["spec"]["clusterRef"]["name"] == cluster)
+    if (policy := next(ours, None)) is not None:
+        try:
+            parse_policy(policy["spec"])
+        except InvalidPolicy as exc:
+            fail(f"the policy of {cluster} has mistakes: {exc}", USAGE)
+    return policy
+
+
+def _default_for(traces: Sequence[Trace]) -> dict[str, Any]:
+    """A policy with the defaults, and as many workers as there were."""
+    peak = max(s.present for t in traces for s in t.samples)
+    name = traces[0].origin.cluster or "cluster"
+    spec = {"clusterRef": {"name": name}, "maxReplicas": max(peak, 1)}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+@contextlib.contextmanager
+def _runner(parts: Sequence[Trace]) -> Iterator[Runner]:
+    """Replays policies on each part, where that takes a while with two processes."""
+    if sum(len(p.samples) for p in parts) < _WORTH_PROCESSES:
+        yield lambda policies: map(functools.partial(_results, parts), policies)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, spawn) as pool:
+        # The parts go with each policy: they are pickled in less time than a replay takes.
+        yield lambda policies: pool.map(functools.partial(_results, parts), policies)
+
+
+def _results(parts: Sequence[Trace], policy: Policy) -> list[Result]:
+    return [result_of(part, policy) for part in parts]
+
+
+def _table(tried: Sequence[Tried], advice: Sequence[Advice], today: str) -> Iterator[str | Text]:
+    yield f"policies that do all the work: {len(tried)}, on {len(tried[0].parts)} days or traces"
+    yield from ("", *_plot(tried, advice), "")
+    rows = [_row(today, tried[0].total())]
+    rows += [_row(f"{n} {a.title}", a.tried.total()) for n, a in enumerate(advice, 1)]
+    yield from aligned(("", "WORKER-HOURS", "MEAN WAIT", "MAKESPAN"), rows)
+    if not advice:
+        yield "No policy that was tried is better."
+
+
+def _row(title: str, result: Result) -> tuple[str, str, str, str]:
+    hours, makespan = f"{result.worker_s / 3600:.2f}", format_duration(result.makespan_s)
+    return (title, hours, f"{result.wait_s:.1f}s", makespan)
+
+
+def _plot(tried: Sequence[Tried], advice: Sequence[Advice]) -> list[str]:
+    marked = [
+        *((t, "·") for t in tried),
+        *((t, "o") for t in front(tried)),
+        (tried[0], "T"),
+        *((a.tried, str(n)) for n, a in enumerate(advice, 1)),
+    ]
+    now, totals = tried[0].total(), [(t.total(), mark) for t, mark in marked]
+    # Policies that are far worse than today's would press all others into a corner.
+    near = [
+        (r.worker_s / 3600, r.wait_s, mark)
+        for r, mark in totals
+        if mark not in "·o" or (r.worker_s <= 3 * now.worker_s and r.wait_s <= 3 * now.wait_s + 1)
+    ]
+    key = "T today's   1 2 3 advice   o the front: nothing is better in both   · others"
+    return [*scatter(near, "worker-hours", "mean wait of a task in seconds"), key]
+
+
+def _sentences(n: int, advice: Advice, now: Result) -> Iterator[str]:
+    then = advice.tried.total()
+    saved = 1 - then.worker_s / max(now.worker_s, 1e-9)
+    waits = f"a task waits {then.wait_s:.1f} s instead of {now.wait_s:.1f} s"
+    yield f"{n} {advice.title}: {-saved:+.0%} worker-hours; {waits}"
+    if not advice.held_out:
+        yield "How sure: from one day or trace; how others go is not known. Record more of them."
+        return
+    spread, unseen = (
+        f"{-max(parts):+.0%} to {-min(parts):+.0%}" for parts in (advice.saved, advice.held_out)
+    )
+    yield f"How sure: {spread} in each of {len(advice.saved)} days or traces; chosen without one of"
+    yield f"them, it comes to {unseen} in that one."
+
+
+def _json(tried: Sequence[Tried], advice: Sequence[Advice]) -> dict[str, Any]:
+    def row(one: Tried) -> dict[str, Any]:
+        return {"changes": one.changes, **asdict(one.total()), "on_front": one in best}
+
+    best = front(tried)
+    return {
+        "today": row(tried[0]),
+        "advice": [
+            {"title": a.title, **row(a.tried), "saved": a.saved, "saved_held_out": a.held_out}
+            for a in advice
+        ],
+        "tried": [row(one) for one in tried],
+    }

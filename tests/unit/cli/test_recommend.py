@@ -1,0 +1,153 @@
+"""`recommend` as people call it: what it prints, what it refuses, and that its YAML is a policy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from dask_adaptive.cli import recommend
+from dask_adaptive.cli.access import read_policy
+from dask_adaptive.cli.main import cli
+from dask_adaptive.model.observed import PrefixWork
+from dask_adaptive.model.policy import parse_policy
+from dask_adaptive.model.trace import Origin, Sample, TraceGroup, origin_line, sample_line
+from support.canned_api import CannedApi
+from support.golden import compare_text
+
+POLICY = """\
+apiVersion: dask-adaptive.dev/v1alpha1
+kind: AdaptivePolicy
+metadata: {name: etl}
+spec: {clusterRef: {name: etl}, maxReplicas: 4, idleTimeout: 5m}
+"""
+BASE = yaml.safe_load(POLICY)["spec"]
+GROUP = (TraceGroup("etl-default", 4, 4, 4, 0, 1),)
+
+
+def write(path: Path, begins: list[float], *, started: float = 1.77e9) -> None:
+    samples, done = [Sample(0.0, groups=GROUP)], 0
+    for at in begins:
+        rows = [PrefixWork("inc", 2.0, 4, 36 - 2 * t, 0, done=done + 2 * t) for t in range(18)]
+        samples += [Sample(at + t, (0), (row,), GROUP) for t, row in enumerate(rows)]
+        done += 40
+        samples.append(Sample(at + 20, groups=GROUP, arrived=(("etl-default", 8.0),)))
+    lines = [origin_line(Origin("etl", started, 1.0, "etl-default")), *map(sample_line, samples)]
+    path.write_text("\n".join(lines))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for n in range(3):
+        write(tmp_path / f"{n}.jsonl", [10, 60, 110 + 10 * n], started=1.77e9 + 86_400 * n)
+    write(tmp_path / "short.jsonl", [10])
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "bad.yaml").write_text(POLICY.replace("4", "-4"))
+    (tmp_path / "no.jsonl").write_text("nonsense")
+    return tmp_path
+
+
+def told(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["recommend", *words])
+
+
+@pytest.mark.usefixtures("folder")
+def test_advice_is_golden_and_applies() -> None:
+    result = told("0.jsonl", "1.jsonl", "2.jsonl", "--policy", "policy.yaml", "--tries", "24")
+
+    assert 0 == result.exit_code, result.output
+    compare_text("recommend.txt", result.stdout)
+    assert "tried 24 policies of at most 24" in result.stderr
+    text = result.stdout[result.stdout.index("---") :]
+    for patch in yaml.safe_load_all(text):
+        assert "clusterRef" not in patch["spec"], "only what differs"
+        parse_policy({**BASE, **patch["spec"]})
+
+
+@pytest.mark.usefixtures("folder")
+def test_for_programs() -> None:
+    result = told("0.jsonl", "--policy", "policy.yaml", "--tries", "12", "-o", "json")
+    read = json.loads(result.stdout)
+
+    assert {"today", "advice", "tried"} == read.keys()
+    assert 12 == len(read["tried"])
+    assert any(t["on_front"] for t in read["tried"])
+    assert all(a["worker_s"] < read["today"]["worker_s"] for a in read["advice"])
+
+
+def test_without_a_policy_of_today_the_advice_is_a_whole_one(folder: Path) -> None:
+    result = told("0.jsonl", "--tries", "12")
+    assert "the defaults" in result.stdout
+    (folder / "new.yaml").write_text(result.stdout[result.stdout.index("---") :].split("---")[1])
+
+    assert "etl" == read_policy(folder / "new.yaml").cluster
+
+
+@pytest.mark.usefixtures("folder")
+def test_two_processes_give_the_same_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("0.jsonl", "--policy", "policy.yaml", "--tries", "6")
+    alone = told(*words).stdout
+    monkeypatch.setattr(recommend, "_WORTH_PROCESSES", 1)
+
+    assert alone == told(*words).stdout
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_cluster_is_recorded_first_and_its_policy_is_todays(
+    api: CannedApi, run: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.add({**yaml.safe_load(POLICY), "metadata": {"name": "mine", "namespace": "team"}})
+
+    def record(cluster: str, path: Path, *_: object, for_s: float) -> None:
+        assert 300.0 == for_s
+        write(path, [10, 60, 110])
+
+    monkeypatch.setattr("dask_adaptive.cli.record.record", record)
+    result = told("--from", "etl", "--for", "5m", "--tries", "12")
+
+    assert 0 == result.exit_code, result.stderr
+    assert "name: mine" in result.stdout
+    assert "today's" in result.stdout
+
+
+@pytest.mark.usefixtures("folder", "run")
+def test_a_policy_of_a_cluster_that_makes_no_sense_is_said(
+    api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = {**BASE, "unheardOf": 1}
+    api.add(
+        {"kind": "AdaptivePolicy", "metadata": {"name": "mine", "namespace": "team"}, "spec": newer}
+    )
+    monkeypatch.setattr("dask_adaptive.cli.record.record", lambda _, path, *__, **___: None)
+    result = told("--from", "0", "--tries", "2")
+    assert 0 == result.exit_code, "it is the policy of another cluster"
+
+    newer["clusterRef"] = {"name": "0"}
+    api.add(
+        {"kind": "AdaptivePolicy", "metadata": {"name": "own", "namespace": "team"}, "spec": newer}
+    )
+    result = told("--from", "0", "--tries", "2")
+    assert 2 == result.exit_code
+    assert "unheardOf" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        pytest.param((), 2, "give traces, or --from", id="nothing"),
+        pytest.param(("short.jsonl",), 1, "too short to tell: 1 bursts", id="too-short"),
+        pytest.param(("no.jsonl",), 2, "this is no trace", id="no-trace"),
+        pytest.param(("0.jsonl", "--policy", "bad.yaml"), 2, "maxReplicas", id="no-policy"),
+        pytest.param(("0.jsonl", "--tries", "0"), 2, "tries", id="no-tries"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_makes_no_sense_is_said(words: tuple[str, ...], code: int, said: str) -> None:
+    result = told(*words)
+
+    assert code == result.exit_code
+    assert said in result.stderr

@@ -1,0 +1,257 @@
+"""Advice: a front that is one, the same advice each time, and none where the trace is too short."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_adaptive.model.observed import PrefixWork
+from dask_adaptive.model.policy import Policy, parse_policy
+from dask_adaptive.model.trace import Origin, Sample, Trace, TraceGroup
+from dask_adaptive.simulate.advice import (
+    Result,
+    Tried,
+    advise,
+    changed,
+    front,
+    knobs,
+    parts_of,
+    regular_hours,
+    result_of,
+    search,
+    too_short,
+)
+from dask_adaptive.simulate.draw import HEIGHT, WIDTH, scatter
+from dask_adaptive.simulate.replay import replay
+from dask_adaptive.simulate.workload import WorkBurst, workload_of
+
+GROUP = (TraceGroup("etl-default", 4, 4, 4, 0, 1),)
+SPEC: dict[str, Any] = {"clusterRef": {"name": "etl"}, "maxReplicas": 4, "idleTimeout": "2m"}
+DAY_S = 86_400.0
+
+
+def trace(
+    begins: Sequence[float], *, tasks: int = 40, started: float = 20_000 * DAY_S, end: float = 0.0
+) -> Trace:
+    """Bursts of tasks of 2 s, worked off by four workers."""
+    samples, done = [Sample(0.0, groups=GROUP)], 0
+    for at in begins:
+        for t in range(tasks // 2):
+            left = tasks - 2 * t
+            row = PrefixWork("inc", 2.0, min(left, 4), max(0, left - 4), 0, done=done)
+            samples.append(Sample(at + t, prefixes=(row,), groups=GROUP))
+            done += 2
+        samples.append(Sample(at + tasks // 2, groups=GROUP, arrived=(("etl-default", 8.0),)))
+    if end:
+        samples.append(Sample(end, groups=GROUP))
+    return Trace(Origin("etl", started, 1.0, "etl-default"), tuple(samples))
+
+
+WAVES = trace([10, 60, 110, 300], end=420)
+
+
+def tried(*traces: Trace, limit: int = 25, **spec: Any) -> list[Tried]:
+    parts = parts_of(traces)
+    return search(
+        {**SPEC, **spec}, parts, lambda ps: ([result_of(t, p) for t in parts] for p in ps),
+        limit=limit,
+    )  # fmt: skip
+
+
+class TestFollowing:
+    """Work that followed on other work does so in the model."""
+
+    def test_a_burst_soon_after_the_end_of_all_work_follows_on_it(self) -> None:
+        bursts = workload_of(WAVES).bursts
+
+        assert (
+            WorkBurst(10, None),
+            WorkBurst(60, 30.0),
+            WorkBurst(110, 30.0),
+            WorkBurst(300, None),
+        ) == bursts
+
+    def test_work_that_comes_all_the_time_is_one_burst(self) -> None:
+        rows = [PrefixWork("inc", 0.2, 1, 1, 0, done=4 * t) for t in range(50)]
+        samples = tuple(Sample(float(t), prefixes=(row,)) for t, row in enumerate(rows))
+
+        assert 1 == len(workload_of(Trace(WAVES.origin, samples)).bursts)
+
+    def test_what_follows_is_late_where_the_work_before_is_late(self) -> None:
+        slow = replay(WAVES, parse_policy({**SPEC, "maxReplicas": 1}))
+        fast = replay(WAVES, parse_policy({**SPEC, "maxReplicas": 8, "minReplicas": 8}))
+
+        # 80 s a wave on one worker, two pauses; what came by the clock comes by the clock.
+        assert slow.figures.makespan_s >= 4 * 80 > 300
+        assert fast.figures.makespan_s == pytest.approx(300 + 10 - 10, abs=3)
+        assert (160, 0) == (slow.finished, slow.figures.unfinished)
+
+    def test_a_scheduler_that_starts_anew_breaks_the_chain(self) -> None:
+        again = [dataclasses.replace(s, session=int(s.t >= 60)) for s in WAVES.samples]
+
+        assert WorkBurst(60, None) == workload_of(Trace(WAVES.origin, tuple(again))).bursts[1]
+
+    def test_what_cannot_be_done_is_not_waited_for(self) -> None:
+        run = replay(WAVES, parse_policy({**SPEC, "maxReplicas": 0, "minReplicas": 0}))
+
+        assert 160 == run.finished + run.figures.unfinished
+
+
+class TestTooShort:
+    @pytest.mark.parametrize(
+        ("traces", "said"),
+        [
+            pytest.param([WAVES], "", id="enough"),
+            pytest.param([trace([10], end=999)], "1 bursts of work in 999 s", id="one-burst"),
+            pytest.param([trace([10, 31, 52])], "3 bursts of work in 72 s", id="a-minute"),
+            pytest.param([trace([10, 40]), trace([10, 40])], "", id="two-traces"),
+        ],
+    )
+    def test_is_said(self, traces: list[Trace], said: str) -> None:
+        found = too_short(traces)
+
+        assert said in found
+        assert bool(said) == bool(found)
+
+
+results = st.builds(
+    Result, worker_s=st.integers(0, 20).map(float), wait_s=st.integers(0, 20).map(float),
+    makespan_s=st.just(1.0), tasks=st.just(1),
+)  # fmt: skip
+
+
+class TestFront:
+    @given(st.lists(results, min_size=1, max_size=30))
+    def test_nothing_is_better_than_what_is_on_it_and_something_than_what_is_not(
+        self, found: list[Result]
+    ) -> None:
+        made = [Tried({"n": n}, (result,)) for n, result in enumerate(found)]
+        best = front(made)
+
+        def is_no_worse(a: Tried, b: Tried) -> bool:
+            x, y = a.total(), b.total()
+            return x.worker_s <= y.worker_s and x.wait_s <= y.wait_s
+
+        assert not any(is_no_worse(a, b) for a in best for b in best if a is not b)
+        assert all(any(is_no_worse(a, b) for a in best) for b in made)
+
+    @given(st.lists(results, min_size=1, max_size=12), st.randoms())
+    def test_it_is_the_same_in_whatever_order_policies_were_tried(
+        self, found: list[Result], random: Any
+    ) -> None:
+        made = [Tried({"n": n}, (result,)) for n, result in enumerate(found)]
+        shuffled = random.sample(made, len(made))
+
+        assert front(made) == front(shuffled)
+
+
+class TestAdvice:
+    def test_it_is_a_valid_policy_that_does_all_the_work_and_better(self) -> None:
+        made = tried(WAVES)
+        advice, now = advise(made), made[0].total()
+
+        assert advice
+        for each in advice:
+            then = each.tried.total()
+            assert isinstance(parse_policy(changed(SPEC, each.tried.changes)), Policy)
+            assert then.is_done
+            assert then.worker_s < now.worker_s or then.wait_s < now.wait_s
+            assert then.tasks == now.tasks == 160
+
+    def test_the_same_trace_gives_the_same_advice(self) -> None:
+        assert advise(tried(WAVES)) == advise(tried(WAVES))
+
+    @settings(max_examples=3, deadline=None)
+    @given(st.integers(2, 12))
+    def test_no_more_policies_are_tried_than_allowed(self, limit: int) -> None:
+        asked: list[int] = []
+        made = search(
+            SPEC, [WAVES], lambda ps: [[Result(float(len(asked)), 1.0, 1.0, 1)] for _ in ps],
+            limit=limit, told=asked.append,
+        )  # fmt: skip
+
+        assert 1 <= len(made) <= limit == asked[-1]
+
+    def test_every_word_of_it_matters(self) -> None:
+        """What could be left out without a loss is left out: today's values never return."""
+        for each in advise(tried(WAVES, limit=40)):
+            assert all(SPEC.get(path) != value for path, value in each.tried.changes.items())
+
+    def test_several_traces_say_how_sure_it_is(self) -> None:
+        days = [trace([10, 60, 110], started=20_000 * DAY_S + n * DAY_S) for n in range(3)]
+        (first, *_) = advise(tried(*days, limit=15))
+
+        assert (3, 3) == (len(first.saved), len(first.held_out))
+        assert first.saved == first.held_out, "each day is like the others"
+
+    def test_a_policy_that_only_advises_is_tried_as_if_it_acted(self) -> None:
+        assert tried(WAVES, limit=2) == tried(WAVES, limit=2, mode="Advise")
+
+    def test_one_trace_does_not(self) -> None:
+        assert all(() == each.held_out for each in advise(tried(WAVES, limit=10)))
+
+    def test_bounds_of_a_policy_with_groups_are_left_alone(self) -> None:
+        groups = [{"name": "etl-gpu", "maxReplicas": 2}]
+        made = tried(WAVES, limit=30, workerGroups=groups)
+
+        assert not any("maxReplicas" in t.changes for t in made)
+
+    def test_a_policy_that_loses_work_is_no_advice(self) -> None:
+        def run(policies: Sequence[Policy]) -> list[list[Result]]:
+            return [[Result(99.0, 9.0, 9.0, 1) if p == today else lossy] for p in policies]
+
+        today, lossy = parse_policy(SPEC), Result(1.0, 1.0, 1.0, 1, is_done=False)
+
+        assert [] == advise(search(SPEC, [WAVES], run, limit=9))
+
+
+class TestDays:
+    def test_traces_are_cut_by_the_day_where_nothing_is_to_be_done(self) -> None:
+        two = trace([10, DAY_S - 5, DAY_S + 100], end=DAY_S + 200)
+        first, second = parts_of([two])
+
+        assert [10, DAY_S - 5] == [b.at for b in workload_of(first).bursts]
+        assert [DAY_S + 100] == [b.at for b in workload_of(second).bursts]
+        assert len(two.samples) == len(first.samples) + len(second.samples)
+
+    def test_a_day_without_work_is_no_part(self) -> None:
+        assert 1 == len(parts_of([trace([10], end=3 * DAY_S)]))
+
+    def test_a_schedule_begins_before_the_work_of_regular_hours(self) -> None:
+        monday, nine = 20_003 * DAY_S, 9 * 3600 + 1200
+        days = [trace([nine, nine + 3600], started=monday + n * DAY_S) for n in range(3)]
+        (schedule,) = regular_hours(days)
+
+        assert {"cron": "15 9 * * 1-5", "duration": "105m"} == schedule
+        parse_policy({**SPEC, "schedules": [{**schedule, "minReplicas": 2}]})
+
+    def test_schedules_of_today_stay(self) -> None:
+        own = {"cron": "0 1 * * *", "duration": "1h", "minReplicas": 1}
+        days = [trace([9 * 3600], started=(20_000 + n) * DAY_S) for n in range(2)]
+
+        assert all(own in value for value in knobs({**SPEC, "schedules": [own]}, days)["schedules"])
+
+    def test_one_day_shows_no_regular_hours(self) -> None:
+        assert [] == regular_hours([WAVES])
+
+    def test_hours_that_are_always_busy_are_no_schedule(self) -> None:
+        begins = [h * 3600.0 for h in range(24)]
+        days = [trace(begins, started=(20_000 + n) * DAY_S) for n in range(2)]
+
+        assert [] == regular_hours(days)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.sampled_from("·oT1")), min_size=1)
+)
+def test_a_scatter_plot_shows_its_last_point(points: list[tuple[float, float, str]]) -> None:
+    lines = scatter(points, "x", "y")
+
+    assert 2 * HEIGHT + 4 == len(lines)
+    assert any(points[-1][2] in line.partition("│")[2] for line in lines)
+    assert all(len(line) <= WIDTH + 12 for line in lines)
