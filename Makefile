@@ -12,7 +12,7 @@ RELEASES ?= $(OTHERS) $(NEWEST)
 TOOLS := cattrs cronsim rich tzdata pytest>=8 pytest-asyncio>=1 pytest-timeout pytest-xdist pytest-rerunfailures hypothesis trustme
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-thorough $(OTHERS:%=test-on-%) matrix test-versions test-pythons test-next test-libraries test-k8s test-upgrade lock soak bench bench-relief bench-upstream mutation docs upstream-tests dist test-dist lint-workflows clean
+.PHONY: help demo demo-k8s demo-k8s-down node-up node-down install uninstall check test test-oldest test-loop test-long test-chaos test-page chaos test-matrix test-thorough $(OTHERS:%=test-on-%) matrix test-versions test-pythons test-next test-libraries test-k8s test-upgrade lock soak bench bench-idle bench-nodes bench-recommend bench-relief bench-scale bench-upstream mutation docs upstream-tests dist test-dist lint-workflows clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -115,8 +115,17 @@ bench: $(VENV)/.dev ## what our code costs a scheduler, beside stock, in one run
 bench-relief: $(RELEASES:%=$(VENV)-bench-%/.ready) $(VENV)-bench/.ready ## each load that we take off a scheduler, beside stock: docs/benchmarks/ (RELEASES, CASES, REPEATS)
 	RELEASES="$(RELEASES)" scripts/bench-relief.sh
 
+bench-nodes: $(VENV)-bench/.ready ## node-hours by which worker leaves, on made-up work in simulated time: docs/benchmarks/
+	scripts/bench-nodes.sh
+
+bench-idle: $(VENV)-bench/.ready ## what workers cost and how long work waits, by idleTimeout, in simulated time: docs/benchmarks/
+	scripts/bench-idle.sh
+
 bench-upstream: $(VENV)/.dev $(VENV)-bench/.ready ## upstream's autoscaler and ours under the same load, on a node with both operators: docs/benchmarks/ (WORKLOADS, REPEATS)
 	scripts/bench-upstream.sh
+
+bench-recommend: $(VENV)/.dev ## advice from a recording, and what happens when it is followed: docs/benchmarks/ (WORKLOADS, KUBECONFIG)
+	scripts/bench-recommend.sh
 
 mutation: $(VENV)-mutation/.ready ## change the planner in one place at a time, and see whether a unit test notices: docs/benchmarks/
 	scripts/mutation.sh

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
+from bench.drawing import pyplot
 
 if TYPE_CHECKING:
     from report import Figure
@@ -26,10 +26,7 @@ LOADS = {
 
 
 def draw(figures: Sequence[Figure], folder: Path) -> None:
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "relief"  # the same figures give the same file
-    import matplotlib.pyplot as plt
-
+    plt = pyplot("relief")
     newest = max((f.release for f in figures), key=lambda r: tuple(map(int, r.split("."))))
     found = {(f.case, f.unit): f.ratio for f in figures if f.release == newest}
     shown = {label: found[key] for label, key in LOADS.items() if key in found}

@@ -106,9 +106,9 @@ def worker_spec(cluster: Cluster, name: str) -> Json:
     return spec
 
 
-def pod(cluster: Cluster, name: str) -> Json:
+def pod(cluster: Cluster, name: str, *, node: str = "node-1") -> Json:
     """As the ReplicaSet of that Deployment would make it, and our webhook annotates it."""
-    spec = {**worker_spec(cluster, name), "nodeName": "node-1"}
+    spec = {**worker_spec(cluster, name), "nodeName": node}
     hints = changes({}, Mark(keep=True))
     return kube_bodies.pod(f"{name}-ab-x", spec, of=name, labels=labels(cluster), annotations=hints)
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.drawing import pyplot
+
 FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
 LINES = FOLDER / "scale.jsonl"
 
@@ -76,7 +78,7 @@ def size(row: Row) -> tuple[int, int]:
 
 def page(rows: Sequence[Row]) -> str:
     parts = [HEAD.format(targets=TARGETS), "![reactions](scale.svg)\n"]
-    for one in dict.fromkeys(map(size, rows)):
+    for one in sorted(set(map(size, rows)), reverse=True):
         clusters = f"{one[0]:,} cluster{'s' if one[0] > 1 else ''} of {one[1]:,} workers"
         mine = [row for row in rows if size(row) == one]
         parts.append(f"## {clusters}\n\n{usage(mine)}\n")
@@ -139,13 +141,8 @@ def writes(row: Row) -> str:
 
 def draw(rows: Sequence[Row]) -> None:
     """The share of changes that was answered within a time, by phase; narrow enough for a phone."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "scale"  # the same figures give the same file
-    import matplotlib.pyplot as plt
-
-    sizes = list(dict.fromkeys(size(row) for row in rows if has_reactions(row)))
+    plt = pyplot("scale")
+    sizes = sorted({size(row) for row in rows if has_reactions(row)}, reverse=True)
     canvas, axes = plt.subplots(
         len(sizes), 1, figsize=(4.4, 3.2 * len(sizes)), squeeze=False, layout="constrained"
     )

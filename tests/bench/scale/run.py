@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from bench.scale.bodies import Cluster
 from bench.scale.processes import Farms, MeasuredOperator, writes
 from bench.scale.seed import seed_clusters, seed_workers
 from bench.scale.upstream import Upstream
-from dask_adaptive.kube.api import CONFIG_MAPS, POLICIES, KubeApi
+from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, POLICIES, KubeApi
 from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of, last_decision_of
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S
 
@@ -175,6 +175,23 @@ class Bench:
             found |= {(last.at, last.group)} if last else set()
         return sum(at >= since for at, _ in found)
 
+    @contextlib.asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """All clusters share one budget that is large enough for each change."""
+        limits = {"workers": 2 * self.options.clusters * self.options.workers}
+        await self.api.create(
+            BUDGETS.path(),
+            {
+                "apiVersion": BUDGETS.api_version,
+                "kind": BUDGETS.kind,
+                "metadata": {"name": "all"},
+                "spec": {"limits": limits},
+            },
+        )
+        await asyncio.sleep(20)
+        yield
+        await self.api.delete(BUDGETS.path(name="all"))
+
     async def spoil(self) -> list[Cluster]:
         """Of every hundred clusters one is slow, one dead and one a black hole; at least one."""
         each = max(1, len(self.clusters) // 100)
@@ -208,6 +225,8 @@ async def bench(options: argparse.Namespace) -> None:
             await asyncio.sleep(options.hold)
         tell(options, "rest", await world.rest())
         tell(options, "churn", await world.churn())
+        async with world.shared():
+            tell(options, "churn under a budget", await world.churn())
         if len(world.clusters) >= 4:
             spoilt = await world.spoil()
             await asyncio.sleep(20)

@@ -60,6 +60,7 @@ class SimulatedScheduler:
         self.pinned: set[str] = set()
         self.observed = 0
         self.delay_s = 0.0
+        self.held = 2**20  # bytes of results that only one worker has, each somewhat more
         self._tasks = self._slots = self._transitions = 0
         self._quiet_since = self._started_at = clock()
         self._settings = AgentSettings()
@@ -217,7 +218,7 @@ class SimulatedScheduler:
             "processing": [int(w.busy) for w in workers],
             "occupancy_ms": [TASK_MS * w.busy for w in workers],
             "idle_ms": idle,
-            "sole_bytes": [2**20 + w.slot for w in workers],
+            "sole_bytes": [self.held + w.slot for w in workers],
             "memory": [400 * 2**20 + tick + w.slot for w in workers],
         }
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from upstream.workloads import WORKLOADS
 
+from bench.drawing import pyplot
+
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "docs/benchmarks"
 
@@ -21,6 +23,7 @@ Runs = dict[str, dict[str, list[Row]]]
 _COLUMNS = (
     ("makespan, s", "makespan_s"),
     ("worker-seconds", "worker_seconds"),
+    ("until one is left", "in_all"),
     ("redone", "redone"),
     ("busy closed", "killed"),
     ("of another group", "wrong_group"),
@@ -40,7 +43,7 @@ def read(path: Path) -> Runs:
 
 def spread(rows: Sequence[Row], key: str) -> str:
     """Median and, where runs differ, the least and the most."""
-    values = sorted(row[key] for row in rows if row[key] is not None)
+    values = sorted(row[key] for row in rows if row.get(key) is not None)
     if not values:
         return "never"
     middle = f"{median(values):.0f}"
@@ -54,11 +57,12 @@ def page(runs: Runs) -> str:
         "# Upstream's autoscaler beside ours",
         "",
         "The same workloads on the node of [localnode](../../localnode/README.md), two cores,",
-        "workers of one thread, minimum 1, maximum 6 (30 in `too-many`, where 6 fit); ours with",
-        "`idleTimeout: 15s`, else defaults. Both run at the same time, each in a namespace of its",
-        "own (`too-many`: one after the other). Medians; in brackets the least and the most.",
+        "workers of one thread, minimum 1, maximum 6 (30 in `too-many`, where 6 fit); else both",
+        "with their defaults. Both run at the same time, each in a namespace of its own",
+        "(`too-many`: one after the other). Medians; in brackets the least and the most.",
         "Worker-seconds are those of connected workers of the scaled group until the results were",
-        "there. Made by `make bench-upstream`; raw figures: `upstream.jsonl`.",
+        "there; in the row below, until the cluster is back at its minimum. Made by",
+        "`make bench-upstream`; raw figures: `upstream.jsonl`.",
         "",
         "![Connected workers over time under both autoscalers, by workload](upstream.svg)",
         "",
@@ -73,6 +77,8 @@ def page(runs: Runs) -> str:
             ]
         lines += ["| | upstream | ours |", "|---|---|---|"]
         for title, key in _COLUMNS:
+            if not any(key in row for rows in sides.values() for row in rows):
+                continue
             cells = " | ".join(spread(sides.get(side, []), key) for side in ("upstream", "ours"))
             lines.append(f"| {title} | {cells} |")
         lines += [f"| runs | {len(sides['upstream'])} | {len(sides['ours'])} |"]
@@ -96,12 +102,7 @@ def _ratios(runs: Runs) -> Iterable[str]:
 
 def draw(runs: Runs, path: Path) -> None:
     """Connected workers over time, a panel for each workload; narrow enough for a phone."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "upstream"  # the same figures give the same file
-    import matplotlib.pyplot as plt
-
+    plt = pyplot("upstream")
     colours = {"upstream": "#c25a00", "ours": "#0b57b0"}
     figure, axes = plt.subplots(
         len(runs), 1, figsize=(4.4, 1.5 * len(runs)), squeeze=False, layout="constrained"
@@ -117,7 +118,7 @@ def draw(runs: Runs, path: Path) -> None:
         axis.set_yticks((0, 2, 4, 6))
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1][0].set_xlabel("seconds")
-    lines = [matplotlib.lines.Line2D([], [], color=colour, lw=2) for colour in colours.values()]
+    lines = [plt.Line2D([], [], color=colour, lw=2) for colour in colours.values()]
     figure.legend(lines, colours, loc="outside upper right", ncols=2, frameon=False)
     figure.savefig(path, metadata={"Date": None})
 

@@ -35,9 +35,6 @@ cloudpickle.register_pickle_by_value(watch)  # schedulers have no such module
 SIDES = ("upstream", "ours")
 NODES = Resource("", "v1", "nodes", "Node")
 
-#: Upstream waits 15 s between two changes; ours lets a worker rest as long before it may leave.
-IDLE = "15s"
-
 
 async def one_run(api: KubeApi, admin: Kubectl, name: str, side: str) -> Seen:
     workload = WORKLOADS[name]
@@ -77,6 +74,8 @@ async def _watched(
     except TimeoutError:
         seen.note = f"not done within {workload.patience_s:.0f} s"
     seen.makespan_s = watch.elapsed_s
+    while watch.elapsed_s - seen.makespan_s < workload.fall_s and not seen.is_back_at(1):
+        await asyncio.sleep(1)
     await watch.stop()
     return seen
 
@@ -84,9 +83,10 @@ async def _watched(
 def _scaler(side: str, workload: Workload) -> dict[str, Any]:
     if side == "upstream":
         return autoscaler("c", minimum=1, maximum=workload.maximum)
-    spec = {"minReplicas": 1, "maxReplicas": workload.maximum, "idleTimeout": IDLE}
+    spec = {"minReplicas": 1, "maxReplicas": workload.maximum}
     policy = adaptive_policy("c", **spec, **workload.policy)
-    del policy["spec"]["target"]  # the default
+    for field in ("target", "idleTimeout"):
+        del policy["spec"][field]  # the default
     return policy
 
 
@@ -120,12 +120,14 @@ async def _until_connected(client: Client, workers: int) -> None:
 
 
 def _line(seen: Seen, run: int) -> dict[str, Any]:
+    is_down = WORKLOADS[seen.workload].fall_s > 0 and seen.is_back_at(1)
     return {
         "workload": seen.workload,
         "side": seen.side,
         "run": run,
         "makespan_s": round(seen.makespan_s, 1),
         "worker_seconds": round(seen.worker_seconds()),
+        **({"in_all": round(seen.worker_seconds(in_all=True))} if is_down else {}),
         "redone": seen.redone,
         "killed": seen.counts.get("killed", 0),
         "wrong_group": seen.wrong_group(),

@@ -73,10 +73,13 @@ class Seen:
     def until_done(self) -> list[tuple[float, int, int, int]]:
         return [s for s in self.samples if s[0] <= self.makespan_s]
 
-    def worker_seconds(self) -> float:
-        """Of connected workers of the scaled group, until the results were there."""
-        rows = self.until_done()
+    def worker_seconds(self, *, in_all: bool = False) -> float:
+        """Of connected workers of the scaled group, until the results were there; or of all."""
+        rows = self.samples if in_all else self.until_done()
         return sum((b[0] - a[0]) * (a[2] - a[3]) for a, b in itertools.pairwise(rows))
+
+    def is_back_at(self, number: int) -> bool:
+        return bool(self.samples) and self.samples[-1][2] - self.samples[-1][3] <= number
 
     def direction_changes(self) -> int:
         """How often the number of Deployments began to move the other way."""

@@ -99,10 +99,11 @@ class Workload:
     node_room: int = 0  # so many workers fit; 0: all
     second_group: int = 0
     policy: dict[str, Any] = field(default_factory=dict)
+    fall_s: float = 0.0  # so long it is watched once it is done, until it is back at its minimum
 
 
 WORKLOADS = {
-    "burst-tail": Workload(burst_and_tail, ideal_s=60),
+    "burst-tail": Workload(burst_and_tail, ideal_s=60, fall_s=150),
     "too-many": Workload(too_many, maximum=30, node_room=6, ideal_s=40, patience_s=180),
     "notebook": Workload(notebook, ideal_s=127),
     "oscillating": Workload(oscillating, ideal_s=102),

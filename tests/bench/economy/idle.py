@@ -1,0 +1,220 @@
+"""
+What workers cost and how long work waits, by `idleTimeout`, on made-up work in simulated time.
+
+Prints a line a run, and writes docs/benchmarks/idle.md and idle.svg. The same code gives the same
+figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+
+from made_up import DEFAULT_GROUP, WORKLOADS
+
+from bench.drawing import pyplot
+from dask_adaptive.model.observed import Want
+from dask_adaptive.model.scaling import AUTO_S
+from dask_adaptive.model.trace import Sample, Trace
+from dask_adaptive.planner.number.idle_time import WAITING
+from dask_adaptive.simulate.replay import Assumptions, Run, replay
+
+FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
+
+AUTO, HINDSIGHT = "Auto", "hindsight"
+FIXED_S = {"15s": 15.0, "60s": 60.0, "5m": 300.0}
+SIDES = (AUTO, *FIXED_S, HINDSIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One run."""
+
+    worker_s: float
+    missing_s: float  # sum over the workers that were needed and not there yet
+    wait_s: float  # of a task in the queue, mean
+    makespan_s: float
+    turns: int
+    redone: int
+    unfinished: int
+
+    @property
+    def cost_s(self) -> float:
+        """In seconds of a worker."""
+        return self.worker_s + WAITING * self.missing_s
+
+
+def seen(run: Run) -> Seen:
+    missing = (max(0, a.desired - a.connected) * (b.t - a.t) for a, b in pairwise(run.points))
+    figures = run.figures
+    return Seen(
+        worker_s=figures.worker_s,
+        missing_s=sum(missing),
+        wait_s=figures.mean_wait_s or 0.0,
+        makespan_s=figures.makespan_s,
+        turns=figures.turns,
+        redone=figures.redone or 0,
+        unfinished=figures.unfinished,
+    )
+
+
+def run_of(name: str, idle_timeout_s: float, wants: tuple[tuple[float, int], ...] = ()) -> Run:
+    made_up = WORKLOADS[name]
+    policy = replace(made_up.policy, idle_timeout_s=idle_timeout_s)
+    trace = with_wants(made_up.trace, wants) if wants else made_up.trace
+    return replay(trace, policy, Assumptions(startup_s=made_up.startup_s), work=made_up.work)
+
+
+def hindsight(name: str) -> Run:
+    """
+    Each worker goes at once, unless it will be needed sooner than its return would cost.
+
+    Whoever knows that asks for it as a client does (`want`). A return takes time in which others do
+    not rest, so pauses are those of a run that lets workers go as well.
+    """
+    cost_s = (1 + WAITING) * WORKLOADS[name].startup_s
+    return run_of(name, 0.0, tuple(kept(run_of(name, cost_s), cost_s)))
+
+
+def kept(run: Run, cost_s: float) -> Iterator[tuple[float, int]]:
+    """How many workers are worth keeping, and from when on."""
+    spans = list[tuple[float, float, int]]()
+    for n in range(1, 1 + max(p.running for p in run.points)):
+        busy = [p.t for p in run.points if p.running >= n]
+        ends = [a for a, b in pairwise(busy) if b - a > cost_s]
+        begins = [b for a, b in pairwise(busy) if b - a > cost_s]
+        spans += [(a, b, n) for a, b in zip([busy[0], *begins], [*ends, busy[-1]], strict=True)]
+    for at in sorted({0.0, *(a for a, _, _ in spans), *(b for _, b, _ in spans)}):
+        yield at, max((n for a, b, n in spans if a <= at < b), default=0)
+
+
+def with_wants(trace: Trace, wants: tuple[tuple[float, int], ...]) -> Trace:
+    first, last = trace.samples[0], trace.samples[-1]
+    samples = [
+        Sample(
+            at, groups=first.groups, wants=(Want(n, 1e6, "hindsight", DEFAULT_GROUP),) if n else ()
+        )
+        for at, n in wants
+    ]
+    return Trace(trace.origin, (*samples, *([last] if last.t > samples[-1].t else [])))
+
+
+def measured(job: tuple[str, str]) -> Seen:
+    name, side = job
+    if side == HINDSIGHT:
+        return seen(hindsight(name))
+    return seen(run_of(name, FIXED_S.get(side, AUTO_S)))
+
+
+Results = Mapping[tuple[str, str], Seen]
+
+
+def ratio(results: Results, name: str, side: str) -> float:
+    return results[name, side].cost_s / results[name, HINDSIGHT].cost_s
+
+
+def page(results: Results) -> str:
+    """Markdown: what each time costs on each work."""
+    head = f"| work | {' | '.join(SIDES)} |", "|---|" + "---|" * len(SIDES)
+
+    def cell(name: str, side: str) -> str:
+        it = results[name, side]
+        return f"{it.worker_s / 3600:.2f} h, {it.wait_s:.1f} s"
+
+    ratios = [
+        f"| {name} | " + " | ".join(f"{ratio(results, name, side):.2f}" for side in SIDES) + " |"
+        for name in WORKLOADS
+    ]
+    means = " | ".join(f"{fmean(ratio(results, n, s) for n in WORKLOADS):.2f}" for s in SIDES)
+    lines = [
+        "# What an idle worker costs",
+        "",
+        "13 made-up workloads in simulated time, with `idleTimeout: Auto`, with fixed times, and",
+        "with hindsight, which knows all pauses: it releases a worker at once, unless the worker",
+        "is needed again before its return would have cost more. It takes them from another run,",
+        "so it can miss some: under `steady` it costs more than fixed times.",
+        "Made by `make bench-idle`.",
+        "",
+        "![Worker-hours against the waiting of tasks, relative to hindsight](idle.svg)",
+        "",
+        "## Cost, relative to hindsight",
+        "",
+        "The cost of a run is its worker-seconds, and as much again for each second that a needed",
+        "worker was not there yet. `Auto` weighs the same two.",
+        "",
+        *head,
+        *ratios,
+        f"| **mean** | {means} |",
+        "",
+        "## Worker-hours, and the mean wait of a task",
+        "",
+        *head,
+        *(f"| {n} | " + " | ".join(cell(n, s) for s in SIDES) + " |" for n in WORKLOADS),
+        "",
+        "No run redid or left a task.",
+        "",
+        "## The work",
+        "",
+        "| work | what comes | workers | a worker takes |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {it.about} | {it.minimum} to {it.maximum + it.second_group} "
+            f"| {it.startup_s:.0f} s to start |"
+            for name, it in WORKLOADS.items()
+        ),
+        "",
+        "The model has neither data nor other users of the nodes, and all workers of a work take",
+        "equally long to start. Batches come at fixed times, however long the ones before take.",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def draw(results: Results, path: Path) -> None:
+    """A dot a run, and a large one for the mean of each side; narrow enough for a phone."""
+    plt = pyplot("idle")
+    colours = dict(zip(SIDES, ("#0b57b0", "#2e7d32", "#c25a00", "#8e24aa", "#555555"), strict=True))
+    figure, axis = plt.subplots(figsize=(4.4, 4.4), layout="constrained")
+    for side, colour in colours.items():
+        runs = [(results[name, side], results[name, HINDSIGHT]) for name in WORKLOADS]
+        hours = [mine.worker_s / best.worker_s for mine, best in runs]
+        waits = [mine.wait_s / best.wait_s for mine, best in runs]
+        if side != HINDSIGHT:
+            axis.scatter(hours, waits, s=14, color=colour, alpha=0.35, lw=0)
+        means = [exp(fmean(map(log, values))) for values in (hours, waits)]
+        axis.scatter(*means, s=110, color=colour, label=side, zorder=3)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks((1, 2, 4, 8), ("1x", "2x", "4x", "8x"))
+    axis.set_xlabel("worker-hours, to hindsight's")
+    axis.set_ylabel("mean wait of a task, to hindsight's")
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper left", ncols=3, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--jobs", type=int, default=2)
+    jobs = [(name, side) for name in WORKLOADS for side in SIDES]
+    results: dict[tuple[str, str], Seen] = {}
+    with ProcessPoolExecutor(parser.parse_args().jobs) as pool:
+        for (name, side), it in zip(jobs, pool.map(measured, jobs), strict=True):
+            results[name, side] = it
+            print(
+                f"{name:20} {side:10} {it.worker_s:6.0f} worker-seconds,"
+                f" {it.missing_s:5.0f} missing, {it.wait_s:5.1f} s wait, {it.makespan_s:5.0f} s,"
+                f" {it.turns:2} turns, {it.redone} redone, {it.unfinished} not done",
+                flush=True,
+            )
+    assert not any(it.redone or it.unfinished for it in results.values())
+    (FOLDER / "idle.md").write_text(page(results))
+    draw(results, FOLDER / "idle.svg")
+
+
+if __name__ == "__main__":
+    main()
