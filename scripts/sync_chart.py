@@ -33,6 +33,8 @@ ADDED = """\
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
 """
+CLUSTER = "  scope: Cluster\n"
+SCOPE = '  scope: {{ eq .Values.watch.budgets "Namespaced" | ternary "Namespaced" "Cluster" }}\n'
 
 
 def crd() -> str:
@@ -45,7 +47,7 @@ def _copied(source: Path) -> str:
     body, found = re.subn(NAME, lambda match: match[0] + ADDED, "".join(lines))
     if found != 1 or "{{" in "".join(lines):
         raise SystemExit(f"{source} has a shape that {__file__} does not know")
-    return body
+    return body.replace(CLUSTER, SCOPE)
 
 
 class Value(NamedTuple):

@@ -36,10 +36,7 @@ def kubeconfig() -> str:
 def admin(kubeconfig: str) -> Kubectl:
     """kubectl, with the CRDs in place."""
     kubectl = Kubectl(kubeconfig)
-    ours = ROOT / "manifests/crds"
-    for path in [ours, *kube_server.upstream_crds()]:
-        kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
-    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+    kube_server.add_crds(kubectl, ROOT / "manifests/crds")
     return kubectl
 
 

@@ -77,7 +77,7 @@ async def test_clusters_share_and_a_guarantee_holds(
         rows = [c for s in found for c in s.get("conditions", ()) if c["type"] == "ScalingLimited"]
         return [c["reason"] for c in rows]
 
-    async with running(api, kubectl.namespace, budgets=True):
+    async with running(api, kubectl.namespace, budgets="Cluster"):
         await until(lambda: held(kubectl) == {"a": 1, "b": 3})
         await until(lambda: (status().get("heldWorkers"), status().get("waiting")) == (4, 2))
         await until(lambda: limited() == ["BudgetShared"] * 2)

@@ -191,6 +191,26 @@ def test_one_role_for_all_namespaces_or_one_in_each() -> None:
     assert "a b" == env(environment)["DASK_ADAPTIVE_NAMESPACES"]
 
 
+def test_budgets_in_namespaces_need_no_cluster_role() -> None:
+    words = ("--set", "watch.namespaces={a,b}", "--set", "watch.budgets=Namespaced")
+    objects = rendered(*words)
+    granted = objects["Role", NAME]["rules"]
+    environment = objects["Deployment", NAME]["spec"]["template"]["spec"]
+
+    assert "Namespaced" == env(environment)["DASK_ADAPTIVE_BUDGETS"]
+    assert {"adaptivebudgets", "adaptivebudgets/status"} <= {
+        resource for rule in granted for resource in rule["resources"]
+    }
+    assert [f"ns-{NAME}-webhook"] == [n for kind, n in objects if kind == "ClusterRoleBinding"]
+    scopes = [
+        rendered(*more)["CustomResourceDefinition", "adaptivebudgets.dask-adaptive.dev"]["spec"][
+            "scope"
+        ]
+        for more in (words, words[:2])
+    ]
+    assert ["Namespaced", "Cluster"] == scopes
+
+
 def test_rules_name_verbs_and_resources_one_by_one() -> None:
     roles = [o for (kind, _), o in rendered().items() if kind in ("Role", "ClusterRole")]
     for rule in (rule for role in roles for rule in role["rules"]):

@@ -33,7 +33,7 @@ OTHER: dict[str, Any] = {
     "watch.namespaces": ["a"],
     "watch.namespaceSelector": {"matchLabels": {"team": "a"}},
     "watch.nodes": True,
-    "watch.budgets": True,
+    "watch.budgets": "Cluster",
     "webhook.enabled": False,
     "webhook.terminationGracePeriodSeconds": 60,
     "webhook.timeoutSeconds": 9,

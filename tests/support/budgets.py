@@ -16,5 +16,6 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"limits": {"workers": 1}, "reclaim": {"after": "soon"}}, "reclaim.after", "a duration"),
     ({"limits": {"workers": 1}, "clusterSelector": {"matchLabels": {"a": 1}}},
      "clusterSelector.matchLabels", "must be labels"),
+    ({"limits": {"workers": 1}, "controllerName": "A"}, "controllerName", "a name of Kubernetes"),
     ({"limits": {"workers": 1}, "limit": 3}, "limit", "is not a known field"),
 ]  # fmt: skip

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +40,50 @@ def boot() -> str:
     """The path of a kubeconfig. Raises `Unavailable`."""
     if os.environ.get("KUBECONFIG"):
         return os.environ["KUBECONFIG"]
+    return _localnode("up.sh", {})
+
+
+@contextmanager
+def another(folder: Path) -> Iterator[str]:
+    """
+    The same of a server beside that one, with nothing on it, for as long as it is needed.
+
+    Args:
+        folder: For its state.
+    """
+    where = {
+        "LOCALNODE_API_STATE": str(folder),
+        "LOCALNODE_API_PORT": str(_free_ports(1)),
+        "LOCALNODE_API_ETCD_PORT": str(_free_ports(2)),
+    }
+    try:
+        yield _localnode("up.sh", where, "--no-build")
+    finally:
+        _localnode("down.sh", where, "--wipe")
+
+
+def _localnode(script: str, where: Mapping[str, str], *words: str) -> str:
+    """The kubeconfig that it tells of."""
     done = subprocess.run(
-        [str(ROOT / "localnode/up.sh"), "--api-only"], capture_output=True, text=True, check=False
-    )
+        [str(ROOT / "localnode" / script), "--api-only", *words],
+        env={**os.environ, **where}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     if done.returncode:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
-    words = shlex.split(done.stdout)
-    return next(w.partition("=")[2] for w in words if w.startswith("KUBECONFIG="))
+    told = shlex.split(done.stdout)
+    return next((w.partition("=")[2] for w in told if w.startswith("KUBECONFIG=")), "")
+
+
+def _free_ports(number: int) -> int:
+    """The first of so many in a row."""
+    while True:
+        with ExitStack() as stack, suppress(OSError, OverflowError):
+            first = 0
+            for n in range(number):
+                sock = stack.enter_context(socket.socket())
+                sock.bind(("127.0.0.1", first and first + n))
+                first = first or int(sock.getsockname()[1])
+            return first
 
 
 def binary(name: str) -> str:
@@ -131,3 +170,10 @@ def rendered(*words: str, **where: str) -> dict[tuple[str, str], dict[str, Any]]
     """Rendered objects by kind and name."""
     docs = yaml.safe_load_all(helm_template(*words, **where))
     return {(d["kind"], d["metadata"]["name"]): d for d in docs if d}
+
+
+def add_crds(kubectl: Kubectl, *ours: Path) -> None:
+    """dask-kubernetes' CRDs, and others."""
+    for path in [*ours, *upstream_crds()]:
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")

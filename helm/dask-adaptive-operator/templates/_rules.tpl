@@ -21,6 +21,8 @@
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch]
+{{- end }}
+{{- if or (not .Values.watch.namespaces) (eq .Values.watch.budgets "Namespaced") }}
 {{ include "operator.budgetRules" . }}
 {{- end }}
 # Policies made from a DaskCluster's annotations or from an adopted DaskAutoscaler, whose annotation
@@ -94,7 +96,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* AdaptiveBudgets are in no namespace (controller/budget_keeper.py). */}}
+{{/* AdaptiveBudgets are in no namespace unless watch.budgets says so (controller/budget_keeper.py). */}}
 {{- define "operator.budgetRules" -}}
 # What clusters share, and who has what of it (controller/budget_keeper.py).
 - apiGroups: [dask-adaptive.dev]

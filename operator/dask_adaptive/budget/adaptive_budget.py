@@ -5,19 +5,23 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from dask_adaptive.model.amounts import parse_quantity
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.scaling import Priority
 from dask_adaptive.model.spec import (
     Check,
+    ControllerName,
     Count,
+    InvalidPolicy,
     Kind,
     Listed,
     Must,
     Number,
     ObjectName,
+    Problem,
     Seconds,
     Text,
     decode,
@@ -118,6 +122,21 @@ class AdaptiveBudget:
     shares: Annotated[tuple[ShareRule, ...], Listed(200)] = ()
     borrowing: bool = True
     reclaim: Reclaim = Reclaim()
+    controller_name: ControllerName = DEFAULT_CONTROLLER  # the operators of that name divide it
+
+    def within(self, namespace: str) -> AdaptiveBudget:
+        """
+        What it is where budgets have a namespace (empty: they have none): about the clusters there.
+
+        Raises:
+            InvalidPolicy: It names others.
+        """
+        if not namespace:
+            return self
+        if self.namespaces not in (None, (namespace,)):
+            words = f"names others than {namespace}, which the budget is in; leave it out"
+            raise InvalidPolicy(Problem("spec.namespaces", words))
+        return replace(self, namespaces=(namespace,))
 
     def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
         is_within = self.namespaces is None or namespace in self.namespaces

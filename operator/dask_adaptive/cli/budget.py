@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dask_adaptive.cli.access import NOTHING, Access, fail, kube_options, output_option
 from dask_adaptive.cli.output import BAD, HEAD, ODD, Cell, aligned, dump, show
-from dask_adaptive.kube.api import BUDGETS
+from dask_adaptive.kube.api import BUDGETS, NotFound
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi
@@ -26,11 +26,16 @@ def command(name: str | None, access: Access, output: str) -> None:
     """
     Show who has what of each AdaptiveBudget, or of NAME: held, wanted, allowed, waiting.
 
-    Budgets are in no namespace. Exit code 1 if there is none.
+    Budgets are in no namespace, unless the operator was installed with Namespaced ones. Exit code 1
+    if there is none.
     """
 
     async def question(api: KubeApi) -> list[Json]:
-        return await api.list(BUDGETS.path(), field=f"metadata.name={name}" if name else "")
+        field = f"metadata.name={name}" if name else ""
+        try:
+            return await api.list(BUDGETS.path(access.namespace), field=field)
+        except NotFound:  # they are in no namespace
+            return await api.list(BUDGETS.path(), field=field)
 
     budgets = access.ask(question)
     if not budgets:
@@ -49,7 +54,7 @@ def _lines_of(budget: Json) -> Iterator[Cell]:
     ready: Json = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
     said = ready.get("message") or "the operator has not processed it yet; is it running?"
     is_fine = ready.get("status") == "True"
-    yield Text.assemble((budget["metadata"]["name"], HEAD), ": ", (said, "" if is_fine else BAD))
+    yield Text.assemble((_title(budget), HEAD), ": ", (said, "" if is_fine else BAD))
     limits, held = budget["spec"]["limits"], status.get("held") or {}
     yield "  " + ", ".join(f"{held.get(r, '?')} of {limit}" for r, limit in limits.items())
     rows = [
@@ -58,3 +63,8 @@ def _lines_of(budget: Json) -> Iterator[Cell]:
         for g in status.get("groups") or ()
     ]  # fmt: skip
     yield from aligned(_COLUMNS, rows, indent="  ")
+
+
+def _title(budget: Json) -> str:
+    meta = budget["metadata"]
+    return "/".join(filter(None, (meta.get("namespace"), meta["name"])))

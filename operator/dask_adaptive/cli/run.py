@@ -37,8 +37,9 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @namespace_selector_option
 @click.option("--nodes", is_flag=True, help="Watch nodes though there are --namespace options.")
 @click.option(
-    "--budgets", is_flag=True, help="Watch AdaptiveBudgets though there are --namespace options."
-)
+    "--budgets", type=click.Choice(["Cluster", "Namespaced"]), default=None,
+    help="Watch AdaptiveBudgets though there are --namespace options: the scope of their CRD.",
+)  # fmt: skip
 @click.option(
     "--dev", is_flag=True, allow_from_autoenv=False,
     help="For your machine: kubeconfig, no webhook, no Lease.",

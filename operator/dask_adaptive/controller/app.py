@@ -52,7 +52,9 @@ class Settings:
     namespaces: tuple[str, ...] = ()  # empty: all
     namespace_selector: str = ""  # labels of those that are served; empty: all are
     nodes: bool = False  # watched though there are `namespaces`
-    budgets: bool = False  # the same of AdaptiveBudgets
+    budgets: str | None = (
+        None  # the same of AdaptiveBudgets: `Cluster` or `Namespaced`, as their CRD is
+    )
     lease_namespace: str = "default"
     lease: bool = True  # without it, this process takes itself for the only one
     deployment: str = ""  # of the operator itself; owns the Lease, so that uninstalling removes it
@@ -109,8 +111,9 @@ class Operator:
         leading = api.checked(self._lease.check) if settings.lease else api
         self._routes = Routes(api, self._world, secret=settings.scheduler_tls_secret)
         self._budgets = BudgetKeeper(
-            self._world, leading, self._metrics, wake=lambda key: self.visits.on_change(key)
-        )
+            self._world, leading, self._metrics, wake=lambda key: self.visits.on_change(key),
+            controller=settings.controller_name,
+        )  # fmt: skip
         self._composer = Composer(
             leading, self._world, routes=self._routes, connect=connect, budgets=self._budgets,
             hints=settings.hints,

@@ -21,6 +21,7 @@ from dask_adaptive.loop.status import READY, Condition
 from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Allowance
 from dask_adaptive.model.spec import InvalidPolicy
@@ -44,15 +45,17 @@ class BudgetKeeper:
 
     Args:
         wake: Called with each cluster whose part has changed.
+        controller: It divides the budgets that name it.
         clock: Seconds, as that of the loops; `wall_clock`: since 1970.
     """
 
     def __init__(
         self, world: World, api: KubeApi, metrics: Metrics, *, wake: Callable[[ClusterKey], None],
+        controller: str = DEFAULT_CONTROLLER,
         clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._world, self._api, self._metrics, self._wake = world, api, metrics, wake
-        self._clock, self._wall_clock = clock, wall_clock
+        self._controller, self._clock, self._wall_clock = controller, clock, wall_clock
         self._told: dict[ClusterKey, Mapping[str, Claimed]] = {}
         self._grants: dict[tuple[str, ...], Mapping[Holder, Grant]] = {}  # by pool
         self._allowances: dict[Holder, Allowance] = {}
@@ -97,7 +100,7 @@ class BudgetKeeper:
 
     def settle(self) -> dict[str, tuple[Pool, Division]]:
         """Divide all pools anew, wake those whose part has changed. The AdaptiveBudgets by name."""
-        budgets, self._wrong = read_budgets(self._world)
+        budgets, self._wrong = read_budgets(self._mine())
         self._seen = {Holder(g.key, g.meta.name) for g in self._world.all(GroupObject)}
         governed = {p.key for p in self._world.all(PolicyObject) if not p.meta.deleting}
         self._told = {key: claims for key, claims in self._told.items() if key in governed}
@@ -121,30 +124,34 @@ class BudgetKeeper:
             self._wake(key)
         return {pool.name: (pool, part) for pool, part in found.values() if not pool.namespace}
 
-    async def _report(self, pools: Mapping[str, tuple[Pool, Division]]) -> None:
+    def _mine(self) -> list[BudgetObject]:
         every = self._world.all(BudgetObject)
-        shared = {b.meta.name: pools.get(f"AdaptiveBudget {b.meta.name}") for b in every}
+        return [budget for budget in every if budget.controller == self._controller]
+
+    async def _report(self, pools: Mapping[str, tuple[Pool, Division]]) -> None:
+        every = self._mine()
+        shared = {b.title: pools.get(f"AdaptiveBudget {b.title}") for b in every}
         self._metrics.budgets({name: s[1].rows for name, s in shared.items() if s is not None})
         for budget in every:
-            name = budget.meta.name
-            status = self._status(budget, shared[name])
-            at, written = self._written.get(budget.meta.uid, (-STATUS_EVERY_S, None))
+            meta, title = budget.meta, budget.title
+            status = self._status(budget, shared[title])
+            at, written = self._written.get(meta.uid, (-STATUS_EVERY_S, None))
             if status == written or self._clock() - at < STATUS_EVERY_S:
                 continue
-            self._written[budget.meta.uid] = (self._clock(), None)
+            self._written[meta.uid] = (self._clock(), None)
             try:
-                path = BUDGETS.path(name=name, subresource="status")
+                path = BUDGETS.path(meta.namespace or None, meta.name, "status")
                 await self._api.patch(path, {"status": status})
             except NotFound:
                 continue
             except KubeError as exc:
-                logger.warning("The status of AdaptiveBudget %s can't be written: %s", name, exc)
+                logger.warning("The status of AdaptiveBudget %s can't be written: %s", title, exc)
                 continue
-            self._written[budget.meta.uid] = (self._clock(), status)
+            self._written[meta.uid] = (self._clock(), status)
 
     def _status(self, budget: BudgetObject, shared: tuple[Pool, Division] | None) -> Json:
         before: Json = orjson.loads(budget.status_json)
-        now, name = instant(self._wall_clock()), budget.meta.name
+        now, name = instant(self._wall_clock()), budget.title
         status: Json = {}
         if shared is None:
             ready = Condition(READY, False, Reason.INVALID_BUDGET, str(self._wrong.get(name)))

@@ -171,11 +171,17 @@ class BudgetObject:
     meta: Meta
     spec_json: bytes
     generation: int = field(default=0, compare=False)  # the spec says it already
+    controller: str = DEFAULT_CONTROLLER  # the operators of that name divide it
     status_json: bytes = field(default=b"{}", compare=False)
 
     @property
     def key(self) -> ClusterKey:
-        return NOWHERE
+        return ClusterKey(self.meta.namespace, "")
+
+    @property
+    def title(self) -> str:
+        """Its name, behind its namespace where budgets have one."""
+        return f"{self.meta.namespace}/{self.meta.name}".lstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,10 +351,12 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
 
 
 def parse_budget_object(body: Mapping[str, Any]) -> BudgetObject:
+    spec = body.get("spec") or {}
     return BudgetObject(
         parse_meta(body),
-        spec_json=orjson.dumps(body.get("spec") or {}),
+        spec_json=orjson.dumps(spec),
         generation=body["metadata"].get("generation", 0),
+        controller=spec.get("controllerName") or DEFAULT_CONTROLLER,
         status_json=orjson.dumps(body.get("status") or {}),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import orjson
 
@@ -33,14 +33,17 @@ MAX_ROWS = 100
 _ONE = 1000  # thousandths
 
 
-def read_budgets(world: World) -> tuple[dict[str, AdaptiveBudget], dict[str, InvalidPolicy]]:
-    """The AdaptiveBudgets that can be read, by name, and what is wrong with others."""
+def read_budgets(
+    objects: Iterable[BudgetObject],
+) -> tuple[dict[str, AdaptiveBudget], dict[str, InvalidPolicy]]:
+    """The AdaptiveBudgets that can be read, by title, and what is wrong with others."""
     found, wrong = dict[str, AdaptiveBudget](), dict[str, InvalidPolicy]()
-    for each in world.all(BudgetObject):
+    for each in objects:
         try:
-            found[each.meta.name] = parse_budget(orjson.loads(each.spec_json))
+            budget = parse_budget(orjson.loads(each.spec_json))
+            found[each.title] = budget.within(each.meta.namespace)
         except InvalidPolicy as exc:
-            wrong[each.meta.name] = exc
+            wrong[each.title] = exc
     return found, wrong
 
 

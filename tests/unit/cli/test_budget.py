@@ -43,6 +43,16 @@ def test_one_of_them(api: CannedApi, run: Any) -> None:
     assert ["data"] == [item["metadata"]["name"] for item in found["items"]]
 
 
+def test_those_of_the_namespace(api: CannedApi, run: Any) -> None:
+    for namespace in ("team", "other"):
+        mine = budget("data", status=STATUS)
+        api.add({**mine, "metadata": {**mine["metadata"], "namespace": namespace}})
+
+    assert "other/data: 2 share" in run("budget", "-n", "other").output
+    found = json.loads(run("budget", "-o", "json").output)
+    assert ["team"] == [item["metadata"]["namespace"] for item in found["items"]]
+
+
 def test_none(api: CannedApi, run: Any) -> None:
     result = run("budget", "nobody")
 

@@ -35,7 +35,7 @@ class Stage:
     def __init__(self, *bodies: dict[str, Any]) -> None:
         self.world = ko.world_of(*bodies)
         self.now, self.woken = 100.0, list[ClusterKey]()
-        self.written: list[dict[str, Any]] = []
+        self.written, self.paths = list[dict[str, Any]](), list[str]()
         self.fails: Exception | None = None
         self.keeper = BudgetKeeper(
             self.world, self, Metrics(), wake=self.woken.append,  # type: ignore[arg-type]
@@ -43,9 +43,9 @@ class Stage:
         )  # fmt: skip
 
     async def patch(self, path: str, body: dict[str, Any]) -> None:
-        assert path == "/apis/dask-adaptive.dev/v1alpha1/adaptivebudgets/all/status"
         if self.fails:
             raise self.fails
+        self.paths.append(path)
         self.written.append(body["status"])
 
     def want(self, key: ClusterKey, needed: int, number: int | None = None) -> None:
@@ -165,6 +165,7 @@ async def test_its_status() -> None:
     stage.want(B, 9)
     await stage.pass_()
     (status,) = stage.written
+    assert ["/apis/dask-adaptive.dev/v1alpha1/adaptivebudgets/all/status"] == stage.paths
     (condition,) = status["conditions"]
     waiting, having = status["groups"]
 
@@ -178,6 +179,45 @@ async def test_its_status() -> None:
     assert "2 clusters share 6 workers; 2 groups wait" == condition["message"]
     assert ("a", 6, 6, 3) == tuple(waiting[k] for k in ("cluster", "held", "wanted", "allowed"))
     assert "2026-02-01T00:01:40Z" == having["waitingSince"]
+
+
+async def test_a_budget_in_a_namespace_is_about_the_clusters_there() -> None:
+    def moved(body: dict[str, Any], namespace: str) -> dict[str, Any]:
+        return {**body, "metadata": {**body["metadata"], "namespace": namespace, "uid": namespace}}
+
+    here = [moved(budget(), "ns"), *cluster("a", 4), *cluster("b", 4)]
+    there = [moved(body, "other") for body in (budget(), *cluster("a", 1))]
+    stage = Stage(*here, *there)
+    elsewhere = ClusterKey("other", "a")
+    for key in (A, B, elsewhere):
+        stage.want(key, 9)
+    await stage.pass_()
+
+    assert (3, 3, 6) == (stage.allowed(A), stage.allowed(B), stage.allowed(elsewhere))
+    root = "/apis/dask-adaptive.dev/v1alpha1/namespaces"
+    assert [f"{root}/{ns}/adaptivebudgets/all/status" for ns in ("ns", "other")] == stage.paths
+    assert "AdaptiveBudget ns/all has 6 workers" in str(stage.keeper.allowed(A, "a-default"))
+    for body in (here[0], there[0]):
+        stage.world.take(ko.KIND["AdaptiveBudget"], "DELETED", body)
+    stage.keeper.settle()
+    assert (None, None) == (stage.allowed(A), stage.allowed(elsewhere))
+
+
+async def test_a_budget_of_another_operator_limits_nobody_here() -> None:
+    stage = Stage(budget({**SIX, "controllerName": "next"}), *cluster("a", 9))
+    await stage.pass_()
+
+    assert (None, []) == (stage.allowed(A), stage.written)
+
+
+async def test_a_budget_in_a_namespace_names_no_other() -> None:
+    body = budget({**SIX, "namespaces": ["other"]})
+    body["metadata"]["namespace"] = "ns"
+    stage = Stage(body, *cluster("a", 9))
+    await stage.pass_()
+
+    assert stage.allowed(A) is None
+    assert "spec.namespaces: names others than ns" in str(stage.written)
 
 
 async def test_it_is_written_on_news_and_not_all_the_time() -> None:

@@ -107,7 +107,7 @@ def scopes_of(
     namespaces: Iterable[str] = (),
     *,
     nodes: bool = False,
-    budgets: bool = False,
+    budgets: str | None = None,
     selector: str = "",
 ) -> tuple[Scope, ...]:
     """
@@ -116,13 +116,17 @@ def scopes_of(
     Args:
         namespaces: None but these; empty: all.
         nodes: Watch them though there are `namespaces`: in these alone one may see no nodes.
-        budgets: The same of AdaptiveBudgets.
+        budgets: The same of AdaptiveBudgets, by the scope that their CRD has: `Cluster`, or
+            `Namespaced`: those in `namespaces`.
         selector: Labels of the namespaces that are served; empty: all are.
     """
     within: tuple[str | None, ...] = tuple(namespaces) or (None,)
     kinds = [kind for kind in KINDS if not kind.cluster_scoped]
     beyond = [_NODES] if nodes or within == (None,) else []
-    beyond += [_BUDGETS] if budgets or within == (None,) else []
+    if budgets == "Namespaced":
+        kinds.append(_BUDGETS)
+    elif budgets or within == (None,):
+        beyond.append(_BUDGETS)
     if selector:
         beyond.append(replace(_NAMESPACES, selector=selector))
     return (
