@@ -24,6 +24,7 @@ _COLUMNS = (
     ("makespan, s", "makespan_s"),
     ("worker-seconds", "worker_seconds"),
     ("until one is left", "in_all"),
+    ("slowest burst after the first, s", "wave_s"),
     ("redone", "redone"),
     ("busy closed", "killed"),
     ("of another group", "wrong_group"),
@@ -46,10 +47,11 @@ def spread(rows: Sequence[Row], key: str) -> str:
     values = sorted(row[key] for row in rows if row.get(key) is not None)
     if not values:
         return "never"
-    middle = f"{median(values):.0f}"
+    digits = 1 if key == "wave_s" else 0
+    middle = f"{median(values):.{digits}f}"
     if values[0] == values[-1]:
         return middle
-    return f"{middle} ({values[0]:.0f} to {values[-1]:.0f})"
+    return f"{middle} ({values[0]:.{digits}f} to {values[-1]:.{digits}f})"
 
 
 def page(runs: Runs) -> str:

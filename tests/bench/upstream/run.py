@@ -70,7 +70,7 @@ async def _watched(
 ) -> Seen:
     watch = Watch(seen, api=api, namespace=kubectl.namespace, group="c-default", client=client)
     try:
-        await asyncio.wait_for(workload.run(client), workload.patience_s)
+        seen.waves_s = await asyncio.wait_for(workload.run(client), workload.patience_s) or []
     except TimeoutError:
         seen.note = f"not done within {workload.patience_s:.0f} s"
     seen.makespan_s = watch.elapsed_s
@@ -128,6 +128,7 @@ def _line(seen: Seen, run: int) -> dict[str, Any]:
         "makespan_s": round(seen.makespan_s, 1),
         "worker_seconds": round(seen.worker_seconds()),
         **({"in_all": round(seen.worker_seconds(in_all=True))} if is_down else {}),
+        **({"wave_s": round(max(seen.waves_s[1:]), 1)} if seen.waves_s else {}),
         "redone": seen.redone,
         "killed": seen.counts.get("killed", 0),
         "wrong_group": seen.wrong_group(),

@@ -64,6 +64,7 @@ class Seen:
     makespan_s: float = 0.0
     samples: list[tuple[float, int, int, int]] = field(default_factory=list)  # t, made, on, others
     counts: Mapping[str, int] = field(default_factory=dict)
+    waves_s: list[float] = field(default_factory=list)
     note: str = ""
 
     @property

@@ -46,12 +46,16 @@ async def too_many(client: Client) -> None:
     await client.gather(client.map(work, range(480), seconds=0.5, pure=False))
 
 
-async def notebook(client: Client) -> None:
+async def notebook(client: Client) -> list[float]:
     """8 bursts of 60 tasks of 0.8 s, with pauses of 9 s."""
+    took_s = []
     for i in range(8):
         if i:
             await asyncio.sleep(9)
+        began = time.monotonic()
         await client.gather(client.map(work, range(60), seconds=0.8, pure=False))
+        took_s.append(time.monotonic() - began)
+    return took_s
 
 
 async def oscillating(client: Client) -> None:
@@ -92,7 +96,7 @@ async def two_groups(client: Client) -> None:
 
 @dataclass(frozen=True)
 class Workload:
-    run: Callable[[Client], Awaitable[None]]
+    run: Callable[[Client], Awaitable[list[float] | None]]  # seconds of its waves, if it has some
     maximum: int = 6
     patience_s: float = 240.0
     ideal_s: float = 0.0  # on six workers that are there from the beginning
