@@ -348,6 +348,7 @@ class AnyWorld:
             pauses=self._some(0.3, self._pauses, Pauses()),
             up_at=self._some(0.5, self._ago),
             arrival_s=self._one(None, self._s(60)),
+            starts=self._one((), (self._s(60), self._s(60))),
             blocked=self._some(0.15, lambda: blocked),
             since=self._one(None, *[self._ago(200)] * 5),
         )

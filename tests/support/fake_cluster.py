@@ -69,7 +69,7 @@ class FakeCluster(SimulatedPorts):
         for name, size in sizes.items():
             cluster.replicas[name] = cluster.handled[name] = size
             for _ in range(size):
-                cluster.add(name, connected=True)
+                cluster.add(name, connects_at=0.0)
         cluster.advance(IDLE_S)
         super().__init__(cluster, KEY, started=EPOCH - IDLE_S)
         self.target, self.start_s = target, start_s

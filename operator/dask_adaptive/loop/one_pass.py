@@ -97,7 +97,11 @@ class ClusterLoop:
     ) -> None:
         self._key, self._ports, self._name = key, ports, name or key.name
         groups = {
-            name: GroupPast(arrival_s=known.start_s, pauses=Pauses(weights=known.pauses))
+            name: GroupPast(
+                arrival_s=known.start_s,
+                starts=(known.start_s,),
+                pauses=Pauses(weights=known.pauses),
+            )
             for name, known in idle.items()
         }
         recycle = RecyclePast(totals=dict(recycled))

@@ -65,6 +65,7 @@ class GroupPast:
     asked: int | None = None  # most that was asked for, and got, since workers were last let go
     up_at: float | None = None  # when more workers were last asked for
     arrival_s: float | None = None  # how long its workers take to come, measured; None: none has
+    starts: tuple[float, ...] = ()  # how long the last ones took
     blocked: Blocked | None = None
     pauses: Pauses = Pauses()
     since: float | None = None  # scaled, and seen without a gap, since then; None: just now

@@ -24,8 +24,8 @@ from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.actions.groups import gap_of, with_worker_groups
 from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.number.behavior import BLIND_S, remembered
-from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long
-from dask_adaptive.planner.number.idle_time import after, in_numbers
+from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
+from dask_adaptive.planner.number.idle_time import STARTS, after, in_numbers
 from dask_adaptive.planner.recycling.past import remember_recycles
 
 #: A worker whose retirement was refused is not asked again for so long.
@@ -101,6 +101,7 @@ def renewed(past: Past) -> Past:
             changes=mine.changes,
             up_at=mine.up_at,
             arrival_s=mine.arrival_s,
+            starts=mine.starts,
             blocked=mine.blocked,
             pauses=_broken(mine),
         )
@@ -169,6 +170,7 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
         gap=gap,
         gap_since=mine.gap_since if gap == mine.gap else now,
         arrival_s=at_least_as_long(measured_s, past, group.workers, at=observed.at),
+        starts=(*mine.starts, *starts(past, group.workers, at=observed.at))[-STARTS:],
     )
     if plan.desired > plan.serving and any(_corrects(action, plan.group) for action in done):
         mine = replace(mine, corrected_at=now)

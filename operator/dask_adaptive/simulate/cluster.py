@@ -165,8 +165,13 @@ class SimulatedCluster:
 
     # Requests to Kubernetes.
 
-    def add(self, group: str, *, connected: bool = False) -> Worker:
-        """Create a worker; `connected`: it has been there already."""
+    def add(self, group: str, *, connects_at: float | None = None) -> Worker:
+        """
+        Create a worker.
+
+        Args:
+            connects_at: When; if that is over it has been there already. None: as others do.
+        """
         self._made[group] += 1
         name = f"{group}-worker-{self._made[group]:04d}"
         threads = max(1, self._threads[group])
@@ -175,10 +180,12 @@ class SimulatedCluster:
         if self.nodes is not None:
             worker.node = self.nodes.take()
         self.replicas.setdefault(group, 0)
-        if connected:
-            self._connect(worker, 0)
-        else:
+        if connects_at is None:
             self.start(worker)
+        elif connects_at > self.now:
+            self._at(connects_at, partial(self._connect, worker, 0))
+        else:
+            self._connect(worker, 0)
         return worker
 
     def set_replicas(self, group: str, replicas: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, PackNodes, Policy
 from dask_adaptive.model.scaling import AUTO_S
 from dask_adaptive.model.trace import Trace
-from dask_adaptive.simulate.cluster import SimulatedCluster, startup_of
+from dask_adaptive.simulate.cluster import SimulatedCluster, Startup, startup_of
 from dask_adaptive.simulate.node_model import Nodes
 from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive.simulate.workload import Workload, workload_of
@@ -93,8 +94,11 @@ def recorded(trace: Trace, assumed: Assumptions = Assumptions()) -> Run:
         )
         for s in trace.samples
     )
-    at_work = [p.t for p in points if p.unfinished]
-    makespan_s = at_work[-1] - at_work[0] if at_work else 0.0
+    at_work = [n for n, point in enumerate(points) if point.unfinished]
+    makespan_s = 0.0
+    if at_work:  # both the beginning and the end are seen half a sample late
+        end = points[min(at_work[-1] + 1, len(points) - 1)]
+        makespan_s = end.t - points[at_work[0]].t
     return Run("as recorded", points, _figures(points, makespan_s, assumed))
 
 
@@ -145,14 +149,10 @@ def turns(numbers: Sequence[int]) -> int:
 
 
 def _ports(trace: Trace, policy: Policy, assumed: Assumptions, work: Workload) -> SimulatedPorts:
-    """The cluster as it was when the trace began; workers on their way have just been created."""
+    """The cluster as it was when the trace began."""
     default = trace.origin.default_group or default_group_of(policy.cluster)
     key, first = ClusterKey("simulated", default.removesuffix("-default")), trace.samples[0]
-    arrived: dict[str, list[float]] = defaultdict(list)
-    if assumed.startup_s is None:
-        for name, seconds in (a for s in trace.samples for a in s.arrived):
-            arrived[name].append(seconds)
-    startup = startup_of(arrived, STARTUP_S if assumed.startup_s is None else assumed.startup_s)
+    came, startup = _arrivals(trace, assumed)
     threads = _threads(trace, policy, key, assumed)
     packed = policy.disruption.pack_nodes is PackNodes.LEAVING_AND_NEW
     nodes = None if assumed.places is None else Nodes(assumed.places, packed=packed)
@@ -160,9 +160,29 @@ def _ports(trace: Trace, policy: Policy, assumed: Assumptions, work: Workload) -
     cluster.advance(first.t)
     for group in first.groups:
         cluster.replicas[group.name] = cluster.handled[group.name] = group.replicas
-        for n in range(group.present):
-            cluster.add(group.name, connected=n < group.connected)
+        at = itertools.chain(itertools.repeat(first.t, group.connected), came[group.name])
+        for _ in range(group.present):
+            cluster.add(group.name, connects_at=next(at, None))
     return SimulatedPorts(cluster, key, started=trace.origin.started)
+
+
+def _arrivals(trace: Trace, assumed: Assumptions) -> tuple[Mapping[str, Sequence[float]], Startup]:
+    """
+    When those came, by group, that were on their way when the trace began; how long others take.
+
+    The first of a cluster may have waited for its scheduler: without others they count.
+    """
+    if assumed.startup_s is not None:
+        return defaultdict(list), startup_of({}, assumed.startup_s)
+    came, early, later = (defaultdict[str, list[float]](list) for _ in range(3))
+    for sample in trace.samples:
+        for name, seconds in sample.arrived:
+            if sample.t - seconds < trace.samples[0].t:
+                came[name].append(sample.t)
+                early[name].append(seconds)
+            else:
+                later[name].append(seconds)
+    return came, startup_of(later or early, STARTUP_S)
 
 
 def _threads(trace: Trace, policy: Policy, key: ClusterKey, assumed: Assumptions) -> dict[str, int]:

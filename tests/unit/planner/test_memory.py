@@ -49,7 +49,7 @@ BLOCKED = Blocked(NOW + 60, Reason.UNSCHEDULABLE, "no machine")
 KNOWN = GroupPast(
     recommendations=(Recommendation(NOW - 6, 4), Recommendation(NOW - 5, 2)),
     changes=(Change(NOW - 50, 2),), gap=(2, 2), gap_since=NOW - 40, desired=2, asked=2,
-    up_at=NOW - 50, arrival_s=20.0, blocked=BLOCKED, since=NOW - 100,
+    up_at=NOW - 50, arrival_s=20.0, starts=(20.0,), blocked=BLOCKED, since=NOW - 100,
 )  # fmt: skip
 TWO = (busy("a"), busy("b"))
 SEEN = frozenset("ab")
@@ -95,6 +95,13 @@ def test_of_a_steady_group_the_newest_wish_is_added() -> None:
 
 def test_what_is_blocked_is_as_the_plan_says() -> None:
     assert BLOCKED == after(mine=GroupPast(), blocked=BLOCKED).blocked
+
+
+def test_how_long_the_last_ones_took_to_come() -> None:
+    mine = KNOWN
+    for n in range(9):
+        mine = after(mine=mine, workers=[*TWO, worker(f"w{n}", age_s=float(n))])
+        assert (20.0, *(3.0 + i for i in range(n + 1)))[-9:] == mine.starts
 
 
 @pytest.mark.parametrize(
@@ -232,7 +239,9 @@ def test_of_a_scheduler_that_began_anew_all_is_kept_but_the_load() -> None:
         refusals={"a": Refusal(NOW + 9, Reason.PINNED, "")}, floors={GROUP: 1},
         recycle=dataclasses.replace(recycle, pace={"uid-a": (1.0, 1, 1.0)}), **kept,
     )  # fmt: skip
-    mine = GroupPast(changes=KNOWN.changes, up_at=NOW - 50, arrival_s=20.0, blocked=BLOCKED)
+    mine = GroupPast(
+        changes=KNOWN.changes, up_at=NOW - 50, arrival_s=20.0, starts=(20.0,), blocked=BLOCKED
+    )  # fmt: skip
 
     assert Past(groups={GROUP: mine}, recycle=recycle, **kept) == renewed(past)
 

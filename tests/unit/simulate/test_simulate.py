@@ -166,7 +166,7 @@ def simulated(
     made = SimulatedCluster(todo, lambda *_: 10.0, {GROUP: threads})
     made.replicas[GROUP] = made.handled[GROUP] = workers
     for _ in range(workers):
-        made.add(GROUP, connected=True)
+        made.add(GROUP, connects_at=0.0)
     return made
 
 
@@ -299,6 +299,31 @@ class TestReplay:
         assert (10, 0) == (run.finished, run.figures.redone)
         assert 2 == run.points[0].present
 
+    @pytest.mark.parametrize(
+        ("more", "expected"),
+        [
+            pytest.param((), 40.0, id="without-others-it-counts"),
+            pytest.param(((GROUP, 4.0),), 4.0, id="it-may-have-waited-for-its-scheduler"),
+        ],
+    )
+    def test_it_comes_when_it_came_and_others_as_fast_as_others(
+        self, more: tuple[tuple[str, float], ...], expected: float
+    ) -> None:
+        group = TraceGroup(GROUP, 1, 1, 0, 0, 1)
+        rows = (work("a", 1, 99),)
+        run = replay(
+            trace(
+                Sample(0, prefixes=rows, groups=(group,)),
+                sample(7, *rows, arrived=((GROUP, 40.0),)),
+                sample(20, *rows, workers=1 + len(more), arrived=more),
+            ),
+            policy(2),
+        )
+        came = [min(p.t for p in run.points if p.connected > n) for n in (0, 1)]
+        asked = min(p.t for p in run.points if p.present == 2)
+
+        assert sorted([7.0, asked + expected]) == pytest.approx(came, abs=2)
+
     def test_what_clients_ask_for_and_what_is_pinned_counts(self) -> None:
         wants = replay(trace(sample(0, wants=(Want(4, 600.0, "me"),)), sample(600)), policy())
         pinned = replay(
@@ -362,7 +387,7 @@ class TestFigures:
         )
         figures = recorded(one).figures
 
-        assert (4, 2 * 10 + 4 * 10, 0.0, 20, 0) == (
+        assert (4, 2 * 10 + 4 * 10, 10.0, 20, 0) == (
             figures.peak, figures.worker_s, figures.makespan_s, figures.lasted_s, figures.turns,
         )  # fmt: skip
         assert figures.redone is None, "a trace does not say"

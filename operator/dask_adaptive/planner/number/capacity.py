@@ -455,14 +455,19 @@ def arrival_s(
 
     Only first pods count, and only of workers that an earlier pass has waited for.
     """
-    for worker in [w for w in workers if w.dask_names and _was_awaited(w, past)]:
-        if (age_s := max(0.0, at - worker.made_at)) < TOO_LONG_S:
-            took_s = age_s + OVERHEAD_S
-            if known_s is None:
-                known_s = took_s
-            else:
-                known_s += (SLOWER if took_s > known_s else FASTER) * (took_s - known_s)
+    for took_s in starts(past, workers, at=at):
+        if known_s is None:
+            known_s = took_s
+        else:
+            known_s += (SLOWER if took_s > known_s else FASTER) * (took_s - known_s)
     return known_s
+
+
+def starts(past: Past, workers: Iterable[ObservedWorker], *, at: float) -> list[float]:
+    """The same of each that has just come."""
+    new = (w for w in workers if w.dask_names and _was_awaited(w, past))
+    ages = (max(0.0, at - w.made_at) for w in new)
+    return [age_s + OVERHEAD_S for age_s in ages if age_s < TOO_LONG_S]
 
 
 def _was_awaited(worker: ObservedWorker, past: Past) -> bool:

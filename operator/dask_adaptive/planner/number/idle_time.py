@@ -15,6 +15,7 @@ import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from dask_adaptive.model.observed import ObservedCluster
 from dask_adaptive.model.past import Past, Pauses, Recommendation
@@ -37,6 +38,9 @@ FADING = 0.95
 
 #: The next pause may be so many times as long, or a worker would leave right before each.
 LONGER = 1.2
+
+#: A worker takes as long to come as the median of so many before it.
+STARTS = 9
 
 #: Falls that are remembered until the number rises again; of more, the oldest are forgotten.
 FALLS = 100
@@ -69,8 +73,8 @@ def idle_times(policy: Policy, observed: ObservedCluster, past: Past) -> Mapping
     found = {}
     for name in names:
         mine = past.of(name)
-        start_s = past.recycle.ready_s if mine.arrival_s is None else mine.arrival_s
-        start_s = math.ceil(start_s)
+        # Of a cluster that is new the first waits for the scheduler, too: no mean.
+        start_s = math.ceil(median(mine.starts or [past.recycle.ready_s]))
         best_s = worth_keeping_s(mine.pauses.weights, (1 + WAITING) * (start_s + move_s))
         seconds = math.ceil(max(within.min_s, min(best_s, within.max_s)))
         found[name] = IdleTime(seconds, start_s, move_s, mine.pauses.weights)

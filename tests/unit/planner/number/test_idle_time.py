@@ -150,7 +150,7 @@ def test_a_start_that_was_not_measured_takes_ten_seconds() -> None:
 
 
 def test_what_a_return_costs_is_measured_and_so_is_the_data_that_moves() -> None:
-    quick = Past(groups={"etl-default": GroupPast(arrival_s=4.2)})
+    quick = Past(groups={"etl-default": GroupPast(starts=(9.0, 4.2, 3.0))})
 
     idle, laden = auto(quick), auto(quick, results=10**9)
     assert (10, 5, 0) == (idle.seconds, idle.start_s, idle.move_s)
@@ -158,9 +158,9 @@ def test_what_a_return_costs_is_measured_and_so_is_the_data_that_moves() -> None
     assert "a worker takes 5s to come, its data 10s; no pause is known" in str(laden)
 
 
-@pytest.mark.parametrize(("arrival_s", "expected"), [(0.5, 10), (1000.0, 600)])
-def test_it_stays_within_its_bounds(arrival_s: float, expected: int) -> None:
-    past = Past(groups={"etl-default": GroupPast(arrival_s=arrival_s)})
+@pytest.mark.parametrize(("start_s", "expected"), [(0.5, 10), (1000.0, 600)])
+def test_it_stays_within_its_bounds(start_s: float, expected: int) -> None:
+    past = Past(groups={"etl-default": GroupPast(starts=(start_s,))})
 
     assert expected == auto(past).seconds
     assert 30 == auto(past, "idleTimeoutAuto: {min: 30s, max: 30s}").seconds
