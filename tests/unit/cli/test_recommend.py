@@ -57,11 +57,11 @@ def told(*words: str) -> Result:
 
 @pytest.mark.usefixtures("folder")
 def test_advice_is_golden_and_applies() -> None:
-    result = told("0.jsonl", "1.jsonl", "2.jsonl", "--policy", "policy.yaml", "--tries", "24")
+    result = told("0.jsonl", "1.jsonl", "2.jsonl", "--policy", "policy.yaml", "--tries", "12")
 
     assert 0 == result.exit_code, result.output
     compare_text("recommend.txt", result.stdout)
-    assert "tried 24 policies of at most 24" in result.stderr
+    assert "tried 12 policies of at most 12" in result.stderr
     text = result.stdout[result.stdout.index("---") :]
     for patch in yaml.safe_load_all(text):
         assert "clusterRef" not in patch["spec"], "only what differs"

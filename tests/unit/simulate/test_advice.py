@@ -55,7 +55,7 @@ def trace(
 WAVES = trace([10, 60, 110, 300], end=420)
 
 
-def tried(*traces: Trace, limit: int = 25, **spec: Any) -> list[Tried]:
+def tried(*traces: Trace, limit: int = 12, **spec: Any) -> list[Tried]:
     parts = parts_of(traces)
     return search(
         {**SPEC, **spec}, parts, lambda ps: ([result_of(t, p) for t in parts] for p in ps),
@@ -164,7 +164,7 @@ class TestAdvice:
             assert then.tasks == now.tasks == 160
 
     def test_the_same_trace_gives_the_same_advice(self) -> None:
-        assert advise(tried(WAVES)) == advise(tried(WAVES))
+        assert advise(tried(WAVES, limit=6)) == advise(tried(WAVES, limit=6))
 
     @settings(max_examples=3, deadline=None)
     @given(st.integers(2, 12))
@@ -179,12 +179,12 @@ class TestAdvice:
 
     def test_every_word_of_it_matters(self) -> None:
         """What could be left out without a loss is left out: today's values never return."""
-        for each in advise(tried(WAVES, limit=40)):
+        for each in advise(tried(WAVES, limit=20)):
             assert all(SPEC.get(path) != value for path, value in each.tried.changes.items())
 
     def test_several_traces_say_how_sure_it_is(self) -> None:
         days = [trace([10, 60, 110], started=20_000 * DAY_S + n * DAY_S) for n in range(3)]
-        (first, *_) = advise(tried(*days, limit=15))
+        (first, *_) = advise(tried(*days, limit=8))
 
         assert (3, 3) == (len(first.saved), len(first.held_out))
         assert first.saved == first.held_out, "each day is like the others"
@@ -197,7 +197,7 @@ class TestAdvice:
 
     def test_bounds_of_a_policy_with_groups_are_left_alone(self) -> None:
         groups = [{"name": "etl-gpu", "maxReplicas": 2}]
-        made = tried(WAVES, limit=30, workerGroups=groups)
+        made = tried(WAVES, limit=12, workerGroups=groups)
 
         assert not any("maxReplicas" in t.changes for t in made)
 
