@@ -23,6 +23,12 @@ from dask_adaptive.model.observed import (
 )
 from support import kube_objects as ko
 
+#: So many seeds; more where there is time.
+MANY = (
+    pytest.param(1_000, marks=pytest.mark.long),
+    pytest.param(3_000, marks=pytest.mark.thorough),
+)
+
 NAMES = [f"w{i}" for i in range(5)]
 NOTES: list[dict[str, str]] = [
     {"pin": "2m"}, {"pin": "true"}, {"pin": "false"}, {"expires_at": "2026-02-01T00:10:00Z"},
@@ -132,10 +138,10 @@ def test_what_is_kept_makes_no_difference(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.long
+@pytest.mark.parametrize("clusters", MANY)
 @pytest.mark.timeout(600)  # half a minute of nothing but computing
-def test_whatever_three_thousand_clusters_come_to_what_is_kept_makes_no_difference() -> None:
-    for seed in range(3_000):
+def test_whatever_many_clusters_come_to_what_is_kept_makes_no_difference(clusters: int) -> None:
+    for seed in range(clusters):
         check(seed)
 
 

@@ -57,6 +57,12 @@ from support.aging import aged
 from support.any_world import AnyWorld
 from support.worlds import NOW, POLICY, SHUFFLE, busy, cluster, dated, past_of, pending, worker
 
+#: So many seeds; more where there is time.
+MANY = (
+    pytest.param(1_000, marks=pytest.mark.long),
+    pytest.param(3_000, marks=pytest.mark.thorough),
+)
+
 #: As the message of a load says it.
 WORK = re.compile(r"\d+ s of work")
 
@@ -155,9 +161,9 @@ def test_a_plan_holds_until_it_says(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.long
-def test_three_thousand_plans_hold_until_they_say() -> None:
-    for seed in range(3_000):
+@pytest.mark.parametrize("plans", MANY)
+def test_many_plans_hold_until_they_say(plans: int) -> None:
+    for seed in range(plans):
         check(seed)
 
 
