@@ -7,6 +7,8 @@ import math
 from random import Random
 from typing import Any
 
+import pytest
+
 from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.observed import (
     Cordon,
@@ -77,6 +79,12 @@ from dask_adaptive.planner.actions.external import OWNER
 from dask_adaptive.planner.number.idle_time import EDGES_S
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from support.worlds import GPU, GROUP, KEY, NOW, dated, lifecycle_of
+
+#: So many seeds; more where there is time.
+MANY = (
+    pytest.param(1_000, marks=pytest.mark.long),
+    pytest.param(3_000, marks=pytest.mark.thorough),
+)
 
 AT = 1_700_000_000.0
 HEARD_AT = NOW - 4

@@ -52,9 +52,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()  # empty: all
     namespace_selector: str = ""  # labels of those that are served; empty: all are
     nodes: bool = False  # watched though there are `namespaces`
-    budgets: str | None = (
-        None  # the same of AdaptiveBudgets: `Cluster` or `Namespaced`, as their CRD is
-    )
+    budgets: str | None = None  # the same of AdaptiveBudgets, by their CRD's scope (`scopes_of`)
     lease_namespace: str = "default"
     lease: bool = True  # without it, this process takes itself for the only one
     deployment: str = ""  # of the operator itself; owns the Lease, so that uninstalling removes it

@@ -22,12 +22,7 @@ from dask_adaptive.model.observed import (
     SchedulerWorker,
 )
 from support import kube_objects as ko
-
-#: So many seeds; more where there is time.
-MANY = (
-    pytest.param(1_000, marks=pytest.mark.long),
-    pytest.param(3_000, marks=pytest.mark.thorough),
-)
+from support.any_world import MANY
 
 NAMES = [f"w{i}" for i in range(5)]
 NOTES: list[dict[str, str]] = [

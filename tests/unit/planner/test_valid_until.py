@@ -54,14 +54,8 @@ from dask_adaptive.planner.plan import AGAIN_S, plan
 from dask_adaptive.planner.recycling.agent_limits import IMMINENT_S
 from dask_adaptive.planner.recycling.select import CONTESTED_S
 from support.aging import aged
-from support.any_world import AnyWorld
+from support.any_world import MANY, AnyWorld
 from support.worlds import NOW, POLICY, SHUFFLE, busy, cluster, dated, past_of, pending, worker
-
-#: So many seeds; more where there is time.
-MANY = (
-    pytest.param(1_000, marks=pytest.mark.long),
-    pytest.param(3_000, marks=pytest.mark.thorough),
-)
 
 #: As the message of a load says it.
 WORK = re.compile(r"\d+ s of work")

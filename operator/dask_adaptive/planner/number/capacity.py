@@ -447,15 +447,9 @@ def _others_able(observed: ObservedCluster, need: Need, every: Sequence[Supply])
     return float(len(set(need.able) - _dask_names(observed, [s.name for s in every])))
 
 
-def arrival_s(
-    known_s: _Known, past: Past, workers: Iterable[ObservedWorker], *, at: float
-) -> _Known:
-    """
-    Measure the seconds from asking for a worker until it serves; None: none has come yet.
-
-    Only first pods count, and only of workers that an earlier pass has waited for.
-    """
-    for took_s in starts(past, workers, at=at):
+def arrival_s(known_s: _Known, new: Iterable[float]) -> _Known:
+    """The seconds from asking for a worker until it serves, after `starts`; None: none has come."""
+    for took_s in new:
         if known_s is None:
             known_s = took_s
         else:
@@ -464,7 +458,11 @@ def arrival_s(
 
 
 def starts(past: Past, workers: Iterable[ObservedWorker], *, at: float) -> list[float]:
-    """The same of each that has just come."""
+    """
+    The seconds from asking for each worker that has just come until it serves.
+
+    Only first pods count, and only of workers that an earlier pass has waited for.
+    """
     new = (w for w in workers if w.dask_names and _was_awaited(w, past))
     ages = (max(0.0, at - w.made_at) for w in new)
     return [age_s + OVERHEAD_S for age_s in ages if age_s < TOO_LONG_S]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from dask_adaptive.model.amounts import format_bytes
@@ -118,7 +119,7 @@ def growth(samples: Sequence[Sample], *, window_s: float, notable: float) -> flo
     if span_s < window_s / 2:
         return 0.0
     third = len(samples) // 3
-    rise = _median([s for _, s in samples[-third:]]) - _median([s for _, s in samples[:third]])
+    rise = median([s for _, s in samples[-third:]]) - median([s for _, s in samples[:third]])
     if rise < notable / 3600 * span_s / 3:  # at that rate it would be two thirds of the span
         return 0.0
     slopes = [
@@ -127,12 +128,4 @@ def growth(samples: Sequence[Sample], *, window_s: float, notable: float) -> flo
         for since, before in samples[:i]
         if at > since
     ]
-    return _median(slopes) * 3600
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2
+    return median(slopes) * 3600

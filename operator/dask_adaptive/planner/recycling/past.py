@@ -14,7 +14,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.context import Horizon
-from dask_adaptive.planner.number.capacity import arrival_s
+from dask_adaptive.planner.number.capacity import arrival_s, starts
 from dask_adaptive.planner.recycling.anomalies import Sample, growth, with_sample
 from dask_adaptive.planner.recycling.budgets import HOUR_S
 from dask_adaptive.planner.recycling.effective_quotas import life_of
@@ -68,7 +68,7 @@ def remember_recycles(
             totals=Counter(begun) + Counter(kept.totals),
             surging_since={name: since.get(name, now) for name in waiting},
             aborted=aborted,
-            ready_s=arrival_s(past.recycle.ready_s, past, workers.values(), at=observed.at),
+            ready_s=arrival_s(past.recycle.ready_s, starts(past, workers.values(), at=observed.at)),
         ),
     )
 

@@ -10,7 +10,7 @@ import pytest
 
 from dask_adaptive.model.observed import Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
-from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long
+from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
 from support.worlds import instants, pending, worker
 
 PAST = Past(seen=frozenset({"old"}))
@@ -41,7 +41,7 @@ def test_how_long_a_worker_takes(
     known_s: float | None, workers: Sequence[ObservedWorker], expected: float | None
 ) -> None:
     assert (None if expected is None else pytest.approx(expected)) == arrival_s(
-        known_s, PAST, workers, at=0.0
+        known_s, starts(PAST, workers, at=0.0)
     )
 
 
@@ -54,7 +54,7 @@ def test_how_long_a_worker_takes(
     ],
 )
 def test_the_very_first_worker(since: float | None, expected: float) -> None:
-    assert expected == arrival_s(20.0, Past(since=since), [new(27.0)], at=0.0)
+    assert expected == arrival_s(20.0, starts(Past(since=since), [new(27.0)], at=0.0))
 
 
 @pytest.mark.parametrize(
