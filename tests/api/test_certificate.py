@@ -27,9 +27,10 @@ from dask_adaptive.controller.certificate import (
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import pod
-from support.kube_operator import free_port, running, until
+from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
 from support.kube_webhook import HOST, SECRET, registered
+from support.ports import free_port
 
 _NOW = datetime.now(UTC)
 

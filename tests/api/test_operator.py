@@ -12,8 +12,9 @@ import pytest
 from dask_adaptive.controller.lease import LeaderLease, Timing
 from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import autoscaler, group, policy
-from support.kube_operator import free_port, running, until
+from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
+from support.ports import free_port
 
 EXAMPLES = ROOT / "manifests/examples"
 FAST = Timing(duration_s=2.0, renew_deadline_s=1.2, retry_s=0.2)

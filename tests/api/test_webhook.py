@@ -14,9 +14,10 @@ import yaml
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, PRELOAD, bundle
 from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import group, pod, policy
-from support.kube_operator import free_port, until
+from support.kube_operator import until
 from support.kube_server import ROOT, Kubectl, rendered
 from support.kube_webhook import operator_with_webhooks
+from support.ports import free_port
 
 LABELS = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
 

@@ -28,7 +28,7 @@ from chaos.store import Backup, Store
 from dask_adaptive.controller.lease import LEASE
 from dask_adaptive.kube.api import LEASES
 from support.forked_processes import ForkedProcess
-from support.kube_operator import free_port
+from support.ports import free_port
 
 #: After the last fault the world has to be as policies want it within so long, and to stay so.
 SETTLE_S, STAY_S = 60.0, 2.0

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from support.e2e_cluster import LiveCluster
-from support.kube_operator import free_port
 from support.kube_server import ROOT
+from support.ports import free_port
 
 _CLI = ["-m", "dask_adaptive.cli.main"]
 _FATAL = [str(ROOT / "tests/e2e/fatal_operator.py")]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 _CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -53,8 +54,8 @@ def another(folder: Path) -> Iterator[str]:
     """
     where = {
         "LOCALNODE_API_STATE": str(folder),
-        "LOCALNODE_API_PORT": str(_free_ports(1)),
-        "LOCALNODE_API_ETCD_PORT": str(_free_ports(2)),
+        "LOCALNODE_API_PORT": str(free_port()),
+        "LOCALNODE_API_ETCD_PORT": str(free_port(in_a_row=2)),
     }
     try:
         yield _localnode("up.sh", where, "--no-build")
@@ -72,18 +73,6 @@ def _localnode(script: str, where: Mapping[str, str], *words: str) -> str:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
     told = shlex.split(done.stdout)
     return next((w.partition("=")[2] for w in told if w.startswith("KUBECONFIG=")), "")
-
-
-def _free_ports(number: int) -> int:
-    """The first of so many in a row."""
-    while True:
-        with ExitStack() as stack, suppress(OSError, OverflowError):
-            first = 0
-            for n in range(number):
-                sock = stack.enter_context(socket.socket())
-                sock.bind(("127.0.0.1", first and first + n))
-                first = first or int(sock.getsockname()[1])
-            return first
 
 
 def binary(name: str) -> str:

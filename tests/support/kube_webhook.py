@@ -9,8 +9,9 @@ from typing import Any
 from dask_adaptive.controller.app import Operator
 from dask_adaptive.controller.certificate import WebhookSettings
 from dask_adaptive.kube.api import KubeApi
-from support.kube_operator import free_port, running
+from support.kube_operator import running
 from support.kube_server import Kubectl, rendered
+from support.ports import free_port
 
 HOST = "127.0.0.1"
 SECRET = "r-dask-adaptive-certificate"

@@ -20,8 +20,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from support.kube_operator import free_port
 from support.kube_server import CHART, ROOT, Kubectl
+from support.ports import free_port
 
 DASHBOARD = CHART / "files/dashboard.json"
 

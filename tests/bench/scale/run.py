@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import random
-import socket
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from bench.scale.upstream import Upstream
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, POLICIES, KubeApi
 from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of, last_decision_of
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S
+from support.ports import free_port
 
 #: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
 IDLE_S = 15.0
@@ -247,12 +247,6 @@ def tell(options: argparse.Namespace, phase: str, found: dict[str, Any]) -> None
 
 def say(text: str) -> None:
     print(f"bench-scale: {text}", file=sys.stderr, flush=True)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
