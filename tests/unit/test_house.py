@@ -73,9 +73,9 @@ def public_classes() -> list[str]:
 
 
 def test_the_code_stays_small() -> None:
-    assert lines_in(OPERATOR) <= 42_300
+    assert lines_in(OPERATOR) <= 42_400
     assert lines_in(AGENT) <= 13_200
-    assert lines_in(ROOT / "tests") <= 59_200
+    assert lines_in(ROOT / "tests") <= 59_400
 
 
 def test_a_module_is_a_concept() -> None:

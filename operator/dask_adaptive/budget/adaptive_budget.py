@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -30,6 +29,9 @@ from dask_adaptive.model.spec import (
 
 #: The resource that each worker takes one of.
 WORKERS = "workers"
+
+#: Above it are limits of nothing that exists, and numbers that can't be reckoned with.
+MAX_LIMIT = 1e18
 
 _LIMITS_WORDS = (
     "must name at least one of workers, cpu, memory, or a resource such as nvidia.com/gpu, each"
@@ -95,9 +97,7 @@ class ShareRule:
 
     selector: Selector = Selector()
     cluster: Text = ""  # its name, or namespace/name; empty: by the selector alone
-    weight: Annotated[
-        Number, Must(lambda w: 0 < w <= 1000, "must be more than 0, at most 1000")
-    ] = 1
+    weight: Annotated[Number, Must(lambda w: 0.001 <= w <= 1000, "must be 0.001 to 1000")] = 1
     guarantee: Count = 0  # workers
     priority: Priority = 0
 
@@ -149,8 +149,8 @@ class AdaptiveBudget:
     def checks(self) -> Iterator[Check]:
         if self.namespaces == ():
             yield Check(".namespaces", "must name one, or be left out for all", ("namespaces",))
-        if any(not math.isfinite(limit) for limit in self.limits.values()):
-            yield Check(".limits", "must be finite", ("limits",))
+        if any(limit > MAX_LIMIT for limit in self.limits.values()):
+            yield Check(".limits", f"must be at most {MAX_LIMIT:g}", ("limits",))
 
 
 def parse_budget(spec: Mapping[str, Any]) -> AdaptiveBudget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -19,6 +19,10 @@ DEFAULT = ShareRule()
 
 #: Others that a message names.
 NAMED = 2
+
+#: A pass acts on what it read up to so many seconds before: until then what a group may have is
+#: taken, whether its workers have been asked for or not.
+PROMISED_S = 10.0
 
 
 class Holder(NamedTuple):
@@ -81,6 +85,7 @@ class Grant:
 
     allowed: int
     grown_at: float
+    promised: int = 0  # what it may be about to ask for, where that is more than it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +108,62 @@ def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Divisio
         now: Seconds, on the clock that stamped `before`.
     """
     limits = list(pool.limits.values())
-    claims = [_claim(pool, holding, before, now) for holding in pool.holdings]
+    held = [_held(holding, before.get(holding.holder), now) for holding in pool.holdings]
+    claims = [
+        _claim(pool, holding, has, before.get(holding.holder), now)
+        for holding, has in zip(pool.holdings, held, strict=True)
+    ]
     needed = share(claims, limits, borrowing=pool.borrowing)
     # What is left is for workers that are only kept for a while.
-    most = [max(goal, _number(h)) for goal, h in zip(needed, pool.holdings, strict=True)]
+    most = [
+        max(goal, has if holding.claim is None else holding.claim.number)
+        for goal, has, holding in zip(needed, held, pool.holdings, strict=True)
+    ]
     lasting = [
         claim._replace(want=number, keep=goal)
         for claim, number, goal in zip(claims, most, needed, strict=True)
     ]
     goals = share(lasting, limits, borrowing=pool.borrowing)
-    # What is held is taken, until it is given back.
-    held = [h.workers for h in pool.holdings]
+    # What is held is taken, until it is given back, and where that is more than the limits nobody
+    # grows.
     taken = [
         claim._replace(want=max(goal, has), keep=has)
         for claim, goal, has in zip(claims, goals, held, strict=True)
     ]
-    free = share(taken, limits)
+    free = share(taken, _at_least_held(pool, held))
     grants, rows = {}, []
-    for holding, claim, goal, now_free in zip(pool.holdings, claims, goals, free, strict=True):
-        # Less than it holds is free for it where the limits have been lowered below what is held.
-        allowed = goal if goal <= holding.workers else max(holding.workers, min(goal, now_free))
+    for holding, has, claim, goal, now_free in zip(
+        pool.holdings, held, claims, goals, free, strict=True
+    ):
+        gives_back = goal <= has and pool.after_s is not None
+        allowed = goal if gives_back else max(has, min(goal, now_free))
         old = before.get(holding.holder)
         grown_at = old.grown_at if old and allowed <= old.allowed else now
-        grants[holding.holder] = Grant(allowed, grown_at)
+        promised = max(allowed, has)
+        grants[holding.holder] = Grant(
+            allowed, grown_at, promised if promised > holding.workers else 0
+        )
         rows.append(Row(holding.holder, holding.workers, claim.want, allowed))
     return Division(tuple(rows), grants)
 
 
-def _claim(pool: Pool, holding: Holding, before: Mapping[Holder, Grant], now: float) -> Contender:
-    has, old, rule = holding.workers, before.get(holding.holder), holding.rule
+def _held(holding: Holding, old: Grant | None, now: float) -> int:
+    """Workers that it holds, or may be about to ask for."""
+    is_due = old is not None and now - old.grown_at < PROMISED_S
+    return max(holding.workers, old.promised) if old and is_due else holding.workers
+
+
+def _at_least_held(pool: Pool, held: Sequence[int]) -> list[float]:
+    """The limits, or what is held where that is more."""
+    taken = (
+        sum(n * holding.size[r] for n, holding in zip(held, pool.holdings, strict=True))
+        for r in range(len(pool.limits))
+    )
+    return [max(pair) for pair in zip(pool.limits.values(), taken, strict=True)]
+
+
+def _claim(pool: Pool, holding: Holding, has: int, old: Grant | None, now: float) -> Contender:
+    rule = holding.rule
     if holding.claim is None or pool.after_s is None:
         keep = has
     else:
@@ -139,10 +171,6 @@ def _claim(pool: Pool, holding: Holding, before: Mapping[Holder, Grant], now: fl
         keep = min(has, allowed) if now - grown_at < pool.after_s else 0
     want = has if holding.claim is None else holding.claim.needed
     return Contender(holding.size, want, keep, float(rule.weight), rule.priority, rule.guarantee)
-
-
-def _number(holding: Holding) -> int:
-    return holding.workers if holding.claim is None else holding.claim.number
 
 
 def allowances(pools: Iterable[tuple[Pool, Division]]) -> dict[Holder, Allowance]:

@@ -93,6 +93,7 @@ def command(
     if manifest is None and sources:
         manifest = _of_cluster(sources[0], access)
     today = manifest or _default_for(read)
+    name = (today.get("metadata") or {}).get("name") or today["spec"]["clusterRef"]["name"]
 
     def tell(n: int) -> None:
         click.echo(f"tried {n} policies of at most {tries}", err=True)
@@ -111,7 +112,7 @@ def command(
         document = {
             "apiVersion": POLICIES.api_version,
             "kind": POLICIES.kind,
-            "metadata": {"name": today["metadata"]["name"]},
+            "metadata": {"name": name},
             "spec": spec,
         }
         show(["", "---", *(f"# {line}" for line in _sentences(n, each, tried[0].total()))])

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
-from dask_adaptive.budget.board import Division, Grant, Holder, Pool, allowances, divide
+from dask_adaptive.budget.board import Division, Holder, Pool, allowances, divide
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import BUDGETS, Json, KubeApi, KubeError, NotFound
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.objects import BudgetObject, GroupObject, PolicyObject
+from dask_adaptive.kube.objects import BudgetObject, ClusterObject, GroupObject, PolicyObject
 from dask_adaptive.kube.shared_budgets import budget_json, pools_of, read_budgets
 from dask_adaptive.kube.status_json import conditions_json
 from dask_adaptive.loop.status import READY, Condition
@@ -57,7 +57,7 @@ class BudgetKeeper:
         self._world, self._api, self._metrics, self._wake = world, api, metrics, wake
         self._controller, self._clock, self._wall_clock = controller, clock, wall_clock
         self._told: dict[ClusterKey, Mapping[str, Claimed]] = {}
-        self._grants: dict[tuple[str, ...], Mapping[Holder, Grant]] = {}  # by pool
+        self._divisions: dict[tuple[str, ...], Division] = {}  # by pool
         self._allowances: dict[Holder, Allowance] = {}
         self._since: dict[str, dict[Holder, str]] = {}  # who waits, by budget
         #: By uid, as one made anew has no status; None: it could not be written.
@@ -102,18 +102,19 @@ class BudgetKeeper:
         """Divide all pools anew, wake those whose part has changed. The AdaptiveBudgets by name."""
         budgets, self._wrong = read_budgets(self._mine())
         self._seen = {Holder(g.key, g.meta.name) for g in self._world.all(GroupObject)}
-        governed = {p.key for p in self._world.all(PolicyObject) if not p.meta.deleting}
+        # What a cluster that is deleted still has counts as held, and so does another operator's.
+        ours = (p for p in self._world.all(PolicyObject) if p.controller == self._controller)
+        governed = {p.key for p in ours if not p.meta.deleting}
+        governed -= {c.key for c in self._world.all(ClusterObject) if c.meta.deleting}
         self._told = {key: claims for key, claims in self._told.items() if key in governed}
         claims = {
             Holder(key, group): claim
             for key, claims in self._told.items()
             for group, claim in claims.items()
         }
-        found = {}
-        for pool in pools_of(self._world, budgets, claims):
-            division = divide(pool, self._grants.get(pool.key, {}), now=self._clock())
-            found[pool.key] = (pool, division)
-        self._grants = {key: division.grants for key, (_, division) in found.items()}
+        pools = pools_of(self._world, budgets, claims)
+        found = {pool.key: (pool, self._divided(pool)) for pool in pools}
+        self._divisions = {key: division for key, (_, division) in found.items()}
         before, self._allowances = self._allowances, allowances(found.values())
         # Others' numbers are in the words, too: they are read at the next pass, whenever that is.
         for key in {
@@ -124,12 +125,22 @@ class BudgetKeeper:
             self._wake(key)
         return {pool.name: (pool, part) for pool, part in found.values() if not pool.namespace}
 
+    def _divided(self, pool: Pool) -> Division:
+        before = self._divisions.get(pool.key, Division())
+        try:
+            return divide(pool, before.grants, now=self._clock())
+        except Exception:  # the border of one budget: others must go on
+            logger.exception("%s can't be divided: its groups keep what they may have", pool.name)
+            return before
+
     def _mine(self) -> list[BudgetObject]:
         every = self._world.all(BudgetObject)
         return [budget for budget in every if budget.controller == self._controller]
 
     async def _report(self, pools: Mapping[str, tuple[Pool, Division]]) -> None:
         every = self._mine()
+        titles = {budget.title for budget in every}
+        self._since = {name: since for name, since in self._since.items() if name in titles}
         shared = {b.title: pools.get(f"AdaptiveBudget {b.title}") for b in every}
         self._metrics.budgets({name: s[1].rows for name, s in shared.items() if s is not None})
         for budget in every:
@@ -152,12 +163,14 @@ class BudgetKeeper:
     def _status(self, budget: BudgetObject, shared: tuple[Pool, Division] | None) -> Json:
         before: Json = orjson.loads(budget.status_json)
         now, name = instant(self._wall_clock()), budget.title
-        status: Json = {}
+        # It is a merge patch: what is no more has to be named.
+        status: Json = dict.fromkeys(before.keys() - {"observedGeneration", "conditions"})
         if shared is None:
             ready = Condition(READY, False, Reason.INVALID_BUDGET, str(self._wrong.get(name)))
         else:
             pool, division = shared
             status = budget_json(pool, division.rows, self._waiting(name, division, before, now))
+            status["held"] = dict.fromkeys(before.get("held") or ()) | status["held"]
             ready = Condition(READY, True, Reason.RECONCILED, self._said(pool, division))
         old = before.get("conditions") or []
         generation = budget.generation

@@ -35,6 +35,9 @@ FIRST_BACKOFF_S = 5.0
 #: is lost; of these, some dozens may wait for schedulers that do not answer.
 FIRST_AT_ONCE = 64
 
+#: After so many failures in a row a cluster asks nothing more of budgets.
+SILENT_AFTER = 3
+
 #: A whole pass, calls to a hanging scheduler included.
 PASS_DEADLINE_S = 60.0
 
@@ -201,6 +204,8 @@ class Visitor:
         self._failures += 1
         self._metrics.failed(outcome)
         self._log.warning("No pass: %s: %s", reason, message)
+        if self._failures >= SILENT_AFTER:
+            self._governed.loop.claim_nothing()
         ready = Condition(READY, False, reason, message)
         try:
             await self._governed.reporter.unable(ready, self._generation)

@@ -52,7 +52,7 @@ def pools_of(world: World, budgets: Mapping[str, AdaptiveBudget], claims: Claims
     quotas = world.all(QuotaObject)
     if not budgets and not quotas:
         return []
-    every = [c for c in world.all(ClusterObject) if not c.meta.deleting]
+    every = list(world.all(ClusterObject))
     pools = [_of_budget(world, name, budget, every, claims) for name, budget in budgets.items()]
     within = defaultdict[str, list[ClusterObject]](list)
     for cluster in every:

@@ -163,6 +163,11 @@ class ClusterLoop:
         again_in_s = max(min(waits), SHORTEST_S)
         return PassResult(observed, decided, outcomes, status, again_in_s, policy)
 
+    def claim_nothing(self) -> None:
+        """Others have no part to leave for a cluster of which no pass can tell what it needs."""
+        if self._ports.budgets is not None:
+            self._ports.budgets.want({})
+
     def _with_late(self, observed: ObservedCluster) -> ObservedCluster:
         """What was heard while looking once more is told with what is heard now."""
         if not self._late:

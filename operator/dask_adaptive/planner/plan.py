@@ -14,6 +14,7 @@ from dask_adaptive.model.plan import (
     Arriving,
     Blocker,
     Cancel,
+    Claimed,
     GroupPlan,
     Plan,
     Retire,
@@ -297,7 +298,13 @@ def _blind(context: PassContext) -> Plan:
     scheduler, mode = context.observed.scheduler, context.policy.mode
     problem = scheduler.problem or Reason.SCHEDULER_UNREACHABLE
     plan = _frozen(context, problem, f"{scheduler.message}; no worker is taken away", wanted={})
-    raised = tuple(_raised(context))
+    wished = {rise.group: rise for rise in _raised(context)}
+    groups = []
+    for group in plan.groups:
+        number = wished[group.group].replicas if group.group in wished else 0
+        groups.append(replace(group, claim=Claimed(number, number)) if number else group)
+    plan = replace(plan, groups=tuple(groups))
+    raised = tuple(_within_budgets(context, wished))
     if mode is Mode.ADVISE:
         return replace(plan, advice=raised)
     return plan if mode is Mode.PAUSED else replace(plan, actions=raised)
@@ -318,6 +325,17 @@ def _raised(context: PassContext) -> Iterator[SetReplicas]:
         if number > replicas:
             left -= number - replicas
             yield SetReplicas(group.name, number, floor.reason, floor.message)
+
+
+def _within_budgets(
+    context: PassContext, wished: Mapping[str, SetReplicas]
+) -> Iterator[SetReplicas]:
+    for group in context.observed.groups:
+        rise = wished.get(group.name)
+        if rise is not None and group.allowance is not None:
+            rise = replace(rise, replicas=min(rise.replicas, group.allowance.workers))
+        if rise is not None and rise.replicas > group.replicas:
+            yield rise
 
 
 def _floor(context: PassContext, group: ObservedGroup, bounds: GroupBounds) -> Step:

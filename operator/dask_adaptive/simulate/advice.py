@@ -133,7 +133,8 @@ def changed(spec: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
         *parents, name = path.split(".")
         place = made
         for parent in parents:
-            place = place.setdefault(parent, {})
+            place[parent] = dict(place.get(parent) or {})  # it may be there, and empty
+            place = place[parent]
         place[name] = value
     return made
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dask_adaptive.budget.adaptive_budget import ShareRule, parse_budget
 from dask_adaptive.budget.board import (
+    PROMISED_S,
     Division,
     Grant,
     Holder,
@@ -75,6 +76,40 @@ def test_what_it_does_not_want_any_more_it_gives_at_once() -> None:
     assert {"a": 2, "b": 0} == divided(both, first.grants, now=1.0)
 
 
+def test_what_was_allowed_and_is_not_asked_for_yet_is_taken() -> None:
+    """A pass acts on what it read a while before."""
+    first = divide(pool(holding("a", 0, 6), holding("b", 0, 0), after_s=60.0), {}, now=0.0)
+    second = pool(holding("a", 0, 6), holding("b", 0, 6), after_s=60.0)
+    fallen = pool(holding("a", 0, 1), holding("b", 0, 6), after_s=60.0)
+
+    assert {"a": 6, "b": 0} == divided(second, first.grants, now=0.5)
+    assert {"a": 1, "b": 0} == divided(fallen, first.grants, now=0.5)
+    assert {"a": 1, "b": 5} == divided(fallen, first.grants, now=PROMISED_S)
+
+
+@settings(max_examples=200)
+@given(st.data(), st.integers(2, 12), st.sampled_from([0.0, 3.0, 60.0]))
+def test_passes_that_take_a_while(data: st.DataObject, limit: int, after_s: float) -> None:
+    """Each cluster reads what it may have, and acts on it some steps of half a second later."""
+    held, want, grants = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0), dict[Holder, Grant]()
+    told, found = dict(want), dict(want)
+    passes: dict[str, tuple[int, int]] = {}  # what it read, and steps until it acts
+    for n in range(60):
+        for c in NAMES:
+            if data.draw(st.integers(0, 5)) == 0:
+                want[c] = data.draw(st.integers(0, 12))
+            read, left = passes.get(c, (found[c], data.draw(st.integers(0, 4))))
+            passes[c] = (read, left - 1)
+            if left <= 0:
+                del passes[c]
+                told[c] = want[c]
+                held[c] = min(want[c], read)
+        shared = pool(*(holding(c, held[c], told[c]) for c in NAMES), limit=limit, after_s=after_s)
+        division = divide(shared, grants, now=0.5 * n)
+        grants, found = dict(division.grants), allowed(division)
+        assert sum(held.values()) <= limit
+
+
 def test_an_operator_that_starts_takes_nothing_from_anybody() -> None:
     assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0))
 
@@ -87,8 +122,18 @@ def test_a_lowered_limit_is_come_down_to() -> None:
     assert {"a": 1, "b": 1} == divided(pool(holding("a", 4, 4), holding("b", 2, 4), limit=2))
 
 
+def test_nobody_grows_while_more_is_held_than_a_lowered_limit() -> None:
+    wide = Holding(holder("a"), (4.0,), 5, Claimed(5, 5))
+    shared = Pool("AdaptiveBudget cpus", {"cpu": 10.0}, (wide, holding("b", 0, 9)), after_s=0.0)
+
+    assert {"a": 1, "b": 0} == divided(shared)
+
+
 def test_room_of_kubernetes_is_shared_and_nobody_gives_back_for_others() -> None:
     assert {"a": 5, "b": 1} == divided(pool(holding("a", 5, 9), holding("b", 0, 9), after_s=None))
+    # Other pods, or a lowered quota, may leave less than is there.
+    full = pool(holding("a", 5, 9), holding("b", 4, 9), after_s=None)
+    assert {"a": 5, "b": 4} == divided(full)
 
 
 def test_idle_workers_are_kept_for_a_while_where_nobody_else_needs_them() -> None:

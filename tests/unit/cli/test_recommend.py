@@ -87,6 +87,15 @@ def test_without_a_policy_of_today_the_advice_is_a_whole_one(folder: Path) -> No
     assert "etl" == read_policy(folder / "new.yaml").cluster
 
 
+def test_a_policy_of_today_may_lack_a_name_and_have_empty_sections(folder: Path) -> None:
+    bare = POLICY.replace("metadata: {name: etl}\n", "").replace("idle", "target: , idle")
+    (folder / "bare.yaml").write_text(bare)
+    result = told("0.jsonl", "--policy", "bare.yaml", "--tries", "12")
+
+    assert 0 == result.exit_code, result.output
+    assert "name: etl" in result.stdout
+
+
 @pytest.mark.usefixtures("folder")
 def test_two_processes_give_the_same_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("0.jsonl", "--policy", "policy.yaml", "--tries", "6")

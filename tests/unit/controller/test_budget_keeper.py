@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dask_adaptive.controller import budget_keeper
 from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeError, NotFound
@@ -295,8 +296,73 @@ def test_who_says_nothing_any_more_keeps_what_he_has() -> None:
     stage.keeper.want(A, {})  # it is paused
     stage.want(B, 6)
     stage.keeper.settle()
+    assert 2 == stage.allowed(B), "a may have asked for its part"
+    stage.now += 10
+    stage.keeper.settle()
 
     assert (2, 4) == (stage.allowed(A), stage.allowed(B))
+
+
+@pytest.mark.parametrize("kind", ["DaskCluster", "AdaptivePolicy"])
+def test_what_is_deleted_or_not_ours_any_more_counts_as_held(kind: str) -> None:
+    stage = Stage(budget(), *cluster("a", 4), *cluster("b", 0))
+    stage.want(A, 9)
+    stage.want(B, 9)
+    (body,) = (each for each in cluster("a", 4) if each["kind"] == kind)
+    if kind == "DaskCluster":
+        body["metadata"]["deletionTimestamp"] = ko.CREATED
+    else:
+        body["spec"]["controllerName"] = "next"
+    stage.world.take(ko.KIND[kind], None, body)
+    stage.keeper.settle()
+
+    assert (4, 2) == (stage.allowed(A), stage.allowed(B))
+
+
+def test_a_budget_that_cannot_be_divided_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(budget(), *cluster("a", 4), *cluster("b", 4))
+    stage.want(A, 9)
+    stage.keeper.settle()
+    before = stage.allowed(A), stage.allowed(B)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ArithmeticError("a bug")
+
+    monkeypatch.setattr(budget_keeper, "divide", broken)
+    stage.keeper.settle()
+
+    assert before == (stage.allowed(A), stage.allowed(B)) != (None, None)
+    assert "AdaptiveBudget all can't be divided" in caplog.text
+
+
+async def test_a_status_keeps_nothing_of_another_spec() -> None:
+    gpus = {"limits": {"nvidia.com/gpu": 8}}
+    old = {"held": {"cpu": "4 cpu"}, "groups": [], "heldWorkers": 2, "conditions": []}
+    for spec, held in ((gpus, {"cpu": None, "nvidia.com/gpu": "0 nvidia.com/gpu"}), ({}, None)):
+        stage = Stage(budget(spec, status=old), *cluster("a", 1))
+        await stage.pass_()
+        (status,) = stage.written
+
+        assert held == status["held"]
+        assert (1 if held else None) == status["heldWorkers"]
+
+
+async def test_one_of_the_same_name_knows_nothing_of_who_waited_before() -> None:
+    stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
+    stage.want(B, 6)
+    await stage.pass_()
+    stage.world.take(ko.KIND["AdaptiveBudget"], "DELETED", budget())
+    stage.now += 86_400
+    await stage.pass_()
+    another = budget()
+    another["metadata"]["uid"] = "another"
+    stage.world.take(ko.KIND["AdaptiveBudget"], None, another)
+    await stage.pass_()
+    since = {g["cluster"]: g.get("waitingSince") for g in stage.written[-1]["groups"]}
+
+    assert "2026-02-02T00:01:40Z" == since["b"]
 
 
 def test_a_group_that_is_not_there_wants_nothing() -> None:

@@ -50,7 +50,7 @@ class Stage:
         self.told: list[Status | Condition] = []
         self.generations: list[int] = []
         self.cancelled: list[str] = []
-        self.is_unmarked = False
+        self.is_unmarked, self.claims_nothing_after = False, 0
         self.loop = self.link = self.reporter = self
 
     def govern(self, *_: Any) -> Any:
@@ -62,6 +62,9 @@ class Stage:
         if isinstance(step, Exception):
             raise step
         return step
+
+    def claim_nothing(self) -> None:
+        self.claims_nothing_after = self.claims_nothing_after or len(self.told) + 1
 
     async def status(self, status: Status) -> None:
         self.told.append(status)
@@ -102,6 +105,15 @@ async def test_rests_grow_while_nothing_works() -> None:
 
     for longest_s in (5, 10, 20, 40, 60, 60):
         assert longest_s / 2 <= await visits._visit() <= longest_s
+
+
+async def test_after_some_failures_it_asks_nothing_more_of_budgets() -> None:
+    stage = Stage(*[KubeError("no")] * 4)
+    visits = visitor(stage)
+    for _ in range(4):
+        await visits._visit()
+
+    assert 3 == stage.claims_nothing_after
 
 
 async def test_a_spec_that_makes_no_sense_is_reported() -> None:

@@ -13,7 +13,7 @@ from dask_adaptive.model.observed import ObservedCluster
 from dask_adaptive.model.plan import Claimed, Plan, Retire, SetReplicas
 from dask_adaptive.model.policy import Mode, Policy, Retirement
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.scaling import Allowance
+from dask_adaptive.model.scaling import Allowance, Pause
 from dask_adaptive.planner.plan import plan
 from support.any_world import AnyWorld
 from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, worker
@@ -117,6 +117,44 @@ def test_whatever_is_allowed_nobody_who_must_stay_leaves(seed: int, allowed: int
         assert group.is_frozen or group.desired <= max(allowed, 0) or (
             other.desired == group.desired
         )  # fmt: skip
+
+
+def test_without_the_scheduler_floors_do_not_go_beyond_it() -> None:
+    least = dataclasses.replace(POLICY, min_replicas=5)
+    silent = cluster([worker("a")], problem=Reason.SCHEDULER_UNREACHABLE)
+    for allowed, expected in ((0, []), (1, []), (3, [3]), (9, [5])):
+        decided = plan(allowing(silent, allowed), least, WATCHED, now=NOW)
+
+        assert expected == [a.replicas for a in decided.actions if isinstance(a, SetReplicas)]
+        assert [Claimed(5, 5)] == [group.claim for group in decided.groups]
+
+
+@pytest.mark.parametrize(
+    ("pause", "claim", "desired"),
+    [
+        (Pause(replicas=9), Claimed(9, 9), 4),
+        (Pause(replicas=3), Claimed(3, 3), 3),
+        (Pause(scale_in=True), Claimed(9, 9), 4),
+        (Pause(scale_out=True), Claimed(3, 3), 3),
+    ],
+)
+def test_a_pause_asks_for_no_more_than_it_leaves_and_gets_no_more_than_is_allowed(
+    pause: Pause, claim: Claimed, desired: int
+) -> None:
+    world = dataclasses.replace(allowing(cluster(map(busy, "abc"), target=9), 4), pause=pause)
+    (group,) = plan(world, POLICY, WATCHED, now=NOW).groups
+
+    assert (claim, desired) == (group.claim, group.desired)
+
+
+@pytest.mark.parametrize(
+    ("pause", "desired"),
+    [(Pause(replicas=9), 3), (Pause(scale_in=True), 3), (Pause(scale_out=True), 1)],
+)
+def test_nobody_leaves_whom_a_pause_holds(pause: Pause, desired: int) -> None:
+    world = dataclasses.replace(allowing(cluster(map(busy, "abc"), target=9), 1), pause=pause)
+
+    assert desired == plan(world, POLICY, WATCHED, now=NOW).desired
 
 
 @pytest.mark.parametrize("allowed", [0, 3])

@@ -16,7 +16,12 @@ from dask_adaptive.planner.context import PassContext, scaled_groups
 from dask_adaptive.planner.number.behavior import damped
 from dask_adaptive.planner.number.caps import capped, shared, stuck_workers
 from dask_adaptive.planner.number.demand import Load, loads
-from dask_adaptive.planner.number.floors import lifts_minimums, paused_step, scheduled_floor
+from dask_adaptive.planner.number.floors import (
+    is_paused,
+    lifts_minimums,
+    paused_step,
+    scheduled_floor,
+)
 from dask_adaptive.planner.recycling.quotas import Assessment, RecycleCandidate, assess
 from dask_adaptive.planner.recycling.select import is_under_way
 
@@ -67,7 +72,7 @@ def drafts_of(context: PassContext) -> tuple[Draft, ...]:
         for stage in (_floored, _damped, _bounded, _capped):
             draft = stage(draft, context)
         drafts.append(draft)
-    return tuple(_paused(_budgeted(d), context) for d in _shared(drafts, context))
+    return tuple(_budgeted(_paused(d, context), context) for d in _shared(drafts, context))
 
 
 def _loaded(context: PassContext, group: ObservedGroup, bounds: GroupBounds, load: Load) -> Draft:
@@ -154,20 +159,27 @@ def _limited(draft: Draft, number: int, maximum: int) -> Draft:
     return draft.at(Step("cluster", number, Reason.CLUSTER_LIMIT, message))
 
 
-def _budgeted(draft: Draft) -> Draft:
-    """No more than the group's part of what it shares with others."""
+def _paused(draft: Draft, context: PassContext) -> Draft:
+    is_default, pause = draft.name == context.default_group, context.observed.pause
+    step = paused_step(draft.number, draft.standing, pause, is_default=is_default)
+    # What people hold is needed, and no more than that.
+    return draft if step is None else replace(draft.at(step), floor=step)
+
+
+def _budgeted(draft: Draft, context: PassContext) -> Draft:
+    """No more than the group's part of what it shares; but nobody leaves whom a pause holds."""
     floor = draft.floor.replicas if draft.floor else 0
     needed = min(draft.number, max(draft.wanted, floor))
     draft = replace(draft, claim=Claimed(needed, draft.number))
     allowance = draft.workers.group.allowance
-    if allowance is None or draft.number <= allowance.workers:
+    if allowance is None:
         return draft
-    return draft.at(Step("budget", allowance.workers, Reason.BUDGET_SHARED, allowance.message))
-
-
-def _paused(draft: Draft, context: PassContext) -> Draft:
-    is_default, pause = draft.name == context.default_group, context.observed.pause
-    return draft.at(paused_step(draft.number, draft.standing, pause, is_default=is_default))
+    pause, most = context.observed.pause, allowance.workers
+    if is_paused(pause) and (pause.scale_in or pause.replicas is not None):
+        most = max(most, draft.standing)
+    if draft.number <= most:
+        return draft
+    return draft.at(Step("budget", most, Reason.BUDGET_SHARED, allowance.message))
 
 
 def wanted_now(
