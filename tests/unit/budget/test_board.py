@@ -87,7 +87,7 @@ def test_what_was_allowed_and_is_not_asked_for_yet_is_taken() -> None:
     assert {"a": 1, "b": 5} == divided(fallen, first.grants, now=PROMISED_S)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.data(), st.integers(2, 12), st.sampled_from([0.0, 3.0, 60.0]))
 def test_passes_that_take_a_while(data: st.DataObject, limit: int, after_s: float) -> None:
     """Each cluster reads what it may have, and acts on it some steps of half a second later."""
