@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -94,13 +94,7 @@ def command(
         manifest = _of_cluster(sources[0], access)
     today = manifest or _default_for(read)
     name = (today.get("metadata") or {}).get("name") or today["spec"]["clusterRef"]["name"]
-
-    def tell(n: int) -> None:
-        click.echo(f"tried {n} policies of at most {tries}", err=True)
-
-    parts = parts_of(read)
-    with _runner(parts) as run:
-        tried = search(today["spec"], parts, run, limit=tries, told=tell)
+    tried = _search(today["spec"], read, tries)
     advice = advise(tried)
     if output != "table":
         dump(_json(tried, advice), output)
@@ -117,6 +111,19 @@ def command(
         }
         show(["", "---", *(f"# {line}" for line in _sentences(n, each, tried[0].total()))])
         show([yaml.safe_dump(document, sort_keys=False).rstrip()])
+
+
+def _search(spec: Mapping[str, Any], read: Sequence[Trace], tries: int) -> list[Tried]:
+    def tell(n: int) -> None:
+        click.echo(f"tried {n} policies of at most {tries}", err=True)
+
+    if not (parts := parts_of(read)):
+        fail("nobody was seen at work in these traces: record more often (--every)", NOTHING)
+    with _runner(parts) as run:
+        tried = search(spec, parts, run, limit=tries, told=tell)
+    if not any(one.total().is_done for one in tried):
+        fail(f"none of {len(tried)} policies does all the work: allow more workers", NOTHING)
+    return tried
 
 
 def _recorded(sources: Sequence[str], for_s: float, access: Access) -> Iterator[Path]:
@@ -168,7 +175,10 @@ def _results(parts: Sequence[Trace], policy: Policy) -> list[Result]:
 
 
 def _table(tried: Sequence[Tried], advice: Sequence[Advice], today: str) -> Iterator[str | Text]:
-    yield f"policies that do all the work: {len(tried)}, on {len(tried[0].parts)} days or traces"
+    done = sum(one.total().is_done for one in tried)
+    yield f"policies that do all the work: {done}, on {len(tried[0].parts)} days or traces"
+    if not tried[0].total().is_done:
+        yield f"Work is left undone by {today}."
     yield from ("", *_plot(tried, advice), "")
     rows = [_row(today, tried[0].total())]
     rows += [_row(f"{n} {a.title}", a.tried.total()) for n, a in enumerate(advice, 1)]

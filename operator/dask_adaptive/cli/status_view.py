@@ -152,9 +152,10 @@ class PolicyView:
     @property
     def idle_timeout_s(self) -> float:
         """After so long without a task a worker of any group may leave."""
-        fixed = [self.rules.idle_timeout_s] if self.rules else []
-        known = [s for s in fixed if s != AUTO_S] or [t.seconds for t in self.idle_times.values()]
-        return max(known, default=0.0)
+        auto = self.idle_times
+        rows = self.rules.bounds(default_group_of(self.cluster)) if self.rules else ()
+        known = [row.idle_timeout_s for row in rows if row.idle_timeout_s != AUTO_S]
+        return max((*known, *(time.seconds for time in auto.values())), default=0.0)
 
     def is_of(self, name: str) -> bool:
         """Tells whether the policy, or its cluster, has this name."""

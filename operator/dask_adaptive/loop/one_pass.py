@@ -38,6 +38,7 @@ from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.memory import heard, remember
+from dask_adaptive.planner.number.capacity import ASSUMED_S
 from dask_adaptive.planner.number.floors import deletion
 from dask_adaptive.planner.number.idle_time import IdleTime, idle_times, with_idle_times
 from dask_adaptive.planner.plan import plan
@@ -98,8 +99,9 @@ class ClusterLoop:
         self._key, self._ports, self._name = key, ports, name or key.name
         groups = {
             name: GroupPast(
-                arrival_s=known.start_s,
-                starts=(known.start_s,),
+                # One that is as assumed may not have been measured.
+                arrival_s=None if known.start_s == ASSUMED_S else known.start_s,
+                starts=() if known.start_s == ASSUMED_S else (known.start_s,),
                 pauses=Pauses(weights=known.pauses),
             )
             for name, known in idle.items()

@@ -30,6 +30,10 @@ def hashed(name: str) -> str:
     return hashlib.blake2s(name.encode(), digest_size=5).hexdigest()
 
 
+#: How upstream calls the first group of a cluster.
+DEFAULT = "-default"
+
+
 class Tracer:
     """
     Makes samples of one cluster, in the order of time.
@@ -86,7 +90,11 @@ class Tracer:
         )
 
     def _name(self, name: str) -> str:
-        return hashed(name) if self._redact else name
+        if not self._redact:
+            return name
+        # A default group is found by its name, which is its cluster's and this.
+        stem = name.removesuffix(DEFAULT)
+        return hashed(stem) + name[len(stem) :]
 
     def _group(self, group: ObservedGroup) -> TraceGroup:
         connected = [w for w in group.workers if w.is_connected]

@@ -164,7 +164,7 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
     """One group's past as the next pass should see it."""
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
     mine, group = past.of(plan.group), observed.group(plan.group) or ObservedGroup(plan.group, 0)
-    gap, new = gap_of(group), starts(past, group.workers, at=observed.at)
+    gap, new = gap_of(group), starts(past, group.workers, at=observed.at, now=now)
     measured_s = arrival_s(mine.arrival_s, new)
     mine = replace(
         mine,

@@ -9,9 +9,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+from dask_adaptive.model.scaling import IdleAction
 from dask_adaptive.model.trace import Trace
 from dask_adaptive.simulate.replay import Assumptions, replay
 from dask_adaptive.simulate.workload import workload_of
@@ -106,19 +108,21 @@ def parts_of(traces: Iterable[Trace]) -> list[Trace]:
         for n, sample in enumerate(trace.samples):
             if days[n] > days[cuts[-1]] and not sample.unfinished:
                 cuts.append(n)
-        for begin, end in itertools.pairwise([*cuts, len(days)]):
+        for begin, end in pairwise([*cuts, len(days)]):
             parts.append(replace(trace, samples=trace.samples[begin:end]))
-    return [part for part in parts if any(s.unfinished for s in part.samples)]
+    return [part for part in parts if workload_of(part).bursts]
 
 
 def result_of(trace: Trace, policy: Policy) -> Result:
     run = replay(trace, policy, Assumptions())
-    figures, last = run.figures, run.points[-1]
+    figures, points = run.figures, run.points
     # A run ends some time after the work does, later with a longer timeout. Who stays is counted
-    # for as long after the recording whatever the policy is.
-    extra_s = last.present * max(0.0, trace.samples[-1].t + TAIL_S - last.t)
+    # for as long after the recording, or the work, whatever the policy is.
+    at_work = [p.t for p in points if p.unfinished]
+    until = max(trace.samples[-1].t + TAIL_S, *at_work)
+    spans = pairwise([*(min(p.t, until) for p in points), until])
     return Result(
-        worker_s=figures.worker_s + extra_s,
+        worker_s=sum(p.present * (b - a) for p, (a, b) in zip(points, spans, strict=True)),
         wait_s=figures.mean_wait_s or 0.0,
         makespan_s=figures.makespan_s,
         tasks=run.finished,
@@ -197,7 +201,7 @@ def search(
         told: Called with the number of policies tried so far.
 
     Returns:
-        Today's first, then those that do all the work; all if today's does not.
+        Today's first, then those that do all the work.
 
     Raises:
         InvalidPolicy: `spec` makes no sense.
@@ -208,14 +212,18 @@ def search(
         new = list(itertools.islice(_sensible(spec, batch, seen), limit - len(seen)))
         for (changes, _), results in zip(new, run([p for _, p in new]), strict=True):
             one = Tried(changes, tuple(results))
-            if not tried or one.total().is_done or not tried[0].total().is_done:
+            if not tried or one.total().is_done:
                 tried.append(one)
         told(len(seen))
 
     spec = {**spec, "mode": "Auto"}  # one that only advises today would never do anything
+    if parse_policy(spec).idle.action is IdleAction.DELETE_CLUSTER:
+        del spec["idle"]  # the recorded cluster has not been deleted
     values = knobs(spec, parts)
     attempt([{}])
-    while len(seen) < limit and (fresh := [t for t in front(tried) if t.key not in expanded]):
+    while len(seen) < limit and (
+        fresh := [t for t in front(tried) or tried if t.key not in expanded]
+    ):
         for one in fresh[:: max(1, (len(fresh) - 1) // 2)]:  # its ends, and the middle
             expanded.add(one.key)
             attempt({**one.changes, path: value} for path in values for value in values[path])
@@ -236,11 +244,11 @@ def _sensible(
 
 def front(tried: Iterable[Tried], without: int | None = None) -> list[Tried]:
     """
-    The policies to which no other is better in one respect and as good in the other, the cheapest
-    first. Of equals the one with the fewest changes is taken.
+    The policies that do all the work and to which no other is better in one respect and as good in
+    the other, the cheapest first. Of equals the one with the fewest changes is taken.
     """
     found: list[Tried] = []
-    totals = [(t.total(without), t) for t in tried]
+    totals = [(t.total(without), t) for t in tried if t.total().is_done]
     for total, each in sorted(
         totals, key=lambda p: (p[0].worker_s, p[0].wait_s, len(p[1].changes), p[1].key)
     ):
@@ -257,10 +265,19 @@ def is_as_good(a: Result, b: Result) -> bool:
     )
 
 
+def _is_better(title: str, a: Result, b: Result) -> bool:
+    """Whether the first keeps what its title says."""
+    is_cheaper = b.worker_s > a.worker_s * (1 + TELLING)
+    is_faster = b.wait_s > a.wait_s * (1 + TELLING) + 0.05
+    return {"cheaper": is_cheaper, "faster": is_faster}.get(title, is_cheaper or is_faster)
+
+
 def chosen(tried: Sequence[Tried], without: int | None = None) -> dict[str, Tried]:
     """Of the front: the cheapest that is as fast as today's, the fastest as cheap, and between."""
     now = tried[0].total(without)
     on_front = [(t, t.total(without)) for t in front(tried, without)]
+    if not on_front:
+        return {}
     cheap = [t for t, r in on_front if is_as_good(replace(r, worker_s=0.0), now)]
     fast = [t for t, r in on_front if is_as_good(replace(r, wait_s=0.0), now)]
     between = min(on_front, key=lambda p: p[1].worker_s * (p[1].wait_s + 1))[0]
@@ -270,10 +287,12 @@ def chosen(tried: Sequence[Tried], without: int | None = None) -> dict[str, Trie
             total = one.total(without)
             # What makes no difference is left as it is today.
             plain = min(
-                (t for t in tried if is_as_good(t.total(without), total)),
+                (t for t in tried if t.total().is_done and is_as_good(t.total(without), total)),
                 key=lambda t: (len(t.changes), t.key),
             )
-            if not is_as_good(now, plain.total(without)) and plain not in found.values():
+            if plain not in (tried[0], *found.values()) and (
+                not tried[0].total().is_done or _is_better(title, plain.total(without), now)
+            ):
                 found[title] = plain
     return found
 

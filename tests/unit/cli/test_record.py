@@ -82,6 +82,7 @@ def test_redacted_names_are_the_same_each_time_and_say_nothing(tmp_path: Path) -
     assert text == (tmp_path / "2.jsonl").read_text()
     assert hashed("inc") in text
     assert not any(f'"{name}' in text for name in ("etl", "inc", "me"))
+    assert f"{hashed('etl')}-default" == read_trace(text.splitlines()).origin.default_group
 
 
 def test_what_a_scheduler_does_not_say_is_no_sample() -> None:

@@ -209,6 +209,42 @@ class TestAdvice:
 
         assert [] == advise(search(SPEC, [WAVES], run, limit=9))
 
+    def test_where_today_loses_work_only_what_does_all_of_it_is_advice(self) -> None:
+        def run(policies: Sequence[Policy]) -> list[list[Result]]:
+            return [[lossy if p.max_replicas <= 4 else whole] for p in policies]
+
+        lossy, whole = Result(1.0, 1.0, 1.0, 1, is_done=False), Result(9.0, 9.0, 9.0, 1)
+        made = search(SPEC, [WAVES], run, limit=60)
+
+        assert [False, True] == sorted({t.total().is_done for t in made})
+        assert all(each.tried.total() == whole for each in advise(made))
+        assert [] == advise(made[:1])
+
+    def test_a_cluster_that_was_recorded_is_not_deleted(self) -> None:
+        delete = {"after": "20s", "action": "DeleteCluster"}
+
+        assert all(t.total().is_done for t in tried(WAVES, limit=3, idle=delete))
+
+    @pytest.mark.parametrize("timeout", ["10m", "15m", "1h"])
+    def test_workers_that_stay_whatever_the_timeout_cost_the_same(self, timeout: str) -> None:
+        costs = [
+            result_of(WAVES, parse_policy({**SPEC, "minReplicas": 4, "idleTimeout": t})).worker_s
+            for t in ("60s", timeout)
+        ]
+
+        assert costs[0] == pytest.approx(costs[1], rel=0.01)
+
+    @given(st.lists(results, min_size=2, max_size=30))
+    def test_each_is_what_its_title_says(self, found: list[Result]) -> None:
+        made = [Tried({"n": n}, (result,)) for n, result in enumerate(found)]
+        now = found[0]
+        for each in advise(made):
+            then = each.tried.total()
+            is_cheaper, is_faster = then.worker_s < now.worker_s, then.wait_s < now.wait_s
+            assert {"cheaper": is_cheaper, "faster": is_faster}.get(
+                each.title, is_cheaper or is_faster
+            )
+
 
 class TestDays:
     def test_traces_are_cut_by_the_day_where_nothing_is_to_be_done(self) -> None:

@@ -457,22 +457,25 @@ def arrival_s(known_s: _Known, new: Iterable[float]) -> _Known:
     return known_s
 
 
-def starts(past: Past, workers: Iterable[ObservedWorker], *, at: float) -> list[float]:
+def starts(past: Past, workers: Iterable[ObservedWorker], *, at: float, now: float) -> list[float]:
     """
     The seconds from asking for each worker that has just come until it serves.
 
     Only first pods count, and only of workers that an earlier pass has waited for.
+
+    Args:
+        at: The platform's clock, as `made_at`.
+        now: Our own, as `past.since`.
     """
-    new = (w for w in workers if w.dask_names and _was_awaited(w, past))
+    watched_s = 0.0 if past.since is None else now - past.since
+    # Where none was connected yet one may have come before anybody looked.
+    new = (
+        w
+        for w in workers
+        if w.dask_names and w.name not in past.seen and (past.seen or at - w.made_at < watched_s)
+    )
     ages = (max(0.0, at - w.made_at) for w in new)
     return [age_s + OVERHEAD_S for age_s in ages if age_s < TOO_LONG_S]
-
-
-def _was_awaited(worker: ObservedWorker, past: Past) -> bool:
-    if worker.name in past.seen:
-        return False
-    # Where none was connected yet it may have come before anybody looked.
-    return bool(past.seen) or (past.since is not None and worker.made_at > past.since)
 
 
 def at_least_as_long(

@@ -50,7 +50,7 @@ FALLS = 100
 class IdleTime:
     """How long an idle worker of a group is kept, and what that was made from."""
 
-    seconds: float  # whole
+    seconds: float  # whole, if its bounds are
     start_s: float  # from asking for a worker until it serves; whole
     move_s: float = 0.0  # until its data have moved; whole
     pauses: tuple[float, ...] = ()  # weights, by `EDGES_S`
@@ -76,7 +76,7 @@ def idle_times(policy: Policy, observed: ObservedCluster, past: Past) -> Mapping
         # Of a cluster that is new the first waits for the scheduler, too: no mean.
         start_s = math.ceil(median(mine.starts or [past.recycle.ready_s]))
         best_s = worth_keeping_s(mine.pauses.weights, (1 + WAITING) * (start_s + move_s))
-        seconds = math.ceil(max(within.min_s, min(best_s, within.max_s)))
+        seconds = max(within.min_s, min(math.ceil(best_s), within.max_s))
         found[name] = IdleTime(seconds, start_s, move_s, mine.pauses.weights)
     return found
 

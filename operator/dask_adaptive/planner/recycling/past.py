@@ -54,6 +54,7 @@ def remember_recycles(
     kept = remember_quotas(past.recycle, observed, policy, now=now)
     automatic = [now for reason in begun if reason not in _ASKED]
     since = past.recycle.surging_since
+    new = starts(past, workers.values(), at=observed.at, now=now)
     waiting = decided.waiting - decided.aborting.keys()
     return replace(
         past,
@@ -68,7 +69,7 @@ def remember_recycles(
             totals=Counter(begun) + Counter(kept.totals),
             surging_since={name: since.get(name, now) for name in waiting},
             aborted=aborted,
-            ready_s=arrival_s(past.recycle.ready_s, starts(past, workers.values(), at=observed.at)),
+            ready_s=arrival_s(past.recycle.ready_s, new),
         ),
     )
 

@@ -41,20 +41,21 @@ def test_how_long_a_worker_takes(
     known_s: float | None, workers: Sequence[ObservedWorker], expected: float | None
 ) -> None:
     assert (None if expected is None else pytest.approx(expected)) == arrival_s(
-        known_s, starts(PAST, workers, at=0.0)
+        known_s, starts(PAST, workers, at=0.0, now=1e6)
     )
 
 
 @pytest.mark.parametrize(
     ("since", "expected"),
     [
+        pytest.param(500.0, 20.0, id="it-was-there-at-the-first-look"),
         pytest.param(None, 20.0, id="a-new-operator-has-waited-for-nobody"),
-        pytest.param(-27.0, 20.0, id="it-was-there-when-we-came"),
-        pytest.param(-27.5, 26.0, id="it-was-made-since"),
+        pytest.param(473.0, 20.0, id="it-was-there-when-we-came"),
+        pytest.param(472.5, 26.0, id="it-was-made-since"),
     ],
 )
 def test_the_very_first_worker(since: float | None, expected: float) -> None:
-    assert expected == arrival_s(20.0, starts(Past(since=since), [new(27.0)], at=0.0))
+    assert expected == arrival_s(20.0, starts(Past(since=since), [new(27.0)], at=0.0, now=500.0))
 
 
 @pytest.mark.parametrize(
