@@ -108,10 +108,11 @@ def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Divisio
         now: Seconds, on the clock that stamped `before`.
     """
     limits = list(pool.limits.values())
-    held = [_held(holding, before.get(holding.holder), now) for holding in pool.holdings]
+    grants_before = [before.get(holding.holder) for holding in pool.holdings]
+    held = [_held(h, old, now) for h, old in zip(pool.holdings, grants_before, strict=True)]
     claims = [
-        _claim(pool, holding, has, before.get(holding.holder), now)
-        for holding, has in zip(pool.holdings, held, strict=True)
+        _claim(pool, holding, has, old, now)
+        for holding, has, old in zip(pool.holdings, held, grants_before, strict=True)
     ]
     needed = share(claims, limits, borrowing=pool.borrowing)
     # What is left is for workers that are only kept for a while.
@@ -124,33 +125,31 @@ def divide(pool: Pool, before: Mapping[Holder, Grant], *, now: float) -> Divisio
         for claim, number, goal in zip(claims, most, needed, strict=True)
     ]
     goals = share(lasting, limits, borrowing=pool.borrowing)
-    # What is held is taken, until it is given back, and where that is more than the limits nobody
-    # grows.
+    # What is held is taken, until it is given back; where that is beyond the limits nobody grows.
     taken = [
         claim._replace(want=max(goal, has), keep=has)
         for claim, goal, has in zip(claims, goals, held, strict=True)
     ]
     free = share(taken, _at_least_held(pool, held))
     grants, rows = {}, []
-    for holding, has, claim, goal, now_free in zip(
-        pool.holdings, held, claims, goals, free, strict=True
+    for holding, old, has, claim, goal, now_free in zip(
+        pool.holdings, grants_before, held, claims, goals, free, strict=True
     ):
         gives_back = goal <= has and pool.after_s is not None
         allowed = goal if gives_back else max(has, min(goal, now_free))
-        old = before.get(holding.holder)
         grown_at = old.grown_at if old and allowed <= old.allowed else now
-        promised = max(allowed, has)
-        grants[holding.holder] = Grant(
-            allowed, grown_at, promised if promised > holding.workers else 0
-        )
+        most_soon = max(allowed, has)
+        promised = most_soon if most_soon > holding.workers else 0
+        grants[holding.holder] = Grant(allowed, grown_at, promised)
         rows.append(Row(holding.holder, holding.workers, claim.want, allowed))
     return Division(tuple(rows), grants)
 
 
 def _held(holding: Holding, old: Grant | None, now: float) -> int:
     """Workers that it holds, or may be about to ask for."""
-    is_due = old is not None and now - old.grown_at < PROMISED_S
-    return max(holding.workers, old.promised) if old and is_due else holding.workers
+    if old is None or now - old.grown_at >= PROMISED_S:
+        return holding.workers
+    return max(holding.workers, old.promised)
 
 
 def _at_least_held(pool: Pool, held: Sequence[int]) -> list[float]:

@@ -121,7 +121,7 @@ def _search(spec: Mapping[str, Any], read: Sequence[Trace], tries: int) -> list[
         fail("nobody was seen at work in these traces: record more often (--every)", NOTHING)
     with _runner(parts) as run:
         tried = search(spec, parts, run, limit=tries, told=tell)
-    if not any(one.total().is_done for one in tried):
+    if not any(one.is_done for one in tried):
         fail(f"none of {len(tried)} policies does all the work: allow more workers", NOTHING)
     return tried
 
@@ -175,9 +175,9 @@ def _results(parts: Sequence[Trace], policy: Policy) -> list[Result]:
 
 
 def _table(tried: Sequence[Tried], advice: Sequence[Advice], today: str) -> Iterator[str | Text]:
-    done = sum(one.total().is_done for one in tried)
+    done = sum(one.is_done for one in tried)
     yield f"policies that do all the work: {done}, on {len(tried[0].parts)} days or traces"
-    if not tried[0].total().is_done:
+    if not tried[0].is_done:
         yield f"Work is left undone by {today}."
     yield from ("", *_plot(tried, advice), "")
     rows = [_row(today, tried[0].total())]

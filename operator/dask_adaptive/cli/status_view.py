@@ -14,7 +14,7 @@ from dask_adaptive.kube.status_json import idle_of, last_decision_of
 from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
-from dask_adaptive.model.scaling import AUTO_S
+from dask_adaptive.model.scaling import AUTO_S, GroupBounds
 from dask_adaptive.planner.number.idle_time import IdleTime
 
 if TYPE_CHECKING:
@@ -141,8 +141,11 @@ class PolicyView:
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Least and most workers, by group, the default one first."""
-        rows = self.rules.bounds(default_group_of(self.cluster)) if self.rules else ()
-        return {row.name: (row.minimum, row.maximum) for row in rows}
+        return {row.name: (row.minimum, row.maximum) for row in self._rows}
+
+    @property
+    def _rows(self) -> tuple[GroupBounds, ...]:
+        return self.rules.bounds(default_group_of(self.cluster)) if self.rules else ()
 
     @property
     def idle_times(self) -> dict[str, IdleTime]:
@@ -152,10 +155,9 @@ class PolicyView:
     @property
     def idle_timeout_s(self) -> float:
         """After so long without a task a worker of any group may leave."""
-        auto = self.idle_times
-        rows = self.rules.bounds(default_group_of(self.cluster)) if self.rules else ()
-        known = [row.idle_timeout_s for row in rows if row.idle_timeout_s != AUTO_S]
-        return max((*known, *(time.seconds for time in auto.values())), default=0.0)
+        fixed = [row.idle_timeout_s for row in self._rows if row.idle_timeout_s != AUTO_S]
+        auto = [time.seconds for time in self.idle_times.values()]
+        return max([*fixed, *auto], default=0.0)
 
     def is_of(self, name: str) -> bool:
         """Tells whether the policy, or its cluster, has this name."""

@@ -14,7 +14,7 @@ from dask_adaptive.budget.board import Division, Holder, Pool, allowances, divid
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import BUDGETS, Json, KubeApi, KubeError, NotFound
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.objects import BudgetObject, ClusterObject, GroupObject, PolicyObject
+from dask_adaptive.kube.objects import BudgetObject, GroupObject, PolicyObject
 from dask_adaptive.kube.shared_budgets import budget_json, pools_of, read_budgets
 from dask_adaptive.kube.status_json import conditions_json
 from dask_adaptive.loop.status import READY, Condition
@@ -59,7 +59,7 @@ class BudgetKeeper:
         self._told: dict[ClusterKey, Mapping[str, Claimed]] = {}
         self._divisions: dict[tuple[str, ...], Division] = {}  # by pool
         self._allowances: dict[Holder, Allowance] = {}
-        self._since: dict[str, dict[Holder, str]] = {}  # who waits, by budget
+        self._since: dict[str, dict[Holder, str]] = {}  # who waits, by uid of the budget
         #: By uid, as one made anew has no status; None: it could not be written.
         self._written: dict[str, tuple[float, Json | None]] = {}
         self._wrong: Mapping[str, InvalidPolicy] = {}
@@ -102,10 +102,9 @@ class BudgetKeeper:
         """Divide all pools anew, wake those whose part has changed. The AdaptiveBudgets by name."""
         budgets, self._wrong = read_budgets(self._mine())
         self._seen = {Holder(g.key, g.meta.name) for g in self._world.all(GroupObject)}
-        # What a cluster that is deleted still has counts as held, and so does another operator's.
+        # What another operator's have counts as held.
         ours = (p for p in self._world.all(PolicyObject) if p.controller == self._controller)
         governed = {p.key for p in ours if not p.meta.deleting}
-        governed -= {c.key for c in self._world.all(ClusterObject) if c.meta.deleting}
         self._told = {key: claims for key, claims in self._told.items() if key in governed}
         claims = {
             Holder(key, group): claim
@@ -139,8 +138,6 @@ class BudgetKeeper:
 
     async def _report(self, pools: Mapping[str, tuple[Pool, Division]]) -> None:
         every = self._mine()
-        titles = {budget.title for budget in every}
-        self._since = {name: since for name, since in self._since.items() if name in titles}
         shared = {b.title: pools.get(f"AdaptiveBudget {b.title}") for b in every}
         self._metrics.budgets({name: s[1].rows for name, s in shared.items() if s is not None})
         for budget in every:
@@ -164,12 +161,13 @@ class BudgetKeeper:
         before: Json = orjson.loads(budget.status_json)
         now, name = instant(self._wall_clock()), budget.title
         # It is a merge patch: what is no more has to be named.
-        status: Json = dict.fromkeys(before.keys() - {"observedGeneration", "conditions"})
         if shared is None:
+            status: Json = dict.fromkeys(before.keys() - {"observedGeneration", "conditions"})
             ready = Condition(READY, False, Reason.INVALID_BUDGET, str(self._wrong.get(name)))
         else:
             pool, division = shared
-            status = budget_json(pool, division.rows, self._waiting(name, division, before, now))
+            since = self._waiting(budget.meta.uid, division, before, now)
+            status = budget_json(pool, division.rows, since)
             status["held"] = dict.fromkeys(before.get("held") or ()) | status["held"]
             ready = Condition(READY, True, Reason.RECONCILED, self._said(pool, division))
         old = before.get("conditions") or []
@@ -177,19 +175,17 @@ class BudgetKeeper:
         rows = conditions_json([ready], old, generation=generation, now=now)
         return {"observedGeneration": generation, **status, "conditions": rows}
 
-    def _waiting(
-        self, name: str, division: Division, before: Json, now: str
-    ) -> Mapping[Holder, str]:
+    def _waiting(self, uid: str, division: Division, before: Json, now: str) -> dict[Holder, str]:
         """Since when each that waits does, in the API's words: as an earlier process has told."""
         told = {
             Holder(ClusterKey(g["namespace"], g["cluster"]), g["name"]): g["waitingSince"]
             for g in before.get("groups") or ()
             if g.get("waitingSince")
         }
-        known = self._since.get(name) or told
+        known = self._since.get(uid) or told
         waiting = [row.holder for row in division.rows if row.waits]
-        self._since[name] = {holder: known.get(holder, now) for holder in waiting}
-        return self._since[name]
+        self._since[uid] = {holder: known.get(holder, now) for holder in waiting}
+        return self._since[uid]
 
     def _said(self, pool: Pool, division: Division) -> str:
         clusters = len({row.holder.cluster for row in division.rows})

@@ -52,7 +52,10 @@ def pools_of(world: World, budgets: Mapping[str, AdaptiveBudget], claims: Claims
     quotas = world.all(QuotaObject)
     if not budgets and not quotas:
         return []
-    every = list(world.all(ClusterObject))
+    every = world.all(ClusterObject)
+    # What a cluster that is being deleted still has counts as held.
+    gone = {cluster.key for cluster in every if cluster.meta.deleting}
+    claims = {holder: claim for holder, claim in claims.items() if holder.cluster not in gone}
     pools = [_of_budget(world, name, budget, every, claims) for name, budget in budgets.items()]
     within = defaultdict[str, list[ClusterObject]](list)
     for cluster in every:

@@ -97,15 +97,12 @@ class ClusterLoop:
         idle: Mapping[str, IdleTime] = MappingProxyType({}),
     ) -> None:
         self._key, self._ports, self._name = key, ports, name or key.name
-        groups = {
-            name: GroupPast(
-                # One that is as assumed may not have been measured.
-                arrival_s=None if known.start_s == ASSUMED_S else known.start_s,
-                starts=() if known.start_s == ASSUMED_S else (known.start_s,),
-                pauses=Pauses(weights=known.pauses),
-            )
-            for name, known in idle.items()
-        }
+        groups = {}
+        for group, known in idle.items():
+            mine = GroupPast(pauses=Pauses(weights=known.pauses))
+            if known.start_s != ASSUMED_S:  # else it may not have been measured
+                mine = replace(mine, arrival_s=known.start_s, starts=(known.start_s,))
+            groups[group] = mine
         recycle = RecyclePast(totals=dict(recycled))
         self._past = Past(leaving=frozenset(leaving), groups=groups, recycle=recycle)
         self._calendar, self._joined = Calendar(recent), JoinedWorkers()

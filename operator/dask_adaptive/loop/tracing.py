@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from dask_adaptive.model.keys import DEFAULT
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
 from dask_adaptive.model.trace import (
     InvalidTrace,
@@ -28,10 +29,6 @@ def hashed(name: str) -> str:
     if name in ("", "…"):
         return name
     return hashlib.blake2s(name.encode(), digest_size=5).hexdigest()
-
-
-#: How upstream calls the first group of a cluster.
-DEFAULT = "-default"
 
 
 class Tracer:

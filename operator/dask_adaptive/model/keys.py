@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+#: How the name of a cluster's first group ends.
+DEFAULT = "-default"
+
 
 def default_group_of(cluster: str) -> str:
     """The worker group that dask-kubernetes makes for every cluster."""
-    return f"{cluster}-default"
+    return cluster + DEFAULT
 
 
 class ClusterKey(NamedTuple):

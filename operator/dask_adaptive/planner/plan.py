@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
@@ -298,12 +298,9 @@ def _blind(context: PassContext) -> Plan:
     scheduler, mode = context.observed.scheduler, context.policy.mode
     problem = scheduler.problem or Reason.SCHEDULER_UNREACHABLE
     plan = _frozen(context, problem, f"{scheduler.message}; no worker is taken away", wanted={})
-    wished = {rise.group: rise for rise in _raised(context)}
-    groups = []
-    for group in plan.groups:
-        number = wished[group.group].replicas if group.group in wished else 0
-        groups.append(replace(group, claim=Claimed(number, number)) if number else group)
-    plan = replace(plan, groups=tuple(groups))
+    wished = tuple(_raised(context))
+    claims = {rise.group: Claimed(rise.replicas, rise.replicas) for rise in wished}
+    plan = replace(plan, groups=tuple(replace(g, claim=claims.get(g.group)) for g in plan.groups))
     raised = tuple(_within_budgets(context, wished))
     if mode is Mode.ADVISE:
         return replace(plan, advice=raised)
@@ -327,15 +324,14 @@ def _raised(context: PassContext) -> Iterator[SetReplicas]:
             yield SetReplicas(group.name, number, floor.reason, floor.message)
 
 
-def _within_budgets(
-    context: PassContext, wished: Mapping[str, SetReplicas]
-) -> Iterator[SetReplicas]:
-    for group in context.observed.groups:
-        rise = wished.get(group.name)
-        if rise is not None and group.allowance is not None:
-            rise = replace(rise, replicas=min(rise.replicas, group.allowance.workers))
-        if rise is not None and rise.replicas > group.replicas:
-            yield rise
+def _within_budgets(context: PassContext, wished: Iterable[SetReplicas]) -> Iterator[SetReplicas]:
+    groups = {group.name: group for group in context.observed.groups}
+    for rise in wished:
+        group, number = groups[rise.group], rise.replicas
+        if group.allowance is not None:
+            number = min(number, group.allowance.workers)
+        if number > group.replicas:
+            yield replace(rise, replicas=number)
 
 
 def _floor(context: PassContext, group: ObservedGroup, bounds: GroupBounds) -> Step:

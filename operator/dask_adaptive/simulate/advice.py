@@ -9,13 +9,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.scaling import IdleAction
 from dask_adaptive.model.trace import Trace
-from dask_adaptive.simulate.replay import Assumptions, replay
+from dask_adaptive.simulate.replay import Assumptions, replay, worker_seconds
 from dask_adaptive.simulate.workload import workload_of
 
 #: Fewer bursts of work, or a shorter time, say too little about what comes next.
@@ -73,6 +72,11 @@ class Tried:
         )
 
     @property
+    def is_done(self) -> bool:
+        """All the work of all parts."""
+        return all(part.is_done for part in self.parts)
+
+    @property
     def key(self) -> str:
         return json.dumps(self.changes, sort_keys=True)
 
@@ -108,7 +112,7 @@ def parts_of(traces: Iterable[Trace]) -> list[Trace]:
         for n, sample in enumerate(trace.samples):
             if days[n] > days[cuts[-1]] and not sample.unfinished:
                 cuts.append(n)
-        for begin, end in pairwise([*cuts, len(days)]):
+        for begin, end in itertools.pairwise([*cuts, len(days)]):
             parts.append(replace(trace, samples=trace.samples[begin:end]))
     return [part for part in parts if workload_of(part).bursts]
 
@@ -120,9 +124,8 @@ def result_of(trace: Trace, policy: Policy) -> Result:
     # for as long after the recording, or the work, whatever the policy is.
     at_work = [p.t for p in points if p.unfinished]
     until = max(trace.samples[-1].t + TAIL_S, *at_work)
-    spans = pairwise([*(min(p.t, until) for p in points), until])
     return Result(
-        worker_s=sum(p.present * (b - a) for p, (a, b) in zip(points, spans, strict=True)),
+        worker_s=worker_seconds(points, until),
         wait_s=figures.mean_wait_s or 0.0,
         makespan_s=figures.makespan_s,
         tasks=run.finished,
@@ -212,7 +215,7 @@ def search(
         new = list(itertools.islice(_sensible(spec, batch, seen), limit - len(seen)))
         for (changes, _), results in zip(new, run([p for _, p in new]), strict=True):
             one = Tried(changes, tuple(results))
-            if not tried or one.total().is_done:
+            if not tried or one.is_done:
                 tried.append(one)
         told(len(seen))
 
@@ -248,7 +251,7 @@ def front(tried: Iterable[Tried], without: int | None = None) -> list[Tried]:
     the other, the cheapest first. Of equals the one with the fewest changes is taken.
     """
     found: list[Tried] = []
-    totals = [(t.total(without), t) for t in tried if t.total().is_done]
+    totals = [(t.total(without), t) for t in tried if t.is_done]
     for total, each in sorted(
         totals, key=lambda p: (p[0].worker_s, p[0].wait_s, len(p[1].changes), p[1].key)
     ):
@@ -267,8 +270,8 @@ def is_as_good(a: Result, b: Result) -> bool:
 
 def _is_better(title: str, a: Result, b: Result) -> bool:
     """Whether the first keeps what its title says."""
-    is_cheaper = b.worker_s > a.worker_s * (1 + TELLING)
-    is_faster = b.wait_s > a.wait_s * (1 + TELLING) + 0.05
+    is_cheaper = not is_as_good(replace(b, wait_s=0.0, makespan_s=0.0), a)
+    is_faster = not is_as_good(replace(b, worker_s=0.0, makespan_s=0.0), a)
     return {"cheaper": is_cheaper, "faster": is_faster}.get(title, is_cheaper or is_faster)
 
 
@@ -287,12 +290,11 @@ def chosen(tried: Sequence[Tried], without: int | None = None) -> dict[str, Trie
             total = one.total(without)
             # What makes no difference is left as it is today.
             plain = min(
-                (t for t in tried if t.total().is_done and is_as_good(t.total(without), total)),
+                (t for t in tried if t.is_done and is_as_good(t.total(without), total)),
                 key=lambda t: (len(t.changes), t.key),
             )
-            if plain not in (tried[0], *found.values()) and (
-                not tried[0].total().is_done or _is_better(title, plain.total(without), now)
-            ):
+            is_better = not tried[0].is_done or _is_better(title, plain.total(without), now)
+            if is_better and plain not in found.values():
                 found[title] = plain
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dask_adaptive.loop.one_pass import POLL_S, SHORTEST_S, ClusterLoop, PassResult
-from dask_adaptive.model.keys import ClusterKey, default_group_of
+from dask_adaptive.model.keys import DEFAULT, ClusterKey, default_group_of
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, PackNodes, Policy
 from dask_adaptive.model.scaling import AUTO_S
@@ -128,9 +128,14 @@ def replay(
     return Run(title, points, figures, cluster.finished)
 
 
+def worker_seconds(points: Sequence[Point], until: float) -> float:
+    """Each worker counts from the pass that saw it first to the one that saw it gone."""
+    spans = pairwise([*(min(p.t, until) for p in points), until])
+    return sum(p.present * (b - a) for p, (a, b) in zip(points, spans, strict=True))
+
+
 def _figures(points: Sequence[Point], makespan_s: float, assumed: Assumptions) -> Figures:
-    # Each worker counts from the pass that saw it first to the one that saw it gone.
-    worker_s = sum(a.present * (b.t - a.t) for a, b in pairwise(points))
+    worker_s = worker_seconds(points, points[-1].t)
     return Figures(
         peak=max(p.present for p in points),
         worker_s=worker_s,
@@ -151,7 +156,7 @@ def turns(numbers: Sequence[int]) -> int:
 def _ports(trace: Trace, policy: Policy, assumed: Assumptions, work: Workload) -> SimulatedPorts:
     """The cluster as it was when the trace began."""
     default = trace.origin.default_group or default_group_of(policy.cluster)
-    key, first = ClusterKey("simulated", default.removesuffix("-default")), trace.samples[0]
+    key, first = ClusterKey("simulated", default.removesuffix(DEFAULT)), trace.samples[0]
     came, startup = _arrivals(trace, assumed)
     threads = _threads(trace, policy, key, assumed)
     packed = policy.disruption.pack_nodes is PackNodes.LEAVING_AND_NEW
