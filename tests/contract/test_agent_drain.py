@@ -28,6 +28,7 @@ from support.agent_work import (
     until_left,
     until_state,
 )
+from support.fire import nothing_breaks
 
 BUSY = {"busy_ok": True, "reason": "test"}
 #: No memory monitor that resumes a worker which a test has paused.
@@ -153,6 +154,32 @@ async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(c, s, a, b
     await b.close()
 
     assert 8 == len(await c.gather(futures))
+    assert 8 == len(RUNS)
+
+
+@both_ways
+@pytest.mark.parametrize("message", ["request_acquire_replicas", "request_remove_replicas"])
+@with_agent(3)
+async def test_a_connection_breaks_as_it_is_used(c, s, a, b, d, way, message) -> None:
+    """To send to a worker that has gone raises, until the scheduler has noticed."""
+    futures = await holding(c, a, 8)
+    stock = getattr(s, message)
+
+    def send_to_one_that_has_gone(address: str, keys: Any, **request: Any) -> None:
+        setattr(s, message, stock)
+        s.stream_comms[address].comm.abort()
+        stock(address, keys, **request)
+
+    setattr(s, message, send_to_one_that_has_gone)
+    with nothing_breaks(lambda _: False):
+        await begin(s, a, way)
+        await until(lambda: len(s.workers) == 2)
+        if a.address in s.workers:
+            await until_drained(s, a, way)
+    await a.close()
+    await c.gather(futures)
+
+    assert stock == getattr(s, message)
     assert 8 == len(RUNS)
 
 

@@ -26,6 +26,7 @@ from dask_adaptive_agent.relief.registry import Place
 from support.agent_cluster import StillClock, clear_shared, with_agent
 from support.agent_fakes import clear_workers, fake_worker
 from support.agent_work import until
+from support.fire import nothing_breaks
 
 SLIM = pytest.mark.skipif(not has_slim_polls(), reason="all identities are whole here")
 
@@ -288,6 +289,20 @@ async def test_clients_of_workers_are_quiet(s, a, agent, task) -> None:
 
     assert QUIET_MS == interval_ms(a._client)
     assert 1 == agent.reliefs.get("clientInfo").counts()["adjusted"]
+
+
+@SLIM
+@with_agent(0, client=False, config=LIVELY)
+async def test_after_the_agent_all_polls_are_upstreams_again(s, agent) -> None:
+    settings = {"asynchronous": True, "set_as_default": False, "name": "worker"}
+    async with Client(s.address, **settings) as gone, Client(s.address, **settings) as c:
+        await until(lambda: {QUIET_MS} == {interval_ms(one) for one in (gone, c)})
+
+        s.client_comms[gone.id].comm.abort()  # nobody has noticed yet
+        with nothing_breaks(lambda _: False):
+            uninstall(s)
+
+        await until(lambda: interval_ms(c) == 5_000)
 
 
 @SLIM

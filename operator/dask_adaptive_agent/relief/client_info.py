@@ -76,7 +76,8 @@ class ClientInfoRelief(Relief):
         super().uninstall()
         interval = heartbeat_interval(len(self._scheduler.clients)) * 10
         for client in self._told:
-            if client in self._scheduler.client_comms:
+            comm = self._scheduler.client_comms.get(client)
+            if comm is not None and not comm.closed():
                 self._send(client, interval)
 
     def counts(self) -> dict[str, int]:

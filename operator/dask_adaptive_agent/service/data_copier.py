@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distributed.comm import CommClosedError
 from distributed.core import Status
 
 from dask_adaptive_agent.service.task_mover import considered
@@ -161,10 +163,10 @@ class Copier:
             for ts in copies
             if not ts.actor and not any(w.processing_on is self.ws for w in ts.waiters or ())
         ]
+        stimulus = f"dask-adaptive-drop-{self.clock()}"
         if keys:
-            self.scheduler.request_remove_replicas(
-                self.ws.address, keys, stimulus_id=f"dask-adaptive-drop-{self.clock()}"
-            )
+            with suppress(CommClosedError):  # it has just gone: `remove_worker` comes next
+                self.scheduler.request_remove_replicas(self.ws.address, keys, stimulus_id=stimulus)
 
     def _account(self, copies: Iterable[TaskState]) -> None:
         left = {ts.key for ts in copies}
@@ -198,10 +200,10 @@ class Copier:
             self._asked[ts.key] = _Request(ts, recipient, now)
             self.every.add(ts.key, recipient)
             by_recipient.setdefault(recipient.address, []).append(ts.key)
+        stimulus = f"dask-adaptive-copy-{now}"
         for address, keys in by_recipient.items():
-            self.scheduler.request_acquire_replicas(
-                address, keys, stimulus_id=f"dask-adaptive-copy-{now}"
-            )
+            with suppress(CommClosedError):  # it has just gone: once removed, another one is asked
+                self.scheduler.request_acquire_replicas(address, keys, stimulus_id=stimulus)
 
     def _recipients(self) -> _Recipients:
         promised: dict[str, int] = {}

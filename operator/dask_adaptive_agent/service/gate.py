@@ -188,14 +188,9 @@ class Gate:
         """As `Scheduler.retire_workers` tells a worker; it confirms with a status change."""
         comm = self.scheduler.stream_comms.get(self.ws.address)
         if comm is not None and not self._is_ending:
+            change = {"op": "worker-status-change", "status": status.name}
             with contextlib.suppress(Exception):  # it has just gone: remove_worker comes next
-                comm.send(
-                    {
-                        "op": "worker-status-change",
-                        "status": status.name,
-                        "stimulus_id": self._stimulus(),
-                    }
-                )
+                comm.send({**change, "stimulus_id": self._stimulus()})
 
     def _stimulus(self) -> str:
         return f"dask-adaptive-{self.clock()}"
