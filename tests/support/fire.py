@@ -27,6 +27,7 @@ from typing import Any
 import dask
 from distributed import Worker, secede, wait
 from distributed.comm import CommClosedError
+from distributed.comm.tcp import BaseTCPListener
 from distributed.core import Status
 from distributed.scheduler import decide_worker
 
@@ -181,6 +182,22 @@ class Process(Worker):
         return await super().close(*args, **{**kwargs, "executor_wait": False})
 
 
+async def closes_if_stopped(listener: Any, stream: Any, address: Any) -> None:
+    """
+    As newer releases have it: older ones leave open what a worker has accepted as it closed.
+
+    Who connects waits for ever then (`connect` reads without a limit), unless the process ends, as
+    that of a real worker does, or its garbage is collected.
+    """
+    if listener.tcp_server is None:
+        stream.close()
+        return
+    await HANDLE_STREAM(listener, stream, address)
+
+
+HANDLE_STREAM = BaseTCPListener._handle_stream
+
+
 def erred_or(waits: Callable[..., Any]) -> Callable[..., Any]:
     """
     A task waits (`waits`), unless what it depends on has failed.
@@ -292,6 +309,7 @@ class Fire:
     async def __aenter__(self) -> Fire:
         table, way = self.s._TRANSITIONS_TABLE, ("released", "waiting")
         self.s._TRANSITIONS_TABLE = {**table, way: erred_or(table[way])}
+        BaseTCPListener._handle_stream = closes_if_stopped
         return self
 
     async def __aexit__(self, failed: Any, *_: Any) -> None:
@@ -303,6 +321,7 @@ class Fire:
             await until(lambda: not self.s.workers)
             assert not self.s.aliases
             assert not self.agent.drains.ongoing
+        BaseTCPListener._handle_stream = HANDLE_STREAM
 
     def _report(self) -> None:
         print(f"happened: {self.happened}; busy: {self._busy}")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 from distributed.core import Status
 
 from dask_adaptive_agent.service.task_mover import considered
