@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed.comm.core import CommClosedError
 from distributed.core import Status
 
 from dask_adaptive_agent.service.task_mover import considered
@@ -165,7 +164,7 @@ class Copier:
         ]
         stimulus = f"dask-adaptive-drop-{self.clock()}"
         if keys:
-            with suppress(CommClosedError):  # it has just gone: `remove_worker` comes next
+            with suppress(OSError):  # CommClosedError: it has just gone, `remove_worker` comes next
                 self.scheduler.request_remove_replicas(self.ws.address, keys, stimulus_id=stimulus)
 
     def _account(self, copies: Iterable[TaskState]) -> None:
@@ -202,7 +201,7 @@ class Copier:
             by_recipient.setdefault(recipient.address, []).append(ts.key)
         stimulus = f"dask-adaptive-copy-{now}"
         for address, keys in by_recipient.items():
-            with suppress(CommClosedError):  # it has just gone: once removed, another one is asked
+            with suppress(OSError):  # it has just gone: once removed, another one is asked
                 self.scheduler.request_acquire_replicas(address, keys, stimulus_id=stimulus)
 
     def _recipients(self) -> _Recipients:
