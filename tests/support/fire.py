@@ -262,19 +262,15 @@ class Fire:
 
     async def put_out(self) -> None:
         """Take all back that was asked for; whoever is still there serves."""
-        for name, worker in list(self.workers.items()):
-            if worker.status in (Status.closing, Status.closed):  # its stream broke, see `known`
-                del self.workers[name]
+        self._forget_closed()
         while len(self.workers) < FEWEST:
             await self.joins()
         await limit(self.s, [])
         for source in (wire.MANUAL, wire.CLIENT):
             await ask(self.s, wire.UNPIN, source=source, owner="fire")
         await ask(self.s, wire.CANCEL, names=list(self.workers))
-        await until(lambda: all(ws in self.s.running for ws in self.s.workers.values()))
-        await until(lambda: all(w.status == Status.running for w in self.workers.values()))
+        await until(self._all_serve)
         await until(lambda: not self.agent.out_of_service())
-        assert {w.address for w in self.workers.values()} == set(self.s.workers)
         self.s.validate_state()
         # Under test distributed allows so many transitions; here that is a round's, not the fire's.
         self.s.transition_counter = 0
@@ -283,6 +279,21 @@ class Fire:
         self._mend_upstream()
         self._every = [one for one in self._every if one.status != Status.closed]
         self._ending = [one for one in self._ending if not one.done()]
+
+    def _forget_closed(self) -> None:
+        for name, worker in list(self.workers.items()):
+            if worker.status in (Status.closing, Status.closed):  # its stream broke, see `known`
+                del self.workers[name]
+
+    def _all_serve(self) -> bool:
+        """In the scheduler and in their own processes; a stream may break until then."""
+        self._forget_closed()
+        mine, known = self.workers.values(), self.s.workers
+        return (
+            {w.address for w in mine} == known.keys()
+            and all(w.status == Status.running for w in mine)
+            and all(ws in self.s.running for ws in known.values())
+        )
 
     def summary(self) -> str:
         """One line."""
