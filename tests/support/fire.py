@@ -328,11 +328,11 @@ class Fire:
             self._report()
         closing = [asyncio.ensure_future(w.close()) for w in self._every]
         await asyncio.wait([*closing, *self._ending], timeout=PATIENCE_S)
+        BaseTCPListener._handle_stream = HANDLE_STREAM
         if not failed:
             await until(lambda: not self.s.workers)
             assert not self.s.aliases
             assert not self.agent.drains.ongoing
-        BaseTCPListener._handle_stream = HANDLE_STREAM
 
     def _report(self) -> None:
         print(f"happened: {self.happened}; busy: {self._busy}")

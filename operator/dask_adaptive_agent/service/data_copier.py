@@ -162,10 +162,13 @@ class Copier:
             for ts in copies
             if not ts.actor and not any(w.processing_on is self.ws for w in ts.waiters or ())
         ]
-        stimulus = f"dask-adaptive-drop-{self.clock()}"
         if keys:
-            with suppress(OSError):  # CommClosedError: it has just gone, `remove_worker` comes next
-                self.scheduler.request_remove_replicas(self.ws.address, keys, stimulus_id=stimulus)
+            self._tell(self.scheduler.request_remove_replicas, self.ws.address, keys, "drop")
+
+    def _tell(self, request: Callable[..., None], address: str, keys: list[Any], why: str) -> None:
+        """Ask a worker; one whose connection has just broken is about to be removed."""
+        with suppress(OSError):  # CommClosedError: these requests do not go by `worker_send`
+            request(address, keys, stimulus_id=f"dask-adaptive-{why}-{self.clock()}")
 
     def _account(self, copies: Iterable[TaskState]) -> None:
         left = {ts.key for ts in copies}
@@ -199,10 +202,8 @@ class Copier:
             self._asked[ts.key] = _Request(ts, recipient, now)
             self.every.add(ts.key, recipient)
             by_recipient.setdefault(recipient.address, []).append(ts.key)
-        stimulus = f"dask-adaptive-copy-{now}"
         for address, keys in by_recipient.items():
-            with suppress(OSError):  # it has just gone: once removed, another one is asked
-                self.scheduler.request_acquire_replicas(address, keys, stimulus_id=stimulus)
+            self._tell(self.scheduler.request_acquire_replicas, address, keys, "copy")
 
     def _recipients(self) -> _Recipients:
         promised: dict[str, int] = {}
