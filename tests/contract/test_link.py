@@ -16,6 +16,7 @@ import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.core import rpc
 from distributed.protocol import to_serialize
+from distributed.protocol.serialize import ToPickle
 
 from dask_adaptive.local.processes import Machine
 from dask_adaptive.loop.one_pass import PassResult
@@ -170,6 +171,36 @@ async def test_nothing_that_a_scheduler_sends_is_unpickled(s) -> None:
     assert not Trap.sprung
     await trusting.close_rpc()
     await careful.close()
+
+
+@pytest.mark.parametrize("op", [wire.HELLO, wire.OBSERVE])
+async def test_not_even_what_distributed_unpickles_everywhere(s, op) -> None:
+    """`distributed` opens `ToPickle` for whoever reads it, whatever `deserialize` is."""
+    install(s)
+    s.handlers[op] = lambda **_: {"agent": ToPickle(Trap())}
+    trusting = rpc(s.address, deserialize=False)
+    link = connect(s.address)
+
+    await getattr(trusting, op)()
+    assert Trap.sprung
+    Trap.sprung = False
+    seen = await link.observe(POLICY)
+
+    assert not Trap.sprung
+    assert seen.problem
+    await trusting.close_rpc()
+    await link.close()
+
+
+async def test_others_in_the_process_go_on_reading_pickles(s, link) -> None:
+    """A rehearsal has users' clients beside the link."""
+    s.handlers["trap"] = lambda: {"result": ToPickle({1, 2})}
+    trusting = rpc(s.address, deserialize=False)
+
+    _, answer = await asyncio.gather(link.observe(POLICY), trusting.trap())
+
+    assert {"result": {1, 2}} == answer
+    await trusting.close_rpc()
 
 
 async def test_the_error_of_a_handler_arrives_as_text(s) -> None:

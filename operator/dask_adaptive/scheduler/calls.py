@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from distributed.core import rpc
+from distributed.protocol import core
 from distributed.security import Security
 
 from dask_adaptive.loop.ports import LinkError, Tls, TlsFailed
@@ -15,13 +17,35 @@ from dask_adaptive.model.observed import ObservedScheduler, SchedulerWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 
+#: Set while one of our calls is under way. `distributed.protocol.core.loads` unpickles `ToPickle`
+#: whatever `deserialize` is, because a scheduler has to; whoever calls from here must not.
+_refuses_pickles: ContextVar[bool] = ContextVar("refuses_pickles", default=False)
+_core: Any = core
+_pickle = _core.pickle
+
+
+class _Pickle:
+    """`distributed.protocol.pickle` as it is, but for whom it opens pickles."""
+
+    def loads(self, data: Any, **buffers: Any) -> Any:
+        if _refuses_pickles.get():
+            raise ValueError("its answer contains a pickle, which is not opened")
+        return _pickle.loads(data, **buffers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_pickle, name)
+
+
+_core.pickle = _Pickle()
+
 
 class SchedulerCalls:
     """
     One scheduler's RPC port.
 
-    `deserialize=False` keeps pickles shut: a scheduler runs other people's code and must not be
-    able to run it here. Plain msgpack values arrive as usual, with tuples for lists.
+    A scheduler runs other people's code and must not be able to run it here, so no pickle is
+    opened: what was serialized arrives closed (`deserialize=False`), and an answer with a pickled
+    part is an error. Plain msgpack values arrive as usual, with tuples for lists.
 
     Args:
         address: As Dask writes it, e.g. `tcp://10.0.0.7:8786`.
@@ -51,6 +75,7 @@ class SchedulerCalls:
             LinkError: No answer in time, connection refused, or the handler raised.
         """
         timeout_s = self._timeout_s + longer_s
+        refused = _refuses_pickles.set(True)
         try:
             async with asyncio.timeout(timeout_s):
                 return await getattr(self._rpc, op)(**arguments)
@@ -61,6 +86,8 @@ class SchedulerCalls:
             raise _unreached(self.address, exc) from exc
         except Exception as exc:  # the remote handler's own error, which arrives as text only
             raise LinkError(f"{op} failed on {self.address}: {exc}") from exc
+        finally:
+            _refuses_pickles.reset(refused)
 
     async def close(self) -> None:
         with contextlib.suppress(OSError):
