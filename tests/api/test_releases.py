@@ -190,13 +190,3 @@ def test_an_upgrade_from_0_1_0_says_which_values_to_write_anew(
     assert [{"name": "pull"}] == spec["spec"]["imagePullSecrets"]
     assert {"type": "RuntimeDefault"} == spec["spec"]["securityContext"]["seccompProfile"]
     assert 6 == len(named(admin, "validatingadmissionpolicies", where))
-
-
-def test_the_kustomize_base_is_accepted(admin: Kubectl) -> None:
-    # It may be there; and it stays: without a controller, a deleted one would never be gone.
-    admin.run("create", "namespace", "dask-adaptive")
-    words = ("--server-side", "--force-conflicts", "--validate=strict", "--dry-run=server")
-    said = admin("apply", *words, "-k", str(ROOT / "manifests/kustomize"))
-
-    assert "deployment.apps/dask-adaptive serverside-applied (server dry run)" in said
-    assert "validatingadmissionpolicy" in said
