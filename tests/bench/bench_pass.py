@@ -34,6 +34,7 @@ from dask_adaptive.loop.ports import Ports
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
+from support.fake_cluster import FakeCluster
 
 AT_ONCE, MADE = 10, "2026-11-24T10:00:00Z"
 
@@ -78,9 +79,8 @@ class Scene:
         platform = KubePlatform(
             self.key, api=api, world=self.world, wall_clock=time.time, manual_max_s=lambda: 3600.0
         )
-        self._reader, silent = SnapshotReader(NoteReader()), Silent()
-        link: Any = Link(self)
-        ports = Ports(platform=platform, link=link, reporter=silent, clock=time.monotonic)
+        self._reader, link = SnapshotReader(NoteReader()), Link(self)
+        ports = Ports(platform=platform, link=link, reporter=link, clock=time.monotonic)
         self.loop = ClusterLoop(self.key, ports)
         self._runner = asyncio.new_event_loop()
         self.hear()
@@ -113,17 +113,9 @@ class Scene:
         self._runner.run_until_complete(self.loop.one_pass(self.policy, 1))
 
 
-class Silent:
-    """A reporter, and all but the answers of a scheduler."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def nothing(*_: Any) -> None: ...
-
-        return nothing
-
-
-class Link(Silent):
+class Link(FakeCluster):
     def __init__(self, scene: Scene) -> None:
+        super().__init__(0)
         self._scene = scene
 
     async def observe(self, *_: Any, **__: Any) -> Any:

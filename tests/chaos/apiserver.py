@@ -59,6 +59,26 @@ class Ask:
         return f"{self.verb} {self.kind.plural} {where}".rstrip()
 
 
+def asked(who: str, method: str, path: str, query: Mapping[str, str], body: Json) -> Ask | None:
+    """What a request is about; None: nothing that there is."""
+    parts = path.strip("/").split("/")
+    if len(parts) < (3 if parts[0] == "api" else 4):
+        return Ask(who, "discover", Resource("", "", path, ""), "")
+    group, version, *rest = ["", *parts[1:]] if parts[0] == "api" else parts[1:]
+    namespace = ""
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        _, namespace, *rest = rest
+    plural, name, part = [*rest, "", ""][:3]
+    kind = KINDS.get((group, version, plural))
+    parts_of = {"status": WITH_STATUS, "scale": WITH_SCALE}
+    if kind is None or (part and kind not in parts_of.get(part, ())):
+        return None
+    verb = _WRITES.get(method, "get" if name else "list")
+    if verb == "list" and query.get("watch", "") in ("1", "true"):
+        verb = "watch"
+    return Ask(who, verb, kind, namespace, name, part, query, body)
+
+
 class Cut(Exception):
     """The connection breaks instead of an answer."""
 
@@ -144,7 +164,7 @@ class ApiServer:
                 await trouble.before(ask)
             if ask.verb == "watch":
                 return await self._watch(ask, request)
-            answer = self._answer(ask)
+            answer = self.answer(ask)
             for trouble in list(self.troubles):
                 await trouble.after(ask)
         except Refused as no:
@@ -156,30 +176,19 @@ class ApiServer:
         token = request.headers.get("Authorization", "").partition(" ")[2]
         if token not in self._users:
             raise Refused(401, "Unauthorized", "Unauthorized")
-        who, parts = self._users[token], request.path.strip("/").split("/")
-        if len(parts) < (3 if parts[0] == "api" else 4):
-            return Ask(who, "discover", Resource("", "", request.path, ""), "")
-        group, version, *rest = ["", *parts[1:]] if parts[0] == "api" else parts[1:]
-        namespace = ""
-        if rest[:1] == ["namespaces"] and len(rest) > 2:
-            _, namespace, *rest = rest
-        plural, name, part = [*rest, "", ""][:3]
-        kind = KINDS.get((group, version, plural))
-        parts_of = {"status": WITH_STATUS, "scale": WITH_SCALE}
-        if kind is None or (part and kind not in parts_of.get(part, ())):
-            raise web.HTTPNotFound(text="404 page not found")
-        query = dict(request.query)
-        verb = _WRITES.get(request.method, "get" if name else "list")
-        if verb == "list" and query.get("watch", "") in ("1", "true"):
-            verb = "watch"
         body: Any = {}
         if request.method != "GET" and request.can_read_body:
             body = await request.json()
-        if verb == "patch" and request.content_type != "application/merge-patch+json":
+        query = dict(request.query)
+        ask = asked(self._users[token], request.method, request.path, query, body)
+        if ask is None:
+            raise web.HTTPNotFound(text="404 page not found")
+        if ask.verb == "patch" and request.content_type != "application/merge-patch+json":
             raise Refused(415, "UnsupportedMediaType", "only merge patches are understood here")
-        return Ask(who, verb, kind, namespace, name, part, query, body)
+        return ask
 
-    def _answer(self, ask: Ask) -> Json:
+    def answer(self, ask: Ask) -> Json:
+        """Carry out what is no stream. Raises `Refused`."""
         kind, namespace, name, store = ask.kind, ask.namespace, ask.name, self.store
         if ask.verb == "discover":
             return _discovery(kind.plural)

@@ -86,10 +86,13 @@ class Store:
 
     Args:
         now: Seconds since 1970, by the API server's clock.
+        clock: By which events are old; None: that of the event loop.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(
+        self, now: Callable[[], float], clock: Callable[[], float] | None = None
+    ) -> None:  # fmt: skip
+        self._now, self._clock = now, clock
         self.version = self.forgotten = 1000
         self._objects: dict[Resource, dict[tuple[str, str], Json]] = defaultdict(dict)
         self._events: dict[Resource, list[Event]] = defaultdict(list)
@@ -227,6 +230,12 @@ class Store:
             self.remove(api.PODS, meta["namespace"], meta["name"])
         return body
 
+    def put(self, *bodies: Json) -> None:
+        """As somebody else has made them."""
+        for body in bodies:
+            kind = next(kind for kind in KINDS.values() if kind.kind == body["kind"])
+            self._put(kind, "ADDED", body)
+
     def remove(self, kind: Resource, namespace: str, name: str) -> None:
         """At once, whatever grace there was."""
         old = self._objects[kind].pop((namespace, name), None)
@@ -257,7 +266,7 @@ class Store:
     def _note(self, kind: Resource, event: str, body: Json) -> Json:
         self.version += 1
         body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
-        at = asyncio.get_running_loop().time()
+        at = (self._clock or asyncio.get_running_loop().time)()
         self._events[kind].append(Event(self.version, event, body, at))
         self.stir(kind)
         return body

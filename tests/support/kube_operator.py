@@ -4,54 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from dask_adaptive.controller.app import Operator, Settings
 from dask_adaptive.kube.api import KubeApi
-from dask_adaptive.loop.ports import Retired, Told
 from dask_adaptive.model.observed import ObservedScheduler
-from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
-from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Limits
+from support.fake_cluster import FakeCluster
 from support.ports import free_port
 
 
-class QuietLink:
-    """A scheduler without workers or work; `asked` counts how often it was observed."""
+class QuietLink(FakeCluster):
+    """A scheduler without workers or work."""
 
-    def __init__(self, address: str, *, timeout_s: float, attach: bool, **_: Any) -> None:
+    def __init__(self, address: str, *, attach: bool, **_: Any) -> None:
+        super().__init__(0)
         self.address, self.attach = address, attach
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
-        agent = "1" if self.attach else ""
-        return ObservedScheduler(session="s", distributed="2026.8.0", agent=agent)
+        seen = await super().observe(policy, meters=meters)
+        return dataclasses.replace(seen, agent="1" if self.attach else "")
 
     async def changed(self) -> None:
         await asyncio.sleep(3600)
-
-    async def retire(
-        self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
-        over_pins: bool = False,
-    ) -> list[Retired]:  # fmt: skip
-        return []
-
-    async def limit(self, limits: Limits) -> None: ...
-
-    async def announce(self, arriving: Sequence[Arriving], told: Told) -> None: ...
-
-    async def leave(
-        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
-    ) -> list[Retired]:
-        return [Retired(name, "gone") for name in names]
-
-    async def cancel(self, names: Sequence[str]) -> list[Retired]:
-        return []
-
-    async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None: ...
-
-    async def unpin(self, names: Sequence[str]) -> None: ...
 
     async def close(self) -> None: ...
 

@@ -10,16 +10,14 @@ from typing import Any
 from dask_adaptive.controller.compose import FollowingLink
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.visits import SHORTEST_REST_S, Visitor, Visits
-from dask_adaptive.kube.api import ApiUnreachable, KubeError, NotFound
+from dask_adaptive.kube.api import ApiUnreachable, KubeError
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.route import Routes
 from dask_adaptive.loop.one_pass import PassResult
-from dask_adaptive.loop.ports import Tls
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.observed import (
     ObservedCluster,
     ObservedGroup,
-    ObservedScheduler,
     ObservedWorker,
     Retiring,
 )
@@ -28,6 +26,8 @@ from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.agent_work import until
+from support.kube_operator import QuietLink
+from support.stored_api import StoredApi
 
 NO_API: Any = None
 
@@ -170,17 +170,10 @@ class Consent:
 async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
     made: list[tuple[str, bool]] = []
 
-    class Link(Stage):
-        async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
-            return ObservedScheduler(degraded=Reason.AGENT_MISSING)
-
-    def connect(
-        address: str, *, tls: Tls | None, timeout_s: float, attach: bool, governs: bool
-    ) -> Any:
-        assert governs
-        assert tls is None
+    def connect(address: str, *, attach: bool, **how: Any) -> Any:
+        assert {"tls": None, "governs": True} == {name: how[name] for name in ("tls", "governs")}
         made.append((address, attach))
-        return Link()
+        return QuietLink(address, attach=attach)
 
     world = ko.world_of(ko.cluster(), ko.service("10.0.0.1"))
     routes = Routes(NO_API, world)
@@ -189,7 +182,7 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
     await link.observe(policy)
     await link.observe(policy)
     ko.take(world, "MODIFIED", ko.service("10.0.0.2"))
-    await link.cancel(["w"])  # still the scheduler that was observed
+    await link.cancel([])  # still the scheduler that was observed
     await link.observe(policy)
     refused = {"dask-adaptive.dev/inject": "false"}
     ko.take(world, "MODIFIED", ko.cluster(annotations=refused))
@@ -205,19 +198,14 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
 
 
 async def test_a_certificate_that_is_missing_is_an_answer() -> None:
-    world, api = ko.world_of(ko.cluster(), ko.service()), NoSecrets()
-    routes: Any = Routes(api, world, secret="certs")  # type: ignore[arg-type]
+    world = ko.world_of(ko.cluster(), ko.service())
+    routes = Routes(StoredApi(), world, secret="certs")
     link = FollowingLink(ko.KEY, world=world, routes=routes, consent=Consent())  # type: ignore[arg-type]
 
     seen = await link.observe(Policy(ClusterRef("etl"), 1))
 
     assert Reason.TLS_FAILED is seen.problem
     assert "there is no Secret ns/certs" in seen.message
-
-
-class NoSecrets:
-    async def get(self, path: str) -> Any:
-        raise NotFound(f"{path} not found")
 
 
 class Stubborn(Stage):

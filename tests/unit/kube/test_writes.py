@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive.kube.api import Conflict, NotFound
+from dask_adaptive.kube.api import GROUPS
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import (
@@ -28,33 +27,11 @@ from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 from support.fake_cluster import FakeCluster
+from support.stored_api import StoredApi
 from support.worlds import KEY, POLICY
 
 IDLE = Event(EventType.NORMAL, Reason.UNDERUTILIZED, "idle for 1m", worker="a")
 WARNING = Event(EventType.WARNING, Reason.INVALID_PAUSE, "mend it")
-
-
-class Api:
-    """An API server without any object but the policy; all writes are counted, by kind."""
-
-    def __init__(self) -> None:
-        self.writes = Counter[str]()
-        self.events: list[Any] = []
-
-    async def create(self, path: str, body: Any) -> Any:
-        self._count(path)
-        self.events += [body] if body["kind"] == "Event" else []
-        return {**body, "metadata": {**body["metadata"], "resourceVersion": "1"}}
-
-    async def patch(self, path: str, body: Mapping[str, Any]) -> Any:
-        self._count(path)
-        if "configmaps" in path and not body:
-            raise NotFound(path)
-        return {"metadata": {"resourceVersion": "1", **body.get("metadata", {})}}
-
-    def _count(self, path: str) -> None:
-        parts = path.split("/")
-        self.writes[parts[parts.index("namespaces") + 2]] += 1
 
 
 class Reported(FakeCluster):
@@ -63,14 +40,18 @@ class Reported(FakeCluster):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.api = Api()
-        api: Any = self.api
+        body = {"kind": "Namespace", "metadata": {"name": "ns"}}
+        self.api = api = StoredApi(ko.policy(), body)
         world = ko.world_of(ko.policy())
         (policy,) = world.all(PolicyObject)
         wall_clock = lambda: self.cluster.now + 1.8e9  # noqa: E731
         events = EventPoster(api, wall_clock)
         reporter = KubeReporter(policy, api=api, world=world, events=events, wall_clock=wall_clock)
         self.loop = ClusterLoop(KEY, replace(self.ports(), reporter=reporter))
+
+    @property
+    def writes(self) -> int:
+        return self.api.count("create") + self.api.count("patch")
 
 
 @pytest.mark.parametrize(("few", "many"), [(0, 60), (45, 50)])
@@ -79,7 +60,7 @@ def test_a_decision_costs_four_writes_at_most(few: int, many: int) -> None:
     policy = replace(POLICY, max_replicas=100)
     fake = Reported(few, drain_s=1.0)
     fake.steps(60, policy, tasks=few, after_s=1.0)
-    fake.api.writes.clear()
+    fake.api.asked.clear()
     fake.calls.clear()
     last, decisions = fake.last.status.last_decision, 0
     for tasks in (many, few) * 3:
@@ -88,17 +69,17 @@ def test_a_decision_costs_four_writes_at_most(few: int, many: int) -> None:
             decisions += fake.last.status.last_decision != last
             last = fake.last.status.last_decision
     assert decisions >= 6
-    fake.api.writes["scale"] = fake.calls.count("set_replicas")
-    assert sum(fake.api.writes.values()) <= 4 * decisions, (decisions, fake.api.writes)
+    writes = fake.writes + fake.calls.count("set_replicas")
+    assert writes <= 4 * decisions, (decisions, Counter(fake.api.asked))
 
 
 def test_nothing_is_written_at_rest() -> None:
     fake = Reported(2)
     fake.steps(100)
-    before = sum(fake.api.writes.values())
+    before = fake.writes
     fake.steps(100)
 
-    assert before == sum(fake.api.writes.values())
+    assert before == fake.writes
 
 
 news = st.builds(
@@ -148,30 +129,10 @@ def test_warnings_come_first_and_of_what_was_decided_only_that() -> None:
     assert "a, b, c: idle for 1m; a: idle for 2m" == sentence(told[-1])
 
 
-class RestoredApi:
-    """An API server whose etcd was restored: its versions are below those that we know."""
-
-    version = 7
-    replicas: int | None = None
-
-    async def list(self, path: str, **_: Any) -> list[Any]:
-        return []
-
-    async def get(self, path: str) -> Any:
-        return ko.group(resourceVersion=str(self.version))
-
-    async def patch(self, path: str, body: Any) -> Any:
-        if body["metadata"]["resourceVersion"] != str(self.version):
-            raise Conflict("the object has been modified")
-        self.replicas = body["spec"]["replicas"]
-        return {"metadata": {"resourceVersion": str(self.version + 1)}}
-
-
 async def test_a_conflict_is_looked_into_though_versions_went_back() -> None:
     """Once a replica without the lease kept the version from before, and could not scale."""
-    server = RestoredApi()
-    api: Any = server
-    world = ko.world_of(ko.cluster(), ko.group(resourceVersion="100"))
+    api = StoredApi(ko.group())
+    world = ko.world_of(ko.cluster(), ko.group(resourceVersion="9999"))
     platform = KubePlatform(
         KEY, api=api, world=world, wall_clock=lambda: ko.CREATED_AT, manual_max_s=lambda: 0.0
     )
@@ -179,4 +140,4 @@ async def test_a_conflict_is_looked_into_though_versions_went_back() -> None:
         await platform.set_replicas("etl-default", 4)
     await platform.set_replicas("etl-default", 4)
 
-    assert 4 == server.replicas
+    assert 4 == api.store.get(GROUPS, "ns", "etl-default")["spec"]["worker"]["replicas"]
