@@ -243,7 +243,8 @@ async def test_a_kind_of_task_that_is_too_long_for_everybody_is_told_of_once(c, 
     await asyncio.sleep(0.6)
 
     (told,) = await notes(s)
-    assert told.startswith("tasks slow are expected to take 277.8 h, and no worker lives so long")
+    assert told.startswith("tasks slow are expected")
+    assert "277.8 h" in told
     assert "(a new one: 80 s)" in told
 
 
@@ -383,10 +384,7 @@ async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b, agen
     assert not seen["stops"]
     assert {a.address} == set(agent.out_of_service())
     (said,) = (await ask(s, wire.EXPLAIN, names=[a.address]))["workers"]
-    assert re.search(
-        r"gets no more tasks: ends in (60|5\d) s, and a task that is there may take \d",
-        said["sentence"],
-    )
+    assert re.search(r"ends in (60|5\d) s, .* may take \d", said["sentence"])
     await ask(s, wire.RETIRE, names=[str(a.name)])
     assert [] == (await meters(s))["too_short"]
     await ask(s, wire.CANCEL, names=[str(a.name)])

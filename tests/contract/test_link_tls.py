@@ -115,7 +115,7 @@ async def test_what_is_wrong_with_certificates_is_said(words: str) -> None:
     ],
 )
 def test_what_can_not_be_used_is_refused_before_anything_is_sent(broken: Tls) -> None:
-    with pytest.raises(TlsFailed, match=r"tls\.key must be the key of tls\.crt"):
+    with pytest.raises(TlsFailed, match=r"tls\.key must be .* tls\.crt"):
         connect("tls://127.0.0.1:9", tls=broken)
 
 

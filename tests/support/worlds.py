@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -208,6 +209,11 @@ def short(action: Action) -> str:
         case Retire(over_pins=True):
             return f"retire! {action.worker}"
     return f"{type(action).__name__.lower()} {action.worker}"
+
+
+def facts(message: str) -> str:
+    """Its figures, and the fields that it names: what it says of them may be said better."""
+    return " ".join(re.findall(r"[\w,.-]*\d[\w%.]*\b%?|[a-z]\w*(?:\.\w+)+", message))
 
 
 def actions(decided: Plan) -> list[str]:

@@ -14,6 +14,7 @@ from dask_adaptive.kube.cache.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from support import kube_objects as ko
+from support.worlds import facts
 
 SIX = {"limits": {"workers": 6}, "reclaim": {"after": "0s"}}
 A, B = ClusterKey("ns", "a"), ClusterKey("ns", "b")
@@ -177,7 +178,7 @@ async def test_its_status() -> None:
     assert (2, "True", "Reconciled") == (
         status["observedGeneration"], condition["status"], condition["reason"]
     )  # fmt: skip
-    assert "2 clusters share 6 workers; 2 groups wait" == condition["message"]
+    assert "2 6 2" == facts(condition["message"])
     assert ("a", 6, 6, 3) == tuple(waiting[k] for k in ("cluster", "held", "wanted", "allowed"))
     assert "2026-02-01T00:01:40Z" == having["waitingSince"]
 
@@ -274,7 +275,7 @@ async def test_a_spec_that_makes_no_sense_limits_nobody() -> None:
 
     assert stage.allowed(A) is None
     assert ("False", "InvalidBudget") == (condition["status"], condition["reason"])
-    assert condition["message"].startswith("spec.limits: must name at least one of workers")
+    assert condition["message"].startswith("spec.limits: must name")
 
 
 async def test_after_a_restart_it_is_known_who_has_waited_since_when() -> None:

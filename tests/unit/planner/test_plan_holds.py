@@ -57,6 +57,7 @@ from support.worlds import (
     busy,
     cluster,
     dated,
+    facts,
     group_of,
     past_of,
     pending,
@@ -189,8 +190,8 @@ def test_it_says_how_many_are_away_of_how_many_in_all_groups() -> None:
     past = dataclasses.replace(TEN, seen=TEN.seen | {"g0", "g1"})
     decided = decide(cluster(ten(5), others=(gpu,)), POLICY, past)
 
-    words = "6 of 12 connected workers are lost, more than 45% (maxUnready)"
-    assert f"{words}: nothing is scaled until they are back" == decided.message
+    assert Reason.TOO_MANY_UNREADY is decided.reason
+    assert "6 12 45%" == facts(decided.message)
 
 
 # --- the scheduler is away --------------------------------------------------------------------
@@ -322,7 +323,7 @@ def test_a_pause_is_told_with_its_end_that_does_not_move() -> None:
     assert first == later != moved
     condition = next(c for c in first.conditions if c.type == "Paused")
     assert (True, Reason.SCALE_OUT_PAUSED) == (condition.status, condition.reason)
-    assert condition.message == "paused-scale-out on the policy, until 2023-11-14T22:23:20Z"
+    assert condition.message.endswith(", until 2023-11-14T22:23:20Z")
     assert first.pause is not None
     assert AT + 600.0 == first.pause.until
 

@@ -107,8 +107,8 @@ class TestTooShort:
         ("traces", "said"),
         [
             pytest.param([WAVES], "", id="enough"),
-            pytest.param([trace([10], end=999)], "1 bursts of work in 999 s", id="one-burst"),
-            pytest.param([trace([10, 31, 52])], "3 bursts of work in 72 s", id="a-minute"),
+            pytest.param([trace([10], end=999)], "1 bursts of work in 999", id="one-burst"),
+            pytest.param([trace([10, 31, 52])], "3 bursts of work in 72", id="a-minute"),
             pytest.param([trace([10, 40]), trace([10, 40])], "", id="two-traces"),
         ],
     )

@@ -19,7 +19,18 @@ from dask_adaptive.model.scaling import (
     Schedule,
     WorkerGroup,
 )
-from support.worlds import GPU, GROUP, busy, cluster, decide, group_of, wanting, watched, worker
+from support.worlds import (
+    GPU,
+    GROUP,
+    busy,
+    cluster,
+    decide,
+    facts,
+    group_of,
+    wanting,
+    watched,
+    worker,
+)
 
 BOTH = (WorkerGroup(GROUP, 20), WorkerGroup(GPU, 20))
 FIVE = [worker(name) for name in "abcde"]
@@ -59,14 +70,13 @@ def test_a_schedule_is_a_floor_while_it_is_open(
     scheduled = [s for g in decided.groups for s in g.steps if s.stage == "schedule"]
     assert bool(sum(expected)) == any(s.reason is Reason.SCHEDULED_MINIMUM for s in scheduled)
     for step in scheduled:
-        assert step.message.startswith(f"at least {step.replicas} by schedule 0 8 * * ")
+        assert step.message.startswith(f"at least {step.replicas} by schedule 0 8")
         assert step.message.endswith("(Europe/Berlin)")
 
 
 # The minimum, and a cluster that nobody uses
 
 UNUSED = Idle(after_s=1.0, action=IdleAction.SCALE_TO_ZERO)
-UNUSED_STEP = "no task for 1s or longer: minimums do not hold"
 
 
 @pytest.mark.parametrize(
@@ -74,10 +84,10 @@ UNUSED_STEP = "no task for 1s or longer: minimums do not hold"
     [
         pytest.param(5, 3, Idle(), (5, []), id="above-the-minimum"),
         pytest.param(3, 3, Idle(), (3, []), id="at-the-minimum"),
-        pytest.param(2, 3, Idle(), (3, [("bounds", 3, "2 wanted, minReplicas is 3")]), id="below"),
+        pytest.param(2, 3, Idle(), (3, [("bounds", 3, "2 3")]), id="below"),
         pytest.param(0, 0, UNUSED, (0, []), id="unused-without-a-minimum"),
-        pytest.param(0, 2, UNUSED, (0, [("idle", 0, UNUSED_STEP)]), id="unused"),
-        pytest.param(4, 2, UNUSED, (4, [("idle", 4, UNUSED_STEP)]), id="unused-but-wanted"),
+        pytest.param(0, 2, UNUSED, (0, [("idle", 0, "1s")]), id="unused"),
+        pytest.param(4, 2, UNUSED, (4, [("idle", 4, "1s")]), id="unused-but-wanted"),
     ],
 )
 def test_a_minimum_is_a_floor_while_the_cluster_is_used(
@@ -87,7 +97,7 @@ def test_a_minimum_is_a_floor_while_the_cluster_is_used(
     (group,) = decide(world, min_replicas=min_replicas, idle=idle).groups
 
     assert ("load", target) == (group.steps[0].stage, group.steps[0].replicas)
-    rest = [(s.stage, s.replicas, s.message) for s in group.steps[1:]]
+    rest = [(s.stage, s.replicas, facts(s.message)) for s in group.steps[1:]]
     assert expected == (group.desired, rest)
 
 
@@ -96,9 +106,7 @@ def test_a_minimum_is_a_floor_while_the_cluster_is_used(
 ALWAYS_9 = Schedule("0 0 * * *", 24 * 3600.0, min_replicas=9)
 ALWAYS_3 = replace(ALWAYS_9, min_replicas=3)
 AGAIN = Fallback(failure_threshold=2, replicas=4)
-BELOW = "2 replicas are below minReplicas {}"
-GPU_BELOW = "0 replicas are below minReplicas {}"
-FALLBACK = "no answer to 2 requests (fallback): at least {} workers"
+BELOW, GPU_BELOW, FALLBACK = "2 {}", "0 {}", "2 {}"
 
 
 def bounds(min_replicas: int, gpu: int | None = None, most: int = 8) -> dict[str, Any]:
@@ -120,7 +128,7 @@ def bounds(min_replicas: int, gpu: int | None = None, most: int = 8) -> dict[str
                      id="the-first-takes-most-of-it"),
         pytest.param({"max_replicas": 2}, bounds(2, 1), {}, id="no-room-for-one-more"),
         pytest.param({"max_replicas": 5}, {"schedules": (ALWAYS_9,)},
-                     {GROUP: (5, "at least 9 by schedule 0 0 * * * (UTC)")}, id="a-schedule"),
+                     {GROUP: (5, "9 0 0")}, id="a-schedule"),
         pytest.param({"max_replicas": 6}, {**bounds(5), "schedules": (ALWAYS_3,)},
                      {GROUP: (5, BELOW.format(5))}, id="the-minimum"),
         pytest.param({"max_replicas": 6}, {**bounds(3), "schedules": (ALWAYS_3,)},
@@ -151,10 +159,9 @@ def test_floors_hold_without_the_scheduler(
     raised = [a for a in decided.actions if isinstance(a, SetReplicas)]
     assert raised == list(decided.actions)
     assert 0 == decided.wanted
-    assert expected == {a.group: (a.replicas, a.message) for a in raised}
-    assert (Reason.SCHEDULER_UNREACHABLE, "no answer; no worker is taken away") == (
-        decided.reason, decided.message,
-    )  # fmt: skip
+    assert expected == {a.group: (a.replicas, facts(a.message)) for a in raised}
+    assert Reason.SCHEDULER_UNREACHABLE is decided.reason
+    assert decided.message.startswith("no answer; ")
 
 
 def test_with_an_answer_there_is_no_fallback() -> None:
@@ -233,13 +240,14 @@ def test_a_pause_of_five_workers(
 @pytest.mark.parametrize(
     ("desired", "pause", "expected"),
     [
-        (2, Pause(scale_in=True, left_s=90.0, message="by me", problem="?"),
-         "2 wanted, 5 held: no worker leaves; by me; ?"),
-        (9, Pause(replicas=3), "9 wanted, 3 held"),
-        (9, Pause(scale_out=True), "9 wanted, 5 held: no worker is requested"),
+        (2, Pause(scale_in=True, left_s=90.0, message="by me", problem="?"), ("2 5", "; by me; ?")),
+        (9, Pause(replicas=3), ("9 3", "held")),
+        (9, Pause(scale_out=True), ("9 5", "requested")),
     ],
-)  # fmt: skip
+)
 def test_a_pause_says_what_it_holds_and_what_cannot_be_read(
-    desired: int, pause: Pause, expected: str
+    desired: int, pause: Pause, expected: tuple[str, str]
 ) -> None:
-    assert [expected] == [s.message for s in paused(desired, pause).steps if s.stage == "pause"]
+    (message,) = (s.message for s in paused(desired, pause).steps if s.stage == "pause")
+
+    assert (expected[0], True) == (facts(message), message.endswith(expected[1]))

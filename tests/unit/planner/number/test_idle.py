@@ -136,8 +136,8 @@ def test_only_mode_auto_deletes(mode: Mode) -> None:
 def test_it_says_for_how_long_without_counting() -> None:
     (step,) = idle_steps(quiet(), AFTER)
     assert Reason.CLUSTER_IDLE is step.reason
-    assert "no task for 1h or longer: minimums do not hold" == step.message
+    assert "no task for 1h" in step.message
 
-    message = "no client for 1h or longer, and no task: it is deleted"
-    end = DeleteCluster("uid-1", Reason.CLUSTER_IDLE, message)
-    assert [end] == deletions(quiet(quiet=LEFT), NO_CLIENT)
+    (end,) = deletions(quiet(quiet=LEFT), NO_CLIENT)
+    assert ("uid-1", Reason.CLUSTER_IDLE) == (end.uid, end.reason)
+    assert "no client for 1h" in end.message
