@@ -10,6 +10,7 @@ import pytest
 from dask_adaptive.kube.drift import drifted, sketch
 from dask_adaptive.kube.notes import worker_spec_written_at
 from support import kube_objects as ko
+from support.tables import table
 
 HOUR = 3600.0
 SPEC: dict[str, Any] = {
@@ -99,13 +100,11 @@ def test_defaults_of_references_are_no_drift() -> None:
     assert "" == drift(spec(), spec(apiVersion="v1", divisor="0"))
 
 
-@pytest.mark.parametrize(
+@table(
     "times",
-    [
-        pytest.param({"group_written_at": None}, id="nobody-knows-when-the-group-was-changed"),
-        pytest.param({"group_made_at": 2 * HOUR - 3}, id="the-group-was-never-changed"),
-        pytest.param({"made_at": 2 * HOUR + 60}, id="the-deployment-is-younger-than-the-change"),
-    ],
+    nobody_knows_when_the_group_was_changed={"group_written_at": None},
+    the_group_was_never_changed={"group_made_at": 2 * HOUR - 3},
+    the_deployment_is_younger_than_the_change={"made_at": 2 * HOUR + 60},
 )
 def test_what_a_new_worker_would_have_too_is_no_drift(times: dict[str, Any]) -> None:
     assert "" == drift(changed(image="mirror/dask:1"), SPEC, **times)

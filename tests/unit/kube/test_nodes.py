@@ -11,6 +11,7 @@ from dask_adaptive.kube.nodes import parse_node
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark, TerminatingPod
 from support import kube_objects as ko
+from support.tables import table
 
 NODES, BUDGETS = ko.KIND["Node"], ko.KIND["AdaptiveBudget"]
 CA = "ToBeDeletedByClusterAutoscaler"
@@ -118,28 +119,16 @@ def test_a_workers_mark_is_that_of_its_pod() -> None:
 AT_40_S = {"deletionTimestamp": "2026-02-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
 
 
-@pytest.mark.parametrize(
-    ("pod", "ending"),
-    [
-        pytest.param(on("n1"), (), id="it-stays"),
-        pytest.param(
-            on("n1", metadata=AT_40_S),
-            (TerminatingPod("w1", "w1-hash-x", ("10.0.0.1",), 40.0),),
-            id="deleted",
-        ),
-        pytest.param(
-            on("n1", metadata={"deletionTimestamp": "2026-01-31T23:59:00Z"}),
-            (TerminatingPod("w1", "w1-hash-x", ("10.0.0.1",), 0.0),),
-            id="overdue",
-        ),
-        pytest.param(
-            ko.pod(metadata=AT_40_S, spec={"hostNetwork": True}),
-            (TerminatingPod("w1", "w1-hash-x", (), 40.0),),
-            id="an-address-that-others-share",
-        ),
-        pytest.param(ko.pod(metadata=AT_40_S, status={}), (), id="never-ran"),
-    ],
-)
+@table(
+    "pod, ending",
+    it_stays=(on("n1"), ()),
+    deleted=(on("n1", metadata=AT_40_S), (TerminatingPod("w1", "w1-hash-x", ("10.0.0.1",), 40.0),)),
+    overdue=(on("n1", metadata={"deletionTimestamp": "2026-01-31T23:59:00Z"}),
+        (TerminatingPod("w1", "w1-hash-x", ("10.0.0.1",), 0.0),)),
+    an_address_that_others_share=(ko.pod(metadata=AT_40_S, spec={"hostNetwork": True}),
+        (TerminatingPod("w1", "w1-hash-x", (), 40.0),)),
+    never_ran=(ko.pod(metadata=AT_40_S, status={}), ()),
+)  # fmt: skip
 def test_pods_that_end(pod: dict[str, Any], ending: tuple[TerminatingPod, ...]) -> None:
     assert ending == ko.look(ko.cluster(), pod, now=ko.CREATED_AT).terminating
 

@@ -13,6 +13,7 @@ from dask_adaptive.kube.view import view
 from dask_adaptive.kube.worker_pods import NO_SHAPE, pod_costs, shape_of
 from dask_adaptive.model.scaling import Room
 from support import kube_objects as ko
+from support.tables import table
 from support.worlds import facts
 
 CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}}
@@ -29,22 +30,19 @@ def room_in(
     return room([parse_quota(ko.quota(hard=hard, used=used, **scopes))], shape_of(spec or pod()))
 
 
-@pytest.mark.parametrize(
-    ("hard", "used", "workers"),
-    [
-        pytest.param({"pods": 10}, {"pods": 7}, 3, id="pods"),
-        pytest.param({"count/pods": "10"}, {"count/pods": "3"}, 7, id="count-of-pods"),
-        pytest.param({"count/deployments.apps": 4}, {"count/deployments.apps": 4}, 0, id="objects"),
-        pytest.param({"cpu": "4"}, {"cpu": "2500m"}, 3, id="cpu-means-requests"),
-        pytest.param({"requests.cpu": "4", "limits.cpu": "4"}, {}, 4, id="tightest-counts"),
-        pytest.param({"requests.memory": "3.5Gi"}, {}, 3, id="memory-rounds-down"),
-        pytest.param({"limits.memory": "3G"}, {}, 1, id="memory-limits"),
-        pytest.param({"pods": 3}, {"pods": 5}, 0, id="lowered-below-what-is-used"),
-        pytest.param({"services": 1, "configmaps": 1, "requests.storage": "1Gi"}, {}, None,
-                     id="about-other-things"),
-        pytest.param({"requests.nvidia.com/gpu": 4}, {}, None, id="claims-none-of-it"),
-    ],
-)  # fmt: skip
+@table(
+    "hard, used, workers",
+    pods=({"pods": 10}, {"pods": 7}, 3),
+    count_of_pods=({"count/pods": "10"}, {"count/pods": "3"}, 7),
+    objects=({"count/deployments.apps": 4}, {"count/deployments.apps": 4}, 0),
+    cpu_means_requests=({"cpu": "4"}, {"cpu": "2500m"}, 3),
+    tightest_counts=({"requests.cpu": "4", "limits.cpu": "4"}, {}, 4),
+    memory_rounds_down=({"requests.memory": "3.5Gi"}, {}, 3),
+    memory_limits=({"limits.memory": "3G"}, {}, 1),
+    lowered_below_what_is_used=({"pods": 3}, {"pods": 5}, 0),
+    about_other_things=({"services": 1, "configmaps": 1, "requests.storage": "1Gi"}, {}, None),
+    claims_none_of_it=({"requests.nvidia.com/gpu": 4}, {}, None),
+)
 def test_room(hard: dict[str, Any], used: dict[str, Any], workers: int | None) -> None:
     found = room_in(hard, used)
 

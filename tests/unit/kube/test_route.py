@@ -15,6 +15,7 @@ from support import kube_objects as ko
 from support.certificates import Authority
 from support.certificates import secret as secret_of
 from support.stored_api import StoredApi
+from support.tables import table
 
 AUTHORITY = Authority()
 TLS = AUTHORITY.tls()
@@ -54,16 +55,14 @@ async def test_the_address_is_that_of_the_service(bodies: list[Any], address: st
     assert [] == api.asked
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "default", "protocol", "read"),
-    [
-        pytest.param({}, "", "tcp", "", id="nothing-said"),
-        pytest.param({}, "all", "tls", "all", id="the-charts"),
-        pytest.param(NAMED, "all", "tls", "certs", id="the-policys"),
-        pytest.param({"protocol": "tcp"}, "all", "tcp", "", id="plain-in-spite-of-the-chart"),
-        pytest.param({"protocol": "ws"}, "", "ws", "", id="websocket"),
-        pytest.param({"protocol": "wss", **NAMED}, "", "wss", "certs", id="websocket-with-tls"),
-    ],
+@table(
+    "scheduler, default, protocol, read",
+    nothing_said=({}, "", "tcp", ""),
+    the_charts=({}, "all", "tls", "all"),
+    the_policys=(NAMED, "all", "tls", "certs"),
+    plain_in_spite_of_the_chart=({"protocol": "tcp"}, "all", "tcp", ""),
+    websocket=({"protocol": "ws"}, "", "ws", ""),
+    websocket_with_tls=({"protocol": "wss", **NAMED}, "", "wss", "certs"),
 )
 async def test_the_policy_counts_before_the_chart(
     scheduler: dict[str, Any], default: str, protocol: str, read: str
@@ -112,20 +111,15 @@ def text(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        pytest.param(secret("other", TLS), "no Secret ns/certs", id="missing"),
-        pytest.param({**secret("certs", TLS), "data": {}}, r"ca\.crt and tls\.crt and tls\.key",
-                     id="empty"),
-        pytest.param(without("ca.crt"), r"lacks ca\.crt, as PEM", id="no-authority"),
-        pytest.param(without("tls.key", **{"tls.key": text(b"\xff")}), r"lacks tls\.key",
-                     id="no-text"),
-        pytest.param(without("tls.crt", **{"tls.crt": text(b"hello")}), "is no certificate",
-                     id="no-pem"),
-        pytest.param(secret("certs", AUTHORITY.tls(expired=True)), "valid until 20", id="expired"),
-    ],
-)  # fmt: skip
+@table(
+    "body, words",
+    missing=(secret("other", TLS), "no Secret ns/certs"),
+    empty=({**secret("certs", TLS), "data": {}}, r"ca\.crt and tls\.crt and tls\.key"),
+    no_authority=(without("ca.crt"), r"lacks ca\.crt, as PEM"),
+    no_text=(without("tls.key", **{"tls.key": text(b"\xff")}), r"lacks tls\.key"),
+    no_pem=(without("tls.crt", **{"tls.crt": text(b"hello")}), "is no certificate"),
+    expired=(secret("certs", AUTHORITY.tls(expired=True)), "valid until 20"),
+)
 async def test_a_secret_of_no_use_is_told_with_what_to_do(body: Any, words: str) -> None:
     with pytest.raises(TlsFailed, match=words):
         await routes(StoredApi(body)).to(ko.KEY, policy(**NAMED))

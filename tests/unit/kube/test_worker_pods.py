@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dask_adaptive.kube.view import gpus_needed
 from dask_adaptive.kube.worker_pods import gpus_of, resources_of, threads_of
 from support import kube_objects as ko
+from support.tables import table
 
 
 def spec(*args: str, cpu: Any = None, **container: Any) -> dict[str, Any]:
@@ -21,36 +20,27 @@ def env(**values: str) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-@pytest.mark.parametrize(
-    ("pod", "threads"),
-    [
-        pytest.param(spec("dask", "worker", "--nthreads", "4"), 4, id="said"),
-        pytest.param(spec("dask", "worker", "--nthreads=2", cpu=8), 2, id="said-with-equals"),
-        pytest.param(spec("dask-worker", "--nthreads", "1", "--nthreads", "3"), 3, id="last"),
-        pytest.param(spec("dask", "worker", "--nthreads", "2", "--nworkers", "3"), 6, id="both"),
-        pytest.param(spec("dask", "worker", "--nthreads", "0", cpu=2), 2, id="zero-means-cpus"),
-        pytest.param(spec("dask", "worker", cpu="1500m"), 2, id="cpus-round-up"),
-        pytest.param(spec("dask", "worker", "--nworkers", "2", cpu=4), 4, id="shared-cpus"),
-        pytest.param(spec("dask", "worker", "--nworkers", "auto", cpu=4), 4, id="auto"),
-        pytest.param(spec("dask", "worker", "--nworkers", "-1", "--nthreads", "2"), 0, id="odd"),
-        pytest.param(spec("dask", "worker"), 0, id="no-limit"),
-        pytest.param(spec("dask", "worker", cpu="lots"), 0, id="nonsense"),
-        pytest.param(spec("--nthreads"), 0, id="no-value"),
-        pytest.param(
-            spec("-c", "exec dask worker --nthreads 5 --name $(hostname)", command=["sh"]), 5,
-            id="in-a-shell",
-        ),
-        pytest.param(
-            spec("dask", "worker", "--nthreads", "$(N)", env=env(N="7")), 7, id="by-a-variable"
-        ),
-        pytest.param(
-            spec("dask", "worker", "--nthreads", "$(N)", cpu=3), 3, id="by-an-unknown-variable"
-        ),
-        pytest.param(spec("-c", "dask worker --nthreads '5", command=["sh"]), 0, id="open-quote"),
-        pytest.param({"containers": []}, 0, id="no-container"),
-        pytest.param(None, 0, id="no-spec"),
-    ],
-)  # fmt: skip
+@table(
+    "pod, threads",
+    said=(spec("dask", "worker", "--nthreads", "4"), 4),
+    said_with_equals=(spec("dask", "worker", "--nthreads=2", cpu=8), 2),
+    last=(spec("dask-worker", "--nthreads", "1", "--nthreads", "3"), 3),
+    both=(spec("dask", "worker", "--nthreads", "2", "--nworkers", "3"), 6),
+    zero_means_cpus=(spec("dask", "worker", "--nthreads", "0", cpu=2), 2),
+    cpus_round_up=(spec("dask", "worker", cpu="1500m"), 2),
+    shared_cpus=(spec("dask", "worker", "--nworkers", "2", cpu=4), 4),
+    auto=(spec("dask", "worker", "--nworkers", "auto", cpu=4), 4),
+    odd=(spec("dask", "worker", "--nworkers", "-1", "--nthreads", "2"), 0),
+    no_limit=(spec("dask", "worker"), 0),
+    nonsense=(spec("dask", "worker", cpu="lots"), 0),
+    no_value=(spec("--nthreads"), 0),
+    in_a_shell=(spec("-c", "exec dask worker --nthreads 5 --name $(hostname)", command=["sh"]), 5),
+    by_a_variable=(spec("dask", "worker", "--nthreads", "$(N)", env=env(N="7")), 7),
+    by_an_unknown_variable=(spec("dask", "worker", "--nthreads", "$(N)", cpu=3), 3),
+    open_quote=(spec("-c", "dask worker --nthreads '5", command=["sh"]), 0),
+    no_container=({"containers": []}, 0),
+    no_spec=(None, 0),
+)
 def test_threads(pod: Any, threads: int) -> None:
     assert threads == threads_of(pod)
 
@@ -71,44 +61,26 @@ def test_the_container_that_starts_the_worker_counts() -> None:
     assert 2 == threads_of({"containers": [logs, main]})
 
 
-@pytest.mark.parametrize(
-    ("pod", "resources"),
-    [
-        pytest.param(
-            spec("dask", "worker", "--resources", "GPU=1,FOO=2"), (("FOO", 2.0), ("GPU", 1.0)),
-            id="said",
-        ),
-        pytest.param(
-            spec("dask", "worker", "--resources=MEM=1e9 GPU=0.5"), (("GPU", 0.5), ("MEM", 1e9)),
-            id="with-blanks",
-        ),
-        pytest.param(
-            spec("-c", 'dask worker --resources "GPU=1, FOO=2"', command=["sh"]),
-            (("FOO", 2.0), ("GPU", 1.0)), id="in-a-shell",
-        ),
-        pytest.param(
-            spec("dask", "worker", env=env(DASK_DISTRIBUTED__WORKER__RESOURCES__GPU="2")),
-            (("gpu", 2.0),), id="variable-in-lower-case",
-        ),
-        pytest.param(
-            spec("dask", "worker", env=env(DASK_DISTRIBUTED__WORKER__RESOURCES="{'Foo': 1}")),
-            (("Foo", 1.0),), id="variable-with-a-dict",
-        ),
-        pytest.param(
-            spec(
-                "dask", "worker", "--resources", "GPU=1",
-                env=env(DASK_DISTRIBUTED__WORKER__RESOURCES__FOO="2"),
-            ),
-            (("GPU", 1.0),), id="command-line-wins",
-        ),
-        pytest.param(spec("dask", "worker", "--resources", "GPU"), (), id="nonsense"),
-        pytest.param(
-            spec("dask", "worker", env=env(DASK_DISTRIBUTED__WORKER__RESOURCES="[")), (),
-            id="nonsense-in-a-variable",
-        ),
-        pytest.param(spec("dask", "worker"), (), id="none"),
-        pytest.param(None, (), id="no-spec"),
-    ],
+@table(
+    "pod, resources",
+    said=(spec("dask", "worker", "--resources", "GPU=1,FOO=2"), (("FOO", 2.0), ("GPU", 1.0))),
+    with_blanks=(spec("dask", "worker", "--resources=MEM=1e9 GPU=0.5"),
+        (("GPU", 0.5), ("MEM", 1e9))),
+    in_a_shell=(spec("-c", 'dask worker --resources "GPU=1, FOO=2"', command=["sh"]),
+        (("FOO", 2.0), ("GPU", 1.0))),
+    variable_in_lower_case=(
+        spec("dask", "worker", env=env(DASK_DISTRIBUTED__WORKER__RESOURCES__GPU="2")),
+        (("gpu", 2.0),)),
+    variable_with_a_dict=(
+        spec("dask", "worker", env=env(DASK_DISTRIBUTED__WORKER__RESOURCES="{'Foo': 1}")),
+        (("Foo", 1.0),)),
+    command_line_wins=(spec("dask", "worker", "--resources", "GPU=1",
+        env=env(DASK_DISTRIBUTED__WORKER__RESOURCES__FOO="2")), (("GPU", 1.0),)),
+    nonsense=(spec("dask", "worker", "--resources", "GPU"), ()),
+    nonsense_in_a_variable=(
+        spec("dask", "worker", env=env(DASK_DISTRIBUTED__WORKER__RESOURCES="[")), ()),
+    none=(spec("dask", "worker"), ()),
+    no_spec=(None, ()),
 )  # fmt: skip
 def test_resources(pod: Any, resources: tuple[tuple[str, float], ...]) -> None:
     assert resources == resources_of(pod)
@@ -129,29 +101,21 @@ def claiming(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ())
     return {"containers": [*map(made, containers)], "initContainers": [*map(made, init)]}
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        pytest.param({}, (), id="nothing"),
-        pytest.param(claiming({"cpu": "1", "memory": "1Gi"}), (), id="no-gpu"),
-        pytest.param(claiming({"nvidia.com/gpu": "1"}), (("nvidia.com/gpu", 1),), id="one"),
-        pytest.param(
-            claiming({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": "2"}, init=({"nvidia.com/gpu": 1},)),
-            (("nvidia.com/gpu", 3),),
-            id="containers-together-with-init-containers-before-them",
-        ),
-        pytest.param(claiming({"amd.com/gpu": "2"}), (("amd.com/gpu", 2),), id="amd"),
-        pytest.param(
-            claiming({"nvidia.com/mig-1g.5gb": "1"}), (("nvidia.com/mig-1g.5gb", 1),), id="a-slice"
-        ),
-        pytest.param(
-            claiming({"gpu.intel.com/i915": 1, "gpu.intel.com/millicores": 500}),
-            (("gpu.intel.com/i915", 1),),
-            id="intel-without-its-thousandths",
-        ),
-        pytest.param(claiming({"nvidia.com/gpu": "0"}), (("nvidia.com/gpu", 0),), id="none-of-it"),
-    ],
-)
+@table(
+    "spec, expected",
+    nothing=({}, ()),
+    no_gpu=(claiming({"cpu": "1", "memory": "1Gi"}), ()),
+    one=(claiming({"nvidia.com/gpu": "1"}), (("nvidia.com/gpu", 1),)),
+    containers_together_with_init_containers_before_them=(
+        claiming({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": "2"}, init=({"nvidia.com/gpu": 1},)),
+        (("nvidia.com/gpu", 3),)),
+    amd=(claiming({"amd.com/gpu": "2"}), (("amd.com/gpu", 2),)),
+    a_slice=(claiming({"nvidia.com/mig-1g.5gb": "1"}), (("nvidia.com/mig-1g.5gb", 1),)),
+    intel_without_its_thousandths=(
+        claiming({"gpu.intel.com/i915": 1, "gpu.intel.com/millicores": 500}),
+        (("gpu.intel.com/i915", 1),)),
+    none_of_it=(claiming({"nvidia.com/gpu": "0"}), (("nvidia.com/gpu", 0),)),
+)  # fmt: skip
 def test_gpus_that_a_pod_claims(spec: dict[str, Any], expected: Any) -> None:
     assert expected == gpus_of(spec)
 

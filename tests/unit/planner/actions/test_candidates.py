@@ -15,6 +15,7 @@ from dask_adaptive.planner.actions.candidates import VetoContext, claims, veto
 from dask_adaptive.planner.actions.external import OWNER, PIN_SLACK_S
 from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.plan import count_blockers
+from support.tables import table
 from support.worlds import NOW, SHUFFLE, cluster, decide, facts, worker
 
 CLIENT, NOTED = Pin("client", "me", "", 60.0), Pin("client", "me", "a long loop", 60.0)
@@ -25,21 +26,18 @@ ASKED_WHY = ManualPin(60.0, "debugging")
 # --- who holds a worker ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({}, set(), id="nobody"),
-        pytest.param({"pins": (Pin("shuffle", "5f3a", "takes part in it", 60.0),)},
-                     {"shuffle 5f3a"}, id="a-shuffle-says-why-by-itself"),
-        pytest.param({"pins": (NOTED,)}, {"client me (a long loop)"}, id="a-client-says-why"),
-        pytest.param({"pins": (BY_HAND,)}, {"annotation"}, id="a-person"),
-        pytest.param({"pins": (BY_HAND_WHY,)}, {"annotation (debugging)"}, id="a-person-says-why"),
-        pytest.param({"manual_pin": ASKED_WHY}, {"annotation (debugging)"}, id="nor-why"),
-        pytest.param({"manual_pin": ASKED_WHY, "pins": (CLIENT,)},
-                     {"annotation (debugging)", "client me"}, id="both"),
-        pytest.param({"manual_pin": ASKED_WHY, "pins": (SHUFFLE, BY_HAND)},
-                     {"annotation", "shuffle 5f3a"}, id="as-the-agent-was-told-if-it-was"),
-    ],
+@table(
+    "changes, expected",
+    nobody=({}, set()),
+    a_shuffle_says_why_by_itself=({"pins": (Pin("shuffle", "5f3a", "takes part in it", 60.0),)},
+        {"shuffle 5f3a"}),
+    a_client_says_why=({"pins": (NOTED,)}, {"client me (a long loop)"}),
+    a_person=({"pins": (BY_HAND,)}, {"annotation"}),
+    a_person_says_why=({"pins": (BY_HAND_WHY,)}, {"annotation (debugging)"}),
+    nor_why=({"manual_pin": ASKED_WHY}, {"annotation (debugging)"}),
+    both=({"manual_pin": ASKED_WHY, "pins": (CLIENT,)}, {"annotation (debugging)", "client me"}),
+    as_the_agent_was_told_if_it_was=({"manual_pin": ASKED_WHY, "pins": (SHUFFLE, BY_HAND)},
+        {"annotation", "shuffle 5f3a"}),
 )  # fmt: skip
 def test_who_holds_a_worker(changes: dict[str, Any], expected: set[str]) -> None:
     assert expected == claims(worker("a", **changes))
@@ -60,25 +58,20 @@ def pins_set(world: ObservedCluster) -> tuple[SetPin | Unpin, ...]:
 HELD = Pin("manual", OWNER, "why", 60.0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({"manual_pin": ManualPin(60.0, "why")},
-                     SetPin("a", ("a",), 60.0, "why", Reason.PIN_REQUESTED, "1m"), id="asked-for"),
-        pytest.param({"manual_pin": ManualPin(60.0, "why", "cannot be read")},
-                     SetPin("a", ("a",), 60.0, "why", Reason.INVALID_PIN, ""), id="unreadable"),
-        pytest.param({"pins": (HELD,)}, Unpin("a", ("a",), Reason.PIN_REMOVED, ""), id="gone"),
-        pytest.param({"pins": (replace(HELD, owner="me"),)}, None, id="not-ours"),
-        pytest.param({"pins": (replace(HELD, source="client"),)}, None, id="nor-a-persons"),
-        pytest.param({"pins": (HELD,), "manual_pin": ManualPin(60.0 + PIN_SLACK_S, "why")}, None,
-                     id="in-step"),
-        pytest.param({"pins": (HELD,), "manual_pin": ManualPin(60.0, "other")},
-                     SetPin("a", ("a",), 60.0, "other", Reason.PIN_REQUESTED, "1m"),
-                     id="another-reason"),
-        pytest.param({"pins": (HELD,), "manual_pin": ManualPin(61.0 + PIN_SLACK_S, "why")},
-                     SetPin("a", ("a",), 91.0, "why", Reason.PIN_REQUESTED, "1m31s"),
-                     id="to-be-renewed"),
-    ],
+@table(
+    "changes, expected",
+    asked_for=({"manual_pin": ManualPin(60.0, "why")},
+        SetPin("a", ("a",), 60.0, "why", Reason.PIN_REQUESTED, "1m")),
+    unreadable=({"manual_pin": ManualPin(60.0, "why", "cannot be read")},
+        SetPin("a", ("a",), 60.0, "why", Reason.INVALID_PIN, "")),
+    gone=({"pins": (HELD,)}, Unpin("a", ("a",), Reason.PIN_REMOVED, "")),
+    not_ours=({"pins": (replace(HELD, owner="me"),)}, None),
+    nor_a_persons=({"pins": (replace(HELD, source="client"),)}, None),
+    in_step=({"pins": (HELD,), "manual_pin": ManualPin(60.0 + PIN_SLACK_S, "why")}, None),
+    another_reason=({"pins": (HELD,), "manual_pin": ManualPin(60.0, "other")},
+        SetPin("a", ("a",), 60.0, "other", Reason.PIN_REQUESTED, "1m")),
+    to_be_renewed=({"pins": (HELD,), "manual_pin": ManualPin(61.0 + PIN_SLACK_S, "why")},
+        SetPin("a", ("a",), 91.0, "why", Reason.PIN_REQUESTED, "1m31s")),
 )  # fmt: skip
 def test_pins_follow_annotations(changes: dict[str, Any], expected: object) -> None:
     told = pins_set(cluster([worker("a", **changes)]))
@@ -104,24 +97,20 @@ def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin: Pin, is_lifted: bool
 # --- what keeps an idle worker --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason", "message"),
-    [
-        pytest.param({}, None, "", id="nothing"),
-        pytest.param({"pins": (SHUFFLE, CLIENT)}, Reason.PINNED, "client me, shuffle 5f3a",
-                     id="pinned"),
-        pytest.param({"processing": 1}, Reason.BUSY, "has tasks", id="busy"),
-        pytest.param({"actors": True}, Reason.HOLDS_ACTORS, "actors", id="actors"),
-        pytest.param({"idle_s": 90.0}, None, "", id="idle-for-long-enough"),
-        pytest.param({"idle_s": 89.9}, Reason.IDLE_GRACE, "1m30s (idleTimeout)",
-                     id="idle-for-less"),
-        pytest.param({"closable": False}, Reason.NOT_OFFERED, "workers_to_close", id="not-offered"),
-        pytest.param({"sole_bytes": 1, "dask_names": ("a", "b")}, Reason.NO_RECIPIENT, "last copy",
-                     id="nobody-to-take-its-results"),
-        pytest.param({"sole_bytes": 1}, None, "", id="somebody-to-take-them"),
-        pytest.param({"name": "refused"}, Reason.BUSY, "has 1 task", id="refused-lately"),
-        pytest.param({"name": "free-again"}, None, "", id="refused-before"),
-    ],
+@table(
+    "changes, reason, message",
+    nothing=({}, None, ""),
+    pinned=({"pins": (SHUFFLE, CLIENT)}, Reason.PINNED, "client me, shuffle 5f3a"),
+    busy=({"processing": 1}, Reason.BUSY, "has tasks"),
+    actors=({"actors": True}, Reason.HOLDS_ACTORS, "actors"),
+    idle_for_long_enough=({"idle_s": 90.0}, None, ""),
+    idle_for_less=({"idle_s": 89.9}, Reason.IDLE_GRACE, "1m30s (idleTimeout)"),
+    not_offered=({"closable": False}, Reason.NOT_OFFERED, "workers_to_close"),
+    nobody_to_take_its_results=({"sole_bytes": 1, "dask_names": ("a", "b")}, Reason.NO_RECIPIENT,
+        "last copy"),
+    somebody_to_take_them=({"sole_bytes": 1}, None, ""),
+    refused_lately=({"name": "refused"}, Reason.BUSY, "has 1 task"),
+    refused_before=({"name": "free-again"}, None, ""),
 )  # fmt: skip
 def test_a_veto(changes: dict[str, Any], reason: Reason | None, message: str) -> None:
     refusals = {

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
 from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.behavior import damped, remembered
+from support.tables import table
 from support.worlds import facts
 
 NOW = 10_000.0
@@ -245,60 +245,51 @@ DIED = GroupPast(desired=8, asked=8)
 NEWEST = Recommendation(NOW - 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "behavior", "past", "since", "expected", "reason"),
-    [
-        pytest.param(2, down(None), WATCHED, 0.0, 2, None, id="watched"),
-        pytest.param(2, down(None), WATCHED, NOW - IDLE_S, 2, None, id="watched-just-long-enough"),
-        pytest.param(2, down(None), WATCHED, NOW - IDLE_S + 1, 5, Reason.SCALE_DOWN_STABILIZED,
-                     id="the-window-is-the-idle-timeout"),
-        pytest.param(2, down(30.0), WATCHED, NOW - 31, 2, None, id="unless-it-has-its-own"),
-        pytest.param(2, down(None), WATCHED, None, 5, Reason.SCALE_DOWN_STABILIZED,
-                     id="never-watched"),
-        pytest.param(2, down(None), GroupPast(), 0.0, 5, Reason.SCALE_DOWN_STABILIZED,
-                     id="nothing-recommended"),
-        pytest.param(2, down(None), GroupPast((Recommendation(NOW - 20.0, 2),)), 0.0, 5,
-                     Reason.SCALE_DOWN_STABILIZED, id="blind"),
-        pytest.param(2, down(None), GroupPast((Recommendation(NOW - 19.9, 2),)), 0.0, 2,
-                     None, id="not-quite-blind"),
-        pytest.param(2, down(None), GroupPast((Recommendation(NOW - 59, 4), NEWEST)), 0.0, 4,
-                     Reason.SCALE_DOWN_STABILIZED, id="a-dip"),
-        pytest.param(2, down(None), GroupPast((Recommendation(NOW - 60, 4), NEWEST)), 0.0, 2,
-                     None, id="a-dip-that-outlives-the-window"),
-        pytest.param(2, down(0.0), GroupPast(), None, 2, None, id="no-window-no-watching"),
-        pytest.param(2, down(0.5), GroupPast(), None, 5, Reason.SCALE_DOWN_STABILIZED,
-                     id="a-short-window-is-one"),
-        pytest.param(9, Behavior(ScaleUp(30.0)), WATCHED, None, 5, Reason.SCALE_UP_STABILIZED,
-                     id="a-rise-with-a-window-is-watched-too"),
-        pytest.param(9, Behavior(ScaleUp(30.0)), GroupPast((Recommendation(NOW - 1, 9),)), 0.0,
-                     9, None, id="a-rise-that-lasted"),
-        pytest.param(2, DELAYED, GroupPast(up_at=NOW - 119), 0.0, 5, Reason.DELAY_AFTER_SCALE_UP,
-                     id="more-were-asked-for-lately"),
-        pytest.param(2, DELAYED, GroupPast(up_at=NOW - 120), 0.0, 2, None, id="delay-over"),
-        pytest.param(2, DELAYED, GroupPast(), NOW - 119, 5, Reason.DELAY_AFTER_SCALE_UP,
-                     id="they-may-have-been"),
-        pytest.param(2, DELAYED, GroupPast(), NOW - 120, 2, None, id="they-were-not"),
-        pytest.param(9, DELAYED, GroupPast(up_at=NOW), 0.0, 9, None, id="a-rise-is-not-delayed"),
-        pytest.param(2, down(policies=ONE_A_MINUTE), GroupPast(), NOW - 59, 5,
-                     Reason.SCALE_DOWN_LIMITED, id="what-left-before-is-not-known"),
-        pytest.param(2, down(policies=ONE_A_MINUTE), GroupPast(), NOW - 60, 4,
-                     Reason.SCALE_DOWN_LIMITED, id="one-may-leave"),
-        pytest.param(3, down(tolerance=0.2), GroupPast(), 0.0, 3, None, id="beyond-tolerance"),
-        pytest.param(7, Behavior(ScaleUp(tolerance=0.2)), GroupPast(), 0.0, 7, None,
-                     id="beyond-tolerance-up"),
-        pytest.param(9, SLOW, DIED, 0.0, 9,
-                     None, id="the-dead-are-replaced-and-one-more-comes"),
-        pytest.param(8, Behavior(ScaleUp(select_policy=Select.DISABLED)), DIED, 0.0, 8,
-                     None, id="the-dead-are-replaced-though-disabled"),
-        pytest.param(8, Behavior(ScaleUp(tolerance=1.0)), DIED, 0.0, 8,
-                     None, id="the-dead-are-replaced-though-within-tolerance"),
-        pytest.param(9, SLOW, GroupPast(desired=8, asked=5), 0.0,
-                     6, Reason.SCALE_UP_LIMITED, id="what-was-never-got-is-not-owed"),
-        pytest.param(10, Behavior(ScaleUp(tolerance=0.5)), DIED, 0.0, 8,
-                     Reason.WITHIN_TOLERANCE, id="and-what-is-near-to-that-is-tolerated"),
-        pytest.param(9, SLOW, GroupPast(changes=(Change(NOW - 1, 9),)), 0.0, 5,
-                     Reason.SCALE_UP_LIMITED, id="fewer-than-came-are-there"),
-    ],
+@table(
+    "wanted, behavior, past, since, expected, reason",
+    watched=(2, down(None), WATCHED, 0.0, 2, None),
+    watched_just_long_enough=(2, down(None), WATCHED, NOW - IDLE_S, 2, None),
+    the_window_is_the_idle_timeout=(2, down(None), WATCHED, NOW - IDLE_S + 1, 5,
+        Reason.SCALE_DOWN_STABILIZED),
+    unless_it_has_its_own=(2, down(30.0), WATCHED, NOW - 31, 2, None),
+    never_watched=(2, down(None), WATCHED, None, 5, Reason.SCALE_DOWN_STABILIZED),
+    nothing_recommended=(2, down(None), GroupPast(), 0.0, 5, Reason.SCALE_DOWN_STABILIZED),
+    blind=(2, down(None), GroupPast((Recommendation(NOW - 20.0, 2),)), 0.0, 5,
+        Reason.SCALE_DOWN_STABILIZED),
+    not_quite_blind=(2, down(None), GroupPast((Recommendation(NOW - 19.9, 2),)), 0.0, 2, None),
+    a_dip=(2, down(None), GroupPast((Recommendation(NOW - 59, 4), NEWEST)), 0.0, 4,
+        Reason.SCALE_DOWN_STABILIZED),
+    a_dip_that_outlives_the_window=(2, down(None), GroupPast((Recommendation(NOW - 60, 4), NEWEST)),
+        0.0, 2, None),
+    no_window_no_watching=(2, down(0.0), GroupPast(), None, 2, None),
+    a_short_window_is_one=(2, down(0.5), GroupPast(), None, 5, Reason.SCALE_DOWN_STABILIZED),
+    a_rise_with_a_window_is_watched_too=(9, Behavior(ScaleUp(30.0)), WATCHED, None, 5,
+        Reason.SCALE_UP_STABILIZED),
+    a_rise_that_lasted=(9, Behavior(ScaleUp(30.0)), GroupPast((Recommendation(NOW - 1, 9),)), 0.0,
+        9, None),
+    more_were_asked_for_lately=(2, DELAYED, GroupPast(up_at=NOW - 119), 0.0, 5,
+        Reason.DELAY_AFTER_SCALE_UP),
+    delay_over=(2, DELAYED, GroupPast(up_at=NOW - 120), 0.0, 2, None),
+    they_may_have_been=(2, DELAYED, GroupPast(), NOW - 119, 5, Reason.DELAY_AFTER_SCALE_UP),
+    they_were_not=(2, DELAYED, GroupPast(), NOW - 120, 2, None),
+    a_rise_is_not_delayed=(9, DELAYED, GroupPast(up_at=NOW), 0.0, 9, None),
+    what_left_before_is_not_known=(2, down(policies=ONE_A_MINUTE), GroupPast(), NOW - 59, 5,
+        Reason.SCALE_DOWN_LIMITED),
+    one_may_leave=(2, down(policies=ONE_A_MINUTE), GroupPast(), NOW - 60, 4,
+        Reason.SCALE_DOWN_LIMITED),
+    beyond_tolerance=(3, down(tolerance=0.2), GroupPast(), 0.0, 3, None),
+    beyond_tolerance_up=(7, Behavior(ScaleUp(tolerance=0.2)), GroupPast(), 0.0, 7, None),
+    the_dead_are_replaced_and_one_more_comes=(9, SLOW, DIED, 0.0, 9, None),
+    the_dead_are_replaced_though_disabled=(8, Behavior(ScaleUp(select_policy=Select.DISABLED)),
+        DIED, 0.0, 8, None),
+    the_dead_are_replaced_though_within_tolerance=(8, Behavior(ScaleUp(tolerance=1.0)), DIED, 0.0,
+        8, None),
+    what_was_never_got_is_not_owed=(9, SLOW, GroupPast(desired=8, asked=5), 0.0, 6,
+        Reason.SCALE_UP_LIMITED),
+    and_what_is_near_to_that_is_tolerated=(10, Behavior(ScaleUp(tolerance=0.5)), DIED, 0.0, 8,
+        Reason.WITHIN_TOLERANCE),
+    fewer_than_came_are_there=(9, SLOW, GroupPast(changes=(Change(NOW - 1, 9),)), 0.0, 5,
+        Reason.SCALE_UP_LIMITED),
 )  # fmt: skip
 def test_five_workers(
     wanted: int, behavior: Behavior, past: GroupPast, since: float | None, expected: int,
@@ -324,46 +315,36 @@ NEVER: dict[str, Any] = {"select_policy": Select.DISABLED}
 BOTH_UP, BOTH_DOWN = (f"behavior.scale{way} 2 1m 50% 1m" for way in ("Up", "Down"))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "current", "behavior", "past", "expected"),
-    [
-        pytest.param(3, 3, Behavior(), {}, None, id="nothing-to-do"),
-        pytest.param(4, 4, Behavior(ScaleUp(**NEAR), ScaleDown(0.0, **NEAR)), {}, None,
-                     id="no-step-is-not-small"),
-        pytest.param(9, 0, Behavior(ScaleUp(**RATES)), {"asked": 5},
-                     ("rate", 2, Reason.SCALE_UP_LIMITED, f"9 2 {BOTH_UP}"),
-                     id="none-are-needed-still"),
-        pytest.param(9, 0, Behavior(ScaleUp(**RATES)), {"desired": 5},
-                     ("rate", 2, Reason.SCALE_UP_LIMITED, f"9 2 {BOTH_UP}"), id="none-have-been"),
-        pytest.param(6, 4, Behavior(ScaleUp(**NEAR)), {},
-                     ("tolerance", 4, Reason.WITHIN_TOLERANCE, "6 50% 4"),
-                     id="a-small-rise"),
-        pytest.param(2, 4, Behavior(scale_down=ScaleDown(0.0, **NEAR)), {},
-                     ("tolerance", 4, Reason.WITHIN_TOLERANCE, "2 50% 4"),
-                     id="a-small-fall"),
-        pytest.param(1, 2, Behavior(scale_down=ScaleDown(0.0, **NEAR)), {},
-                     ("tolerance", 2, Reason.WITHIN_TOLERANCE, "1 50% 2"),
-                     id="a-small-fall-to-one"),
-        pytest.param(0, 2, Behavior(scale_down=ScaleDown(0.0, **NONE_TOO_FAR)), {}, None,
-                     id="to-none-is-never-small"),
-        pytest.param(9, 4, Behavior(ScaleUp(**RATES)), {},
-                     ("rate", 6, Reason.SCALE_UP_LIMITED, f"9 6 {BOTH_UP}"), id="a-fast-rise"),
-        pytest.param(6, 4, Behavior(ScaleUp(**RATES)), {}, None, id="a-rise-as-fast-as-may-be"),
-        pytest.param(9, 4, Behavior(ScaleUp(**NEVER)), {},
-                     ("rate", 4, Reason.SCALE_UP_LIMITED, "9 4 behavior.scaleUp.selectPolicy"),
-                     id="no-rise"),
-        pytest.param(1, 8, Behavior(scale_down=ScaleDown(0.0, **RATES)), {},
-                     ("rate", 4, Reason.SCALE_DOWN_LIMITED, f"1 4 {BOTH_DOWN}"), id="a-fast-fall"),
-        pytest.param(1, 8, Behavior(scale_down=ScaleDown(0.0, **LEAST)), {},
-                     ("rate", 6, Reason.SCALE_DOWN_LIMITED, f"1 6 {BOTH_DOWN}"),
-                     id="as-the-least-allows"),
-        pytest.param(1, 2, DELAYED, {"up_at": NOW - 0.9},
-                     ("delay", 2, Reason.DELAY_AFTER_SCALE_UP, "1 2 2m"), id="just-risen"),
-        pytest.param(1, 2, Behavior(scale_down=ScaleDown(60.0)), {},
-                     ("window", 2, Reason.SCALE_DOWN_STABILIZED, "1 2 1m"), id="not-watched"),
-        pytest.param(2, 1, Behavior(ScaleUp(30.0)), {},
-                     ("window", 1, Reason.SCALE_UP_STABILIZED, "2 1 30s"), id="nor-its-rise"),
-    ],
+@table(
+    "wanted, current, behavior, past, expected",
+    nothing_to_do=(3, 3, Behavior(), {}, None),
+    no_step_is_not_small=(4, 4, Behavior(ScaleUp(**NEAR), ScaleDown(0.0, **NEAR)), {}, None),
+    none_are_needed_still=(9, 0, Behavior(ScaleUp(**RATES)), {"asked": 5},
+        ("rate", 2, Reason.SCALE_UP_LIMITED, f"9 2 {BOTH_UP}")),
+    none_have_been=(9, 0, Behavior(ScaleUp(**RATES)), {"desired": 5},
+        ("rate", 2, Reason.SCALE_UP_LIMITED, f"9 2 {BOTH_UP}")),
+    a_small_rise=(6, 4, Behavior(ScaleUp(**NEAR)), {},
+        ("tolerance", 4, Reason.WITHIN_TOLERANCE, "6 50% 4")),
+    a_small_fall=(2, 4, Behavior(scale_down=ScaleDown(0.0, **NEAR)), {},
+        ("tolerance", 4, Reason.WITHIN_TOLERANCE, "2 50% 4")),
+    a_small_fall_to_one=(1, 2, Behavior(scale_down=ScaleDown(0.0, **NEAR)), {},
+        ("tolerance", 2, Reason.WITHIN_TOLERANCE, "1 50% 2")),
+    to_none_is_never_small=(0, 2, Behavior(scale_down=ScaleDown(0.0, **NONE_TOO_FAR)), {}, None),
+    a_fast_rise=(9, 4, Behavior(ScaleUp(**RATES)), {},
+        ("rate", 6, Reason.SCALE_UP_LIMITED, f"9 6 {BOTH_UP}")),
+    a_rise_as_fast_as_may_be=(6, 4, Behavior(ScaleUp(**RATES)), {}, None),
+    no_rise=(9, 4, Behavior(ScaleUp(**NEVER)), {},
+        ("rate", 4, Reason.SCALE_UP_LIMITED, "9 4 behavior.scaleUp.selectPolicy")),
+    a_fast_fall=(1, 8, Behavior(scale_down=ScaleDown(0.0, **RATES)), {},
+        ("rate", 4, Reason.SCALE_DOWN_LIMITED, f"1 4 {BOTH_DOWN}")),
+    as_the_least_allows=(1, 8, Behavior(scale_down=ScaleDown(0.0, **LEAST)), {},
+        ("rate", 6, Reason.SCALE_DOWN_LIMITED, f"1 6 {BOTH_DOWN}")),
+    just_risen=(1, 2, DELAYED, {"up_at": NOW - 0.9},
+        ("delay", 2, Reason.DELAY_AFTER_SCALE_UP, "1 2 2m")),
+    not_watched=(1, 2, Behavior(scale_down=ScaleDown(60.0)), {},
+        ("window", 2, Reason.SCALE_DOWN_STABILIZED, "1 2 1m")),
+    nor_its_rise=(2, 1, Behavior(ScaleUp(30.0)), {},
+        ("window", 1, Reason.SCALE_UP_STABILIZED, "2 1 30s")),
 )  # fmt: skip
 def test_what_limits_a_move(
     wanted: int, current: int, behavior: Behavior, past: dict[str, Any],
@@ -391,21 +372,17 @@ def kept(past: GroupPast, before: int, after: int, **changes: Any) -> GroupPast:
     return remembered(past, before=before, after=after, now=NOW, **{**usual, **changes})
 
 
-@pytest.mark.parametrize(
-    ("past", "before", "after", "expected"),
-    [
-        pytest.param({}, 0, 0, (0, None, ()), id="nothing-was-asked-for"),
-        pytest.param({}, 2, 2, (2, None, ()), id="nothing-changed"),
-        pytest.param({}, 2, 3, (3, NOW, (Change(NOW, 1),)), id="one-more"),
-        pytest.param({}, 3, 2, (2, None, (Change(NOW, -1),)), id="one-fewer"),
-        pytest.param({"asked": 5, "desired": 5, "up_at": 7.0}, 3, 5, (5, 7.0, ()),
-                     id="those-that-died-are-no-change"),
-        pytest.param({"asked": 5, "desired": 5}, 3, 6, (6, NOW, (Change(NOW, 1),)),
-                     id="but-one-beyond-them-is"),
-        pytest.param({"asked": 5}, 3, 2, (2, None, (Change(NOW, -1),)), id="a-fall-begins-anew"),
-        pytest.param({"asked": 5}, 3, 3, (5, None, ()), id="the-most-since-then"),
-    ],
-)  # fmt: skip
+@table(
+    "past, before, after, expected",
+    nothing_was_asked_for=({}, 0, 0, (0, None, ())),
+    nothing_changed=({}, 2, 2, (2, None, ())),
+    one_more=({}, 2, 3, (3, NOW, (Change(NOW, 1),))),
+    one_fewer=({}, 3, 2, (2, None, (Change(NOW, -1),))),
+    those_that_died_are_no_change=({"asked": 5, "desired": 5, "up_at": 7.0}, 3, 5, (5, 7.0, ())),
+    but_one_beyond_them_is=({"asked": 5, "desired": 5}, 3, 6, (6, NOW, (Change(NOW, 1),))),
+    a_fall_begins_anew=({"asked": 5}, 3, 2, (2, None, (Change(NOW, -1),))),
+    the_most_since_then=({"asked": 5}, 3, 3, (5, None, ())),
+)
 def test_changes_are_remembered(
     past: dict[str, Any], before: int, after: int, expected: tuple[int, float | None, Any]
 ) -> None:
@@ -414,18 +391,16 @@ def test_changes_are_remembered(
     assert expected == (later.asked, later.up_at, later.changes)
 
 
-@pytest.mark.parametrize(
-    ("earlier", "up_s", "down_s", "is_kept"),
-    [
-        pytest.param((10.0, 6), 0.0, 60.0, True, id="higher-within-the-window-of-a-fall"),
-        pytest.param((59.9, 6), 0.0, 60.0, True, id="higher-at-its-beginning"),
-        pytest.param((60.0, 6), 0.0, 60.0, False, id="higher-before-it"),
-        pytest.param((10.0, 5), 0.0, 60.0, False, id="no-higher"),
-        pytest.param((10.0, 4), 60.0, 0.0, True, id="lower-within-the-window-of-a-rise"),
-        pytest.param((59.9, 4), 60.0, 0.0, True, id="lower-at-its-beginning"),
-        pytest.param((60.0, 4), 60.0, 0.0, False, id="lower-before-it"),
-        pytest.param((10.0, 5), 60.0, 0.0, False, id="no-lower"),
-    ],
+@table(
+    "earlier, up_s, down_s, is_kept",
+    higher_within_the_window_of_a_fall=((10.0, 6), 0.0, 60.0, True),
+    higher_at_its_beginning=((59.9, 6), 0.0, 60.0, True),
+    higher_before_it=((60.0, 6), 0.0, 60.0, False),
+    no_higher=((10.0, 5), 0.0, 60.0, False),
+    lower_within_the_window_of_a_rise=((10.0, 4), 60.0, 0.0, True),
+    lower_at_its_beginning=((59.9, 4), 60.0, 0.0, True),
+    lower_before_it=((60.0, 4), 60.0, 0.0, False),
+    no_lower=((10.0, 5), 60.0, 0.0, False),
 )
 def test_recommendations_are_remembered_as_long_as_they_count(
     earlier: tuple[float, int], up_s: float, down_s: float, is_kept: bool

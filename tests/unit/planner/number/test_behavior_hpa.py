@@ -25,6 +25,7 @@ from dask_adaptive.model.past import Change, GroupPast, Recommendation
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleDown, ScaleUp, Select
 from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.behavior import damped, remembered
+from support.tables import table
 
 NOW = 100_000.0
 MINUTE_S = 60.0
@@ -72,59 +73,47 @@ CAME = spread([1, 5, 9], 120)
 DESIRED, FEW, MANY = "DesiredWithinRange", "TooFewReplicas", "TooManyReplicas"
 
 
-@pytest.mark.parametrize(
-    ("current", "wanted", "bounds", "rates", "events", "expected"),
-    [
-        # TestScalingWithRules, TestConvertDesiredReplicasWithRules
-        pytest.param(5, 7, (3, 8), UP, (), (7, DESIRED), id="in-range"),
-        pytest.param(100, 1000, (100, 150), UP, (), (150, MANY), id="above-maximum"),
-        pytest.param(3, 1000, (1, 2000), rules(percent=1, percent_s=60), (), (4, "ScaleUpLimit"),
-                     id="one-percent-is-rounded-up"),
-        pytest.param(10, 50, (1, 1000), UP, (), (20, "ScaleUpLimit"), id="defaults-double"),
-        pytest.param(10, 500, (1, 1000), rules(2, 60, 100, 60), (), (20, "ScaleUpLimit"),
-                     id="percent-allows-more"),
-        pytest.param(10, 50, (1, 1000), rules(30, 60), (), (40, "ScaleUpLimit"), id="pods-limit"),
-        pytest.param(10, 50, (1, 1000), rules(percent=200, percent_s=60), (), (30, "ScaleUpLimit"),
-                     id="percent-limits"),
-        # TestScalingWithRules
-        pytest.param(100, 500, (1, 1000), rules(5, 120), CAME, (100, "ScaleUpLimit"),
-                     id="more-came-than-the-policy-allows-by-now"),
-        pytest.param(100, 500, (1, 1000), rules(150, 120), CAME, (235, "ScaleUpLimit"),
-                     id="pods-from-the-periods-beginning"),
-        pytest.param(100, 500, (1, 1000), rules(percent=200, percent_s=120), CAME,
-                     (255, "ScaleUpLimit"), id="percent-of-the-periods-beginning"),
-        pytest.param(6, 24, (1, 1000), rules(percent=300, percent_s=300),
-                     (*spread([4], 120), *spread([-2], 120)), (16, "ScaleUpLimit"),
-                     id="both-ways-in-the-period"),
-        pytest.param(100, 200, (1, 1000), rules(1000, 60), spread([8, 12, 9, 11], 120),
-                     (200, DESIRED), id="some-are-too-old"),
-        pytest.param(3, 1, (2, 8), DOWN, (), (2, FEW), id="below-minimum"),
-        pytest.param(1, 0, (0, 10), DOWN, (), (0, DESIRED), id="to-none"),
-        pytest.param(100, 2, (1, 1000), rules(20, 60, 1, 60), (), (80, "ScaleDownLimit"),
-                     id="down-pods-allow-more"),
-        pytest.param(100, 2, (1, 1000), rules(2, 60, 1, 60), (), (98, "ScaleDownLimit"),
-                     id="down-pods-allow-more-by-one"),
-        pytest.param(10, 2, (5, 1000), rules(percent=100, percent_s=60), (), (5, FEW),
-                     id="minimum-before-percent"),
-        pytest.param(10, 2, (1, 1000), rules(5, 60), (), (5, "ScaleDownLimit"),
-                     id="down-pods-limit"),
-        pytest.param(10, 5, (1, 1000), rules(percent=50, percent_s=60), (), (5, DESIRED),
-                     id="just-the-percent"),
-        pytest.param(10, 5, (1, 1000), DOWN, GONE, (5, DESIRED), id="defaults-allow-all"),
-        pytest.param(100, 2, (1, 1000), rules(5, 120), GONE, (100, "ScaleDownLimit"),
-                     id="more-left-than-the-policy-allows-by-now"),
-        pytest.param(100, 0, (1, 1000), rules(percent=50, percent_s=120), spread([-2, -4, -6], 120),
-                     (56, "ScaleDownLimit"), id="down-percent-of-the-periods-beginning"),
-        pytest.param(10, 1, (1, 1000), rules(percent=50, percent_s=180),
-                     (*spread([2], 120), *spread([-4], 120)), (6, "ScaleDownLimit"),
-                     id="down-both-ways-in-the-period"),
-        pytest.param(100, 0, (1, 1000), rules(percent=10, percent_s=120), ALL_GONE,
-                     (100, "ScaleDownLimit"), id="the-percent-is-used-up"),
-        pytest.param(10, 5, (1, 1000), rules(percent=1000, percent_s=120), ALL_GONE, (5, DESIRED),
-                     id="more-than-all"),
-        pytest.param(100, 5, (1, 1000), rules(1000, 60), OFTEN_GONE, (5, DESIRED),
-                     id="down-some-are-too-old"),
-    ],
+@table(
+    "current, wanted, bounds, rates, events, expected",
+    # TestScalingWithRules, TestConvertDesiredReplicasWithRules
+    in_range=(5, 7, (3, 8), UP, (), (7, DESIRED)),
+    above_maximum=(100, 1000, (100, 150), UP, (), (150, MANY)),
+    one_percent_is_rounded_up=(3, 1000, (1, 2000), rules(percent=1, percent_s=60), (),
+        (4, "ScaleUpLimit")),
+    defaults_double=(10, 50, (1, 1000), UP, (), (20, "ScaleUpLimit")),
+    percent_allows_more=(10, 500, (1, 1000), rules(2, 60, 100, 60), (), (20, "ScaleUpLimit")),
+    pods_limit=(10, 50, (1, 1000), rules(30, 60), (), (40, "ScaleUpLimit")),
+    percent_limits=(10, 50, (1, 1000), rules(percent=200, percent_s=60), (), (30, "ScaleUpLimit")),
+    # TestScalingWithRules
+    more_came_than_the_policy_allows_by_now=(100, 500, (1, 1000), rules(5, 120), CAME,
+        (100, "ScaleUpLimit")),
+    pods_from_the_periods_beginning=(100, 500, (1, 1000), rules(150, 120), CAME,
+        (235, "ScaleUpLimit")),
+    percent_of_the_periods_beginning=(100, 500, (1, 1000), rules(percent=200, percent_s=120), CAME,
+        (255, "ScaleUpLimit")),
+    both_ways_in_the_period=(6, 24, (1, 1000), rules(percent=300, percent_s=300),
+        (*spread([4], 120), *spread([-2], 120)), (16, "ScaleUpLimit")),
+    some_are_too_old=(100, 200, (1, 1000), rules(1000, 60), spread([8, 12, 9, 11], 120),
+        (200, DESIRED)),
+    below_minimum=(3, 1, (2, 8), DOWN, (), (2, FEW)),
+    to_none=(1, 0, (0, 10), DOWN, (), (0, DESIRED)),
+    down_pods_allow_more=(100, 2, (1, 1000), rules(20, 60, 1, 60), (), (80, "ScaleDownLimit")),
+    down_pods_allow_more_by_one=(100, 2, (1, 1000), rules(2, 60, 1, 60), (),
+        (98, "ScaleDownLimit")),
+    minimum_before_percent=(10, 2, (5, 1000), rules(percent=100, percent_s=60), (), (5, FEW)),
+    down_pods_limit=(10, 2, (1, 1000), rules(5, 60), (), (5, "ScaleDownLimit")),
+    just_the_percent=(10, 5, (1, 1000), rules(percent=50, percent_s=60), (), (5, DESIRED)),
+    defaults_allow_all=(10, 5, (1, 1000), DOWN, GONE, (5, DESIRED)),
+    more_left_than_the_policy_allows_by_now=(100, 2, (1, 1000), rules(5, 120), GONE,
+        (100, "ScaleDownLimit")),
+    down_percent_of_the_periods_beginning=(100, 0, (1, 1000), rules(percent=50, percent_s=120),
+        spread([-2, -4, -6], 120), (56, "ScaleDownLimit")),
+    down_both_ways_in_the_period=(10, 1, (1, 1000), rules(percent=50, percent_s=180),
+        (*spread([2], 120), *spread([-4], 120)), (6, "ScaleDownLimit")),
+    the_percent_is_used_up=(100, 0, (1, 1000), rules(percent=10, percent_s=120), ALL_GONE,
+        (100, "ScaleDownLimit")),
+    more_than_all=(10, 5, (1, 1000), rules(percent=1000, percent_s=120), ALL_GONE, (5, DESIRED)),
+    down_some_are_too_old=(100, 5, (1, 1000), rules(1000, 60), OFTEN_GONE, (5, DESIRED)),
 )  # fmt: skip
 def test_moves_are_those_of_hpa(
     current: int, wanted: int, bounds: tuple[int, int], rates: tuple[RatePolicy, ...],
@@ -137,13 +126,11 @@ def test_moves_are_those_of_hpa(
     assert expected == moved(current, wanted, behavior, GroupPast(changes=events), *bounds)
 
 
-@pytest.mark.parametrize(
-    ("current", "wanted", "expected"),
-    [
-        # TestCalculateScaleUpLimitWithScalingRules, TestCalculateScaleDownLimitWithBehaviors
-        pytest.param(1, 100, 2, id="up"),
-        pytest.param(5, 0, 3, id="down"),
-    ],
+@table(
+    "current, wanted, expected",
+    # TestCalculateScaleUpLimitWithScalingRules, TestCalculateScaleDownLimitWithBehaviors
+    up=(1, 100, 2),
+    down=(5, 0, 3),
 )
 def test_the_policy_that_allows_least(current: int, wanted: int, expected: int) -> None:
     least = (0.0, Select.MIN, rules(2, 60, 50, 60))
@@ -163,22 +150,20 @@ def watched(past: Sequence[tuple[float, int]], wanted: int) -> GroupPast:
     return GroupPast((*sorted(kept), Recommendation(NOW - 1, wanted)))
 
 
-@pytest.mark.parametrize(
-    ("past", "current", "wanted", "up_s", "down_s", "expected"),
-    [
-        # TestNormalizeDesiredReplicas: no `behavior`, a window of 5 minutes
-        pytest.param([], 9, 5, 0, 300, 5, id="empty-log"),
-        pytest.param([(2, 4), (1, 5)], 9, 3, 0, 300, 5, id="stabilize"),
-        pytest.param([(10, 10), (9, 9)], 9, 3, 0, 300, 3, id="old-ones-do-not-count"),
-        # TestNormalizeDesiredReplicasWithBehavior
-        pytest.param([(2, 4), (1, 5)], 100, 3, 0, 180, 5, id="fall-held"),
-        pytest.param([(2, 4), (1, 5)], 1, 7, 300, 0, 4, id="rise-held"),
-        pytest.param([(2, 1), (1, 2)], 100, 3, 300, 0, 3, id="a-window-of-the-other-way-down"),
-        pytest.param([(2, 4), (1, 5)], 1, 3, 0, 300, 3, id="a-window-of-the-other-way-up"),
-        pytest.param([(100, 10), (1, 6), (2, 5), (3, 9)], 1, 100, 300, 0, 5, id="rise-held-by-new"),
-        pytest.param([(100, 2), (3, 3)], 2, 1, 300, 300, 2, id="no-rise-when-the-load-falls"),
-        pytest.param([(100, 2), (3, 1)], 2, 3, 300, 300, 2, id="no-fall-when-the-load-rises"),
-    ],
+@table(
+    "past, current, wanted, up_s, down_s, expected",
+    # TestNormalizeDesiredReplicas: no `behavior`, a window of 5 minutes
+    empty_log=([], 9, 5, 0, 300, 5),
+    stabilize=([(2, 4), (1, 5)], 9, 3, 0, 300, 5),
+    old_ones_do_not_count=([(10, 10), (9, 9)], 9, 3, 0, 300, 3),
+    # TestNormalizeDesiredReplicasWithBehavior
+    fall_held=([(2, 4), (1, 5)], 100, 3, 0, 180, 5),
+    rise_held=([(2, 4), (1, 5)], 1, 7, 300, 0, 4),
+    a_window_of_the_other_way_down=([(2, 1), (1, 2)], 100, 3, 300, 0, 3),
+    a_window_of_the_other_way_up=([(2, 4), (1, 5)], 1, 3, 0, 300, 3),
+    rise_held_by_new=([(100, 10), (1, 6), (2, 5), (3, 9)], 1, 100, 300, 0, 5),
+    no_rise_when_the_load_falls=([(100, 2), (3, 3)], 2, 1, 300, 300, 2),
+    no_fall_when_the_load_rises=([(100, 2), (3, 1)], 2, 3, 300, 300, 2),
 )
 def test_windows(
     past: Sequence[tuple[float, int]], current: int, wanted: int, up_s: float, down_s: float,
@@ -193,19 +178,17 @@ TWO = rules(10, 60, 100, 60)
 
 
 @pytest.mark.parametrize("sign", [pytest.param(1, id="up"), pytest.param(-1, id="down")])
-@pytest.mark.parametrize(
-    ("policies", "before", "counted", "kept"),
-    [
-        # TestStoreScaleEvents: changes by age, how many count in 60 s, what stays with a new 5
-        pytest.param((), [(0.5, 7)], 7, [], id="nobody-looks-any-more"),
-        pytest.param(TWO, [], 0, [5], id="first"),
-        pytest.param(TWO, [(60, 7)], 0, [5], id="just-outdated"),
-        pytest.param(TWO, [(58, 7)], 7, [7, 5], id="not-outdated"),
-        pytest.param(rules(10, 60), [(61, 7), (59, 6)], 6, [6, 5], id="one-of-two"),
-        pytest.param(rules(10, 60, 100, 30), [(61, 7), (61, 9), (59, 6), (29, 8)], 14, [6, 8, 5],
-                     id="the-longest-period-counts"),
-        pytest.param(rules(10, 120, 100, 30), [(59, 6), (58, 7)], 13, [6, 7, 5], id="both"),
-    ],
+@table(
+    "policies, before, counted, kept",
+    # TestStoreScaleEvents: changes by age, how many count in 60 s, what stays with a new 5
+    nobody_looks_any_more=((), [(0.5, 7)], 7, []),
+    first=(TWO, [], 0, [5]),
+    just_outdated=(TWO, [(60, 7)], 0, [5]),
+    not_outdated=(TWO, [(58, 7)], 7, [7, 5]),
+    one_of_two=(rules(10, 60), [(61, 7), (59, 6)], 6, [6, 5]),
+    the_longest_period_counts=(rules(10, 60, 100, 30), [(61, 7), (61, 9), (59, 6), (29, 8)], 14,
+        [6, 8, 5]),
+    both=(rules(10, 120, 100, 30), [(59, 6), (58, 7)], 13, [6, 7, 5]),
 )  # fmt: skip
 def test_changes_are_kept_as_long_as_a_policy_looks_back(
     policies: tuple[RatePolicy, ...], before: Sequence[tuple[float, int]], counted: int,

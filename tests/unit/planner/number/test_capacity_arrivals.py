@@ -11,6 +11,7 @@ import pytest
 from dask_adaptive.model.observed import Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
+from support.tables import table
 from support.worlds import instants, pending, worker
 
 PAST = Past(seen=frozenset({"old"}))
@@ -22,20 +23,18 @@ def new(age_s: float, name: str = "new") -> ObservedWorker:
     return worker(name, age_s=age_s)
 
 
-@pytest.mark.parametrize(
-    ("known_s", "workers", "expected"),
-    [
-        pytest.param(None, [], None, id="nothing-is-known"),
-        pytest.param(None, [new(27.0)], 30.0, id="the-first"),
-        pytest.param(20.0, [new(27.0)], 26.0, id="slower-counts-much"),
-        pytest.param(50.0, [new(27.0)], 47.0, id="faster-counts-little"),
-        pytest.param(30.0, [new(27.0)], 30.0, id="as-ever"),
-        pytest.param(None, [new(27.0), new(37.0, "another")], 36.0, id="one-after-the-other"),
-        pytest.param(20.0, [new(3600.0)], 20.0, id="not-slow-to-start-but-held-up"),
-        pytest.param(3600.0, [new(3599.0)], 3601.2, id="slow-to-start"),
-        pytest.param(20.0, [worker("old", age_s=27.0)], 20.0, id="measured-when-it-came"),
-        pytest.param(20.0, [pending("new", age_s=27.0)], 20.0, id="has-yet-to-come"),
-    ],
+@table(
+    "known_s, workers, expected",
+    nothing_is_known=(None, [], None),
+    the_first=(None, [new(27.0)], 30.0),
+    slower_counts_much=(20.0, [new(27.0)], 26.0),
+    faster_counts_little=(50.0, [new(27.0)], 47.0),
+    as_ever=(30.0, [new(27.0)], 30.0),
+    one_after_the_other=(None, [new(27.0), new(37.0, "another")], 36.0),
+    not_slow_to_start_but_held_up=(20.0, [new(3600.0)], 20.0),
+    slow_to_start=(3600.0, [new(3599.0)], 3601.2),
+    measured_when_it_came=(20.0, [worker("old", age_s=27.0)], 20.0),
+    has_yet_to_come=(20.0, [pending("new", age_s=27.0)], 20.0),
 )
 def test_how_long_a_worker_takes(
     known_s: float | None, workers: Sequence[ObservedWorker], expected: float | None
@@ -45,35 +44,31 @@ def test_how_long_a_worker_takes(
     )
 
 
-@pytest.mark.parametrize(
-    ("since", "expected"),
-    [
-        pytest.param(500.0, 20.0, id="it-was-there-at-the-first-look"),
-        pytest.param(None, 20.0, id="a-new-operator-has-waited-for-nobody"),
-        pytest.param(473.0, 20.0, id="it-was-there-when-we-came"),
-        pytest.param(472.5, 26.0, id="it-was-made-since"),
-    ],
+@table(
+    "since, expected",
+    it_was_there_at_the_first_look=(500.0, 20.0),
+    a_new_operator_has_waited_for_nobody=(None, 20.0),
+    it_was_there_when_we_came=(473.0, 20.0),
+    it_was_made_since=(472.5, 26.0),
 )
 def test_the_very_first_worker(since: float | None, expected: float) -> None:
     assert expected == arrival_s(20.0, starts(Past(since=since), [new(27.0)], at=0.0, now=500.0))
 
 
-@pytest.mark.parametrize(
-    ("known_s", "age_s", "changes", "expected"),
-    [
-        pytest.param(50.0, 100.0, {}, 103.0, id="longer-than-any-before"),
-        pytest.param(103.0, 100.0, {}, 103.0, id="as-long"),
-        pytest.param(200.0, 100.0, {}, 200.0, id="not-yet-as-long"),
-        pytest.param(None, 7.1, {}, 10.1, id="longer-than-assumed"),
-        pytest.param(None, 7.0, {}, None, id="not-longer-than-assumed"),
-        pytest.param(50.0, 3600.0, {}, 50.0, id="held-up-by-something-else"),
-        pytest.param(50.0, 3599.0, {}, 3602.0, id="slow-to-start"),
-        pytest.param(50.0, 100.0, {"dask_names": ("w",)}, 50.0, id="it-has-come"),
-        pytest.param(50.0, 100.0, {"lifecycle": Deleting()}, 50.0, id="it-is-being-deleted"),
-        pytest.param(50.0, 100.0, {"name": "old"}, 50.0, id="it-has-been-there"),
-        pytest.param(50.0, 100.0, {"refused": "quota"}, 50.0, id="it-is-refused"),
-        pytest.param(50.0, 100.0, {"unschedulable_s": 1.0}, 50.0, id="no-machine-takes-it"),
-    ],
+@table(
+    "known_s, age_s, changes, expected",
+    longer_than_any_before=(50.0, 100.0, {}, 103.0),
+    as_long=(103.0, 100.0, {}, 103.0),
+    not_yet_as_long=(200.0, 100.0, {}, 200.0),
+    longer_than_assumed=(None, 7.1, {}, 10.1),
+    not_longer_than_assumed=(None, 7.0, {}, None),
+    held_up_by_something_else=(50.0, 3600.0, {}, 50.0),
+    slow_to_start=(50.0, 3599.0, {}, 3602.0),
+    it_has_come=(50.0, 100.0, {"dask_names": ("w",)}, 50.0),
+    it_is_being_deleted=(50.0, 100.0, {"lifecycle": Deleting()}, 50.0),
+    it_has_been_there=(50.0, 100.0, {"name": "old"}, 50.0),
+    it_is_refused=(50.0, 100.0, {"refused": "quota"}, 50.0),
+    no_machine_takes_it=(50.0, 100.0, {"unschedulable_s": 1.0}, 50.0),
 )
 def test_no_less_than_those_on_their_way_have_taken(
     known_s: float | None, age_s: float, changes: dict[str, Any], expected: float | None

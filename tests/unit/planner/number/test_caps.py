@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Behavior, Room, ScaleUp, WorkerGroup
 from dask_adaptive.planner.number.caps import LONGEST_WAIT_S
+from support.tables import table
 from support.worlds import (
     DRAINING,
     GPU,
@@ -76,40 +76,29 @@ STARTING = pending("starting", age_s=20.0)
 LEAVING = worker("leaving", **DRAINING)
 
 
-@pytest.mark.parametrize(
-    ("desired", "workers", "settings", "expected", "reasons"),
-    [
-        pytest.param(9, [ONE, STARTING], {"max_pending": 3}, 4, [Reason.MAX_PENDING],
-                     id="those-on-their-way-count"),
-        pytest.param(4, [ONE, STARTING], {"max_pending": 3}, 4, [], id="just-as-many"),
-        pytest.param(9, [ONE, STARTING, pending("b")], {"max_pending": 1}, 3, [Reason.MAX_PENDING],
-                     id="more-than-the-cap-stay"),
-        pytest.param(1, [ONE, STARTING, pending("b")], {"max_pending": 1}, 1, [],
-                     id="a-fall-passes"),
-        pytest.param(9, [ONE, LEAVING], {"max_pending": 0}, 2, [Reason.MAX_PENDING],
-                     id="called-back-is-not-pending"),
-        pytest.param(9, [ONE], {"room": Room(-1, "quota")}, 1, [Reason.QUOTA_EXCEEDED],
-                     id="less-than-no-room"),
-        pytest.param(2, [ONE, LEAVING], {"room": Room(0, "quota")}, 2, [],
-                     id="back-in-its-own-room"),
-        pytest.param(9, [ONE], {"room": Room(2, "quota"), "max_pending": 5}, 3,
-                     [Reason.MAX_PENDING, Reason.QUOTA_EXCEEDED], id="each-that-lowers-is-told"),
-        pytest.param(9, [ONE], {"room": Room(5, "quota"), "max_pending": 2}, 3,
-                     [Reason.MAX_PENDING], id="one-that-does-not-is-not"),
-        pytest.param(9, [ONE, stuck("a", 300.0)], {}, 9, [], id="not-for-longer-than-the-timeout"),
-        pytest.param(9, [ONE, stuck("a", 301.0)], {}, 2, [Reason.UNSCHEDULABLE], id="no-node"),
-        pytest.param(9, [ONE, refused("a", QUOTA)], {}, 2, [Reason.QUOTA_EXCEEDED], id="quota"),
-        pytest.param(9, [ONE, refused("a", REFUSED)], {}, 2, [Reason.ADMISSION_REFUSED],
-                     id="admission"),
-        pytest.param(9, [ONE, stuck("a"), refused("b", QUOTA)], {}, 3, [Reason.QUOTA_EXCEEDED],
-                     id="a-refusal-says-more"),
-        pytest.param(9, [worker("a", unschedulable_s=400.0)], {}, 9, [],
-                     id="connected-so-not-stuck"),
-        pytest.param(9, [ONE, pending("a", deleting=True, unschedulable_s=400.0)], {}, 9, [],
-                     id="deleted-so-not-waited-for"),
-        pytest.param(9, [stuck("a"), LEAVING], {}, 2, [Reason.UNSCHEDULABLE],
-                     id="back-although-stuck"),
-    ],
+@table(
+    "desired, workers, settings, expected, reasons",
+    those_on_their_way_count=(9, [ONE, STARTING], {"max_pending": 3}, 4, [Reason.MAX_PENDING]),
+    just_as_many=(4, [ONE, STARTING], {"max_pending": 3}, 4, []),
+    more_than_the_cap_stay=(9, [ONE, STARTING, pending("b")], {"max_pending": 1}, 3,
+        [Reason.MAX_PENDING]),
+    a_fall_passes=(1, [ONE, STARTING, pending("b")], {"max_pending": 1}, 1, []),
+    called_back_is_not_pending=(9, [ONE, LEAVING], {"max_pending": 0}, 2, [Reason.MAX_PENDING]),
+    less_than_no_room=(9, [ONE], {"room": Room(-1, "quota")}, 1, [Reason.QUOTA_EXCEEDED]),
+    back_in_its_own_room=(2, [ONE, LEAVING], {"room": Room(0, "quota")}, 2, []),
+    each_that_lowers_is_told=(9, [ONE], {"room": Room(2, "quota"), "max_pending": 5}, 3,
+        [Reason.MAX_PENDING, Reason.QUOTA_EXCEEDED]),
+    one_that_does_not_is_not=(9, [ONE], {"room": Room(5, "quota"), "max_pending": 2}, 3,
+        [Reason.MAX_PENDING]),
+    not_for_longer_than_the_timeout=(9, [ONE, stuck("a", 300.0)], {}, 9, []),
+    no_node=(9, [ONE, stuck("a", 301.0)], {}, 2, [Reason.UNSCHEDULABLE]),
+    quota=(9, [ONE, refused("a", QUOTA)], {}, 2, [Reason.QUOTA_EXCEEDED]),
+    admission=(9, [ONE, refused("a", REFUSED)], {}, 2, [Reason.ADMISSION_REFUSED]),
+    a_refusal_says_more=(9, [ONE, stuck("a"), refused("b", QUOTA)], {}, 3, [Reason.QUOTA_EXCEEDED]),
+    connected_so_not_stuck=(9, [worker("a", unschedulable_s=400.0)], {}, 9, []),
+    deleted_so_not_waited_for=(9, [ONE, pending("a", deleting=True, unschedulable_s=400.0)], {}, 9,
+        []),
+    back_although_stuck=(9, [stuck("a"), LEAVING], {}, 2, [Reason.UNSCHEDULABLE]),
 )  # fmt: skip
 def test_caps(
     desired: int, workers: Sequence[ObservedWorker], settings: Mapping[str, Any], expected: int,
@@ -168,12 +157,10 @@ def test_nothing_is_tried_while_nothing_more_is_needed() -> None:
     assert (known.until, 3) == (blocked.until, blocked.times)
 
 
-@pytest.mark.parametrize(
-    ("desired", "workers"),
-    [
-        pytest.param(1, [ONE], id="all-that-are-needed-are-there"),
-        pytest.param(2, [ONE, STARTING], id="or-start"),
-    ],
+@table(
+    "desired, workers",
+    all_that_are_needed_are_there=(1, [ONE]),
+    or_start=(2, [ONE, STARTING]),
 )
 def test_a_wait_that_holds_nothing_back_is_not_told(
     desired: int, workers: list[ObservedWorker]
@@ -183,15 +170,13 @@ def test_a_wait_that_holds_nothing_back_is_not_told(
     assert (desired, []) == ask(desired, workers, known)[:2]
 
 
-@pytest.mark.parametrize(
-    ("workers", "is_over"),
-    [
-        pytest.param([ONE], False, id="those-that-waited-are-gone"),
-        pytest.param([ONE, pending("a")], False, id="it-still-starts"),
-        pytest.param([ONE, worker("a")], True, id="it-has-come"),
-        pytest.param([ONE, worker("new", age_s=29.0)], True, id="a-younger-one-has-come"),
-        pytest.param([ONE, worker("old", age_s=30.0)], False, id="an-older-one-was-there"),
-    ],
+@table(
+    "workers, is_over",
+    those_that_waited_are_gone=([ONE], False),
+    it_still_starts=([ONE, pending("a")], False),
+    it_has_come=([ONE, worker("a")], True),
+    a_younger_one_has_come=([ONE, worker("new", age_s=29.0)], True),
+    an_older_one_was_there=([ONE, worker("old", age_s=30.0)], False),
 )
 def test_a_worker_that_comes_ends_the_wait(workers: list[ObservedWorker], is_over: bool) -> None:
     began = NOW - 30.0
@@ -286,16 +271,14 @@ def test_above_the_limit_who_comes_first_keeps_what_it_has_and_grows_no_more() -
     assert expected == limited([7, 3], there, priorities=[1, 0])
 
 
-@pytest.mark.parametrize(
-    ("wants", "priorities", "max_replicas", "expected"),
-    [
-        pytest.param([9, 9], [0, 0], 10, [5, 5], id="equals-alike"),
-        pytest.param([9, 9], [0, 0], 11, [6, 5], id="the-odd-one-in-order"),
-        pytest.param([2, 9], [0, 0], 10, [2, 8], id="what-one-leaves-the-other-takes"),
-        pytest.param([9, 9, 9], [0, 5, 0], 13, [2, 9, 2], id="equals-share-what-is-left"),
-        pytest.param([9, 9, 9], [0, 0, 0], 2, [1, 1, 0], id="one-each-where-few-are-left"),
-        pytest.param([6, 20, 1], [0, 0, 0], 16, [6, 9, 1], id="no-more-than-each-lacks"),
-    ],
+@table(
+    "wants, priorities, max_replicas, expected",
+    equals_alike=([9, 9], [0, 0], 10, [5, 5]),
+    the_odd_one_in_order=([9, 9], [0, 0], 11, [6, 5]),
+    what_one_leaves_the_other_takes=([2, 9], [0, 0], 10, [2, 8]),
+    equals_share_what_is_left=([9, 9, 9], [0, 5, 0], 13, [2, 9, 2]),
+    one_each_where_few_are_left=([9, 9, 9], [0, 0, 0], 2, [1, 1, 0]),
+    no_more_than_each_lacks=([6, 20, 1], [0, 0, 0], 16, [6, 9, 1]),
 )
 def test_who_gets_how_much(
     wants: list[int], priorities: list[int], max_replicas: int, expected: list[int]
@@ -305,21 +288,18 @@ def test_who_gets_how_much(
     assert expected == [number for number, _ in found]
 
 
-@pytest.mark.parametrize(
-    ("default", "gpu", "wants", "expected"),
-    [
-        pytest.param(several(worker, "abcd"), several(busy, "x"), [1, 8], [1, 2],
-                     id="those-that-have-yet-to-leave-keep-their-places"),
-        pytest.param([*several(busy, "abc"), pending("d", refused="exceeded quota")],
-                     several(busy, "xyz"), [8, 8], [3, 3],
-                     id="the-first-does-not-take-what-another-has"),
-        pytest.param(several(busy, "ab"), several(pending, "wxyz"), [4, 4], [2, 4],
-                     id="those-that-come-are-waited-for"),
-        pytest.param(several(busy, "ab"), several(pending, "wxyz", unschedulable_s=300.1), [4, 4],
-                     [4, 2], id="no-machine-takes-them"),
-        pytest.param(several(busy, "ab"), several(pending, "wxyz", refused="exceeded quota"),
-                     [4, 4], [4, 2], id="they-are-refused"),
-    ],
+@table(
+    "default, gpu, wants, expected",
+    those_that_have_yet_to_leave_keep_their_places=(several(worker, "abcd"), several(busy, "x"),
+        [1, 8], [1, 2]),
+    the_first_does_not_take_what_another_has=(
+        [*several(busy, "abc"), pending("d", refused="exceeded quota")], several(busy, "xyz"),
+        [8, 8], [3, 3]),
+    those_that_come_are_waited_for=(several(busy, "ab"), several(pending, "wxyz"), [4, 4], [2, 4]),
+    no_machine_takes_them=(several(busy, "ab"), several(pending, "wxyz", unschedulable_s=300.1),
+        [4, 4], [4, 2]),
+    they_are_refused=(several(busy, "ab"), several(pending, "wxyz", refused="exceeded quota"),
+        [4, 4], [4, 2]),
 )  # fmt: skip
 def test_places_that_others_have(
     default: list[ObservedWorker], gpu: list[ObservedWorker], wants: list[int], expected: list[int]

@@ -19,6 +19,7 @@ from dask_adaptive.model.scaling import (
     Schedule,
     WorkerGroup,
 )
+from support.tables import table
 from support.worlds import (
     GPU,
     GROUP,
@@ -42,23 +43,18 @@ MORNING = Schedule("0 8 * * *", 3600.0, 8, "Europe/Berlin")
 MONDAY = "2026-01-12T09:00+01:00"
 
 
-@pytest.mark.parametrize(
-    ("schedules", "instant", "expected"),
-    [
-        pytest.param((DAY,), "2026-01-12T08:00+01:00", (5, 0), id="it-opens"),
-        pytest.param((DAY,), "2026-01-12T07:59:59+01:00", (0, 0), id="not-yet"),
-        pytest.param((DAY,), "2026-01-12T18:00+01:00", (0, 0), id="it-closes"),
-        pytest.param((DAY,), "2026-01-11T09:00+01:00", (0, 0), id="on-a-sunday"),
-        pytest.param((DAY,), "2026-07-13T06:00+00:00", (5, 0), id="in-summer"),
-        pytest.param((DAY, MORNING), "2026-01-12T08:30+01:00", (8, 0),
-                     id="the-highest-counts"),
-        pytest.param((MORNING, DAY), "2026-01-12T09:30+01:00", (5, 0),
-                     id="of-those-that-are-open"),
-        pytest.param((replace(DAY, worker_group=GPU),), MONDAY, (0, 5),
-                     id="another-group-is-meant"),
-        pytest.param((replace(DAY, min_replicas=1),), MONDAY, (1, 0), id="a-floor-of-one"),
-    ],
-)  # fmt: skip
+@table(
+    "schedules, instant, expected",
+    it_opens=((DAY,), "2026-01-12T08:00+01:00", (5, 0)),
+    not_yet=((DAY,), "2026-01-12T07:59:59+01:00", (0, 0)),
+    it_closes=((DAY,), "2026-01-12T18:00+01:00", (0, 0)),
+    on_a_sunday=((DAY,), "2026-01-11T09:00+01:00", (0, 0)),
+    in_summer=((DAY,), "2026-07-13T06:00+00:00", (5, 0)),
+    the_highest_counts=((DAY, MORNING), "2026-01-12T08:30+01:00", (8, 0)),
+    of_those_that_are_open=((MORNING, DAY), "2026-01-12T09:30+01:00", (5, 0)),
+    another_group_is_meant=((replace(DAY, worker_group=GPU),), MONDAY, (0, 5)),
+    a_floor_of_one=((replace(DAY, min_replicas=1),), MONDAY, (1, 0)),
+)
 def test_a_schedule_is_a_floor_while_it_is_open(
     schedules: tuple[Schedule, ...], instant: str, expected: tuple[int, int]
 ) -> None:
@@ -79,16 +75,14 @@ def test_a_schedule_is_a_floor_while_it_is_open(
 UNUSED = Idle(after_s=1.0, action=IdleAction.SCALE_TO_ZERO)
 
 
-@pytest.mark.parametrize(
-    ("target", "min_replicas", "idle", "expected"),
-    [
-        pytest.param(5, 3, Idle(), (5, []), id="above-the-minimum"),
-        pytest.param(3, 3, Idle(), (3, []), id="at-the-minimum"),
-        pytest.param(2, 3, Idle(), (3, [("bounds", 3, "2 3")]), id="below"),
-        pytest.param(0, 0, UNUSED, (0, []), id="unused-without-a-minimum"),
-        pytest.param(0, 2, UNUSED, (0, [("idle", 0, "1s")]), id="unused"),
-        pytest.param(4, 2, UNUSED, (4, [("idle", 4, "1s")]), id="unused-but-wanted"),
-    ],
+@table(
+    "target, min_replicas, idle, expected",
+    above_the_minimum=(5, 3, Idle(), (5, [])),
+    at_the_minimum=(3, 3, Idle(), (3, [])),
+    below=(2, 3, Idle(), (3, [("bounds", 3, "2 3")])),
+    unused_without_a_minimum=(0, 0, UNUSED, (0, [])),
+    unused=(0, 2, UNUSED, (0, [("idle", 0, "1s")])),
+    unused_but_wanted=(4, 2, UNUSED, (4, [("idle", 4, "1s")])),
 )
 def test_a_minimum_is_a_floor_while_the_cluster_is_used(
     target: int, min_replicas: int, idle: Idle, expected: tuple[int, list[Any]]
@@ -116,36 +110,29 @@ def bounds(min_replicas: int, gpu: int | None = None, most: int = 8) -> dict[str
     }
 
 
-@pytest.mark.parametrize(
-    ("policy", "more", "expected"),
-    [
-        pytest.param({"max_replicas": 2}, {"worker_groups": (WorkerGroup(GPU, 4, min_replicas=3),)},
-                     {GPU: (3, GPU_BELOW.format(3))}, id="the-maximum-is-the-default-groups"),
-        pytest.param({"max_replicas": 5}, bounds(6), {GROUP: (5, BELOW.format(6))},
-                     id="the-maximum-is-that-of-all"),
-        pytest.param({"max_replicas": 5}, bounds(4, 3),
-                     {GROUP: (4, BELOW.format(4)), GPU: (1, GPU_BELOW.format(3))},
-                     id="the-first-takes-most-of-it"),
-        pytest.param({"max_replicas": 2}, bounds(2, 1), {}, id="no-room-for-one-more"),
-        pytest.param({"max_replicas": 5}, {"schedules": (ALWAYS_9,)},
-                     {GROUP: (5, "9 0 0")}, id="a-schedule"),
-        pytest.param({"max_replicas": 6}, {**bounds(5), "schedules": (ALWAYS_3,)},
-                     {GROUP: (5, BELOW.format(5))}, id="the-minimum"),
-        pytest.param({"max_replicas": 6}, {**bounds(3), "schedules": (ALWAYS_3,)},
-                     {GROUP: (3, BELOW.format(3))}, id="or-just-as-high"),
-        pytest.param({}, {"fallback": AGAIN}, {GROUP: (4, FALLBACK.format(4))}, id="fallback"),
-        pytest.param({}, {"fallback": replace(AGAIN, failure_threshold=3)}, {}, id="not-yet"),
-        pytest.param({"min_replicas": 6}, {"fallback": AGAIN}, {GROUP: (6, BELOW.format(6))},
-                     id="not-below-the-minimum"),
-        pytest.param({}, {"fallback": replace(AGAIN, replicas=40)},
-                     {GROUP: (10, FALLBACK.format(10))}, id="not-above-the-maximum"),
-        pytest.param({}, {"worker_groups": (WorkerGroup(GROUP, 3, min_replicas=1),),
-                          "fallback": replace(AGAIN, replicas=9)},
-                     {GROUP: (3, FALLBACK.format(3))}, id="the-default-groups-own-bounds"),
-        pytest.param({}, {"worker_groups": (WorkerGroup(GPU, 8, 1),), "fallback": AGAIN},
-                     {GROUP: (4, FALLBACK.format(4)), GPU: (1, GPU_BELOW.format(1))},
-                     id="the-fallback-is-the-default-groups"),
-    ],
+@table(
+    "policy, more, expected",
+    the_maximum_is_the_default_groups=({"max_replicas": 2},
+        {"worker_groups": (WorkerGroup(GPU, 4, min_replicas=3),)}, {GPU: (3, GPU_BELOW.format(3))}),
+    the_maximum_is_that_of_all=({"max_replicas": 5}, bounds(6), {GROUP: (5, BELOW.format(6))}),
+    the_first_takes_most_of_it=({"max_replicas": 5}, bounds(4, 3),
+        {GROUP: (4, BELOW.format(4)), GPU: (1, GPU_BELOW.format(3))}),
+    no_room_for_one_more=({"max_replicas": 2}, bounds(2, 1), {}),
+    a_schedule=({"max_replicas": 5}, {"schedules": (ALWAYS_9,)}, {GROUP: (5, "9 0 0")}),
+    the_minimum=({"max_replicas": 6}, {**bounds(5), "schedules": (ALWAYS_3,)},
+        {GROUP: (5, BELOW.format(5))}),
+    or_just_as_high=({"max_replicas": 6}, {**bounds(3), "schedules": (ALWAYS_3,)},
+        {GROUP: (3, BELOW.format(3))}),
+    fallback=({}, {"fallback": AGAIN}, {GROUP: (4, FALLBACK.format(4))}),
+    not_yet=({}, {"fallback": replace(AGAIN, failure_threshold=3)}, {}),
+    not_below_the_minimum=({"min_replicas": 6}, {"fallback": AGAIN}, {GROUP: (6, BELOW.format(6))}),
+    not_above_the_maximum=({}, {"fallback": replace(AGAIN, replicas=40)},
+        {GROUP: (10, FALLBACK.format(10))}),
+    the_default_groups_own_bounds=({}, {"worker_groups": (WorkerGroup(GROUP, 3, min_replicas=1),),
+        "fallback": replace(AGAIN, replicas=9)}, {GROUP: (3, FALLBACK.format(3))}),
+    the_fallback_is_the_default_groups=({},
+        {"worker_groups": (WorkerGroup(GPU, 8, 1),), "fallback": AGAIN},
+        {GROUP: (4, FALLBACK.format(4)), GPU: (1, GPU_BELOW.format(1))}),
 )  # fmt: skip
 def test_floors_hold_without_the_scheduler(
     policy: dict[str, Any], more: dict[str, Any], expected: dict[str, tuple[int, str]]
@@ -204,28 +191,26 @@ def paused(desired: int, pause: Pause, workers: Any = FIVE, *, group: str = GROU
 IN, OUT, HELD = Reason.SCALE_IN_PAUSED, Reason.SCALE_OUT_PAUSED, Reason.REPLICAS_HELD
 
 
-@pytest.mark.parametrize(
-    ("desired", "pause", "group", "expected", "reason"),
-    [
-        pytest.param(9, {"all": True}, GROUP, 5, Reason.PAUSED, id="paused"),
-        pytest.param(2, {"scale_in": True}, GROUP, 5, IN, id="no-fall"),
-        pytest.param(9, {"scale_out": True}, GROUP, 5, OUT, id="no-rise"),
-        pytest.param(5, {"scale_in": True, "scale_out": True}, GROUP, 5, None, id="nothing-held"),
-        pytest.param(2, {"scale_in": True, "scale_out": True}, GROUP, 5, IN, id="both"),
-        pytest.param(2, {"replicas": 7}, GROUP, 7, HELD, id="held-above"),
-        pytest.param(9, {"replicas": 3}, GROUP, 3, HELD, id="held-below"),
-        pytest.param(2, {"replicas": 0}, GROUP, 0, HELD, id="held-at-none"),
-        pytest.param(9, {"replicas": 3}, GPU, 9, None, id="other-groups-go-on"),
-        pytest.param(9, {"replicas": 3, "scale_in": True}, GROUP, 5, IN, id="nobody-leaves"),
-        pytest.param(2, {"replicas": 7, "scale_out": True}, GROUP, 5, OUT, id="nobody-comes"),
-        pytest.param(2, {"replicas": 7, "all": True}, GROUP, 5, Reason.PAUSED, id="paused-wins"),
-        pytest.param(2, {"all": True, "left_s": 0.0}, GROUP, 2, None, id="over"),
-        pytest.param(2, {"all": True, "left_s": 0.1}, GROUP, 5, Reason.PAUSED, id="not-over"),
-        pytest.param(9, {"problem": "?"}, GROUP, 5, Reason.PAUSED, id="unreadable-holds-all"),
-        pytest.param(2, {"problem": "?", "scale_in": True}, GROUP, 5, Reason.INVALID_PAUSE,
-                     id="unreadable-holds-what-it-is-about"),
-        pytest.param(9, {"problem": "?", "scale_in": True}, GROUP, 9, None, id="and-nothing-else"),
-    ],
+@table(
+    "desired, pause, group, expected, reason",
+    paused=(9, {"all": True}, GROUP, 5, Reason.PAUSED),
+    no_fall=(2, {"scale_in": True}, GROUP, 5, IN),
+    no_rise=(9, {"scale_out": True}, GROUP, 5, OUT),
+    nothing_held=(5, {"scale_in": True, "scale_out": True}, GROUP, 5, None),
+    both=(2, {"scale_in": True, "scale_out": True}, GROUP, 5, IN),
+    held_above=(2, {"replicas": 7}, GROUP, 7, HELD),
+    held_below=(9, {"replicas": 3}, GROUP, 3, HELD),
+    held_at_none=(2, {"replicas": 0}, GROUP, 0, HELD),
+    other_groups_go_on=(9, {"replicas": 3}, GPU, 9, None),
+    nobody_leaves=(9, {"replicas": 3, "scale_in": True}, GROUP, 5, IN),
+    nobody_comes=(2, {"replicas": 7, "scale_out": True}, GROUP, 5, OUT),
+    paused_wins=(2, {"replicas": 7, "all": True}, GROUP, 5, Reason.PAUSED),
+    over=(2, {"all": True, "left_s": 0.0}, GROUP, 2, None),
+    not_over=(2, {"all": True, "left_s": 0.1}, GROUP, 5, Reason.PAUSED),
+    unreadable_holds_all=(9, {"problem": "?"}, GROUP, 5, Reason.PAUSED),
+    unreadable_holds_what_it_is_about=(2, {"problem": "?", "scale_in": True}, GROUP, 5,
+        Reason.INVALID_PAUSE),
+    and_nothing_else=(9, {"problem": "?", "scale_in": True}, GROUP, 9, None),
 )  # fmt: skip
 def test_a_pause_of_five_workers(
     desired: int, pause: dict[str, Any], group: str, expected: int, reason: Reason | None

@@ -12,6 +12,7 @@ from dask_adaptive.model.past import Past, Recommendation
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Amount, Recycle, Strategy, StrategyType, TaskQuota, Use
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleUp
+from support.tables import table
 from support.worlds import NOW, PAST, busy, cluster, decide, facts, past_of, pending, worker
 
 SPENT: dict[str, Any] = {"use": Use(runs=20)}
@@ -20,14 +21,12 @@ TWO_AT_ONCE = replace(TASKS, strategy=Strategy(max_surge=Amount(2)))
 IN_PLACE = replace(TASKS, strategy=Strategy(StrategyType.IN_PLACE))
 
 
-@pytest.mark.parametrize(
-    ("target", "floors", "spent", "expected"),
-    [
-        pytest.param(4, "a", "ab", 3, id="one-stands-in"),
-        pytest.param(4, "abc", "ab", 2, id="never-less-than-desired"),
-        pytest.param(5, "a", "ab", 5, id="more-than-there-are"),
-        pytest.param(2, "a", "ab", 2, id="no-more-than-desired"),
-    ],
+@table(
+    "target, floors, spent, expected",
+    one_stands_in=(4, "a", "ab", 3),
+    never_less_than_desired=(4, "abc", "ab", 2),
+    more_than_there_are=(5, "a", "ab", 5),
+    no_more_than_desired=(2, "a", "ab", 2),
 )
 def test_the_load_is_taken_without_those_that_stand_in(
     target: int, floors: str, spent: str, expected: int
@@ -48,21 +47,17 @@ MAKES_ROOM = worker("r", leaving_reason=Reason.TASK_QUOTA)
 COMING = [pending(name) for name in "pqr"]
 
 
-@pytest.mark.parametrize(
-    ("workers", "recycle", "desired", "expected"),
-    [
-        pytest.param([A, B], TASKS, 9, 4, id="with-those-on-their-way"),
-        pytest.param([OLD_A, OLD_B], TASKS, 9, 9, id="what-was-desired"),
-        pytest.param([A, MAKES_ROOM], TASKS, 9, 9, id="also-while-one-drains"),
-        pytest.param([A, B, MAKES_ROOM], IN_PLACE, None, 3, id="those-that-come-back"),
-        pytest.param([OLD_A, OLD_B, *COMING], TASKS, None, 4, id="less-one-asked-for-first"),
-        pytest.param([OLD_A, OLD_B, *COMING], TWO_AT_ONCE, None, 3,
-                     id="or-as-many-as-may-be"),
-        pytest.param([OLD_A, B, *COMING], TWO_AT_ONCE, None, 4,
-                     id="as-are-due"),
-        pytest.param([OLD_A, OLD_B], TASKS, None, 2, id="but-not-less-than-serve"),
-    ],
-)  # fmt: skip
+@table(
+    "workers, recycle, desired, expected",
+    with_those_on_their_way=([A, B], TASKS, 9, 4),
+    what_was_desired=([OLD_A, OLD_B], TASKS, 9, 9),
+    also_while_one_drains=([A, MAKES_ROOM], TASKS, 9, 9),
+    those_that_come_back=([A, B, MAKES_ROOM], IN_PLACE, None, 3),
+    less_one_asked_for_first=([OLD_A, OLD_B, *COMING], TASKS, None, 4),
+    or_as_many_as_may_be=([OLD_A, OLD_B, *COMING], TWO_AT_ONCE, None, 3),
+    as_are_due=([OLD_A, B, *COMING], TWO_AT_ONCE, None, 4),
+    but_not_less_than_serve=([OLD_A, OLD_B], TASKS, None, 2),
+)
 def test_what_a_number_moves_from(
     workers: list[ObservedWorker], recycle: Recycle, desired: int | None, expected: int
 ) -> None:
@@ -79,17 +74,13 @@ HELD_3 = past_of(recommendations=(Recommendation(NOW - 5, 3),))
 LEAST_2 = ("bounds", 2, "0 2")
 
 
-@pytest.mark.parametrize(
-    ("past", "behavior", "there", "target", "expected"),
-    [
-        pytest.param(HELD_3, Behavior(), 3, 0, [LEAST_2, ("window", 3, "2 3 30s")],
-                     id="held-by-its-window"),
-        pytest.param(PAST, Behavior(scale_up=ONE_A_MINUTE), 0, 0,
-                     [LEAST_2, ("rate", 1, "2 1 behavior.scaleUp 1 1m"), LEAST_2],
-                     id="a-minimum-is-not-slowed-down"),
-        pytest.param(PAST, Behavior(scale_up=ONE_A_MINUTE), 3, 9,
-                     [("rate", 4, "9 4 behavior.scaleUp 1 1m")], id="what-is-above-it-is"),
-    ],
+@table(
+    "past, behavior, there, target, expected",
+    held_by_its_window=(HELD_3, Behavior(), 3, 0, [LEAST_2, ("window", 3, "2 3 30s")]),
+    a_minimum_is_not_slowed_down=(PAST, Behavior(scale_up=ONE_A_MINUTE), 0, 0,
+        [LEAST_2, ("rate", 1, "2 1 behavior.scaleUp 1 1m"), LEAST_2]),
+    what_is_above_it_is=(PAST, Behavior(scale_up=ONE_A_MINUTE), 3, 9,
+        [("rate", 4, "9 4 behavior.scaleUp 1 1m")]),
 )  # fmt: skip
 def test_a_floor_holds_at_once(
     past: Past, behavior: Behavior, there: int, target: int, expected: list[tuple[str, int, str]]
