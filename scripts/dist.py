@@ -366,23 +366,21 @@ def sbom(release: Release, layout: Path, digest: str, target: Path) -> None:
 
 
 def notes(release: Release) -> None:
-    """Notes of the release: its section of the changelog, or a draft while fragments are left."""
+    """Notes of the release: its section of the changelog, and the fragments that are left."""
+    text = section((release.source / "CHANGELOG.md").read_text(), release.version)
     if list((release.source / "changelog.d").glob("*.*.md")):
         words = ["--draft", f"--version={release.version}", f"--date={release.created[:10]}"]
-        text = run(sys.executable, "-m", "towncrier", "build", *words, cwd=release.source)
-    else:
-        text = section((release.source / "CHANGELOG.md").read_text(), release.version)
+        draft = run(sys.executable, "-m", "towncrier", "build", *words, cwd=release.source)
+        text += draft.partition("\n")[2]  # without its title
     (release.out / "release-notes.md").write_text(text.strip() + "\n")
 
 
 def section(changelog: str, version: str) -> str:
-    found = re.search(
-        rf"^## {re.escape(version)} .*?(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL
-    )
+    """The part of the changelog about what is not released yet, else about this version."""
+    title = rf"## (?:\S+ \(unreleased\)|{re.escape(version)} )"
+    found = re.search(rf"^{title}.*?(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if not found:
-        raise DistError(
-            f"CHANGELOG.md has no section '## {version} (…)', and changelog.d no fragments"
-        )
+        raise DistError(f"CHANGELOG.md has no section '## {version} (…)'")
     return found[0]
 
 

@@ -100,10 +100,10 @@ CHANGELOG = "# Changes\n\n## 0.2.0 (2027-01-01)\n\n- new\n\n## 0.1.0 (2026-01-01
 
 @pytest.mark.parametrize(("version", "text"), [("0.2.0", "- new"), ("0.1.0", "- old")])
 def test_notes_are_the_section_of_the_changelog(dist: ModuleType, version: str, text: str) -> None:
-    found = dist.section(CHANGELOG, version)
+    unreleased = CHANGELOG.replace("(2027-01-01)", "(unreleased)")
 
-    assert found.startswith(f"## {version} (")
-    assert [text] == [line for line in found.splitlines() if line.startswith("-")]
+    assert text in dist.section(CHANGELOG, version).splitlines()
+    assert "- new" in dist.section(unreleased, version).splitlines()
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.1", "0x1.0"])

@@ -1,4 +1,4 @@
-"""Six bars: how many times better a scheduler with the agent is, on the newest release."""
+"""Some bars: how many times better a scheduler with the agent is, on the newest release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ LOADS = {
         "ms of scheduler CPU",
     ),
     "the identity of 800 workers": ("identity, 800 workers", "ms CPU"),
-    "workers_to_close of 5,000 workers": ("workers_to_close, idle, default", "ms"),
 }
 
 

@@ -124,14 +124,6 @@ def times(figure: Figure) -> str:
     return text if figure.is_clear else f"({text})"
 
 
-def spread(values: tuple[float, ...]) -> str:
-    return (
-        number(values[0])
-        if len(set(values)) == 1
-        else f"{number(min(values))} to {number(max(values))}"
-    )
-
-
 def overview(of: list[Figure]) -> list[str]:
     """Ratios: a line a case, a column a release."""
     releases = sorted({f.release for f in of}, key=ordinal)
@@ -146,27 +138,11 @@ def overview(of: list[Figure]) -> list[str]:
     return lines
 
 
-def table(release: str, of: list[Figure]) -> list[str]:
-    lines = [
-        "| case | unit | stock | ours | ratio | stock's spread | ours' spread |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
+def table(of: list[Figure]) -> list[str]:
+    lines = ["| case | unit | stock | ours |", "|---|---|---:|---:|"]
     for f in of:
-        shown = (f.case, f.unit, number(f.stock), number(f.ours), times(f), *map(spread, f.spread))
-        lines.append("| " + " | ".join(shown) + " |")
+        lines.append(f"| {f.case} | {f.unit} | {number(f.stock)} | {number(f.ours)} |")
     return lines
-
-
-def relief_line(of: Iterable[dict[str, Any]], release: str) -> str:
-    states = next(
-        (r["relief"] for r in of if r.get("side") == "ours" and r["release"] == release), None
-    )
-    if states is None:
-        return ""
-    by_state: dict[str, list[str]] = {}
-    for name, state in states.items():
-        by_state.setdefault(state, []).append(f"`{name}`")
-    return "; ".join(f"{state}: {', '.join(names)}" for state, names in by_state.items()) + "."
 
 
 def page() -> str:
@@ -180,18 +156,17 @@ def page() -> str:
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     lines = [
         MADE, "# Loads off the scheduler, measured\n",
-        f"{when}, {'; '.join(machines)}. [How to read this](README.md). Above 1: ours is better;",
-        "in brackets: the repetitions of both sides overlap, so the difference may be chance.\n",
-        "![Six loads, and how many times better the scheduler with the agent is](relief.svg)\n",
+        f"{when}, {'; '.join(machines)}. [How to read this](README.md). Above 1, ours is better.",
+        "In brackets, the repetitions of both sides overlap: the difference may be chance.\n",
+        "![Some loads, and how many times better the scheduler with the agent is](relief.svg)\n",
     ]  # fmt: skip
     for title, part in zip(("Whole clusters", "One call at a time"), by_source, strict=True):
         if part:
             lines += [f"## {title}\n", *overview(part), ""]
-    for release in sorted({f.release for f in measured}, key=ordinal):
-        of_release = [f for part in by_source for f in part if f.release == release]
-        lines += [f"## distributed {release}\n", relief_line(every, release), ""]
-        lines += [*table(release, of_release), ""]
-    return "\n".join(lines)
+    newest = max((f.release for f in measured), key=ordinal)
+    of_newest = [f for part in by_source for f in part if f.release == newest]
+    lines += [f"## Figures on distributed {newest}\n", "All others are in relief.jsonl.\n"]
+    return "\n".join([*lines, *table(of_newest), ""])
 
 
 def main() -> None:
