@@ -323,7 +323,7 @@ def test_examples_are_accepted(kubectl: Kubectl, path: Any) -> None:
         else:
             notes = body["metadata"].get("annotations", {})
             if notes:
-                assert 20 == wanted_spec(parse_cluster(body))["maxReplicas"]
+                assert 20 == wanted_spec(parse_cluster(body), "x")["maxReplicas"]
 
 
 def test_the_full_example_names_every_field(kubectl: Kubectl) -> None:

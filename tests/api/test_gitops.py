@@ -29,7 +29,8 @@ class Release:
 
     def __init__(self, kubectl: Kubectl) -> None:
         self.kubectl, self.name = kubectl, kubectl.namespace  # its cluster roles are its own
-        self.words = ("--set", f"evictionGuard.enabled=true,crds.install=false,{IMAGE}=x/y")
+        mine = f"controllerName={self.name},lease.namespace={self.name},{IMAGE}=x/y"
+        self.words = ("--set", f"evictionGuard.enabled=true,crds.install=false,{mine}")
 
     def helm(self, *words: str) -> str:
         where = ("--kubeconfig", self.kubectl.kubeconfig, "--namespace", self.name)

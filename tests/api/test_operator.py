@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dask_adaptive.controller.lease import LeaderLease, Timing
+from dask_adaptive.controller.lease import LeaderLease, Timing, lease_name
 from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import autoscaler, group, policy
 from support.kube_operator import running, until
@@ -76,18 +77,13 @@ async def test_only_namespaces_with_the_labels_are_served(api: KubeApi, kubectl:
     def label(change: str) -> None:
         kubectl("label", "namespace", kubectl.namespace, change)
 
-    def served() -> bool:
-        found = kubectl.run("get", "dap", "demo", "-o", "jsonpath={.status.servedBy.operator}")
-        return bool(found.stdout)
-
-    async with running(api, kubectl.namespace, namespaces=(), namespace_selector=mine):
+    async with running(api, kubectl.namespace, namespaces=(), namespace_selector=mine) as operator:
         await asyncio.sleep(3.0)
         assert not kubectl.json("get", "dap")["items"], "none is made of annotations either"
         label(mine)
-        await until(served)
         await until(lambda: ready(kubectl, "demo")[0] == "True")
         label("team-")
-        await until(lambda: not served())
+        await until(lambda: not operator.visits._running)
         kubectl("patch", "dap", "demo", "--type=merge", "-p", '{"spec": {"minReplicas": 2}}')
         await asyncio.sleep(2.0)
         assert 0 == replicas(kubectl)
@@ -106,32 +102,52 @@ async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Ku
         await until(lambda: ready(kubectl, "a")[0] == "True")
 
 
-async def test_of_two_operators_one_serves_until_it_has_gone(
+async def test_of_two_operators_of_one_name_one_serves_until_it_has_gone(
     api: KubeApi, kubectl: Kubectl
 ) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
     kubectl.apply(group("demo"), policy("p", "demo", minReplicas=2))
-
-    def server() -> str:
-        status = kubectl.json("get", "dap", "p").get("status", {})
-        return str(status.get("servedBy", {}).get("operator", ""))
-
-    def events() -> list[str]:
-        found = kubectl.json("get", "events")["items"]
-        return [e["message"] for e in found if e["reason"] == "OwnershipConflict"]
-
-    # The second one asks; the first one is gone before it is asked again.
-    async with running(api, kubectl.namespace, identity="first"):
+    async with contextlib.AsyncExitStack() as first:
+        await first.enter_async_context(running(api, kubectl.namespace, identity="first"))
         await until(lambda: replicas(kubectl) == 2)
-        async with running(api, kubectl.namespace, identity="second", patience_s=3.0) as second:
-            await until(lambda: any("operator second would serve" in e for e in events()))
+        async with running(api, kubectl.namespace, identity="second", timing=FAST) as second:
             await asyncio.sleep(4.0)
-            assert "first" == server()
             assert not second.visits._running
-    kubectl("patch", "dap", "p", "--type=merge", "-p", '{"spec": {"minReplicas": 3}}')
-    async with running(api, kubectl.namespace, identity="third", patience_s=3.0):
-        await until(lambda: server() == "third")
-        await until(lambda: replicas(kubectl) == 3)
+            await first.aclose()
+            kubectl("patch", "dap", "p", "--type=merge", "-p", '{"spec": {"minReplicas": 3}}')
+            await until(lambda: replicas(kubectl) == 3)
+
+
+async def test_of_two_operators_of_two_names_one_makes_the_policy_and_serves_it(
+    api: KubeApi, kubectl: Kubectl
+) -> None:
+    kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
+    kubectl.apply(group("demo"))
+
+    def policies() -> list[tuple[str, str]]:
+        found = kubectl.json("get", "dap")["items"]
+        return [(p["metadata"]["uid"], p["spec"]["controllerName"]) for p in found]
+
+    def complaints() -> list[str]:
+        found = kubectl.json("get", "events")["items"]
+        return [e["message"] for e in found if e["reason"] == "InvalidPolicy"]
+
+    async with (
+        running(api, kubectl.namespace, controller_name="a") as one,
+        running(api, kubectl.namespace, controller_name="b") as other,
+    ):
+        kubectl("annotate", "daskcluster", "demo", "dask-adaptive.dev/max-replicas=3")
+        await until(lambda: ready(kubectl, "demo")[0] == "True")
+        made = policies()
+        kubectl(
+            "annotate", "--overwrite", "daskcluster", "demo", "dask-adaptive.dev/min-replicas=2"
+        )
+        await until(lambda: replicas(kubectl) == 2)
+        await asyncio.sleep(2.0)
+
+        assert made == policies()
+        assert [] == complaints()
+        assert 1 == len(one.visits._running) + len(other.visits._running)
 
 
 async def test_a_policy_goes_from_one_operator_to_another_by_its_name(
@@ -140,20 +156,15 @@ async def test_a_policy_goes_from_one_operator_to_another_by_its_name(
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
     kubectl.apply(group("demo"), policy("p", "demo", minReplicas=2))
 
-    def served_by() -> tuple[str, str]:
-        found = kubectl.json("get", "dap", "p")
-        status = found.get("status", {})
-        return status.get("servedBy", {}).get("operator", ""), ready(kubectl, "p")[0]
-
     async with (
-        running(api, kubectl.namespace, identity="first"),
-        running(api, kubectl.namespace, identity="second", controller_name="team-b"),
+        running(api, kubectl.namespace) as first,
+        running(api, kubectl.namespace, controller_name="team-b") as second,
     ):
-        await until(lambda: served_by() == ("first", "True"))
+        await until(lambda: replicas(kubectl) == 2)
         spec = '{"spec": {"controllerName": "team-b", "minReplicas": 4}}'
         kubectl("patch", "dap", "p", "--type=merge", "-p", spec)
-        await until(lambda: served_by() == ("second", "True"))
         await until(lambda: replicas(kubectl) == 4)
+        assert (0, 1) == (len(first.visits._running), len(second.visits._running))
 
 
 async def test_an_upstream_autoscaler_is_a_conflict(api: KubeApi, kubectl: Kubectl) -> None:
@@ -246,8 +257,9 @@ class Candidates:
                 self.acting.remove(name)
                 self.times[f"{name} stops"] = now()
 
-        where = self.namespace
-        lease = LeaderLease(api, namespace=where, identity=name, lead=lead, timing=FAST)
+        lease = LeaderLease(
+            api, namespace=self.namespace, controller="x", identity=name, lead=lead, timing=FAST
+        )
         return asyncio.create_task(lease.run())
 
 
@@ -269,7 +281,7 @@ async def test_of_two_replicas_one_acts(api: KubeApi, kubectl: Kubectl) -> None:
     assert [] == acting
     await until(lambda: len(acting) == 1, timeout_s=1.5)
     await end(first, second)
-    lease = kubectl.json("get", "lease", "dask-adaptive-operator")
+    lease = kubectl.json("get", "lease", lease_name("x"))
     assert "" == lease["spec"].get("holderIdentity", "")
 
 
@@ -289,23 +301,6 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins(
     assert times["old stops"] < times["new begins"]
     await end(old, new)
     await cut_off.close()
-
-
-async def test_the_lease_goes_with_the_operators_deployment(api: KubeApi, kubectl: Kubectl) -> None:
-    kubectl("create", "deployment", "operator", "--image=x")
-
-    async def lead() -> None:
-        await asyncio.Event().wait()
-
-    lease = LeaderLease(
-        api, namespace=kubectl.namespace, identity="a", lead=lead, owner="operator", timing=FAST
-    )
-    task = asyncio.create_task(lease.run())
-    await until(lambda: lease.is_leader)
-    await end(task)
-
-    owners = kubectl.json("get", "lease", "dask-adaptive-operator")["metadata"]["ownerReferences"]
-    assert ["operator"] == [owner["name"] for owner in owners]
 
 
 def test_nothing_is_left_on_objects_but_our_own(kubectl: Kubectl) -> None:

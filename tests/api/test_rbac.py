@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from dask_adaptive.cli.main import cli
 from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
 from dask_adaptive.controller.certificate import make as make_certificate
+from dask_adaptive.controller.lease import lease_name
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.agent_config import AgentConfig
 from dask_adaptive.kube.agent_zip import bundle
@@ -26,6 +27,7 @@ from dask_adaptive.kube.api import (
     CLUSTERS,
     CONFIG_MAPS,
     GROUPS,
+    LEASES,
     NAMESPACES,
     SECRETS,
     Forbidden,
@@ -52,7 +54,7 @@ from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support.kube_account import Account
-from support.kube_bodies import autoscaler, group, pod, policy
+from support.kube_bodies import autoscaler, body, group, pod, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl, rendered
 
@@ -104,7 +106,7 @@ async def test_the_operator_may_do_all_that_it_does(
     async with connected() as api:
         where = kubectl.namespace
         with caplog.at_level(logging.WARNING):
-            async with running(api, where, lease=True, identity="x", deployment=account.name):
+            async with running(api, where, controller_name=where):
                 await until(lambda: replicas() == 1)  # policy made, cluster scaled, status written
                 await until(lambda: bool(policies()[0].get("status")))
                 kubectl("annotate", "daskcluster", "annotated", "dask-adaptive.dev/max-replicas-")
@@ -205,10 +207,13 @@ async def test_the_operator_watches_nodes_where_it_is_told_to(
     make: Callable[..., Account], kubectl: Kubectl
 ) -> None:
     account = make(namespaced=True, words=("--set", "watch.nodes=true"))
-    name = f"n-{kubectl.namespace}"
+    where, name = kubectl.namespace, f"n-{kubectl.namespace}"
     kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     try:
-        async with connected() as api, running(api, kubectl.namespace, nodes=True) as operator:
+        async with (
+            connected() as api,
+            running(api, where, nodes=True, controller_name=where) as operator,
+        ):
             await until(lambda: operator._world.get(NodeObject, "", name) is not None)
             await until(lambda: not operator.waits_for())
     finally:
@@ -230,9 +235,11 @@ def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) ->
     made = policy("etl")
     made["metadata"]["labels"] = {MANAGED_BY: "adoption"}
     marked = pod("w", labels={COMPONENT_LABEL: "worker"}, annotations={PINNED_BY: "x"})
-    kubectl.apply(marked, autoscaler("etl", **adopted), made)
     where = kubectl.namespace
-    words = ["tidy", "--yes", "--stop", f"{where}/{account.name}", "-n", where]
+    mine = ("--lease-namespace", where, "--controller-name", where)
+    made["spec"]["controllerName"] = where
+    kubectl.apply(marked, autoscaler("etl", **adopted), made, body(LEASES, lease_name(where)))
+    words = ["tidy", "--yes", "--stop", f"{where}/{account.name}", "-n", where, *mine]
     result = CliRunner().invoke(cli, words)
 
     assert 0 == result.exit_code, result.output
@@ -240,6 +247,7 @@ def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) ->
     left = kubectl.json("get", "daskautoscaler", "etl")["metadata"]["annotations"]
     assert not {COOLDOWN, ADOPTED} & set(left)
     assert [] == kubectl.json("get", "dap")["items"]
+    assert [] == kubectl.json("get", "leases")["items"]
     assert 0 == kubectl.json("get", "deployment", account.name)["spec"]["replicas"]
     assert account.can("patch", f"deployments/{account.name}", "--subresource=scale")
     assert not account.can("patch", "deployments/other", "--subresource=scale")
@@ -313,7 +321,7 @@ async def test_clusters_are_not_deleted_where_the_chart_says_so(
 
 
 def test_a_lease_of_others_is_not_ours(sole_account: Account) -> None:
-    assert sole_account.can("update", "leases/dask-adaptive-operator")
+    assert sole_account.can("update", f"leases/{lease_name(sole_account.kubectl.namespace)}")
     assert not sole_account.can("update", "leases/other")
 
 

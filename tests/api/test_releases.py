@@ -11,7 +11,6 @@ import tarfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -84,26 +83,52 @@ def test_two_releases_for_all_namespaces_and_one_for_some(
     releases: Releases, namespaces: list[str], admin: Kubectl
 ) -> None:
     first, second, third = namespaces
-    no_crd = "crds.install=false"
-    assert "" == releases.install("dask-adaptive", first, no_crd)
-    assert "" == releases.install("dask-adaptive", second, no_crd, "controllerName=next")
-    some = (f"watch.namespaces={{{third}}}", "watch.nodes=true", "controllerName=some")
-    assert "" == releases.install("dask-adaptive", third, no_crd, *some)
+    some = (f"watch.namespaces={{{third}}}", "watch.nodes=true")
+    for where, more in ((first, ()), (second, ()), (third, some)):
+        assert "" == releases.install("dask-adaptive", where, *named_after(where), *more)
 
     roles = [named(admin, "clusterroles", where) for where in namespaces]
-    assert [f"{first}-dask-adaptive{end}" for end in ("", "-edit", "-view")] == roles[0]
-    assert [f"{second}-dask-adaptive{end}" for end in ("", "-edit", "-view")] == roles[1]
-    assert [f"{third}-dask-adaptive{end}" for end in ("-edit", "-nodes", "-view")] == roles[2]
-    for where in namespaces:
-        assert 6 == len(named(admin, "validatingadmissionpolicies", where))
-        assert 6 == len(named(admin, "validatingadmissionpolicybindings", where))
-        names = {e.get("value") for e in env(admin.within(where))}
-        assert {"dask-adaptive", "next", "some"} & names
+    ours = [f"dask-adaptive-operator-{where}" for where in namespaces]
+    for where, own, found in zip(
+        namespaces, (ours[0], ours[1], f"{ours[2]}:nodes"), roles, strict=True
+    ):
+        assert sorted([own, *(f"{where}-dask-adaptive-{end}" for end in ("edit", "view"))]) == found
+        assert 7 == len(named(admin, "validatingadmissionpolicies", where))
+        assert 7 == len(named(admin, "validatingadmissionpolicybindings", where))
 
 
-def env(kubectl: Kubectl) -> list[dict[str, Any]]:
-    deployment = kubectl.json("get", "deployment", "dask-adaptive")
-    return list(deployment["spec"]["template"]["spec"]["containers"][0]["env"])
+def named_after(controller: str) -> tuple[str, ...]:
+    """Values of a release beside others."""
+    return "crds.install=false", f"controllerName={controller}"
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_helm_refuses_a_second_operator_of_the_same_name(
+    releases: Releases, namespaces: list[str], overlaps: bool
+) -> None:
+    """Whichever namespaces they watch: they meet in that of the Lease."""
+    first, second, third = namespaces
+    mine = named_after(first)
+    assert "" == releases.install("a", second, *mine, f"watch.namespaces={{{first}}}")
+    watched = f"watch.namespaces={{{first if overlaps else third}}}"
+    refused = releases.install("b", third, *mine, watched)
+
+    assert "exists and cannot be imported into the current release" in refused
+    assert f"dask-adaptive-operator-{first}" in refused
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_with_a_lease_of_its_own_it_is_refused_where_the_namespaces_overlap(
+    releases: Releases, namespaces: list[str], overlaps: bool
+) -> None:
+    first, second, third = namespaces
+    other = first if overlaps else third
+    for name, where, watched in (("a", second, first), ("b", third, other)):
+        own = (f"lease.namespace={where}", f"watch.namespaces={{{watched}}}")
+        said = releases.install(name, where, *named_after(first), *own)
+
+    assert overlaps == ("exists and cannot be imported into the current release" in said)
+    assert overlaps or "" == said
 
 
 MANAGED = "app.kubernetes.io/managed-by"
@@ -143,13 +168,14 @@ def test_the_crd_belongs_to_one_release_and_can_be_handed_over(
 ) -> None:
     first, second, _ = namespaces
     crd.write(["other", first, "Helm"])
-    assert "invalid ownership metadata" in releases.install("mine", second)
+    own = f"controllerName={second}"
+    assert "invalid ownership metadata" in releases.install("mine", second, own)
 
     page = (ROOT / "docs/howto/upgrade.md").read_text()
     for command in re.findall(r"^    kubectl ((?:label|annotate) .*--overwrite.*)$", page, re.M):
         words = command.replace("RELEASE", "mine").replace("NAMESPACE", second)
         admin(*words.split())
-    assert "" == releases.install("mine", second)
+    assert "" == releases.install("mine", second, own)
     releases.remove()
     assert CRD in admin("get", "crd", CRD, "-o", "name"), "crds.keep is on"
 
@@ -177,7 +203,7 @@ def test_an_upgrade_from_0_1_0_says_which_values_to_write_anew(
     assert "" == releases.install("mine", where, "imagePullSecrets={pull}", no_crd, chart=earlier)
 
     def upgrade(*sets: str) -> str:
-        words = [word for value in sets for word in ("--set", value)]
+        words = [word for value in (*named_after(where), *sets) for word in ("--set", value)]
         return releases.helm(
             "upgrade", "mine", str(CHART), "--namespace", where, "--reset-then-reuse-values", *words
         ).stderr
@@ -189,4 +215,4 @@ def test_an_upgrade_from_0_1_0_says_which_values_to_write_anew(
     spec = admin.within(where).json("get", "deployment", "mine-dask-adaptive")["spec"]["template"]
     assert [{"name": "pull"}] == spec["spec"]["imagePullSecrets"]
     assert {"type": "RuntimeDefault"} == spec["spec"]["securityContext"]["seccompProfile"]
-    assert 6 == len(named(admin, "validatingadmissionpolicies", where))
+    assert 7 == len(named(admin, "validatingadmissionpolicies", where))

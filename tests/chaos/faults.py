@@ -60,7 +60,7 @@ class Where(Trouble):
 
     def hits(self, ask: Ask) -> bool:
         return (
-            ask.who in self.world.leases
+            ask.who in self.world.operators
             and (not self.kinds or ask.kind in self.kinds)
             and self.namespace in ("", ask.namespace)
         )
@@ -280,15 +280,6 @@ def two_operators(world: World, dice: Random) -> Fault:
     return Fault("", seconds, begin=lambda w: w.start_operator(), end=lambda w: w.end_one())
 
 
-def two_installations(world: World, dice: Random) -> Fault:
-    """Each with a lease of its own, in the namespace where it is installed."""
-
-    def begin(world: World) -> Awaitable[None]:
-        return world.start_operator("another", "other")
-
-    return Fault("", dice.uniform(5, 40), begin=begin, end=lambda w: w.end("another"))
-
-
 def leader_cut_off(world: World, dice: Random) -> Fault:
     """It can write, but not renew the lease; another operator is there to take it."""
     trouble = Answers(world, (LEASES,), only=lambda ask: False)
@@ -348,7 +339,7 @@ MAKERS: dict[str, Callable[[World, Random], Fault]] = {
         stream_error, kind_unavailable, kind_silent, kind_late, kind_forbidden,
         namespace_forbidden, continue_expired, throttled, flaky, partition, slow_answers,
         apiserver_restarted, etcd_restored, clock_wrong, lease_stolen, two_operators,
-        two_installations, leader_cut_off, killed, killed_at_write, scheduler_away,
+        leader_cut_off, killed, killed_at_write, scheduler_away,
         scheduler_restarted, upstream_slow,
     )
 }  # fmt: skip

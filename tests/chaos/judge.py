@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection
 
 from chaos.apiserver import Ask
 from chaos.clock import Pace
 from chaos.kubernetes import Cluster, Kubernetes
 from chaos.store import Json, Refused
-from dask_adaptive.controller.lease import LEASE
 from dask_adaptive.kube.api import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -42,19 +41,17 @@ _MAY = {
 class Judge:
     """
     Args:
-        leases: Of each operator that ever was, the namespace of its lease.
+        operators: All that ever were.
         wrong: Told of what must never happen.
     """
 
     def __init__(
-        self, kubernetes: Kubernetes, leases: Mapping[str, str], pace: Pace,
+        self, kubernetes: Kubernetes, operators: Collection[str], pace: Pace,
         tell: Callable[[str], None], wrong: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._kubernetes, self._leases = kubernetes, leases
+        self._kubernetes, self._operators = kubernetes, operators
         self._pace, self._tell, self._wrong = pace, tell, wrong
-        self._holders: dict[str, deque[tuple[float, str]]] = defaultdict(
-            lambda: deque([(-math.inf, "")], maxlen=3)
-        )  # of leases, by namespace
+        self._holders = deque([(-math.inf, "")], maxlen=3)  # of the lease
         self._failures: dict[str, deque[float]] = {}
         self._wait_until: dict[str, float] = {}  # who was told to come later
         self._clock = asyncio.get_running_loop().time
@@ -63,14 +60,13 @@ class Judge:
         """Look at a write that was carried out."""
         if ask.kind is LEASES:
             return self.holds(after)
-        if ask.who not in self._leases:
+        if ask.who not in self._operators:
             return
         if not {("", ask.kind, ask.part), (ask.verb, ask.kind, ask.part)} & _MAY:
             self._wrong(f"{ask.who} may not {ask}")
         self._leads(ask)
         cluster = self._cluster(ask, before)
         if cluster is not None and before is not None and ask.kind in (GROUPS, DEPLOYMENTS):
-            self._serves(ask, cluster)
             if ask.part == "scale":
                 self._scales(ask, cluster, before)
             elif ask.verb == "delete":
@@ -78,7 +74,7 @@ class Judge:
 
     def refused(self, ask: Ask, no: Refused) -> None:
         """Look at a write that was not carried out."""
-        if not ask.writes or ask.kind is LEASES or ask.who not in self._leases:
+        if not ask.writes or ask.kind is LEASES or ask.who not in self._operators:
             return
         what, now = f"{ask.who}: {ask}", self._clock()
         if now < self._wait_until.get(what, 0.0):
@@ -91,30 +87,23 @@ class Judge:
         if len(times) == MOST_FAILURES:
             self._wrong(f"{what}: refused {len(times)} times in a minute")
 
-    def holder(self, namespace: str = "default") -> str:
-        """Who has a lease."""
-        return self._holders[namespace][-1][1]
+    def holder(self) -> str:
+        """Who has the lease."""
+        return self._holders[-1][1]
 
     def holds(self, lease: Json) -> None:
-        """Look who has a lease from now on."""
-        namespace = lease["metadata"]["namespace"]
+        """Look who has the lease from now on."""
         holder = (lease.get("spec") or {}).get("holderIdentity") or ""
-        if holder != self.holder(namespace):
-            self._holders[namespace].append((self._clock(), holder))
-            self._tell(f"the lease in {namespace} is held by {holder or 'nobody'}")
+        if holder != self.holder():
+            self._holders.append((self._clock(), holder))
+            self._tell(f"the lease is held by {holder or 'nobody'}")
 
     def _leads(self, ask: Ask) -> None:
-        holders = self._holders[self._leases[ask.who]]
-        since, holder = holders[-1]
-        lately = {name for _, name in holders}
+        since, holder = self._holders[-1]
+        lately = {name for _, name in self._holders}
         is_over = self._is_over(since, NOTICED_S)
         if holder != ask.who and (ask.who not in lately or is_over):
             self._wrong(f"{ask.who} writes ({ask}), {holder or 'nobody'} has the lease")
-
-    def _serves(self, ask: Ask, cluster: Cluster) -> None:
-        served_by = self._kubernetes.status(cluster).get("servedBy") or {}
-        if served_by.get("operator") != f"{self._leases[ask.who]}/{LEASE}":
-            self._wrong(f"{ask.who} may not {ask}: {served_by} serves {cluster.name}")
 
     def _scales(self, ask: Ask, cluster: Cluster, before: Json) -> None:
         old, new = before["spec"]["worker"]["replicas"], ask.body["spec"]["replicas"]

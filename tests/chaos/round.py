@@ -25,8 +25,9 @@ from chaos.faults import MAKERS, PARTIAL, Fault, schedule
 from chaos.judge import Judge
 from chaos.kubernetes import LEAST, Cluster, Kubernetes
 from chaos.store import Backup, Store
-from dask_adaptive.controller.lease import LEASE
+from dask_adaptive.controller.lease import lease_name
 from dask_adaptive.kube.api import LEASES
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from support.forked_processes import ForkedProcess
 from support.ports import free_port
 
@@ -79,7 +80,6 @@ class Process:
     """An operator, which a kubelet starts again when it ends."""
 
     who: str
-    lease: str  # its namespace
     log: Path
     process: ForkedProcess | None = None
     http_port: int = 0
@@ -137,9 +137,8 @@ class World:
             self.store, self.clusters, self.dice, self._background, self.tell, self.wrong
         )
         self.kubernetes.scaled = self._scaled
-        self.leases: dict[str, str] = {}  # their namespaces, by operator
-        self._operators: dict[str, Process] = {}
-        self.judge = Judge(self.kubernetes, self.leases, self._pace, self.tell, self.wrong)
+        self.operators: dict[str, Process] = {}
+        self.judge = Judge(self.kubernetes, self.operators, self._pace, self.tell, self.wrong)
         self._users: dict[str, str] = {}
         self.server = ApiServer(self.store, self._users, self.judge.write, self.judge.refused)
         self._backups: collections.deque[tuple[float, Backup]] = collections.deque(maxlen=40)
@@ -192,10 +191,10 @@ class World:
 
     # Operators.
 
-    async def start_operator(self, who: str = "", lease: str = "default") -> None:
-        who = who or f"operator-{len(self._operators) + 1}"
-        self._users[who], self.leases[who] = who, lease
-        one = self._operators.setdefault(who, Process(who, lease, self._folder / f"{who}.log"))
+    async def start_operator(self, who: str = "") -> None:
+        who = who or f"operator-{len(self.operators) + 1}"
+        self._users[who] = who
+        one = self.operators.setdefault(who, Process(who, self._folder / f"{who}.log"))
         if one.runs:
             return
         kubeconfig = self._folder / f"{who}.kubeconfig"
@@ -205,7 +204,7 @@ class World:
         command = [
             "chaos.operator", str(wrong_s), self.plan.mutant, "run", "--kubeconfig",
             str(kubeconfig), "--http-port", str(one.http_port), "--identity", who,
-            "--lease-namespace", lease,
+            "--lease-namespace", "default",
         ]  # fmt: skip
         if self.is_namespaced:
             command += [word for name in self.namespaces for word in ("--namespace", name)]
@@ -228,11 +227,11 @@ class World:
                 self.wrong(f"{one.who} ended by itself, code {code}, without a reason")
         await asyncio.sleep(wait_s)
         if not self._is_over:
-            await self.start_operator(one.who, one.lease)
+            await self.start_operator(one.who)
 
     def kill(self, who: str, when: str) -> None:
         """One operator, of this name if one is given."""
-        running = [o for o in self._operators.values() if o.runs and who in ("", o.who)]
+        running = [o for o in self.operators.values() if o.runs and who in ("", o.who)]
         if running:
             one = self.dice.choice(running)
             one.was_killed = True
@@ -240,14 +239,14 @@ class World:
             os.kill(one.pid, signal.SIGKILL)
 
     async def end_one(self) -> None:
-        """Of several operators of one installation all but one are told to end."""
-        wanted = [o for o in self._operators.values() if not o.is_told and o.lease == "default"]
+        """Of several operators all but one are told to end."""
+        wanted = [o for o in self.operators.values() if not o.is_told]
         self.dice.shuffle(wanted)
         for one in wanted[1:]:
             await self.end(one.who)
 
     async def end(self, who: str) -> None:
-        one = self._operators[who]
+        one = self.operators[who]
         one.is_told = True
         if not one.runs or one.process is None:
             return
@@ -264,9 +263,10 @@ class World:
             self.wrong(f"{one.who} was told to end, and ended with {one.process.returncode}")
 
     def steal_lease(self) -> None:
-        if self.store.find(LEASES, "default", LEASE) is not None:
+        name = lease_name(DEFAULT_CONTROLLER)
+        if self.store.find(LEASES, "default", name) is not None:
             spec = {"holderIdentity": "thief", "renewTime": self.store.stamp()}
-            self.judge.holds(self.store.patch(LEASES, "default", LEASE, {"spec": spec}))
+            self.judge.holds(self.store.patch(LEASES, "default", name, {"spec": spec}))
 
     # The API server.
 
@@ -375,7 +375,7 @@ class World:
 
     async def _probe(self) -> None:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(5.0)) as session:
-            for one in filter(lambda o: o.runs, self._operators.values()):
+            for one in filter(lambda o: o.runs, self.operators.values()):
                 for path in ("healthz", "readyz"):
                     try:
                         url = f"http://127.0.0.1:{one.http_port}/{path}"
@@ -388,7 +388,7 @@ class World:
     def _read_logs(self) -> None:
         for bug in self.server.bugs:
             self.wrong(f"chaos has a bug: {bug}")
-        for one in self._operators.values():
+        for one in self.operators.values():
             for line in one.log.read_text().splitlines():
                 if any(word in line for word in _BUGS):
                     self.wrong(f"{one.who} has a bug: {line}")
@@ -419,7 +419,7 @@ class World:
                 yield
             finally:
                 self._is_over = True
-                for who in self._operators:
+                for who in self.operators:
                     await self.end(who)
                 tasks = list(self._tasks)
                 for task in tasks:

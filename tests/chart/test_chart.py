@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from dask_adaptive.controller.lease import lease_name
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive_agent import __version__
 from support.kube_server import CHART, IMAGE, ROOT, helm_template, rendered
 
-NAME = "r-dask-adaptive"
+NAME, RIGHTS = "r-dask-adaptive", lease_name(DEFAULT_CONTROLLER)
 CRD = ("CustomResourceDefinition", "adaptivepolicies.dask-adaptive.dev")
 
 
@@ -177,11 +179,11 @@ def test_one_role_for_all_namespaces_or_one_in_each() -> None:
     where = [
         doc["metadata"]["namespace"]
         for doc in yaml.safe_load_all(helm_template("--set", "watch.namespaces={a,b}"))
-        if doc and doc["kind"] == "RoleBinding" and doc["metadata"]["name"] == NAME
+        if doc and doc["kind"] == "RoleBinding" and doc["metadata"]["name"] == RIGHTS
     ]
 
     webhook = f"ns-{NAME}-webhook"  # configurations are in no namespace
-    assert {f"ns-{NAME}", webhook} == set(roles)
+    assert {RIGHTS, webhook} == set(roles)
     assert [webhook] == [n for kind, n in some if kind == "ClusterRoleBinding"]
     assert ["a", "b"] == where
     hook = some["MutatingWebhookConfiguration", f"ns-{NAME}"]["webhooks"][0]
@@ -190,10 +192,31 @@ def test_one_role_for_all_namespaces_or_one_in_each() -> None:
     assert "a b" == env(environment)["DASK_ADAPTIVE_NAMESPACES"]
 
 
+def test_all_releases_of_one_controller_name_have_the_same_rights_and_lease() -> None:
+    """So Helm refuses a second one; and where people grant the rights themselves, one acts."""
+
+    def shared(release: str, namespace: str) -> set[tuple[str, str]]:
+        objects = rendered("--set", "controllerName=b", release=release, namespace=namespace)
+        (spec,) = (
+            body["spec"]["template"]["spec"]
+            for (kind, _), body in objects.items()
+            if kind == "Deployment"
+        )
+        assert "kube-system" == env(spec)["DASK_ADAPTIVE_LEASE_NAMESPACE"]
+        return {key for key in objects if key[1].startswith("dask-adaptive-operator-b")}
+
+    here = shared("one", "x")
+    assert here == shared("two", "y")
+    assert ("ClusterRole", lease_name("b")) in here
+    role = rendered("--set", "controllerName=b")["Role", f"{lease_name('b')}:lease"]
+    assert "kube-system" == role["metadata"]["namespace"]
+    assert [lease_name("b")] == role["rules"][1]["resourceNames"]
+
+
 def test_budgets_in_namespaces_need_no_cluster_role() -> None:
     words = ("--set", "watch.namespaces={a,b}", "--set", "watch.budgets=Namespaced")
     objects = rendered(*words)
-    granted = objects["Role", NAME]["rules"]
+    granted = objects["Role", RIGHTS]["rules"]
     environment = objects["Deployment", NAME]["spec"]["template"]["spec"]
 
     assert "Namespaced" == env(environment)["DASK_ADAPTIVE_BUDGETS"]
@@ -269,7 +292,7 @@ def rights(*words: str) -> set[tuple[str, str]]:
     roles = [
         o
         for (kind, name), o in rendered(*words).items()
-        if kind in ("Role", "ClusterRole") and name in (NAME, f"ns-{NAME}")
+        if kind in ("Role", "ClusterRole") and name == RIGHTS
     ]
     rules = [rule for role in roles for rule in role["rules"]]
     return {(verb, what) for r in rules for verb in r["verbs"] for what in r["resources"]}
@@ -305,7 +328,7 @@ def test_before_it_goes_the_chart_tidies_up() -> None:
     for (kind, name), body in objects.items():
         notes = body["metadata"].get("annotations") or {}
         if notes.get("helm.sh/hook") == "pre-delete":
-            assert f"{NAME}-tidy" == name
+            assert name in (f"{NAME}-tidy", f"{RIGHTS}:tidy")
             deleted = notes["helm.sh/hook-delete-policy"].split(",")
             assert {"before-hook-creation", "hook-succeeded", "hook-failed"} == set(deleted)
             order[kind] = int(notes["helm.sh/hook-weight"])

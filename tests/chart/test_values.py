@@ -74,6 +74,7 @@ OTHER: dict[str, Any] = {
     "tuning.resyncSeconds": 9,
     "tuning.qps": 9,
     "tuning.burst": 9,
+    "lease.namespace": "leases",
     "lease.durationSeconds": 20,
     "lease.renewDeadlineSeconds": 9,
     "lease.retryPeriodSeconds": 1,
@@ -332,7 +333,8 @@ def test_namespaces_by_label_reach_the_operator_and_the_hook_as_a_query() -> Non
         (one,) = (one for one in found if one["kind"] == kind)
         assert asked in one["spec"]["template"]["spec"]["containers"][0]["env"]
     bound = [one["metadata"]["name"] for one in found if one["kind"] == "ClusterRoleBinding"]
-    assert ["ns-r-dask-adaptive", "ns-r-dask-adaptive-webhook"] == sorted(bound)
+    rights = "dask-adaptive-operator-dask-adaptive"
+    assert [rights, "ns-r-dask-adaptive-webhook"] == sorted(bound)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ async def test_policies_histories_and_pins_survive_and_nothing_is_redone(
     assert before["spec"].items() <= after["spec"].items()
     assert made == (await noted.policy())["metadata"]["uid"], "made from annotations, and kept"
 
-    await c.until(lambda: _serves(c, release), "the new operator serves it")
+    await c.until(release.leader, "the new operator leads")
     assert history
     assert history <= await _history(c)
     await c.edit(minReplicas=0)
@@ -62,8 +62,3 @@ async def _history(c: LiveCluster) -> set[float]:
     """When each decision was made that this release can read."""
     path = CONFIG_MAPS.path(c.namespace, history_name(c.name))
     return {decision.at for decision in history_of(await c.api.get(path))}
-
-
-async def _serves(c: LiveCluster, release: Release) -> bool:
-    served = (await c.status()).get("servedBy") or {}
-    return str(served.get("operator", "")).startswith(release.namespace)

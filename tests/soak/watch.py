@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.kube.api import LEASES, PODS, Json, KubeApi, KubeError
 from dask_adaptive.kube.objects import COMPONENT_LABEL
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from soak import machine
 from soak.journal import Journal
 from support.e2e_cluster import LiveCluster
@@ -125,7 +127,7 @@ class Watch:
 
     async def _trouble(self) -> tuple[float, str]:
         """When the lease was renewed; and what is not as it should be, empty: nothing."""
-        path = LEASES.path(self.release.namespace, "dask-adaptive-operator")
+        path = LEASES.path(LEASE_NAMESPACE, lease_name(DEFAULT_CONTROLLER))
         lease = (await self.api.get(path))["spec"]
         renewed_at = _seconds(lease.get("renewTime"))
         if lease.get("holderIdentity") not in self.operators or time.time() > renewed_at + _FRESH_S:

@@ -6,6 +6,8 @@ import json
 import subprocess
 from typing import Any
 
+from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from support.kube_server import CHART, Kubectl, binary
 
 _OPERATOR = ("--selector", "app.kubernetes.io/name=dask-adaptive-operator")
@@ -52,8 +54,9 @@ class Release:
 
     def leader(self) -> str:
         """Name of the pod that acts; empty if none does."""
-        lease = "lease/dask-adaptive-operator"
-        return self.kubectl.run("get", lease, "-o", "jsonpath={.spec.holderIdentity}").stdout
+        words = ("get", "lease", lease_name(DEFAULT_CONTROLLER), "-o")
+        system = self._admin.within(LEASE_NAMESPACE)
+        return system.run(*words, "jsonpath={.spec.holderIdentity}").stdout
 
     def certificate(self) -> tuple[str, str]:
         """That of the webhook, and the authority that the API server trusts."""

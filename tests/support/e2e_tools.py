@@ -41,6 +41,7 @@ async def operator_here(
     """
     program = [*_FATAL, *fatal] if fatal else _CLI
     options = ["--dev", "--namespace", c.namespace, "--http-port", str(free_port())]
+    options += ["--lease-namespace", c.namespace]
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *program, "run", *options, stdout=out, stderr=out,

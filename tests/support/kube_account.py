@@ -39,7 +39,8 @@ class Account:
         self.kubectl = kubectl
         where = kubectl.namespace
         words = (*words, "--set", f"watch.namespaces={{{where}}}") if namespaced else words
-        # A release name of its own: cluster roles of tests must not meet.
+        # Names of its own for release and operator: cluster roles of tests must not meet.
+        words = (*words, "--set", f"controllerName={where},lease.namespace={where}")
         self.objects = [
             body
             for (kind, _), body in rendered(*words, namespace=where, release=where).items()

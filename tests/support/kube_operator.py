@@ -41,7 +41,6 @@ async def running(api: KubeApi, namespace: str, **more: Any) -> AsyncIterator[Op
         identity=more.pop("identity", "test"),
         namespaces=more.pop("namespaces", (namespace,)),
         lease_namespace=namespace,
-        lease=more.pop("lease", False),
         address="127.0.0.1",
         http_port=more.pop("http_port", None) or free_port(),
         **more,

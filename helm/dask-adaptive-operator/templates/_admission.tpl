@@ -49,6 +49,12 @@ code needs it. An update is judged by the object as it was, too: else a label, p
       [object, oldObject].all(o, o == null ||
       o.?metadata.?labels[?"dask-adaptive.dev/managed-by"].orValue("") in ["annotations", "adoption"])
     message: dask-adaptive may write only AdaptivePolicies that it made, which have the label dask-adaptive.dev/managed-by
+# The Lease (controller/lease.py), which stands among those of Kubernetes itself.
+- name: leases
+  rule: {apiGroups: [coordination.k8s.io], apiVersions: [v1], resources: [leases], operations: [CREATE]}
+  validations:
+  - expression: object.metadata.name == "{{ include "operator.rightsName" . }}"
+    message: dask-adaptive may create only its own Lease
 # Events (kube/reporter.py).
 - name: events
   rule: {apiGroups: [""], apiVersions: [v1], resources: [events], operations: [CREATE, UPDATE]}

@@ -1,4 +1,4 @@
-{{/* Name of all that belongs to one release. The Lease has a fixed name: one operator a namespace. */}}
+{{/* Name of all that belongs to one release. */}}
 {{- define "operator.name" -}}
 {{- $base := .Values.nameOverride | default "dask-adaptive" -}}
 {{- if .Values.fullnameOverride -}}
@@ -13,6 +13,14 @@
 {{/* Name of what is in no namespace: two releases of one name, in two namespaces, don't meet. */}}
 {{- define "operator.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "operator.name" .) -}}
+{{- end -}}
+
+{{/*
+Name of the rights of all operators of one controllerName. Whatever release they are of, they have the same: so Helm
+refuses a second one, which would serve the same policies. The operator's Lease is named so, too (controller/lease.py).
+*/}}
+{{- define "operator.rightsName" -}}
+{{- printf "dask-adaptive-operator-%s" .Values.controllerName -}}
 {{- end -}}
 
 {{- define "operator.serviceAccount" -}}

@@ -23,6 +23,7 @@ from dask_adaptive.cli.access import (
 )
 from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, dump, show
 from dask_adaptive.cli.status_view import PolicyView, RowView, StatusView, list_policies
+from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
     CLUSTERS,
@@ -41,6 +42,7 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.objects import ADOPT
 from dask_adaptive.loop import status as st
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
 from dask_adaptive_agent import __version__
 
@@ -183,11 +185,11 @@ async def gather(api: KubeApi, namespace: str, cluster: str | None) -> Facts:
         KubeError: The API server can't be reached at all, or does not know us.
     """
     operators = await _try(api.list(DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={OPERATOR}"))
-    where, account = _home(operators)
+    account, lease = _home(operators)
     return {
         **{f"CRD {name}": await _try(api.get(CRDS.path(name=name))) for name in CRD_NAMES},
         "operator": operators,
-        "leader": await _try(api.get(LEASES.path(where or namespace, OPERATOR))),
+        "leader": await _try(api.get(lease)),
         "webhook": await _try(_webhooks(api)),
         "dask-kubernetes": await _try(
             api.list(DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={UPSTREAM}")
@@ -209,12 +211,16 @@ async def _try(question: Awaitable[T]) -> T | Missing:
 
 
 def _home(operators: Sequence[Json] | Missing) -> tuple[str, str]:
-    """The namespace of the operator, and the user name of its service account."""
-    if isinstance(operators, Missing) or not operators:
-        return "", ""
-    where = operators[0]["metadata"]["namespace"]
-    account = operators[0]["spec"]["template"]["spec"].get("serviceAccountName", "default")
-    return where, f"system:serviceaccount:{where}:{account}"
+    """The user name of the operator's service account, and the path of its Lease."""
+    account, settings = "", dict[str, str]()
+    if not isinstance(operators, Missing) and operators:
+        spec = operators[0]["spec"]["template"]["spec"]
+        where, name = operators[0]["metadata"]["namespace"], spec.get("serviceAccountName")
+        account = f"system:serviceaccount:{where}:{name or 'default'}"
+        settings = {e["name"]: e.get("value", "") for e in spec["containers"][0].get("env") or []}
+    controller = settings.get("DASK_ADAPTIVE_CONTROLLER_NAME", DEFAULT_CONTROLLER)
+    within = settings.get("DASK_ADAPTIVE_LEASE_NAMESPACE", LEASE_NAMESPACE)
+    return account, LEASES.path(within, lease_name(controller))
 
 
 async def _webhooks(api: KubeApi) -> Webhooks:
@@ -380,9 +386,6 @@ def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
     for policy in policies:
         what = f"policy {policy.name}"
         yield from _policy(what, policy.cluster, policy.status)
-        if other := (policy.body.get("status") or {}).get("contestedBy"):
-            message = f"operator {other['operator']} would serve it, too, and waits"
-            yield _warning(what, message, "docs/howto/two-operators.md")
 
 
 def _policy(what: str, cluster: str, status: StatusView | None) -> Iterator[Finding]:

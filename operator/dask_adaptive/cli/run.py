@@ -42,15 +42,18 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option(
     "--dev", is_flag=True, allow_from_autoenv=False,
-    help="For your machine: kubeconfig, no webhook, no Lease.",
+    help="For your machine: kubeconfig, no webhook.",
 )  # fmt: skip
 @cluster_options
 @click.option("--http-port", type=int, default=8080, show_default=True)
 @click.option("--webhook-port", type=int, default=8443, show_default=True)
 @click.option(
     "--certificate-secret", default="",
-    help="Secret in --lease-namespace with the webhook's certificate. Default: no webhook.",
+    help="Secret with the webhook's certificate. Default: no webhook.",
 )  # fmt: skip
+@click.option(
+    "--certificate-namespace", default="default", show_default=True, help="Of that Secret."
+)
 @click.option(
     "--make-certificate", is_flag=True, help="Fill that Secret, which must exist, and renew it."
 )
@@ -103,8 +106,10 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="Serve the policies whose spec.controllerName this is.",
 )  # fmt: skip
 @click.option("--identity", help="Unique name of this replica.")
-@click.option("--lease-namespace", default="default", show_default=True)
-@click.option("--deployment", default="", help="The operator's Deployment, which owns the Lease.")
+@click.option(
+    "--lease-namespace", default="kube-system", show_default=True,
+    help="Of the Lease, which operators of one --controller-name have to share.",
+)  # fmt: skip
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
@@ -142,9 +147,8 @@ def command(
     )
     set_up_logging(log_format, verbose=verbose)
     settings = Settings(
-        # Without a Lease it is what policies know this program by, when it is begun anew, too.
+        # On a machine of one's own it takes its Lease back at once when it is begun anew.
         identity=identity or socket.gethostname() + ("" if dev else f"-{os.getpid()}"),
-        lease=not dev,
         address="127.0.0.1" if dev else "0.0.0.0",
         webhook=webhook if certificate_secret and not dev else None,
         grace_s=worker_grace,

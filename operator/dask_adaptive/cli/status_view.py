@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_adaptive.cli.access import NOTHING, fail
 from dask_adaptive.kube.api import POLICIES
-from dask_adaptive.kube.objects import TENURE
 from dask_adaptive.kube.status_json import idle_of, last_decision_of
 from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.plan import Decision
@@ -199,7 +198,7 @@ def _policy_view(body: Json) -> PolicyView:
         mode=spec.get("mode", "Auto"),
         rules=rules,
         status=replace(_read(StatusView, status), decision=last_decision_of(status))
-        if status and status.keys() - TENURE
+        if status
         else None,
     )
 

@@ -20,10 +20,12 @@ from dask_adaptive.cli.access import (
     namespaces_option,
     refuse_both,
 )
+from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.kube.annotated import woken_notes
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
     DEPLOYMENTS,
+    LEASES,
     NAMESPACES,
     PODS,
     POLICIES,
@@ -57,7 +59,11 @@ _AT_ONCE = 10
 @namespace_selector_option
 @click.option(
     "--stop", metavar="NAMESPACE/NAME",
-    help="Scale the operator's Deployment to 0 first, or it would put them back.",
+    help="Scale the operator's Deployment to 0 first, or it would put them back; delete its Lease.",
+)  # fmt: skip
+@click.option(
+    "--lease-namespace", default=LEASE_NAMESPACE, show_default=True,
+    envvar="DASK_ADAPTIVE_LEASE_NAMESPACE", help="Of that Lease.",
 )  # fmt: skip
 @click.option(
     "--controller-name", default=DEFAULT_CONTROLLER, show_default=True,
@@ -68,8 +74,8 @@ _AT_ONCE = 10
 @dry_run_option
 @cluster_options
 def command(
-    namespaces: tuple[str, ...], namespace_selector: str, stop: str | None, controller_name: str,
-    yes: bool, dry_run: bool, access: Access,
+    namespaces: tuple[str, ...], namespace_selector: str, stop: str | None, lease_namespace: str,
+    controller_name: str, yes: bool, dry_run: bool, access: Access,
 ) -> None:  # fmt: skip
     """
     Give everything back that the operator has taken.
@@ -93,6 +99,8 @@ def command(
             click.confirm("Do this?", abort=True)
         if stop and not dry_run:
             await stop_operator(api, where, name)
+            with contextlib.suppress(KubeError):  # without the right: it is nobody's, and harmless
+                await api.delete(LEASES.path(lease_namespace, lease_name(controller_name)))
         return sum([await _carry_out(api, sweep, within) for sweep in sweeps])
 
     failed = access.ask(work, dry_run=dry_run)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from dask_adaptive.kube.annotated import (
     Adopt,
@@ -73,11 +73,10 @@ class AnnotatedPolicies:
         *,
         adopt: Adopt = Adopt.ANNOTATED,
         controller: str = DEFAULT_CONTROLLER,
-        may_make: Callable[[Iterable[PolicyObject]], bool] = lambda _: True,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._world, self._api, self._events = world, api, events
-        self._adopt, self._controller, self._may_make = adopt, controller, may_make
+        self._adopt, self._controller = adopt, controller
         self._wall_clock = wall_clock
         self._dirty: set[ClusterKey] = set()
         self._changed = asyncio.Event()
@@ -123,12 +122,9 @@ class AnnotatedPolicies:
         if cluster is None or cluster.meta.deleting or not self._world.serves(key.namespace):
             self._complaints.pop(key, None)
             return  # its policy goes with it, or stays for whoever serves the namespace
-        policies = self._world.of(PolicyObject, key)
-        if not self._may_make(policies):
-            return  # another operator's business
         todo = steps(
             cluster,
-            policies,
+            self._world.of(PolicyObject, key),
             self._world.of(AutoscalerObject, key),
             adopt=self._adopt,
             controller=self._controller,
@@ -139,14 +135,23 @@ class AnnotatedPolicies:
             for step in todo:
                 if not isinstance(step, Complain):
                     await self._take(cluster, step)
-        except AlreadyExists:
-            taken = f"AdaptivePolicy {cluster.meta.name} exists already, for another cluster"
-            complaints.append(Complain(f"{taken}; rename it, or write a policy of your own"))
+        except AlreadyExists as exc:
+            complaints += self._name_taken(cluster, exc)
         except Invalid as exc:  # our own checks are those of the CRD, but it may be another release
             complaints.append(Complain(f"the API server refuses the policy: {exc}"))
         except (NotFound, Conflict):
             pass  # done already, or changed: what changed it brings us back here
         await self._complain(cluster, frozenset(complaints))
+
+    def _name_taken(self, cluster: ClusterObject, error: AlreadyExists) -> list[Complain]:
+        """Complains if a policy for another cluster has the name of the one to be made."""
+        there = self._world.get(PolicyObject, cluster.meta.namespace, cluster.meta.name)
+        if there is None:
+            raise error  # made a moment ago: it is looked at again when the watch has told of it
+        if there.key == cluster.key:
+            return []  # another operator was faster
+        taken = f"AdaptivePolicy {cluster.meta.name} exists already, for another cluster"
+        return [Complain(f"{taken}; rename it, or write a policy of your own")]
 
     async def _take(self, cluster: ClusterObject, step: Step) -> None:
         namespace = cluster.meta.namespace

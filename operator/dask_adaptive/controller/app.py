@@ -26,9 +26,8 @@ from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSetti
 from dask_adaptive.controller.compose import Composer, Connect
 from dask_adaptive.controller.evictions import EvictionReviewer
 from dask_adaptive.controller.kopf_watch import KopfWatch
-from dask_adaptive.controller.lease import LEASE, LeaderLease, Timing
+from dask_adaptive.controller.lease import LEASE_NAMESPACE, LeaderLease, Timing
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.controller.tenure import PATIENCE_S, Tenures
 from dask_adaptive.controller.visits import Visitor, Visits
 from dask_adaptive.controller.webhook import Injector, webhook_app
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
@@ -53,13 +52,12 @@ class Settings:
     namespace_selector: str = ""  # labels of those that are served; empty: all are
     nodes: bool = False  # watched though there are `namespaces`
     budgets: str | None = None  # the same of AdaptiveBudgets, by their CRD's scope (`scopes_of`)
-    lease_namespace: str = "default"
-    lease: bool = True  # without it, this process takes itself for the only one
-    deployment: str = ""  # of the operator itself; owns the Lease, so that uninstalling removes it
+    lease_namespace: str = LEASE_NAMESPACE
     address: str = "0.0.0.0"
     http_port: int = 8080  # probes and metrics
     webhook_port: int = 8443
     webhook: WebhookSettings | None = None  # None: there is none
+    certificate_namespace: str = "default"  # of the webhook's Secret
     grace_s: int = 300  # of workers' pods where nobody set one; the webhook writes it
     hints: bool = True  # whether workers' pods may be annotated
     scheduler_tls_secret: str = ""  # for clusters whose policies name none; empty: no TLS
@@ -71,12 +69,6 @@ class Settings:
     qps: float = 200.0  # calls to the API server in a second
     burst: int = 300  # and at once, after a rest
     timing: Timing = Timing()  # noqa: RUF009 (frozen)
-    patience_s: float = PATIENCE_S  # for an answer of who serves a policy, before it counts as gone
-
-    @property
-    def installation(self) -> str:
-        """What all replicas are called together, and no others."""
-        return f"{self.lease_namespace}/{LEASE}" if self.lease else self.identity
 
 
 logger = logging.getLogger(__name__)
@@ -101,12 +93,12 @@ class Operator:
         self._lease = LeaderLease(
             api,
             namespace=settings.lease_namespace,
+            controller=settings.controller_name,
             identity=settings.identity,
-            owner=settings.deployment,
             lead=self._lead,
             timing=settings.timing,
         )
-        leading = api.checked(self._lease.check) if settings.lease else api
+        leading = api.checked(self._lease.check)
         self._routes = Routes(api, self._world, secret=settings.scheduler_tls_secret)
         self._budgets = BudgetKeeper(
             self._world, leading, self._metrics, wake=lambda key: self.visits.on_change(key),
@@ -117,19 +109,15 @@ class Operator:
             hints=settings.hints,
         )  # fmt: skip
         self._stop = asyncio.Event()
-        self._tenures = Tenures(
-            self._world, leading, self._composer.events, me=settings.installation,
-            controller=settings.controller_name, patience_s=settings.patience_s,
-        )  # fmt: skip
         self.visits = Visits(
-            self._world, self._make_visitor, holds=self._tenures.holds, metrics=self._metrics
-        )
+            self._world, self._make_visitor, controller=settings.controller_name,
+            metrics=self._metrics,
+        )  # fmt: skip
         self._world.listen(self._budgets.on_change)
         self._annotated = AnnotatedPolicies(
             self._world, leading, self._composer.events, adopt=settings.adopt,
-            controller=settings.controller_name, may_make=self._tenures.may_make,
+            controller=settings.controller_name,
         )  # fmt: skip
-        self._world.listen(self._tenures.on_change)
         self._world.listen(self.visits.on_change)
         self._world.listen(self._annotated.on_change)
 
@@ -153,7 +141,7 @@ class Operator:
             going_on = [watch.run() for watch in self._watches()]
             if self._certificate:
                 going_on.append(self._certificate.run())
-            await _until_one_ends(*going_on, self._lead_when_possible(), self._stop.wait())
+            await _until_one_ends(*going_on, self._lease.run(), self._stop.wait())
 
     def _watches(self) -> Iterator[Informer | KopfWatch]:
         """What keeps the cache in step; each goes on by itself, whatever happens to the others."""
@@ -176,9 +164,6 @@ class Operator:
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, self.stop)
 
-    async def _lead_when_possible(self) -> None:
-        await (self._lease.run() if self._settings.lease else self._lead())
-
     async def _lead(self) -> None:
         # No second list: what another leader has changed a moment ago, and is not heard of yet,
         # makes our writes conflict, and is looked at again.
@@ -186,9 +171,7 @@ class Operator:
             await asyncio.sleep(0.2)
         self._metrics.leader.set(1)
         try:
-            await _until_one_ends(
-                self._tenures.run(), self.visits.run(), self._annotated.run(), self._budgets.run()
-            )
+            await _until_one_ends(self.visits.run(), self._annotated.run(), self._budgets.run())
         finally:
             self._metrics.leader.set(0)
 
@@ -200,7 +183,7 @@ class Operator:
 
     def _keeper(self, webhook: WebhookSettings) -> CertificateKeeper:
         ends_at = self._metrics.certificate.labels(webhook.secret)
-        return CertificateKeeper(self._api, self._settings.lease_namespace, webhook, ends_at)
+        return CertificateKeeper(self._api, self._settings.certificate_namespace, webhook, ends_at)
 
     @contextlib.asynccontextmanager
     async def _serve_webhook(self) -> AsyncIterator[None]:

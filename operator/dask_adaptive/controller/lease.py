@@ -1,5 +1,6 @@
 """
-Leader election with a Lease, as client-go does it: of several replicas, one acts.
+Leader election with a Lease, as client-go does it: of all operators of one `controllerName`, be
+they replicas or installed twice, one acts.
 
 The clock of another machine is never read: a lease is over when it was not renewed for its
 duration by our own monotonic clock. Who can't renew gives up before that, so two never act at once.
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dask_adaptive.kube.api import (
-    DEPLOYMENTS,
     LEASES,
     AlreadyExists,
     Conflict,
@@ -30,7 +30,13 @@ from dask_adaptive.kube.objects import parse_meta
 
 logger = logging.getLogger(__name__)
 
-LEASE = "dask-adaptive-operator"
+#: All operators of one name have to meet in it, wherever they are installed.
+LEASE_NAMESPACE = "kube-system"
+
+
+def lease_name(controller: str) -> str:
+    """The Lease of all operators of this `controllerName`."""
+    return f"dask-adaptive-operator-{controller}"
 
 
 class WentBack(KubeError):
@@ -52,7 +58,6 @@ class LeaderLease:
 
     Args:
         lead: Acts as the leader; it is cancelled, and awaited, when the lease is lost.
-        owner: The operator's own Deployment, which is to own the Lease; empty: nobody does.
     """
 
     def __init__(
@@ -60,16 +65,17 @@ class LeaderLease:
         api: KubeApi,
         *,
         namespace: str,
+        controller: str,
         identity: str,
         lead: Callable[[], Awaitable[None]],
-        owner: str = "",
         timing: Timing = Timing(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._namespace, self._identity = api, namespace, identity
-        self._lead, self._owner, self._timing, self._clock = lead, owner, timing, clock
-        self._path = LEASES.path(namespace, LEASE)
-        self._seen: tuple[object, float] = (None, 0.0)  # holder's last sign of life; when we saw it
+        self._lead, self._timing, self._clock = lead, timing, clock
+        self._name = lease_name(controller)
+        self._path = LEASES.path(namespace, self._name)
+        self._seen = ("", "", 0.0)  # another holder; its last sign of life; when we saw that
         self._lease: Json | None = None  # as we last wrote it
         self._version = 0  # of the lease, as seen last
         self._renewed_at = -math.inf
@@ -137,9 +143,7 @@ class LeaderLease:
             try:
                 current = await self._api.get(self._path)
             except NotFound:
-                self._lease = await self._api.create(
-                    LEASES.path(self._namespace), await self._new()
-                )
+                self._lease = await self._api.create(LEASES.path(self._namespace), self._new())
                 self._see(self._lease)
                 return True
             self._see(current)
@@ -176,11 +180,14 @@ class LeaderLease:
         holder = spec.get("holderIdentity") or ""
         if holder in ("", self._identity):
             return True
-        sign = (holder, spec.get("renewTime"))
-        if sign != self._seen[0]:
-            self._seen = (sign, self._clock())
+        if holder != self._seen[0]:
+            where = f"{self._namespace}/{self._name}"
+            logger.info("%s holds the Lease %s: this replica waits", holder, where)
+        sign = (holder, spec.get("renewTime") or "")
+        if sign != self._seen[:2]:
+            self._seen = (*sign, self._clock())
         lasts_s = float(spec.get("leaseDurationSeconds") or self._timing.duration_s)
-        return self._clock() - self._seen[1] > lasts_s
+        return self._clock() - self._seen[2] > lasts_s
 
     def _spec(self, before: Json) -> Json:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -193,20 +200,11 @@ class LeaderLease:
             "leaseTransitions": int(before.get("leaseTransitions") or 0) + (not ours),
         }
 
-    async def _new(self) -> Json:
-        meta: Json = {"name": LEASE, "namespace": self._namespace}
-        if self._owner:
-            try:
-                owner = await self._api.get(DEPLOYMENTS.path(self._namespace, self._owner))
-            except NotFound:
-                logger.warning("Deployment %s is not there to own the Lease", self._owner)
-            else:
-                uid = owner["metadata"]["uid"]
-                meta["ownerReferences"] = [DEPLOYMENTS.owner(self._owner, uid)]
+    def _new(self) -> Json:
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
-            "metadata": meta,
+            "metadata": {"name": self._name, "namespace": self._namespace},
             "spec": self._spec({}),
         }
 

@@ -221,17 +221,21 @@ async def _ended(visitor: Visitor, task: asyncio.Task[None]) -> None:
 
 
 class Visits:
-    """Keeps one `Visitor` running for each policy that we hold, while this process leads."""
+    """
+    Keeps one `Visitor` running for each policy in the namespaces that are served whose
+    `controllerName` is ours, while this process leads.
+    """
 
     def __init__(
         self,
         world: World,
         make: Callable[[PolicyObject], Visitor],
         *,
-        holds: Callable[[PolicyObject], bool],
+        controller: str,
         metrics: Metrics,
     ) -> None:
-        self._world, self._make, self._holds, self._metrics = world, make, holds, metrics
+        self._world, self._make, self._metrics = world, make, metrics
+        self._controller = controller
         self._running: dict[str, tuple[PolicyObject, Visitor, asyncio.Task[None]]] = {}
         self._of: dict[ClusterKey, dict[str, Visitor]] = defaultdict(dict)  # the same by cluster
         self._changed = asyncio.Event()
@@ -263,8 +267,7 @@ class Visits:
 
     async def _settle(self) -> None:
         # By uid: a policy that was deleted and made anew is another one.
-        staying = (p for p in self._world.all(PolicyObject) if not p.meta.deleting)
-        there = {p.meta.uid: p for p in staying if self._holds(p)}
+        there = {p.meta.uid: p for p in self._world.all(PolicyObject) if self._is_ours(p)}
         for uid in set(self._running) - set(there):
             policy, visitor, task = self._running.pop(uid)
             self._of[policy.key].pop(uid)
@@ -284,3 +287,10 @@ class Visits:
                 self._of[policy.key][uid] = visitor
                 await asyncio.sleep(0)  # others must go on
         self._metrics.watched.set(len(self._running))
+
+    def _is_ours(self, policy: PolicyObject) -> bool:
+        return (
+            policy.controller == self._controller
+            and not policy.meta.deleting
+            and self._world.serves(policy.meta.namespace)
+        )

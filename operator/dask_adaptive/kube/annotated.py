@@ -20,7 +20,6 @@ from dask_adaptive.kube.objects import (
     ADOPTED,
     BY_ADOPTION,
     BY_ANNOTATIONS,
-    CONTROLLER_NAME,
     COOLDOWN,
     MANAGED_BY,
     AutoscalerObject,
@@ -53,11 +52,6 @@ class Adopt(str, enum.Enum):
     NEVER = "Never"
     ANNOTATED = "Annotated"  # those that people have annotated, or whose cluster they have
     ALWAYS = "Always"  # all but those where an annotation says "false"
-
-
-def controller_of(cluster: ClusterObject) -> str:
-    """Whose business a cluster without a policy of people's own is."""
-    return cluster.note(CONTROLLER_NAME.partition("/")[2]) or DEFAULT_CONTROLLER
 
 
 def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt) -> bool:
@@ -94,14 +88,16 @@ def chosen(
     return wished[0]
 
 
-def adopted_spec(cluster: ClusterObject, autoscaler: AutoscalerObject, idle: str | None) -> Json:
+def adopted_spec(
+    cluster: ClusterObject, autoscaler: AutoscalerObject, idle: str | None, controller: str
+) -> Json:
     """
     The policy's spec that a DaskAutoscaler asks for; whatever else a policy has is people's to set.
     Raises `InvalidPolicy`, which says how to mend it.
     """
     spec: Json = {
         "clusterRef": {"name": cluster.meta.name},
-        "controllerName": controller_of(cluster),
+        "controllerName": controller,
         "maxReplicas": autoscaler.maximum,
         "minReplicas": autoscaler.minimum,
     }
@@ -239,19 +235,25 @@ def steps(
     A policy is made before upstream is put to rest, and removed before it is woken: in between,
     the policy waits (`kube.view`), so that there are never two who scale.
 
+    Operators of several names may see the same cluster. All of them give the policy that they make
+    the cluster's name, so the API server lets one of them make it; the others leave the cluster
+    alone as long as that policy, or a person's for another operator, is there.
+
     Args:
         cluster: Not being deleted: its policy goes with it, as its child.
         policies: All for it, of people and of ours.
-        controller: The name of this operator; clusters of another one are left alone.
+        controller: The name of this operator.
         now: Seconds since 1970.
     """
-    if controller_of(cluster) != controller:
-        return []
+    mine = [p for p in policies if p.controller == controller and not p.meta.deleting]
+    ours = [p for p in mine if p.managed]
+    if any(p.controller != controller and not p.meta.deleting for p in policies):
+        return [Remove(p.meta.name, p.meta.uid) for p in ours]
     seen = _Seen(
         cluster,
         standing=[a for a in autoscalers if not a.meta.deleting],
-        ours=[p for p in policies if p.managed and not p.meta.deleting],
-        written=[p for p in policies if not p.managed and not p.meta.deleting],
+        ours=ours,
+        written=[p for p in mine if not p.managed],
     )
     try:
         taken, problems = chosen(cluster, seen.standing, adopt), []
@@ -259,7 +261,7 @@ def steps(
         # As it was until somebody mends it: what rests goes on resting.
         taken = next((a for a in seen.standing if a.adopted_at is not None), None)
         problems = [Complain(str(exc), Reason.INVALID_ADOPTION)]
-    changes = list(_policy_steps(seen, taken))
+    changes = list(_policy_steps(seen, taken, controller))
     if not _is_served(seen, changes):
         taken = None  # upstream must not rest for nobody
     return [*problems, *changes, *_rests(seen, taken, now=now), *_farewells(seen, changes)]
@@ -279,7 +281,7 @@ class _Seen:
         return self.cluster.note(MAXIMUM) is not None
 
 
-def _policy_steps(seen: _Seen, taken: AutoscalerObject | None) -> Iterator[Step]:
+def _policy_steps(seen: _Seen, taken: AutoscalerObject | None, controller: str) -> Iterator[Step]:
     cluster, ours = seen.cluster, seen.ours
     # An annotation is a person's word on this very cluster, so it goes before `adapt()`.
     by = BY_ANNOTATIONS if seen.is_annotated else BY_ADOPTION
@@ -288,9 +290,9 @@ def _policy_steps(seen: _Seen, taken: AutoscalerObject | None) -> Iterator[Step]
         return
     try:
         if taken is None or seen.is_annotated:
-            spec = wanted_spec(cluster)
+            spec = wanted_spec(cluster, controller)
         else:
-            spec = adopted_spec(cluster, taken, cluster.note(IDLE))
+            spec = adopted_spec(cluster, taken, cluster.note(IDLE), controller)
     except InvalidPolicy as exc:
         invalid = Reason.INVALID_POLICY if by == BY_ANNOTATIONS else Reason.INVALID_ADOPTION
         yield Complain(str(exc), invalid)
@@ -348,12 +350,12 @@ def _farewells(seen: _Seen, changes: Sequence[Step]) -> Iterator[Step]:
         yield Tell(Reason.RELEASED, message)
 
 
-def wanted_spec(cluster: ClusterObject) -> Json:
+def wanted_spec(cluster: ClusterObject, controller: str) -> Json:
     """The spec that the annotations ask for. Raises `InvalidPolicy`, which says how to mend it."""
     notes = dict(cluster.notes)
     spec: Json = {
         "clusterRef": {"name": cluster.meta.name},
-        "controllerName": controller_of(cluster),
+        "controllerName": controller,
         "maxReplicas": _count(notes, MAXIMUM, "0"),
         "minReplicas": _count(notes, MINIMUM, "0"),
         "idleTimeout": notes.get(IDLE, "Auto").strip(),

@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import orjson
 
@@ -61,9 +61,6 @@ BY_ANNOTATIONS, BY_ADOPTION = "annotations", "adoption"
 
 #: On a DaskAutoscaler or its DaskCluster, by people: whether it is to be taken over.
 ADOPT = f"{DOMAIN}/adopt"
-
-#: On a DaskCluster, by people: which operators make its policy, of annotations or by adoption.
-CONTROLLER_NAME = f"{DOMAIN}/controller-name"
 
 #: On a DaskAutoscaler, by us: since when upstream's autoscaler has rested without a break.
 ADOPTED = f"{DOMAIN}/adopted"
@@ -118,19 +115,6 @@ class Watched(Protocol):
         """The cluster that it is about."""
 
 
-class Party(NamedTuple):
-    """An operator, and the word of its question or of its answer."""
-
-    operator: str = ""
-    word: str = ""
-
-
-NOBODY = Party()
-
-#: What of a policy's status says who serves it; all else is written by who does.
-TENURE = frozenset({"servedBy", "contestedBy"})
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyObject:
     """An AdaptivePolicy."""
@@ -140,8 +124,6 @@ class PolicyObject:
     spec_json: bytes  # this and the status are kept as JSON: so they take a tenth of the memory
     generation: int = field(default=0, compare=False)  # the spec says it already
     controller: str = DEFAULT_CONTROLLER  # the operators of that name serve it
-    served_by: Party = NOBODY
-    contested_by: Party = NOBODY
     managed_by: str = ""  # what we made it from; empty: a person's
     owner_uid: str = ""
     status_json: bytes = field(default=b"{}", compare=False)
@@ -159,7 +141,6 @@ class PolicyObject:
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """All of the status but `TENURE`."""
         found: Mapping[str, Any] = orjson.loads(self.status_json)
         return found
 
@@ -334,18 +315,15 @@ def _key(namespace: str, name: str) -> ClusterKey:
 def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
     meta, spec = parse_meta(body), body.get("spec") or {}
     owners = body["metadata"].get("ownerReferences") or [{}]
-    status = body.get("status") or {}
     return PolicyObject(
         meta=meta,
         key=ClusterKey(meta.namespace, (spec.get("clusterRef") or {}).get("name", "")),
         spec_json=orjson.dumps(spec),
         generation=body["metadata"].get("generation", 0),
         controller=spec.get("controllerName") or DEFAULT_CONTROLLER,
-        served_by=_party(status.get("servedBy"), "answer"),
-        contested_by=_party(status.get("contestedBy"), "question"),
         managed_by=_labels(body).get(MANAGED_BY, ""),
         owner_uid=owners[0].get("uid", ""),
-        status_json=orjson.dumps({k: v for k, v in status.items() if k not in TENURE}),
+        status_json=orjson.dumps(body.get("status") or {}),
         asks=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
 
@@ -359,10 +337,6 @@ def parse_budget_object(body: Mapping[str, Any]) -> BudgetObject:
         controller=spec.get("controllerName") or DEFAULT_CONTROLLER,
         status_json=orjson.dumps(body.get("status") or {}),
     )
-
-
-def _party(entry: Mapping[str, str] | None, word: str) -> Party:
-    return Party(entry.get("operator", ""), entry.get(word, "")) if entry else NOBODY
 
 
 def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:

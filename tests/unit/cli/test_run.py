@@ -35,8 +35,9 @@ def test_each_variable_of_the_chart(
     run: Any, served: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variables = {
-        "IDENTITY": "me", "NAMESPACES": "a b", "LEASE_NAMESPACE": "system", "DEPLOYMENT": "op",
+        "IDENTITY": "me", "NAMESPACES": "a b", "LEASE_NAMESPACE": "system",
         "HTTP_PORT": "1", "WEBHOOK_PORT": "2", "CERTIFICATE_SECRET": "s",
+        "CERTIFICATE_NAMESPACE": "c",
         "MAKE_CERTIFICATE": "true", "WEBHOOK_HOST": "h",
         "WEBHOOK_CONFIGURATIONS": "mutating/a validating/b",
         "WORKER_GRACE": "30", "HINTS": "false", "ADOPT": "Always", "LOG_FORMAT": "json",
@@ -51,7 +52,8 @@ def test_each_variable_of_the_chart(
     assert 0 == (result := run("run")).exit_code, result.output
     assert served == [
         Settings(
-            identity="me", namespaces=("a", "b"), lease_namespace="system", deployment="op",
+            identity="me", namespaces=("a", "b"), lease_namespace="system",
+            certificate_namespace="c",
             http_port=1, webhook_port=2, grace_s=30, hints=False,
             webhook=WebhookSettings("s", "h", True, ("mutating/a", "validating/b")),
             adopt=Adopt.ALWAYS, controller_name="b", rest_s=30.0, resync_s=60.0, qps=20.0, burst=40,
@@ -79,7 +81,7 @@ def test_on_a_machine_of_ones_own(run: Any, served: list[Settings]) -> None:
         ).exit_code
     )
     assert served == [
-        Settings(identity="me", namespaces=("team",), lease=False, address="127.0.0.1",
+        Settings(identity="me", namespaces=("team",), address="127.0.0.1",
                  kubeconfig="k", context="c")
     ]  # fmt: skip
 

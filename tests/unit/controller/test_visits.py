@@ -233,7 +233,7 @@ async def test_a_visitor_that_swallows_its_cancellation_holds_up_nobody() -> Non
     def make(policy: PolicyObject) -> Visitor:
         return Visitor(policy, world=world, composer=Stubborn(visited), metrics=Metrics())
 
-    visits = Visits(world, make, holds=lambda _: True, metrics=Metrics())
+    visits = Visits(world, make, controller="dask-adaptive", metrics=Metrics())
     world.listen(visits.on_change)
     running = asyncio.create_task(visits.run())
     await until(lambda: visited == ["first"])
@@ -263,7 +263,7 @@ async def test_who_leads_no_longer_tells_of_no_cluster() -> None:
     def make(policy: PolicyObject) -> Visitor:
         return Visitor(policy, world=world, composer=Late(visited), metrics=metrics)
 
-    visits = Visits(world, make, holds=lambda _: True, metrics=metrics)
+    visits = Visits(world, make, controller="dask-adaptive", metrics=metrics)
     running = asyncio.create_task(visits.run())
     await until(lambda: visited[1:] == ["passed"])
     told = metrics.render()

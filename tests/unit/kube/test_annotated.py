@@ -41,6 +41,7 @@ from dask_adaptive.kube.objects import (
     parse_policy_object,
 )
 from dask_adaptive.kube.view import adopted, conflict, is_settling
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
 
@@ -88,8 +89,9 @@ def todo(
     policies: list[PolicyObject],
     *autoscalers: AutoscalerObject,
     adopt: Adopt = Adopt.ANNOTATED,
+    controller: str = DEFAULT_CONTROLLER,
 ) -> list[Step]:
-    return steps(seen, policies, autoscalers, adopt=adopt, now=NOW)
+    return steps(seen, policies, autoscalers, adopt=adopt, controller=controller, now=NOW)
 
 
 def noting(**spec: Any) -> PolicyObject:
@@ -110,11 +112,6 @@ WRONG_MINIMUM = cluster(max_replicas="5", min_replicas="6")
         pytest.param(cluster(max_replicas="7"), [noting()], [Mend], id="mended"),
         pytest.param(FIVE, [noting(idleTimeout="2m")], [Mend], id="default-back"),
         pytest.param(cluster(), [noting()], [Remove], id="annotation-gone"),
-        pytest.param(FIVE, [noting(controllerName="b")], [Mend], id="another-operators-until-now"),
-        pytest.param(
-            cluster(max_replicas="5", controller_name="b"), [], [], id="another-operators"
-        ),
-        pytest.param(cluster(controller_name="b"), [noting()], [], id="and-so-is-its-policy"),
         pytest.param(FIVE, [by_hand()], [], id="a-persons-policy-wins"),
         pytest.param(FIVE, [by_hand(), noting()], [Remove], id="and-ours-goes"),
         pytest.param(cluster(max_replicas="x"), [noting()], [Complain], id="malformed"),
@@ -129,6 +126,47 @@ def test_annotations(
     seen: ClusterObject, policies: list[PolicyObject], expected: list[type]
 ) -> None:
     assert expected == [type(step) for step in steps(seen, policies)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "policies", "autoscalers", "expected"),
+    [
+        pytest.param(FIVE, [noting(controllerName="b")], [], [], id="it-made-the-policy"),
+        pytest.param(cluster(), [noting(controllerName="b")], [], [], id="and-it-removes-it"),
+        pytest.param(FIVE, [by_hand(controllerName="b")], [], [], id="a-persons-for-it"),
+        pytest.param(
+            FIVE, [by_hand(controllerName="b"), noting()], [], [Remove], id="then-ours-goes"
+        ),
+        pytest.param(
+            cluster(adopt="true"), [made(controllerName="b")], [scaler()], [], id="it-adopts"
+        ),
+        pytest.param(
+            cluster(), [made(controllerName="b")], [scaler(notes=RESTS)], [], id="and-it-wakes"
+        ),
+    ],
+)
+def test_what_an_operator_of_another_name_serves_is_left_alone(
+    seen: ClusterObject,
+    policies: list[PolicyObject],
+    autoscalers: list[AutoscalerObject],
+    expected: list[type],
+) -> None:
+    assert expected == [type(step) for step in todo(seen, policies, *autoscalers)]
+
+
+def test_of_two_operators_the_first_makes_the_policy_in_its_own_name_and_serves_it() -> None:
+    seen, wishes = cluster(max_replicas="5", adopt="true"), [scaler()]
+    first, second = (todo(seen, [], *wishes, controller=name) for name in "ab")
+    bodies = [step.body for step in (*first, *second) if isinstance(step, Make)]
+    # Of two objects of one name the API server makes one.
+    assert 1 == len({body["metadata"]["name"] for body in bodies})
+    assert ["a", "b"] == [body["spec"]["controllerName"] for body in bodies]
+
+    made = parse_policy_object(ko.policy() | bodies[0] | {"metadata": {
+        **ko.policy()["metadata"], **bodies[0]["metadata"]}})  # fmt: skip
+    assert [Rest] == [type(step) for step in todo(seen, [made], *wishes, controller="a")]
+    assert [] == todo(seen, [made], *wishes, controller="b")
+    assert [] == todo(cluster(), [made], *wishes, controller="b")
 
 
 def test_a_policy_of_an_earlier_cluster_of_that_name_goes_first() -> None:
