@@ -2,21 +2,17 @@
 DaskAutoscalers taken over and given back, against a real API server and upstream's own autoscaler.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from dask_adaptive.kube.annotated import Adopt, rest_notes
-from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, GROUPS, KubeApi
+from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, GROUPS
 from dask_adaptive.kube.objects import ADOPT, ADOPTED, COOLDOWN
 from support.kube_bodies import WORKER, body, group, policy
 from support.kube_operator import running, until
-from support.kube_server import ROOT, Kubectl
+from support.kube_server import ROOT
 from support.upstream_code import UpstreamTimer, make_job_components
 
 EXAMPLES = ROOT / "manifests/examples"
@@ -25,19 +21,19 @@ EXAMPLES = ROOT / "manifests/examples"
 class Notebook:
     """What `KubeCluster` does, call by call (kubecluster.py), and what is to be seen of it."""
 
-    def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
+    def __init__(self, api, kubectl):
         self.api, self.kubectl, self.name = api, kubectl, "demo"
         kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
         kubectl.apply(group("demo"))
 
-    def served(self, **settings: Any) -> Any:
+    def served(self, **settings):
         """By an operator, for as long as it lasts."""
         return running(self.api, self.kubectl.namespace, **settings)
 
-    def upstream(self, **how: Any) -> UpstreamTimer:
+    def upstream(self, **how):
         return UpstreamTimer(self.api, self.kubectl.namespace, **how)
 
-    async def adapt(self, minimum: int, maximum: int) -> None:
+    async def adapt(self, minimum, maximum):
         """`_adapt`: patch, else create; its metadata has fields that the API server drops."""
         where = self.kubectl.namespace
         bounds = {"minimum": minimum, "maximum": maximum}
@@ -49,54 +45,54 @@ class Notebook:
         made = body(AUTOSCALERS, self.name, {"cluster": self.name, **bounds}, **odd)
         await self.api.create(AUTOSCALERS.path(where), made)
 
-    async def scale(self, replicas: int) -> None:
+    async def scale(self, replicas):
         """`_scale`: delete the autoscaler, then set a number."""
         where = self.kubectl.namespace
         await self.api.delete(AUTOSCALERS.path(where, self.name))
         change = {"spec": {"worker": {"replicas": replicas}}}
         await self.api.patch(GROUPS.path(where, f"{self.name}-default"), change)
 
-    def replicas(self) -> int:
+    def replicas(self):
         found = self.kubectl.json("get", "daskworkergroup", f"{self.name}-default")
         return int(found["spec"]["worker"]["replicas"])
 
-    def notes(self) -> dict[str, str]:
+    def notes(self):
         found = self.kubectl.json("get", "daskautoscaler", self.name)
         return dict(found["metadata"].get("annotations") or {})
 
-    def policies(self) -> list[dict[str, Any]]:
+    def policies(self):
         return list(self.kubectl.json("get", "dap")["items"])
 
-    def bounds(self) -> tuple[int, int] | None:
+    def bounds(self):
         found = self.policies()
         if not found:
             return None
         return found[0]["spec"]["minReplicas"], found[0]["spec"]["maxReplicas"]
 
-    def condition(self, kind: str) -> dict[str, str]:
+    def condition(self, kind):
         found = self.policies()
         conditions = found[0].get("status", {}).get("conditions", []) if found else []
         return next((c for c in conditions if c["type"] == kind), {})
 
-    def annotate(self, what: str, value: str) -> None:
+    def annotate(self, what, value):
         word = f"{ADOPT}={value}" if value else f"{ADOPT}-"
         self.kubectl("annotate", "--overwrite", what, self.name, word)
 
-    def told(self) -> set[str]:
+    def told(self):
         found = self.kubectl.json("get", "events")["items"]
         return {event["reason"] for event in found}
 
 
 @pytest.fixture
-def notebook(api: KubeApi, kubectl: Kubectl) -> Notebook:
+def notebook(api, kubectl):
     return Notebook(api, kubectl)
 
 
-def ours(notebook: Notebook) -> Callable[[], bool]:
+def ours(notebook):
     return lambda: notebook.condition("Adopted").get("status") == "True"
 
 
-async def test_adapt_is_served_and_given_back(notebook: Notebook) -> None:
+async def test_adapt_is_served_and_given_back(notebook):
     upstream = notebook.upstream(wants=1)
     notebook.annotate("daskcluster", "true")
     async with upstream.every(0.2, notebook.name), notebook.served():
@@ -122,7 +118,7 @@ async def test_adapt_is_served_and_given_back(notebook: Notebook) -> None:
         assert "Released" in notebook.told()
 
 
-async def test_scale_ends_it_and_its_number_stays(notebook: Notebook) -> None:
+async def test_scale_ends_it_and_its_number_stays(notebook):
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
         await until(ours(notebook))
@@ -136,7 +132,7 @@ async def test_scale_ends_it_and_its_number_stays(notebook: Notebook) -> None:
         await until(ours(notebook))
 
 
-async def test_only_where_it_is_asked_for(notebook: Notebook) -> None:
+async def test_only_where_it_is_asked_for(notebook):
     async with notebook.served():
         await notebook.adapt(0, 20)
         await asyncio.sleep(2)
@@ -148,7 +144,7 @@ async def test_only_where_it_is_asked_for(notebook: Notebook) -> None:
         assert [] == notebook.policies()
 
 
-async def test_a_run_of_upstream_that_was_under_way_is_waited_for(notebook: Notebook) -> None:
+async def test_a_run_of_upstream_that_was_under_way_is_waited_for(notebook):
     """It had looked before the annotation was there, so it scales and writes its own."""
     upstream = notebook.upstream(wants=7, takes_s=3)
     await notebook.adapt(2, 20)
@@ -164,7 +160,7 @@ async def test_a_run_of_upstream_that_was_under_way_is_waited_for(notebook: Note
         assert 1 == len(upstream.scaled)
 
 
-async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook: Notebook) -> None:
+async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook):
     upstream = notebook.upstream(wants=4)
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
@@ -179,7 +175,7 @@ async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook: Not
     assert [4] == [n for _, n in upstream.scaled]
 
 
-async def test_a_persons_policy_wins_and_upstream_rests(notebook: Notebook) -> None:
+async def test_a_persons_policy_wins_and_upstream_rests(notebook):
     notebook.annotate("daskcluster", "true")
     notebook.kubectl.apply(policy("by-hand", "demo", minReplicas=4))
     async with notebook.served():
@@ -190,7 +186,7 @@ async def test_a_persons_policy_wins_and_upstream_rests(notebook: Notebook) -> N
         assert "bounds of its own" in notebook.condition("Adopted")["message"]
 
 
-async def test_what_makes_no_sense_is_left_to_upstream(notebook: Notebook) -> None:
+async def test_what_makes_no_sense_is_left_to_upstream(notebook):
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(9, 2)
         await until(lambda: "InvalidAdoption" in notebook.told())
@@ -199,7 +195,7 @@ async def test_what_makes_no_sense_is_left_to_upstream(notebook: Notebook) -> No
         await until(ours(notebook))
 
 
-async def test_without_a_policy_upstream_does_not_rest(notebook: Notebook) -> None:
+async def test_without_a_policy_upstream_does_not_rest(notebook):
     """The policy's name is taken, by one for another cluster."""
     notebook.kubectl.apply(policy(notebook.name, "other"))
     async with notebook.served(adopt=Adopt.ALWAYS):
@@ -211,7 +207,7 @@ async def test_without_a_policy_upstream_does_not_rest(notebook: Notebook) -> No
         await until(ours(notebook))
 
 
-async def test_tidy_gives_everything_back(notebook: Notebook, run: Any) -> None:
+async def test_tidy_gives_everything_back(notebook, run):
     upstream = notebook.upstream(wants=4)
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
@@ -226,7 +222,7 @@ async def test_tidy_gives_everything_back(notebook: Notebook, run: Any) -> None:
     assert [4] == [n for _, n in upstream.scaled]
 
 
-def job(**annotations: str) -> dict[str, Any]:
+def job(**annotations):
     worker = {"replicas": 1, "spec": WORKER}
     ports = [{"name": "tcp-comm", "protocol": "TCP", "port": 8786, "targetPort": "tcp-comm"}]
     service = {"type": "ClusterIP", "selector": {"a": "b"}, "ports": ports}
@@ -238,11 +234,11 @@ def job(**annotations: str) -> dict[str, Any]:
     return body(CLUSTERS._replace(kind="DaskJob"), "nightly", spec, annotations=annotations)
 
 
-async def test_the_cluster_of_a_daskjob(api: KubeApi, kubectl: Kubectl) -> None:
+async def test_the_cluster_of_a_daskjob(api, kubectl):
     """Annotations of the DaskJob are its DaskCluster's, and the policy belongs to that."""
     kubectl.apply(job(**{"dask-adaptive.dev/max-replicas": "4"}))
 
-    def maximum() -> int | None:
+    def maximum():
         found = kubectl.json("get", "dap")["items"]
         return found[0]["spec"]["maxReplicas"] if found else None
 
@@ -257,7 +253,7 @@ async def test_the_cluster_of_a_daskjob(api: KubeApi, kubectl: Kubectl) -> None:
     assert [cluster["metadata"]["uid"]] == [o["uid"] for o in made["metadata"]["ownerReferences"]]
 
 
-def test_a_daskjob_has_no_place_for_its_clusters_annotations(kubectl: Kubectl) -> None:
+def test_a_daskjob_has_no_place_for_its_clusters_annotations(kubectl):
     """Upstream's code reads `spec.cluster.metadata`, and its CRD refuses it: so say the docs."""
     odd = job()
     odd["spec"]["cluster"]["metadata"] = {"annotations": {"a": "b"}}

@@ -7,10 +7,8 @@ import base64
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 import trustme
@@ -25,12 +23,12 @@ from dask_adaptive.controller.certificate import (
     make,
 )
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import pod
 from support.kube_operator import running, until
-from support.kube_server import ROOT, Kubectl
+from support.kube_server import ROOT
 from support.kube_webhook import HOST, SECRET, registered
 from support.ports import free_port
+from support.tables import table
 
 _NOW = datetime.now(UTC)
 
@@ -38,18 +36,18 @@ _NOW = datetime.now(UTC)
 class Scene:
     """An operator, whose webhook the API server calls, and other replicas that only look."""
 
-    def __init__(self, api: KubeApi, kubectl: Kubectl, settings: WebhookSettings) -> None:
+    def __init__(self, api, kubectl, settings):
         self.api, self.kubectl, self.settings = api, kubectl, settings
         self.operator: Operator
         self._pods = 0
 
     @property
-    def keeper(self) -> CertificateKeeper:
+    def keeper(self):
         """The operator's own."""
         assert self.operator._certificate is not None
         return self.operator._certificate
 
-    def replica(self, *, in_s: float = 0.0) -> CertificateKeeper:
+    def replica(self, *, in_s=0.0):
         """Another one, that makes certificates, and whose clock may be fast."""
         ends_at = Metrics().certificate.labels(SECRET)
         settings = replace(self.settings, makes=True)
@@ -59,50 +57,48 @@ class Scene:
         )  # fmt: skip
 
     @property
-    def data(self) -> dict[str, str]:
+    def data(self):
         return dict(self.kubectl.json("get", "secret", SECRET).get("data") or {})
 
     @property
-    def authorities(self) -> int:
+    def authorities(self):
         return base64.b64decode(self.data["ca.crt"]).count(b"BEGIN CERTIFICATE")
 
     @property
-    def ends_at(self) -> float:
+    def ends_at(self):
         where = {"secret": SECRET}
         name = "dask_adaptive_webhook_certificate_expiration_timestamp_seconds"
         return self.operator._metrics.registry.get_sample_value(name, where) or 0.0
 
-    def bundles(self) -> set[str]:
+    def bundles(self):
         found = [
             self.kubectl.json("get", *name.split("/")) for name in self.settings.configurations
         ]
         return {h["clientConfig"].get("caBundle", "") for body in found for h in body["webhooks"]}
 
-    def fill(self, data: dict[str, str] | None) -> None:
+    def fill(self, data):
         patch = yaml.safe_dump([{"op": "add", "path": "/data", "value": data}])
         self.kubectl("patch", "secret", SECRET, "--type=json", "--patch", patch)
 
-    async def works(self, *, within_s: float = 15.0) -> None:
+    async def works(self, *, within_s=15.0):
         """The API server calls the webhook: a scheduler gets the agent."""
         labels = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
         container = {"name": "scheduler", "image": "x", "args": ["dask", "scheduler"]}
         body = yaml.safe_dump(pod("s", {"containers": [container]}, labels=labels))
 
-        def is_injected() -> bool:
+        def is_injected():
             made = self.kubectl("create", "--dry-run=server", "-o", "yaml", "-f", "-", stdin=body)
             return "dask-adaptive.dev/injected" in made
 
         await until(is_injected, timeout_s=within_s)
 
-    async def looks(self) -> None:
+    async def looks(self):
         """Let the operator look, until all is well; it does so by itself every half minute."""
         await until(self.keeper.look)
 
 
 @contextlib.asynccontextmanager
-async def scene_of(
-    api: KubeApi, kubectl: Kubectl, *, makes: bool, data: dict[str, str] | None = None
-) -> AsyncIterator[Scene]:
+async def scene_of(api, kubectl, *, makes, data=None):
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
     port = free_port()
     guard = ("--set", "evictionGuard.enabled=true")
@@ -118,13 +114,13 @@ async def scene_of(
 
 
 @pytest.fixture
-async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
+async def scene(api, kubectl):
     """The operator makes its certificate."""
     async with scene_of(api, kubectl, makes=True) as made:
         yield made
 
 
-def trusted(**how: Any) -> dict[str, str]:
+def trusted(**how):
     """What people, or cert-manager, would write into the Secret."""
     authority = trustme.CA(key_type=how.pop("key_type", trustme.KeyType.RSA))
     pair = authority.issue_cert(how.pop("host", HOST), **how)
@@ -136,7 +132,7 @@ def trusted(**how: Any) -> dict[str, str]:
     return {name: base64.b64encode(text).decode() for name, text in parts.items()}
 
 
-async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene: Scene) -> None:
+async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene):
     assert {"tls.crt", "tls.key", "ca.crt"} == set(scene.data)
     assert {scene.data["ca.crt"]} == scene.bundles()
     await scene.works()
@@ -149,7 +145,7 @@ async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene: Scene)
     assert b"PRIVATE KEY" not in base64.b64decode(before["ca.crt"] + before["tls.crt"])
 
 
-async def test_of_replicas_that_start_at_once_one_is_first(api: KubeApi, kubectl: Kubectl) -> None:
+async def test_of_replicas_that_start_at_once_one_is_first(api, kubectl):
     with registered(kubectl, port=free_port()) as configurations:
         scene = Scene(api, kubectl, WebhookSettings(SECRET, HOST, True, configurations))
         replicas = [scene.replica() for _ in range(8)]
@@ -161,7 +157,7 @@ async def test_of_replicas_that_start_at_once_one_is_first(api: KubeApi, kubectl
         assert {scene.data["ca.crt"]} == scene.bundles()
 
 
-async def test_a_renewal_is_trusted_before_during_and_after(api: KubeApi, kubectl: Kubectl) -> None:
+async def test_a_renewal_is_trusted_before_during_and_after(api, kubectl):
     old = make(HOST, _NOW - timedelta(days=250))
     async with scene_of(api, kubectl, makes=False, data=old) as scene:
         await scene.works()
@@ -185,7 +181,7 @@ async def test_a_renewal_is_trusted_before_during_and_after(api: KubeApi, kubect
         await scene.works()
 
 
-async def test_a_replica_that_died_in_between_is_made_up_for(scene: Scene) -> None:
+async def test_a_replica_that_died_in_between_is_made_up_for(scene):
     """It has renewed the certificate, and nobody trusts that yet."""
     scene.fill(make(HOST, datetime.now(UTC)))
     assert {scene.data["ca.crt"]} != scene.bundles()
@@ -195,22 +191,18 @@ async def test_a_replica_that_died_in_between_is_made_up_for(scene: Scene) -> No
     await scene.works()
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        pytest.param(lambda _: None, "no tls.crt, no tls.key, no ca.crt", id="emptied"),
-        pytest.param(lambda old: {**old, "tls.key": ""}, "no tls.key", id="a-key-is-gone"),
-        pytest.param(lambda old: {**old, "tls.crt": "eHg="}, "tls.crt can't be", id="garbage"),
-        pytest.param(lambda old: {**old, "tls.key": trusted()["tls.key"]}, "fit", id="others-key"),
-        pytest.param(lambda old: {**old, "ca.crt": trusted()["ca.crt"]}, "issuer", id="others-ca"),
-        pytest.param(lambda _: make(HOST, _NOW - LIFE * 2), "has expired", id="expired"),
-        pytest.param(lambda _: make(HOST, _NOW + LIFE), "not yet valid", id="clock-was-fast"),
-        pytest.param(lambda _: make("10.0.0.1", _NOW), "mismatch", id="another-host"),
-    ],
+@table(
+    "change, why",
+    emptied=(lambda _: None, "no tls.crt, no tls.key, no ca.crt"),
+    a_key_is_gone=(lambda old: {**old, "tls.key": ""}, "no tls.key"),
+    garbage=(lambda old: {**old, "tls.crt": "eHg="}, "tls.crt can't be"),
+    others_key=(lambda old: {**old, "tls.key": trusted()["tls.key"]}, "fit"),
+    others_ca=(lambda old: {**old, "ca.crt": trusted()["ca.crt"]}, "issuer"),
+    expired=(lambda _: make(HOST, _NOW - LIFE * 2), "has expired"),
+    clock_was_fast=(lambda _: make(HOST, _NOW + LIFE), "not yet valid"),
+    another_host=(lambda _: make("10.0.0.1", _NOW), "mismatch"),
 )
-async def test_a_secret_that_was_spoilt_is_made_anew(
-    scene: Scene, change: Any, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_secret_that_was_spoilt_is_made_anew(scene, change, why, caplog):
     old = scene.data
     scene.fill(change(old))
     with caplog.at_level(logging.INFO):
@@ -224,9 +216,7 @@ async def test_a_secret_that_was_spoilt_is_made_anew(
     await scene.works()
 
 
-async def test_a_secret_that_was_deleted_is_asked_for(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_secret_that_was_deleted_is_asked_for(scene, caplog):
     await scene.works()
     scene.kubectl("delete", "secret", SECRET)
     assert not await scene.keeper.look()
@@ -244,7 +234,7 @@ async def test_a_secret_that_was_deleted_is_asked_for(
     await scene.works()
 
 
-async def test_a_given_certificate_is_served_and_followed(api: KubeApi, kubectl: Kubectl) -> None:
+async def test_a_given_certificate_is_served_and_followed(api, kubectl):
     async with scene_of(api, kubectl, makes=False, data=trusted()) as scene:
         await scene.works()
         given = scene.data
@@ -256,25 +246,21 @@ async def test_a_given_certificate_is_served_and_followed(api: KubeApi, kubectl:
         assert given != scene.data
 
 
-async def test_one_that_signs_itself_is_served(api: KubeApi, kubectl: Kubectl) -> None:
+async def test_one_that_signs_itself_is_served(api, kubectl):
     """As cert-manager's Issuer of the kind selfSigned makes them."""
     async with scene_of(api, kubectl, makes=False, data=self_signed()) as scene:
         assert {scene.data["tls.crt"]} == scene.bundles()
         await scene.works()
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        pytest.param(None, "no tls.crt, no tls.key, no ca.crt", id="not-issued-yet"),
-        pytest.param({**trusted(), "ca.crt": ""}, "it has no ca.crt", id="no-authority"),
-        pytest.param(trusted(not_after=_NOW - timedelta(days=1), not_before=_NOW - LIFE),
-                     "certificate has expired", id="expired"),
-    ],
+@table(
+    "data, why",
+    not_issued_yet=(None, "no tls.crt, no tls.key, no ca.crt"),
+    no_authority=({**trusted(), "ca.crt": ""}, "it has no ca.crt"),
+    expired=(trusted(not_after=_NOW - timedelta(days=1), not_before=_NOW - LIFE),
+        "certificate has expired"),
 )  # fmt: skip
-async def test_what_is_of_no_use_is_said_and_stops_nothing(
-    api: KubeApi, kubectl: Kubectl, data: Any, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_is_of_no_use_is_said_and_stops_nothing(api, kubectl, data, why, caplog):
     async with scene_of(api, kubectl, makes=False, data=data) as scene:
         (said,) = [r.getMessage() for r in caplog.records if SECRET in r.getMessage()]
         assert why in said
@@ -290,7 +276,7 @@ async def test_what_is_of_no_use_is_said_and_stops_nothing(
         await scene.works()
 
 
-def self_signed() -> dict[str, str]:
+def self_signed():
     import ipaddress
 
     from cryptography import x509

@@ -1,35 +1,32 @@
 """What kopf notes of a worker group, and when: dask-kubernetes runs on it, with these defaults."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
 import kopf
 
 from dask_adaptive.controller.kopf_watch import login_of
-from dask_adaptive.kube.api import GROUPS, KubeApi
+from dask_adaptive.kube.api import GROUPS
 from dask_adaptive.kube.objects import handled_replicas
 from support.kube_bodies import group
 from support.kube_operator import until
-from support.kube_server import Kubectl
 
 
-def registry(api: KubeApi, done: asyncio.Event, seen: list[tuple[Any, Any]]) -> Any:
+def registry(api, done, seen):
     made = kopf.OperatorRegistry()
-    login: Any = kopf.on.login(id="login", registry=made)
+    login = kopf.on.login(id="login", registry=made)
     login(login_of(api))
 
     @kopf.on.field(GROUPS.group, GROUPS.version, GROUPS.plural, field="spec.worker.replicas",
                    registry=made)  # fmt: skip
-    async def replica_update(old: Any, new: Any, **_: Any) -> None:
+    async def replica_update(old, new, **_):
         seen.append((old, new))
         await done.wait()
 
     return made
 
 
-async def test_a_number_is_noted_when_it_was_acted_on(api: KubeApi, kubectl: Kubectl) -> None:
+async def test_a_number_is_noted_when_it_was_acted_on(api, kubectl):
     path = GROUPS.path(kubectl.namespace, "etl-default")
     await api.create(GROUPS.path(kubectl.namespace), group("etl", 5))
     done, stop, seen = asyncio.Event(), asyncio.Event(), list[tuple[Any, Any]]()
@@ -40,13 +37,13 @@ async def test_a_number_is_noted_when_it_was_acted_on(api: KubeApi, kubectl: Kub
         kopf.operator(registry=registry(api, done, seen), settings=settings, **where)
     )
 
-    async def handled() -> int | None:
+    async def handled():
         return handled_replicas((await api.get(path))["metadata"])
 
-    async def is_handled() -> bool:
+    async def is_handled():
         return await handled() == 5
 
-    async def scale(replicas: int) -> None:
+    async def scale(replicas):
         await api.patch(f"{path}/scale", {"spec": {"replicas": replicas}})
 
     await until(lambda: bool(seen))

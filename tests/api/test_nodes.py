@@ -1,12 +1,8 @@
 """Nodes as an informer watches them, and as workers leave them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -14,17 +10,16 @@ from bench.scale.bodies import Cluster
 from bench.scale.schedulers import Farm
 from bench.scale.seed import seed_clusters
 from bench.scale.upstream import Upstream
-from dask_adaptive.kube.api import NODES, PODS, KubeApi
+from dask_adaptive.kube.api import NODES, PODS
 from dask_adaptive.kube.cache.informer import Informer
 from dask_adaptive.kube.cache.world import World, scopes_of
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.scheduler.link import connect
 from support.kube_operator import running, until
-from support.kube_server import Kubectl
 
 
 @pytest.fixture
-async def world(api: KubeApi) -> AsyncIterator[World]:
+async def world(api):
     world = World()
     (nodes,) = (scope for scope in scopes_of() if scope[0].resource == NODES)
     informer = Informer(nodes, api=api, world=world, clock=time.monotonic)
@@ -35,14 +30,12 @@ async def world(api: KubeApi) -> AsyncIterator[World]:
         await watching
 
 
-async def test_a_node_that_is_about_to_go_is_noticed(
-    world: World, api: KubeApi, kubectl: Kubectl
-) -> None:
+async def test_a_node_that_is_about_to_go_is_noticed(world, api, kubectl):
     name = f"n-{kubectl.namespace}"
     await api.create(NODES.path(), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     try:
 
-        def going() -> str:
+        def going():
             node = world.get(NodeObject, "", name)
             return node.terminating if node else "not seen"
 
@@ -56,19 +49,17 @@ async def test_a_node_that_is_about_to_go_is_noticed(
     await until(lambda: going() == "not seen")
 
 
-async def test_of_idle_workers_those_leave_whose_nodes_empty_soonest(
-    api: KubeApi, kubectl: Kubectl
-) -> None:
+async def test_of_idle_workers_those_leave_whose_nodes_empty_soonest(api, kubectl):
     cluster = Cluster("c", kubectl.namespace, 0)
     farm = Farm([cluster.name])
     await farm.start()
     scheduler = farm.schedulers[cluster.name]
     scheduler.held = 0  # else the least data go first, wherever they are
 
-    async def join(_: str, workers: Any) -> None:
+    async def join(_, workers):
         scheduler.join(workers)
 
-    async def leave(_: str, names: Any) -> None:
+    async def leave(_, names):
         scheduler.leave(names)
 
     nodes = iter(["two", "three", "one", "three", "two", "three"])
@@ -76,10 +67,10 @@ async def test_of_idle_workers_those_leave_whose_nodes_empty_soonest(
     await seed_clusters(api, [cluster], policy={"maxReplicas": 6, "minReplicas": 3})
     playing = asyncio.create_task(upstream.run(kubectl.namespace))
 
-    def link(_: str, **how: Any) -> Any:
+    def link(_, **how):
         return connect(farm.addresses[cluster.name], **how)
 
-    async def kept() -> list[str]:
+    async def kept():
         pods = await api.list(PODS.path(kubectl.namespace))
         stay = [p for p in pods if "deletionTimestamp" not in p["metadata"]]  # there is no kubelet
         return sorted(pod["spec"]["nodeName"] for pod in stay)

@@ -1,7 +1,5 @@
 """The Platform and the Reporter against a real API server."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 
@@ -15,7 +13,6 @@ from dask_adaptive.kube.api import (
     GROUPS,
     NODES,
     PODS,
-    KubeApi,
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
@@ -24,10 +21,9 @@ from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark, PlatformWorker
+from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.reason import Reason
 from support.kube_bodies import autoscaler, body, cluster_of_one, pod, policy
-from support.kube_server import Kubectl
 
 WORKER = "etl-default-worker-1"
 DAY_S = 24 * 3600.0
@@ -36,7 +32,7 @@ DAY_S = 24 * 3600.0
 class Scene:
     """A DaskCluster with one worker, made as dask-kubernetes makes it: annotations are copied."""
 
-    def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
+    def __init__(self, api, kubectl):
         self.api, self.kubectl = api, kubectl
         self.key = ClusterKey(kubectl.namespace, "etl")
         self.world = World()
@@ -48,7 +44,7 @@ class Scene:
             manual_max_s=lambda: DAY_S,
         )
 
-    async def make(self, **annotations: str) -> None:
+    async def make(self, **annotations):
         notes = {f"dask-adaptive.dev/{k}": v for k, v in annotations.items()}
         bodies = cluster_of_one(WORKER, replicas=2, **notes)
         labels = bodies[-1]["metadata"]["labels"]
@@ -56,29 +52,29 @@ class Scene:
         for kind, made in zip((CLUSTERS, GROUPS, DEPLOYMENTS, PODS), bodies, strict=True):
             await self.api.create(kind.path(self.key.namespace), made)
 
-    async def bind(self, node: str) -> None:
+    async def bind(self, node):
         """Put the pod on a node, as the scheduler of Kubernetes does."""
         name, target = f"{WORKER}-ab-cd", {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
         path = PODS.path(self.key.namespace, name, "binding")
         await self.api.create(path, {**binding, "target": target})
 
-    async def worker(self) -> PlatformWorker:
+    async def worker(self):
         await self.world.resync(self.api)
         (worker,) = (await self.platform.look()).workers
         return worker
 
-    async def pin_left_s(self) -> float | None:
+    async def pin_left_s(self):
         pin = (await self.worker()).manual_pin
         return pin and pin.until - time.time()
 
 
 @pytest.fixture
-def scene(api: KubeApi, kubectl: Kubectl) -> Scene:
+def scene(api, kubectl):
     return Scene(api, kubectl)
 
 
-async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> None:
+async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene):
     await scene.make()
     await scene.platform.delete_cluster("another-uid")
     (cluster,) = scene.kubectl.json("get", "daskclusters")["items"]
@@ -89,7 +85,7 @@ async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene: Scene) -
     assert [] == scene.kubectl.json("get", "daskclusters")["items"]
 
 
-async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Scene) -> None:
+async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene):
     """`cluster.scale(3)` deletes it, and the cache may be behind."""
     await scene.make()
     resting = autoscaler("etl", **rest_notes(time.time() + 400, time.time() - 60))
@@ -112,7 +108,7 @@ async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Sce
     assert 3 == found["spec"]["worker"]["replicas"]
 
 
-async def test_look(scene: Scene) -> None:
+async def test_look(scene):
     await scene.make()
     worker = await scene.worker()
     view = await scene.platform.look()
@@ -122,11 +118,11 @@ async def test_look(scene: Scene) -> None:
     assert (WORKER, f"{WORKER}-ab-cd", "Pending") == (worker.name, worker.pod, worker.waiting)
 
 
-async def test_replicas_are_set_through_the_scale_subresource(scene: Scene) -> None:
+async def test_replicas_are_set_through_the_scale_subresource(scene):
     await scene.make()
     await scene.world.resync(scene.api)
 
-    def replicas() -> int:
+    def replicas():
         group = scene.kubectl.json("get", "daskworkergroup", "etl-default")
         return int(group["spec"]["worker"]["replicas"])
 
@@ -143,7 +139,7 @@ async def test_replicas_are_set_through_the_scale_subresource(scene: Scene) -> N
         await scene.platform.set_replicas("nobody", 5)
 
 
-async def test_a_worker_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> None:
+async def test_a_worker_is_deleted_only_if_it_is_still_that_one(scene):
     await scene.make()
     worker = await scene.worker()
 
@@ -155,7 +151,7 @@ async def test_a_worker_is_deleted_only_if_it_is_still_that_one(scene: Scene) ->
     assert () == (await scene.platform.look()).workers
 
 
-async def test_a_pin_on_the_cluster_ends_with_the_clusters_annotation(scene: Scene) -> None:
+async def test_a_pin_on_the_cluster_ends_with_the_clusters_annotation(scene):
     await scene.make(pin="true")
 
     assert DAY_S == pytest.approx(await scene.pin_left_s(), abs=60)
@@ -166,7 +162,7 @@ async def test_a_pin_on_the_cluster_ends_with_the_clusters_annotation(scene: Sce
 @pytest.mark.parametrize(
     "target", [f"pod/{WORKER}-ab-cd", f"deployment/{WORKER}", "daskworkergroup/etl-default"]
 )
-async def test_a_person_pins_by_annotation(scene: Scene, target: str) -> None:
+async def test_a_person_pins_by_annotation(scene, target):
     await scene.make()
     scene.kubectl("annotate", target, "dask-adaptive.dev/pin=4h")
 
@@ -175,7 +171,7 @@ async def test_a_person_pins_by_annotation(scene: Scene, target: str) -> None:
     assert await scene.pin_left_s() is None
 
 
-async def test_a_person_overrules_the_copy(scene: Scene) -> None:
+async def test_a_person_overrules_the_copy(scene):
     await scene.make(pin="true")
     target = f"pod/{WORKER}-ab-cd"
     scene.kubectl("annotate", "--overwrite", target, "dask-adaptive.dev/pin=10m")
@@ -185,7 +181,7 @@ async def test_a_person_overrules_the_copy(scene: Scene) -> None:
     assert await scene.pin_left_s() is None
 
 
-def reporter_of(scene: Scene, *, hints: bool = True) -> KubeReporter:
+def reporter_of(scene, *, hints=True):
     found = scene.world.get(PolicyObject, scene.key.namespace, "p")
     assert found is not None
     events = EventPoster(scene.api, time.time)
@@ -195,7 +191,7 @@ def reporter_of(scene: Scene, *, hints: bool = True) -> KubeReporter:
 
 
 @pytest.fixture
-async def governed(scene: Scene) -> Scene:
+async def governed(scene):
     """The same, under a policy; reports go to that."""
     await scene.make()
     scene.kubectl.apply(policy("p"))
@@ -203,7 +199,7 @@ async def governed(scene: Scene) -> Scene:
     return scene
 
 
-async def test_a_status_is_written_once(governed: Scene) -> None:
+async def test_a_status_is_written_once(governed):
     status = Status(
         generation=1,
         replicas=2,
@@ -211,7 +207,7 @@ async def test_a_status_is_written_once(governed: Scene) -> None:
         conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
     )
 
-    async def version() -> str:
+    async def version():
         return str(governed.kubectl.json("get", "dap", "p")["metadata"]["resourceVersion"])
 
     await reporter_of(governed).status(status)
@@ -229,7 +225,7 @@ async def test_a_status_is_written_once(governed: Scene) -> None:
     assert [] == governed.kubectl.json("get", "dap", "p")["status"]["pins"]
 
 
-async def test_the_same_news_is_one_event(governed: Scene) -> None:
+async def test_the_same_news_is_one_event(governed):
     reporter = reporter_of(governed)
     event = Event(EventType.WARNING, Reason.INVALID_PIN, "mend it", worker=WORKER)
     await reporter.tell([Event(EventType.NORMAL, Reason.UNDERUTILIZED, "x", would=True)])
@@ -245,7 +241,7 @@ async def test_the_same_news_is_one_event(governed: Scene) -> None:
     } == told
 
 
-async def test_of_workers_that_leave_only_the_policy_tells(governed: Scene) -> None:
+async def test_of_workers_that_leave_only_the_policy_tells(governed):
     leaves = Event(EventType.NORMAL, Reason.UNDERUTILIZED, "begins to leave", worker=WORKER)
     await reporter_of(governed).tell([leaves, replace(leaves, worker="another")])
 
@@ -254,19 +250,19 @@ async def test_of_workers_that_leave_only_the_policy_tells(governed: Scene) -> N
     assert f"{WORKER}, another: begins to leave" == event["message"]
 
 
-async def test_reporting_to_a_policy_that_is_gone_is_no_error(governed: Scene) -> None:
+async def test_reporting_to_a_policy_that_is_gone_is_no_error(governed):
     reporter = reporter_of(governed)
     governed.kubectl("delete", "dap", "p")
 
     await reporter.status(Status(replicas=1))
 
 
-def notes_of(scene: Scene) -> dict[str, str]:
+def notes_of(scene):
     found = scene.kubectl.json("get", "pod", f"{WORKER}-ab-cd")
     return dict(found["metadata"].get("annotations") or {})
 
 
-async def test_marks_go_round_and_leave_nothing(governed: Scene) -> None:
+async def test_marks_go_round_and_leave_nothing(governed):
     reporter = reporter_of(governed)
     governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "mine=1")
     await governed.world.resync(governed.api)
@@ -279,7 +275,7 @@ async def test_marks_go_round_and_leave_nothing(governed: Scene) -> None:
     await reporter.mark("nobody", Mark("x"))
 
 
-async def test_what_somebody_has_set_meanwhile_is_not_overwritten(governed: Scene) -> None:
+async def test_what_somebody_has_set_meanwhile_is_not_overwritten(governed):
     reporter = reporter_of(governed)
     name = "cluster-autoscaler.kubernetes.io/safe-to-evict"
     governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", f"{name}=true")
@@ -294,13 +290,13 @@ async def test_what_somebody_has_set_meanwhile_is_not_overwritten(governed: Scen
     assert {name: "true", "more": "1"} == notes_of(governed)
 
 
-async def test_without_hints_pods_are_left_alone(governed: Scene) -> None:
+async def test_without_hints_pods_are_left_alone(governed):
     await reporter_of(governed, hints=False).mark(WORKER, Mark("x", keep=True))
 
     assert {} == notes_of(governed)
 
 
-async def test_a_pod_that_is_being_deleted_is_an_ending(scene: Scene) -> None:
+async def test_a_pod_that_is_being_deleted_is_an_ending(scene):
     await scene.make()
     name, node = f"{WORKER}-ab-cd", f"n-{scene.key.namespace}"
     await scene.api.create(NODES.path(), body(NODES, node))

@@ -1,13 +1,9 @@
 """Our fast `workers_to_close` says what the installed release's says, and spares pinned workers."""
 
-from __future__ import annotations
-
 import pickle
 import random
-from collections.abc import AsyncIterator
 from functools import wraps
 from operator import attrgetter
-from typing import Any
 
 import dask
 import pytest
@@ -17,13 +13,13 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
-from dask_adaptive_agent.quotas.roster import Entry, SoleBytes
+from dask_adaptive_agent.quotas.roster import SoleBytes
 from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task, shuffle_state
 
 #: One of each kind of question; `key` is `attrgetter("host")`, plain or as it comes over the wire.
 HOST = attrgetter("host")
-REQUESTS: tuple[dict[str, Any], ...] = (
+REQUESTS = (
     {},
     *({"n": n} for n in (0, 1, 3, 100, -1)),
     *({"target": n} for n in (0, 3, 100)),
@@ -38,7 +34,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.fixture
-async def s() -> AsyncIterator[Any]:
+async def s():
     """A scheduler with the agent, whose workers exist in its books only."""
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
         install(scheduler)
@@ -46,7 +42,7 @@ async def s() -> AsyncIterator[Any]:
         clear_workers(scheduler)
 
 
-def fill(s: Any, dice: random.Random) -> list[Any]:
+def fill(s, dice):
     """Some workers, some of them busy; those that upstream's hook would let go."""
     clear_workers(s)
     share_busy = dice.choice([0, 0.3, 1.0])
@@ -60,7 +56,7 @@ def fill(s: Any, dice: random.Random) -> list[Any]:
     return [ws for ws in s.workers.values() if not ws.long_running]
 
 
-def stock_answer(s: Any, valid: list[Any], gone: set[str], request: dict[str, Any]) -> list[Any]:
+def stock_answer(s, valid, gone, request):
     """
     What the stock method says when its plugins leave `valid`, and those in `gone` are no more.
 
@@ -81,7 +77,7 @@ def stock_answer(s: Any, valid: list[Any], gone: set[str], request: dict[str, An
     return list(type(s).workers_to_close(stand_in, **request))
 
 
-async def test_the_answer_is_that_of_the_stock_method(s) -> None:
+async def test_the_answer_is_that_of_the_stock_method(s):
     dice = random.Random(1)
     offered = 0
     for _ in range(250):
@@ -94,9 +90,7 @@ async def test_the_answer_is_that_of_the_stock_method(s) -> None:
     assert 10_000 < offered
 
 
-async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving_workers(
-    s, agent
-) -> None:
+async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving_workers(s, agent):
     """Pinned ones are there and stay; for the rules, those on their way out are gone already."""
     dice = random.Random(2)
     offered = 0
@@ -120,7 +114,7 @@ async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving
     assert 1_000 < offered
 
 
-async def test_it_answers_over_the_network(s) -> None:
+async def test_it_answers_over_the_network(s):
     """As upstream's operator and `Adaptive` ask; a key comes pickled."""
     workers = [fake_worker(s, i) for i in range(3)]
     async with rpc(s.address) as link:
@@ -130,7 +124,7 @@ async def test_it_answers_over_the_network(s) -> None:
         assert name in {ws.name for ws in workers}
 
 
-async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(s, agent) -> None:
+async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(s, agent):
     workers = [fake_worker(s, i).address for i in range(4)]
     shuffle_state(s, "x", 1, workers[:3])
 
@@ -145,15 +139,15 @@ async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(
 class Picky(SchedulerPlugin):
     """Somebody else's plugin, with a hook."""
 
-    def __init__(self, spared: str) -> None:
+    def __init__(self, spared):
         self.spared = spared
 
-    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+    def valid_workers_downscaling(self, scheduler, workers):
         return [ws for ws in workers if ws.address != self.spared]
 
 
 @pytest.mark.skipif(not HAS_HOOK, reason="this release asks no plugins")
-async def test_other_plugins_are_asked_too(s) -> None:
+async def test_other_plugins_are_asked_too(s):
     workers = [fake_worker(s, i).address for i in range(3)]
     s.add_plugin(Picky(workers[0]), name="picky")
 
@@ -161,12 +155,12 @@ async def test_other_plugins_are_asked_too(s) -> None:
 
 
 class Broken(SchedulerPlugin):
-    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+    def valid_workers_downscaling(self, scheduler, workers):
         raise RuntimeError("by intent")
 
 
 @pytest.mark.skipif(not HAS_HOOK, reason="this release asks no plugins")
-async def test_nobody_may_go_when_another_plugin_raises(s, agent) -> None:
+async def test_nobody_may_go_when_another_plugin_raises(s, agent):
     fake_worker(s, 0)
     s.add_plugin(Broken(), name="broken")
 
@@ -174,7 +168,7 @@ async def test_nobody_may_go_when_another_plugin_raises(s, agent) -> None:
     assert [] == agent.offered(agent.roster.sync())
 
 
-async def test_nobody_may_go_when_nothing_can_be_known(s) -> None:
+async def test_nobody_may_go_when_nothing_can_be_known(s):
     for i in range(2):
         fake_worker(s, i).nbytes = None
 
@@ -182,7 +176,7 @@ async def test_nobody_may_go_when_nothing_can_be_known(s) -> None:
     assert [] == s.workers_to_close(n=1, key="no function")
 
 
-async def test_nobody_may_go_when_shuffles_cannot_be_read(s, agent) -> None:
+async def test_nobody_may_go_when_shuffles_cannot_be_read(s, agent):
     ws = fake_worker(s, 0)
     agent.shuffles._states()["x"] = object()
 
@@ -192,7 +186,7 @@ async def test_nobody_may_go_when_shuffles_cannot_be_read(s, agent) -> None:
     assert [ws] == agent.offered(agent.roster.sync())
 
 
-async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s) -> None:
+async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s):
     for i in range(2):
         fake_worker(s, i)
     key = pickle.dumps(HOST)
@@ -204,7 +198,7 @@ async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s) -> None:
         assert expected == s.workers_to_close(n=1, key=key)
 
 
-async def test_the_memory_of_a_pinned_worker_counts(s, agent) -> None:
+async def test_the_memory_of_a_pinned_worker_counts(s, agent):
     """Upstream would keep the free worker for data that the pinned one has room for."""
     pinned, free = (fake_worker(s, i, memory_limit=1000) for i in range(2))
     free.nbytes = 10
@@ -217,18 +211,18 @@ async def test_the_memory_of_a_pinned_worker_counts(s, agent) -> None:
 class Future(Scheduler):
     """A release of distributed whose methods call those of a base class."""
 
-    def adaptive_target(self, *args: Any, **kwargs: Any) -> int:
+    def adaptive_target(self, *args, **kwargs):
         return super().adaptive_target(*args, **kwargs)
 
 
-async def test_a_stand_in_serves_methods_that_use_super() -> None:
+async def test_a_stand_in_serves_methods_that_use_super():
     async with Future(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        stand_in: Any = Delegate(scheduler)
+        stand_in = Delegate(scheduler)
 
         assert 0 == Future.adaptive_target(stand_in)
 
 
-async def test_what_is_offered_is_what_the_method_says(s, agent) -> None:
+async def test_what_is_offered_is_what_the_method_says(s, agent):
     """With nobody pinned, up to the choice between workers that hold as much."""
     dice = random.Random(4)
     for _ in range(250):
@@ -245,16 +239,16 @@ async def test_what_is_offered_is_what_the_method_says(s, agent) -> None:
 class Choosy(Scheduler):
     """Somebody's own rule: the first worker never goes."""
 
-    def workers_to_close(self, **request: Any) -> list[Any]:  # type: ignore[override]
+    def workers_to_close(self, **request):
         first = next(iter(self.workers), "")
         return [a for a in super().workers_to_close(**request) if a != first]
 
 
-def choose(s: Any, how: str) -> None:
+def choose(s, how):
     """The same by other means."""
     stock = s.workers_to_close
 
-    def rule(**request: Any) -> list[Any]:
+    def rule(**request):
         first = next(iter(s.workers), "")
         return [a for a in stock(**request) if a != first]
 
@@ -265,11 +259,11 @@ def choose(s: Any, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["method", "handler", "subclass", "like upstream's", "since"])
-async def test_somebodys_own_rule_decides(how: str) -> None:
+async def test_somebodys_own_rule_decides(how):
     """Less what is pinned; and what the operator is told is no more than the rule says."""
     kind = Choosy if how == "subclass" else Scheduler
     async with kind(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        s: Any = scheduler
+        s = scheduler
         if how == "since":
             install(s)
         if how != "subclass":
@@ -290,15 +284,15 @@ async def test_somebodys_own_rule_decides(how: str) -> None:
         clear_workers(s)
 
 
-def copy_to(s: Any, ts: Any, ws: Any) -> None:
+def copy_to(s, ts, ws):
     s.add_replica(ts, ws) if hasattr(s, "add_replica") else ws.add_replica(ts)
 
 
-def sole(entries: list[Entry]) -> list[int]:
+def sole(entries):
     return [entry.sole_bytes for entry in entries]
 
 
-async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent) -> None:
+async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent):
     a, b = fake_worker(s, 0), fake_worker(s, 1)
     ts = give_result(s, a, 100)
     give_result(s, a, 10)
@@ -313,7 +307,7 @@ async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent) -> 
     assert [10, 0] == sole(entries)
 
 
-async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s, agent) -> None:
+async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s, agent):
     workers = [fake_worker(s, i) for i in range(6)]
     shared = [give_result(s, ws, 100) for ws in workers]
     for ws in workers:
@@ -333,7 +327,7 @@ async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s, 
     assert [1] * 6 == rounds[-1]
 
 
-async def test_a_worker_without_results_has_none(s, agent) -> None:
+async def test_a_worker_without_results_has_none(s, agent):
     ws = fake_worker(s, 0)
     ts = give_result(s, ws, 100)
     entries = list(agent.roster.sync().values())

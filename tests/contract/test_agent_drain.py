@@ -1,10 +1,7 @@
 """What draining a worker does on real schedulers and workers: no work is redone."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import Any
 
 import pytest
 from distributed import Worker, secede, wait
@@ -37,7 +34,7 @@ QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
 both_ways = pytest.mark.parametrize("way", ["retire", "leave"])
 
 
-async def begin(s: Any, worker: Any, way: str) -> str:
+async def begin(s, worker, way):
     """The state of the worker."""
     if way == "retire":
         ((state, _),) = await retire(s, worker.name, **BUSY)
@@ -46,7 +43,7 @@ async def begin(s: Any, worker: Any, way: str) -> str:
     return state
 
 
-async def until_drained(s: Any, worker: Any, way: str) -> None:
+async def until_drained(s, worker, way):
     if way == "retire":
         await until_state(s, worker.name, wire.DRAINED, **BUSY)
     else:
@@ -55,7 +52,7 @@ async def until_drained(s: Any, worker: Any, way: str) -> None:
 
 @both_ways
 @with_agent(3)
-async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, agent, way) -> None:
+async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, agent, way):
     futures = c.map(slow, range(60), delay_s=0.05)
     await until(lambda: len(RUNS) > 12)
 
@@ -74,7 +71,7 @@ async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, agent, way) 
 @pytest.mark.long
 @both_ways
 @with_agent(config={"distributed.scheduler.worker-saturation": "inf"})
-async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, way) -> None:
+async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, way):
     futures = c.map(slow, range(20), delay_s=0.1)
     await until(lambda: len(s.workers[a.address].processing) >= 8 and a.state.executing_count)
 
@@ -90,7 +87,7 @@ async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, w
 
 @both_ways
 @with_agent()
-async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way) -> None:
+async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way):
     """Such are the outputs of shuffles: without it they would be unrunnable for ever."""
     before = [c.submit(slow, i, 0.2, workers=[a.address], pure=False) for i in range(3)]
     await until(lambda: len(s.workers[a.address].processing) == 3)
@@ -110,8 +107,8 @@ async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way) -> None:
 
 @both_ways
 @with_agent()
-async def test_a_long_running_task_is_waited_for(c, s, a, b, way) -> None:
-    def seceding() -> None:
+async def test_a_long_running_task_is_waited_for(c, s, a, b, way):
+    def seceding():
         secede()
         slow("seceded", 0.4)
 
@@ -127,7 +124,7 @@ async def test_a_long_running_task_is_waited_for(c, s, a, b, way) -> None:
 
 @pytest.mark.parametrize("way", ["retire", "leave", "cordon"])
 @with_agent(config=QUIET)
-async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way) -> None:
+async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way):
     await c.submit(slow, 0, 0, workers=[a.address])
     future = await running(c, a, 1, 0.5)
     await (limit(s, [a], 1) if way == "cordon" else begin(s, a, way))
@@ -141,7 +138,7 @@ async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way) -> N
 
 
 @with_agent(3, config=QUIET)
-async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(c, s, a, b, d) -> None:
+async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(c, s, a, b, d):
     """The process of a drained worker may end at any moment, also in the next one's first look."""
     futures = await holding(c, a, 8)
     s.handle_worker_status_change(Status.paused, d.address, "test")  # so all goes to b
@@ -160,12 +157,12 @@ async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(c, s, a, b
 @both_ways
 @pytest.mark.parametrize("message", ["request_acquire_replicas", "request_remove_replicas"])
 @with_agent(3)
-async def test_a_connection_breaks_as_it_is_used(c, s, a, b, d, way, message) -> None:
+async def test_a_connection_breaks_as_it_is_used(c, s, a, b, d, way, message):
     """To send to a worker that has gone raises, until the scheduler has noticed."""
     futures = await holding(c, a, 8)
     stock = getattr(s, message)
 
-    def send_to_one_that_has_gone(address: str, keys: Any, **request: Any) -> None:
+    def send_to_one_that_has_gone(address, keys, **request):
         setattr(s, message, stock)
         s.stream_comms[address].comm.abort()
         stock(address, keys, **request)
@@ -184,7 +181,7 @@ async def test_a_connection_breaks_as_it_is_used(c, s, a, b, d, way, message) ->
 
 
 @with_agent()
-async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b) -> None:
+async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b):
 
     assert [(wire.DRAINED, "")] == await retire(s, a.name)
 
@@ -195,7 +192,7 @@ async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b) -> None:
 
 
 @with_agent()
-async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b) -> None:
+async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b):
     future = await running(c, a, 1, 0.3)
 
     assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, a.name)
@@ -209,7 +206,7 @@ async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b) -> None:
     nthreads=[("127.0.0.1", 1, {"resources": {"GPU": 9}})] * 2 + [("127.0.0.1", 1)],
     config={"distributed.scheduler.worker-saturation": "inf"},
 )
-async def test_moved_tasks_go_only_where_they_may_run(c, s, a, b, plain) -> None:
+async def test_moved_tasks_go_only_where_they_may_run(c, s, a, b, plain):
     futures = c.map(slow, range(8), delay_s=0.1, resources={"GPU": 1})
     await until(lambda: s.workers[a.address].processing)
 
@@ -221,7 +218,7 @@ async def test_moved_tasks_go_only_where_they_may_run(c, s, a, b, plain) -> None
 
 
 @with_agent(1)
-async def test_the_last_worker_stays_while_it_is_of_use(c, s, a) -> None:
+async def test_the_last_worker_stays_while_it_is_of_use(c, s, a):
     future = c.submit(slow, 1, 0.2)
     await until(lambda: a.state.executing_count)
     busy = await retire(s, a.name, **BUSY)
@@ -236,7 +233,7 @@ async def test_the_last_worker_stays_while_it_is_of_use(c, s, a) -> None:
 
 
 @with_agent()
-async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b) -> None:
+async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b):
     futures = await holding(c, a, 4)
     await c.replicate(futures, n=2)
     await until(lambda: len(s.workers[b.address].has_what) == 4)
@@ -252,7 +249,7 @@ async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b) -> None:
 
 
 @with_agent(3)
-async def test_copies_on_two_leaving_workers_are_moved_to_the_third(c, s, a, b, third) -> None:
+async def test_copies_on_two_leaving_workers_are_moved_to_the_third(c, s, a, b, third):
     futures = await holding(c, a, 4)
     await c.replicate(futures, workers=[a.address, b.address])
     await until(lambda: len(s.workers[b.address].has_what) == 4)
@@ -265,7 +262,7 @@ async def test_copies_on_two_leaving_workers_are_moved_to_the_third(c, s, a, b, 
 
 
 @with_agent(config=QUIET)
-async def test_no_recipient_while_moving_brings_it_back(c, s, a, b) -> None:
+async def test_no_recipient_while_moving_brings_it_back(c, s, a, b):
     """The other worker pauses after the retirement has begun."""
     future = await running(c, a, 1, 0.3)
     await retire(s, a.name, **BUSY)
@@ -281,9 +278,7 @@ async def test_no_recipient_while_moving_brings_it_back(c, s, a, b) -> None:
 
 
 @with_agent(config=QUIET)
-async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
-    c, s, a, b, agent
-) -> None:
+async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(c, s, a, b, agent):
     """A worker whose process was about to end was refused for one of long ago, and lost all."""
     future = await running(c, a, 1, 0.5)
     await retire(s, a.name, **BUSY)
@@ -299,7 +294,7 @@ async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
 
 
 @with_agent()
-async def test_cancel_brings_a_worker_back(c, s, a, b) -> None:
+async def test_cancel_brings_a_worker_back(c, s, a, b):
     _results = await holding(c, a, 4)
     await until_state(s, a.name, wire.DRAINED)
     await until(lambda: a.status == Status.closing_gracefully)
@@ -314,7 +309,7 @@ async def test_cancel_brings_a_worker_back(c, s, a, b) -> None:
 
 
 @with_agent(config=QUIET)
-async def test_cancel_leaves_a_paused_worker_paused(c, s, a, b) -> None:
+async def test_cancel_leaves_a_paused_worker_paused(c, s, a, b):
     a.status = Status.paused
     await until(lambda: s.workers[a.address].status == Status.paused)
     await retire(s, a.name)
@@ -330,7 +325,7 @@ async def test_cancel_leaves_a_paused_worker_paused(c, s, a, b) -> None:
 
 @pytest.mark.parametrize("on_timeout", ["Abort", "Force"])
 @with_agent()
-async def test_deadline(c, s, a, b, on_timeout) -> None:
+async def test_deadline(c, s, a, b, on_timeout):
     kept = c.submit(slow, "kept", 0, workers=[a.address])
     await kept
     future = await running(c, a, "long", 1.0)
@@ -350,7 +345,7 @@ async def test_deadline(c, s, a, b, on_timeout) -> None:
 
 
 @with_agent()
-async def test_retiring_twice_is_the_same_retirement(c, s, a, b) -> None:
+async def test_retiring_twice_is_the_same_retirement(c, s, a, b):
     future = await running(c, a, 1, 0.3)
 
     first = await retire(s, a.name, deadline_ms=60_000, **BUSY)
@@ -364,7 +359,7 @@ async def test_retiring_twice_is_the_same_retirement(c, s, a, b) -> None:
 
 
 @with_agent()
-async def test_a_worker_with_actors_is_refused(c, s, a, b) -> None:
+async def test_a_worker_with_actors_is_refused(c, s, a, b):
     actor = await c.submit(Counter, actor=True, workers=[a.address])
 
     assert [(wire.ACTIVE, wire.V_ACTORS)] == await retire(s, a.name)
@@ -373,7 +368,7 @@ async def test_a_worker_with_actors_is_refused(c, s, a, b) -> None:
 
 
 @with_agent()
-async def test_a_pinned_worker_is_refused(c, s, a, b) -> None:
+async def test_a_pinned_worker_is_refused(c, s, a, b):
     await pin(s, a)
 
     answer = await ask(s, wire.RETIRE, names=[str(a.name)])
@@ -390,7 +385,7 @@ async def test_a_pinned_worker_is_refused(c, s, a, b) -> None:
 
 
 @with_agent()
-async def test_a_worker_pinned_while_drained_comes_back(c, s, a, b) -> None:
+async def test_a_worker_pinned_while_drained_comes_back(c, s, a, b):
     await retire(s, a.name)
 
     await pin(s, a, source=wire.CLIENT)
@@ -400,7 +395,7 @@ async def test_a_worker_pinned_while_drained_comes_back(c, s, a, b) -> None:
 
 
 @with_agent()
-async def test_new_results_on_a_drained_worker_are_moved_first(c, s, a, b) -> None:
+async def test_new_results_on_a_drained_worker_are_moved_first(c, s, a, b):
     await retire(s, a.name)
     # As a client that scatters directly does; the scheduler itself asks workers in service only.
     a.update_data({"x": b"data"})
@@ -413,7 +408,7 @@ async def test_new_results_on_a_drained_worker_are_moved_first(c, s, a, b) -> No
 
 
 @with_agent(0)
-async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answers(c, s) -> None:
+async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answers(c, s):
     workers = [await Worker(s.address, name=name, nthreads=1) for name in (7, "7", "other")]
     try:
         number = workers[0]
@@ -433,7 +428,7 @@ async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answe
 # Where all others are cordoned
 
 
-async def _cordoned(c: Any, s: Any, *workers: Any, runs: int = 4) -> list[Any]:
+async def _cordoned(c, s, *workers, runs=4):
     """Results that a client holds, of workers that have all come to an exact quota."""
     futures = []
     for w in workers:
@@ -445,12 +440,12 @@ async def _cordoned(c: Any, s: Any, *workers: Any, runs: int = 4) -> list[Any]:
     return futures
 
 
-def _held(s: Any, w: Any) -> set[Any]:
+def _held(s, w):
     return {ts.key for ts in s.workers[w.address].has_what}
 
 
 @with_agent(3)
-async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b, d) -> None:
+async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b, d):
     """On 0.1.0 the first one was refused: nobody could take its results."""
     futures = await _cordoned(c, s, a, b, d)
 
@@ -472,7 +467,7 @@ async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b,
 
 
 @with_agent()
-async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s, a, b) -> None:
+async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s, a, b):
     futures = await _cordoned(c, s, a, b)
 
     await until_left(s, a.name)
@@ -487,7 +482,7 @@ async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s,
 
 
 @with_agent()
-async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b) -> None:
+async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b):
     futures = await _cordoned(c, s, a, b)
 
     first, second = await retire(s, a.name, b.name)
@@ -503,7 +498,7 @@ async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b) -> No
 
 
 @with_agent(config=QUIET)
-async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b, agent) -> None:
+async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b, agent):
     futures = await _cordoned(c, s, a, b)
     b.status = Status.paused
     await until(lambda: agent.cordons.gates.get(b.address).reported == Status.paused)
@@ -515,7 +510,7 @@ async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b, agent)
 
 
 class SlowToSend:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         time.sleep(0.05)
         return SlowToSend, ()
 
@@ -528,7 +523,7 @@ STAGED = {
 
 
 @with_agent(config=STAGED)
-async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(c, s, a, b) -> None:
+async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(c, s, a, b):
     futures = [c.submit(SlowToSend, workers=[a.address], pure=False) for _ in range(10)]
     await wait(futures)
     assert [(wire.DRAINING, "")] == await retire(s, a.name)
@@ -542,9 +537,7 @@ async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(c, s
 
 
 @with_agent(config=STAGED)
-async def test_the_memory_manager_does_not_take_back_what_a_cordoned_one_fetched(
-    c, s, a, b, agent
-) -> None:
+async def test_the_memory_manager_does_not_take_back_what_a_cordoned_one_fetched(c, s, a, b, agent):
     """Of two workers out of service `ReduceReplicas` drops the copy of the fuller one."""
     futures = [c.submit(SlowToSend, workers=[a.address], pure=False) for _ in range(20)]
     futures.append(c.submit(int, workers=[b.address]))

@@ -1,11 +1,8 @@
 """`want` as users write it, against real schedulers."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from distributed import Client
@@ -14,31 +11,31 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import PinRefused, PinUnavailable, want, wire
 from dask_adaptive_agent.pins.leases import CLIENT_AWAY_S
 from support.agent_cluster import StillClock, with_agent
-from support.agent_pins import Sync, told
+from support.agent_pins import told
 from support.agent_work import ask, until
 
 pytestmark = pytest.mark.thorough
 
 
-async def wants(scheduler: Any) -> list[tuple[int, str]]:
+async def wants(scheduler):
     """(workers, group) of each floor that the agent knows."""
     rows = (await ask(scheduler, wire.OBSERVE))["wants"]
     return [(row["workers"], row["group"]) for row in rows]
 
 
-async def until_none(scheduler: Any) -> None:
+async def until_none(scheduler):
     deadline = time.monotonic() + 20
     while found := await wants(scheduler):
         assert time.monotonic() < deadline, found
         await asyncio.sleep(0.02)
 
 
-def seen(cluster: Sync) -> list[tuple[int, str]]:
-    found: Any = cluster.client.sync(wants, cluster.scheduler.address)
+def seen(cluster):
+    found = cluster.client.sync(wants, cluster.scheduler.address)
     return list(found)
 
 
-def test_a_call_holds_for_its_time(shared: Sync) -> None:
+def test_a_call_holds_for_its_time(shared):
     wish = want(7, ttl="10m")
 
     assert [(7, "")] == seen(shared)
@@ -47,7 +44,7 @@ def test_a_call_holds_for_its_time(shared: Sync) -> None:
     shared.client.sync(until_none, shared.scheduler.address)
 
 
-def test_a_block_gives_up_at_its_end(shared: Sync) -> None:
+def test_a_block_gives_up_at_its_end(shared):
     with want(5, group="etl-gpu") as wish:
         assert [(5, "etl-gpu")] == seen(shared)
         with want(9, ttl=timedelta(minutes=1)):
@@ -56,10 +53,10 @@ def test_a_block_gives_up_at_its_end(shared: Sync) -> None:
     assert [] == seen(shared)
 
 
-def test_a_block_is_renewed(shared: Sync) -> None:
+def test_a_block_is_renewed(shared):
     with want(5, ttl=1):
 
-        async def longer() -> None:
+        async def longer():
             for _ in range(5):
                 await asyncio.sleep(0.5)
                 assert [(5, "")] == await wants(shared.scheduler.address)
@@ -68,7 +65,7 @@ def test_a_block_is_renewed(shared: Sync) -> None:
     assert [] == seen(shared)
 
 
-def test_a_call_is_not_renewed(shared: Sync) -> None:
+def test_a_call_is_not_renewed(shared):
     want(5, ttl=1)
     assert [(5, "")] == seen(shared)
 
@@ -76,7 +73,7 @@ def test_a_call_is_not_renewed(shared: Sync) -> None:
 
 
 @with_agent(1)
-async def test_async_code_awaits_it(c, s, a) -> None:
+async def test_async_code_awaits_it(c, s, a):
     wish = await want(3, client=c)
     assert [(3, "")] == await wants(s)
     async with want(4, client=c):
@@ -87,7 +84,7 @@ async def test_async_code_awaits_it(c, s, a) -> None:
 
 
 @with_agent(1)
-async def test_it_is_heard_without_await_too(c, s, a) -> None:
+async def test_it_is_heard_without_await_too(c, s, a):
     wish = want(3, client=c)
     for _ in range(100):
         if await wants(s) == [(3, "")]:
@@ -98,8 +95,8 @@ async def test_it_is_heard_without_await_too(c, s, a) -> None:
         pass
 
 
-def test_a_task_may_want_workers(shared: Sync) -> None:
-    def task() -> int:
+def test_a_task_may_want_workers(shared):
+    def task():
         want(6, ttl=60)
         return 1
 
@@ -108,7 +105,7 @@ def test_a_task_may_want_workers(shared: Sync) -> None:
 
 
 @with_agent(1)
-async def test_it_ends_soon_after_its_client_has_left(c, s, a) -> None:
+async def test_it_ends_soon_after_its_client_has_left(c, s, a):
     async with Client(s.address, asynchronous=True) as other:
         await want(8, ttl="2h", client=other)
         await want(2, ttl="2h", client=c)
@@ -122,7 +119,7 @@ async def test_it_ends_soon_after_its_client_has_left(c, s, a) -> None:
 
 
 @with_agent(1)
-async def test_the_policy_bounds_it(c, s, a) -> None:
+async def test_the_policy_bounds_it(c, s, a):
     await ask(s, wire.CONFIGURE, client_max_ms=60_000)
     with pytest.raises(PinRefused, match=r"spec\.pins\.client\.maxDuration"):
         await want(2, ttl="2m", client=c)
@@ -134,7 +131,7 @@ async def test_the_policy_bounds_it(c, s, a) -> None:
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], client=True)
-async def test_without_an_agent_it_says_what_to_do(c, s, a) -> None:
+async def test_without_an_agent_it_says_what_to_do(c, s, a):
     with pytest.raises(PinUnavailable, match=r"want\(required=False\)"):
         await want(2, client=c)
     with told() as records:
@@ -146,14 +143,14 @@ async def test_without_an_agent_it_says_what_to_do(c, s, a) -> None:
 @pytest.mark.parametrize(
     ("workers", "ttl"), [(0, "1m"), (-1, "1m"), (True, "1m"), ("3", "1m"), (3, "soon"), (3, 0.2)]
 )
-def test_nonsense_is_refused_at_once(workers: Any, ttl: Any) -> None:
+def test_nonsense_is_refused_at_once(workers, ttl):
     with pytest.raises(ValueError, match=r"workers=|ttl="):
         want(workers, ttl=ttl)
 
 
 @with_agent(1, client=False)
-async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s, a) -> None:
-    async def asked(**request: Any) -> Any:
+async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s, a):
+    async def asked(**request):
         return await ask(s, wire.WANT, **request)
 
     one = {"owner": "x", "ttl_ms": 60_000}
@@ -166,7 +163,7 @@ async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s, a) -> None:
 
 
 @with_agent(1, client=False, clock=StillClock)
-async def test_it_lasts_no_longer_than_the_policy_allows(s, a, clock) -> None:
+async def test_it_lasts_no_longer_than_the_policy_allows(s, a, clock):
     await ask(s, wire.CONFIGURE, client_max_ms=60_000)
     request = {"workers": 3, "owner": "x", "ttl_ms": 40_000}
     left = []

@@ -1,10 +1,7 @@
 """What serializing costs: counted by function, weighed by the minute, told once."""
 
-from __future__ import annotations
-
 import functools
 import threading
-from typing import Any
 
 import distributed
 import pytest
@@ -20,6 +17,7 @@ from dask_adaptive_agent.relief.serialization import (
 )
 from support.agent_cluster import with_agent
 from support.agent_work import ask
+from support.tables import table
 
 try:
     from dask._task_spec import Task
@@ -29,25 +27,25 @@ except ImportError:
 HERE = __name__
 
 
-def convert(x: Any) -> Any:
+def convert(x):
     return x
 
 
 class Converter:
-    def convert(self, x: Any) -> Any:
+    def convert(self, x):
         return x
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x):
         return x
 
 
 class Process:
     """Two clocks, and a meter between them."""
 
-    def __init__(self, *, is_shared: bool = False) -> None:
+    def __init__(self, *, is_shared=False):
         self.now = 1000.0
         self.cpu_s = 50.0
-        self.told: list[tuple[str, str]] = []
+        self.told = []
         self.meter = SerializationMeter(
             lambda: self.now,
             lambda kind, text: self.told.append((kind, text)),
@@ -55,7 +53,7 @@ class Process:
             is_shared=is_shared,
         )
 
-    def run(self, seconds: float, *, load: float, part: float, function: Any = convert) -> None:
+    def run(self, seconds, *, load, part, function=convert):
         """Of each second, `load` is CPU; of that, `part` goes by serializing."""
         for _ in range(round(seconds)):
             for _ in range(4):
@@ -63,7 +61,7 @@ class Process:
             self.now += 1
             self.cpu_s += load
 
-    def pause(self, seconds: float, *, load: float = 0.0) -> None:
+    def pause(self, seconds, *, load=0.0):
         self.now += seconds
         self.cpu_s += load * seconds
 
@@ -85,16 +83,16 @@ class Process:
         ((), "builtins.tuple"),
     ],
 )
-def test_functions_are_named(function: Any, expected: str) -> None:
+def test_functions_are_named(function, expected):
     process = Process()
     process.meter.add(function, 0.5, 10)
 
     assert [expected] == [row["function"] for row in process.meter.answer()["top"]]
 
 
-def test_what_people_define_does_not_break_it() -> None:
+def test_what_people_define_does_not_break_it():
     class Odd:
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name):
             raise RuntimeError(name)
 
     process = Process()
@@ -103,7 +101,7 @@ def test_what_people_define_does_not_break_it() -> None:
     assert 1 == process.meter.answer()["calls"]
 
 
-def test_all_is_added_up() -> None:
+def test_all_is_added_up():
     process = Process()
     for n in range(150):
         process.meter.add(convert, 1e-5, 100 + n)
@@ -118,7 +116,7 @@ def test_all_is_added_up() -> None:
     ]
 
 
-def test_many_functions_are_bounded_and_the_dear_ones_stay() -> None:
+def test_many_functions_are_bounded_and_the_dear_ones_stay():
     process = Process()
     for n in range(5 * MOST_FUNCTIONS):
         process.meter.add(type(f"C{n}", (), {}), 1e-6, 1)
@@ -131,10 +129,10 @@ def test_many_functions_are_bounded_and_the_dear_ones_stay() -> None:
     assert (10, 5 * MOST_FUNCTIONS + 50) == (len(answer["top"]), answer["calls"])
 
 
-def test_threads_lose_nothing() -> None:
+def test_threads_lose_nothing():
     process = Process()
 
-    def add() -> None:
+    def add():
         for _ in range(20_000):
             process.meter.add(convert, 1e-6, 1)
 
@@ -147,7 +145,7 @@ def test_threads_lose_nothing() -> None:
     assert (80_000, 80_000) == (answer["calls"], answer["bytes"])
 
 
-def test_the_share_is_of_the_last_minute() -> None:
+def test_the_share_is_of_the_last_minute():
     process = Process()
     process.run(600, load=0.5, part=0.6)
     process.run(30, load=0.5, part=0.2)
@@ -159,7 +157,7 @@ def test_the_share_is_of_the_last_minute() -> None:
     assert 0 == process.meter.answer()["share"]
 
 
-def test_a_pause_that_nobody_watches_has_no_part_in_it() -> None:
+def test_a_pause_that_nobody_watches_has_no_part_in_it():
     process = Process()
     process.run(60, load=1.0, part=0.5)
     process.pause(3600, load=0.01)
@@ -168,7 +166,7 @@ def test_a_pause_that_nobody_watches_has_no_part_in_it() -> None:
     assert 43 <= process.meter.answer()["share"] <= 47
 
 
-def test_a_heavy_minute_is_told_once_an_hour() -> None:
+def test_a_heavy_minute_is_told_once_an_hour():
     process = Process()
     for _ in range(3):
         process.run(25, load=0.5, part=0.3)
@@ -185,7 +183,7 @@ def test_a_heavy_minute_is_told_once_an_hour() -> None:
     assert 2 == len(process.told)
 
 
-def test_it_names_who_is_heavy_now() -> None:
+def test_it_names_who_is_heavy_now():
     process = Process(is_shared=True)
     process.run(600, load=1.0, part=0.15, function=len)
     process.run(130, load=1.0, part=0.25)
@@ -195,7 +193,7 @@ def test_it_names_who_is_heavy_now() -> None:
     assert "Shared" not in text
 
 
-def test_a_heavy_minute_is_told_when_somebody_asks_at_last() -> None:
+def test_a_heavy_minute_is_told_when_somebody_asks_at_last():
     process = Process()
     process.run(90, load=1.0, part=0.5)
     process.pause(900)
@@ -204,15 +202,13 @@ def test_a_heavy_minute_is_told_when_somebody_asks_at_last() -> None:
     assert 1 == len(process.told)
 
 
-@pytest.mark.parametrize(
+@table(
     "stretches",
-    [
-        pytest.param([(300, 0.5, 0.19)], id="light"),
-        pytest.param([(300, 0.01, 0.9)], id="of-next-to-nothing"),
-        pytest.param([(30, 1.0, 0.9), (25, 0.1, 0.0)] * 5, id="bursts-shorter-than-a-minute"),
-    ],
+    light=[(300, 0.5, 0.19)],
+    of_next_to_nothing=[(300, 0.01, 0.9)],
+    bursts_shorter_than_a_minute=[(30, 1.0, 0.9), (25, 0.1, 0.0)] * 5,
 )
-def test_nothing_is_told_of(stretches: list[tuple[float, float, float]]) -> None:
+def test_nothing_is_told_of(stretches):
     process = Process()
     for seconds, load, part in stretches:
         process.run(seconds, load=load, part=part)
@@ -229,7 +225,7 @@ NEEDS_IT = pytest.mark.skipif(
 @NEEDS_IT
 @pytest.mark.parametrize("choice", [wire.AUTO, wire.SHARED])
 @with_agent()
-async def test_a_snapshot_says_what_serializing_cost(c, s, a, b, choice) -> None:
+async def test_a_snapshot_says_what_serializing_cost(c, s, a, b, choice):
     await ask(s, wire.CONFIGURE, relief={"pickling": choice})
     await c.gather(c.map(convert, range(20), pure=False))
     serialized = (await ask(s, wire.OBSERVE))["serialized"]

@@ -1,7 +1,5 @@
 """Callables that cross to each worker once, on streams of real bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -9,8 +7,6 @@ import signal
 import sys
 import time
 import types
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import distributed
 import pytest
@@ -39,7 +35,7 @@ LARGE = 200_000
 
 
 @contextlib.asynccontextmanager
-async def shared(scheduler: Any) -> AsyncIterator[Sharing]:
+async def shared(scheduler):
     sharing = installed(scheduler)
     try:
         await until_ready(scheduler, sharing)
@@ -48,43 +44,43 @@ async def shared(scheduler: Any) -> AsyncIterator[Sharing]:
         sharing.uninstall()
 
 
-def installed(scheduler: Any) -> Sharing:
+def installed(scheduler):
     place = Place(scheduler, time.monotonic, lambda *_: None, lambda _: None)
-    meter: Any = Told()
+    meter = Told()
     sharing = Sharing(place, Patches(scheduler), TaskPickles(), meter)
     sharing.install()
 
     return sharing
 
 
-async def until_ready(scheduler: Any, sharing: Sharing) -> None:
+async def until_ready(scheduler, sharing):
     await until(lambda: len(scheduler.workers) == sharing.counts()["shared_workers"])
 
 
-def large(n: int = LARGE) -> Callable[[Any], Any]:
+def large(n=LARGE):
     """A callable by value, and of some size."""
     data = os.urandom(n)
     return functools.partial(lambda data, x: (len(data), x), data)
 
 
-def held_by(sharing: Sharing, worker: Any) -> dict[bytes, Any]:
+def held_by(sharing, worker):
     """What a worker of this process holds."""
     line, _ = sharing._lines[worker.address]
-    found: dict[bytes, Any] = workers_half().held.get(line.name, {})
+    found = workers_half().held.get(line.name, {})
     return found
 
 
-def bytes_sent(scheduler: Any) -> int:
+def bytes_sent(scheduler):
     return sum(stream.byte_count for stream in scheduler.stream_comms.values())
 
 
-async def mapped(client: Any, fn: Any, *args: Any) -> list[Any]:
-    results: list[Any] = await client.gather(client.map(fn, *args, pure=False))
+async def mapped(client, fn, *args):
+    results = await client.gather(client.map(fn, *args, pure=False))
     return results
 
 
 @gen_cluster(client=True)
-async def test_bytes_cross_to_each_worker_once(c, s, a, b) -> None:
+async def test_bytes_cross_to_each_worker_once(c, s, a, b):
     async with shared(s) as sharing:
         before = bytes_sent(s)
         fn = large()
@@ -100,12 +96,12 @@ async def test_bytes_cross_to_each_worker_once(c, s, a, b) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_a_callable_that_changes_itself_is_shared(c, s, a) -> None:
-    def append_and_len(seen: list[Any], data: bytes, x: Any) -> int:
+async def test_a_callable_that_changes_itself_is_shared(c, s, a):
+    def append_and_len(seen, data, x):
         seen.append(x)
         return len(seen)
 
-    async def lengths() -> list[int]:
+    async def lengths():
         function = functools.partial(append_and_len, [], bytes(LARGE))
         return sorted(await mapped(c, function, range(5)))
 
@@ -116,7 +112,7 @@ async def test_a_callable_that_changes_itself_is_shared(c, s, a) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_callables_deep_inside(c, s, a) -> None:
+async def test_callables_deep_inside(c, s, a):
     async with shared(s) as sharing:
         fn = large()
 
@@ -127,7 +123,7 @@ async def test_callables_deep_inside(c, s, a) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_a_worker_holds_so_much_and_then_begins_anew(c, s, a) -> None:
+async def test_a_worker_holds_so_much_and_then_begins_anew(c, s, a):
     async with shared(s) as sharing:
         line, _ = sharing._lines[a.address]
         line._most_bytes = int(1.5 * LARGE)
@@ -140,7 +136,7 @@ async def test_a_worker_holds_so_much_and_then_begins_anew(c, s, a) -> None:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-async def test_a_worker_that_lacks_one_asks_once(c, s, a) -> None:
+async def test_a_worker_that_lacks_one_asks_once(c, s, a):
     async with shared(s) as sharing:
         fn = large()
         await mapped(c, fn, range(20))
@@ -155,15 +151,15 @@ async def test_a_worker_that_lacks_one_asks_once(c, s, a) -> None:
 
 
 @pytest.mark.parametrize("refers", ["say", "module"])
-def test_code_that_is_loaded_anew_is_what_runs(refers: str) -> None:
+def test_code_that_is_loaded_anew_is_what_runs(refers):
     """As after `Client.upload_file`: what tasks call means the same, by a name that does not."""
 
     @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-    async def test(c, s, a) -> None:
+    async def test(c, s, a):
         script = in_main("def asks(x):\n    return getattr(the, 'say', the)(x)")
 
-        def load(word: str) -> None:
-            module: Any = types.ModuleType("loaded_anew")
+        def load(word):
+            module = types.ModuleType("loaded_anew")
             exec(f"def say(x):\n    return {word!r}, x", vars(module))
             sys.modules["loaded_anew"] = module
             script["the"] = module if refers == "module" else module.say
@@ -181,7 +177,7 @@ def test_code_that_is_loaded_anew_is_what_runs(refers: str) -> None:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-async def test_a_worker_that_keeps_lacking_is_sent_everything(c, s, a) -> None:
+async def test_a_worker_that_keeps_lacking_is_sent_everything(c, s, a):
     async with shared(s) as sharing:
         for _ in range(MOST_LACKS + 1):
             await mapped(c, fn := large(), range(20))
@@ -194,8 +190,8 @@ async def test_a_worker_that_keeps_lacking_is_sent_everything(c, s, a) -> None:
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 2, timeout=60)
-async def test_it_goes_in_the_middle_of_work_and_comes_back(c, s, a, b) -> None:
-    def wait_and(data: bytes, x: Any) -> Any:
+async def test_it_goes_in_the_middle_of_work_and_comes_back(c, s, a, b):
+    def wait_and(data, x):
         time.sleep(0.002)
         return len(data), x
 
@@ -213,7 +209,7 @@ async def test_it_goes_in_the_middle_of_work_and_comes_back(c, s, a, b) -> None:
 
 
 @gen_cluster(client=True, nthreads=[])
-async def test_workers_join_leave_and_come_back(c, s) -> None:
+async def test_workers_join_leave_and_come_back(c, s):
     sharing = installed(s)
     fn = large()
     async with Worker(s.address, nthreads=1) as a:
@@ -231,8 +227,8 @@ async def test_workers_join_leave_and_come_back(c, s) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_tasks_may_go_back_by_themselves(c, s, a) -> None:
-    def back_once(data: bytes, x: int) -> int:
+async def test_tasks_may_go_back_by_themselves(c, s, a):
+    def back_once(data, x):
         seen = distributed.get_worker().__dict__.setdefault("seen_by_test", set())
         if x not in seen:
             seen.add(x)
@@ -245,9 +241,9 @@ async def test_tasks_may_go_back_by_themselves(c, s, a) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_what_can_not_be_pickled_is_left_to_stock_code(c, s, a) -> None:
+async def test_what_can_not_be_pickled_is_left_to_stock_code(c, s, a):
     class Once:
-        def __reduce__(self) -> Any:
+        def __reduce__(self):
             raise ValueError("not again")
 
     async with shared(s) as sharing:
@@ -263,8 +259,8 @@ async def test_what_can_not_be_pickled_is_left_to_stock_code(c, s, a) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_equal_callables_of_a_task_stay_two(c, s, a) -> None:
-    def adder() -> Callable[[int], int]:
+async def test_equal_callables_of_a_task_stay_two(c, s, a):
+    def adder():
         return lambda x: x + 1
 
     async with shared(s):
@@ -273,12 +269,12 @@ async def test_equal_callables_of_a_task_stay_two(c, s, a) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_actors_are_made_as_ever(c, s, a) -> None:
+async def test_actors_are_made_as_ever(c, s, a):
     class Counter:
-        def __init__(self, start: int) -> None:
+        def __init__(self, start):
             self.n = start
 
-        def add(self) -> int:
+        def add(self):
             self.n += 1
             return self.n
 
@@ -287,7 +283,7 @@ async def test_actors_are_made_as_ever(c, s, a) -> None:
         assert [6, 6, 6] == [await actor.add() for actor in actors]
 
 
-def test_workers_in_the_scheduler_s_process_get_objects() -> None:
+def test_workers_in_the_scheduler_s_process_get_objects():
     with (
         LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
@@ -302,7 +298,7 @@ def test_workers_in_the_scheduler_s_process_get_objects() -> None:
 
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
-async def test_processes_that_die_or_restart_start_anew(c, s, a, b) -> None:
+async def test_processes_that_die_or_restart_start_anew(c, s, a, b):
     async with shared(s) as sharing:
         fn = large()
         assert [(LARGE, i) for i in range(40)] == await mapped(c, fn, range(40))
@@ -323,8 +319,8 @@ async def test_processes_that_die_or_restart_start_anew(c, s, a, b) -> None:
 
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=ONE * 3, timeout=120)
-async def test_tasks_that_are_stolen_bring_what_they_need(c, s, *workers) -> None:
-    def slow(data: bytes, x: Any) -> Any:
+async def test_tasks_that_are_stolen_bring_what_they_need(c, s, *workers):
+    def slow(data, x):
         time.sleep(0.01)
         return len(data), x
 

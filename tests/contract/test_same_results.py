@@ -1,14 +1,9 @@
 """Work has the same results, or fails alike, with the agent and without, and for each relief."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import distributed
 import pytest
@@ -30,7 +25,7 @@ FIRST = int(os.environ.get("FIRST_GRAPH", "1000"))
 
 
 @pytest.fixture
-def senders() -> Iterator[Senders]:
+def senders():
     made = Senders()
     logging.disable(logging.CRITICAL)  # stock code logs what can't be pickled, with its traceback
     try:
@@ -43,7 +38,7 @@ def senders() -> Iterator[Senders]:
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (125, 250, 375))]
 )
-def test_graphs_give_the_same(senders: Senders, first: int) -> None:
+def test_graphs_give_the_same(senders, first):
     wrong = [text for seed in range(first, first + 125) for text in differences(seed, senders)]
 
     assert [] == wrong
@@ -52,16 +47,16 @@ def test_graphs_give_the_same(senders: Senders, first: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(7200)
-def test_many_graphs_give_the_same(senders: Senders) -> None:
+def test_many_graphs_give_the_same(senders):
     wrong = [text for seed in range(FIRST, FIRST + GRAPHS) for text in differences(seed, senders)]
 
     assert [] == wrong
 
 
-def states(client: Client) -> set[str]:
+def states(client):
     """Those of a scheduler's reliefs."""
 
-    def of(dask_scheduler: Any) -> list[str]:
+    def of(dask_scheduler):
         hello = dask_scheduler.handlers.get("adaptive_hello", lambda: {"relief": []})
         return [row["state"] for row in hello()["relief"]]
 
@@ -70,7 +65,7 @@ def states(client: Client) -> set[str]:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_clusters_give_the_same(tmp_path: Path) -> None:
+def test_clusters_give_the_same(tmp_path):
     """With schedulers and workers in processes of their own, each sent the same."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(running(tmp_path / way, way)) for way in WAYS]

@@ -1,17 +1,13 @@
 """`KubeCluster(...).adapt()` from a notebook, unmodified, served by us."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
 
-from support.e2e_cluster import LiveCluster, Start
-
 NOTE = "dask-adaptive.dev"
 
 
-async def _in_a_notebook(c: LiveCluster, line: str) -> None:
+async def _in_a_notebook(c, line):
     """Run a line with `cluster`, dask-kubernetes' own object, in a process of its own."""
     program = (
         "from dask_kubernetes.operator import KubeCluster\n"
@@ -26,11 +22,11 @@ async def _in_a_notebook(c: LiveCluster, line: str) -> None:
     assert 0 == process.returncode, f"{line}: {err.decode()[-2000:]}"
 
 
-async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start: Start) -> None:
+async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start):
     c = await start(policy=None, annotations={f"{NOTE}/adopt": "true"})
     await _in_a_notebook(c, "cluster.adapt(minimum=0, maximum=2)")
 
-    async def is_ours() -> bool:
+    async def is_ours():
         return (await c.condition("Ready"))[0] == "True"
 
     await c.until(is_ours, "a policy serves it")
@@ -47,7 +43,7 @@ async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start: Start
     assert 30 == len(await c.client.gather(futures))
     await _in_a_notebook(c, "cluster.adapt(minimum=1, maximum=3)")  # people change their minds
 
-    async def is_in_step() -> bool:
+    async def is_in_step():
         spec = (await c.policy())["spec"]
         return (spec.get("minReplicas"), spec["maxReplicas"]) == (1, 3)
 
@@ -58,7 +54,7 @@ async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start: Start
 
     await c.kubectl("annotate", "daskcluster", c.name, f"{NOTE}/adopt=false", "--overwrite")
 
-    async def is_given_back() -> bool:
+    async def is_given_back():
         notes = await c.kubectl(
             "get", "daskautoscaler", c.name, "-o", "jsonpath={.metadata.annotations}"
         )

@@ -1,11 +1,9 @@
 """Workers come and go under load, and nothing is redone."""
 
-from __future__ import annotations
-
 from distributed import Event
 
-from dask_adaptive.kube.api import KubeApi, Resource
-from support.e2e_cluster import LiveCluster, Start, workers_in
+from dask_adaptive.kube.api import Resource
+from support.e2e_cluster import workers_in
 from support.e2e_objects import adaptive_policy, autoscaler, worker_group
 from support.e2e_tasks import held, result
 
@@ -13,9 +11,7 @@ NOTE = "dask-adaptive.dev"
 NODES = Resource("", "v1", "nodes", "Node")
 
 
-async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(
-    start: Start,
-) -> None:
+async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(start):
     wishes = {f"{NOTE}/max-replicas": "4", f"{NOTE}/idle-timeout": "2s"}
     c = await start(policy=None, annotations=wishes)
     await c.until_ready()
@@ -24,10 +20,10 @@ async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(
     await c.client.gather(results)
     before = await c.connected()
 
-    async def busy() -> set[str]:
+    async def busy():
         return {w.name for w in (await c.observe()).workers if w.processing}
 
-    async def are_apart() -> bool:
+    async def are_apart():
         return len(await busy()) == 2
 
     await c.until(are_apart, "Dask has spread the two long ones")
@@ -51,9 +47,7 @@ async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(
     await c.until(lambda: _none_of(c, "dap"), "the policy goes with its cluster")
 
 
-async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
-    api: KubeApi, start: Start
-) -> None:
+async def test_pods_that_find_no_room_cost_nothing_and_leave_first(api, start):
     """With upstream's own autoscaler this workload never ends: facts.md."""
     nodes = await api.list(NODES.path())
     big = max(nodes, key=lambda n: _kibibytes(n["status"]["allocatable"]["memory"]))
@@ -66,7 +60,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     )
     futures = c.client.map(held, range(90), event="go", pure=False)
 
-    async def says_pending() -> bool:
+    async def says_pending():
         status = await c.status()
         return {"reason": "Unschedulable", "workers": 12} in status.get("pendingReasons", [])
 
@@ -76,7 +70,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     assert 90 == len(await c.client.gather(futures))
     worked = await c.connected()
 
-    async def only_worked_are_left() -> bool:
+    async def only_worked_are_left():
         return set(await c.deployments()) <= worked
 
     await c.until(only_worked_are_left, "the pending leave")
@@ -91,12 +85,12 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     assert worked == set(workers_in(e for e in leaving if e["reason"] == "Underutilized"))
 
 
-def _kibibytes(quantity: str) -> int:
+def _kibibytes(quantity):
     assert quantity.endswith("Ki"), f"memory of the node is {quantity}, expected in Ki"
     return int(quantity.removesuffix("Ki"))
 
 
-async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start: Start) -> None:
+async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start):
     # The change of the image would have the good one replaced, too.
     recycle = {"drift": False, "strategy": {"readyTimeout": "8s"}}
     c = await start(policy={"minReplicas": 1, "recycle": recycle})
@@ -109,7 +103,7 @@ async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start: Start
 
     futures = c.client.map(held, range(20), event="go", pure=False)
 
-    async def says_why() -> bool:
+    async def says_why():
         reasons = {r["reason"]: r["workers"] for r in (await c.status()).get("pendingReasons", [])}
         return 2 <= sum(reasons.get(r, 0) for r in ("ErrImagePull", "ImagePullBackOff"))
 
@@ -126,7 +120,7 @@ async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start: Start
     assert (20, 20, 0) == await c.counts()
 
 
-async def test_a_quota_of_the_namespace_is_not_run_against(start: Start) -> None:
+async def test_a_quota_of_the_namespace_is_not_run_against(start):
     c = await start(policy={"maxReplicas": 5})
     quota = {
         "apiVersion": "v1",
@@ -136,14 +130,14 @@ async def test_a_quota_of_the_namespace_is_not_run_against(start: Start) -> None
     }
     await c.apply(quota)
 
-    async def is_counted() -> bool:
+    async def is_counted():
         used = await c.kubectl("get", "quota", "team", "-o", "jsonpath={.status.used.pods}")
         return used == "1"
 
     await c.until(is_counted, "the quota's controller has counted the scheduler")
     futures = c.client.map(held, range(40), event="go", pure=False)
 
-    async def says_so() -> bool:
+    async def says_so():
         return await c.condition("ScalingLimited") == ("True", "QuotaExceeded")
 
     await c.until_connected(2)
@@ -157,7 +151,7 @@ async def test_a_quota_of_the_namespace_is_not_run_against(start: Start) -> None
     assert (40, 40, 0) == await c.counts()
 
 
-async def test_an_idle_cluster_is_deleted_where_the_policy_says_so(start: Start) -> None:
+async def test_an_idle_cluster_is_deleted_where_the_policy_says_so(start):
     c = await start(policy={"maxReplicas": 1})
     assert 100_000 == len(await c.client.submit(result, 0, seconds=0.5))
     idle = {"after": "12s", "action": "DeleteCluster"}  # upstream may take longer to make it
@@ -166,11 +160,11 @@ async def test_an_idle_cluster_is_deleted_where_the_policy_says_so(start: Start)
     await c.until(lambda: _none_of(c, "daskclusters"), "the cluster is deleted")
 
 
-async def _none_of(c: LiveCluster, kind: str) -> bool:
+async def _none_of(c, kind):
     return not (await c.kubectl("get", kind, "-o", "name")).strip()
 
 
-async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start: Start) -> None:
+async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start):
     """And one without bounds, beside it, stays as it is."""
     gpu, theirs = "c-gpu", "c-theirs"
     groups = [{"name": gpu, "maxReplicas": 2, "idleTimeout": "4s"}]
@@ -183,7 +177,7 @@ async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start: Sta
 
     bound = c.client.map(result, range(6), seconds=1, pure=False, resources={"GPU": 1})
 
-    async def have_come() -> bool:
+    async def have_come():
         return len(await c.deployments(gpu)) == 2
 
     await c.until(have_come, "two workers of the group that has the resource")
@@ -193,7 +187,7 @@ async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start: Sta
 
     free = c.client.map(held, range(60), event="go", pure=False)
 
-    async def is_served() -> bool:
+    async def is_served():
         return bool(await c.deployments())
 
     await c.until(is_served, "the default group serves what any worker may run")
@@ -201,7 +195,7 @@ async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start: Sta
     assert 60 == len(await c.client.gather(free))
     del bound, free
 
-    async def have_gone() -> bool:
+    async def have_gone():
         numbers = (await c.replicas(), await c.replicas(gpu))
         return numbers == (0, 0) and await c.connected() == set(untouched)
 
@@ -212,7 +206,7 @@ async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start: Sta
     assert {c.group: 0, gpu: 0} == told
 
 
-async def test_a_cluster_of_upstreams_autoscaler_is_left_alone(start: Start) -> None:
+async def test_a_cluster_of_upstreams_autoscaler_is_left_alone(start):
     theirs = await start("theirs", policy=None, replicas=1)
     await theirs.apply(autoscaler("theirs", minimum=1, maximum=2))
     c = await start(policy={"maxReplicas": 1})

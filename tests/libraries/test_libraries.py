@@ -7,8 +7,6 @@ closely where the library itself adds floats in the order in which workers answe
 training cannot lose a worker (XGBoost, LightGBM) pin the workers, as our documentation says.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable
@@ -32,19 +30,19 @@ Hold = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[Client, Path, Hold], Any]
 
 
-def table() -> tuple[np.ndarray, np.ndarray]:
+def table():
     """Features of few values, so that histograms have the same bins wherever rows are."""
     random = np.random.default_rng(7)
     x = random.integers(0, 20, size=(ROWS, 5)).astype("float64")
     return x, (x[:, 0] * 2 + x[:, 1] * x[:, 2] > 110).astype("float64")
 
 
-def in_chunks() -> tuple[da.Array, da.Array]:
+def in_chunks():
     x, y = table()
     return da.from_array(x, chunks=(ROWS // 8, -1)), da.from_array(y, chunks=ROWS // 8)
 
 
-def xgboost(client: Client, folder: Path, hold: Hold) -> Any:
+def xgboost(client, folder, hold):
     from xgboost import dask as dxgb
 
     with hold():
@@ -55,7 +53,7 @@ def xgboost(client: Client, folder: Path, hold: Hold) -> Any:
         return dxgb.predict(client, model, x).compute()
 
 
-def lightgbm(client: Client, folder: Path, hold: Hold) -> Any:
+def lightgbm(client, folder, hold):
     from lightgbm import DaskLGBMClassifier
 
     with hold():
@@ -71,7 +69,7 @@ def lightgbm(client: Client, folder: Path, hold: Hold) -> Any:
         return model.fit(x, y).predict_proba(x).compute()
 
 
-def scikit_learn(client: Client, folder: Path, hold: Hold) -> Any:
+def scikit_learn(client, folder, hold):
     """A search, and a forest, which adds the votes of its trees in the order in which they come."""
     import joblib
     from sklearn.ensemble import RandomForestClassifier
@@ -87,7 +85,7 @@ def scikit_learn(client: Client, folder: Path, hold: Hold) -> Any:
         return np.r_[search.cv_results_["mean_test_score"], forest.predict_proba(x)[:, 1]]
 
 
-def xarray(client: Client, folder: Path, hold: Hold) -> Any:
+def xarray(client, folder, hold):
     """By zarr, with flox for the groups, a rolling mean, and a function by value."""
     import pandas as pd
     import xarray as xr
@@ -106,7 +104,7 @@ def xarray(client: Client, folder: Path, hold: Hold) -> Any:
     return np.concatenate([part.values.ravel() for part in parts])
 
 
-def dask_ml(client: Client, folder: Path, hold: Hold) -> Any:
+def dask_ml(client, folder, hold):
     from dask_ml.cluster import KMeans
     from dask_ml.model_selection import train_test_split
     from dask_ml.preprocessing import StandardScaler
@@ -120,7 +118,7 @@ def dask_ml(client: Client, folder: Path, hold: Hold) -> Any:
     return np.concatenate([np.asarray(part, dtype="float64") for part in computed])
 
 
-def dataframe(client: Client, folder: Path, hold: Hold) -> Any:
+def dataframe(client, folder, hold):
     """A shuffle, a join, and functions by value within fused tasks."""
     import dask.dataframe as dd
     import pandas as pd
@@ -135,7 +133,7 @@ def dataframe(client: Client, folder: Path, hold: Hold) -> Any:
     return whole.compute().sort_values(["k", "v", "y"]).to_numpy()
 
 
-def fixed(work: Work, folder: Path) -> Any:
+def fixed(work, folder):
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
@@ -146,11 +144,11 @@ def fixed(work: Work, folder: Path) -> Any:
 class Turns:
     """The work of a thread, and changes of the policy that each begin while it works."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.works, self.followed = threading.Event(), threading.Semaphore(0)
         self.is_over = False
 
-    def work(self, address: str, work: Work, folder: Path) -> list[Any]:
+    def work(self, address, work, folder):
         """The results, one a turn. Between turns nothing is pinned, so that workers may leave."""
         results = []
         with Client(address) as client:
@@ -161,7 +159,7 @@ class Turns:
                 self.followed.acquire()
         return results
 
-    async def swing(self, cluster: Watched, is_done: Callable[[], bool]) -> None:
+    async def swing(self, cluster, is_done):
         try:
             for workers in (3, 1) * SWINGS:
                 await cluster.until(lambda: is_done() or self.works.is_set(), "it works")
@@ -169,7 +167,7 @@ class Turns:
                 cluster.edit(minReplicas=workers, maxReplicas=workers)
                 there = (workers, workers)
                 await cluster.until(
-                    lambda there=there: (  # type: ignore[misc]
+                    lambda there=there: (
                         is_done() or there == (cluster.status.connected, len(cluster.names()))
                     ),
                     f"{workers} workers",
@@ -187,9 +185,7 @@ class Turns:
         (dataframe, 1e-12),
     ],
 )  # fmt: skip
-async def test_results_are_those_of_a_fixed_cluster(
-    work: Work, tolerance: float, tmp_path: Path
-) -> None:
+async def test_results_are_those_of_a_fixed_cluster(work, tolerance, tmp_path):
     expected = await asyncio.to_thread(fixed, work, tmp_path)
     options = {"minReplicas": 1, "idleTimeout": "1s"}
     async with Watched(tmp_path, spec=options, memory_limit="2GiB") as cluster:

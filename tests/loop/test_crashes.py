@@ -1,19 +1,15 @@
 """What is killed at the worst moment: the loop at each step of a worker's leaving, and all else."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
 import socket
 import time
-from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.ports import PlatformError
-from dask_adaptive.model.observed import SchedulerWorker
-from support.stage import Machines, Stage, Start
+from support.stage import Machines
 from support.tasks import slow
 from support.wearing import where
 
@@ -26,9 +22,7 @@ from support.wearing import where
         ("platform", ("set_replicas",)),  # settle it
     ],
 )
-async def test_the_loop_dies_at_each_step_of_a_fall(
-    stage: Start, port: str, methods: tuple[str, ...]
-) -> None:
+async def test_the_loop_dies_at_each_step_of_a_fall(stage, port, methods):
     s = await stage(workers=3)
     results = await s.work(12, 0.2)
     s.edit(minReplicas=1)
@@ -41,7 +35,7 @@ async def test_the_loop_dies_at_each_step_of_a_fall(
 
 
 @pytest.mark.parametrize("strategy", ["Surge", "InPlace"])
-async def test_the_loop_dies_at_each_step_of_a_replacement(stage: Start, strategy: str) -> None:
+async def test_the_loop_dies_at_each_step_of_a_replacement(stage, strategy):
     spec = {
         "maxReplicas": 2, "idleTimeout": "60s", "disruption": {"budgets": [{"workers": "100%"}]},
         "recycle": {"strategy": {"type": strategy}, "tasks": {"max": 1_000}},
@@ -62,7 +56,7 @@ async def test_the_loop_dies_at_each_step_of_a_replacement(stage: Start, strateg
         await s.dies_at("platform", "restart_worker")
     s.go_on()
 
-    def is_replaced() -> bool:
+    def is_replaced():
         assert s.last is not None
         there = {w.pod_uid for group in s.last.observed.groups for w in group.workers}
         return uids[victim] not in there
@@ -79,7 +73,7 @@ async def test_the_loop_dies_at_each_step_of_a_replacement(stage: Start, strateg
     assert 2 == s.status.connected
 
 
-async def test_the_loop_dies_at_each_step_of_a_pin(stage: Start) -> None:
+async def test_the_loop_dies_at_each_step_of_a_pin(stage):
     """Whatever the agent was told: the next operator brings it in step with the annotation."""
     s = await stage(workers=2)
     keep = sorted(s.names())[0]
@@ -95,7 +89,7 @@ async def test_the_loop_dies_at_each_step_of_a_pin(stage: Start) -> None:
     await s.gone()
 
 
-async def test_the_loop_dies_while_it_tells_of_the_end_of_a_worker(stage: Start) -> None:
+async def test_the_loop_dies_while_it_tells_of_the_end_of_a_worker(stage):
     machines = Machines()
     s = await stage(workers=2, spec={"maxReplicas": 2}, wrap_ports=machines.wrap)
     kept = await s.work(12, 0.1)
@@ -110,7 +104,7 @@ async def test_the_loop_dies_while_it_tells_of_the_end_of_a_worker(stage: Start)
     await s.check(kept)
 
 
-def departing(s: Stage) -> list[SchedulerWorker]:
+def departing(s):
     assert s.last is not None
     return [w for w in s.last.observed.scheduler.workers if w.terminating]
 
@@ -118,17 +112,17 @@ def departing(s: Stage) -> list[SchedulerWorker]:
 class Stubborn:
     """A platform that refuses to delete workers."""
 
-    def __init__(self, platform: Any) -> None:
+    def __init__(self, platform):
         self._platform = platform
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._platform, name)
 
-    async def delete_worker(self, worker: str, uid: str) -> None:
+    async def delete_worker(self, worker, uid):
         raise PlatformError(f"{worker} may not be deleted: quota of patience exceeded")
 
 
-async def test_a_platform_that_refuses_costs_nothing(stage: Start) -> None:
+async def test_a_platform_that_refuses_costs_nothing(stage):
     """The drained wait, the status says why, and when wanted again they work again."""
     s = await stage(workers=3, wrap_ports=lambda platform, link: (Stubborn(platform), link))
     await s.change(minReplicas=0)
@@ -143,7 +137,7 @@ async def test_a_platform_that_refuses_costs_nothing(stage: Start) -> None:
     assert 3 == len(s.names())
 
 
-async def test_a_killed_worker_is_replaced(stage: Start) -> None:
+async def test_a_killed_worker_is_replaced(stage):
     s = await stage(workers=2, spec={"maxReplicas": 2})
     working = asyncio.ensure_future(s.work(20, 0.2))
     await s.until(lambda: s.status.busy == 2, "both work")
@@ -154,7 +148,7 @@ async def test_a_killed_worker_is_replaced(stage: Start) -> None:
     assert 2 == s.status.replicas
 
 
-async def test_a_draining_worker_that_dies_is_not_waited_for(stage: Start) -> None:
+async def test_a_draining_worker_that_dies_is_not_waited_for(stage):
     s = await stage(workers=2)
     await s.change(minReplicas=0)
     await s.until(lambda: s.status.retiring > 0 or not s.names(), "some leave")
@@ -166,7 +160,7 @@ async def test_a_draining_worker_that_dies_is_not_waited_for(stage: Start) -> No
     await s.until(lambda: s.status.replicas == 0, "and settled")
 
 
-async def test_a_killed_scheduler_takes_no_worker_with_it(stage: Start) -> None:
+async def test_a_killed_scheduler_takes_no_worker_with_it(stage):
     """Unreachable: nothing is scaled down. Back: the agent is there again, and so is the window."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -184,7 +178,7 @@ async def test_a_killed_scheduler_takes_no_worker_with_it(stage: Start) -> None:
     await s.gone()  # after the window
 
 
-async def test_a_hanging_scheduler_is_unreachable_not_waited_for(stage: Start) -> None:
+async def test_a_hanging_scheduler_is_unreachable_not_waited_for(stage):
     s = await stage(workers=1, timeout_s=1.0)
     await s.change(minReplicas=0)
     s.rehearsal.scheduler.process.send(signal.SIGSTOP)

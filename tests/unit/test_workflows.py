@@ -1,11 +1,7 @@
 """The workflows of .github only call make: anybody can do what they do."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,31 +16,31 @@ COMMAND = re.compile(
 )
 
 
-def load(workflow: Path) -> dict[Any, Any]:
+def load(workflow):
     loaded = yaml.safe_load(workflow.read_text())
     assert isinstance(loaded, dict)
     return loaded
 
 
-def steps(workflow: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def steps(workflow):
     """Each step with its job."""
     for job in load(workflow)["jobs"].values():
         for step in job["steps"]:
             yield job, step
 
 
-def targets(job: dict[str, Any], command: str) -> list[str]:
+def targets(job, command):
     found = COMMAND.fullmatch(command)
     assert found, f"'{command}' is not a call of make"
     return job["strategy"]["matrix"]["target"] if "matrix" in found[1] else [found[1]]
 
 
-def test_there_are_workflows() -> None:
+def test_there_are_workflows():
     assert {"test", "matrix", "nightly", "release"} == {path.stem for path in WORKFLOWS}
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_only_calls_targets_that_exist(workflow: Path) -> None:
+def test_a_workflow_only_calls_targets_that_exist(workflow):
     called = {
         target
         for job, step in steps(workflow)
@@ -57,7 +53,7 @@ def test_a_workflow_only_calls_targets_that_exist(workflow: Path) -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_may_only_read(workflow: Path) -> None:
+def test_a_workflow_may_only_read(workflow):
     loaded = load(workflow)
 
     assert loaded["permissions"] == {"contents": "read"}
@@ -67,7 +63,7 @@ def test_a_workflow_may_only_read(workflow: Path) -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_ends_and_its_actions_are_pinned(workflow: Path) -> None:
+def test_a_workflow_ends_and_its_actions_are_pinned(workflow):
     for job, step in steps(workflow):
         assert job["timeout-minutes"] <= 180
         if "uses" in step:
@@ -76,7 +72,7 @@ def test_a_workflow_ends_and_its_actions_are_pinned(workflow: Path) -> None:
             assert step["with"]["persist-credentials"] is False
 
 
-def test_a_secret_is_seen_by_the_step_that_needs_it_only() -> None:
+def test_a_secret_is_seen_by_the_step_that_needs_it_only():
     text = "".join(path.read_text() for path in WORKFLOWS)
     seen = [str(step) for path in WORKFLOWS for _, step in steps(path) if "secrets." in str(step)]
 
@@ -85,7 +81,7 @@ def test_a_secret_is_seen_by_the_step_that_needs_it_only() -> None:
     assert "make dist" in seen[0]
 
 
-def test_forms_for_issues_ask_for_the_report() -> None:
+def test_forms_for_issues_ask_for_the_report():
     forms = {path.stem: load(path) for path in ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")}
 
     assert {"bug", "feature", "config"} == forms.keys()

@@ -1,10 +1,7 @@
 """Promises of the table of pins, whatever is pinned when, and of the list of notes."""
 
-from __future__ import annotations
-
 import math
 import random
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,25 +30,25 @@ STEPS = st.lists(
 class Clock:
     now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 class Model:
     """The plainest one: a list of what is claimed, walked through at each step."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock):
         self.clock = clock
-        self.leases: dict[Any, dict[str, Any]] = {}
+        self.leases = {}
         self.expired = {"manual": 0, "client": 0}
 
-    def expire(self) -> None:
+    def expire(self):
         for key, lease in list(self.leases.items()):
             if lease["until"] <= self.clock.now:
                 del self.leases[key]
                 self.expired[key[1]] += 1
 
-    def pin(self, names: list[str], source: str, owner: str, ttl_s: float, client: str) -> float:
+    def pin(self, names, source, owner, ttl_s, client):
         granted = ttl_s
         for name in names:
             before = self.leases.get((name, source, owner))
@@ -63,25 +60,25 @@ class Model:
             self.leases[name, source, owner] = {"until": until, "since": since, "client": client}
         return granted
 
-    def unpin(self, names: list[str] | None, source: str, owner: str) -> None:
+    def unpin(self, names, source, owner):
         for key in list(self.leases):
             if key[1:] == (source, owner) and (names is None or key[0] in names):
                 del self.leases[key]
 
-    def left(self, name: str) -> None:
+    def left(self, name):
         self.leases = {key: lease for key, lease in self.leases.items() if key[0] != name}
 
-    def renamed(self, name: str, other: str) -> None:
+    def renamed(self, name, other):
         for key in [key for key in self.leases if key[0] == name]:
             self.leases[other, key[1], key[2]] = self.leases.pop(key)
 
-    def cut(self, client: str, within_s: float) -> None:
+    def cut(self, client, within_s):
         for lease in self.leases.values():
             if lease["client"] == client:
                 lease["until"] = min(lease["until"], self.clock.now + within_s)
 
 
-def apply(table: LeaseTable, model: Model, clock: Clock, step: tuple[Any, ...]) -> None:
+def apply(table, model, clock, step):
     """The same step to the table and to its model."""
     what, *how = step
     if what == "wait":
@@ -109,7 +106,7 @@ def apply(table: LeaseTable, model: Model, clock: Clock, step: tuple[Any, ...]) 
     model.expire()
 
 
-def assert_empty(table: LeaseTable) -> None:
+def assert_empty(table):
     assert 0 == len(table)
     kept = {
         name: value
@@ -120,7 +117,7 @@ def assert_empty(table: LeaseTable) -> None:
 
 
 @given(STEPS)
-def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps: list[Any]) -> None:
+def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps):
     clock = Clock()
     table, model = LeaseTable(clock), Model(clock)
     for step in steps:
@@ -144,7 +141,7 @@ def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps: 
     assert_empty(table)
 
 
-def test_many_pins_leave_nothing_behind() -> None:
+def test_many_pins_leave_nothing_behind():
     """As many as an hour has: renewed, given up, left to expire, their workers and clients gone."""
     clock, dice = Clock(), random.Random(0)
     table = LeaseTable(clock)
@@ -175,7 +172,7 @@ def test_many_pins_leave_nothing_behind() -> None:
     assert 2_000 < sum(table.expired.values()) < 40_000
 
 
-def test_notes_are_numbered_bounded_and_told_from_what_was_heard_on() -> None:
+def test_notes_are_numbered_bounded_and_told_from_what_was_heard_on():
     clock = Clock()
     notes = Notes(clock)
     for i in range(KEPT + 5):

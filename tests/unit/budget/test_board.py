@@ -1,10 +1,5 @@
 """How a pool is divided from one instant to the next: who grows, who gives back, and who waits."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +7,6 @@ from hypothesis import strategies as st
 from dask_adaptive.budget.adaptive_budget import ShareRule, parse_budget
 from dask_adaptive.budget.board import (
     PROMISED_S,
-    Division,
     Grant,
     Holder,
     Holding,
@@ -29,28 +23,28 @@ from support.worlds import facts
 NAMES = "abc"
 
 
-def holder(name: str) -> Holder:
+def holder(name):
     return Holder(ClusterKey("ns", name), f"{name}-default")
 
 
-def holding(name: str, workers: int, want: int | None, **rule: Any) -> Holding:
+def holding(name, workers, want, **rule):
     claim = None if want is None else Claimed(want, rule.pop("number", want))
     return Holding(holder(name), (1.0,), workers, claim, ShareRule(**rule))
 
 
-def pool(*holdings: Holding, limit: int = 6, after_s: float | None = 0.0, **more: Any) -> Pool:
+def pool(*holdings, limit=6, after_s=0.0, **more):
     return Pool("AdaptiveBudget all", {"workers": limit}, holdings, after_s=after_s, **more)
 
 
-def allowed(division: Division) -> dict[str, int]:
+def allowed(division):
     return {row.holder.cluster.name: row.allowed for row in division.rows}
 
 
-def divided(shared: Pool, before: Mapping[Holder, Grant] | None = None, now: float = 0.0) -> Any:
+def divided(shared, before=None, now=0.0):
     return allowed(divide(shared, before or {}, now=now))
 
 
-def test_nobody_grows_into_what_another_has_yet_to_give_back() -> None:
+def test_nobody_grows_into_what_another_has_yet_to_give_back():
     full = pool(holding("a", 6, 6), holding("b", 0, 6))
     half_way = pool(holding("a", 4, 6), holding("b", 0, 6))
 
@@ -58,11 +52,11 @@ def test_nobody_grows_into_what_another_has_yet_to_give_back() -> None:
     assert {"a": 3, "b": 2} == divided(half_way)
 
 
-def test_two_that_grow_at_once_do_not_count_on_the_same_room() -> None:
+def test_two_that_grow_at_once_do_not_count_on_the_same_room():
     assert {"a": 3, "b": 3} == divided(pool(holding("a", 1, 9), holding("b", 2, 9)))
 
 
-def test_who_just_got_more_keeps_it_for_a_while() -> None:
+def test_who_just_got_more_keeps_it_for_a_while():
     first = divide(pool(holding("a", 0, 6), after_s=60.0), {}, now=0.0)
     both = pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0)
 
@@ -70,14 +64,14 @@ def test_who_just_got_more_keeps_it_for_a_while() -> None:
     assert {"a": 3, "b": 0} == divided(both, first.grants, now=60.0)
 
 
-def test_what_it_does_not_want_any_more_it_gives_at_once() -> None:
+def test_what_it_does_not_want_any_more_it_gives_at_once():
     first = divide(pool(holding("a", 0, 6), after_s=60.0), {}, now=0.0)
     both = pool(holding("a", 6, 2), holding("b", 0, 6), after_s=60.0)
 
     assert {"a": 2, "b": 0} == divided(both, first.grants, now=1.0)
 
 
-def test_what_was_allowed_and_is_not_asked_for_yet_is_taken() -> None:
+def test_what_was_allowed_and_is_not_asked_for_yet_is_taken():
     """A pass acts on what it read a while before."""
     first = divide(pool(holding("a", 0, 6), holding("b", 0, 0), after_s=60.0), {}, now=0.0)
     second = pool(holding("a", 0, 6), holding("b", 0, 6), after_s=60.0)
@@ -90,11 +84,11 @@ def test_what_was_allowed_and_is_not_asked_for_yet_is_taken() -> None:
 
 @settings(max_examples=60)
 @given(st.data(), st.integers(2, 12), st.sampled_from([0.0, 3.0, 60.0]))
-def test_passes_that_take_a_while(data: st.DataObject, limit: int, after_s: float) -> None:
+def test_passes_that_take_a_while(data, limit, after_s):
     """Each cluster reads what it may have, and acts on it some steps of half a second later."""
     held, want, grants = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0), dict[Holder, Grant]()
     told, found = dict(want), dict(want)
-    passes: dict[str, tuple[int, int]] = {}  # what it read, and steps until it acts
+    passes = {}  # what it read, and steps until it acts
     for n in range(60):
         for c in NAMES:
             if data.draw(st.integers(0, 5)) == 0:
@@ -111,47 +105,47 @@ def test_passes_that_take_a_while(data: st.DataObject, limit: int, after_s: floa
         assert sum(held.values()) <= limit
 
 
-def test_an_operator_that_starts_takes_nothing_from_anybody() -> None:
+def test_an_operator_that_starts_takes_nothing_from_anybody():
     assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0))
 
 
-def test_nobody_who_has_not_said_what_he_wants_gives_anything() -> None:
+def test_nobody_who_has_not_said_what_he_wants_gives_anything():
     assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, None), holding("b", 0, 6)))
 
 
-def test_a_lowered_limit_is_come_down_to() -> None:
+def test_a_lowered_limit_is_come_down_to():
     assert {"a": 1, "b": 1} == divided(pool(holding("a", 4, 4), holding("b", 2, 4), limit=2))
 
 
-def test_nobody_grows_while_more_is_held_than_a_lowered_limit() -> None:
+def test_nobody_grows_while_more_is_held_than_a_lowered_limit():
     wide = Holding(holder("a"), (4.0,), 5, Claimed(5, 5))
     shared = Pool("AdaptiveBudget cpus", {"cpu": 10.0}, (wide, holding("b", 0, 9)), after_s=0.0)
 
     assert {"a": 1, "b": 0} == divided(shared)
 
 
-def test_room_of_kubernetes_is_shared_and_nobody_gives_back_for_others() -> None:
+def test_room_of_kubernetes_is_shared_and_nobody_gives_back_for_others():
     assert {"a": 5, "b": 1} == divided(pool(holding("a", 5, 9), holding("b", 0, 9), after_s=None))
     # Other pods, or a lowered quota, may leave less than is there.
     full = pool(holding("a", 5, 9), holding("b", 4, 9), after_s=None)
     assert {"a": 5, "b": 4} == divided(full)
 
 
-def test_idle_workers_are_kept_for_a_while_where_nobody_else_needs_them() -> None:
+def test_idle_workers_are_kept_for_a_while_where_nobody_else_needs_them():
     kept = holding("a", 5, 1, number=5)
 
     assert {"a": 5, "b": 1} == divided(pool(kept, holding("b", 0, 1)))
     assert {"a": 2, "b": 1} == divided(pool(kept, holding("b", 0, 4)))
 
 
-def test_who_waits() -> None:
+def test_who_waits():
     """Since when is the keeper's to know: `test_since_when_one_waits` of its tests."""
     full = pool(holding("a", 6, None), holding("b", 0, 6))
 
     assert [False, True] == [row.waits for row in divide(full, {}, now=5.0).rows]
 
 
-def test_the_tightest_of_several_holds_and_says_so() -> None:
+def test_the_tightest_of_several_holds_and_says_so():
     wide = pool(holding("a", 4, 9), holding("b", 24, 30), holding("c", 5, 9), limit=60)
     tight = Pool("AdaptiveBudget gpus", {"nvidia.com/gpu": 8}, (
         Holding(holder("a"), (2.0,), 4, Claimed(9, 9)),), after_s=0.0)  # fmt: skip
@@ -169,7 +163,7 @@ wants = st.lists(st.tuples(*[st.integers(0, 12)] * 3, st.integers(4, 12)), min_s
 
 @settings(max_examples=150)
 @given(wants, st.sampled_from([0.0, 25.0]))
-def test_over_time(steps: list[tuple[int, int, int, int]], after_s: float) -> None:
+def test_over_time(steps, after_s):
     """Clusters that do at once what they may; a step is 10 s."""
     held, grants = dict.fromkeys(NAMES, 0), dict[Holder, Grant]()
     got_at, limit = dict.fromkeys(NAMES, -1e9), steps[0][3]
@@ -197,7 +191,7 @@ def test_over_time(steps: list[tuple[int, int, int, int]], after_s: float) -> No
     assert max(fair, default=0) - min(fair, default=0) <= 1
 
 
-def test_a_budget_is_read() -> None:
+def test_a_budget_is_read():
     found = parse_budget({
         "clusterSelector": {"matchExpressions": [
             {"key": "team", "operator": "In", "values": ["a", "b"]}]},
@@ -218,7 +212,7 @@ def test_a_budget_is_read() -> None:
 
 
 @pytest.mark.parametrize(("spec", "field", "words"), WRONG)
-def test_what_is_wrong_is_refused(spec: dict[str, Any], field: str, words: str) -> None:
+def test_what_is_wrong_is_refused(spec, field, words):
     with pytest.raises(InvalidPolicy) as refused:
         parse_budget(spec)
 

@@ -1,24 +1,18 @@
 """What is read from a Secret, when it is written, and what is said; on a server: tests/api."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import logging
 import ssl
 import tempfile
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import example, given
 from hypothesis import strategies as st
-from prometheus_client import Gauge
 
 from dask_adaptive.controller import certificate as module
 from dask_adaptive.controller.certificate import (
@@ -31,7 +25,8 @@ from dask_adaptive.controller.certificate import (
     make,
 )
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.kube.api import ApiUnreachable, Conflict, Forbidden, Json, NotFound
+from dask_adaptive.kube.api import ApiUnreachable, Conflict, Forbidden, NotFound
+from support.tables import table
 
 HOST = "r-webhook.ns.svc"
 HOOKS = "mutatingwebhookconfigurations/r"
@@ -41,29 +36,29 @@ NOW = datetime.now(UTC)
 class Api:
     """An API server with one Secret and one webhook configuration, which may fail."""
 
-    def __init__(self) -> None:
-        self.secret: Json | None = {"metadata": {"resourceVersion": "1"}, "type": "Opaque"}
+    def __init__(self):
+        self.secret = {"metadata": {"resourceVersion": "1"}, "type": "Opaque"}
         hook = {"name": "inject", "clientConfig": {"service": {}}}
-        self.hooks: Json = {
+        self.hooks = {
             "metadata": {"resourceVersion": "1", "name": "r"}, "webhooks": [hook]
         }  # fmt: skip
-        self.errors: dict[str, Exception] = {}  # by verb and kind
+        self.errors = {}  # by verb and kind
         self.writes = list[str]()
 
-    def _object(self, verb: str, path: str) -> Json:
+    def _object(self, verb, path):
         kind = "secret" if "/secrets/" in path else "hooks"
         if error := self.errors.get(f"{verb} {kind}"):
             raise error
-        found: Json | None = getattr(self, kind)
+        found = getattr(self, kind)
         if found is None:
             raise NotFound(f"{path} not found")
         return found
 
-    async def get(self, path: str) -> Json:
+    async def get(self, path):
         found = self._object("get", path)
         return {**found, "metadata": dict(found["metadata"])}
 
-    async def patch(self, path: str, body: Json, **_: Any) -> Json:
+    async def patch(self, path, body, **_):
         found = self._object("patch", path)
         version = found["metadata"]["resourceVersion"]
         if body["metadata"]["resourceVersion"] != version:
@@ -76,28 +71,28 @@ class Api:
             found["webhooks"][0]["clientConfig"]["caBundle"] = hook["clientConfig"]["caBundle"]
         return await self.get(path)
 
-    def fill(self, data: dict[str, str]) -> None:
+    def fill(self, data):
         self.secret = {"metadata": {"resourceVersion": "7"}, "data": data}
 
     @property
-    def bundle(self) -> str:
+    def bundle(self):
         return str(self.hooks["webhooks"][0]["clientConfig"].get("caBundle", ""))
 
 
 class Scene:
-    def __init__(self, *, makes: bool = True) -> None:
+    def __init__(self, *, makes=True):
         self.api, self.makes, self.now = Api(), makes, time.time()
         self.metrics, self.host = Metrics(), HOST
         self.keeper = self.replica(self.metrics.certificate.labels("s"))
 
-    def replica(self, ends_at: Gauge | None = None) -> CertificateKeeper:
-        api: Any = self.api
+    def replica(self, ends_at=None):
+        api = self.api
         settings = WebhookSettings("s", self.host, self.makes, (HOOKS,))
         ends_at = ends_at or Metrics().certificate.labels("s")
         return CertificateKeeper(api, "ns", settings, ends_at, wall_clock=lambda: self.now)
 
     @property
-    def ends_at(self) -> float | None:
+    def ends_at(self):
         name = "dask_adaptive_webhook_certificate_expiration_timestamp_seconds"
         return self.metrics.registry.get_sample_value(name, {"secret": "s"})
 
@@ -105,7 +100,7 @@ class Scene:
 @pytest.mark.parametrize(
     ("age_days", "is_new"), [(1, False), (200, False), (242, False), (244, True), (364, True)]
 )
-async def test_after_two_thirds_of_a_year_there_is_a_new_one(age_days: int, is_new: bool) -> None:
+async def test_after_two_thirds_of_a_year_there_is_a_new_one(age_days, is_new):
     scene = Scene()
     old = make(HOST, NOW - timedelta(days=age_days))
     scene.api.fill(old)
@@ -118,7 +113,7 @@ async def test_after_two_thirds_of_a_year_there_is_a_new_one(age_days: int, is_n
     assert is_new == (scene.ends_at > time.time() + LIFE.total_seconds() - 3600)
 
 
-async def test_one_that_cannot_be_renewed_serves_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_cannot_be_renewed_serves_on(caplog):
     scene = Scene()
     old = make(HOST, NOW - timedelta(days=300))
     scene.api.fill(old)
@@ -133,9 +128,7 @@ async def test_one_that_cannot_be_renewed_serves_on(caplog: pytest.LogCaptureFix
     assert 1 == caplog.text.count("secrets s is forbidden")
 
 
-async def test_without_the_api_server_it_waits_and_says_so_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_without_the_api_server_it_waits_and_says_so_once(caplog):
     scene = Scene()
     scene.api.errors = dict.fromkeys(("get secret", "get hooks"), ApiUnreachable("no answer"))
     for _ in range(3):
@@ -154,7 +147,7 @@ async def test_without_the_api_server_it_waits_and_says_so_once(
     assert before == scene.ends_at, "it says nothing of the certificate"
 
 
-async def test_what_is_not_trusted_yet_is_not_served() -> None:
+async def test_what_is_not_trusted_yet_is_not_served():
     scene = Scene(makes=False)
     old, new = make(HOST, NOW), make(HOST, NOW)
     scene.api.fill(old)
@@ -170,20 +163,14 @@ async def test_what_is_not_trusted_yet_is_not_served() -> None:
     assert new == scene.keeper._serving.data
 
 
-@pytest.mark.parametrize(
+@table(
     "spoil",
-    [
-        pytest.param(lambda _: {}, id="emptied"),
-        pytest.param(
-            lambda new: {**new, "ca.crt": make(HOST, NOW)["ca.crt"]}, id="wrong-authority"
-        ),
-        pytest.param(lambda _: make("other.ns.svc", NOW), id="another-host"),
-        pytest.param(lambda _: make(HOST, NOW - 2 * LIFE), id="expired"),
-    ],
+    emptied=lambda _: {},
+    wrong_authority=lambda new: {**new, "ca.crt": make(HOST, NOW)["ca.crt"]},
+    another_host=lambda _: make("other.ns.svc", NOW),
+    expired=lambda _: make(HOST, NOW - 2 * LIFE),
 )
-async def test_a_good_certificate_is_not_given_up_for_a_bad_one(
-    spoil: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_good_certificate_is_not_given_up_for_a_bad_one(spoil, caplog):
     scene, old = Scene(makes=False), make(HOST, NOW)
     scene.api.fill(old)
     assert await scene.keeper.look()
@@ -197,7 +184,7 @@ async def test_a_good_certificate_is_not_given_up_for_a_bad_one(
     assert "goes on with" in caplog.text
 
 
-async def test_people_may_tell_the_api_server_themselves() -> None:
+async def test_people_may_tell_the_api_server_themselves():
     scene = Scene(makes=False)
     scene.api.fill(make(HOST, NOW))
     scene.api.errors["get hooks"] = Forbidden("no right")
@@ -207,29 +194,29 @@ async def test_people_may_tell_the_api_server_themselves() -> None:
     assert 0.0 == scene.ends_at
 
 
-async def test_who_looked_too_early_takes_nothing_back() -> None:
+async def test_who_looked_too_early_takes_nothing_back():
     """One replica reads the Secret before another one renews it, and writes after it."""
     scene = Scene(makes=False)
     old, new = make(HOST, NOW), make(HOST, NOW)
     late, get = scene.replica(), scene.api.get
 
-    async def renewed_meanwhile(path: str) -> Json:
+    async def renewed_meanwhile(path):
         found = await get(path)
         if "/secrets/" in path:
-            scene.api.get = get  # type: ignore[method-assign]
+            scene.api.get = get
             scene.api.fill(new)
             assert await scene.keeper.look()
         return found
 
     scene.api.fill(old)
-    scene.api.get = renewed_meanwhile  # type: ignore[method-assign]
+    scene.api.get = renewed_meanwhile
     assert not await late.look()
     assert new["ca.crt"] == scene.api.bundle
     assert await late.look()
     assert new["ca.crt"] == scene.api.bundle
 
 
-async def test_nothing_is_written_when_nothing_changed() -> None:
+async def test_nothing_is_written_when_nothing_changed():
     scene = Scene()
     assert await scene.keeper.look()
     assert ["s", "r"] == scene.api.writes
@@ -239,7 +226,7 @@ async def test_nothing_is_written_when_nothing_changed() -> None:
     assert ["s", "r"] == scene.api.writes
 
 
-async def test_an_authority_that_has_ended_is_not_kept() -> None:
+async def test_an_authority_that_has_ended_is_not_kept():
     scene = Scene()
     scene.api.fill(make(HOST, NOW - LIFE + timedelta(days=1)))
     scene.makes = False
@@ -252,12 +239,10 @@ async def test_an_authority_that_has_ended_is_not_kept() -> None:
     assert 1 == base64.b64decode(data["ca.crt"]).count(b"BEGIN")
 
 
-async def test_it_looks_again_soon_after_an_error_and_then_seldom(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_it_looks_again_soon_after_an_error_and_then_seldom(monkeypatch):
     scene, waits = Scene(makes=False), list[float]()
 
-    async def sleep(seconds: float) -> None:
+    async def sleep(seconds):
         waits.append(seconds)
         if len(waits) == 9:
             scene.api.fill(make(HOST, NOW))
@@ -274,12 +259,12 @@ async def test_it_looks_again_soon_after_an_error_and_then_seldom(
     assert [30.0, 30.0] == waits[9:]
 
 
-def pem(key: Any, seal: Any) -> str:
+def pem(key, seal):
     text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, seal)
     return base64.b64encode(text).decode()
 
 
-def changes() -> Iterator[tuple[str, dict[str, str], str]]:
+def changes():
     good = make(HOST, NOW)
     key = ec.generate_private_key(ec.SECP256R1())
     sealed = serialization.BestAvailableEncryption(b"x")
@@ -297,7 +282,7 @@ def changes() -> Iterator[tuple[str, dict[str, str], str]]:
 @pytest.mark.parametrize(
     ("data", "why"), [pytest.param(data, why, id=name) for name, data, why in changes()]
 )
-def test_what_can_not_be_used(data: dict[str, str], why: str) -> None:
+def test_what_can_not_be_used(data, why):
     with pytest.raises(BadCertificate, match=why):
         Pair.read(data)
 
@@ -307,9 +292,7 @@ _GOOD = {name: base64.b64decode(text) for name, text in make(HOST, NOW).items()}
 
 @given(st.sampled_from(sorted(_GOOD)), st.integers(0, 400), st.binary(max_size=8), st.booleans())
 @example("ca.crt", 109, b"+", False)
-def test_whatever_is_in_the_secret_is_read_or_refused(
-    name: str, at: int, noise: bytes, begins: bool
-) -> None:
+def test_whatever_is_in_the_secret_is_read_or_refused(name, at, noise, begins):
     old = _GOOD[name]
     text = noise + old if begins else old[:at] + noise + old[at + len(noise) :]
     parts = {**_GOOD, name: text}
@@ -320,7 +303,7 @@ def test_whatever_is_in_the_secret_is_read_or_refused(
     assert isinstance(pair.objection(HOST), str)
 
 
-def test_the_key_of_the_authority_is_not_kept() -> None:
+def test_the_key_of_the_authority_is_not_kept():
     parts = {n: base64.b64decode(t) for n, t in make(HOST, NOW).items()}
     pair = Pair.read(make(HOST, NOW))
 
@@ -330,7 +313,7 @@ def test_the_key_of_the_authority_is_not_kept() -> None:
     assert "mismatch" in pair.objection("other.ns.svc")
 
 
-def called(context: ssl.SSLContext, authority: str, host: str) -> bytes:
+def called(context, authority, host):
     """The certificate that a server with this context shows to who trusts the authority."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(cadata=base64.b64decode(authority).decode())
@@ -346,7 +329,7 @@ def called(context: ssl.SSLContext, authority: str, host: str) -> bytes:
 
 
 @pytest.mark.parametrize("host", [HOST, "127.0.0.1"], ids=["by-name", "by-address"])
-async def test_connections_get_the_certificate_of_the_moment(host: str) -> None:
+async def test_connections_get_the_certificate_of_the_moment(host):
     scene = Scene(makes=False)
     scene.host = host
     keeper, first, second = scene.replica(), make(host, NOW), make(host, NOW)
@@ -363,10 +346,10 @@ async def test_connections_get_the_certificate_of_the_moment(host: str) -> None:
         called(keeper.context, first["ca.crt"], host)
 
 
-def test_no_key_is_in_a_file_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_key_is_in_a_file_as_it_is(monkeypatch, tmp_path):
     made = tempfile.NamedTemporaryFile
 
-    def kept() -> Any:
+    def kept():
         return made(dir=tmp_path, delete=False)
 
     monkeypatch.setattr(module.tempfile, "NamedTemporaryFile", kept)

@@ -1,13 +1,10 @@
 """What the webhook knows of a pod, and what it asks for; and the hook that it adds."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -22,36 +19,37 @@ from dask_adaptive.kube.notes import read_mark
 from support import kube_objects as ko
 from support.json_patch import apply
 from support.kube_bodies import dask_pod
+from support.tables import table
 
 POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
 
 
-def pod(**spec: Any) -> dict[str, Any]:
+def pod(**spec):
     return dask_pod("worker", **{"terminationGracePeriodSeconds": 30, **spec})
 
 
 class Api:
     """An API server that has some objects, and a namespace; the calls are counted."""
 
-    def __init__(self, *objects: dict[str, Any]) -> None:
+    def __init__(self, *objects):
         self.objects = {"ns": {"metadata": {}}, **{o["metadata"]["name"]: o for o in objects}}
         self.calls = list[tuple[str, str]]()
         self.broken = False
 
-    def count(self, verb: str, name: str | None = None) -> int:
+    def count(self, verb, name=None):
         return sum(v == verb and name in (None, n) for v, n in self.calls)
 
-    async def get(self, path: str) -> dict[str, Any]:
+    async def get(self, path):
         return self._take("GET", path)
 
-    async def patch(self, path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+    async def patch(self, path, body, **_):
         return self._take("PATCH", path)
 
-    async def list(self, path: str, **_: Any) -> list[dict[str, Any]]:
+    async def list(self, path, **_):
         self._take("LIST", path)
         return [o for o in self.objects.values() if o.get("kind") == "AdaptivePolicy"]
 
-    def _take(self, verb: str, path: str) -> dict[str, Any]:
+    def _take(self, verb, path):
         self.calls.append((verb, path.rpartition("/")[2]))
         if self.broken:
             raise ApiUnreachable("no answer")
@@ -62,49 +60,47 @@ class Api:
 
 
 class Scene:
-    def __init__(self, api: Api, *watched: dict[str, Any]) -> None:
+    def __init__(self, api, *watched):
         self.now = 0.0
-        made: Any = api
+        made = api
         config = AgentConfig(made, bundle(), clock=lambda: self.now)
         consent = Consent(made, lambda: self.now, ttl_s=1e9)
         world = ko.world_of(*watched)
         self.injector = Injector(made, world, config, consent, Metrics(), grace_s=300)
 
-    async def spec(self, body: dict[str, Any], **more: Any) -> dict[str, Any]:
+    async def spec(self, body, **more):
         """Of the pod, once it is injected."""
         outcome = await self.injector._decide({"object": body, "namespace": "ns", **more})
         if isinstance(outcome, Skip):
             raise AssertionError(outcome.why)
         return dict(apply(body, outcome.patch)["spec"])
 
-    async def grace(self, body: dict[str, Any], **more: Any) -> int | None:
+    async def grace(self, body, **more):
         """The grace period that the pod is given; None: its own."""
         after = (await self.spec(body, **more))["terminationGracePeriodSeconds"]
         return None if after == body["spec"]["terminationGracePeriodSeconds"] else int(after)
 
-    async def variables(self, body: dict[str, Any]) -> dict[str, str]:
+    async def variables(self, body):
         entries = (await self.spec(body))["containers"][0].get("env", [])
         return {e["name"]: e["value"] for e in entries if "PRELOAD" not in e["name"]}
 
 
-def group(grace_s: int | None) -> dict[str, Any]:
+def group(grace_s):
     body = ko.group()
     grace = {} if grace_s is None else {"terminationGracePeriodSeconds": grace_s}
     body["spec"]["worker"]["spec"] = grace
     return body
 
 
-@pytest.mark.parametrize(
-    ("of_pod", "of_group", "given"),
-    [
-        pytest.param(30, None, 300, id="nobody-asked-for-30"),
-        pytest.param(30, 30, None, id="somebody-did"),
-        pytest.param(45, 45, None, id="their-own"),
-        pytest.param(3600, None, None, id="set-by-somebody-else"),
-    ],
+@table(
+    "of_pod, of_group, given",
+    nobody_asked_for_30=(30, None, 300),
+    somebody_did=(30, 30, None),
+    their_own=(45, 45, None),
+    set_by_somebody_else=(3600, None, None),
 )
 @pytest.mark.parametrize("watched", [True, False])
-async def test_grace(of_pod: int, of_group: int | None, given: int | None, watched: bool) -> None:
+async def test_grace(of_pod, of_group, given, watched):
     objects = [ko.cluster(), group(of_group)]
     scene = Scene(Api(*objects), *(objects if watched else []))
 
@@ -114,19 +110,15 @@ async def test_grace(of_pod: int, of_group: int | None, given: int | None, watch
 KEEP = {"cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"}
 
 
-@pytest.mark.parametrize(
-    ("disruption", "own", "expected"),
-    [
-        pytest.param({}, {}, KEEP, id="it-will-soon-be-busy"),
-        pytest.param({"hints": False}, {}, set(), id="not-wanted"),
-        pytest.param({"hints": "?"}, {}, set(), id="not-understood"),
-        pytest.param(None, {}, set(), id="no-policy"),
-        pytest.param({}, dict.fromkeys(KEEP, "mine"), set(), id="somebody-says-otherwise"),
-    ],
+@table(
+    "disruption, own, expected",
+    it_will_soon_be_busy=({}, {}, KEEP),
+    not_wanted=({"hints": False}, {}, set()),
+    not_understood=({"hints": "?"}, {}, set()),
+    no_policy=(None, {}, set()),
+    somebody_says_otherwise=({}, dict.fromkeys(KEEP, "mine"), set()),
 )
-async def test_pods_of_new_workers_bear_the_hints(
-    disruption: dict[str, Any] | None, own: dict[str, str], expected: set[str]
-) -> None:
+async def test_pods_of_new_workers_bear_the_hints(disruption, own, expected):
     policy = ko.policy()
     policy["spec"]["disruption"] = disruption
     scene = Scene(Api(), *([ko.cluster()] if disruption is None else [ko.cluster(), policy]))
@@ -140,13 +132,13 @@ async def test_pods_of_new_workers_bear_the_hints(
     assert (disruption == {}) == read_mark(after).keep
 
 
-async def test_the_pods_own_grace_stays_where_its_group_cannot_be_read() -> None:
+async def test_the_pods_own_grace_stays_where_its_group_cannot_be_read():
     scene = Scene(Api(ko.cluster()))
 
     assert await scene.grace(pod()) is None
 
 
-async def test_a_burst_of_workers_is_one_write() -> None:
+async def test_a_burst_of_workers_is_one_write():
     api = Api()
     scene = Scene(api, ko.cluster(), group(None))
     for expected in (1, 1, 2):
@@ -156,7 +148,7 @@ async def test_a_burst_of_workers_is_one_write() -> None:
     assert 1 == api.count("GET"), "the namespace's consent, once"
 
 
-async def test_a_write_that_failed_is_tried_again_by_the_next_pod() -> None:
+async def test_a_write_that_failed_is_tried_again_by_the_next_pod():
     api = Api()
     scene = Scene(api, ko.cluster(), group(None))
     await scene.grace(pod(), dryRun=True)
@@ -170,7 +162,7 @@ async def test_a_write_that_failed_is_tried_again_by_the_next_pod() -> None:
     assert {} == scene.injector._config._locks._locks
 
 
-def policy_with(name: str = "p", *, relief: str = "Disabled", **metadata: Any) -> dict[str, Any]:
+def policy_with(name="p", *, relief="Disabled", **metadata):
     made = ko.policy(name, **metadata)
     made["spec"]["scheduler"] = {"relief": {"clientInfo": relief}}
     return made
@@ -181,29 +173,23 @@ MANAGED = {"dask-adaptive.dev/managed-by": "annotations"}
 
 
 @pytest.fixture
-def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_wait(monkeypatch):
     monkeypatch.setattr("dask_adaptive.controller.webhook.SECOND_LOOK_S", 0.0)
 
 
 @pytest.mark.usefixtures("_no_wait")
-@pytest.mark.parametrize(
-    ("watched", "listed", "expected"),
-    [
-        pytest.param([policy_with()], [], OFF, id="watched"),
-        pytest.param([], [policy_with()], OFF, id="younger-than-the-watch"),
-        pytest.param([], [], {}, id="none"),
-        pytest.param([], [ko.policy("p", for_="other")], {}, id="another-clusters"),
-        pytest.param([policy_with(deletionTimestamp="x")], [], {}, id="going"),
-        pytest.param([policy_with(relief="Sometimes")], [], {}, id="makes-no-sense"),
-        pytest.param([policy_with("a"), policy_with("b")], [], {}, id="two-contradict"),
-        pytest.param(
-            [policy_with(), ko.policy("m", labels=MANAGED)], [], OFF, id="one-of-annotations-goes"
-        ),
-    ],
+@table(
+    "watched, listed, expected",
+    watched=([policy_with()], [], OFF),
+    younger_than_the_watch=([], [policy_with()], OFF),
+    none=([], [], {}),
+    another_clusters=([], [ko.policy("p", for_="other")], {}),
+    going=([policy_with(deletionTimestamp="x")], [], {}),
+    makes_no_sense=([policy_with(relief="Sometimes")], [], {}),
+    two_contradict=([policy_with("a"), policy_with("b")], [], {}),
+    one_of_annotations_goes=([policy_with(), ko.policy("m", labels=MANAGED)], [], OFF),
 )
-async def test_a_scheduler_starts_with_what_its_policy_says(
-    watched: list[dict[str, Any]], listed: list[dict[str, Any]], expected: dict[str, str]
-) -> None:
+async def test_a_scheduler_starts_with_what_its_policy_says(watched, listed, expected):
     api = Api(ko.cluster(), *listed)
     scene = Scene(api, ko.cluster(), *watched)
 
@@ -211,7 +197,7 @@ async def test_a_scheduler_starts_with_what_its_policy_says(
     assert bool(watched) == (0 == api.count("LIST", "adaptivepolicies"))
 
 
-async def test_a_worker_starts_with_what_the_watch_has_said() -> None:
+async def test_a_worker_starts_with_what_the_watch_has_said():
     api = Api()
 
     assert {POLLING: "600s"} == await Scene(api, ko.cluster()).variables(pod())
@@ -219,9 +205,7 @@ async def test_a_worker_starts_with_what_the_watch_has_said() -> None:
     assert 0 == api.count("LIST")
 
 
-async def test_policies_that_cannot_be_listed_keep_no_agent_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_policies_that_cannot_be_listed_keep_no_agent_out(monkeypatch):
     api = Api(ko.cluster())
     monkeypatch.setattr(api, "list", AsyncMock(side_effect=ApiUnreachable("no answer")))
 
@@ -229,7 +213,7 @@ async def test_policies_that_cannot_be_listed_keep_no_agent_out(
 
 
 @pytest.mark.usefixtures("_no_wait")
-async def test_a_scheduler_is_sure_of_its_config_map_each_time() -> None:
+async def test_a_scheduler_is_sure_of_its_config_map_each_time():
     api = Api(ko.cluster())
     scene = Scene(api, ko.cluster())
     for _ in range(2):
@@ -249,16 +233,14 @@ sys.exit({code})
 
 
 @pytest.fixture(params=["dash", "busybox sh", "bash --posix"])
-def shell(request: pytest.FixtureRequest) -> list[str]:
+def shell(request):
     program, *words = request.param.split()
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not here")
     return [shutil.which(program) or "", *words]
 
 
-def run_hook(
-    folder: Path, shell: list[str], *words: str, code: int = 0, path: str = "/usr/bin:/bin"
-) -> subprocess.CompletedProcess[str]:
+def run_hook(folder, shell, *words, code=0, path="/usr/bin:/bin"):
     (folder / "agent.py").write_text(SAYS.format(code=code))
     log = folder / "log"
     if not log.exists():
@@ -279,7 +261,7 @@ def run_hook(
     )
 
 
-def process(folder: Path, pid: int, *words: str, exe: str = "") -> None:
+def process(folder, pid, *words, exe=""):
     """One process, as Linux shows it."""
     where = folder / "proc" / str(pid)
     where.mkdir(parents=True)
@@ -289,9 +271,7 @@ def process(folder: Path, pid: int, *words: str, exe: str = "") -> None:
 
 
 @pytest.mark.parametrize("is_renamed", [False, True])
-def test_the_hook_uses_the_python_of_the_worker(
-    tmp_path: Path, shell: list[str], is_renamed: bool
-) -> None:
+def test_the_hook_uses_the_python_of_the_worker(tmp_path, shell, is_renamed):
     """Also where setproctitle is installed: distributed.proctitle renames the process then."""
     process(tmp_path, 1, "/usr/bin/tini", "--", "dask", "worker", "tcp://s:8786")
     if is_renamed:
@@ -304,7 +284,7 @@ def test_the_hook_uses_the_python_of_the_worker(
     assert f"leave {sys.executable} ['leave', '--grace', '300']\n" == done.stdout
 
 
-def test_else_the_python_of_the_dask_on_path(tmp_path: Path, shell: list[str]) -> None:
+def test_else_the_python_of_the_dask_on_path(tmp_path, shell):
     process(tmp_path, 1, "sh", "-c", "sleep 1")
     (tmp_path / "dask").write_text(f"#!{sys.executable}\n")
     (tmp_path / "dask").chmod(0o755)
@@ -313,7 +293,7 @@ def test_else_the_python_of_the_dask_on_path(tmp_path: Path, shell: list[str]) -
     assert f"leave {sys.executable} ['leave']\n" == done.stdout
 
 
-def test_a_python_without_distributed_is_passed_over(tmp_path: Path, shell: list[str]) -> None:
+def test_a_python_without_distributed_is_passed_over(tmp_path, shell):
     bare = tmp_path / "python3"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
@@ -325,7 +305,7 @@ def test_a_python_without_distributed_is_passed_over(tmp_path: Path, shell: list
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_hook_never_fails(tmp_path: Path, shell: list[str], code: int) -> None:
+def test_the_hook_never_fails(tmp_path, shell, code):
     done = run_hook(tmp_path, shell, code=code, path=f"{Path(sys.executable).parent}:/bin")
     assert 0 == done.returncode
 
@@ -334,10 +314,8 @@ def test_the_hook_never_fails(tmp_path: Path, shell: list[str], code: int) -> No
     assert "no Python with distributed was found" in (tmp_path / "log").read_text()
 
 
-def test_what_hangs_in_this_container_is_killed_and_nothing_else(
-    tmp_path: Path, shell: list[str]
-) -> None:
-    def lives_in(container: str) -> subprocess.Popen[bytes]:
+def test_what_hangs_in_this_container_is_killed_and_nothing_else(tmp_path, shell):
+    def lives_in(container):
         made = subprocess.Popen(["sleep", "60"])
         process(tmp_path, made.pid, "sleep", "60")
         mount = tmp_path / "proc" / str(made.pid) / "ns" / "mnt"
@@ -361,14 +339,14 @@ def test_what_hangs_in_this_container_is_killed_and_nothing_else(
             one.wait()
 
 
-def test_a_log_that_cannot_be_written_is_no_obstacle(tmp_path: Path, shell: list[str]) -> None:
+def test_a_log_that_cannot_be_written_is_no_obstacle(tmp_path, shell):
     (tmp_path / "log").mkdir()
     done = run_hook(tmp_path, shell, path=str(tmp_path))
 
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_the_zip_is_a_program(tmp_path: Path) -> None:
+def test_the_zip_is_a_program(tmp_path):
     (tmp_path / "agent.zip").write_bytes(agent_zip())
     done = subprocess.run(
         [sys.executable, str(tmp_path / "agent.zip"), "leave", "--grace", "0"],

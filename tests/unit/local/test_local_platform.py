@@ -1,9 +1,5 @@
 """Processes as a platform, as far as no process has to run: this machine has room for none."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from dask_adaptive.local.processes import LocalPlatform, Machine
@@ -11,7 +7,7 @@ from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
 
 
-async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(tmp_path: Path) -> None:
+async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(tmp_path):
     key, machine = ClusterKey("local", "c"), Machine(capacity=0)
     platform = LocalPlatform(key, tmp_path, "tcp://nobody", machine)
     await platform.set_replicas("c-default", 2)

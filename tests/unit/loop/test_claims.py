@@ -1,16 +1,12 @@
 """What a loop tells of its groups' needs, for what they share with others."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.model.plan import Claimed
-from dask_adaptive.model.policy import Mode, Policy
+from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from support.fake_cluster import GROUP, KEY, POLICY, FakeCluster
 
@@ -18,14 +14,14 @@ from support.fake_cluster import GROUP, KEY, POLICY, FakeCluster
 class Heard:
     """All that was told."""
 
-    def __init__(self) -> None:
-        self.claims: list[Mapping[str, Claimed]] = []
+    def __init__(self):
+        self.claims = []
 
-    def want(self, claims: Mapping[str, Claimed]) -> None:
+    def want(self, claims):
         self.claims.append(claims)
 
 
-def told(policy: Policy = POLICY, **changes: Any) -> Mapping[str, Claimed]:
+def told(policy=POLICY, **changes):
     """By a pass over two workers that have work for five."""
     fake, heard = FakeCluster(workers=2, target=5), Heard()
     for name, value in changes.items():
@@ -36,14 +32,14 @@ def told(policy: Policy = POLICY, **changes: Any) -> Mapping[str, Claimed]:
     return claims
 
 
-def test_it_tells_what_it_needs() -> None:
+def test_it_tells_what_it_needs():
     assert {GROUP: Claimed(5, 5)} == told()
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.PAUSED])
-def test_whoever_does_nothing_asks_for_nothing(mode: Mode) -> None:
+def test_whoever_does_nothing_asks_for_nothing(mode):
     assert {} == told(dataclasses.replace(POLICY, mode=mode))
 
 
-def test_nor_does_one_whose_scheduler_does_not_answer() -> None:
+def test_nor_does_one_whose_scheduler_does_not_answer():
     assert {} == told(problem=Reason.SCHEDULER_UNREACHABLE)

@@ -1,27 +1,23 @@
 """What is remembered of a policy's doings: changes of mind and deeds, never a heartbeat."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from dask_adaptive.kube.status_json import last_decision_of, status_json
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decisions, told
 from dask_adaptive.loop.one_pass import POLL_S
-from dask_adaptive.loop.ports import EventType, PlatformError, Told
-from dask_adaptive.model.observed import Demand, Leaving, ObservedCluster, Quiet
-from dask_adaptive.model.past import Past
+from dask_adaptive.loop.ports import EventType, PlatformError
+from dask_adaptive.model.observed import Demand, Leaving, Quiet
 from dask_adaptive.model.plan import Decision, Outcome
-from dask_adaptive.model.policy import Mode, Policy
+from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import Idle, IdleAction, Pause, WorkerGroup
 from dask_adaptive.planner.plan import plan
 from support.fake_cluster import EPOCH, FakeCluster, completed
+from support.tables import table
 from support.worlds import (
     GPU,
     GROUP,
@@ -41,10 +37,7 @@ from support.worlds import (
 AT = 1_700_000_000.0
 
 
-def made(
-    world: ObservedCluster, *, policy: Policy = POLICY, minds: Any = None, done: bool = True,
-    reason: Reason | None = None,
-) -> tuple[tuple[Decision, ...], Any]:  # fmt: skip
+def made(world, *, policy=POLICY, minds=None, done=True, reason=None):
     """One pass in which each action has the same outcome."""
     world = dated(world, AT)
     decided = plan(world, policy, PAST, now=NOW)
@@ -52,7 +45,7 @@ def made(
     return decisions(minds or {}, world, policy, decided, outcomes)
 
 
-def test_a_deed_is_remembered_with_what_it_was_made_from() -> None:
+def test_a_deed_is_remembered_with_what_it_was_made_from():
     ((decision,), minds) = made(cluster([busy("a")], target=4))
 
     assert decision == Decision(
@@ -64,39 +57,29 @@ def test_a_deed_is_remembered_with_what_it_was_made_from() -> None:
     assert {GROUP: LastDecision(4, "", "Done")} == minds
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "expected"),
-    [
-        pytest.param(cluster([busy("a")], target=1), {}, [], id="at-rest"),
-        pytest.param(cluster([busy("a")], target=9), {"max_replicas": 1}, [], id="limited-already"),
-        pytest.param(cluster([worker("a")]), {}, ["Done"], id="one-leaves"),
-        pytest.param(cluster([busy("a")]), {}, ["Held"], id="one-would-have-to"),
-        pytest.param(cluster([pending("a")]), {}, ["Done"], id="one-that-never-came-goes"),
-        pytest.param(
-            cluster([worker("a")]), {"mode": Mode.ADVISE}, ["Advised"], id="it-is-advised"
-        ),
-        pytest.param(cluster([busy("a")], target=1, replicas=2), {}, [], id="bookkeeping"),
-    ],
-)  # fmt: skip
-def test_what_a_first_pass_is_worth(
-    world: ObservedCluster, policy: dict[str, Any], expected: list[str]
-) -> None:
+@table(
+    "world, policy, expected",
+    at_rest=(cluster([busy("a")], target=1), {}, []),
+    limited_already=(cluster([busy("a")], target=9), {"max_replicas": 1}, []),
+    one_leaves=(cluster([worker("a")]), {}, ["Done"]),
+    one_would_have_to=(cluster([busy("a")]), {}, ["Held"]),
+    one_that_never_came_goes=(cluster([pending("a")]), {}, ["Done"]),
+    it_is_advised=(cluster([worker("a")]), {"mode": Mode.ADVISE}, ["Advised"]),
+    bookkeeping=(cluster([busy("a")], target=1, replicas=2), {}, []),
+)
+def test_what_a_first_pass_is_worth(world, policy, expected):
     found, _ = made(world, policy=dataclasses.replace(POLICY, **policy))
 
     assert expected == [d.outcome for d in found]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        pytest.param({"target": 2}, {"target": 2}, 0, id="nothing-is-new"),
-        pytest.param({"target": 3}, {"target": 3}, 1, id="a-deed-each-time"),
-        pytest.param({"target": 2, "queued": 5}, {"target": 2, "queued": 9}, 0, id="figures-only"),
-    ],
+@table(
+    "before, after, expected",
+    nothing_is_new=({"target": 2}, {"target": 2}, 0),
+    a_deed_each_time=({"target": 3}, {"target": 3}, 1),
+    figures_only=({"target": 2, "queued": 5}, {"target": 2, "queued": 9}, 0),
 )
-def test_only_edges_are_remembered(
-    before: dict[str, Any], after: dict[str, Any], expected: int
-) -> None:
+def test_only_edges_are_remembered(before, after, expected):
     workers = [busy("a"), busy("b")]
     _, minds = made(cluster(workers, **before))
     found, _ = made(cluster(workers, **after), minds=minds)
@@ -104,7 +87,7 @@ def test_only_edges_are_remembered(
     assert expected == len(found)
 
 
-def test_what_limits_a_group_is_an_edge() -> None:
+def test_what_limits_a_group_is_an_edge():
     full = dataclasses.replace(POLICY, max_replicas=2)
     workers = [busy("a"), busy("b")]
     _, minds = made(cluster(workers, target=2), policy=full)
@@ -117,7 +100,7 @@ def test_what_limits_a_group_is_an_edge() -> None:
     assert ((), 1) == (still, len(over))
 
 
-def test_a_refusal_is_remembered_once() -> None:
+def test_a_refusal_is_remembered_once():
     world = cluster([worker("a")])
     first, minds = made(world, done=False, reason=Reason.PINNED)
     again, minds = made(world, done=False, reason=Reason.PINNED, minds=minds)
@@ -128,7 +111,7 @@ def test_a_refusal_is_remembered_once() -> None:
     assert ["Failed: so it was"] == [d.outcome for d in failed]
 
 
-def test_a_pause_is_remembered_with_who_asked() -> None:
+def test_a_pause_is_remembered_with_who_asked():
     world = cluster([busy("a"), busy("b")], target=2)
     _, minds = made(world)
     paused, _ = made(dataclasses.replace(world, pause=Pause(all=True)), minds=minds)
@@ -136,7 +119,7 @@ def test_a_pause_is_remembered_with_who_asked() -> None:
     assert [("annotation", "Held")] == [(d.asked_by, d.outcome) for d in paused]
 
 
-def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered() -> None:
+def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered():
     spent = group_of(GPU, [busy("g", use=Use(runs=99))])
     world = cluster([busy("a")], target=2, others=[spent])
     (decision,), _ = made(world, policy=dataclasses.replace(POLICY, recycle=Recycle(TaskQuota(9))))
@@ -150,7 +133,7 @@ def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered() -> None:
 
 
 @pytest.mark.parametrize("target", [4, 99])
-def test_a_decision_takes_four_writes_at_most(target: int) -> None:
+def test_a_decision_takes_four_writes_at_most(target):
     fake = FakeCluster(1, target=1, start_s=0.0)
     fake.steps(2)
     fake.calls.clear()
@@ -167,7 +150,7 @@ def test_a_decision_takes_four_writes_at_most(target: int) -> None:
     assert [] == fake.calls
 
 
-def test_many_decisions_are_written_together() -> None:
+def test_many_decisions_are_written_together():
     fake = FakeCluster(1, target=1, start_s=0.0)
     for target in range(2, 10):
         fake.target = target
@@ -180,7 +163,7 @@ def test_many_decisions_are_written_together() -> None:
     assert list(range(2, 10)) == [d.desired for d in rows]
 
 
-def test_what_the_status_does_not_have_is_written_when_the_operator_stops() -> None:
+def test_what_the_status_does_not_have_is_written_when_the_operator_stops():
     fake = FakeCluster(1, target=2, start_s=0.0)
     fake.steps(2)
     completed(fake.loop.flush())
@@ -196,11 +179,11 @@ def test_what_the_status_does_not_have_is_written_when_the_operator_stops() -> N
     assert [[2, 3], [3, 4]] == [[d.desired for d in rows] for rows in fake.decisions]
 
 
-def test_what_could_not_be_written_is_written_later() -> None:
-    written: list[tuple[Decision, ...]] = []
+def test_what_could_not_be_written_is_written_later():
+    written = []
 
     class Refusing(FakeCluster):
-        async def history(self, decisions: Sequence[Decision]) -> None:
+        async def history(self, decisions):
             if not written:
                 written.append(())
                 raise PlatformError("exceeded quota")
@@ -214,7 +197,7 @@ def test_what_could_not_be_written_is_written_later() -> None:
     assert [[], [3, 4]] == [[d.desired for d in rows] for rows in written]
 
 
-def test_the_last_decision_is_in_the_status_and_outlives_the_operator() -> None:
+def test_the_last_decision_is_in_the_status_and_outlives_the_operator():
     fake = FakeCluster(1, target=3, start_s=0.0)
     fake.start_operator(name="nightly")
     fake.steps(4)
@@ -241,18 +224,18 @@ ENDING = dataclasses.replace(POLICY, idle=Idle(after_s=60.0, action=IdleAction.D
 class Unused(FakeCluster):
     """Somebody may come back between deciding and doing."""
 
-    def __init__(self, *, back_at: int = 99) -> None:
+    def __init__(self, *, back_at=99):
         super().__init__(1, target=0)
         self.questions, self.back_at = 0, back_at
 
-    async def observe(self, policy: Policy, *, meters: bool = False) -> Any:
+    async def observe(self, policy, *, meters=False):
         self.questions += 1
         seen = await super().observe(policy, meters=meters)
         quiet = Quiet() if self.questions >= self.back_at else Quiet(no_task_s=61.0)
         return dataclasses.replace(seen, quiet=quiet, demand=Demand())
 
 
-def test_an_unused_cluster_is_looked_at_once_more_and_deleted() -> None:
+def test_an_unused_cluster_is_looked_at_once_more_and_deleted():
     fake = Unused()
     fake.steps(1, ENDING)
 
@@ -262,7 +245,7 @@ def test_an_unused_cluster_is_looked_at_once_more_and_deleted() -> None:
     assert "Done" == fake.last.status.last_decision.outcome
 
 
-def test_one_that_is_used_again_meanwhile_is_not() -> None:
+def test_one_that_is_used_again_meanwhile_is_not():
     fake = Unused(back_at=2)
     fake.steps(1, ENDING)
 
@@ -272,7 +255,7 @@ def test_one_that_is_used_again_meanwhile_is_not() -> None:
     ]
 
 
-def test_in_advise_mode_it_is_told_once() -> None:
+def test_in_advise_mode_it_is_told_once():
     fake = Unused()
     advise = dataclasses.replace(ENDING, mode=Mode.ADVISE)
     fake.steps(5, advise)
@@ -285,18 +268,18 @@ def test_in_advise_mode_it_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 10])
-def test_nobody_looks_where_time_alone_changes_nothing(workers: int) -> None:
+def test_nobody_looks_where_time_alone_changes_nothing(workers):
     fake = FakeCluster(workers, target=workers if workers == 2 else 99)
     fake.step()
 
     assert math.inf == fake.step(after_s=1.0).again_in_s
 
 
-def test_what_was_done_is_looked_at_soon() -> None:
+def test_what_was_done_is_looked_at_soon():
     assert FakeCluster(2, target=4).step().again_in_s <= POLL_S
 
 
-def test_questions_without_an_answer_are_counted() -> None:
+def test_questions_without_an_answer_are_counted():
     fake = FakeCluster(1, target=1)
     counts = []
     for problem in (Reason.SCHEDULER_UNREACHABLE,) * 3 + (None, Reason.SCHEDULER_UNREACHABLE):
@@ -309,12 +292,12 @@ def test_questions_without_an_answer_are_counted() -> None:
 # --- what the page in the dashboard shows -----------------------------------------------------
 
 
-def said(world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST) -> Told:
+def said(world, policy=POLICY, past=PAST):
     world = dated(world, AT)
     return told("nightly", world, policy, plan(world, policy, past, now=NOW), past, ())
 
 
-def test_workers_are_told_what_is_planned_for_them() -> None:
+def test_workers_are_told_what_is_planned_for_them():
     leaving = worker("d", leaving=Leaving.DRAINING, leaving_message="1 result to move")
     world = cluster([worker("a"), worker("p", pins=(SHUFFLE,)), busy("b"), leaving], target=1)
 
@@ -325,7 +308,7 @@ def test_workers_are_told_what_is_planned_for_them() -> None:
     } == dict(said(world).workers)
 
 
-def groups(*bounds: WorkerGroup, **changes: Any) -> Policy:
+def groups(*bounds, **changes):
     return dataclasses.replace(POLICY, worker_groups=bounds, **changes)
 
 
@@ -335,28 +318,22 @@ FULL = cluster([busy("a"), pending("p", unschedulable_s=999.0)], target=5)
 ADVISING = dataclasses.replace(POLICY, mode=Mode.ADVISE)
 
 
-def paused(**how: Any) -> ObservedCluster:
+def paused(**how):
     return dataclasses.replace(ONE, pause=Pause(**how))
 
 
-@pytest.mark.parametrize(
-    ("world", "policy", "expected"),
-    [
-        pytest.param(ONE, POLICY, 8, id="up-to-the-maximum"),
-        pytest.param(WITH_GPU, groups(WorkerGroup(GPU, 4)), 12, id="in-each-group"),
-        pytest.param(
-            WITH_GPU, groups(WorkerGroup(GROUP, 9), WorkerGroup(GPU, 4), max_replicas=5), 3,
-            id="within-the-clusters-limit",
-        ),
-        pytest.param(ONE, ADVISING, 0, id="nobody-asks"),
-        pytest.param(paused(all=True), POLICY, 0, id="paused"),
-        pytest.param(paused(scale_out=True), POLICY, 0, id="scaling-out-is-paused"),
-        pytest.param(FULL, POLICY, 0, id="none-would-come"),
-    ],
+@table(
+    "world, policy, expected",
+    up_to_the_maximum=(ONE, POLICY, 8),
+    in_each_group=(WITH_GPU, groups(WorkerGroup(GPU, 4)), 12),
+    within_the_clusters_limit=(WITH_GPU,
+        groups(WorkerGroup(GROUP, 9), WorkerGroup(GPU, 4), max_replicas=5), 3),
+    nobody_asks=(ONE, ADVISING, 0),
+    paused=(paused(all=True), POLICY, 0),
+    scaling_out_is_paused=(paused(scale_out=True), POLICY, 0),
+    none_would_come=(FULL, POLICY, 0),
 )  # fmt: skip
-def test_how_many_more_may_be_asked_for(
-    world: ObservedCluster, policy: Policy, expected: int
-) -> None:
+def test_how_many_more_may_be_asked_for(world, policy, expected):
     known = past_of(past_of(arrival_s=20.0), group=GPU, arrival_s=90.0)
     row = said(world, policy, known)
 

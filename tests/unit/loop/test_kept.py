@@ -1,10 +1,7 @@
 """What is kept from pass to pass makes no difference, whatever comes, goes or changes between."""
 
-from __future__ import annotations
-
 import dataclasses
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +12,7 @@ from dask_adaptive.loop import join as loop
 from dask_adaptive.loop.join import join
 from dask_adaptive.model.observed import (
     Leaving,
-    ObservedCluster,
     ObservedScheduler,
-    ObservedWorker,
     Pin,
     SchedulerWorker,
 )
@@ -25,7 +20,7 @@ from support import kube_objects as ko
 from support.any_world import MANY
 
 NAMES = [f"w{i}" for i in range(5)]
-NOTES: list[dict[str, str]] = [
+NOTES = [
     {"pin": "2m"}, {"pin": "true"}, {"pin": "false"}, {"expires_at": "2026-02-01T00:10:00Z"},
     {"recycle": "now"}, {"recycle": "2026-02-01T00:03:00Z"}, {"recycle_tasks": "5"}, {"pin": "x"},
 ]  # fmt: skip
@@ -34,39 +29,39 @@ NOTES: list[dict[str, str]] = [
 class Changing:
     """A cluster in which anything may happen; and what an operator has kept of it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.rng, self.now, self.version = Random(seed), ko.CREATED_AT + 60.0, 1
         self.world = ko.world_of(ko.cluster(), ko.group(), ko.node("n1"), ko.node("n2"))
-        self.processes: dict[str, SchedulerWorker] = {}
+        self.processes = {}
         self.of_platform, self.of_loop = kube.ClusterLook(), loop.JoinedWorkers()
         for name in NAMES[:3]:
             self.deploy(name)
             self.put_pod(f"{name}-a", name)
             self.connect(name)
 
-    def one(self, *values: Any) -> Any:
+    def one(self, *values):
         return self.rng.choice(values)
 
-    def take(self, body: dict[str, Any], event: str = "MODIFIED") -> None:
+    def take(self, body, event="MODIFIED"):
         self.version += 1
         body["metadata"]["resourceVersion"] = str(self.version)
         ko.take(self.world, event, body)
 
-    def noted(self) -> dict[str, Any]:
+    def noted(self):
         if self.rng.random() < 0.6:
             return {}
         found = ko.noted(at=self.one(ko.CREATED, "2026-02-01T00:02:00Z"), **self.one(*NOTES))
         return found if self.rng.random() < 0.7 else {"annotations": found["annotations"]}
 
-    def deploy(self, name: str, event: str = "MODIFIED", **metadata: Any) -> None:
+    def deploy(self, name, event="MODIFIED", **metadata):
         self.take(ko.deployment(name, metadata=metadata), event)
 
-    def put_pod(self, name: str, worker: str, event: str = "MODIFIED", **metadata: Any) -> None:
+    def put_pod(self, name, worker, event="MODIFIED", **metadata):
         status = {"phase": "Running", "podIP": f"10.0.0.{self.rng.randrange(4)}"}
         spec = {"nodeName": self.one("n1", "n2"), "activeDeadlineSeconds": self.one(0, 900)}
         self.take(ko.pod(name, worker, status=status, spec=spec, metadata=metadata), event)
 
-    def connect(self, name: str, **changes: Any) -> None:
+    def connect(self, name, **changes):
         self.version += 1  # no two of them have one address
         address = f"tcp://10.0.0.{self.rng.randrange(8)}:{self.version}"
         if name in self.processes:
@@ -79,7 +74,7 @@ class Changing:
         }  # fmt: skip
         self.processes[name] = SchedulerWorker(name, address, "running", 1, **facts)
 
-    def change(self) -> None:
+    def change(self):
         name = self.one(*NAMES)
         dask_name = self.one(name, f"{name}-0", f"{name}-1", "stranger", "tcp://10.0.0.1:9")
         self.one(
@@ -91,10 +86,10 @@ class Changing:
             lambda: self.connect(dask_name),
         )()
 
-    def wait(self) -> None:
+    def wait(self):
         self.now += self.one(1.0, 40.0, 200.0)
 
-    def change_kubernetes(self, name: str) -> None:
+    def change_kubernetes(self, name):
         pod, gone = f"{name}-{self.one('a', 'b')}", self.one("DELETED", "MODIFIED")
         deleted = {"deletionTimestamp": self.one(ko.CREATED, "2026-02-01T00:20:00Z")}
         node = ko.node(self.one("n1", "n2"), spec={"unschedulable": self.one(True, False)})
@@ -108,18 +103,18 @@ class Changing:
             lambda: self.take(node),
         )()
 
-    def scheduler(self) -> ObservedScheduler:
+    def scheduler(self):
         return ObservedScheduler(at=self.now, workers=tuple(self.processes.values()))
 
-    def seen(self) -> ObservedCluster:
+    def seen(self):
         view = kube.view(self.world, ko.KEY, now=self.now, look=self.of_platform)
         return join(ko.KEY, view, self.scheduler(), self.of_loop)
 
-    def seen_anew(self) -> ObservedCluster:
+    def seen_anew(self):
         return join(ko.KEY, kube.view(self.world, ko.KEY, now=self.now), self.scheduler())
 
 
-def check(seed: int) -> None:
+def check(seed):
     case = Changing(seed)
     for _ in range(30):
         for _ in range(case.one(0, 1, 1, 2, 5)):
@@ -129,22 +124,22 @@ def check(seed: int) -> None:
 
 @settings(max_examples=100)
 @given(st.integers(0, 2**32))
-def test_what_is_kept_makes_no_difference(seed: int) -> None:
+def test_what_is_kept_makes_no_difference(seed):
     check(seed)
 
 
 @pytest.mark.parametrize("clusters", MANY)
 @pytest.mark.timeout(600)  # half a minute of nothing but computing
-def test_whatever_many_clusters_come_to_what_is_kept_makes_no_difference(clusters: int) -> None:
+def test_whatever_many_clusters_come_to_what_is_kept_makes_no_difference(clusters):
     for seed in range(clusters):
         check(seed)
 
 
-def workers(seen: ObservedCluster) -> dict[str, ObservedWorker]:
+def workers(seen):
     return {w.name: w for w in seen.groups[0].workers}
 
 
-def test_a_worker_of_which_nothing_has_changed_is_the_same_object() -> None:
+def test_a_worker_of_which_nothing_has_changed_is_the_same_object():
     case = Changing(0)
     for name in case.processes:
         case.connect(name, terminating="")

@@ -1,7 +1,5 @@
 """Windows open and close on the clocks of their zone, also on the days when those are changed."""
 
-from __future__ import annotations
-
 import contextlib
 import zoneinfo
 from datetime import datetime
@@ -14,16 +12,17 @@ from dask_adaptive.model.policy import InvalidPolicy, parse_policy
 from dask_adaptive.model.recycle import Window
 from dask_adaptive.model.windows import is_open
 from support.policies import LEAST
+from support.tables import table
 
 HOUR_S = 3600.0
 
 
-def at(text: str) -> float:
+def at(text):
     """An instant with its offset: what a clock on the wall shows, and which of two hours it is."""
     return datetime.fromisoformat(text).timestamp()
 
 
-def window(schedule: str, hours: float, zone: str = "Europe/Berlin") -> tuple[Window, ...]:
+def window(schedule, hours, zone="Europe/Berlin"):
     return (Window(schedule, hours * HOUR_S, zone),)
 
 
@@ -77,7 +76,7 @@ NIGHT = window("30 2 * * *", 1)
                      id="any-of-several"),
     ],
 )  # fmt: skip
-def test_is_open(windows: tuple[Window, ...], instant: str, expected: bool) -> None:
+def test_is_open(windows, instant, expected):
     assert expected is is_open(windows, at(instant))
 
 
@@ -93,9 +92,7 @@ def test_is_open(windows: tuple[Window, ...], instant: str, expected: bool) -> N
     ],
 )
 @pytest.mark.parametrize("schedule", ["30 2 * * *", "0 1 * * *", "15,45 1,2 * * *"])
-def test_a_window_opens_as_often_as_it_is_scheduled(
-    zone: str, begin: str, is_skip: bool, schedule: str
-) -> None:
+def test_a_window_opens_as_often_as_it_is_scheduled(zone, begin, is_skip, schedule):
     """Four days, in the middle of which the clocks are changed."""
     windows = (Window(schedule, 600.0, zone),)
     states = [is_open(windows, at(begin) + 300 * i) for i in range(4 * 288)]
@@ -111,9 +108,7 @@ def test_a_window_opens_as_often_as_it_is_scheduled(
     st.integers(0, 59), st.integers(0, 23), st.integers(60, 200_000),
     st.floats(1.7e9, 1.9e9), st.sampled_from(["UTC", "Europe/Berlin", "America/St_Johns"]),
 )  # fmt: skip
-def test_a_longer_window_is_open_whenever_a_shorter_one_is(
-    minute: int, hour: int, duration_s: int, instant: float, zone: str
-) -> None:
+def test_a_longer_window_is_open_whenever_a_shorter_one_is(minute, hour, duration_s, instant, zone):
     schedule = f"{minute} {hour} * * *"
     shorter = (Window(schedule, float(duration_s), zone),)
     longer = (Window(schedule, duration_s * 1.5, zone),)
@@ -121,7 +116,7 @@ def test_a_longer_window_is_open_whenever_a_shorter_one_is(
     assert is_open(longer, instant) or not is_open(shorter, instant)
 
 
-def parsed(schedule: object, zone: object = "Europe/Berlin") -> tuple[Window, ...]:
+def parsed(schedule, zone="Europe/Berlin"):
     """What an API server cannot know of a window, and of a schedule of the number of workers."""
     common = {"timeZone": zone, "duration": "1m"}
     spec = {
@@ -132,28 +127,26 @@ def parsed(schedule: object, zone: object = "Europe/Berlin") -> tuple[Window, ..
     return parse_policy(spec).disruption.windows
 
 
-def refused(schedule: object, zone: object = "Europe/Berlin") -> dict[str, str]:
+def refused(schedule, zone="Europe/Berlin"):
     with pytest.raises(InvalidPolicy) as caught:
         parsed(schedule, zone)
     return {problem.path: problem.words for problem in caught.value.problems}
 
 
-@pytest.mark.parametrize(
-    ("schedule", "said"),
-    [
-        ("2 am", "five fields"),
-        ("0 0 2 * * *", "five fields"),
-        ("@daily", "five fields"),
-        ("", "five fields"),
-        ("61 2 * * *", "bad minute"),
-        ("0 25 * * *", "bad hour"),
-        ("0 2 * * FUNDAY", "bad day-of-week"),
-        ("0 2 30 2 *", "bad day-of-month"),
-        ("*/0 2 * * *", "bad minute"),
-        ("0 0 */15 2 FRI#5", "never comes"),
-    ],
+@table(
+    "schedule, said",
+    ("2 am", "five fields"),
+    ("0 0 2 * * *", "five fields"),
+    ("@daily", "five fields"),
+    ("", "five fields"),
+    ("61 2 * * *", "bad minute"),
+    ("0 25 * * *", "bad hour"),
+    ("0 2 * * FUNDAY", "bad day-of-week"),
+    ("0 2 30 2 *", "bad day-of-month"),
+    ("*/0 2 * * *", "bad minute"),
+    ("0 0 */15 2 FRI#5", "never comes"),
 )
-def test_what_is_no_schedule_is_refused(schedule: str, said: str) -> None:
+def test_what_is_no_schedule_is_refused(schedule, said):
     found = refused(schedule)
 
     assert {"spec.disruption.windows[0].schedule", "spec.schedules[0].cron"} == found.keys()
@@ -161,13 +154,13 @@ def test_what_is_no_schedule_is_refused(schedule: str, said: str) -> None:
 
 
 @given(st.text(st.sampled_from("0123456789*/,-#LWMON "), max_size=30))
-def test_any_text_is_refused_or_can_be_used(text: str) -> None:
+def test_any_text_is_refused_or_can_be_used(text):
     with contextlib.suppress(InvalidPolicy):
         is_open(parsed(text), 1.8e9)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Bonn", "", "Europe", "../etc/passwd", "CEST+", 5, "\0"])
-def test_what_is_no_zone_is_refused(zone: object) -> None:
+def test_what_is_no_zone_is_refused(zone):
     found = refused("0 2 * * *", zone)
 
     assert {"spec.disruption.windows[0].timeZone", "spec.schedules[0].timeZone"} == found.keys()
@@ -175,7 +168,7 @@ def test_what_is_no_zone_is_refused(zone: object) -> None:
     assert all(words.startswith(example) for words in found.values())
 
 
-def test_zones_are_known_without_a_database_of_the_system() -> None:
+def test_zones_are_known_without_a_database_of_the_system():
     paths = zoneinfo.TZPATH
     zoneinfo.reset_tzpath(to=())
     zoneinfo.ZoneInfo.clear_cache()

@@ -1,9 +1,5 @@
 """What a rehearsal adds up to."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from dask_adaptive.model.observed import Tally
@@ -15,7 +11,7 @@ from dask_adaptive.rehearse.views import RehearsalFigures
 TALLY = Tally(10, 12, 1, 2, 1, 1, 1)
 
 
-def figures_of(*moments: tuple[float, dict[str, float], dict[str, Any]]) -> RehearsalFigures:
+def figures_of(*moments):
     """RehearsalFigures of a cluster of up to four: at which time who had been idle for how long."""
     now = 0.0
     figures = RehearsalFigures(maximum=4, clock=lambda: now)
@@ -25,7 +21,7 @@ def figures_of(*moments: tuple[float, dict[str, float], dict[str, Any]]) -> Rehe
     return figures
 
 
-def test_figures() -> None:
+def test_figures():
     two = {"wanted": 2, "desired": 2}
     figures = figures_of(
         (0.0, {}, two),
@@ -43,7 +39,7 @@ def test_figures() -> None:
     assert ("2", "3") == (rows["peak workers"], rows["redone because of us"])
 
 
-def test_recycled_workers_are_counted_by_reason() -> None:
+def test_recycled_workers_are_counted_by_reason():
     assert "workers recycled" not in dict(figures_of((0.0, {}, {})).rows())
     once, thrice = (
         {"recycled": ((Reason.LIFETIME, 1), (Reason.TASK_QUOTA, count))} for count in (1, 3)
@@ -54,7 +50,7 @@ def test_recycled_workers_are_counted_by_reason() -> None:
 
 
 @pytest.mark.parametrize("default", [[], [{"name": "etl-default", "maxReplicas": 3}]])
-def test_groups_that_a_rehearsal_does_not_have_are_named(default: list[dict[str, Any]]) -> None:
+def test_groups_that_a_rehearsal_does_not_have_are_named(default):
     groups = [*default, {"name": "etl-gpu", "maxReplicas": 2}, {"name": "etl-fixed"}]
     spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 5, "workerGroups": groups}
 

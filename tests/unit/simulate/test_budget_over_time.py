@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
 
-from dask_adaptive.budget.board import Grant, Holder, Holding, Pool, allowances, divide
+from dask_adaptive.budget.board import Holder, Holding, Pool, allowances, divide
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import Ports
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import PlatformView
-from dask_adaptive.model.plan import Claimed
 from dask_adaptive.model.policy import ClusterRef, Policy
-from dask_adaptive.model.scaling import Allowance
 from dask_adaptive.simulate.cluster import SimulatedCluster
 from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive.simulate.workload import Arrival, Workload
@@ -26,20 +21,20 @@ AFTER_S = 30.0
 class Sharing(SimulatedPorts):
     """One cluster, that sees its allowance and tells what it would have without."""
 
-    def __init__(self, cluster: SimulatedCluster, key: ClusterKey) -> None:
+    def __init__(self, cluster, key):
         super().__init__(cluster, key)
-        self.allowance: Allowance | None = None
-        self.claim: Claimed | None = None
+        self.allowance = None
+        self.claim = None
 
-    def ports(self) -> Ports:
+    def ports(self):
         return replace(super().ports(), budgets=self)
 
-    async def look(self) -> PlatformView:
+    async def look(self):
         seen = await super().look()
         groups = tuple(replace(group, allowance=self.allowance) for group in seen.groups)
         return replace(seen, groups=groups)
 
-    def want(self, claims: Mapping[str, Claimed]) -> None:
+    def want(self, claims):
         self.claim = next(iter(claims.values()), self.claim)
 
 
@@ -49,13 +44,13 @@ class Member:
     loop: ClusterLoop
 
     @property
-    def holding(self) -> Holding:
+    def holding(self):
         cluster, key = self.ports.cluster, self.ports.key
         held = max(cluster.replicas[key.default_group], len(cluster.workers))
         return Holding(Holder(key, key.default_group), (1.0,), held, self.ports.claim)
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_at_rest(self):
         """It has no workers, and nothing to do: the next pass would change nothing."""
         claim = self.ports.claim
         return not (
@@ -63,14 +58,14 @@ class Member:
         )
 
 
-def member(name: str, work: Workload) -> Member:
+def member(name, work):
     key = ClusterKey("sim", name)
     cluster = SimulatedCluster(work, lambda *_: 10.0, {key.default_group: 1})
     ports = Sharing(cluster, key)
     return Member(ports, ClusterLoop(key, ports.ports()))
 
 
-def work(dice: random.Random, lasts_s: float) -> Workload:
+def work(dice, lasts_s):
     """Batches that come and go, as people and schedules send them."""
     at, arrivals = dice.uniform(0, lasts_s / 10), list[Arrival]()
     while at < 0.7 * lasts_s:
@@ -89,13 +84,11 @@ def work(dice: random.Random, lasts_s: float) -> Workload:
         ),
     ],
 )
-def test_nobody_goes_beyond_and_nothing_is_redone(
-    clusters: int, limit: int, lasts_s: float, step_s: float, seed: int
-) -> None:
+def test_nobody_goes_beyond_and_nothing_is_redone(clusters, limit, lasts_s, step_s, seed):
     dice = random.Random(seed)
     members = [member(f"c{n}", work(dice, lasts_s)) for n in range(clusters)]
     policy = Policy(ClusterRef("any"), 40, idle_timeout_s=60.0)
-    grants: Mapping[Holder, Grant] = {}
+    grants = {}
     was_tight = False
     for n in range(int(lasts_s / step_s)):
         now = n * step_s

@@ -1,10 +1,7 @@
 """How far a number may move: promises for every load, rules that HPA does not have, words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +23,7 @@ seconds = st.sampled_from([0.0, 5.0, 30.0, 90.0])
 policies = st.builds(
     RatePolicy, st.sampled_from(RateType), st.integers(1, 150), st.sampled_from([5.0, 20.0, 60.0])
 )
-rules: dict[str, Any] = {
+rules = {
     "stabilization_window_s": seconds,
     "select_policy": st.sampled_from(Select),
     "policies": st.lists(policies, max_size=2).map(tuple),
@@ -40,7 +37,7 @@ behaviors = st.builds(
 
 
 @st.composite
-def pasts(draw: st.DrawFn) -> GroupPast:
+def pasts(draw):
     ages = sorted(draw(st.lists(st.floats(0.5, 100), max_size=6)), reverse=True)
     changes = draw(st.lists(st.tuples(st.floats(0.5, 70), st.integers(-9, 9)), max_size=5))
     return GroupPast(
@@ -55,9 +52,7 @@ def pasts(draw: st.DrawFn) -> GroupPast:
 sinces = st.none() | st.floats(NOW - 200, NOW)
 
 
-def moved(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None = 0.0
-) -> int:
+def moved(wanted, current, behavior, past, since=0.0):
     return damped(
         wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
     )[0]
@@ -65,8 +60,8 @@ def moved(
 
 @given(numbers, numbers, behaviors, pasts(), sinces)
 def test_the_number_lies_between_what_is_there_and_what_is_wanted(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
-) -> None:
+    wanted, current, behavior, past, since
+):
     number, steps = damped(
         wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
     )
@@ -76,18 +71,14 @@ def test_the_number_lies_between_what_is_there_and_what_is_wanted(
 
 
 @given(numbers, numbers, numbers, behaviors, pasts(), sinces)
-def test_more_wanted_never_gives_fewer(
-    one: int, other: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
-) -> None:
+def test_more_wanted_never_gives_fewer(one, other, current, behavior, past, since):
     low, high = sorted((one, other))
 
     assert moved(low, current, behavior, past, since) <= moved(high, current, behavior, past, since)
 
 
 @given(numbers, numbers, behaviors, pasts())
-def test_no_fall_below_what_was_wanted_within_the_window(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast
-) -> None:
+def test_no_fall_below_what_was_wanted_within_the_window(wanted, current, behavior, past):
     window_s = behavior.scale_down.stabilization_window_s or 0.0
     recent = [r.replicas for r in past.recommendations if NOW - r.at < window_s]
 
@@ -95,9 +86,7 @@ def test_no_fall_below_what_was_wanted_within_the_window(
 
 
 @given(numbers, numbers, behaviors, pasts())
-def test_no_rise_above_what_was_wanted_within_the_window(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast
-) -> None:
+def test_no_rise_above_what_was_wanted_within_the_window(wanted, current, behavior, past):
     window_s = behavior.scale_up.stabilization_window_s or 0.0
     recent = [r.replicas for r in past.recommendations if NOW - r.at < window_s]
 
@@ -105,9 +94,7 @@ def test_no_rise_above_what_was_wanted_within_the_window(
 
 
 @given(numbers, numbers, behaviors, pasts(), st.floats(0.5, 200))
-def test_less_memory_only_ever_delays_a_fall(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast, watched_s: float
-) -> None:
+def test_less_memory_only_ever_delays_a_fall(wanted, current, behavior, past, watched_s):
     """A new operator has watched for less long, and knows of nothing before that."""
     since = NOW - watched_s
     new = GroupPast(
@@ -120,9 +107,7 @@ def test_less_memory_only_ever_delays_a_fall(
 
 
 @given(numbers, numbers, behaviors, pasts())
-def test_an_empty_past_takes_nobody_away(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast
-) -> None:
+def test_an_empty_past_takes_nobody_away(wanted, current, behavior, past):
     """But for a policy that says so: no window, no policy, no delay."""
     asks_for_time = (
         (behavior.scale_down.stabilization_window_s or 0) > 0
@@ -134,9 +119,7 @@ def test_an_empty_past_takes_nobody_away(
         assert moved(wanted, current, behavior, GroupPast(), None) >= current
 
 
-def driven(
-    loads: list[int], behavior: Behavior, dt_s: float = 5.0
-) -> tuple[list[int], list[GroupPast]]:
+def driven(loads, behavior, dt_s=5.0):
     """The numbers that a group goes through if all that is asked for is there at once."""
     past, counts, kept = GroupPast(), [0], []
     for i, wanted in enumerate(loads):
@@ -161,9 +144,7 @@ def driven(
 
 
 @given(st.lists(numbers, min_size=5, max_size=60), policies, policies, st.sampled_from(Select))
-def test_no_period_sees_more_change_than_its_policy_allows(
-    loads: list[int], up: RatePolicy, down: RatePolicy, select: Select
-) -> None:
+def test_no_period_sees_more_change_than_its_policy_allows(loads, up, down, select):
     """Of all that changes within a period, both ways together, as HPA counts it."""
     behavior = Behavior(ScaleUp(0.0, select, (up,)), ScaleDown(0.0, select, (down,)))
 
@@ -184,10 +165,8 @@ def test_no_period_sees_more_change_than_its_policy_allows(
 
 
 @given(st.lists(numbers, min_size=1, max_size=80), behaviors)
-def test_memory_is_bounded_and_pruned_memory_decides_the_same(
-    loads: list[int], behavior: Behavior
-) -> None:
-    everything: list[Recommendation] = []
+def test_memory_is_bounded_and_pruned_memory_decides_the_same(loads, behavior):
+    everything = []
     _, kept = driven(loads, behavior)
 
     for i, past in enumerate(kept):
@@ -202,7 +181,7 @@ def test_memory_is_bounded_and_pruned_memory_decides_the_same(
         assert all(a.at <= b.at for a, b in pairwise(past.changes))
 
 
-def test_however_many_changes_there_are_few_are_kept_and_none_counts_for_less_long() -> None:
+def test_however_many_changes_there_are_few_are_kept_and_none_counts_for_less_long():
     hour = Behavior(ScaleUp(0.0, policies=(RatePolicy(RateType.PODS, 5, 3600.0),)))
     past = GroupPast()
 
@@ -218,9 +197,7 @@ def test_however_many_changes_there_are_few_are_kept_and_none_counts_for_less_lo
 
 
 @given(numbers, st.lists(numbers, min_size=5, max_size=30))
-def test_on_a_constant_load_the_direction_changes_at_most_once(
-    settled: int, before: list[int]
-) -> None:
+def test_on_a_constant_load_the_direction_changes_at_most_once(settled, before):
     behavior = Behavior(
         ScaleUp(0.0, policies=(RatePolicy(RateType.PERCENT, 100, 15.0),)),
         ScaleDown(60.0, policies=(RatePolicy(RateType.PERCENT, 25, 30.0),)),
@@ -234,7 +211,7 @@ def test_on_a_constant_load_the_direction_changes_at_most_once(
     assert settled == counts[-1]
 
 
-def down(window_s: float | None = 0.0, **rules: Any) -> Behavior:
+def down(window_s=0.0, **rules):
     return Behavior(scale_down=ScaleDown(window_s, **rules))
 
 
@@ -291,10 +268,7 @@ NEWEST = Recommendation(NOW - 1, 2)
     fewer_than_came_are_there=(9, SLOW, GroupPast(changes=(Change(NOW - 1, 9),)), 0.0, 5,
         Reason.SCALE_UP_LIMITED),
 )  # fmt: skip
-def test_five_workers(
-    wanted: int, behavior: Behavior, past: GroupPast, since: float | None, expected: int,
-    reason: Reason | None,
-) -> None:  # fmt: skip
+def test_five_workers(wanted, behavior, past, since, expected, reason):
     number, steps = damped(
         wanted, 5, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
     )
@@ -307,11 +281,11 @@ def test_five_workers(
 
 TWO_A_MINUTE = RatePolicy(RateType.PODS, 2, 60.0)
 HALF_A_MINUTE = RatePolicy(RateType.PERCENT, 50, 60.0)
-NEAR: dict[str, Any] = {"tolerance": 0.5}
-NONE_TOO_FAR: dict[str, Any] = {"tolerance": 1.0}
-RATES: dict[str, Any] = {"policies": (TWO_A_MINUTE, HALF_A_MINUTE)}
+NEAR = {"tolerance": 0.5}
+NONE_TOO_FAR = {"tolerance": 1.0}
+RATES = {"policies": (TWO_A_MINUTE, HALF_A_MINUTE)}
 LEAST = {**RATES, "select_policy": Select.MIN}
-NEVER: dict[str, Any] = {"select_policy": Select.DISABLED}
+NEVER = {"select_policy": Select.DISABLED}
 BOTH_UP, BOTH_DOWN = (f"behavior.scale{way} 2 1m 50% 1m" for way in ("Up", "Down"))
 
 
@@ -346,10 +320,7 @@ BOTH_UP, BOTH_DOWN = (f"behavior.scale{way} 2 1m 50% 1m" for way in ("Up", "Down
     nor_its_rise=(2, 1, Behavior(ScaleUp(30.0)), {},
         ("window", 1, Reason.SCALE_UP_STABILIZED, "2 1 30s")),
 )  # fmt: skip
-def test_what_limits_a_move(
-    wanted: int, current: int, behavior: Behavior, past: dict[str, Any],
-    expected: tuple[str, int, Reason, str] | None,
-) -> None:  # fmt: skip
+def test_what_limits_a_move(wanted, current, behavior, past, expected):
     before = GroupPast(**past)
     number, steps = damped(
         wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW)
@@ -363,8 +334,8 @@ def test_what_limits_a_move(
 # What is kept of it
 
 
-def kept(past: GroupPast, before: int, after: int, **changes: Any) -> GroupPast:
-    usual: dict[str, Any] = {
+def kept(past, before, after, **changes):
+    usual = {
         "wanted": after,
         "behavior": Behavior(ScaleUp(**RATES)),
         "idle_timeout_s": 0.0,
@@ -383,9 +354,7 @@ def kept(past: GroupPast, before: int, after: int, **changes: Any) -> GroupPast:
     a_fall_begins_anew=({"asked": 5}, 3, 2, (2, None, (Change(NOW, -1),))),
     the_most_since_then=({"asked": 5}, 3, 3, (5, None, ())),
 )
-def test_changes_are_remembered(
-    past: dict[str, Any], before: int, after: int, expected: tuple[int, float | None, Any]
-) -> None:
+def test_changes_are_remembered(past, before, after, expected):
     later = kept(GroupPast(**past), before, after)
 
     assert expected == (later.asked, later.up_at, later.changes)
@@ -402,9 +371,7 @@ def test_changes_are_remembered(
     lower_before_it=((60.0, 4), 60.0, 0.0, False),
     no_lower=((10.0, 5), 60.0, 0.0, False),
 )
-def test_recommendations_are_remembered_as_long_as_they_count(
-    earlier: tuple[float, int], up_s: float, down_s: float, is_kept: bool
-) -> None:
+def test_recommendations_are_remembered_as_long_as_they_count(earlier, up_s, down_s, is_kept):
     ago_s, replicas = earlier
     before = Recommendation(NOW - ago_s, replicas)
     behavior = Behavior(
