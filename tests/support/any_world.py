@@ -33,7 +33,6 @@ from dask_adaptive.model.past import (
     Change,
     GroupPast,
     Past,
-    Pauses,
     Recommendation,
     Refusal,
 )
@@ -76,7 +75,6 @@ from dask_adaptive.model.scaling import (
     WorkerGroup,
 )
 from dask_adaptive.planner.actions.external import OWNER
-from dask_adaptive.planner.number.idle_time import EDGES_S
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from support.worlds import GPU, GROUP, KEY, NOW, dated, lifecycle_of
 
@@ -331,11 +329,6 @@ class AnyWorld:
     def _few(self, values: list[str]) -> list[str]:
         return [v for v in values if self._p(0.2)]
 
-    def _pauses(self) -> Pauses:
-        falls = zip(sorted(self._ago(900) for _ in range(3)), (7, 5, 3), strict=True)
-        weights = tuple(self._some(0.3, self._s, 0.0) for _ in range(len(EDGES_S) + 1))
-        return Pauses(self._n(2), tuple(Recommendation(*fall) for fall in falls), weights)
-
     def _group_past(self, group: ObservedGroup) -> GroupPast:
         number = self._n(8)
         at = sorted((*(HEARD_AT - self._s(90) for _ in range(self._n(4))), HEARD_AT))
@@ -353,7 +346,6 @@ class AnyWorld:
             corrected_at=self._some(0.2, lambda: self._ago(20)),
             desired=self._one(None, number, number),
             asked=number,
-            pauses=self._some(0.3, self._pauses, Pauses()),
             up_at=self._some(0.5, self._ago),
             arrival_s=self._one(None, self._s(60)),
             starts=self._one((), (self._s(60), self._s(60))),

@@ -21,10 +21,7 @@ from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, PauseRow, Sta
 from dask_adaptive.model.amounts import instant, read_instant
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.number.idle_time import EDGES_S, IdleTime
-
-#: Pauses by their length, in whole seconds; 0: longer than all others.
-_PAUSES_S = (*(round(edge) for edge in EDGES_S), 0)
+from dask_adaptive.planner.number.idle_time import IdleTime
 
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition
 
@@ -96,9 +93,7 @@ def _rows(rows: Iterable[object], *fields: str) -> list[Json]:
 
 
 def _group_json(row: GroupRow) -> Json:
-    idle: Json = {} if row.idle is None else {"idleTimeout": _idle_json(row.idle)}
     return {
-        **idle,
         "name": row.name,
         "replicas": row.replicas,
         "desiredReplicas": row.desired,
@@ -107,29 +102,20 @@ def _group_json(row: GroupRow) -> Json:
         "pending": row.pending,
         "reason": str(row.reason),
         "message": _cut(row.message),
+        **({} if row.idle is None else _idle_json(row.idle)),
     }
 
 
 def _idle_json(idle: IdleTime) -> Json:
-    pauses = zip(_PAUSES_S, idle.pauses, strict=True) if idle.pauses else ()
-    return {
-        "seconds": round(idle.seconds),
-        "startSeconds": round(idle.start_s),
-        "moveSeconds": round(idle.move_s),
-        "pauses": [{"seconds": s, "weight": weight} for s, weight in pauses if weight],
-    }
+    return {"startSeconds": round(idle.start_s), "moveSeconds": round(idle.move_s)}
 
 
 def idle_of(status: Mapping[str, Any]) -> dict[str, IdleTime]:
     """By group: what a status says that `idleTimeout: Auto` was made from."""
     found = {}
     for group in status.get("groups") or ():
-        row = group.get("idleTimeout") or {"pauses": ()}
-        with suppress(KeyError, TypeError, ValueError):  # another version's, or a person's
-            known = {p["seconds"]: float(p["weight"]) for p in row["pauses"]}
-            weights = tuple(known.get(length, 0.0) for length in _PAUSES_S) if known else ()
-            idle = IdleTime(row["seconds"], row["startSeconds"], row["moveSeconds"], weights)
-            found[group["name"]] = idle
+        with suppress(KeyError):  # not Auto, or another version's
+            found[group["name"]] = IdleTime(group["startSeconds"], group["moveSeconds"])
     return found
 
 

@@ -32,7 +32,7 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     PlatformView,
 )
-from dask_adaptive.model.past import GroupPast, Past, Pauses
+from dask_adaptive.model.past import GroupPast, Past
 from dask_adaptive.model.plan import Claimed, Decision, DeleteCluster, Outcome, Plan
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
@@ -97,12 +97,11 @@ class ClusterLoop:
         idle: Mapping[str, IdleTime] = MappingProxyType({}),
     ) -> None:
         self._key, self._ports, self._name = key, ports, name or key.name
-        groups = {}
-        for group, known in idle.items():
-            mine = GroupPast(pauses=Pauses(weights=known.pauses))
-            if known.start_s != ASSUMED_S:  # else it may not have been measured
-                mine = replace(mine, arrival_s=known.start_s, starts=(known.start_s,))
-            groups[group] = mine
+        groups = {
+            group: GroupPast(arrival_s=known.start_s, starts=(known.start_s,))
+            for group, known in idle.items()
+            if known.start_s != ASSUMED_S  # else it may not have been measured
+        }
         recycle = RecyclePast(totals=dict(recycled))
         self._past = Past(leaving=frozenset(leaving), groups=groups, recycle=recycle)
         self._calendar, self._joined = Calendar(recent), JoinedWorkers()

@@ -44,15 +44,6 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
-class Pauses:
-    """When a group needed fewer workers, and for how long: what `idleTimeout: Auto` goes by."""
-
-    needed: int | None = None  # workers, last; None: not known
-    falls: tuple[Recommendation, ...] = ()  # since when fewer than so many are needed; falling
-    weights: tuple[float, ...] = ()  # of those that have ended, by length: `idle_time.EDGES_S`
-
-
-@dataclass(frozen=True, slots=True)
 class GroupPast:
     """The memory of one worker group that is scaled."""
 
@@ -67,7 +58,6 @@ class GroupPast:
     arrival_s: float | None = None  # how long its workers take to come, measured; None: none has
     starts: tuple[float, ...] = ()  # how long the last ones took
     blocked: Blocked | None = None
-    pauses: Pauses = Pauses()
     since: float | None = None  # scaled, and seen without a gap, since then; None: just now
 
 

@@ -19,7 +19,6 @@ from dask_adaptive.model.scaling import (
     GroupBounds,
     Idle,
     IdleTimeout,
-    IdleTimeoutAuto,
     LoadTarget,
     Schedule,
     ShuffleWait,
@@ -146,7 +145,6 @@ class Policy:
     min_replicas: Count = 0
     mode: Mode = Mode.AUTO
     idle_timeout_s: IdleTimeout = AUTO_S
-    idle_timeout_auto: IdleTimeoutAuto = field(default_factory=IdleTimeoutAuto)
     target: LoadTarget = field(default_factory=LoadTarget)
     behavior: Behavior = field(default_factory=Behavior)
     schedules: Annotated[tuple[Schedule, ...], Listed(32)] = ()

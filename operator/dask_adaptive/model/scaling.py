@@ -177,22 +177,6 @@ class Schedule:
         return Window(self.cron, self.duration_s, self.time_zone)
 
 
-@dataclass(frozen=True, slots=True)
-class IdleTimeoutAuto:
-    """What `idleTimeout: Auto` stays within."""
-
-    min_s: Seconds = 10.0
-    max_s: Seconds = 600.0
-
-    def checks(self) -> Iterator[Check]:
-        if self.min_s > self.max_s:
-            yield Check(
-                ".min",
-                "must not be longer than max: lower the one or raise the other",
-                ("min", "max"),
-            )
-
-
 class IdleAction(str, enum.Enum):
     NOTHING = "Nothing"
     SCALE_TO_ZERO = "ScaleToZero"  # below minReplicas, until there is work

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_adaptive.model.observed import Deleting, ObservedCluster, ObservedGroup, Retiring
-from dask_adaptive.model.past import GroupPast, Past, Pauses, Refusal
+from dask_adaptive.model.past import GroupPast, Past, Refusal
 from dask_adaptive.model.plan import (
     Action,
     Cancel,
@@ -25,7 +25,7 @@ from dask_adaptive.planner.actions.groups import gap_of, with_worker_groups
 from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.number.behavior import BLIND_S, remembered
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
-from dask_adaptive.planner.number.idle_time import STARTS, after, in_numbers
+from dask_adaptive.planner.number.idle_time import STARTS, in_numbers
 from dask_adaptive.planner.recycling.past import remember_recycles
 
 #: A worker whose retirement was refused is not asked again for so long.
@@ -103,7 +103,6 @@ def renewed(past: Past) -> Past:
             arrival_s=mine.arrival_s,
             starts=mine.starts,
             blocked=mine.blocked,
-            pauses=_broken(mine),
         )
         for name, mine in past.groups.items()
     }
@@ -177,23 +176,17 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
         mine = replace(mine, corrected_at=now)
     if plan.is_frozen:
         if plan.reason is Reason.PAUSED:
-            return replace(mine, since=None, recommendations=(), desired=None, pauses=_broken(mine))
+            return replace(mine, since=None, recommendations=(), desired=None)
         return mine  # what was recommended grows too old to count
     last_at = mine.recommendations[-1].at if mine.recommendations else mine.since
     if mine.since is None or _is_old(last_at, now=now):
-        mine = replace(mine, since=now, recommendations=(), pauses=_broken(mine))
+        mine = replace(mine, since=now, recommendations=())
     bounds = next(b for b in policy.bounds(context.default_group) if b.name == plan.group)
     mine = remembered(
         mine, wanted=plan.wanted, before=plan.current, after=_after(plan, group, done),
         behavior=policy.behavior, idle_timeout_s=bounds.idle_timeout_s, now=now,
     )  # fmt: skip
-    pauses = after(mine.pauses, plan.wanted, bounds, now=now)
-    return replace(mine, desired=plan.desired, blocked=plan.blocked, pauses=pauses)
-
-
-def _broken(mine: GroupPast) -> Pauses:
-    """Nobody knows when those that go on began."""
-    return Pauses(weights=mine.pauses.weights)
+    return replace(mine, desired=plan.desired, blocked=plan.blocked)
 
 
 def _corrects(action: Action, group: str) -> bool:

@@ -39,7 +39,7 @@ from dask_adaptive.planner.number.floors import (
     pauses_all,
     scheduled_floor,
 )
-from dask_adaptive.planner.number.idle_time import after, in_numbers
+from dask_adaptive.planner.number.idle_time import in_numbers
 from dask_adaptive.planner.number.stages import Draft, drafts_of, telling
 from dask_adaptive.planner.recycling.agent_limits import limits_for
 from dask_adaptive.planner.recycling.budgets import RecycleContext, left_this_hour
@@ -132,12 +132,8 @@ def _is_new(decided: Plan, context: PassContext) -> bool:
         return False
     if past.session != scheduler.session or is_blind(past, now=context.now):
         return True
-    bounds = {b.name: b for b in context.policy.bounds(context.default_group)}
     for group in (g for g in decided.groups if not g.is_frozen):
         mine = past.of(group.group)
-        pauses = after(mine.pauses, group.wanted, bounds[group.group], now=context.now)
-        if pauses.weights != mine.pauses.weights:
-            return True
         if (group.desired, group.blocked) != (mine.desired, mine.blocked):
             return True
         if mine.since is None or group.current > (mine.asked or 0):

@@ -32,6 +32,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import AUTO_S, GroupBounds
 from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
+from dask_adaptive.planner.number.idle_time import MOST_S
 from dask_adaptive.rehearse import demo
 from dask_adaptive.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
 from dask_adaptive.scheduler.link import Link, connect
@@ -289,7 +290,7 @@ async def _until_settled(rehearsal: Rehearsal, figures: RehearsalFigures) -> Non
     """Give idle workers the time to leave, so that the figures tell of it."""
     default = _default(rehearsal.policy)
     is_auto = default.idle_timeout_s == AUTO_S
-    idle_s = rehearsal.policy.idle_timeout_auto.max_s if is_auto else default.idle_timeout_s
+    idle_s = MOST_S if is_auto else default.idle_timeout_s
     limit_s, least = idle_s + SETTLE_S, default.minimum
     for _ in range(int(limit_s / 0.2)):
         rehearsal.raise_if_broken()

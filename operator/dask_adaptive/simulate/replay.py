@@ -16,6 +16,7 @@ from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, PackNodes, Policy
 from dask_adaptive.model.scaling import AUTO_S
 from dask_adaptive.model.trace import Trace
+from dask_adaptive.planner.number.idle_time import MOST_S
 from dask_adaptive.simulate.cluster import SimulatedCluster, Startup, startup_of
 from dask_adaptive.simulate.node_model import Nodes
 from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed
@@ -238,7 +239,7 @@ def _warm_up(loop: ClusterLoop, policy: Policy, ports: SimulatedPorts) -> None:
     windows = (
         behavior.scale_up.stabilization_window_s,
         behavior.scale_down.stabilization_window_s,
-        *(_longest_s(policy, b.idle_timeout_s) for b in policy.bounds(ports.key.default_group)),
+        *(_longest_s(b.idle_timeout_s) for b in policy.bounds(ports.key.default_group)),
     )
     for n in range(math.ceil(max(w or 0.0 for w in windows) / POLL_S) + 1, 0, -1):
         ports.lead_s = n * POLL_S
@@ -246,8 +247,8 @@ def _warm_up(loop: ClusterLoop, policy: Policy, ports: SimulatedPorts) -> None:
     ports.lead_s = 0.0
 
 
-def _longest_s(policy: Policy, idle_timeout_s: float) -> float:
-    return policy.idle_timeout_auto.max_s if idle_timeout_s == AUTO_S else idle_timeout_s
+def _longest_s(idle_timeout_s: float) -> float:
+    return MOST_S if idle_timeout_s == AUTO_S else idle_timeout_s
 
 
 def _is_astir(cluster: SimulatedCluster, result: PassResult) -> bool:
@@ -267,7 +268,7 @@ def _settle_s(policy: Policy) -> float:
     """The time without any change after which a run is over."""
     windows = (
         policy.behavior.scale_down.stabilization_window_s or 0.0,
-        _longest_s(policy, policy.idle_timeout_s),
+        _longest_s(policy.idle_timeout_s),
         *(g.idle_timeout_s for g in policy.own_bounds),
         policy.idle.after_s or 0.0,
     )

@@ -22,7 +22,6 @@ from bench.drawing import pyplot
 from dask_adaptive.model.observed import Want
 from dask_adaptive.model.scaling import AUTO_S
 from dask_adaptive.model.trace import Sample, Trace
-from dask_adaptive.planner.number.idle_time import WAITING
 from dask_adaptive.simulate.replay import Assumptions, Run, replay
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
@@ -30,6 +29,9 @@ FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
 AUTO, HINDSIGHT = "Auto", "hindsight"
 FIXED_S = {"15s": 15.0, "60s": 60.0, "5m": 300.0}
 SIDES = (AUTO, *FIXED_S, HINDSIGHT)
+
+#: A second that work waits for a worker costs as much as so many seconds of a worker.
+WAITING = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def page(results: Results) -> str:
         "## Cost, relative to hindsight",
         "",
         "The cost of a run is its worker-seconds, and as much again for each second that a needed",
-        "worker was not there yet. `Auto` weighs the same two.",
+        "worker was not there yet.",
         "",
         *head,
         *ratios,

@@ -74,14 +74,13 @@ def test_status_for_programs_has_the_bounds_of_each_group(api: CannedApi, run: A
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
-    [({}, 20.0), ({"workerGroups": [{**GPU["workerGroups"][0], "idleTimeout": "30m"}]}, 1800.0),
-     ({"idleTimeout": "5s"}, 20.0), ({"idleTimeout": "60s"}, 60.0)],
+    [({}, 9.0), ({"workerGroups": [{**GPU["workerGroups"][0], "idleTimeout": "30m"}]}, 1800.0),
+     ({"idleTimeout": "5s"}, 9.0), ({"idleTimeout": "60s"}, 60.0)],
 )  # fmt: skip
 def test_a_worker_of_any_group_may_be_idle_for_so_long(
     spec: dict[str, Any], expected: float
 ) -> None:
-    auto = {"seconds": 20, "startSeconds": 9, "moveSeconds": 0, "pauses": []}
-    status = {"groups": [{"name": "etl-other", "idleTimeout": auto}]}
+    status = {"groups": [{"name": "etl-other", "startSeconds": 9, "moveSeconds": 0}]}
     (view,) = views_of([policy(status, **spec)])
 
     assert expected == view.idle_timeout_s

@@ -54,7 +54,6 @@ from dask_adaptive.model.scaling import (
     GroupBounds,
     Idle,
     IdleAction,
-    IdleTimeoutAuto,
     LoadTarget,
     RatePolicy,
     RateType,
@@ -83,7 +82,6 @@ def test_every_field_is_read() -> None:
         mode: Advise
         minReplicas: 1
         idleTimeout: 90s
-        idleTimeoutAuto: {min: 20s, max: 5m}
         target: {source: Scheduler, duration: 2s}
         behavior:
           scaleUp: {stabilizationWindow: 10s, selectPolicy: Min, tolerance: "0.1", maxPending: 20,
@@ -132,7 +130,7 @@ def test_every_field_is_read() -> None:
         scheduler: {relief: {host: Disabled}, config: {a.b: 1}}
     """)
     expected = Policy(
-        ClusterRef("etl"), 5, 1, Mode.ADVISE, 90.0, IdleTimeoutAuto(20.0, 300.0),
+        ClusterRef("etl"), 5, 1, Mode.ADVISE, 90.0,
         LoadTarget(Source.SCHEDULER, 2.0),
         Behavior(
             ScaleUp(10.0, Select.MIN, (RatePolicy(RateType.PERCENT, 100, 15.0),), 0.1, 20),

@@ -19,7 +19,6 @@ from dask_adaptive.model.past import (
     Change,
     GroupPast,
     Past,
-    Pauses,
     Recommendation,
     Refusal,
 )
@@ -87,7 +86,7 @@ def test_of_a_steady_group_the_newest_wish_is_added() -> None:
     expected = dataclasses.replace(
         KNOWN,
         recommendations=(Recommendation(NOW - 6, 4), Recommendation(NOW, 2)),
-        desired=3, blocked=None, pauses=Pauses(needed=2),
+        desired=3, blocked=None,
     )  # fmt: skip
 
     assert expected == after(desired=3)
