@@ -65,7 +65,7 @@ def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
     } == stored["disruption"]
     assert {"type": "Surge", "maxSurge": 1, "readyTimeout": "10m"} == stored["recycle"]["strategy"]
     assert {"relief": dict.fromkeys(wire.RELIEFS, "Auto")} == stored["scheduler"]
-    assert {"source": "StartupAware", "duration": "5s"} == stored["target"]
+    assert {"duration": "5s"} == stored["target"]
     rise = {"stabilizationWindow": "0s", "selectPolicy": "Max", "policies": [], "tolerance": "0%"}
     assert rise == stored["behavior"]["scaleUp"]
     fall = {k: v for k, v in rise.items() if k != "stabilizationWindow"}

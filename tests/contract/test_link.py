@@ -650,7 +650,7 @@ async def test_where_nobody_tells_of_changes_a_look_is_due_now_and_then(
     if there == "an older agent":
         told(s, version=..., since=..., gone=..., now_ms=...)
     if there != "nobody yet":
-        assert (await link.observe(POLICY)).is_connected
+        assert (there == "an older agent") == (await link.observe(POLICY)).is_connected
     began = time.monotonic()
     await link.changed()
     await link.close()

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from distributed import Worker, wait
 
-from dask_adaptive.loop.ports import LinkError, Told
+from dask_adaptive.loop.ports import LinkError
 from dask_adaptive.model.observed import SchedulerWorker
-from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import ClusterRef, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import UNUSED, Limit, Limits, Profile
-from dask_adaptive.scheduler.link import Link, connect
+from dask_adaptive.model.recycle import Limit, Limits, Profile
+from dask_adaptive.scheduler.link import Link, NoAgent, connect
 from dask_adaptive.scheduler.sent import SentLimits, limit_request
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
@@ -298,21 +297,11 @@ async def test_a_busy_worker_is_retired_only_if_that_is_said(s, client, workers,
     assert 1 == await task
 
 
-async def test_without_the_agent_nobody_leaves_and_nobody_is_told(s, workers) -> None:
+async def test_without_the_agent_nobody_leaves(s, workers) -> None:
     link = connect(s.address, timeout_s=5.0, attach=False)
-    seen = await link.observe(POLICY, meters=True)
-    await link.limit(Limits({"a": Limit(runs=2)}, (Profile(exact=True),), stops=1))
-    await link.announce((Arriving(2, 100.0),), Told("etl"))
-    await link.pin(["a"], ttl_s=60.0, note="")
-    await link.unpin(["a"])
-    answers = [
-        *await link.retire(["a"], POLICY, Reason.NODE_GOING, busy_ok=True),
-        *await link.leave(["a"], left_s=60.0, reason=POD_ENDING),
-        *await link.cancel(["a"]),
-    ]
+    with pytest.raises(NoAgent):
+        await link.retire(["a"], POLICY, Reason.NODE_GOING, busy_ok=True)
+    assert Reason.INJECTION_REFUSED is (await link.observe(POLICY)).problem
     await link.close()
 
-    assert Reason.INJECTION_REFUSED is seen.degraded
-    assert all(w.use is UNUSED for w in seen.workers)
-    assert [("active", Reason.AGENT_MISSING)] * 3 == [(r.state, r.veto) for r in answers]
     assert {"running"} == {ws.status.name for ws in s.workers.values()}

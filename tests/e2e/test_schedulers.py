@@ -19,23 +19,22 @@ PIN = "dask-adaptive.dev/pin"
 TTL = "distributed.scheduler.worker-ttl"
 
 
-async def test_in_a_namespace_that_refuses_the_agent_the_cluster_only_grows(
+async def test_in_a_namespace_that_refuses_the_agent_only_the_minimum_is_kept(
     start: Start, kubectl: Kubectl
 ) -> None:
     kubectl("annotate", "namespace", kubectl.namespace, f"{INJECT}=false")
-    c = await start(policy={"maxReplicas": 2}, tally=False)
+    c = await start(policy={"minReplicas": 2}, tally=False)
     assert INJECTED not in (await c.scheduler_pod())["metadata"].get("annotations", {})
     assert ("False", "InjectionRefused") == await c.condition("Injected")
 
-    futures = await c.grow_to(2, tasks=12)
-    await c.client.gather(futures)
-    del futures
+    assert ("False", "InjectionRefused") == await c.condition("Ready")
 
-    async def says_why() -> bool:
-        return (await c.status())["blockers"] == [{"reason": "AgentMissing", "workers": 2}]
+    async def are_kept() -> bool:
+        return 2 == await c.replicas()
 
-    await c.until(says_why, "nobody may leave")
-    assert 2 == len(await c.connected())
+    await c.until(are_kept, "as many as minReplicas")
+    await c.edit(minReplicas=0)
+    await c.throughout(8.0, are_kept, "no worker leaves")
 
 
 async def test_a_scheduler_that_is_gone_takes_no_worker_with_it_and_no_pin(start: Start) -> None:

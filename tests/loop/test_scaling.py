@@ -129,16 +129,15 @@ async def test_paused_returns_and_keeps_workers(stage: Start) -> None:
     await s.gone()
 
 
-async def test_without_an_agent_the_cluster_only_grows(stage: Start) -> None:
-    s = await stage(inject=False, attach=False)
+async def test_without_an_agent_only_the_minimum_is_kept(stage: Start) -> None:
+    s = await stage(workers=1, spec={"minReplicas": 2}, inject=False, attach=False)
     futures = s.client.map(slow, range(20), seconds=0.3, pure=False)
-    await s.connected(3)
+    await s.until(lambda: len(s.names()) == 2, "as many as minReplicas")
     await s.client.gather(futures)
-    del futures
-    stay = ((Reason.AGENT_MISSING, 3),)
-    await s.until(lambda: s.status.blockers == stay, "nobody leaves")
+    for _ in range(6):
+        await s.fresh_pass()
 
-    assert 3 == s.status.connected
+    assert (2, Reason.INJECTION_REFUSED) == (len(s.names()), s.status.reason)
     injected = next(c for c in s.status.conditions if c.type == "Injected")
     assert (False, Reason.INJECTION_REFUSED) == (injected.status, injected.reason)
 

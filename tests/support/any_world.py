@@ -71,7 +71,6 @@ from dask_adaptive.model.scaling import (
     ScaleUp,
     Schedule,
     Select,
-    Source,
     WorkerGroup,
 )
 from dask_adaptive.planner.actions.external import OWNER
@@ -129,7 +128,7 @@ class AnyWorld:
             self._n(12),
             mode=self._one(*[Mode.AUTO] * 8, Mode.ADVISE, Mode.PAUSED),
             idle_timeout_s=self._one(0.0, 30.0, 60.0, AUTO_S),
-            target=LoadTarget(self._one(*Source), 5.0),
+            target=LoadTarget(5.0),
             behavior=Behavior(
                 ScaleUp(**self._direction(), max_pending=self._one(None, None, 2)),
                 ScaleDown(**self._direction(), delay_after_scale_up_s=self._one(0.0, 0.0, 30.0)),
@@ -241,12 +240,10 @@ class AnyWorld:
             )
             for w in workers if w.dask_names
         )  # fmt: skip
-        has_agent = self._p(0.9)
         scheduler = ObservedScheduler(
-            self._one(*[None] * 19, Reason.SCHEDULER_UNREACHABLE),
+            self._one(*[None] * 18, Reason.SCHEDULER_UNREACHABLE, Reason.AGENT_MISSING),
             session="s",
-            agent="1" if has_agent else "",
-            degraded=None if has_agent else Reason.AGENT_MISSING,
+            agent="1",
             target=self._n(8),
             workers=processes,
             expected_s=self._one(0.0, 10.0),

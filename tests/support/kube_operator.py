@@ -24,8 +24,9 @@ class QuietLink(FakeCluster):
         self.address, self.attach = address, attach
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
-        seen = await super().observe(policy, meters=meters)
-        return dataclasses.replace(seen, agent="1" if self.attach else "")
+        if not self.attach:
+            return ObservedScheduler(Reason.INJECTION_REFUSED)
+        return await super().observe(policy, meters=meters)
 
     async def changed(self) -> None:
         await asyncio.sleep(3600)

@@ -159,8 +159,7 @@ def _cluster_facts(status: StatusView) -> Facts:
 def _live_facts(seen: ObservedScheduler) -> Facts:
     """The scheduler's own figures, as of now."""
     if not seen.agent:
-        problem = seen.message or seen.degraded_message
-        return (("what reliefs do", f"not known: {problem}"),)
+        return (("what reliefs do", f"not known: {seen.message}"),)
     facts = []
     for relief in seen.relief:
         counts = ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in relief.counts)

@@ -402,7 +402,7 @@ def snapshot_rules(known: Collection[str]) -> Rules:
     """
     return {
         **dict.fromkeys(_KEPT_OF_SCHEDULER.split()),
-        "message": scrub, "degraded_message": scrub, "owner": _hash,
+        "message": scrub, "owner": _hash,
         "name": lambda name: name if name in known else hashed(name),
         "leaving": lambda leaving: leaving.value,
     }  # fmt: skip

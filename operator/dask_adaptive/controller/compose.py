@@ -34,7 +34,7 @@ from dask_adaptive.model.plan import Arriving, Claimed
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
-from dask_adaptive.scheduler.link import ONLY_GROWS, POLL_S, connect
+from dask_adaptive.scheduler.link import POLL_S, connect
 
 #: For each call to a scheduler.
 SCHEDULER_TIMEOUT_S = 5.0
@@ -79,12 +79,8 @@ class FollowingLink:
         observed = await link.observe(policy, meters=meters)
         if route.secret:
             observed = replace(observed, tls_secret=route.secret)
-        if refused and observed.is_connected and not observed.agent:
-            return replace(
-                observed,
-                degraded=Reason.INJECTION_REFUSED,
-                degraded_message=f"{refused}; {ONLY_GROWS}",
-            )
+        if observed.problem is Reason.INJECTION_REFUSED:
+            return replace(observed, message=refused)
         return observed
 
     async def changed(self) -> None:

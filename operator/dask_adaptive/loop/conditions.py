@@ -73,15 +73,15 @@ def _reason(pause: Pause) -> Reason:
 
 def injected(scheduler: ObservedScheduler) -> Condition:
     """Whether the agent is there, and which of its reliefs have failed."""
-    if scheduler.agent:
+    if scheduler.is_connected:
         failed = [f"{r.name} ({r.message})" for r in scheduler.relief if r.state == wire.R_FAILED]
         off = f"; off, stock code serves: {', '.join(failed)}" if failed else ""
         message = f"agent {scheduler.agent}{off}"
         return Condition(st.INJECTED, True, Reason.CONNECTED, message)
-    if scheduler.degraded is None:
-        message = "not known while the scheduler does not answer"
-        return Condition(st.INJECTED, None, Reason.SCHEDULER_UNREACHABLE, message)
-    return Condition(st.INJECTED, False, scheduler.degraded, scheduler.degraded_message)
+    if scheduler.problem is not None and scheduler.lacks_agent:
+        return Condition(st.INJECTED, False, scheduler.problem, scheduler.message)
+    message = "not known while the scheduler does not answer"
+    return Condition(st.INJECTED, None, Reason.SCHEDULER_UNREACHABLE, message)
 
 
 def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
@@ -91,7 +91,10 @@ def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
     if scheduler.problem is not None:
         return _condition(None, scheduler.problem, "not known while the scheduler does not answer")
     if scheduler.config is None:
-        return _condition(None, *_nobody(scheduler))
+        old = (
+            f"agent {scheduler.agent} is too old to report this; the scheduler's next pod renews it"
+        )
+        return _condition(None, Reason.AGENT_MISSING, old)
     problems = {state: [p for p in scheduler.config if p.state == state] for state in _STATES}
     found = {state: some for state, some in problems.items() if some}
     if not found:
@@ -103,19 +106,6 @@ def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
 
 def _condition(status: bool | None, reason: Reason, message: str) -> Condition:
     return Condition(st.SCHEDULER_CONFIGURED, status, reason, message)
-
-
-def _nobody(scheduler: ObservedScheduler) -> tuple[Reason, str]:
-    """Why nobody has compared."""
-    if scheduler.agent:
-        old = (
-            f"agent {scheduler.agent} is too old to report this; the scheduler's next pod renews it"
-        )
-        return Reason.AGENT_MISSING, old
-    return (
-        scheduler.degraded or Reason.AGENT_MISSING,
-        "only the agent can report this, and the scheduler has none",
-    )
 
 
 def _sentence(state: str, problems: Iterable[ConfigProblem]) -> str:
@@ -178,7 +168,7 @@ def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
 
 
 def _connected(scheduler: ObservedScheduler) -> Condition:
-    if scheduler.problem is None:
+    if scheduler.problem is None or scheduler.lacks_agent:
         return Condition(st.SCHEDULER_CONNECTED, True, Reason.CONNECTED, "the scheduler answers")
     status = None if scheduler.problem is Reason.CLUSTER_NOT_FOUND else False
     return Condition(st.SCHEDULER_CONNECTED, status, scheduler.problem, scheduler.message)

@@ -306,7 +306,7 @@ def _claims(decided: Plan, policy: Policy) -> dict[str, Claimed]:
 
 def _next(observed: ObservedCluster, outcomes: tuple[Outcome, ...]) -> float:
     """Seconds until another look is worth it, because not all that may change is told."""
-    is_blind = not observed.scheduler.is_connected or not observed.scheduler.agent
+    is_blind = not observed.scheduler.is_connected
     is_limited = observed.free_gpus is not None or any(g.room for g in observed.groups)
     if outcomes or is_blind or is_limited:
         return POLL_S

@@ -30,7 +30,6 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import GroupRecycle, Quota, Recycle, RecyclePast, Replacing
 from dask_adaptive.planner.actions.candidates import claims
-from dask_adaptive.planner.actions.external import OWNER
 from dask_adaptive.planner.actions.groups import GroupWorkers, sort_workers
 from dask_adaptive.planner.context import scaled_groups
 from dask_adaptive.planner.number.idle_time import IdleTime
@@ -334,28 +333,14 @@ class Held(NamedTuple):
     for_s: float  # since it was first set
 
 
-def pins_of(observed: ObservedCluster, manual_max_s: float = math.inf) -> dict[Claim, Held]:
-    """
-    Every pin that holds a worker of the cluster now, those of strangers included.
-
-    Args:
-        manual_max_s: The cap for annotations that no agent has made a lease of.
-    """
+def pins_of(observed: ObservedCluster) -> dict[Claim, Held]:
+    """Every pin that holds a worker of the cluster now, those of strangers included."""
     rows: dict[Claim, Held] = {}
     at = observed.scheduler.at
     for pin, workers in _holding(observed):
         claim = Claim(pin.source, pin.owner, pin.reason)
         held = Held(frozenset(workers), max(pin.latest, pin.until) - at, at - pin.since)
         rows[claim] = _together(rows.get(claim, held), held)
-    if observed.scheduler.agent:
-        return rows
-    # Nobody holds leases: our own vetoes go by the annotations.
-    for worker in (w for g in observed.groups for w in g.workers):
-        asked = worker.manual_pin
-        if asked is not None:
-            claim = Claim("manual", OWNER, asked.reason)
-            held = Held(frozenset({worker.name}), min(asked.until - observed.at, manual_max_s), 0.0)
-            rows[claim] = _together(rows.get(claim, held), held)
     return rows
 
 
@@ -400,7 +385,7 @@ def held_by(
             until=steady(now + held.latest_s, told.get(claim)),
             left_s=held.latest_s,
         )
-        for claim, held in pins_of(observed, policy.pins.manual.max_duration_s).items()
+        for claim, held in pins_of(observed).items()
     ]
     rows.sort(key=lambda row: (-row.count, row.source, row.owner, row.reason))
     return tuple(rows[:MAX_ROWS])

@@ -279,10 +279,8 @@ class ObservedScheduler:
     followed: bool = False  # since the observation before nothing has changed unnoticed
     session: str = ""
     distributed: str = ""
-    agent: str = ""  # version; empty: served by stock RPC, `degraded` says why
+    agent: str = ""  # version
     tls_secret: str = ""  # by which it is reached; empty: without TLS
-    degraded: Reason | None = None
-    degraded_message: str = ""
     target: int = 0  # adaptive_target over all groups, in Dask workers
     workers: tuple[SchedulerWorker, ...] = ()
     shuffles: tuple[Shuffle, ...] = ()
@@ -297,7 +295,7 @@ class ObservedScheduler:
     relief: tuple[ReliefState, ...] = ()
     config: tuple[ConfigProblem, ...] | None = None  # None: nobody there compares
     serialized: Serialized | None = None  # None: not measured
-    demand: Demand | None = None  # None: nobody there can say, or was asked
+    demand: Demand | None = None  # None: the agent can't say, or was not asked
     wants: tuple[Want, ...] = ()
     quiet: Quiet = field(default_factory=Quiet)
     results: int = 0  # bytes of results in memory of workers, each counted once a copy
@@ -306,6 +304,11 @@ class ObservedScheduler:
     @property
     def is_connected(self) -> bool:
         return self.problem is None
+
+    @property
+    def lacks_agent(self) -> bool:
+        """It answers, but only the agent knows what a worker is needed for."""
+        return self.problem in (Reason.AGENT_MISSING, Reason.INJECTION_REFUSED)
 
 
 @row

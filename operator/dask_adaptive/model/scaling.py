@@ -51,13 +51,6 @@ Priority = Annotated[
 ]
 
 
-class Source(str, enum.Enum):
-    """What asks for workers: `spec.target.source`."""
-
-    STARTUP_AWARE = "StartupAware"  # work by prefix, durations, and how long a worker takes to come
-    SCHEDULER = "Scheduler"  # the scheduler's own adaptive_target
-
-
 class Select(str, enum.Enum):
     """Of several rate policies: the one that allows most, least, or none at all."""
 
@@ -232,9 +225,8 @@ class ShuffleWait:
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """What asks for workers, and how much work each is to have."""
+    """How much work each worker is to have."""
 
-    source: Source = Source.STARTUP_AWARE
     duration_s: PositiveSeconds = 5.0
 
 

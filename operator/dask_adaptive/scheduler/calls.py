@@ -1,10 +1,9 @@
-"""RPC to one scheduler with a deadline on every call, and what its stock handlers tell."""
+"""RPC to one scheduler with a deadline on every call."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,9 +12,6 @@ from distributed.protocol import core
 from distributed.security import Security
 
 from dask_adaptive.loop.ports import LinkError, Tls, TlsFailed
-from dask_adaptive.model.observed import ObservedScheduler, SchedulerWorker
-from dask_adaptive.model.policy import Policy
-from dask_adaptive.model.reason import Reason
 
 #: Set while one of our calls is under way. `distributed.protocol.core.loads` unpickles `ToPickle`
 #: whatever `deserialize` is, because a scheduler has to; whoever calls from here must not.
@@ -92,69 +88,6 @@ class SchedulerCalls:
     async def close(self) -> None:
         with contextlib.suppress(OSError):
             await self._rpc.close_rpc()
-
-
-class StockReader:
-    """
-    What stock handlers tell of a scheduler without our agent.
-
-    They know no idle times, no pins and no last copies, and a worker that they have begun to retire
-    cannot be called back. So no connected worker leaves; one that is still pending may.
-
-    Args:
-        degraded, message: Why there is no agent.
-        clock: Seconds that never go backwards.
-    """
-
-    def __init__(
-        self, calls: SchedulerCalls, degraded: Reason, message: str, clock: Callable[[], float]
-    ) -> None:
-        self._calls, self._clock = calls, clock
-        self._degraded, self._message = degraded, message
-        self._version = ""
-        self._busy_at: dict[str, float] = {}
-
-    async def observe(self, policy: Policy) -> ObservedScheduler:
-        """Ask what stock handlers know: nothing that quotas count. Raises `LinkError`."""
-        if not self._version:
-            versions = await self._calls.call("versions")
-            self._version = str(dict(versions.get("packages", {})).get("distributed", ""))
-        identity = await self._calls.call("identity")
-        processing = await self._calls.call("processing")
-        target = await self._calls.call(
-            "adaptive_target", target_duration=f"{policy.target.duration_s}s"
-        )
-        rows = identity["workers"].items()
-        names = {str(row["name"]) for _, row in rows}
-        self._busy_at = {name: at for name, at in self._busy_at.items() if name in names}
-        return ObservedScheduler(
-            at=self._clock(),
-            session=identity["id"],
-            distributed=self._version,
-            degraded=self._degraded,
-            degraded_message=self._message,
-            target=target,
-            workers=tuple(
-                self._worker(address, row, len(processing.get(address, ())))
-                for address, row in rows
-            ),
-        )
-
-    def _worker(self, address: str, row: Mapping[str, Any], processing: int) -> SchedulerWorker:
-        name, now = str(row["name"]), self._clock()
-        if processing:
-            self._busy_at[name] = now
-        return SchedulerWorker(
-            name=name,
-            address=address,
-            status=row["status"],
-            nthreads=row["nthreads"],
-            processing=processing,
-            # What it did between two looks is not known: idle counts from the first look on.
-            idle_since=self._busy_at.setdefault(name, now),
-            sole_bytes=int(row.get("metrics", {}).get("managed_bytes", 0)),  # an upper bound
-            memory_limit=row["memory_limit"],
-        )
 
 
 def _security(tls: Tls) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""
-The link to one scheduler: through its agent if it has one or takes one, else by stock RPC, by which
-it only grows. And a link that only reads.
-"""
+"""The link to one scheduler, through the agent that it has or takes. And a link that only reads."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
-from dask_adaptive.model.scaling import ShuffleWait, Source
+from dask_adaptive.model.scaling import ShuffleWait
 from dask_adaptive.model.scheduler_settings import flat
 from dask_adaptive.planner.actions.external import OWNER
-from dask_adaptive.scheduler.calls import SchedulerCalls, StockReader
+from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.sent import (
     NOTHING,
     SentLimits,
@@ -37,8 +34,8 @@ from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading import importer
 
-#: How long to go on with stock RPC before the agent is tried again.
-RETRY_S = 60.0
+#: How long to wait before a scheduler without the agent is asked for it again.
+RETRY_S = 30.0
 
 #: How long to wait for news at a time. A scheduler that is silent is noticed as much later.
 WAIT_S = 25.0
@@ -58,8 +55,12 @@ WHOLE_S = 60.0
 #: A pod may be given any grace period; a month is as good as longer.
 LONGEST_S = 30 * 24 * 3600.0
 
-#: What becomes of a cluster without the agent.
-ONLY_GROWS = "without the agent the cluster only grows"
+#: How the agent gets into a scheduler.
+WAYS = (
+    "delete the scheduler's pod, and the webhook puts the agent into the next one;"
+    " or turn distributed.scheduler.pickle on, and it is attached;"
+    " or preload dask_adaptive_agent.preload yourself"
+)
 
 #: What the agent's vetoes are called in plans, conditions and events.
 VETOES = {
@@ -78,6 +79,14 @@ class ProtocolMismatch(LinkError):
 
 class AgentGone(LinkError):
     """The scheduler answers, its agent does not: it has been restarted without one."""
+
+
+class NoAgent(LinkError):
+    """The scheduler has no agent, and was given none."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass
@@ -132,8 +141,9 @@ class Link:
         self._extra = {"tally": True} if tally else {}
         self._caller = uuid4().hex
         self._notes = NoteReader()
-        self._peer: _Agent | StockReader | None = None
-        self._retry_at = 0.0
+        self._peer: _Agent | None = None
+        self._missing: NoAgent | None = None  # as found last
+        self._retry_at = -math.inf
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         """Take a snapshot; a problem is part of the answer."""
@@ -144,12 +154,12 @@ class Link:
                 self._peer = None
                 return await self._observe(policy, meters=meters)
         except (LinkError, KeyError, TypeError, ValueError, AttributeError) as exc:
-            self._peer = self._peer if isinstance(self._peer, StockReader) else None
+            self._peer = None
             return _problem(self._calls.address, exc)
 
     async def changed(self) -> None:
         agent = self._peer
-        if not isinstance(agent, _Agent) or not agent.reader.version:
+        if agent is None or not agent.reader.version:
             await asyncio.sleep(POLL_S)
             return
         # What is wrong is found out, and told, by the next `observe`.
@@ -161,11 +171,9 @@ class Link:
         self, names: Sequence[str], policy: Policy, reason: Reason, *, busy_ok: bool = False,
         over_pins: bool = False,
     ) -> list[Retired]:  # fmt: skip
-        agent = await self._agent()
-        if agent is not None:
-            # A stopped worker that is retired still counts as stopped, until limits come from
-            # somebody who knows of it: the next ones are sent though they be the same.
-            agent.limits = None
+        # A stopped worker that is retired still counts as stopped, until limits come from
+        # somebody who knows of it: the next ones are sent though they be the same.
+        (await self._agent()).limits = None
         beaten = {"over_pins": [wire.MANUAL, wire.CLIENT]} if over_pins else {}
         return await self._let_go(
             wire.RETIRE,
@@ -191,7 +199,7 @@ class Link:
     async def limit(self, limits: Limits) -> None:
         """Say what workers may go on with, where that is not what this agent was told last."""
         agent, now = await self._agent(), self._clock()
-        if agent is None or (agent.limits is not None and agent.limits.holds(limits, now)):
+        if agent.limits is not None and agent.limits.holds(limits, now):
             return
         agent.limits = None  # until it is certain that the agent has heard
         await self._ask(wire.LIMIT, session=agent.hello["session"], **limit_request(limits))
@@ -199,35 +207,32 @@ class Link:
 
     async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
         agent, now = await self._agent(), self._clock()
-        if agent is None or agent.plans.holds(arriving, told, now):
+        if agent.plans.holds(arriving, told, now):
             return
         await self._ask(wire.ANNOUNCE, **announce_request(arriving, told))
         agent.plans = SentPlans(tuple(arriving), told, now)
 
     async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
-        """Without an agent our own vetoes read the annotations themselves."""
-        if await self._agent() is not None:
-            await self._ask(
-                wire.PIN, names=list(names), source=wire.MANUAL, owner=OWNER,
-                reason=note[: wire.MOST_LETTERS], ttl_ms=round(ttl_s * 1000),
-            )  # fmt: skip
+        await self._agent()
+        await self._ask(
+            wire.PIN, names=list(names), source=wire.MANUAL, owner=OWNER,
+            reason=note[: wire.MOST_LETTERS], ttl_ms=round(ttl_s * 1000),
+        )  # fmt: skip
 
     async def unpin(self, names: Sequence[str]) -> None:
-        if await self._agent() is not None:
-            await self._ask(wire.UNPIN, names=list(names), source=wire.MANUAL, owner=OWNER)
+        await self._agent()
+        await self._ask(wire.UNPIN, names=list(names), source=wire.MANUAL, owner=OWNER)
 
     async def close(self) -> None:
         await self._calls.close()
 
     async def _observe(self, policy: Policy, *, meters: bool) -> ObservedScheduler:
-        agent = await self._open()
-        if isinstance(agent, StockReader):
-            return await agent.observe(policy)
+        agent = await self._agent()
         settings = self._settings(policy) if self._governs else self._extra
         await self._configure(agent, settings)
         asked = {
             "meters": meters or agent.reader.has_lifetimes,
-            "demand": asks_demand(policy),
+            "demand": True,
             "renew": self._governs,
             "target_duration_ms": round(policy.target.duration_s * 1000),
         }
@@ -293,9 +298,7 @@ class Link:
             agent.settings = settings
 
     async def _let_go(self, op: str, names: Sequence[str], **request: Any) -> list[Retired]:
-        if await self._agent() is None:
-            message = "without the agent no connected worker leaves"
-            return [Retired(name, wire.ACTIVE, Reason.AGENT_MISSING, message) for name in names]
+        await self._agent()
         answer = await self._ask(op, names=list(names), **request)
         return [
             Retired(row["name"], row["state"], VETOES.get(row["veto"]), row["message"])
@@ -303,7 +306,7 @@ class Link:
         ]
 
     async def _ask(self, op: str, **request: Any) -> Mapping[str, Any]:
-        if op != wire.OBSERVE and isinstance(self._peer, _Agent):
+        if op != wire.OBSERVE and self._peer is not None:
             self._peer.heard_at = -math.inf
         answer = await self._calls.call(op, protocol=wire.PROTOCOL, **request)
         if answer is None:
@@ -316,31 +319,27 @@ class Link:
             raise LinkError(f"{op}: {answer['message']}")
         return answer
 
-    async def _agent(self) -> _Agent | None:
-        peer = await self._open()
-        return peer if isinstance(peer, _Agent) else None
-
-    async def _open(self) -> _Agent | StockReader:
-        if isinstance(self._peer, StockReader) and self._clock() >= self._retry_at:
-            self._peer = None
+    async def _agent(self) -> _Agent:
         if self._peer is None:
+            if self._missing is not None and self._clock() < self._retry_at:
+                raise self._missing
             self._peer = await self._find()
         return self._peer
 
-    async def _find(self) -> _Agent | StockReader:
+    async def _find(self) -> _Agent:
         hello = await _hello(self._calls)
         reason, why = Reason.INJECTION_REFUSED, "inject is false"
         if hello is None and self._may_attach:
-            reason, why = Reason.AGENT_MISSING, "the agent was attached and does not answer"
+            reason, why = Reason.AGENT_MISSING, f"the agent does not answer; {WAYS}"
             try:
                 await attach(self._calls)
             except LinkError as exc:
-                why = str(exc)  # it may just have taken too long
+                why = f"{exc}; {WAYS}"  # it may just have taken too long
             hello = await _hello(self._calls)
         if hello is not None:
             return _Agent(hello, SnapshotReader(self._notes))
-        self._retry_at = self._clock() + RETRY_S
-        return StockReader(self._calls, reason, f"{why}; {ONLY_GROWS}", self._clock)
+        self._missing, self._retry_at = NoAgent(reason, why), self._clock() + RETRY_S
+        raise self._missing
 
 
 def connect(
@@ -394,11 +393,6 @@ async def attach(calls: SchedulerCalls) -> None:
         return
     why = answer.get("exception_text", "") if isinstance(answer, dict) else repr(answer)
     raise LinkError(f"the agent could not be attached: {why}")
-
-
-def asks_demand(policy: Policy) -> bool:
-    """Tells whether the policy needs more than the scheduler's own target."""
-    return policy.target.source is Source.STARTUP_AWARE or bool(policy.own_bounds)
 
 
 class ReadOnlyLink:
@@ -468,6 +462,8 @@ async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
 
 
 def _problem(address: str, exc: Exception) -> ObservedScheduler:
+    if isinstance(exc, NoAgent):
+        return ObservedScheduler(problem=exc.reason, message=str(exc))
     if isinstance(exc, ProtocolMismatch):
         return ObservedScheduler(problem=Reason.PROTOCOL_MISMATCH, message=str(exc))
     if isinstance(exc, TlsFailed):

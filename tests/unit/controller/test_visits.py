@@ -193,8 +193,8 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
         ("tcp://10.0.0.2:8786", True),
         ("tcp://10.0.0.2:8786", False),
     ] == made
-    assert Reason.INJECTION_REFUSED is seen.degraded
-    assert "DaskCluster etl is annotated" in seen.degraded_message
+    assert Reason.INJECTION_REFUSED is seen.problem
+    assert "DaskCluster etl is annotated" in seen.message
 
 
 async def test_a_certificate_that_is_missing_is_an_answer() -> None:

@@ -207,13 +207,14 @@ def test_time_alone_changes_nothing_in_a_status() -> None:
     [
         pytest.param(cluster([busy("a")], target=1), POLICY, {"Ready": True}, id="well"),
         pytest.param(
-            cluster([busy("a")], problem=Reason.SCHEDULER_UNREACHABLE, agent=""), POLICY,
+            cluster([busy("a")], problem=Reason.SCHEDULER_UNREACHABLE), POLICY,
             {"Ready": False, "SchedulerConnected": False, "Injected": None, "AbleToScale": False},
             id="scheduler-down",
         ),
         pytest.param(
-            cluster([busy("a")], target=1, agent="", degraded=Reason.INJECTION_REFUSED), POLICY,
-            {"Ready": True, "Injected": False}, id="no-agent",
+            cluster([busy("a")], problem=Reason.AGENT_MISSING), POLICY,
+            {"Ready": False, "SchedulerConnected": True, "Injected": False, "AbleToScale": False},
+            id="no-agent",
         ),
         pytest.param(
             cluster([busy("a")], target=99), POLICY, {"ScalingLimited": False}, id="still-rising"
@@ -456,16 +457,6 @@ def test_a_pod_that_soon_goes_keeps_its_mark() -> None:
 )  # fmt: skip
 def test_the_mark_that_is_true(seen: ObservedWorker, expected: Mark) -> None:
     assert expected == wanted_mark(seen)
-
-
-def test_pins_of_annotations_are_shown_without_an_agent() -> None:
-    asked = ManualPin(7200.0, "why not")
-    world = cluster([worker("a", manual_pin=asked), worker("b", manual_pin=asked)], agent="")
-
-    (row,) = status(world).held_by
-    assert ("manual", "why not", ("a", "b"), NOW + 7200.0) == (
-        row.source, row.reason, row.workers, row.until,
-    )  # fmt: skip
 
 
 def test_a_status_stays_small_and_its_order_the_same() -> None:

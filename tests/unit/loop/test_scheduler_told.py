@@ -54,8 +54,8 @@ def unlike(**states: str) -> ObservedScheduler:
             (None, Reason.SCHEDULER_UNREACHABLE), "does not answer", id="unreachable",
         ),
         pytest.param(
-            ObservedScheduler(degraded=Reason.INJECTION_REFUSED), CONFIGURED,
-            (None, Reason.INJECTION_REFUSED), "only the agent can report", id="no-agent",
+            ObservedScheduler(Reason.INJECTION_REFUSED), CONFIGURED,
+            (None, Reason.INJECTION_REFUSED), "not known", id="no-agent",
         ),
         pytest.param(
             ObservedScheduler(agent="0.1"), CONFIGURED, (None, Reason.AGENT_MISSING),

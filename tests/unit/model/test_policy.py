@@ -62,7 +62,6 @@ from dask_adaptive.model.scaling import (
     Schedule,
     Select,
     ShuffleWait,
-    Source,
     WorkerGroup,
 )
 from dask_adaptive.model.scheduler_settings import ReliefChoices, SchedulerSettings, Setting
@@ -82,7 +81,7 @@ def test_every_field_is_read() -> None:
         mode: Advise
         minReplicas: 1
         idleTimeout: 90s
-        target: {source: Scheduler, duration: 2s}
+        target: {duration: 2s}
         behavior:
           scaleUp: {stabilizationWindow: 10s, selectPolicy: Min, tolerance: "0.1", maxPending: 20,
                     policies: [{type: Percent, value: 100, period: 15s}]}
@@ -131,7 +130,7 @@ def test_every_field_is_read() -> None:
     """)
     expected = Policy(
         ClusterRef("etl"), 5, 1, Mode.ADVISE, 90.0,
-        LoadTarget(Source.SCHEDULER, 2.0),
+        LoadTarget(2.0),
         Behavior(
             ScaleUp(10.0, Select.MIN, (RatePolicy(RateType.PERCENT, 100, 15.0),), 0.1, 20),
             ScaleDown(120.0, Select.DISABLED, (RatePolicy(RateType.PODS, 3, 60.0),), 0.1, 90.0),

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from dask_adaptive.model.observed import Demand, Need, PrefixWork, UpcomingShuffle
-from dask_adaptive.model.policy import ClusterRef, Policy
-from dask_adaptive.model.scaling import LoadTarget, Source, WorkerGroup
-from dask_adaptive.scheduler.link import asks_demand
 from dask_adaptive.scheduler.snapshot import read_demand
 from dask_adaptive_agent import wire
 
@@ -41,13 +36,3 @@ def test_all_of_it_is_read_in_seconds() -> None:
         incoming=0.75,
         every_s=20.0,
     ) == read_demand(DEMAND)
-
-
-def test_it_is_asked_for_where_it_is_used() -> None:
-    policy = Policy(ClusterRef("etl"), 3)
-    own = dataclasses.replace(policy, target=LoadTarget(Source.SCHEDULER))
-    several = dataclasses.replace(own, worker_groups=(WorkerGroup("gpu", 3),))
-
-    assert asks_demand(policy)
-    assert not asks_demand(own)
-    assert asks_demand(several)

@@ -22,7 +22,6 @@ class VetoContext:
     horizon: Horizon
     in_service: int  # Dask workers of the whole cluster that take tasks and data
     idle_s: float  # so long a worker of its group has to be without a task
-    has_agent: bool = True
 
 
 #: Says why a worker must stay, or None when this rule has no objection.
@@ -33,12 +32,6 @@ def pinned(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
     if not worker.is_pinned:
         return None
     return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
-
-
-def without_agent(_: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
-    if at.has_agent:
-        return None
-    return Reason.AGENT_MISSING, "the scheduler has no agent, without which the cluster only grows"
 
 
 def busy(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
@@ -80,7 +73,7 @@ def refused_lately(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str
 
 #: Checked in this order; the first objection is the one reported.
 VETOES: tuple[Veto, ...] = (
-    without_agent, pinned, busy, holds_actors, in_grace, no_recipient, not_offered, refused_lately,
+    pinned, busy, holds_actors, in_grace, no_recipient, not_offered, refused_lately,
 )  # fmt: skip
 
 

@@ -93,14 +93,8 @@ def _is_known(pod: TerminatingPod, context: PassContext) -> bool:
 
 
 def sync_pins(context: PassContext) -> tuple[SetPin | Unpin, ...]:
-    """
-    Bring the agent's manual pins in step with the annotations, for all groups of the cluster.
-
-    Nothing to do while the agent is missing: our own vetoes look at the annotations themselves.
-    """
+    """Bring the agent's manual pins in step with the annotations, for all groups of the cluster."""
     observed = context.observed
-    if not observed.scheduler.agent:
-        return ()
     staying = tuple(
         action
         for group in observed.groups

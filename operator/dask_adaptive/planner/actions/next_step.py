@@ -254,8 +254,7 @@ def _divide(
         w.leaving is Leaving.NO and w.status == "running" and not w.terminating
         for w in scheduler.workers
     )
-    has_agent = scheduler.degraded is None
-    at = VetoContext(context.past, context.horizon, in_service, idle_s, has_agent=has_agent)
+    at = VetoContext(context.past, context.horizon, in_service, idle_s)
     free, blockers = [], []
     for worker in workers.active:
         if (blocker := veto(worker, at, busy_ok=busy_ok)) is None:

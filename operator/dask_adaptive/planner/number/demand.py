@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedGroup
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.scaling import Source
 from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.number.capacity import (
     Bound,
@@ -63,18 +62,16 @@ class Load:
 def loads(context: PassContext) -> Mapping[str, Load]:
     """
     One load for each worker group that is scaled and exists; the scheduler has answered.
-
-    The policy's `target.source` says what is asked, and its bounds say which groups.
     """
     demand = context.observed.scheduler.demand
     is_asked = demand is not None and _asks(demand)
     every = supplies(
         context, context.horizon if is_asked else Horizon(clocks=context.horizon.clocks)
     )
-    if demand is not None and context.policy.target.source is Source.STARTUP_AWARE:
-        found = startup_aware(context, every, demand)
+    if demand is None:
+        found = _scheduler_target(context, every)
     else:
-        found = _scheduler_target(context, every, demand)
+        found = startup_aware(context, every, demand)
     return {name: _with_wants(load, context, name) for name, load in found.items()}
 
 
@@ -116,31 +113,23 @@ def _load(one: Supply, wanted: int, message: str, inputs: Mapping[str, float]) -
     return Load(wanted, reason, message, known, steps=(Step("load", wanted, reason, message),))
 
 
-# `target.source: Scheduler`
+# What the agent could not say is taken from the scheduler
 
 
-def _scheduler_target(
-    context: PassContext, every: Sequence[Supply], demand: Demand | None
-) -> dict[str, Load]:
+def _scheduler_target(context: PassContext, every: Sequence[Supply]) -> dict[str, Load]:
     """As the scheduler's own adaptive_target says; it knows nothing of groups."""
     observed = context.observed
     scheduler = observed.scheduler
     inputs = {"queued": float(scheduler.queued), "running": float(scheduler.processing)}
-    needs: Mapping[str, int] = {}
-    if demand is not None:
-        needs = bound_workers(observed, every, demand, _duration_s(context)).workers
     found = {}
     for one in every:
         group = observed.group(one.name)
         if one.name == context.default_group and group is not None:
             wanted = wanted_workers(observed, group)
             message = f"the scheduler's adaptive_target gives {wanted} workers of this group"
-        elif demand is None:
+        else:
             # Nobody can say what other groups are for: nothing of them is taken away.
             wanted, message = one.serving, "the load of this group is not known: its number stays"
-        else:
-            wanted = max(needs[one.name], one.busy)
-            message = f"{needs[one.name]} needed by tasks that only this group may run"
         found[one.name] = _load(one, wanted, message, inputs)
     return found
 
@@ -159,7 +148,7 @@ def wanted_workers(cluster: ObservedCluster, group: ObservedGroup) -> int:
     return math.ceil(max(0, cluster.scheduler.target - others) / each)
 
 
-# `target.source: StartupAware`
+# What the agent has counted
 
 
 def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand) -> dict[str, Load]:

@@ -72,9 +72,6 @@ def deletion(
         return None
     if not observed.uid or is_paused(observed.pause):
         return None
-    # Stock RPC can't tell how long a cluster has been quiet, nor who has pinned what.
-    if not scheduler.agent or scheduler.degraded is not None:
-        return None
     unused = _unused(observed, policy.idle, horizon or Horizon())
     if unused and not _holds_something(scheduler):
         return DeleteCluster(observed.uid, Reason.CLUSTER_IDLE, f"{unused}: it is deleted")

@@ -39,8 +39,6 @@ def limits_for(context: PassContext, groups: Iterable[GroupRecycling], *, left: 
     Args:
         left: Recycles that maxPerHour still allows beyond those that are under way.
     """
-    if not context.observed.scheduler.agent:
-        return Limits()
     of_groups = [_GroupLimits(context, group, left=left) for group in groups]
     newcomers = _newcomers(context, of_groups)
     profiles: dict[Profile, int] = {} if newcomers is None else {newcomers: 0}

@@ -164,9 +164,6 @@ def _objection(
 ) -> Objection | None:
     """Why a worker must not be replaced now for this reason, or None."""
     reason, message = candidate.reason, candidate.message
-    if not at.context.observed.scheduler.agent:
-        # Stock RPC neither lets a busy worker finish nor says why one leaves.
-        return Reason.AGENT_MISSING, f"{message}; the scheduler has no agent"
     if at.forbidden and reason in at.forbidden:
         return Reason.BUDGET_EXHAUSTED, f"{message}; a budget of 0 forbids {reason}"
     if reason is Reason.DRIFTED and not at.is_scaled:

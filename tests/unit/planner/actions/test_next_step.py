@@ -305,12 +305,6 @@ def test_fewer_workers(
     assert (reason, message) == (decided.reason, decided.message)
 
 
-def test_without_the_agent_nobody_leaves() -> None:
-    decided = decide(cluster([IDLE], degraded=Reason.AGENT_MISSING))
-
-    assert ((), [Reason.AGENT_MISSING]) == (decided.actions, [b.reason for b in decided.blockers])
-
-
 def test_several_idle_workers_leave_at_once() -> None:
     decided = decide(cluster([worker(name) for name in "abc"], target=1))
 

@@ -27,7 +27,7 @@ from dask_adaptive.model.plan import GroupPlan, Step
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
-from dask_adaptive.model.scaling import LoadTarget, Source, WorkerGroup
+from dask_adaptive.model.scaling import LoadTarget, WorkerGroup
 from dask_adaptive.planner.number.capacity import Part, Supply, fill, left_after
 from dask_adaptive.planner.plan import plan
 from support.worlds import (
@@ -777,28 +777,12 @@ def test_the_schedulers_target_is_a_load_with_its_figures() -> None:
     assert figures == {name: found.inputs[name] for name in figures}
 
 
-ONLY = "{} needed by tasks that only this group may run"
+def test_the_schedulers_target_is_not_about_other_groups() -> None:
+    others = [group_of(GPU, [worker("x")], resources=(("GPU", 1.0),))]
+    world = cluster([worker("a")], others=others, target=9)
+    found = asked(world, replace(ANY, worker_groups=(WorkerGroup(GPU, 8),)))[GPU]
 
-
-@pytest.mark.parametrize(
-    ("demand", "workers", "wanted", "message"),
-    [
-        pytest.param(Demand(needs=(need(3),)), [], 3, ONLY.format(3), id="what-is-bound-to-it"),
-        pytest.param(Demand(), [], 0, ONLY.format(0), id="none"),
-        pytest.param(Demand(), [busy("x")], 1, ONLY.format(0), id="those-that-have-tasks"),
-        pytest.param(None, [worker("x")], 1,
-                     "the load of this group is not known: its number stays", id="nobody-can-tell"),
-    ],
-)  # fmt: skip
-def test_the_schedulers_target_is_not_about_other_groups(
-    demand: Demand | None, workers: list[ObservedWorker], wanted: int, message: str
-) -> None:
-    others = [group_of(GPU, workers, resources=(("GPU", 1.0),))]
-    world = cluster([worker("a")], others=others, target=9, demand=demand)
-    policy = replace(ANY, target=LoadTarget(Source.SCHEDULER), worker_groups=(WorkerGroup(GPU, 8),))
-    found = asked(world, policy)[GPU]
-
-    assert (wanted, message) == (found.wanted, told(found).message)
+    assert 1 == found.wanted
 
 
 @pytest.mark.parametrize(

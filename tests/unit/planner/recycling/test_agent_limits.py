@@ -47,13 +47,13 @@ ABORTED = RecyclePast(aborted={"a": (NOW + 9.0, "none came")})
 def decide(
     workers: Sequence[ObservedWorker], recycle: Recycle, *, others: Sequence[ObservedWorker] = (),
     past: RecyclePast | None = None, strangers: tuple[str, ...] = (), expected_s: float = 0.0,
-    desired: int | None = None, agent: str = "1", **policy: Any,
+    desired: int | None = None, **policy: Any,
 ) -> Plan:  # fmt: skip
     """One pass in which as many are desired as there are, and none is missing."""
     more = [group_of("more", others)] if others else []
     n = len(workers) if desired is None else desired
     target = n + len(others)
-    world = cluster(workers, others=more, expected_s=expected_s, agent=agent, target=target)
+    world = cluster(workers, others=more, expected_s=expected_s, target=target)
     world = dataclasses.replace(dated(world, AT), strangers=strangers)
     rules = dataclasses.replace(
         POLICY, **{"min_replicas": n, "max_replicas": n + 9, "recycle": recycle, **policy}
@@ -319,10 +319,6 @@ def test_workers_may_be_stopped_by_the_runs_that_fit_before_their_end() -> None:
     ending = dataclasses.replace(A, ends_at=99.0)
 
     assert 1 == told([ending, B], Recycle(TaskQuota(from_walltime=True)), expected_s=9.0).stops
-
-
-def test_without_an_agent_nobody_is_told() -> None:
-    assert Limits() == told([A, B], LOOSE, agent="")
 
 
 def test_newcomers_may_be_stopped_before_anybody_has_come() -> None:

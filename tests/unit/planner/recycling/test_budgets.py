@@ -41,8 +41,6 @@ def aborted(**names: tuple[float, str]) -> dict[str, Any]:
     ("changes", "settings", "expected"),
     [
         pytest.param(SPENT, {}, None, id="nothing"),
-        pytest.param(SPENT, {"agent": ""},
-                     (Reason.AGENT_MISSING, f"{WORDS}; the scheduler has no agent"), id="no-agent"),
         pytest.param(SPENT, NEVER,
                      (Reason.BUDGET_EXHAUSTED, f"{WORDS}; a budget of 0 forbids TaskQuota"),
                      id="forbidden"),
@@ -84,10 +82,8 @@ def aborted(**names: tuple[float, str]) -> dict[str, Any]:
 def test_what_stands_against_a_replacement(
     changes: dict[str, Any], settings: dict[str, Any], expected: tuple[Reason, str] | None
 ) -> None:
-    rest = {name: value for name, value in settings.items() if name != "agent"}
-    agent = {"agent": settings["agent"]} if "agent" in settings else {}
-    world = cluster([busy("a", **changes), busy("b"), busy("c"), busy("d")], target=3, **agent)
-    decided = decide(world, policy={"min_replicas": 3, "max_replicas": 3}, **rest)
+    world = cluster([busy("a", **changes), busy("b"), busy("c"), busy("d")], target=3)
+    decided = decide(world, policy={"min_replicas": 3, "max_replicas": 3}, **settings)
 
     blocked = {b.worker: (b.reason, b.message) for b in decided.blockers}
     assert expected == blocked.get("a")

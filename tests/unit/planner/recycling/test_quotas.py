@@ -420,9 +420,9 @@ ALL = Recycle(
 
 
 def ordered(workers: Sequence[ObservedWorker], recycle: Recycle, **settings: Any) -> list[str]:
-    """All that are due now, the most urgent first: without an agent none can leave, all wait."""
-    settings["scheduler"] = {"agent": "", **settings.get("scheduler", {})}
-    rows = decide([busy(w.name, **facts(w)) for w in workers], recycle, **settings).replacing
+    """All that are due now, the most urgent first: their actors keep them, so that all wait."""
+    due = [busy(w.name, actors=True, **facts(w)) for w in workers]
+    rows = decide(due, recycle, **settings).replacing
     return [row.worker for row in rows]
 
 
@@ -554,8 +554,8 @@ SLOW = [used(mean_s=1.0)] * 9
 
 def standing_out(uses: Sequence[Use], **selection: Any) -> dict[str, str]:
     chosen = dataclasses.replace(Selection(TRAITS, min_tasks=10), **selection)
-    workers = [busy(f"w{i}", use=use) for i, use in enumerate(uses)]
-    rows = decide(workers, Recycle(selection=chosen), scheduler={"agent": ""}).replacing
+    workers = [busy(f"w{i}", use=use, actors=True) for i, use in enumerate(uses)]
+    rows = decide(workers, Recycle(selection=chosen)).replacing
     assert {Reason.OUTLIER} >= {row.reason for row in rows}
     return {row.worker: row.message for row in rows}
 
@@ -796,9 +796,10 @@ def test_whether_a_worker_is_due_does_not_depend_on_others(
 def test_the_order_of_workers_does_not_matter(
     workers: list[ObservedWorker], recycle: Recycle, past: RecyclePast, shuffled: Any
 ) -> None:
-    first = decide(workers, recycle, past, scheduler={"agent": ""})
+    workers = [dataclasses.replace(w, actors=True) for w in workers]
+    first = decide(workers, recycle, past)
     shuffled.shuffle(workers)
-    again = decide(workers, recycle, past, scheduler={"agent": ""})
+    again = decide(workers, recycle, past)
 
     assert first.replacing == again.replacing
     assert [(u.quota, u.ratio) for u in first.uses] == [(u.quota, u.ratio) for u in again.uses]
