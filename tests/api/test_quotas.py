@@ -220,9 +220,9 @@ def _set_status(kubectl: Kubectl, kind: str, name: str, **condition: str) -> Non
 
 async def test_a_pause_by_annotation_is_seen_with_its_time(api: KubeApi, kubectl: Kubectl) -> None:
     kubectl.apply(*cluster_of_one("w1", PLAIN), policy("p"))
-    kubectl("annotate", "dap", "p", "dask-adaptive.dev/paused-until=2033-05-18T03:34:20Z")
+    kubectl("annotate", "dap", "p", "dask-adaptive.dev/paused=2033-05-18T03:34:20Z")
     kubectl("annotate", "daskcluster", "etl", "dask-adaptive.dev/paused-scale-in=1ms")
     pause = (await look(api, kubectl.namespace)).pause
 
     assert (True, False, 60.0, "") == (pause.all, pause.scale_in, pause.left_s, pause.problem)
-    assert 'paused-until: "2033-05-18T03:34:20Z" on AdaptivePolicy p' in pause.message
+    assert 'paused: "2033-05-18T03:34:20Z" on AdaptivePolicy p' in pause.message

@@ -266,8 +266,8 @@ class AnyWorld:
         )  # fmt: skip
 
     def _pause(self) -> Pause:
-        left_s, replicas = self._one(None, self._s()), self._one(None, 3)
-        return Pause(scale_in=self._p(0.5), replicas=replicas, left_s=left_s)
+        left_s = self._one(None, self._s())
+        return Pause(scale_in=self._p(0.5), scale_out=self._p(0.5), left_s=left_s)
 
     def _terminating(self) -> tuple[TerminatingPod, ...]:
         known_s = self._one(math.inf, self._s(40))

@@ -108,7 +108,7 @@ def quota(name: str = "team", hard: Any = (), used: Any = (), **spec: Any) -> di
 
 def noted(by: str = "kubectl-annotate", at: str = CREATED, **notes: str) -> dict[str, Any]:
     """
-    Metadata with annotations of ours: `paused_until` stands for `paused-until`.
+    Metadata with annotations of ours: `pin_reason` stands for `pin-reason`.
 
     By "upstream" they are copies, made with the object.
     """

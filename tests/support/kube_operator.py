@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from dask_adaptive.controller.app import Operator, Settings
 from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.reason import Reason
 from support.fake_cluster import FakeCluster
 from support.ports import free_port
 

@@ -170,24 +170,9 @@ def manual_pin(
     return None
 
 
-ALL, UNTIL, IN, OUT, REPLICAS = (
-    "paused",
-    "paused-until",
-    "paused-scale-in",
-    "paused-scale-out",
-    "paused-replicas",
-)
+ALL, IN, OUT = PAUSES = "paused", "paused-scale-in", "paused-scale-out"
 
-PAUSES = (ALL, UNTIL, IN, OUT, REPLICAS)
-
-_TIMES = "a duration such as 2h or an instant such as 2026-01-31T18:00:00Z"
-_HOW = {
-    ALL: f'"true", {_TIMES}',
-    UNTIL: _TIMES,
-    IN: f'"true", {_TIMES}',
-    OUT: f'"true", {_TIMES}',
-    REPLICAS: 'a whole number such as "3"',
-}
+_HOW = '"true", a duration such as 2h or an instant such as 2026-01-31T18:00:00Z'
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +181,6 @@ class _Held:
 
     note: Note
     until: float  # seconds since 1970; infinite: until it is taken back
-    replicas: int | None = None
     problem: str = ""
 
     @property
@@ -219,12 +203,10 @@ def pause_of(policy: Iterable[Note], cluster: Iterable[Note], *, now: float, sin
         return NO_PAUSE
     until = max(held.until for held in holding)
     names = {held.note.name for held in holding}
-    replicas = next((h.replicas for h in holding if h.replicas is not None), None)
     return Pause(
-        all=bool(names & {ALL, UNTIL}) or (REPLICAS in names and replicas is None),
+        all=ALL in names,
         scale_in=IN in names,
         scale_out=OUT in names,
-        replicas=replicas,
         left_s=None if math.isinf(until) else until - now,
         message="; ".join(held.message for held in holding),
         problem="; ".join(held.problem for held in holding if held.problem),
@@ -235,10 +217,7 @@ def _held(note: Note, since: Since) -> _Held | None:
     """What an annotation holds, over or not; None if it says that it holds nothing."""
     if lifts(note.value):
         return None
-    if note.name == REPLICAS:
-        is_number = note.value.isascii() and note.value.isdigit()
-        return _Held(note, math.inf, int(note.value)) if is_number else _malformed(note)
-    if note.value.lower() == "true" and note.name != UNTIL:
+    if note.value.lower() == "true":
         return _Held(note, math.inf)
     at = read_instant(note.value)
     if at is not None:
@@ -246,12 +225,8 @@ def _held(note: Note, since: Since) -> _Held | None:
     try:
         return _Held(note, since(note) + parse_duration(note.value))
     except ValueError:
-        return _malformed(note)
-
-
-def _malformed(note: Note) -> _Held:
-    problem = f"{note} is not {_HOW[note.name]}; it pauses until it is corrected or removed"
-    return _Held(note, math.inf, problem=problem)
+        problem = f"{note} is not {_HOW}; it pauses until it is corrected or removed"
+        return _Held(note, math.inf, problem)
 
 
 def turns_in_s(notes: Iterable[Note], *, now: float, since: Since) -> float:

@@ -66,8 +66,6 @@ def _reason(pause: Pause) -> Reason:
         return Reason.INVALID_PAUSE
     if pause.all:
         return Reason.PAUSED
-    if pause.replicas is not None:
-        return Reason.REPLICAS_HELD
     return Reason.SCALE_IN_PAUSED if pause.scale_in else Reason.SCALE_OUT_PAUSED
 
 

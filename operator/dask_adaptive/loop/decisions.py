@@ -37,7 +37,6 @@ _CARRIES_ON = frozenset({Reason.REPLICAS_CORRECTED, Reason.DRAINED})
 _ASKED_BY = {
     Reason.SCHEDULED_MINIMUM: "schedule",
     Reason.PAUSED: "annotation",
-    Reason.REPLICAS_HELD: "annotation",
     Reason.SCALE_IN_PAUSED: "annotation",
     Reason.SCALE_OUT_PAUSED: "annotation",
     Reason.TOO_FEW_REPLICAS: "policy",
@@ -212,7 +211,6 @@ _FULL = frozenset(
         Reason.ADMISSION_REFUSED,
         Reason.CLUSTER_LIMIT,
         Reason.SCALE_OUT_PAUSED,
-        Reason.REPLICAS_HELD,
     }
 )
 

@@ -114,7 +114,6 @@ class Reason(str, enum.Enum):
     # who holds it
     SCALE_IN_PAUSED = "ScaleInPaused"
     SCALE_OUT_PAUSED = "ScaleOutPaused"
-    REPLICAS_HELD = "ReplicasHeld"
     INVALID_PAUSE = "InvalidPause"
     FALLBACK = "Fallback"
     TOO_MANY_UNREADY = "TooManyUnready"

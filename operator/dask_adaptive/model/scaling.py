@@ -36,6 +36,9 @@ Period = Annotated[Seconds, Must(lambda s: 1 <= s <= 1800, "must be from 1s to 3
 #: `idleTimeout: Auto`. Whoever takes it for a number keeps each worker.
 AUTO_S = math.inf
 
+#: `Auto` stays within these: a start that is measured is no promise for the next one.
+LEAST_S, MOST_S = 5.0, 300.0
+
 
 def _idle_timeout(value: Any) -> float:
     return AUTO_S if value == "Auto" else parse_duration(value)
@@ -242,7 +245,6 @@ class Pause:
     all: bool = False
     scale_in: bool = False
     scale_out: bool = False
-    replicas: int | None = None  # hold the default group at this number
     left_s: float | None = None  # until it ends; None: until it is taken back
     message: str = ""  # who holds it, in words
     problem: str = ""

@@ -36,7 +36,6 @@ from dask_adaptive.planner.number.floors import (
     fallback_floor,
     is_paused,
     paused_step,
-    pauses_all,
     scheduled_floor,
 )
 from dask_adaptive.planner.number.idle_time import in_numbers
@@ -210,7 +209,7 @@ def _why_held(context: PassContext) -> tuple[Reason, str] | None:
     pause = context.observed.pause
     if context.policy.mode is Mode.PAUSED:
         return Reason.PAUSED, "paused: nothing is scaled"
-    if is_paused(pause) and pauses_all(pause):
+    if is_paused(pause) and pause.all:
         said = [part for part in (pause.message, pause.problem) if part]
         return Reason.PAUSED, "; ".join(["paused: nothing is scaled", *said])
     message = _too_many_away(context)
@@ -310,10 +309,10 @@ def _raised(context: PassContext) -> Iterator[SetReplicas]:
     if any(bounds.name == default for bounds in policy.own_bounds):
         left = policy.max_replicas - sum(group.replicas for group, _ in groups)
     for group, bounds in groups:
-        replicas, is_default = group.replicas, group.name == default
+        replicas = group.replicas
         floor = _floor(context, group, bounds)
         number = int(min(floor.replicas, bounds.maximum, replicas + max(left, 0)))
-        paused = paused_step(number, replicas, context.observed.pause, is_default=is_default)
+        paused = paused_step(number, replicas, context.observed.pause)
         number = number if paused is None else paused.replicas
         if number > replicas:
             left -= number - replicas

@@ -30,9 +30,8 @@ from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.scaling import AUTO_S, GroupBounds
+from dask_adaptive.model.scaling import AUTO_S, MOST_S, GroupBounds
 from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
-from dask_adaptive.planner.number.idle_time import MOST_S
 from dask_adaptive.rehearse import demo
 from dask_adaptive.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
 from dask_adaptive.scheduler.link import Link, connect

@@ -14,9 +14,8 @@ from dask_adaptive.loop.one_pass import POLL_S, SHORTEST_S, ClusterLoop, PassRes
 from dask_adaptive.model.keys import DEFAULT, ClusterKey, default_group_of
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, PackNodes, Policy
-from dask_adaptive.model.scaling import AUTO_S
+from dask_adaptive.model.scaling import AUTO_S, MOST_S
 from dask_adaptive.model.trace import Trace
-from dask_adaptive.planner.number.idle_time import MOST_S
 from dask_adaptive.simulate.cluster import SimulatedCluster, Startup, startup_of
 from dask_adaptive.simulate.node_model import Nodes
 from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed

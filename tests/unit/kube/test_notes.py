@@ -136,22 +136,17 @@ def said(name: str, value: str, on: str = "AdaptivePolicy etl", until: float = 0
         ({"paused": "true"}, Pause(all=True, message=said("paused", "true"))),
         ({"paused": "false"}, NO_PAUSE),
         ({"paused": ""}, NO_PAUSE),
-        ({"paused_until": SOON},
-         Pause(all=True, left_s=60.0, message=said("paused-until", SOON, until=60))),
-        ({"paused_until": PAST}, NO_PAUSE),
-        ({"paused_until": "15m"},  # since it was set
-         Pause(all=True, left_s=300.0, message=said("paused-until", "15m", until=300))),
-        ({"paused_until": "10m"}, NO_PAUSE),
+        ({"paused": SOON}, Pause(all=True, left_s=60.0, message=said("paused", SOON, until=60))),
+        ({"paused": PAST}, NO_PAUSE),
+        ({"paused": "15m"},  # since it was set
+         Pause(all=True, left_s=300.0, message=said("paused", "15m", until=300))),
+        ({"paused": "10m"}, NO_PAUSE),
         ({"paused_scale_in": "TRUE"},
          Pause(scale_in=True, message=said("paused-scale-in", "TRUE"))),
         ({"paused_scale_out": SOON},
          Pause(scale_out=True, left_s=60.0, message=said("paused-scale-out", SOON, until=60))),
-        ({"paused_replicas": "3"}, Pause(replicas=3, message=said("paused-replicas", "3"))),
-        ({"paused_replicas": "false"}, NO_PAUSE),
-        ({"paused": "true", "paused_until": PAST},  # an old instant lifts nothing
-         Pause(all=True, message=said("paused", "true"))),
-        ({"paused_scale_in": "true", "paused_until": SOON},
-         Pause(all=True, scale_in=True, message=said("paused-until", SOON, until=60) + "; "
+        ({"paused_scale_in": "true", "paused": SOON},
+         Pause(all=True, scale_in=True, message=said("paused", SOON, until=60) + "; "
                + said("paused-scale-in", "true"))),
     ],
 )  # fmt: skip
@@ -164,14 +159,10 @@ def test_what_is_held(notes: dict[str, str], expected: Pause) -> None:
     ("name", "value", "held"),
     [
         ("paused", "yes", {"all": True}),
-        ("paused_until", "true", {"all": True}),
-        ("paused_until", "tomorrow", {"all": True}),
-        ("paused_until", "2026-02-01T18:00:00", {"all": True}),  # without its time zone
+        ("paused", "tomorrow", {"all": True}),
+        ("paused", "2026-02-01T18:00:00", {"all": True}),  # without its time zone
         ("paused_scale_in", "1", {"scale_in": True}),
         ("paused_scale_out", "-5m", {"scale_out": True}),
-        ("paused_replicas", "three", {"all": True}),
-        ("paused_replicas", "-1", {"all": True}),
-        ("paused_replicas", "true", {"all": True}),
     ],
 )
 def test_what_cannot_be_read_pauses_and_says_how_to_mend_it(
@@ -188,7 +179,6 @@ def test_what_cannot_be_read_pauses_and_says_how_to_mend_it(
 
 def test_the_policys_annotation_wins_over_the_clusters_of_the_same_name() -> None:
     assert NO_PAUSE == pause({"paused": "false"}, {"paused": "true"})
-    assert 2 == pause({"paused_replicas": "2"}, {"paused_replicas": "5"}).replicas
     both = pause({"paused": "false"}, {"paused": "true", "paused_scale_in": "true"})
     assert Pause(scale_in=True, message=said("paused-scale-in", "true", "DaskCluster etl")) == both
     assert NO_PAUSE == pause({"paused": "true"}, deletionTimestamp=ko.CREATED), "it is going"
@@ -198,11 +188,11 @@ def test_the_policys_annotation_wins_over_the_clusters_of_the_same_name() -> Non
     ("noted", "again", "left_s"),
     [
         pytest.param(
-            ko.noted(paused_until="15m"), ko.noted(paused_until="15m", at=instant(NOW)),
+            ko.noted(paused="15m"), ko.noted(paused="15m", at=instant(NOW)),
             [300.0, 300.0, None], id="since-it-was-set",
         ),
         pytest.param(
-            {"annotations": {f"{PREFIX}paused-until": "15m"}}, {}, [900.0, 900.0, 600.0],
+            {"annotations": {f"{PREFIX}paused": "15m"}}, {}, [900.0, 900.0, 600.0],
             id="unknown-when-set-so-first-seen",
         ),
     ],

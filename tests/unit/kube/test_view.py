@@ -245,7 +245,7 @@ def test_when_a_worker_ends(pod: dict[str, Any], ends_in_s: float) -> None:
     [
         ({"recycle": "2026-02-01T03:00:00Z"}, HOUR),
         ({"paused_scale_in": "90m", "paused_replicas": "3"}, HOUR / 2),
-        ({"paused_until": "2026-02-01T02:30:00Z", "paused_scale_in": "3h"}, HOUR / 2),
+        ({"paused": "2026-02-01T02:30:00Z", "paused_scale_in": "3h"}, HOUR / 2),
         ({"pin": "true", "recycle": "2026-02-01T01:00:00Z"}, math.inf),
     ],
 )

@@ -106,7 +106,7 @@ def test_whatever_is_allowed_nobody_who_must_stay_leaves(seed: int, allowed: int
     decided = plan(allowing(world.observed, allowed), world.policy, world.past, now=NOW)
     workers = {w.name: w for g in world.observed.groups for w in g.workers}
     free = plan(world.observed, world.policy, world.past, now=NOW)
-    holds = world.observed.pause.scale_in or world.observed.pause.replicas is not None
+    holds = world.observed.pause.scale_in
 
     for action in decided.actions:
         if isinstance(action, Retire) and action.reason is Reason.BUDGET_SHARED:
@@ -135,8 +135,6 @@ def test_without_the_scheduler_floors_do_not_go_beyond_it() -> None:
 @pytest.mark.parametrize(
     ("pause", "claim", "desired"),
     [
-        (Pause(replicas=9), Claimed(9, 9), 4),
-        (Pause(replicas=3), Claimed(3, 3), 3),
         (Pause(scale_in=True), Claimed(9, 9), 4),
         (Pause(scale_out=True), Claimed(3, 3), 3),
     ],
@@ -152,7 +150,7 @@ def test_a_pause_asks_for_no_more_than_it_leaves_and_gets_no_more_than_is_allowe
 
 @pytest.mark.parametrize(
     ("pause", "desired"),
-    [(Pause(replicas=9), 3), (Pause(scale_in=True), 3), (Pause(scale_out=True), 1)],
+    [(Pause(scale_in=True), 3), (Pause(scale_out=True), 1)],
 )
 def test_nobody_leaves_whom_a_pause_holds(pause: Pause, desired: int) -> None:
     world = dataclasses.replace(allowing(cluster(map(busy, "abc"), target=9), 1), pause=pause)

@@ -125,47 +125,31 @@ def _holds_something(scheduler: ObservedScheduler) -> bool:
     return any(w.actors or (has_client and w.sole_bytes) for w in scheduler.workers)
 
 
-def paused_step(desired: int, serving: int, pause: Pause, *, is_default: bool) -> Step | None:
+def paused_step(desired: int, serving: int, pause: Pause) -> Step | None:
     """
     The number of workers that the annotations of a pause leave, where it is another one.
 
-    Of several that are set each counts: `paused-replicas` names the number (of the default group),
-    and `paused-scale-in` and `paused-scale-out` keep the group from going there. What can't be read
-    holds what it is about, and everything if that is not known either.
+    What can't be read holds what it is about.
     """
     if not is_paused(pause):
         return None
-    if pauses_all(pause):
+    if pause.all:
         return _pause_step(serving, Reason.PAUSED, pause, "nothing is scaled")
-    number, reason, what = desired, Reason.DESIRED_WITHIN_RANGE, ""
-    if pause.replicas is not None and is_default:
-        number, reason = pause.replicas, Reason.REPLICAS_HELD
-        what = f"{desired} wanted, {number} held"
-    if pause.scale_in and number < serving:
-        what = f"{number} wanted, {serving} held: no worker leaves"
-        number, reason = serving, Reason.SCALE_IN_PAUSED
-    elif pause.scale_out and number > serving:
-        what = f"{number} wanted, {serving} held: no worker is requested"
-        number, reason = serving, Reason.SCALE_OUT_PAUSED
-    if not what:
+    if pause.scale_in and desired < serving:
+        reason, what = Reason.SCALE_IN_PAUSED, "no worker leaves"
+    elif pause.scale_out and desired > serving:
+        reason, what = Reason.SCALE_OUT_PAUSED, "no worker is requested"
+    else:
         return None
-    return _pause_step(number, Reason.INVALID_PAUSE if pause.problem else reason, pause, what)
+    reason = Reason.INVALID_PAUSE if pause.problem else reason
+    return _pause_step(serving, reason, pause, f"{desired} wanted, {serving} held: {what}")
 
 
 def is_paused(pause: Pause) -> bool:
     """Tells whether a pause holds anything; it ends by itself, even if nobody looks."""
     if pause.left_s is not None and pause.left_s <= 0:
         return False
-    return pause.all or _names_a_direction(pause) or bool(pause.problem)
-
-
-def pauses_all(pause: Pause) -> bool:
-    # Without a direction what is left is a problem with nothing that could be read.
-    return pause.all or not _names_a_direction(pause)
-
-
-def _names_a_direction(pause: Pause) -> bool:
-    return pause.scale_in or pause.scale_out or pause.replicas is not None
+    return pause.all or pause.scale_in or pause.scale_out
 
 
 def _pause_step(replicas: int, reason: Reason, pause: Pause, what: str) -> Step:

@@ -21,10 +21,7 @@ from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import ObservedCluster
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.policy import Policy
-from dask_adaptive.model.scaling import AUTO_S
-
-#: `Auto` stays within these: a start that is measured is no promise for the next one.
-LEAST_S, MOST_S = 5.0, 300.0
+from dask_adaptive.model.scaling import AUTO_S, LEAST_S, MOST_S
 
 #: Data moves to a worker at this rate, in bytes a second: a fifth of what 4 Gbit/s carry.
 BANDWIDTH = 100e6

@@ -160,8 +160,7 @@ def _limited(draft: Draft, number: int, maximum: int) -> Draft:
 
 
 def _paused(draft: Draft, context: PassContext) -> Draft:
-    is_default, pause = draft.name == context.default_group, context.observed.pause
-    step = paused_step(draft.number, draft.standing, pause, is_default=is_default)
+    step = paused_step(draft.number, draft.standing, context.observed.pause)
     # What people hold is needed, and no more than that.
     return draft if step is None else replace(draft.at(step), floor=step)
 
@@ -175,7 +174,7 @@ def _budgeted(draft: Draft, context: PassContext) -> Draft:
     if allowance is None:
         return draft
     pause, most = context.observed.pause, allowance.workers
-    if is_paused(pause) and (pause.scale_in or pause.replicas is not None):
+    if is_paused(pause) and pause.scale_in:
         most = max(most, draft.standing)
     if draft.number <= most:
         return draft

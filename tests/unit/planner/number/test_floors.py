@@ -161,7 +161,7 @@ def test_with_an_answer_there_is_no_fallback() -> None:
     assert () == decide(silent, fallback=fallback).actions
 
 
-def test_a_pause_holds_the_default_group_without_the_scheduler() -> None:
+def test_a_pause_holds_without_the_scheduler() -> None:
     world = cluster(
         [busy("a"), busy("b")], others=[group_of(GPU)], unanswered=2,
         problem=Reason.SCHEDULER_UNREACHABLE,
@@ -171,8 +171,8 @@ def test_a_pause_holds_the_default_group_without_the_scheduler() -> None:
         decided = decide(replace(world, pause=pause), max_replicas=6, **bounds(2, 1))
         return {a.group: a.replicas for a in decided.actions if isinstance(a, SetReplicas)}
 
-    assert {GROUP: 3, GPU: 1} == raised(Pause(replicas=3))
-    assert {} == raised(Pause(all=True)) == raised(Pause(problem="cannot be read"))
+    assert {GPU: 1} == raised(Pause(scale_in=True))
+    assert {} == raised(Pause(all=True)) == raised(Pause(scale_out=True))
 
 
 # What a pause leaves
@@ -188,7 +188,7 @@ def paused(desired: int, pause: Pause, workers: Any = FIVE, *, group: str = GROU
     return found
 
 
-IN, OUT, HELD = Reason.SCALE_IN_PAUSED, Reason.SCALE_OUT_PAUSED, Reason.REPLICAS_HELD
+IN, OUT = Reason.SCALE_IN_PAUSED, Reason.SCALE_OUT_PAUSED
 
 
 @table(
@@ -198,16 +198,10 @@ IN, OUT, HELD = Reason.SCALE_IN_PAUSED, Reason.SCALE_OUT_PAUSED, Reason.REPLICAS
     no_rise=(9, {"scale_out": True}, GROUP, 5, OUT),
     nothing_held=(5, {"scale_in": True, "scale_out": True}, GROUP, 5, None),
     both=(2, {"scale_in": True, "scale_out": True}, GROUP, 5, IN),
-    held_above=(2, {"replicas": 7}, GROUP, 7, HELD),
-    held_below=(9, {"replicas": 3}, GROUP, 3, HELD),
-    held_at_none=(2, {"replicas": 0}, GROUP, 0, HELD),
-    other_groups_go_on=(9, {"replicas": 3}, GPU, 9, None),
-    nobody_leaves=(9, {"replicas": 3, "scale_in": True}, GROUP, 5, IN),
-    nobody_comes=(2, {"replicas": 7, "scale_out": True}, GROUP, 5, OUT),
-    paused_wins=(2, {"replicas": 7, "all": True}, GROUP, 5, Reason.PAUSED),
+    every_group=(2, {"scale_in": True}, GPU, 5, IN),
+    all_wins=(2, {"scale_in": True, "all": True}, GROUP, 5, Reason.PAUSED),
     over=(2, {"all": True, "left_s": 0.0}, GROUP, 2, None),
     not_over=(2, {"all": True, "left_s": 0.1}, GROUP, 5, Reason.PAUSED),
-    unreadable_holds_all=(9, {"problem": "?"}, GROUP, 5, Reason.PAUSED),
     unreadable_holds_what_it_is_about=(2, {"problem": "?", "scale_in": True}, GROUP, 5,
         Reason.INVALID_PAUSE),
     and_nothing_else=(9, {"problem": "?", "scale_in": True}, GROUP, 9, None),
@@ -226,7 +220,6 @@ def test_a_pause_of_five_workers(
     ("desired", "pause", "expected"),
     [
         (2, Pause(scale_in=True, left_s=90.0, message="by me", problem="?"), ("2 5", "; by me; ?")),
-        (9, Pause(replicas=3), ("9 3", "held")),
         (9, Pause(scale_out=True), ("9 5", "requested")),
     ],
 )
