@@ -152,12 +152,12 @@ lint-workflows: ## .github/workflows by actionlint
 clean: ## remove the virtual environments and caches of this folder
 	rm -rf site dist $(VENV) $(VENV)-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(VENV)/.demo: pyproject.toml
-	scripts/venv.sh $(VENV) "-e .[demo]" "dask[dataframe]==$(NEWEST) distributed==$(NEWEST)"
+$(VENV)/.demo: pyproject.toml operator/dask_adaptive_lab/pyproject.toml
+	scripts/venv.sh $(VENV) "-e .[lab] -e operator/dask_adaptive_lab" "dask[dataframe]==$(NEWEST) distributed==$(NEWEST)"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.demo
-	scripts/venv.sh $(VENV) "-e .[demo,dev]" "dask[array,dataframe]==$(NEWEST) distributed==$(NEWEST)"
+	scripts/venv.sh $(VENV) "-e .[lab,dev] -e operator/dask_adaptive_lab" "dask[array,dataframe]==$(NEWEST) distributed==$(NEWEST)"
 	@touch $@
 
 # The agent's contract on other releases of distributed: no operator there, as in users' images.
@@ -180,7 +180,7 @@ $(VENV)-bench-%/.ready:
 	@touch $@
 
 $(VENV)-libraries/.ready: pyproject.toml
-	scripts/venv.sh $(VENV)-libraries "-e ." "dask[array,dataframe]==$(NEWEST) distributed==$(NEWEST)" \
+	scripts/venv.sh $(VENV)-libraries "-e .[lab] -e operator/dask_adaptive_lab" "dask[array,dataframe]==$(NEWEST) distributed==$(NEWEST)" \
 	  "pytest>=8 pytest-asyncio>=1 pytest-timeout" "xgboost-cpu lightgbm scikit-learn xarray flox zarr dask-ml"
 	@touch $@
 
@@ -194,9 +194,9 @@ $(VENV)-dist/.ready:
 	@touch $@
 
 $(VENV)-mutation/.ready: pyproject.toml
-	scripts/venv.sh $(VENV)-mutation "-e .[demo,dev]" "mutmut>=3.8" "dask[dataframe]==$(NEWEST) distributed==$(NEWEST)"
+	scripts/venv.sh $(VENV)-mutation "-e .[lab,dev] -e operator/dask_adaptive_lab" "mutmut>=3.8" "dask[dataframe]==$(NEWEST) distributed==$(NEWEST)"
 	@touch $@
 
 $(VENV)-bench/.ready: pyproject.toml
-	scripts/venv.sh $(VENV)-bench "-e .[plot]"
+	scripts/venv.sh $(VENV)-bench "-e .[lab] -e operator/dask_adaptive_lab"
 	@touch $@

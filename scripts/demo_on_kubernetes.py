@@ -20,9 +20,9 @@ from rich.console import Console
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.rehearse import demo
-from dask_adaptive.rehearse.views import PlainView, RehearsalFigures
 from dask_adaptive.scheduler.link import Link, connect
+from dask_adaptive_lab.rehearse import demo
+from dask_adaptive_lab.rehearse.views import PlainView, RehearsalFigures
 
 LOOK_S = 0.5
 

@@ -13,7 +13,7 @@ work=.cache/mutation
 mkdir -p "$work"
 rm -rf "$work/src" "$work/tests"
 mkdir -p "$work/src" "$work/tests/unit"
-cp -rp operator/dask_adaptive operator/dask_adaptive_agent "$work/src"
+cp -rp operator/dask_adaptive operator/dask_adaptive_agent operator/dask_adaptive_lab "$work/src"
 cp -rp tests/support "$work/tests"
 cp -p tests/unit/conftest.py "$work/tests/unit"
 cp -rp tests/unit/planner "$work/tests/unit"

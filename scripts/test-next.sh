@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 rm -rf "$env"
-scripts/venv.sh "$env" "-e .[demo] pytest>=8 pytest-asyncio>=1 pytest-cov pytest-timeout pytest-xdist hypothesis trustme" \
+scripts/venv.sh "$env" "-e .[lab] -e operator/dask_adaptive_lab pytest>=8 pytest-asyncio>=1 pytest-cov pytest-timeout pytest-xdist hypothesis trustme" \
   "dask[array,dataframe] distributed dask-kubernetes kopf kubernetes ${PRE:+--pre}"
 for one in .venv "$env"; do "$one/bin/python" scripts/next_releases.py look >"$work/$one.json" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }; done
 refused=0

@@ -46,9 +46,9 @@ tests() {
 operator() {
   local python result=$work/operator-$1.xml
   python=$(scripts/python.sh "$1") &&
-    installs "$python" "operator-$1" "$work"/dask_adaptive-*.whl &&
-    "$work/operator-$1/bin/dask-adaptive" --version &&
-    PYTHON=$python scripts/venv.sh ".venv-py$1" "-e .[demo,dev]" "dask[array,dataframe]==$newest distributed==$newest" &&
+    installs "$python" "operator-$1" "$work"/dask_adaptive-*.whl "$work"/dask_adaptive_lab-*.whl &&
+    "$work/operator-$1/bin/dask-adaptive" rehearse --help >/dev/null &&
+    PYTHON=$python scripts/venv.sh ".venv-py$1" "-e .[lab,dev] -e operator/dask_adaptive_lab" "dask[array,dataframe]==$newest distributed==$newest" &&
     tests ".venv-py$1" "$result" tests/unit tests/contract "${@:2}" &&
     scripts/versions.py record python "$(full "$python")" "$result"
 }
@@ -69,7 +69,7 @@ agent() {
     scripts/versions.py record agent "$(full "$python")" "$result"
 }
 
-for folder in . operator; do
+for folder in . operator operator/dask_adaptive_lab; do
   "$(command -v uv || echo .venv-uv/bin/uv)" build --quiet --out-dir "$work" "$folder"
 done
 for version in $pythons; do tried "the operator on Python $version" operator "$version" "$@"; done

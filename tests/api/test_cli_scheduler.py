@@ -22,8 +22,8 @@ import pytest
 from click.testing import Result
 from distributed import Client, Worker
 
-from dask_adaptive.local.processes import LocalScheduler
-from dask_adaptive.model.trace import read_trace
+from dask_adaptive_lab.local.processes import LocalScheduler
+from dask_adaptive_lab.trace import read_trace
 from support.kube_bodies import cluster_of_one
 from support.kube_server import ROOT, Kubectl
 from support.tasks import slow

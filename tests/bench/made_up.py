@@ -13,8 +13,8 @@ from itertools import accumulate
 
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.scaling import WorkerGroup
-from dask_adaptive.model.trace import Origin, Sample, Trace, TraceGroup
-from dask_adaptive.simulate.workload import Arrival, Release, Workload
+from dask_adaptive_lab.simulate.workload import Arrival, Release, Workload
+from dask_adaptive_lab.trace import Origin, Sample, Trace, TraceGroup
 
 DEFAULT_GROUP = "etl-default"
 HOUR_S = 3600.0

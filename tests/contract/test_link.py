@@ -18,7 +18,6 @@ from distributed.core import rpc
 from distributed.protocol import to_serialize
 from distributed.protocol.serialize import ToPickle
 
-from dask_adaptive.local.processes import Machine
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import LinkError, Told
 from dask_adaptive.loop.status import SCHEDULER_CONFIGURED
@@ -37,13 +36,14 @@ from dask_adaptive.model.policy import ClientPins, ClusterRef, Pins, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile
 from dask_adaptive.model.scheduler_settings import scheduler_settings
-from dask_adaptive.rehearse.rehearsal import Rehearsal
-from dask_adaptive.rehearse.views import Watcher
 from dask_adaptive.scheduler import link as link_module
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import ReadOnlyLink, connect
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_lab.local.processes import Machine
+from dask_adaptive_lab.rehearse.rehearsal import Rehearsal
+from dask_adaptive_lab.rehearse.views import Watcher
 from support.agent_work import heard, observe_once, until
 from support.tasks import slow
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.rehearse import rehearsal
+from dask_adaptive_lab.rehearse import rehearsal
 from support.forked_processes import fork_server, forking
 from support.stage import Stage, Start
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from distributed import Client, Scheduler, Worker
 
 from dask_adaptive.loop.join import join
-from dask_adaptive.loop.tracing import TraceFile
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedGroup, PlatformView, PlatformWorker
-from dask_adaptive.model.trace import read_trace
 from dask_adaptive.scheduler.link import ReadOnlyLink
 from dask_adaptive_agent.loading.attach import install
+from dask_adaptive_lab.trace import read_trace
+from dask_adaptive_lab.tracing import TraceFile
 from support.tasks import slow
 
 

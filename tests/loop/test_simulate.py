@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dask_adaptive.loop.one_pass import PassResult
-from dask_adaptive.loop.tracing import TraceFile
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive.model.trace import Trace, read_trace
-from dask_adaptive.rehearse import rehearsal
-from dask_adaptive.simulate import replay as simulation
-from dask_adaptive.simulate.replay import replay
+from dask_adaptive_lab.rehearse import rehearsal
+from dask_adaptive_lab.simulate import replay as simulation
+from dask_adaptive_lab.simulate.replay import replay
+from dask_adaptive_lab.trace import Trace, read_trace
+from dask_adaptive_lab.tracing import TraceFile
 from support.stage import Stage, Start
 from support.tasks import slow
 

@@ -28,9 +28,9 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
 from dask_adaptive.model.scaling import NO_PAUSE
-from dask_adaptive.simulate.cluster import SimulatedCluster, Worker
-from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed
-from dask_adaptive.simulate.workload import Arrival, Workload
+from dask_adaptive_lab.simulate.cluster import SimulatedCluster, Worker
+from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
+from dask_adaptive_lab.simulate.workload import Arrival, Workload
 from support.worlds import GROUP, KEY, POLICY
 
 #: The wall clock when a fake cluster begins; its workers have been idle for so long then.

@@ -12,14 +12,14 @@ from typing import Any, Self
 
 from distributed import Client
 
-from dask_adaptive.local.processes import Machine
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import PlatformView, PlatformWorker, Tally, TerminatingPod
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive.rehearse.rehearsal import Rehearsal
-from dask_adaptive.rehearse.views import Watcher
+from dask_adaptive_lab.local.processes import Machine
+from dask_adaptive_lab.rehearse.rehearsal import Rehearsal
+from dask_adaptive_lab.rehearse.views import Watcher
 from support.killer import Killer
 from support.tasks import slow
 

@@ -1,10 +1,13 @@
-"""Hypothesis without deadlines: a slow machine is no defect."""
+"""Hypothesis without deadlines: a slow machine is no defect. And what must be installed."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from dask_adaptive.cli.main import plugins
 
 settings.register_profile("project", deadline=None)
 # For mutation testing: each mutant is judged quickly, and by the same examples every time.
@@ -17,3 +20,8 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),  # a busy machine kills no mutant
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "project"))
+
+
+def pytest_sessionstart() -> None:
+    if not plugins():
+        pytest.exit("dask_adaptive_lab is not installed here; run: make .venv/.dev", 1)

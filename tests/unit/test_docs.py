@@ -13,7 +13,7 @@ import click
 import pytest
 import yaml
 
-from dask_adaptive.cli.main import COMMANDS, cli
+from dask_adaptive.cli.main import COMMANDS, cli, plugins
 from dask_adaptive.controller.metrics import STABILITY, Metrics
 from dask_adaptive.kube import annotated, notes
 from dask_adaptive.kube.notes import PIN, PIN_REASON
@@ -198,7 +198,7 @@ def test_every_metric_is_documented() -> None:
         assert family.documentation.startswith(f"[{STABILITY[family.name]}] ")
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("name", sorted([*COMMANDS, *plugins()]))
 def test_every_command_and_option_is_documented(name: str) -> None:
     page = (REFERENCE / "cli.md").read_text()
 

@@ -54,9 +54,16 @@ def test_the_lock_has_hashes_and_names_no_index() -> None:
     assert not re.search(r"^(-i|--index|--extra-index|--find-links|--trusted)", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("folder", "prefix"), [(".", "operator/"), ("operator", "")])
+@pytest.mark.parametrize(
+    ("folder", "packages"),
+    [
+        (".", ["dask_adaptive_agent", "dask_adaptive"]),
+        ("operator", ["dask_adaptive_agent"]),
+        ("operator/dask_adaptive_lab", ["dask_adaptive_lab"]),
+    ],
+)
 def test_an_sdist_holds_the_packages_and_nothing_else(
-    folder: str, prefix: str, tmp_path: Path
+    folder: str, packages: list[str], tmp_path: Path
 ) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT / folder, check=True, capture_output=True)
@@ -64,15 +71,18 @@ def test_an_sdist_holds_the_packages_and_nothing_else(
     with tarfile.open(path) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
 
-    packages = ["dask_adaptive_agent"] + ["dask_adaptive"] * (folder == ".")
     files = [p for name in packages for p in (ROOT / "operator" / name).rglob("*")]
     sources = {
-        prefix + str(p.relative_to(ROOT / "operator"))
-        for p in files
-        if p.is_file() and p.suffix != ".pyc"
+        str(p.relative_to(ROOT / folder)) for p in files if p.is_file() and p.suffix != ".pyc"
     }
-    assert {f"{prefix}{name}/py.typed" for name in packages} <= sources
-    assert held - META == sources
+    assert len(packages) == sum(name.endswith("py.typed") for name in sources)
+    assert held - META == sources - META
+
+
+def test_the_lab_comes_with_an_extra() -> None:
+    (name,) = project()["optional-dependencies"]["lab"]
+
+    assert name == project(ROOT / "operator/dask_adaptive_lab")["name"]
 
 
 def test_the_agent_alone_needs_only_distributed() -> None:
@@ -82,7 +92,7 @@ def test_the_agent_alone_needs_only_distributed() -> None:
     assert agent["dependencies"][0] in project()["dependencies"]
 
 
-@pytest.mark.parametrize("folder", [ROOT, ROOT / "operator"])
+@pytest.mark.parametrize("folder", [ROOT, ROOT / "operator", ROOT / "operator/dask_adaptive_lab"])
 def test_releases_of_python_are_said_once(folder: Path) -> None:
     """The first classifier is the lower bound, and none is left out up to the last."""
     found = project(folder)

@@ -1,5 +1,5 @@
 """
-What commands are given: kubectl's options and the connection to Kubernetes, files, durations.
+What commands are given: kubectl's options, the connection to Kubernetes, durations.
 
 What is wrong with them is said in a sentence.
 """
@@ -11,7 +11,6 @@ import functools
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +23,9 @@ from dask_adaptive.model.amounts import parse_duration
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import KubeApi, KubeError
-    from dask_adaptive.model.policy import Policy
-    from dask_adaptive.model.trace import Trace
 
-#: Exit codes; `REDONE`: work was redone, which this program exists to prevent.
-NOTHING, USAGE, UNREACHABLE, REDONE = 1, 2, 3, 5
+#: Exit codes.
+NOTHING, USAGE, UNREACHABLE = 1, 2, 3
 
 _IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -232,47 +229,6 @@ def duration(value: str | float) -> float:
         return value if isinstance(value, float) else parse_duration(value)
     except ValueError as exc:
         raise click.BadParameter(str(exc)) from exc
-
-
-def read_policy(path: Path) -> Policy:
-    """The AdaptivePolicy in a file; see `read_manifest`."""
-    return read_manifest(path)[1]
-
-
-def read_manifest(path: Path) -> tuple[dict[str, Any], Policy]:
-    """
-    Read an AdaptivePolicy from a file, as it is written and parsed; other documents in it are
-    passed over.
-
-    Raises:
-        click.BadParameter: No policy in it, or one that makes no sense.
-    """
-    import yaml
-
-    from dask_adaptive.model.policy import InvalidPolicy, parse_policy
-
-    try:
-        documents = list(yaml.safe_load_all(path.read_text()))
-    except yaml.YAMLError as exc:
-        raise click.BadParameter(f"{path} is not YAML: {exc}") from exc
-    policies = [d for d in documents if isinstance(d, dict) and d.get("kind") == "AdaptivePolicy"]
-    if len(policies) != 1:
-        raise click.BadParameter(f"{path} holds {len(policies)} AdaptivePolicies; one is needed")
-    try:
-        return policies[0], parse_policy(policies[0].get("spec") or {})
-    except InvalidPolicy as exc:
-        problems = textwrap.indent(str(exc), "  ")
-        raise click.BadParameter(f"{path} has mistakes:\n{problems}") from exc
-
-
-def read_trace_file(path: Path) -> Trace:
-    """A trace that `record` wrote. Raises `click.BadParameter`."""
-    from dask_adaptive.model.trace import InvalidTrace, read_trace
-
-    try:
-        return read_trace(path.read_text(encoding="utf-8").splitlines())
-    except (InvalidTrace, UnicodeDecodeError) as exc:
-        raise click.BadParameter(f"{path}: {exc}") from exc
 
 
 def _sentence(exc: KubeError) -> str:

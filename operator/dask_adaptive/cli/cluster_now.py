@@ -11,7 +11,6 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dask_adaptive.cli.access import Access, found
@@ -28,20 +27,15 @@ from dask_adaptive.kube.cache.world import KINDS, World
 from dask_adaptive.kube.objects import (
     CLUSTER_LABEL,
     COMPONENT_LABEL,
-    GROUP_LABEL,
     parse_policy_object,
 )
 from dask_adaptive.kube.route import read_tls
 from dask_adaptive.kube.view import view
-from dask_adaptive.loop.join import join
 from dask_adaptive.loop.ports import Tls, TlsFailed
-from dask_adaptive.loop.tracing import Tracer
-from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler, PlatformView
 from dask_adaptive.model.policy import InvalidPolicy
 from dask_adaptive.model.scheduler_settings import TCP, scheduler_settings
-from dask_adaptive.model.trace import Trace
 
 if TYPE_CHECKING:
     from dask_adaptive.scheduler.link import ReadOnlyLink
@@ -144,45 +138,3 @@ async def platform_view(api: KubeApi, key: ClusterKey) -> PlatformView:
         for body in bodies.get(kind.resource, ()):
             world.take(kind, "ADDED", body)
     return view(world, key, now=time.time(), manual_max_s=0.0)
-
-
-async def trace_of_now(
-    api: KubeApi, namespace: str, cluster: str, *, access: Access, now: float
-) -> Trace | str:
-    """
-    What a cluster has to do now, as a trace of one sample; or why that is not known.
-
-    How long its workers take to come is guessed from how long their pods took to be ready.
-    """
-    key = ClusterKey(namespace, cluster)
-    seen = await platform_view(api, key)
-    if not seen.found:
-        return f"there is no DaskCluster {cluster} in namespace {namespace}"
-    try:
-        async with link_to(key, access) as link:
-            scheduler = await link.observe(demand=True)
-    except ConnectionError as exc:
-        return f"the scheduler can't be reached: {exc}"
-    observed, tracer = join(key, seen, scheduler), Tracer()
-    sample = tracer.sample(observed, t=0.0)
-    if sample is None:
-        return scheduler.message or "its agent is too old to say what work there is"
-    arrived = await _ready_after(api, key)
-    origin = tracer.origin(observed, started=now, every_s=1.0)
-    return Trace(origin, (replace(sample, arrived=arrived),))
-
-
-async def _ready_after(api: KubeApi, key: ClusterKey) -> tuple[tuple[str, float], ...]:
-    """Measure how long each worker's pod took from its creation until it was ready, by group."""
-    selector = f"{CLUSTER_LABEL}={key.name},{COMPONENT_LABEL}=worker"
-    took = []
-    for pod in await api.list(PODS.path(key.namespace), selector=selector):
-        meta = pod["metadata"]
-        made = read_instant(meta.get("creationTimestamp") or "")
-        conditions = (pod.get("status") or {}).get("conditions") or []
-        ready = [c for c in conditions if c.get("type") == "Ready" and c.get("status") == "True"]
-        at = read_instant(ready[0].get("lastTransitionTime") or "") if ready else None
-        if made is not None and at is not None and at >= made:
-            group = (meta.get("labels") or {}).get(GROUP_LABEL, "")
-            took.append((group, at - made))
-    return tuple(took)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import cache
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from click.shell_completion import CompletionItem, ShellComplete, get_completion
 from dask_adaptive.cli.access import connection_options, namespace_option, output_option
 from dask_adaptive_agent import __version__
 
-#: Commands and their help, in the order of a day's work: look, ask why, hold, try out, fix, run.
+#: Commands and their help, in the order of a day's work: look, ask why, hold, fix, run.
 COMMANDS = {
     "status": "Show each cluster on one screen.",
     "get": "List AdaptivePolicies with their state.",
@@ -28,10 +29,6 @@ COMMANDS = {
     "pin": "Pin a worker: it is not retired until the pin ends.",
     "unpin": "Remove a worker's pin.",
     "recycle": "Replace a worker, or all workers of a cluster.",
-    "rehearse": "Run a script under a policy on this machine.",
-    "record": "Record the load of a cluster for `simulate`.",
-    "simulate": "Show what would have happened under a policy.",
-    "recommend": "Suggest policies for recorded work, with what they cost.",
     "check": "Check the installation and suggest fixes.",
     "report": "Write a zip to attach to a bug report.",
     "tidy": "Remove what the operator has set in clusters.",
@@ -39,6 +36,10 @@ COMMANDS = {
     "completion": "Print a shell's completion script.",
     "version": "Print the versions of this program and its dependencies.",
 }
+
+#: Other packages bring commands by entry points of this group. Each leads to a mapping like ours,
+#: in the package that has a module for each of them: dask_adaptive_lab's, for instance.
+PLUGINS = "dask_adaptive.commands"
 
 #: Commands that are not `command` in the module of their name.
 _ELSEWHERE = {"pin": ("pins", "pin"), "unpin": ("pins", "unpin")}
@@ -50,28 +51,49 @@ _VARIABLE = "_DASK_ADAPTIVE_COMPLETE"
 _FILES, _NOTHING, _FOLDERS = ":0", ":4", ":16"
 
 
+@cache
+def plugins() -> dict[str, tuple[str, str]]:
+    """Commands that other packages bring, by name: the help of each, and its package."""
+    from importlib.metadata import entry_points
+
+    return {
+        name: (text, entry.module)
+        for entry in entry_points(group=PLUGINS)
+        for name, text in entry.load().items()
+        if name not in COMMANDS
+    }
+
+
 class LazyGroup(click.Group):
     """Its help and its completion import no command: all together they take most of a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *plugins()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.commands or cmd_name not in COMMANDS:
+        if cmd_name in self.commands:
             return super().get_command(ctx, cmd_name)
+        package = "dask_adaptive.cli"
+        if cmd_name not in COMMANDS:
+            if cmd_name not in plugins():
+                return None
+            package = plugins()[cmd_name][1]
         name, attribute = _ELSEWHERE.get(cmd_name, (cmd_name, "command"))
-        module = importlib.import_module(f"dask_adaptive.cli.{name.replace('-', '_')}")
+        module = importlib.import_module(f"{package}.{name.replace('-', '_')}")
         command: click.Command = getattr(module, attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(self._texts())
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = [(name, said) for name, said in COMMANDS.items() if name.startswith(incomplete)]
+        found = [(name, said) for name, said in self._texts() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=said) for name, said in found), *options]
+
+    def _texts(self) -> list[tuple[str, str]]:
+        return [*COMMANDS.items(), *((name, text) for name, (text, _) in plugins().items())]
 
 
 @click.group(
@@ -90,7 +112,6 @@ def cli(**_: Any) -> None:
                 1  nothing found, or the answer is no
                 2  wrong usage or wrong input
                 3  Kubernetes can't be reached, or refuses
-                5  rehearse, simulate: work was redone
     """
 
 

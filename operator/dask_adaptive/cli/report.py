@@ -37,8 +37,7 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.objects import CLUSTER_LABEL
 from dask_adaptive.kube.status_json import HISTORY_LABEL, history_name
-from dask_adaptive.loop.tracing import hashed
-from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.keys import ClusterKey, hashed
 from dask_adaptive_agent import __version__, wire
 
 #: Port of the operator's metrics; the chart names it so.

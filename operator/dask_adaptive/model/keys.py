@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 #: How the name of a cluster's first group ends.
@@ -11,6 +12,13 @@ DEFAULT = "-default"
 def default_group_of(cluster: str) -> str:
     """The worker group that dask-kubernetes makes for every cluster."""
     return cluster + DEFAULT
+
+
+def hashed(name: str) -> str:
+    """A name that says nothing, the same for the same name; empty and "…" stay."""
+    if name in ("", "…"):
+        return name
+    return hashlib.blake2s(name.encode(), digest_size=5).hexdigest()
 
 
 class ClusterKey(NamedTuple):

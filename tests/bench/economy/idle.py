@@ -21,8 +21,8 @@ from made_up import DEFAULT_GROUP, WORKLOADS
 from bench.drawing import pyplot
 from dask_adaptive.model.observed import Want
 from dask_adaptive.model.scaling import AUTO_S
-from dask_adaptive.model.trace import Sample, Trace
-from dask_adaptive.simulate.replay import Assumptions, Run, replay
+from dask_adaptive_lab.simulate.replay import Assumptions, Run, replay
+from dask_adaptive_lab.trace import Sample, Trace
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
 

@@ -17,7 +17,7 @@ from made_up import WORKLOADS
 
 from bench.drawing import pyplot
 from dask_adaptive.model.policy import Disruption, PackNodes
-from dask_adaptive.simulate.replay import Assumptions, replay
+from dask_adaptive_lab.simulate.replay import Assumptions, replay
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
 

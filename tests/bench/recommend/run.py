@@ -25,12 +25,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dask_adaptive.local.processes import Machine
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive.model.trace import Trace, read_trace
-from dask_adaptive.rehearse.rehearsal import rehearse
-from dask_adaptive.simulate.advice import Result, advise, changed, result_of, search
-from dask_adaptive.simulate.replay import recorded
+from dask_adaptive_lab.local.processes import Machine
+from dask_adaptive_lab.rehearse.rehearsal import rehearse
+from dask_adaptive_lab.simulate.advice import Result, advise, changed, result_of, search
+from dask_adaptive_lab.simulate.replay import recorded
+from dask_adaptive_lab.trace import Trace, read_trace
 
 HERE = Path(__file__).parent
 REPORT = HERE.parents[2] / "docs/benchmarks/recommend.md"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.cli.main import COMMANDS, complete_for_kubectl
+from dask_adaptive.cli.main import COMMANDS, complete_for_kubectl, plugins
 
 PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text()
 
@@ -140,13 +140,25 @@ def test_no_help_imports_what_only_the_command_needs() -> None:
     """All commands in one process: each is imported, none is run."""
     lines = [
         "import sys",
-        "from dask_adaptive.cli.main import COMMANDS, cli",
+        "from dask_adaptive.cli.main import COMMANDS, cli, plugins",
         "cli(['--help'], standalone_mode=False)",
         "assert not [m for m in sys.modules if m.startswith('dask_adaptive.kube')]",
-        "for name in COMMANDS: cli([name, '--help'], standalone_mode=False)",
+        "for name in [*COMMANDS, *plugins()]: cli([name, '--help'], standalone_mode=False)",
         f"assert not {HEAVY!r} & set(sys.modules), {HEAVY!r} & set(sys.modules)",
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
 
     assert 0 == done.returncode, done.stderr
-    assert all(said in done.stdout for said in COMMANDS.values())
+    texts = [*COMMANDS.values(), *(text for text, _ in plugins().values())]
+    assert all(text in done.stdout for text in texts)
+
+
+def test_commands_of_the_lab_are_there_only_where_it_is_installed(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {"rehearse", "record", "simulate", "recommend"} == plugins().keys()
+
+    monkeypatch.setattr("dask_adaptive.cli.main.plugins", dict)
+
+    assert "simulate" not in run("--help").output
+    assert 2 == run("simulate").exit_code

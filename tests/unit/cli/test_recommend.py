@@ -9,12 +9,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dask_adaptive.cli import recommend
-from dask_adaptive.cli.access import read_policy
 from dask_adaptive.cli.main import cli
 from dask_adaptive.model.observed import PrefixWork
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive.model.trace import Origin, Sample, TraceGroup, origin_line, sample_line
+from dask_adaptive_lab.cli import recommend
+from dask_adaptive_lab.cli.files import read_policy
+from dask_adaptive_lab.trace import Origin, Sample, TraceGroup, origin_line, sample_line
 from support.canned_api import CannedApi
 from support.golden import compare_text
 
@@ -115,7 +115,7 @@ def test_a_cluster_is_recorded_first_and_its_policy_is_todays(
         assert 300.0 == for_s
         write(path, [10, 60, 110])
 
-    monkeypatch.setattr("dask_adaptive.cli.record.record", record)
+    monkeypatch.setattr("dask_adaptive_lab.cli.record.record", record)
     result = told("--from", "etl", "--for", "5m", "--tries", "12")
 
     assert 0 == result.exit_code, result.stderr
@@ -131,7 +131,7 @@ def test_a_policy_of_a_cluster_that_makes_no_sense_is_said(
     api.add(
         {"kind": "AdaptivePolicy", "metadata": {"name": "mine", "namespace": "team"}, "spec": newer}
     )
-    monkeypatch.setattr("dask_adaptive.cli.record.record", lambda _, path, *__, **___: None)
+    monkeypatch.setattr("dask_adaptive_lab.cli.record.record", lambda _, path, *__, **___: None)
     result = told("--from", "0", "--tries", "2")
     assert 0 == result.exit_code, "it is the policy of another cluster"
 

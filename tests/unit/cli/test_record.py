@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dask_adaptive.loop.tracing import TraceFile, Tracer, hashed
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     Demand,
@@ -19,7 +18,8 @@ from dask_adaptive.model.observed import (
     Want,
 )
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.trace import InvalidTrace, read_trace
+from dask_adaptive_lab.trace import InvalidTrace, read_trace
+from dask_adaptive_lab.tracing import TraceFile, Tracer, hashed
 
 KEY = ClusterKey("team", "etl")
 

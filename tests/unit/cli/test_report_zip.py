@@ -21,7 +21,6 @@ from dask_adaptive.cli.report import (
     scrubbed,
     snapshot_rules,
 )
-from dask_adaptive.loop.tracing import hashed
 from dask_adaptive.model.observed import (
     Demand,
     ObservedScheduler,
@@ -31,6 +30,7 @@ from dask_adaptive.model.observed import (
     Want,
 )
 from dask_adaptive.model.reason import Reason
+from dask_adaptive_lab.tracing import hashed
 
 Json = dict[str, Any]
 

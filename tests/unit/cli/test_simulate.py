@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dask_adaptive.cli import simulate
 from dask_adaptive.cli.main import cli
 from dask_adaptive.model.observed import PrefixWork
-from dask_adaptive.model.trace import Origin, Sample, TraceGroup, origin_line, sample_line
-from dask_adaptive.simulate.simulated_ports import SimulatedPorts
+from dask_adaptive_lab.cli.files import REDONE
+from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts
+from dask_adaptive_lab.trace import Origin, Sample, TraceGroup, origin_line, sample_line
 
 POLICY = """\
 apiVersion: dask-adaptive.dev/v1alpha1
@@ -108,5 +108,5 @@ def test_redone_work_is_exit_code_5(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedPorts, "set_replicas", reckless)
     result = run("few.yaml", "--trace", "trace.jsonl", "--startup", "1s")
 
-    assert simulate.REDONE == result.exit_code
+    assert REDONE == result.exit_code
     assert "please report this" in result.output

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dask_adaptive.local.annotations import Annotations
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedGroup, PlatformView, PlatformWorker
+from dask_adaptive_lab.local.annotations import Annotations
 
 #: After SIGTERM, how long a process may take before it is killed.
 PATIENCE_S = 5.0

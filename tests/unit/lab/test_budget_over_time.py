@@ -11,9 +11,9 @@ from dask_adaptive.budget.board import Holder, Holding, Pool, allowances, divide
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import ClusterRef, Policy
-from dask_adaptive.simulate.cluster import SimulatedCluster
-from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed
-from dask_adaptive.simulate.workload import Arrival, Workload
+from dask_adaptive_lab.simulate.cluster import SimulatedCluster
+from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
+from dask_adaptive_lab.simulate.workload import Arrival, Workload
 
 AFTER_S = 30.0
 

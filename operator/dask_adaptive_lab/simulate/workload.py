@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from dask_adaptive.model.observed import PrefixWork
-from dask_adaptive.model.trace import Sample, Trace
+from dask_adaptive_lab.trace import Sample, Trace
 
 #: Seconds that a task of a prefix runs of which none has finished: Dask's own guess
 #: (`distributed.scheduler.unknown-task-duration`).

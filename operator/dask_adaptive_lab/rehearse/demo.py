@@ -184,7 +184,7 @@ def explained(client: Client, worker: str) -> str:
 def pin(worker: str, duration: str | None) -> None:
     """Pin a worker, or with None take the pin away."""
     if NAMESPACE is None:
-        from dask_adaptive.local.annotations import annotations_of_this_rehearsal
+        from dask_adaptive_lab.local.annotations import annotations_of_this_rehearsal
 
         annotations_of_this_rehearsal().set_pin(worker, duration, "the demo's third act")
         return

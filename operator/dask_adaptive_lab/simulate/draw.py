@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.simulate.replay import Figures, Point, Run
+from dask_adaptive_lab.simulate.replay import Figures, Point, Run
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 

@@ -11,7 +11,6 @@ import click
 
 from dask_adaptive.cli.access import (
     NOTHING,
-    REDONE,
     USAGE,
     Access,
     clusters,
@@ -19,13 +18,12 @@ from dask_adaptive.cli.access import (
     fail,
     kube_options,
     output_option,
-    read_policy,
-    read_trace_file,
 )
 from dask_adaptive.cli.output import console, dump
-from dask_adaptive.model.trace import Trace
-from dask_adaptive.simulate.draw import PlotUnavailable, draw, plot
-from dask_adaptive.simulate.replay import Assumptions, Run, recorded, replay
+from dask_adaptive_lab.cli.files import REDONE, read_policy, read_trace_file
+from dask_adaptive_lab.simulate.draw import PlotUnavailable, draw, plot
+from dask_adaptive_lab.simulate.replay import Assumptions, Run, recorded, replay
+from dask_adaptive_lab.trace import Trace
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PICTURE = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -85,7 +83,7 @@ def command(
 
 
 def _now(cluster: str, access: Access) -> Trace:
-    from dask_adaptive.cli.cluster_now import trace_of_now
+    from dask_adaptive_lab.cli.record import trace_of_now
 
     found = access.ask(
         lambda api: trace_of_now(api, access.namespace, cluster, access=access, now=time.time())

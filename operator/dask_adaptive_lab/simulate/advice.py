@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.scaling import IdleAction
-from dask_adaptive.model.trace import Trace
-from dask_adaptive.simulate.replay import Assumptions, replay, worker_seconds
-from dask_adaptive.simulate.workload import workload_of
+from dask_adaptive_lab.simulate.replay import Assumptions, replay, worker_seconds
+from dask_adaptive_lab.simulate.workload import workload_of
+from dask_adaptive_lab.trace import Trace
 
 #: Fewer bursts of work, or a shorter time, say too little about what comes next.
 LEAST_BURSTS, LEAST_S = 3, 120.0

@@ -14,9 +14,9 @@ from functools import partial
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
-from dask_adaptive.simulate.node_model import Nodes
-from dask_adaptive.simulate.workload import UNKNOWN_S, Arrival, Withdrawal, Workload
 from dask_adaptive_agent.demand.arrivals import Batches
+from dask_adaptive_lab.simulate.node_model import Nodes
+from dask_adaptive_lab.simulate.workload import UNKNOWN_S, Arrival, Withdrawal, Workload
 
 #: From the call that deletes a worker until the API server shows it no more.
 DELETE_S = 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from dask_adaptive.cli.access import REDONE, read_policy
+from dask_adaptive_lab.cli.files import REDONE, read_policy
 
 
 @click.command("rehearse", context_settings={"allow_interspersed_args": False})
@@ -51,8 +51,8 @@ def command(
     Exit codes: the script's own; 2 for a policy that makes no sense; 5 if work was redone.
     """
     # Only this command needs distributed, which takes a second to import.
-    from dask_adaptive.local.processes import Machine
-    from dask_adaptive.rehearse.rehearsal import rehearse
+    from dask_adaptive_lab.local.processes import Machine
+    from dask_adaptive_lab.rehearse.rehearsal import rehearse
 
     wanted = read_policy(policy)
     machine = Machine(capacity, nthreads, memory_limit)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import PrefixWork
 from dask_adaptive.model.policy import Policy, parse_policy
-from dask_adaptive.model.trace import Origin, Sample, Trace, TraceGroup
-from dask_adaptive.simulate.advice import (
+from dask_adaptive_lab.simulate.advice import (
     Result,
     Tried,
     advise,
@@ -22,9 +21,10 @@ from dask_adaptive.simulate.advice import (
     search,
     too_short,
 )
-from dask_adaptive.simulate.draw import HEIGHT, WIDTH, scatter
-from dask_adaptive.simulate.replay import replay
-from dask_adaptive.simulate.workload import WorkBurst, workload_of
+from dask_adaptive_lab.simulate.draw import HEIGHT, WIDTH, scatter
+from dask_adaptive_lab.simulate.replay import replay
+from dask_adaptive_lab.simulate.workload import WorkBurst, workload_of
+from dask_adaptive_lab.trace import Origin, Sample, Trace, TraceGroup
 from support.tables import table
 
 GROUP = (TraceGroup("etl-default", 4, 4, 4, 0, 1),)

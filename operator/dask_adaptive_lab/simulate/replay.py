@@ -15,11 +15,11 @@ from dask_adaptive.model.keys import DEFAULT, ClusterKey, default_group_of
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, PackNodes, Policy
 from dask_adaptive.model.scaling import AUTO_S, MOST_S
-from dask_adaptive.model.trace import Trace
-from dask_adaptive.simulate.cluster import SimulatedCluster, Startup, startup_of
-from dask_adaptive.simulate.node_model import Nodes
-from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed
-from dask_adaptive.simulate.workload import Workload, workload_of
+from dask_adaptive_lab.simulate.cluster import SimulatedCluster, Startup, startup_of
+from dask_adaptive_lab.simulate.node_model import Nodes
+from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
+from dask_adaptive_lab.simulate.workload import Workload, workload_of
+from dask_adaptive_lab.trace import Trace
 
 #: Time from a worker's creation to its connection where the trace has measured none.
 STARTUP_S = 20.0

@@ -5,8 +5,8 @@ import pytest
 from dask_adaptive.model.observed import Tally
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.rehearse.rehearsal import missing_here
-from dask_adaptive.rehearse.views import RehearsalFigures
+from dask_adaptive_lab.rehearse.rehearsal import missing_here
+from dask_adaptive_lab.rehearse.views import RehearsalFigures
 
 TALLY = Tally(10, 12, 1, 2, 1, 1, 1)
 

@@ -28,9 +28,9 @@ from dask_adaptive.model.plan import Arriving, Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Quota, Use
-from dask_adaptive.model.trace import Sample
-from dask_adaptive.simulate.cluster import SimulatedCluster, Worker
-from dask_adaptive.simulate.workload import UNKNOWN_S
+from dask_adaptive_lab.simulate.cluster import SimulatedCluster, Worker
+from dask_adaptive_lab.simulate.workload import UNKNOWN_S
+from dask_adaptive_lab.trace import Sample
 
 #: A recorded pin goes on for so long, as far as the planner can see.
 _PIN_S = 60.0

@@ -14,7 +14,12 @@ from dask_adaptive.model.observed import Leaving, PrefixWork, Want
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Profile
-from dask_adaptive.model.trace import (
+from dask_adaptive_lab.simulate.cluster import SimulatedCluster, startup_of
+from dask_adaptive_lab.simulate.draw import HEIGHT, WIDTH, PlotUnavailable, chart, plot, table_of
+from dask_adaptive_lab.simulate.replay import Assumptions, recorded, replay, turns
+from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
+from dask_adaptive_lab.simulate.workload import Arrival, Release, Withdrawal, Workload, workload_of
+from dask_adaptive_lab.trace import (
     InvalidTrace,
     Origin,
     Sample,
@@ -24,11 +29,6 @@ from dask_adaptive.model.trace import (
     read_trace,
     sample_line,
 )
-from dask_adaptive.simulate.cluster import SimulatedCluster, startup_of
-from dask_adaptive.simulate.draw import HEIGHT, WIDTH, PlotUnavailable, chart, plot, table_of
-from dask_adaptive.simulate.replay import Assumptions, recorded, replay, turns
-from dask_adaptive.simulate.simulated_ports import SimulatedPorts, completed
-from dask_adaptive.simulate.workload import Arrival, Release, Withdrawal, Workload, workload_of
 from support.tables import table
 
 ORIGIN = Origin("etl", 1_770_000_000.0, 1.0, "etl-default", "2026.8.0", "0.1.0")

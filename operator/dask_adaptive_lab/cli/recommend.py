@@ -25,15 +25,13 @@ from dask_adaptive.cli.access import (
     found,
     kube_options,
     output_option,
-    read_manifest,
-    read_trace_file,
 )
 from dask_adaptive.cli.output import aligned, dump, show
 from dask_adaptive.kube.api import POLICIES, KubeApi
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
-from dask_adaptive.model.trace import Trace
-from dask_adaptive.simulate.advice import (
+from dask_adaptive_lab.cli.files import read_manifest, read_trace_file
+from dask_adaptive_lab.simulate.advice import (
     Advice,
     Result,
     Runner,
@@ -46,7 +44,8 @@ from dask_adaptive.simulate.advice import (
     search,
     too_short,
 )
-from dask_adaptive.simulate.draw import scatter
+from dask_adaptive_lab.simulate.draw import scatter
+from dask_adaptive_lab.trace import Trace
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -127,7 +126,7 @@ def _search(spec: Mapping[str, Any], read: Sequence[Trace], tries: int) -> list[
 
 
 def _recorded(sources: Sequence[str], for_s: float, access: Access) -> Iterator[Path]:
-    from dask_adaptive.cli.record import record
+    from dask_adaptive_lab.cli.record import record
 
     for cluster in sources:
         path = Path(f"{cluster}.jsonl")

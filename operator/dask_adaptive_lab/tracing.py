@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from dask_adaptive.model.keys import DEFAULT
+from dask_adaptive.model.keys import DEFAULT, hashed
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup
-from dask_adaptive.model.trace import (
+from dask_adaptive_lab.trace import (
     InvalidTrace,
     Origin,
     Sample,
@@ -22,13 +21,6 @@ from dask_adaptive.model.trace import (
     read_trace,
     sample_line,
 )
-
-
-def hashed(name: str) -> str:
-    """A name that says nothing, the same for the same name; empty and "…" stay."""
-    if name in ("", "…"):
-        return name
-    return hashlib.blake2s(name.encode(), digest_size=5).hexdigest()
 
 
 class Tracer:

@@ -19,12 +19,9 @@ from types import MappingProxyType, TracebackType
 from rich.console import Console
 from rich.live import Live
 
-from dask_adaptive.local.annotations import ENVIRONMENT
-from dask_adaptive.local.processes import LocalPlatform, LocalScheduler, Machine
 from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
-from dask_adaptive.loop.tracing import TraceFile
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.plan import Decision
@@ -32,9 +29,12 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import AUTO_S, MOST_S, GroupBounds
 from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
-from dask_adaptive.rehearse import demo
-from dask_adaptive.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
 from dask_adaptive.scheduler.link import Link, connect
+from dask_adaptive_lab.local.annotations import ENVIRONMENT
+from dask_adaptive_lab.local.processes import LocalPlatform, LocalScheduler, Machine
+from dask_adaptive_lab.rehearse import demo
+from dask_adaptive_lab.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
+from dask_adaptive_lab.tracing import TraceFile
 
 #: Passes come faster than in a cluster: a rehearsal is watched by a person.
 PASS_S = 0.5
