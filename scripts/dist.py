@@ -139,9 +139,8 @@ def sha256(path: Path) -> str:
 
 def wheels(release: Release) -> None:
     """Wheel and sdist of each distribution."""
-    ours = release.source / "operator"
-    for project in (release.source, ours, ours / "dask_adaptive_lab"):
-        run(sys.executable, "-m", "build", "--outdir", release.out, project)
+    for folder in ("", "operator", "operator/dask_adaptive_lab"):
+        run(sys.executable, "-m", "build", "--outdir", release.out, release.source / folder)
 
 
 def chart(release: Release) -> None:

@@ -17,19 +17,13 @@ from rich.text import Text
 
 from dask_adaptive.cli.access import (
     NOTHING,
-    USAGE,
-    Access,
-    clusters,
-    duration,
     fail,
-    found,
-    kube_options,
     output_option,
 )
 from dask_adaptive.cli.output import aligned, dump, show
-from dask_adaptive.kube.api import POLICIES, KubeApi
+from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
+from dask_adaptive.model.policy import Policy
 from dask_adaptive_lab.cli.files import read_manifest, read_trace_file
 from dask_adaptive_lab.simulate.advice import (
     Advice,
@@ -54,26 +48,14 @@ _WORTH_PROCESSES = 2_000
 
 
 @click.command("recommend")
-@click.argument("traces", nargs=-1, type=_FILE)
+@click.argument("traces", nargs=-1, required=True, type=_FILE)
 @click.option("--policy", type=_FILE, help="Today's AdaptivePolicy, to compare with.")
-@click.option(
-    "--from", "sources", multiple=True, shell_complete=clusters, metavar="CLUSTER",
-    help="Record this DaskCluster first, into CLUSTER.jsonl; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--for", "for_s", type=duration, default="1h", show_default=True,
-    help="How long to record with --from.",
-)  # fmt: skip
 @click.option(
     "--tries", type=click.IntRange(min=2), default=80, show_default=True,
     help="The most policies to try.",
 )  # fmt: skip
-@kube_options
 @output_option
-def command(
-    traces: tuple[Path, ...], policy: Path | None, sources: tuple[str, ...], for_s: float,
-    tries: int, access: Access, output: str,
-) -> None:  # fmt: skip
+def command(traces: tuple[Path, ...], policy: Path | None, tries: int, output: str) -> None:
     """
     Suggest policies for the work that TRACES tell of, with what each costs and saves.
 
@@ -83,14 +65,10 @@ def command(
 
     Exit codes: 1 if the traces are too short to tell; 2 for a policy or trace that makes no sense.
     """
-    if not traces and not sources:
-        fail("give traces, or --from CLUSTER to record one", USAGE)
     manifest = None if policy is None else read_manifest(policy)[0]
-    read = [read_trace_file(path) for path in (*traces, *_recorded(sources, for_s, access))]
+    read = [read_trace_file(path) for path in traces]
     if said := too_short(read):
         fail(said, NOTHING)
-    if manifest is None and sources:
-        manifest = _of_cluster(sources[0], access)
     today = manifest or _default_for(read)
     name = (today.get("metadata") or {}).get("name") or today["spec"]["clusterRef"]["name"]
     tried = _search(today["spec"], read, tries)
@@ -123,30 +101,6 @@ def _search(spec: Mapping[str, Any], read: Sequence[Trace], tries: int) -> list[
     if not any(one.is_done for one in tried):
         fail(f"none of {len(tried)} policies does all the work: allow more workers", NOTHING)
     return tried
-
-
-def _recorded(sources: Sequence[str], for_s: float, access: Access) -> Iterator[Path]:
-    from dask_adaptive_lab.cli.record import record
-
-    for cluster in sources:
-        path = Path(f"{cluster}.jsonl")
-        record(cluster, path, access, for_s=for_s)
-        yield path
-
-
-def _of_cluster(cluster: str, access: Access) -> dict[str, Any] | None:
-    """The policy that a cluster has now; None if it has none."""
-
-    async def ask(api: KubeApi) -> list[dict[str, Any]]:
-        return await found(api.list(POLICIES.path(access.namespace))) or []
-
-    ours = (p for p in access.ask(ask) if p["spec"]["clusterRef"]["name"] == cluster)
-    if (policy := next(ours, None)) is not None:
-        try:
-            parse_policy(policy["spec"])
-        except InvalidPolicy as exc:
-            fail(f"the policy of {cluster} has mistakes: {exc}", USAGE)
-    return policy
 
 
 def _default_for(traces: Sequence[Trace]) -> dict[str, Any]:

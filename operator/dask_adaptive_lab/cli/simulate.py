@@ -21,7 +21,7 @@ from dask_adaptive.cli.access import (
 )
 from dask_adaptive.cli.output import console, dump
 from dask_adaptive_lab.cli.files import REDONE, read_policy, read_trace_file
-from dask_adaptive_lab.simulate.draw import PlotUnavailable, draw, plot
+from dask_adaptive_lab.simulate.draw import draw, plot
 from dask_adaptive_lab.simulate.replay import Assumptions, Run, recorded, replay
 from dask_adaptive_lab.trace import Trace
 
@@ -99,6 +99,6 @@ def _json(run: Run) -> dict[str, object]:
 def _plot(runs: list[Run], path: Path) -> None:
     try:
         plot(runs, path)
-    except (PlotUnavailable, OSError) as exc:
+    except OSError as exc:
         fail(str(exc), USAGE)
     click.echo(f"drawn into {path}", err=True)

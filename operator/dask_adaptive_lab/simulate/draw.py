@@ -124,23 +124,16 @@ def scatter(points: Sequence[tuple[float, float, str]], x: str, y: str) -> list[
     return [y, *lines, f"{x:>{label + 2 + WIDTH}}"]
 
 
-class PlotUnavailable(RuntimeError):
-    """matplotlib, which is an extra, is not installed; the message says how to install it."""
-
-
 def plot(runs: Sequence[Run], path: Path) -> None:
     """
     Write a picture; its name says which kind. The same runs give the same bytes.
 
     Raises:
-        PlotUnavailable: matplotlib is missing.
         OSError: The file can't be written.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as exc:
-        raise PlotUnavailable("a picture needs matplotlib: pip install matplotlib") from exc
+    import matplotlib  # most of a second, and only for pictures
+    from matplotlib.figure import Figure
+
     # Names of parts of an SVG are random otherwise.
     with matplotlib.rc_context({"svg.hashsalt": "dask-adaptive"}):
         figure: Any = Figure(figsize=(9, 6), layout="constrained")

@@ -15,7 +15,6 @@ from dask_adaptive.model.policy import parse_policy
 from dask_adaptive_lab.cli import recommend
 from dask_adaptive_lab.cli.files import read_policy
 from dask_adaptive_lab.trace import Origin, Sample, TraceGroup, origin_line, sample_line
-from support.canned_api import CannedApi
 from support.golden import compare_text
 
 POLICY = """\
@@ -105,49 +104,10 @@ def test_two_processes_give_the_same_advice(monkeypatch: pytest.MonkeyPatch) -> 
     assert alone == told(*words).stdout
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_cluster_is_recorded_first_and_its_policy_is_todays(
-    api: CannedApi, run: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api.add({**yaml.safe_load(POLICY), "metadata": {"name": "mine", "namespace": "team"}})
-
-    def record(cluster: str, path: Path, *_: object, for_s: float) -> None:
-        assert 300.0 == for_s
-        write(path, [10, 60, 110])
-
-    monkeypatch.setattr("dask_adaptive_lab.cli.record.record", record)
-    result = told("--from", "etl", "--for", "5m", "--tries", "12")
-
-    assert 0 == result.exit_code, result.stderr
-    assert "name: mine" in result.stdout
-    assert "today's" in result.stdout
-
-
-@pytest.mark.usefixtures("folder", "run")
-def test_a_policy_of_a_cluster_that_makes_no_sense_is_said(
-    api: CannedApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    newer = {**BASE, "unheardOf": 1}
-    api.add(
-        {"kind": "AdaptivePolicy", "metadata": {"name": "mine", "namespace": "team"}, "spec": newer}
-    )
-    monkeypatch.setattr("dask_adaptive_lab.cli.record.record", lambda _, path, *__, **___: None)
-    result = told("--from", "0", "--tries", "2")
-    assert 0 == result.exit_code, "it is the policy of another cluster"
-
-    newer["clusterRef"] = {"name": "0"}
-    api.add(
-        {"kind": "AdaptivePolicy", "metadata": {"name": "own", "namespace": "team"}, "spec": newer}
-    )
-    result = told("--from", "0", "--tries", "2")
-    assert 2 == result.exit_code
-    assert "unheardOf" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        pytest.param((), 2, "give traces, or --from", id="nothing"),
+        pytest.param((), 2, "Missing argument", id="nothing"),
         pytest.param(("short.jsonl",), 1, "too short to tell: 1 bursts", id="too-short"),
         pytest.param(("no.jsonl",), 2, "this is no trace", id="no-trace"),
         pytest.param(("0.jsonl", "--policy", "bad.yaml"), 2, "maxReplicas", id="no-policy"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,7 @@ from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Profile
 from dask_adaptive_lab.simulate.cluster import SimulatedCluster, startup_of
-from dask_adaptive_lab.simulate.draw import HEIGHT, WIDTH, PlotUnavailable, chart, plot, table_of
+from dask_adaptive_lab.simulate.draw import HEIGHT, WIDTH, chart, plot, table_of
 from dask_adaptive_lab.simulate.replay import Assumptions, recorded, replay, turns
 from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive_lab.simulate.workload import Arrival, Release, Withdrawal, Workload, workload_of
@@ -406,8 +405,3 @@ class TestDrawing:
         assert first == (tmp_path / "b.svg").read_bytes(), "the same runs give the same bytes"
         assert b"as recorded" in first or b"<svg" in first
         assert b"\x89PNG" == (tmp_path / "a.png").read_bytes()[:4]
-
-    def test_without_matplotlib_it_is_said_how_to_get_it(self, tmp_path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(PlotUnavailable, match="pip install matplotlib"):
-            plot(runs(), tmp_path / "a.svg")
