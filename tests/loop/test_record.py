@@ -12,8 +12,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedGroup, PlatformView, PlatformWorker
 from dask_adaptive.scheduler.link import ReadOnlyLink
 from dask_adaptive_agent.loading.attach import install
-from dask_adaptive_lab.trace import read_trace
-from dask_adaptive_lab.tracing import TraceFile
+from dask_adaptive_lab.trace import TraceFile, read_trace
 from support.tasks import slow
 
 

@@ -13,8 +13,7 @@ from dask_adaptive.model.policy import parse_policy
 from dask_adaptive_lab.rehearse import rehearsal
 from dask_adaptive_lab.simulate import replay as simulation
 from dask_adaptive_lab.simulate.replay import replay
-from dask_adaptive_lab.trace import Trace, read_trace
-from dask_adaptive_lab.tracing import TraceFile
+from dask_adaptive_lab.trace import Trace, TraceFile, read_trace
 from support.stage import Stage, Start
 from support.tasks import slow
 

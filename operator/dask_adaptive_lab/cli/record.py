@@ -33,8 +33,7 @@ from dask_adaptive.loop.join import join
 from dask_adaptive.model.amounts import format_duration, read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
-from dask_adaptive_lab.trace import InvalidTrace, Trace
-from dask_adaptive_lab.tracing import TraceFile, Tracer
+from dask_adaptive_lab.trace import InvalidTrace, Trace, TraceFile, Tracer
 
 if TYPE_CHECKING:
     from dask_adaptive.scheduler.link import ReadOnlyLink

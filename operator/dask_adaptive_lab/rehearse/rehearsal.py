@@ -34,7 +34,7 @@ from dask_adaptive_lab.local.annotations import ENVIRONMENT
 from dask_adaptive_lab.local.processes import LocalPlatform, LocalScheduler, Machine
 from dask_adaptive_lab.rehearse import demo
 from dask_adaptive_lab.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
-from dask_adaptive_lab.tracing import TraceFile
+from dask_adaptive_lab.trace import TraceFile
 
 #: Passes come faster than in a cluster: a rehearsal is watched by a person.
 PASS_S = 0.5

@@ -15,8 +15,7 @@ from dask_adaptive.model.keys import DEFAULT, ClusterKey, default_group_of
 from dask_adaptive.model.observed import Leaving
 from dask_adaptive.model.policy import Mode, PackNodes, Policy
 from dask_adaptive.model.scaling import AUTO_S, MOST_S
-from dask_adaptive_lab.simulate.cluster import SimulatedCluster, Startup, startup_of
-from dask_adaptive_lab.simulate.node_model import Nodes
+from dask_adaptive_lab.simulate.cluster import Nodes, SimulatedCluster, Startup, startup_of
 from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive_lab.simulate.workload import Workload, workload_of
 from dask_adaptive_lab.trace import Trace

@@ -18,8 +18,7 @@ from dask_adaptive.model.observed import (
     Want,
 )
 from dask_adaptive.model.reason import Reason
-from dask_adaptive_lab.trace import InvalidTrace, read_trace
-from dask_adaptive_lab.tracing import TraceFile, Tracer, hashed
+from dask_adaptive_lab.trace import InvalidTrace, TraceFile, Tracer, hashed, read_trace
 
 KEY = ClusterKey("team", "etl")
 

@@ -30,7 +30,7 @@ from dask_adaptive.model.observed import (
     Want,
 )
 from dask_adaptive.model.reason import Reason
-from dask_adaptive_lab.tracing import hashed
+from dask_adaptive_lab.trace import hashed
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_adaptive_lab.simulate.node_model import Nodes
+from dask_adaptive_lab.simulate.cluster import Nodes
 
 
 @given(
