@@ -1,6 +1,10 @@
 """What the ValidatingAdmissionPolicies refuse the operator's account, though its role grants it."""
 
+from __future__ import annotations
+
 import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -22,7 +26,7 @@ from dask_adaptive.kube.notes import HINTS, PINNED_BY
 from dask_adaptive.kube.objects import ADOPTED, COMPONENT_LABEL, MANAGED_BY
 from support.kube_account import Account
 from support.kube_bodies import WORKER, autoscaler, body, pod, policy
-from support.tables import table
+from support.kube_server import Kubectl
 
 OURS, THEIRS = {"app": "ours", COMPONENT_LABEL: "worker"}, {"app": "theirs"}
 OPERATOR = "dask-adaptive-operator"
@@ -30,29 +34,29 @@ OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}
 IMAGE = {"spec": {"containers": [{"name": "worker", "image": "mine"}]}}
 
 
-def deployment(name, labels):
+def deployment(name: str, labels: dict[str, str]) -> Json:
     template = {"metadata": {"labels": labels}, "spec": WORKER}
     spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
     return body(DEPLOYMENTS, name, spec, labels=labels)
 
 
-def config_map(name, labels, **more):
+def config_map(name: str, labels: dict[str, str], **more: Any) -> Json:
     return {**body(CONFIG_MAPS, name, labels=labels), "data": {"secret": "x"}, **more}
 
 
-def event(name, component, namespace=""):
+def event(name: str, component: str, namespace: str = "") -> Json:
     made = body(EVENTS, name)
     return {**made, "involvedObject": {"namespace": namespace}, "reportingComponent": component}
 
 
-def managed(name):
+def managed(name: str) -> Json:
     made = policy(name)
     made["metadata"]["labels"] = {MANAGED_BY: "adoption"}
     return made
 
 
 @pytest.fixture(scope="module")
-def account(admin):
+def account(admin: Kubectl) -> Iterator[Account]:
     """Beside it, of each kind one object that it may write, and one that it may not."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin("create", "namespace", name)
@@ -77,12 +81,12 @@ def account(admin):
 
 
 @pytest.fixture(scope="module")
-def token(account, tmp_path_factory):
+def token(account: Account, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(account.kubeconfig(tmp_path_factory.mktemp("account")))
 
 
 @pytest.fixture
-async def bound(token):
+async def bound(token: str) -> AsyncIterator[KubeApi]:
     """The operator's own way to the API server; nothing is carried out."""
     api = await KubeApi.connect(kubeconfig=token, dry_run=True)
     yield api
@@ -90,7 +94,7 @@ async def bound(token):
 
 
 @pytest.fixture
-async def unbound(kubeconfig):
+async def unbound(kubeconfig: str) -> AsyncIterator[KubeApi]:
     """An administrator's."""
     api = await KubeApi.connect(kubeconfig=kubeconfig, dry_run=True)
     yield api
@@ -101,23 +105,23 @@ async def unbound(kubeconfig):
 Write = tuple[Resource, str, Json | None]
 
 
-def delete(kind, name):
+def delete(kind: Resource, name: str) -> Write:
     return kind, name, None
 
 
-def create(kind, made):
+def create(kind: Resource, made: Json) -> Write:
     return kind, "", made
 
 
-def patch(kind, name, **change):
+def patch(kind: Resource, name: str, **change: Any) -> Write:
     return kind, name, change
 
 
-def meta(kind, name, **change):
+def meta(kind: Resource, name: str, **change: Any) -> Write:
     return patch(kind, name, metadata=change)
 
 
-async def carry_out(api, namespace, write):
+async def carry_out(api: KubeApi, namespace: str, write: Write) -> None:
     kind, name, change = write
     if change is None:
         await api.delete(kind.path(namespace, name))
@@ -134,39 +138,43 @@ FIXED = "labels, owners or finalizers"
 NOTES = "only its own annotations"
 
 
-@table(
-    "write, why",
-    (delete(PODS, "theirs"), "only pods of Dask workers"),
-    (meta(PODS, "theirs", annotations={PINNED_BY: "x"}), "only pods of Dask workers"),
-    (meta(PODS, "theirs", labels=OURS), "only pods of Dask workers"),
-    (patch(PODS, "ours", **IMAGE), "the spec of a pod"),
-    (meta(PODS, "ours", labels={"app": "db"}), FIXED),
-    (meta(PODS, "ours", ownerReferences=[OWNER]), FIXED),
-    (meta(PODS, "ours", finalizers=["x.dev/y"]), FIXED),
-    (meta(PODS, "ours", annotations={"other": "x"}), NOTES),
-    (meta(PODS, "ours", annotations={"team": "b"}), NOTES),
-    (meta(PODS, "ours", annotations={"team": None}), NOTES),
-    (delete(DEPLOYMENTS, "theirs"), "only Deployments of Dask workers"),
-    (create(CONFIG_MAPS, config_map("other", MANAGED_LABELS)), "only histories"),
-    (create(CONFIG_MAPS, config_map(AGENT, MANAGED_LABELS)), "immutable"),
-    (create(CONFIG_MAPS, config_map("etl-adaptive-history", {})), "somebody else's"),
-    # What changes nothing would read it.
-    (patch(CONFIG_MAPS, "theirs"), "only histories"),
-    (patch(CONFIG_MAPS, "theirs-adaptive-history"), "somebody else's"),
-    (meta(CONFIG_MAPS, "theirs-adaptive-history", labels=MANAGED_LABELS), "somebody else's"),
-    (patch(AUTOSCALERS, "etl", spec={"maximum": 9}), "the spec of a DaskAutoscaler"),
-    (meta(AUTOSCALERS, "etl", labels={"a": "b"}), FIXED),
-    (meta(AUTOSCALERS, "etl", annotations={"team": "b"}), NOTES),
-    (create(POLICIES, policy("new")), "that it made"),
-    (patch(POLICIES, "theirs", spec={"maxReplicas": 99}), "that it made"),
-    (meta(POLICIES, "theirs", labels={MANAGED_BY: "adoption"}), "that it made"),
-    (delete(POLICIES, "theirs"), "that it made"),
-    (meta(POLICIES, "ours", labels={MANAGED_BY: None}), "that it made"),
-    (create(EVENTS, event("new", "kubelet")), "only its own events"),
-    (patch(EVENTS, "theirs", message="x"), "only its own events"),
-    (patch(EVENTS, "theirs", reportingComponent=OPERATOR), "only its own events"),
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (delete(PODS, "theirs"), "only pods of Dask workers"),
+        (meta(PODS, "theirs", annotations={PINNED_BY: "x"}), "only pods of Dask workers"),
+        (meta(PODS, "theirs", labels=OURS), "only pods of Dask workers"),
+        (patch(PODS, "ours", **IMAGE), "the spec of a pod"),
+        (meta(PODS, "ours", labels={"app": "db"}), FIXED),
+        (meta(PODS, "ours", ownerReferences=[OWNER]), FIXED),
+        (meta(PODS, "ours", finalizers=["x.dev/y"]), FIXED),
+        (meta(PODS, "ours", annotations={"other": "x"}), NOTES),
+        (meta(PODS, "ours", annotations={"team": "b"}), NOTES),
+        (meta(PODS, "ours", annotations={"team": None}), NOTES),
+        (delete(DEPLOYMENTS, "theirs"), "only Deployments of Dask workers"),
+        (create(CONFIG_MAPS, config_map("other", MANAGED_LABELS)), "only histories"),
+        (create(CONFIG_MAPS, config_map(AGENT, MANAGED_LABELS)), "immutable"),
+        (create(CONFIG_MAPS, config_map("etl-adaptive-history", {})), "somebody else's"),
+        # What changes nothing would read it.
+        (patch(CONFIG_MAPS, "theirs"), "only histories"),
+        (patch(CONFIG_MAPS, "theirs-adaptive-history"), "somebody else's"),
+        (meta(CONFIG_MAPS, "theirs-adaptive-history", labels=MANAGED_LABELS), "somebody else's"),
+        (patch(AUTOSCALERS, "etl", spec={"maximum": 9}), "the spec of a DaskAutoscaler"),
+        (meta(AUTOSCALERS, "etl", labels={"a": "b"}), FIXED),
+        (meta(AUTOSCALERS, "etl", annotations={"team": "b"}), NOTES),
+        (create(POLICIES, policy("new")), "that it made"),
+        (patch(POLICIES, "theirs", spec={"maxReplicas": 99}), "that it made"),
+        (meta(POLICIES, "theirs", labels={MANAGED_BY: "adoption"}), "that it made"),
+        (delete(POLICIES, "theirs"), "that it made"),
+        (meta(POLICIES, "ours", labels={MANAGED_BY: None}), "that it made"),
+        (create(EVENTS, event("new", "kubelet")), "only its own events"),
+        (patch(EVENTS, "theirs", message="x"), "only its own events"),
+        (patch(EVENTS, "theirs", reportingComponent=OPERATOR), "only its own events"),
+    ],
 )
-async def test_what_the_role_grants_and_a_policy_refuses(account, bound, unbound, write, why):
+async def test_what_the_role_grants_and_a_policy_refuses(
+    account: Account, bound: KubeApi, unbound: KubeApi, write: Write, why: str
+) -> None:
     where = account.kubectl.namespace
 
     with pytest.raises(Forbidden, match=why):
@@ -174,19 +182,23 @@ async def test_what_the_role_grants_and_a_policy_refuses(account, bound, unbound
     await carry_out(unbound, where, write)  # nobody else is bound
 
 
-@table(
+@pytest.mark.parametrize(
     "write",
-    meta(PODS, "ours", annotations={PINNED_BY: "x", HINTS: ""}),
-    delete(PODS, "ours"),
-    delete(DEPLOYMENTS, "ours"),
-    patch(CONFIG_MAPS, "ours-adaptive-history", data={"decisions.jsonl": ""}),
-    create(CONFIG_MAPS, config_map(bundle().name, MANAGED_LABELS, immutable=True)),
-    meta(AUTOSCALERS, "etl", annotations={ADOPTED: "x"}),
-    create(POLICIES, managed("new")),
-    patch(POLICIES, "ours", spec={"maxReplicas": 9}),
-    delete(POLICIES, "ours"),
-    create(EVENTS, event("new", OPERATOR)),
-    patch(EVENTS, "ours", count=2),
+    [
+        meta(PODS, "ours", annotations={PINNED_BY: "x", HINTS: ""}),
+        delete(PODS, "ours"),
+        delete(DEPLOYMENTS, "ours"),
+        patch(CONFIG_MAPS, "ours-adaptive-history", data={"decisions.jsonl": ""}),
+        create(CONFIG_MAPS, config_map(bundle().name, MANAGED_LABELS, immutable=True)),
+        meta(AUTOSCALERS, "etl", annotations={ADOPTED: "x"}),
+        create(POLICIES, managed("new")),
+        patch(POLICIES, "ours", spec={"maxReplicas": 9}),
+        delete(POLICIES, "ours"),
+        create(EVENTS, event("new", OPERATOR)),
+        patch(EVENTS, "ours", count=2),
+    ],
 )
-async def test_what_the_operator_does_passes(account, bound, write):
+async def test_what_the_operator_does_passes(
+    account: Account, bound: KubeApi, write: Write
+) -> None:
     await carry_out(bound, account.kubectl.namespace, write)

@@ -2,17 +2,21 @@
 DaskAutoscalers taken over and given back, against a real API server and upstream's own autoscaler.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dask_adaptive.kube.annotated import Adopt, rest_notes
-from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, GROUPS
+from dask_adaptive.kube.api import AUTOSCALERS, CLUSTERS, GROUPS, KubeApi
 from dask_adaptive.kube.objects import ADOPT, ADOPTED, COOLDOWN
 from support.kube_bodies import WORKER, body, group, policy
 from support.kube_operator import running, until
-from support.kube_server import ROOT
+from support.kube_server import ROOT, Kubectl
 from support.upstream_code import UpstreamTimer, make_job_components
 
 EXAMPLES = ROOT / "manifests/examples"
@@ -21,19 +25,19 @@ EXAMPLES = ROOT / "manifests/examples"
 class Notebook:
     """What `KubeCluster` does, call by call (kubecluster.py), and what is to be seen of it."""
 
-    def __init__(self, api, kubectl):
+    def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
         self.api, self.kubectl, self.name = api, kubectl, "demo"
         kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
         kubectl.apply(group("demo"))
 
-    def served(self, **settings):
+    def served(self, **settings: Any) -> Any:
         """By an operator, for as long as it lasts."""
         return running(self.api, self.kubectl.namespace, **settings)
 
-    def upstream(self, **how):
+    def upstream(self, **how: Any) -> UpstreamTimer:
         return UpstreamTimer(self.api, self.kubectl.namespace, **how)
 
-    async def adapt(self, minimum, maximum):
+    async def adapt(self, minimum: int, maximum: int) -> None:
         """`_adapt`: patch, else create; its metadata has fields that the API server drops."""
         where = self.kubectl.namespace
         bounds = {"minimum": minimum, "maximum": maximum}
@@ -45,54 +49,54 @@ class Notebook:
         made = body(AUTOSCALERS, self.name, {"cluster": self.name, **bounds}, **odd)
         await self.api.create(AUTOSCALERS.path(where), made)
 
-    async def scale(self, replicas):
+    async def scale(self, replicas: int) -> None:
         """`_scale`: delete the autoscaler, then set a number."""
         where = self.kubectl.namespace
         await self.api.delete(AUTOSCALERS.path(where, self.name))
         change = {"spec": {"worker": {"replicas": replicas}}}
         await self.api.patch(GROUPS.path(where, f"{self.name}-default"), change)
 
-    def replicas(self):
+    def replicas(self) -> int:
         found = self.kubectl.json("get", "daskworkergroup", f"{self.name}-default")
         return int(found["spec"]["worker"]["replicas"])
 
-    def notes(self):
+    def notes(self) -> dict[str, str]:
         found = self.kubectl.json("get", "daskautoscaler", self.name)
         return dict(found["metadata"].get("annotations") or {})
 
-    def policies(self):
+    def policies(self) -> list[dict[str, Any]]:
         return list(self.kubectl.json("get", "dap")["items"])
 
-    def bounds(self):
+    def bounds(self) -> tuple[int, int] | None:
         found = self.policies()
         if not found:
             return None
         return found[0]["spec"]["minReplicas"], found[0]["spec"]["maxReplicas"]
 
-    def condition(self, kind):
+    def condition(self, kind: str) -> dict[str, str]:
         found = self.policies()
         conditions = found[0].get("status", {}).get("conditions", []) if found else []
         return next((c for c in conditions if c["type"] == kind), {})
 
-    def annotate(self, what, value):
+    def annotate(self, what: str, value: str) -> None:
         word = f"{ADOPT}={value}" if value else f"{ADOPT}-"
         self.kubectl("annotate", "--overwrite", what, self.name, word)
 
-    def told(self):
+    def told(self) -> set[str]:
         found = self.kubectl.json("get", "events")["items"]
         return {event["reason"] for event in found}
 
 
 @pytest.fixture
-def notebook(api, kubectl):
+def notebook(api: KubeApi, kubectl: Kubectl) -> Notebook:
     return Notebook(api, kubectl)
 
 
-def ours(notebook):
+def ours(notebook: Notebook) -> Callable[[], bool]:
     return lambda: notebook.condition("Adopted").get("status") == "True"
 
 
-async def test_adapt_is_served_and_given_back(notebook):
+async def test_adapt_is_served_and_given_back(notebook: Notebook) -> None:
     upstream = notebook.upstream(wants=1)
     notebook.annotate("daskcluster", "true")
     async with upstream.every(0.2, notebook.name), notebook.served():
@@ -118,7 +122,7 @@ async def test_adapt_is_served_and_given_back(notebook):
         assert "Released" in notebook.told()
 
 
-async def test_scale_ends_it_and_its_number_stays(notebook):
+async def test_scale_ends_it_and_its_number_stays(notebook: Notebook) -> None:
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
         await until(ours(notebook))
@@ -132,7 +136,7 @@ async def test_scale_ends_it_and_its_number_stays(notebook):
         await until(ours(notebook))
 
 
-async def test_only_where_it_is_asked_for(notebook):
+async def test_only_where_it_is_asked_for(notebook: Notebook) -> None:
     async with notebook.served():
         await notebook.adapt(0, 20)
         await asyncio.sleep(2)
@@ -144,7 +148,7 @@ async def test_only_where_it_is_asked_for(notebook):
         assert [] == notebook.policies()
 
 
-async def test_a_run_of_upstream_that_was_under_way_is_waited_for(notebook):
+async def test_a_run_of_upstream_that_was_under_way_is_waited_for(notebook: Notebook) -> None:
     """It had looked before the annotation was there, so it scales and writes its own."""
     upstream = notebook.upstream(wants=7, takes_s=3)
     await notebook.adapt(2, 20)
@@ -160,7 +164,7 @@ async def test_a_run_of_upstream_that_was_under_way_is_waited_for(notebook):
         assert 1 == len(upstream.scaled)
 
 
-async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook):
+async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook: Notebook) -> None:
     upstream = notebook.upstream(wants=4)
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
@@ -175,7 +179,7 @@ async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook):
     assert [4] == [n for _, n in upstream.scaled]
 
 
-async def test_a_persons_policy_wins_and_upstream_rests(notebook):
+async def test_a_persons_policy_wins_and_upstream_rests(notebook: Notebook) -> None:
     notebook.annotate("daskcluster", "true")
     notebook.kubectl.apply(policy("by-hand", "demo", minReplicas=4))
     async with notebook.served():
@@ -186,7 +190,7 @@ async def test_a_persons_policy_wins_and_upstream_rests(notebook):
         assert "bounds of its own" in notebook.condition("Adopted")["message"]
 
 
-async def test_what_makes_no_sense_is_left_to_upstream(notebook):
+async def test_what_makes_no_sense_is_left_to_upstream(notebook: Notebook) -> None:
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(9, 2)
         await until(lambda: "InvalidAdoption" in notebook.told())
@@ -195,7 +199,7 @@ async def test_what_makes_no_sense_is_left_to_upstream(notebook):
         await until(ours(notebook))
 
 
-async def test_without_a_policy_upstream_does_not_rest(notebook):
+async def test_without_a_policy_upstream_does_not_rest(notebook: Notebook) -> None:
     """The policy's name is taken, by one for another cluster."""
     notebook.kubectl.apply(policy(notebook.name, "other"))
     async with notebook.served(adopt=Adopt.ALWAYS):
@@ -207,7 +211,7 @@ async def test_without_a_policy_upstream_does_not_rest(notebook):
         await until(ours(notebook))
 
 
-async def test_tidy_gives_everything_back(notebook, run):
+async def test_tidy_gives_everything_back(notebook: Notebook, run: Any) -> None:
     upstream = notebook.upstream(wants=4)
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(2, 20)
@@ -222,7 +226,7 @@ async def test_tidy_gives_everything_back(notebook, run):
     assert [4] == [n for _, n in upstream.scaled]
 
 
-def job(**annotations):
+def job(**annotations: str) -> dict[str, Any]:
     worker = {"replicas": 1, "spec": WORKER}
     ports = [{"name": "tcp-comm", "protocol": "TCP", "port": 8786, "targetPort": "tcp-comm"}]
     service = {"type": "ClusterIP", "selector": {"a": "b"}, "ports": ports}
@@ -234,11 +238,11 @@ def job(**annotations):
     return body(CLUSTERS._replace(kind="DaskJob"), "nightly", spec, annotations=annotations)
 
 
-async def test_the_cluster_of_a_daskjob(api, kubectl):
+async def test_the_cluster_of_a_daskjob(api: KubeApi, kubectl: Kubectl) -> None:
     """Annotations of the DaskJob are its DaskCluster's, and the policy belongs to that."""
     kubectl.apply(job(**{"dask-adaptive.dev/max-replicas": "4"}))
 
-    def maximum():
+    def maximum() -> int | None:
         found = kubectl.json("get", "dap")["items"]
         return found[0]["spec"]["maxReplicas"] if found else None
 
@@ -253,7 +257,7 @@ async def test_the_cluster_of_a_daskjob(api, kubectl):
     assert [cluster["metadata"]["uid"]] == [o["uid"] for o in made["metadata"]["ownerReferences"]]
 
 
-def test_a_daskjob_has_no_place_for_its_clusters_annotations(kubectl):
+def test_a_daskjob_has_no_place_for_its_clusters_annotations(kubectl: Kubectl) -> None:
     """Upstream's code reads `spec.cluster.metadata`, and its CRD refuses it: so say the docs."""
     odd = job()
     odd["spec"]["cluster"]["metadata"] = {"annotations": {"a": "b"}}

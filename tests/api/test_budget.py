@@ -1,38 +1,44 @@
 """AdaptiveBudgets on a real API server: what it refuses, and clusters that share."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 
 from dask_adaptive.budget.adaptive_budget import parse_budget
-from dask_adaptive.kube.api import BUDGETS
+from dask_adaptive.kube.api import BUDGETS, KubeApi
 from support.budgets import WRONG
 from support.kube_bodies import body, cluster_of_one, group, policy
 from support.kube_operator import running, until
-from support.kube_server import ROOT
+from support.kube_server import ROOT, Kubectl
 
 
 @pytest.fixture
-def name(kubectl, admin):
+def name(kubectl: Kubectl, admin: Kubectl) -> Iterator[str]:
     """Of a budget of the test's own: budgets are in no namespace."""
     yield kubectl.namespace
     admin("delete", "dab", kubectl.namespace, "--ignore-not-found")
 
 
-def budget(name, **spec):
+def budget(name: str, **spec: Any) -> dict[str, Any]:
     return body(BUDGETS, name, {"namespaces": [name], "reclaim": {"after": "0s"}, **spec})
 
 
 @pytest.mark.parametrize(("spec", "field", "words"), WRONG)
-def test_the_server_refuses_what_the_model_refuses(admin, name, spec, field, words):
+def test_the_server_refuses_what_the_model_refuses(
+    admin: Kubectl, name: str, spec: dict[str, Any], field: str, words: str
+) -> None:
     made = admin.run("create", "-f", "-", stdin=json.dumps(body(BUDGETS, name, spec)))
 
     assert made.returncode
     assert "spec" in made.stderr
 
 
-def test_defaults_are_those_of_the_model(admin, name):
+def test_defaults_are_those_of_the_model(admin: Kubectl, name: str) -> None:
     admin.apply(body(BUDGETS, name, {"limits": {"workers": 3}, "shares": [{"cluster": "a"}]}))
     spec = admin.json("get", "dab", name)["spec"]
 
@@ -40,31 +46,33 @@ def test_defaults_are_those_of_the_model(admin, name):
     assert parse_budget(written) == parse_budget(spec)
 
 
-def test_the_example_is_taken(admin):
+def test_the_example_is_taken(admin: Kubectl) -> None:
     example = ROOT / "manifests/examples/budget.yaml"
     admin("apply", "-f", str(example), "--dry-run=server")
 
     parse_budget(yaml.safe_load(example.read_text())["spec"])
 
 
-def held(kubectl):
+def held(kubectl: Kubectl) -> dict[str, int]:
     found = kubectl.json("get", "daskworkergroups")["items"]
     return {g["spec"]["cluster"]: g["spec"]["worker"]["replicas"] for g in found}
 
 
 @pytest.mark.usefixtures("one_divides")
-async def test_clusters_share_and_a_guarantee_holds(api, kubectl, admin, name):
+async def test_clusters_share_and_a_guarantee_holds(
+    api: KubeApi, kubectl: Kubectl, admin: Kubectl, name: str
+) -> None:
     shares = [{"cluster": f"{kubectl.namespace}/b", "guarantee": 3}]
     admin.apply(budget(name, limits={"workers": 4}, shares=shares))
     for cluster in "ab":
         made, *_ = cluster_of_one("w", name=cluster)
         kubectl.apply(made, group(cluster), policy(cluster, cluster, minReplicas=4))
 
-    def status():
-        found = admin.json("get", "dab", name).get("status", {})
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = admin.json("get", "dab", name).get("status", {})
         return found
 
-    def limited():
+    def limited() -> list[str]:
         found = [kubectl.json("get", "dap", one).get("status", {}) for one in "ab"]
         rows = [c for s in found for c in s.get("conditions", ()) if c["type"] == "ScalingLimited"]
         return [c["reason"] for c in rows]

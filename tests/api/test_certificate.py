@@ -7,8 +7,10 @@ import base64
 import contextlib
 import logging
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import trustme
@@ -23,12 +25,12 @@ from dask_adaptive.controller.certificate import (
     make,
 )
 from dask_adaptive.controller.metrics import Metrics
+from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import pod
 from support.kube_operator import running, until
-from support.kube_server import ROOT
+from support.kube_server import ROOT, Kubectl
 from support.kube_webhook import HOST, SECRET, registered
 from support.ports import free_port
-from support.tables import table
 
 _NOW = datetime.now(UTC)
 
@@ -36,18 +38,18 @@ _NOW = datetime.now(UTC)
 class Scene:
     """An operator, whose webhook the API server calls, and other replicas that only look."""
 
-    def __init__(self, api, kubectl, settings):
+    def __init__(self, api: KubeApi, kubectl: Kubectl, settings: WebhookSettings) -> None:
         self.api, self.kubectl, self.settings = api, kubectl, settings
         self.operator: Operator
         self._pods = 0
 
     @property
-    def keeper(self):
+    def keeper(self) -> CertificateKeeper:
         """The operator's own."""
         assert self.operator._certificate is not None
         return self.operator._certificate
 
-    def replica(self, *, in_s=0.0):
+    def replica(self, *, in_s: float = 0.0) -> CertificateKeeper:
         """Another one, that makes certificates, and whose clock may be fast."""
         ends_at = Metrics().certificate.labels(SECRET)
         settings = replace(self.settings, makes=True)
@@ -57,48 +59,50 @@ class Scene:
         )  # fmt: skip
 
     @property
-    def data(self):
+    def data(self) -> dict[str, str]:
         return dict(self.kubectl.json("get", "secret", SECRET).get("data") or {})
 
     @property
-    def authorities(self):
+    def authorities(self) -> int:
         return base64.b64decode(self.data["ca.crt"]).count(b"BEGIN CERTIFICATE")
 
     @property
-    def ends_at(self):
+    def ends_at(self) -> float:
         where = {"secret": SECRET}
         name = "dask_adaptive_webhook_certificate_expiration_timestamp_seconds"
         return self.operator._metrics.registry.get_sample_value(name, where) or 0.0
 
-    def bundles(self):
+    def bundles(self) -> set[str]:
         found = [
             self.kubectl.json("get", *name.split("/")) for name in self.settings.configurations
         ]
         return {h["clientConfig"].get("caBundle", "") for body in found for h in body["webhooks"]}
 
-    def fill(self, data):
+    def fill(self, data: dict[str, str] | None) -> None:
         patch = yaml.safe_dump([{"op": "add", "path": "/data", "value": data}])
         self.kubectl("patch", "secret", SECRET, "--type=json", "--patch", patch)
 
-    async def works(self, *, within_s=15.0):
+    async def works(self, *, within_s: float = 15.0) -> None:
         """The API server calls the webhook: a scheduler gets the agent."""
         labels = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
         container = {"name": "scheduler", "image": "x", "args": ["dask", "scheduler"]}
         body = yaml.safe_dump(pod("s", {"containers": [container]}, labels=labels))
 
-        def is_injected():
+        def is_injected() -> bool:
             made = self.kubectl("create", "--dry-run=server", "-o", "yaml", "-f", "-", stdin=body)
             return "dask-adaptive.dev/injected" in made
 
         await until(is_injected, timeout_s=within_s)
 
-    async def looks(self):
+    async def looks(self) -> None:
         """Let the operator look, until all is well; it does so by itself every half minute."""
         await until(self.keeper.look)
 
 
 @contextlib.asynccontextmanager
-async def scene_of(api, kubectl, *, makes, data=None):
+async def scene_of(
+    api: KubeApi, kubectl: Kubectl, *, makes: bool, data: dict[str, str] | None = None
+) -> AsyncIterator[Scene]:
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
     port = free_port()
     guard = ("--set", "evictionGuard.enabled=true")
@@ -114,13 +118,13 @@ async def scene_of(api, kubectl, *, makes, data=None):
 
 
 @pytest.fixture
-async def scene(api, kubectl):
+async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
     """The operator makes its certificate."""
     async with scene_of(api, kubectl, makes=True) as made:
         yield made
 
 
-def trusted(**how):
+def trusted(**how: Any) -> dict[str, str]:
     """What people, or cert-manager, would write into the Secret."""
     authority = trustme.CA(key_type=how.pop("key_type", trustme.KeyType.RSA))
     pair = authority.issue_cert(how.pop("host", HOST), **how)
@@ -132,7 +136,7 @@ def trusted(**how):
     return {name: base64.b64encode(text).decode() for name, text in parts.items()}
 
 
-async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene):
+async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene: Scene) -> None:
     assert {"tls.crt", "tls.key", "ca.crt"} == set(scene.data)
     assert {scene.data["ca.crt"]} == scene.bundles()
     await scene.works()
@@ -145,7 +149,7 @@ async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene):
     assert b"PRIVATE KEY" not in base64.b64decode(before["ca.crt"] + before["tls.crt"])
 
 
-async def test_of_replicas_that_start_at_once_one_is_first(api, kubectl):
+async def test_of_replicas_that_start_at_once_one_is_first(api: KubeApi, kubectl: Kubectl) -> None:
     with registered(kubectl, port=free_port()) as configurations:
         scene = Scene(api, kubectl, WebhookSettings(SECRET, HOST, True, configurations))
         replicas = [scene.replica() for _ in range(8)]
@@ -157,7 +161,7 @@ async def test_of_replicas_that_start_at_once_one_is_first(api, kubectl):
         assert {scene.data["ca.crt"]} == scene.bundles()
 
 
-async def test_a_renewal_is_trusted_before_during_and_after(api, kubectl):
+async def test_a_renewal_is_trusted_before_during_and_after(api: KubeApi, kubectl: Kubectl) -> None:
     old = make(HOST, _NOW - timedelta(days=250))
     async with scene_of(api, kubectl, makes=False, data=old) as scene:
         await scene.works()
@@ -181,7 +185,7 @@ async def test_a_renewal_is_trusted_before_during_and_after(api, kubectl):
         await scene.works()
 
 
-async def test_a_replica_that_died_in_between_is_made_up_for(scene):
+async def test_a_replica_that_died_in_between_is_made_up_for(scene: Scene) -> None:
     """It has renewed the certificate, and nobody trusts that yet."""
     scene.fill(make(HOST, datetime.now(UTC)))
     assert {scene.data["ca.crt"]} != scene.bundles()
@@ -191,18 +195,22 @@ async def test_a_replica_that_died_in_between_is_made_up_for(scene):
     await scene.works()
 
 
-@table(
-    "change, why",
-    emptied=(lambda _: None, "no tls.crt, no tls.key, no ca.crt"),
-    a_key_is_gone=(lambda old: {**old, "tls.key": ""}, "no tls.key"),
-    garbage=(lambda old: {**old, "tls.crt": "eHg="}, "tls.crt can't be"),
-    others_key=(lambda old: {**old, "tls.key": trusted()["tls.key"]}, "fit"),
-    others_ca=(lambda old: {**old, "ca.crt": trusted()["ca.crt"]}, "issuer"),
-    expired=(lambda _: make(HOST, _NOW - LIFE * 2), "has expired"),
-    clock_was_fast=(lambda _: make(HOST, _NOW + LIFE), "not yet valid"),
-    another_host=(lambda _: make("10.0.0.1", _NOW), "mismatch"),
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(lambda _: None, "no tls.crt, no tls.key, no ca.crt", id="emptied"),
+        pytest.param(lambda old: {**old, "tls.key": ""}, "no tls.key", id="a-key-is-gone"),
+        pytest.param(lambda old: {**old, "tls.crt": "eHg="}, "tls.crt can't be", id="garbage"),
+        pytest.param(lambda old: {**old, "tls.key": trusted()["tls.key"]}, "fit", id="others-key"),
+        pytest.param(lambda old: {**old, "ca.crt": trusted()["ca.crt"]}, "issuer", id="others-ca"),
+        pytest.param(lambda _: make(HOST, _NOW - LIFE * 2), "has expired", id="expired"),
+        pytest.param(lambda _: make(HOST, _NOW + LIFE), "not yet valid", id="clock-was-fast"),
+        pytest.param(lambda _: make("10.0.0.1", _NOW), "mismatch", id="another-host"),
+    ],
 )
-async def test_a_secret_that_was_spoilt_is_made_anew(scene, change, why, caplog):
+async def test_a_secret_that_was_spoilt_is_made_anew(
+    scene: Scene, change: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     old = scene.data
     scene.fill(change(old))
     with caplog.at_level(logging.INFO):
@@ -216,7 +224,9 @@ async def test_a_secret_that_was_spoilt_is_made_anew(scene, change, why, caplog)
     await scene.works()
 
 
-async def test_a_secret_that_was_deleted_is_asked_for(scene, caplog):
+async def test_a_secret_that_was_deleted_is_asked_for(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     await scene.works()
     scene.kubectl("delete", "secret", SECRET)
     assert not await scene.keeper.look()
@@ -234,7 +244,7 @@ async def test_a_secret_that_was_deleted_is_asked_for(scene, caplog):
     await scene.works()
 
 
-async def test_a_given_certificate_is_served_and_followed(api, kubectl):
+async def test_a_given_certificate_is_served_and_followed(api: KubeApi, kubectl: Kubectl) -> None:
     async with scene_of(api, kubectl, makes=False, data=trusted()) as scene:
         await scene.works()
         given = scene.data
@@ -246,21 +256,25 @@ async def test_a_given_certificate_is_served_and_followed(api, kubectl):
         assert given != scene.data
 
 
-async def test_one_that_signs_itself_is_served(api, kubectl):
+async def test_one_that_signs_itself_is_served(api: KubeApi, kubectl: Kubectl) -> None:
     """As cert-manager's Issuer of the kind selfSigned makes them."""
     async with scene_of(api, kubectl, makes=False, data=self_signed()) as scene:
         assert {scene.data["tls.crt"]} == scene.bundles()
         await scene.works()
 
 
-@table(
-    "data, why",
-    not_issued_yet=(None, "no tls.crt, no tls.key, no ca.crt"),
-    no_authority=({**trusted(), "ca.crt": ""}, "it has no ca.crt"),
-    expired=(trusted(not_after=_NOW - timedelta(days=1), not_before=_NOW - LIFE),
-        "certificate has expired"),
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        pytest.param(None, "no tls.crt, no tls.key, no ca.crt", id="not-issued-yet"),
+        pytest.param({**trusted(), "ca.crt": ""}, "it has no ca.crt", id="no-authority"),
+        pytest.param(trusted(not_after=_NOW - timedelta(days=1), not_before=_NOW - LIFE),
+                     "certificate has expired", id="expired"),
+    ],
 )  # fmt: skip
-async def test_what_is_of_no_use_is_said_and_stops_nothing(api, kubectl, data, why, caplog):
+async def test_what_is_of_no_use_is_said_and_stops_nothing(
+    api: KubeApi, kubectl: Kubectl, data: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with scene_of(api, kubectl, makes=False, data=data) as scene:
         (said,) = [r.getMessage() for r in caplog.records if SECRET in r.getMessage()]
         assert why in said
@@ -276,7 +290,7 @@ async def test_what_is_of_no_use_is_said_and_stops_nothing(api, kubectl, data, w
         await scene.works()
 
 
-def self_signed():
+def self_signed() -> dict[str, str]:
     import ipaddress
 
     from cryptography import x509

@@ -1,17 +1,20 @@
 """Commands of the documentation, run as they stand there on objects of the names that they use."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.doc_commands import doc_commands, is_for_api, pages
+from support.doc_commands import DocCommand, doc_commands, is_for_api, pages
 from support.kube_bodies import cluster_of_one, pod, policy
-from support.kube_server import ROOT, binary
+from support.kube_server import ROOT, Kubectl, binary
 from support.walk import blocks
 
 WORKER = "etl-default-worker-1f0c2d9a4e"
@@ -29,7 +32,7 @@ OBJECTS = [
 
 
 @pytest.fixture(scope="module")
-def etl(admin):
+def etl(admin: Kubectl) -> Iterator[Kubectl]:
     """A cluster `etl` with a policy, and one worker with its Deployment and its pinned pod."""
     kubectl = admin.within(f"t-{uuid.uuid4().hex[:8]}")
     admin("create", "namespace", kubectl.namespace)
@@ -43,7 +46,7 @@ def etl(admin):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c.text[:60])
-def test_a_command_of_the_docs_works(command, etl, tmp_path):
+def test_a_command_of_the_docs_works(command: DocCommand, etl: Kubectl, tmp_path: Path) -> None:
     programs = [str(Path(sys.executable).parent), str(Path(binary("kubectl")).parent)]
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_bytes(Path(etl.kubeconfig).read_bytes())
@@ -60,13 +63,13 @@ def test_a_command_of_the_docs_works(command, etl, tmp_path):
 
 
 @pytest.mark.parametrize(("page", "text"), OBJECTS, ids=[page for page, _ in OBJECTS])
-def test_an_object_of_the_docs_is_accepted(page, text, etl):
+def test_an_object_of_the_docs_is_accepted(page: str, text: str, etl: Kubectl) -> None:
     anywhere = re.sub(r"^  namespace: .*\n", "", text, flags=re.MULTILINE)
 
     etl("apply", "--dry-run=server", "-f", "-", stdin=anywhere)
 
 
-def _with_names(text, namespace):
+def _with_names(text: str, namespace: str) -> str:
     text = re.sub(r"\bPOD\b|demo-default-worker-…", POD, text)
     text = re.sub(r"\b(team|dask-adaptive-demo)\b", namespace, text)
     text = re.sub(r"\b(CLUSTER|demo)\b", "etl", text)

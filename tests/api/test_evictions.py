@@ -1,17 +1,22 @@
 """Evictions through a real API server, of the pod of a real worker of a real scheduler."""
 
+from __future__ import annotations
+
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from distributed import Client, Event, Scheduler, Worker
 
+from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.objects import PodObject, PolicyObject
 from dask_adaptive.scheduler.link import connect
 from dask_adaptive_agent.loading.attach import install
 from support.kube_bodies import pod, policy
 from support.kube_operator import until
-from support.kube_server import ROOT
+from support.kube_server import ROOT, Kubectl
 from support.kube_webhook import operator_with_webhooks
 from support.upstream_code import built_worker
 
@@ -22,7 +27,7 @@ POD = f"{WORKER}-ab-cd"
 STRANGER = "no-worker-here"
 
 
-def evict(kubectl, name, **options):
+def evict(kubectl: Kubectl, name: str, **options: Any) -> tuple[bool, str]:
     """Whether it was allowed; what was said."""
     body = {
         "apiVersion": "policy/v1",
@@ -38,16 +43,16 @@ def evict(kubectl, name, **options):
 class Scene:
     """A cluster `demo`: its worker is in this process, its pod only in the API."""
 
-    def __init__(self, kubectl, client, worker):
+    def __init__(self, kubectl: Kubectl, client: Client, worker: Worker) -> None:
         self.kubectl, self.client, self.worker = kubectl, client, worker
-        self.asked = lambda: 0.0  # times, about pods that are not guarded
+        self.asked: Callable[[], float] = lambda: 0.0  # times, about pods that are not guarded
 
-    async def evict(self, name=POD, **options):
+    async def evict(self, name: str = POD, **options: Any) -> tuple[bool, str]:
         return await asyncio.to_thread(evict, self.kubectl, name, **options)
 
 
 @pytest.fixture
-async def scene(api, kubectl):
+async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
     labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker"}
     guarded = policy("demo", "demo", evictionGuard={"enabled": True})
@@ -60,7 +65,7 @@ async def scene(api, kubectl):
     ):
         install(s)
 
-        def to_it(address, **how):
+        def to_it(address: str, **how: Any) -> Any:
             assert "demo-scheduler" in address
             return connect(s.address, **how)
 
@@ -69,7 +74,7 @@ async def scene(api, kubectl):
             made = Scene(kubectl, client, worker)
             await until(lambda: all(map(running._world.all, (PodObject, PolicyObject))))
 
-            async def is_asked():
+            async def is_asked() -> bool:
                 """The API server takes a moment to learn of a new webhook."""
                 await made.evict(STRANGER, dryRun=["All"])
                 return made.asked() > 0
@@ -79,14 +84,14 @@ async def scene(api, kubectl):
             yield made
 
 
-def exists(kubectl, name):
+def exists(kubectl: Kubectl, name: str) -> bool:
     return kubectl.run("get", "pod", name).returncode == 0
 
 
-async def test_a_busy_worker_is_evicted_once_it_has_drained(scene):
+async def test_a_busy_worker_is_evicted_once_it_has_drained(scene: Scene) -> None:
     gate = Event("gate", client=scene.client)
 
-    def wait():
+    def wait() -> str:
         Event("gate").wait()
         return "done"
 
@@ -104,7 +109,7 @@ async def test_a_busy_worker_is_evicted_once_it_has_drained(scene):
     await gate.set()
     assert "done" == await task
 
-    async def evicted():
+    async def evicted() -> bool:
         return (await scene.evict())[0]
 
     await until(evicted)
@@ -118,14 +123,14 @@ async def test_a_busy_worker_is_evicted_once_it_has_drained(scene):
     }
 
 
-async def test_what_is_nobodys_worker_is_evicted_at_once(scene):
+async def test_what_is_nobodys_worker_is_evicted_at_once(scene: Scene) -> None:
     allowed, said = await scene.evict("other")
 
     assert allowed, said
     assert not exists(scene.kubectl, "other")
 
 
-async def test_a_dry_run_changes_nothing(scene):
+async def test_a_dry_run_changes_nothing(scene: Scene) -> None:
     before = scene.worker.status
     allowed, said = await scene.evict(dryRun=["All"])
 
@@ -134,7 +139,7 @@ async def test_a_dry_run_changes_nothing(scene):
     assert before == scene.worker.status
 
 
-async def test_nobody_is_asked_about_what_is_no_worker(scene):
+async def test_nobody_is_asked_about_what_is_no_worker(scene: Scene) -> None:
     asked = scene.asked()
     name = f"{scene.kubectl.namespace}-worker-1"
     system = scene.kubectl.within("kube-system")
@@ -151,7 +156,7 @@ async def test_nobody_is_asked_about_what_is_no_worker(scene):
 
 
 @pytest.mark.parametrize("group", ["g", "g" * 40, "g" * 63])
-async def test_each_pod_of_a_worker_may_be_one_by_its_name(scene, group):
+async def test_each_pod_of_a_worker_may_be_one_by_its_name(scene: Scene, group: str) -> None:
     """As Kubernetes makes names of pods out of that of a Deployment (SimpleNameGenerator)."""
     deployment = built_worker(
         worker_group_name=group, namespace="ns", cluster_name="demo", uuid="0123456789",

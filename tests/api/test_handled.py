@@ -1,32 +1,35 @@
 """What kopf notes of a worker group, and when: dask-kubernetes runs on it, with these defaults."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any
 
 import kopf
 
 from dask_adaptive.controller.kopf_watch import login_of
-from dask_adaptive.kube.api import GROUPS
+from dask_adaptive.kube.api import GROUPS, KubeApi
 from dask_adaptive.kube.objects import handled_replicas
 from support.kube_bodies import group
 from support.kube_operator import until
+from support.kube_server import Kubectl
 
 
-def registry(api, done, seen):
+def registry(api: KubeApi, done: asyncio.Event, seen: list[tuple[Any, Any]]) -> Any:
     made = kopf.OperatorRegistry()
-    login = kopf.on.login(id="login", registry=made)
+    login: Any = kopf.on.login(id="login", registry=made)
     login(login_of(api))
 
     @kopf.on.field(GROUPS.group, GROUPS.version, GROUPS.plural, field="spec.worker.replicas",
                    registry=made)  # fmt: skip
-    async def replica_update(old, new, **_):
+    async def replica_update(old: Any, new: Any, **_: Any) -> None:
         seen.append((old, new))
         await done.wait()
 
     return made
 
 
-async def test_a_number_is_noted_when_it_was_acted_on(api, kubectl):
+async def test_a_number_is_noted_when_it_was_acted_on(api: KubeApi, kubectl: Kubectl) -> None:
     path = GROUPS.path(kubectl.namespace, "etl-default")
     await api.create(GROUPS.path(kubectl.namespace), group("etl", 5))
     done, stop, seen = asyncio.Event(), asyncio.Event(), list[tuple[Any, Any]]()
@@ -37,13 +40,13 @@ async def test_a_number_is_noted_when_it_was_acted_on(api, kubectl):
         kopf.operator(registry=registry(api, done, seen), settings=settings, **where)
     )
 
-    async def handled():
+    async def handled() -> int | None:
         return handled_replicas((await api.get(path))["metadata"])
 
-    async def is_handled():
+    async def is_handled() -> bool:
         return await handled() == 5
 
-    async def scale(replicas):
+    async def scale(replicas: int) -> None:
         await api.patch(f"{path}/scale", {"spec": {"replicas": replicas}})
 
     await until(lambda: bool(seen))

@@ -1,8 +1,12 @@
 """Nodes as an informer watches them, and as workers leave them."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -10,16 +14,17 @@ from bench.scale.bodies import Cluster
 from bench.scale.schedulers import Farm
 from bench.scale.seed import seed_clusters
 from bench.scale.upstream import Upstream
-from dask_adaptive.kube.api import NODES, PODS
+from dask_adaptive.kube.api import NODES, PODS, KubeApi
 from dask_adaptive.kube.cache.informer import Informer
 from dask_adaptive.kube.cache.world import World, scopes_of
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.scheduler.link import connect
 from support.kube_operator import running, until
+from support.kube_server import Kubectl
 
 
 @pytest.fixture
-async def world(api):
+async def world(api: KubeApi) -> AsyncIterator[World]:
     world = World()
     (nodes,) = (scope for scope in scopes_of() if scope[0].resource == NODES)
     informer = Informer(nodes, api=api, world=world, clock=time.monotonic)
@@ -30,12 +35,14 @@ async def world(api):
         await watching
 
 
-async def test_a_node_that_is_about_to_go_is_noticed(world, api, kubectl):
+async def test_a_node_that_is_about_to_go_is_noticed(
+    world: World, api: KubeApi, kubectl: Kubectl
+) -> None:
     name = f"n-{kubectl.namespace}"
     await api.create(NODES.path(), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     try:
 
-        def going():
+        def going() -> str:
             node = world.get(NodeObject, "", name)
             return node.terminating if node else "not seen"
 
@@ -49,17 +56,19 @@ async def test_a_node_that_is_about_to_go_is_noticed(world, api, kubectl):
     await until(lambda: going() == "not seen")
 
 
-async def test_of_idle_workers_those_leave_whose_nodes_empty_soonest(api, kubectl):
+async def test_of_idle_workers_those_leave_whose_nodes_empty_soonest(
+    api: KubeApi, kubectl: Kubectl
+) -> None:
     cluster = Cluster("c", kubectl.namespace, 0)
     farm = Farm([cluster.name])
     await farm.start()
     scheduler = farm.schedulers[cluster.name]
     scheduler.held = 0  # else the least data go first, wherever they are
 
-    async def join(_, workers):
+    async def join(_: str, workers: Any) -> None:
         scheduler.join(workers)
 
-    async def leave(_, names):
+    async def leave(_: str, names: Any) -> None:
         scheduler.leave(names)
 
     nodes = iter(["two", "three", "one", "three", "two", "three"])
@@ -67,10 +76,10 @@ async def test_of_idle_workers_those_leave_whose_nodes_empty_soonest(api, kubect
     await seed_clusters(api, [cluster], policy={"maxReplicas": 6, "minReplicas": 3})
     playing = asyncio.create_task(upstream.run(kubectl.namespace))
 
-    def link(_, **how):
+    def link(_: str, **how: Any) -> Any:
         return connect(farm.addresses[cluster.name], **how)
 
-    async def kept():
+    async def kept() -> list[str]:
         pods = await api.list(PODS.path(kubectl.namespace))
         stay = [p for p in pods if "deletionTimestamp" not in p["metadata"]]  # there is no kubelet
         return sorted(pod["spec"]["nodeName"] for pod in stay)

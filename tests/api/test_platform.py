@@ -1,5 +1,7 @@
 """The Platform and the Reporter against a real API server."""
 
+from __future__ import annotations
+
 import time
 from dataclasses import replace
 
@@ -13,6 +15,7 @@ from dask_adaptive.kube.api import (
     GROUPS,
     NODES,
     PODS,
+    KubeApi,
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import PolicyObject
@@ -21,9 +24,10 @@ from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark
+from dask_adaptive.model.observed import Mark, PlatformWorker
 from dask_adaptive.model.reason import Reason
 from support.kube_bodies import autoscaler, body, cluster_of_one, pod, policy
+from support.kube_server import Kubectl
 
 WORKER = "etl-default-worker-1"
 DAY_S = 24 * 3600.0
@@ -32,7 +36,7 @@ DAY_S = 24 * 3600.0
 class Scene:
     """A DaskCluster with one worker, made as dask-kubernetes makes it: annotations are copied."""
 
-    def __init__(self, api, kubectl):
+    def __init__(self, api: KubeApi, kubectl: Kubectl) -> None:
         self.api, self.kubectl = api, kubectl
         self.key = ClusterKey(kubectl.namespace, "etl")
         self.world = World()
@@ -44,7 +48,7 @@ class Scene:
             manual_max_s=lambda: DAY_S,
         )
 
-    async def make(self, **annotations):
+    async def make(self, **annotations: str) -> None:
         notes = {f"dask-adaptive.dev/{k}": v for k, v in annotations.items()}
         bodies = cluster_of_one(WORKER, replicas=2, **notes)
         labels = bodies[-1]["metadata"]["labels"]
@@ -52,29 +56,29 @@ class Scene:
         for kind, made in zip((CLUSTERS, GROUPS, DEPLOYMENTS, PODS), bodies, strict=True):
             await self.api.create(kind.path(self.key.namespace), made)
 
-    async def bind(self, node):
+    async def bind(self, node: str) -> None:
         """Put the pod on a node, as the scheduler of Kubernetes does."""
         name, target = f"{WORKER}-ab-cd", {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
         path = PODS.path(self.key.namespace, name, "binding")
         await self.api.create(path, {**binding, "target": target})
 
-    async def worker(self):
+    async def worker(self) -> PlatformWorker:
         await self.world.resync(self.api)
         (worker,) = (await self.platform.look()).workers
         return worker
 
-    async def pin_left_s(self):
+    async def pin_left_s(self) -> float | None:
         pin = (await self.worker()).manual_pin
         return pin and pin.until - time.time()
 
 
 @pytest.fixture
-def scene(api, kubectl):
+def scene(api: KubeApi, kubectl: Kubectl) -> Scene:
     return Scene(api, kubectl)
 
 
-async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene):
+async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> None:
     await scene.make()
     await scene.platform.delete_cluster("another-uid")
     (cluster,) = scene.kubectl.json("get", "daskclusters")["items"]
@@ -85,7 +89,7 @@ async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(scene):
     assert [] == scene.kubectl.json("get", "daskclusters")["items"]
 
 
-async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene):
+async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Scene) -> None:
     """`cluster.scale(3)` deletes it, and the cache may be behind."""
     await scene.make()
     resting = autoscaler("etl", **rest_notes(time.time() + 400, time.time() - 60))
@@ -108,7 +112,7 @@ async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene):
     assert 3 == found["spec"]["worker"]["replicas"]
 
 
-async def test_look(scene):
+async def test_look(scene: Scene) -> None:
     await scene.make()
     worker = await scene.worker()
     view = await scene.platform.look()
@@ -118,11 +122,11 @@ async def test_look(scene):
     assert (WORKER, f"{WORKER}-ab-cd", "Pending") == (worker.name, worker.pod, worker.waiting)
 
 
-async def test_replicas_are_set_through_the_scale_subresource(scene):
+async def test_replicas_are_set_through_the_scale_subresource(scene: Scene) -> None:
     await scene.make()
     await scene.world.resync(scene.api)
 
-    def replicas():
+    def replicas() -> int:
         group = scene.kubectl.json("get", "daskworkergroup", "etl-default")
         return int(group["spec"]["worker"]["replicas"])
 
@@ -139,7 +143,7 @@ async def test_replicas_are_set_through_the_scale_subresource(scene):
         await scene.platform.set_replicas("nobody", 5)
 
 
-async def test_a_worker_is_deleted_only_if_it_is_still_that_one(scene):
+async def test_a_worker_is_deleted_only_if_it_is_still_that_one(scene: Scene) -> None:
     await scene.make()
     worker = await scene.worker()
 
@@ -151,7 +155,7 @@ async def test_a_worker_is_deleted_only_if_it_is_still_that_one(scene):
     assert () == (await scene.platform.look()).workers
 
 
-async def test_a_pin_on_the_cluster_ends_with_the_clusters_annotation(scene):
+async def test_a_pin_on_the_cluster_ends_with_the_clusters_annotation(scene: Scene) -> None:
     await scene.make(pin="true")
 
     assert DAY_S == pytest.approx(await scene.pin_left_s(), abs=60)
@@ -162,7 +166,7 @@ async def test_a_pin_on_the_cluster_ends_with_the_clusters_annotation(scene):
 @pytest.mark.parametrize(
     "target", [f"pod/{WORKER}-ab-cd", f"deployment/{WORKER}", "daskworkergroup/etl-default"]
 )
-async def test_a_person_pins_by_annotation(scene, target):
+async def test_a_person_pins_by_annotation(scene: Scene, target: str) -> None:
     await scene.make()
     scene.kubectl("annotate", target, "dask-adaptive.dev/pin=4h")
 
@@ -171,7 +175,7 @@ async def test_a_person_pins_by_annotation(scene, target):
     assert await scene.pin_left_s() is None
 
 
-async def test_a_person_overrules_the_copy(scene):
+async def test_a_person_overrules_the_copy(scene: Scene) -> None:
     await scene.make(pin="true")
     target = f"pod/{WORKER}-ab-cd"
     scene.kubectl("annotate", "--overwrite", target, "dask-adaptive.dev/pin=10m")
@@ -181,7 +185,7 @@ async def test_a_person_overrules_the_copy(scene):
     assert await scene.pin_left_s() is None
 
 
-def reporter_of(scene, *, hints=True):
+def reporter_of(scene: Scene, *, hints: bool = True) -> KubeReporter:
     found = scene.world.get(PolicyObject, scene.key.namespace, "p")
     assert found is not None
     events = EventPoster(scene.api, time.time)
@@ -191,7 +195,7 @@ def reporter_of(scene, *, hints=True):
 
 
 @pytest.fixture
-async def governed(scene):
+async def governed(scene: Scene) -> Scene:
     """The same, under a policy; reports go to that."""
     await scene.make()
     scene.kubectl.apply(policy("p"))
@@ -199,7 +203,7 @@ async def governed(scene):
     return scene
 
 
-async def test_a_status_is_written_once(governed):
+async def test_a_status_is_written_once(governed: Scene) -> None:
     status = Status(
         generation=1,
         replicas=2,
@@ -207,7 +211,7 @@ async def test_a_status_is_written_once(governed):
         conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
     )
 
-    async def version():
+    async def version() -> str:
         return str(governed.kubectl.json("get", "dap", "p")["metadata"]["resourceVersion"])
 
     await reporter_of(governed).status(status)
@@ -225,7 +229,7 @@ async def test_a_status_is_written_once(governed):
     assert [] == governed.kubectl.json("get", "dap", "p")["status"]["pins"]
 
 
-async def test_the_same_news_is_one_event(governed):
+async def test_the_same_news_is_one_event(governed: Scene) -> None:
     reporter = reporter_of(governed)
     event = Event(EventType.WARNING, Reason.INVALID_PIN, "mend it", worker=WORKER)
     await reporter.tell([Event(EventType.NORMAL, Reason.UNDERUTILIZED, "x", would=True)])
@@ -241,7 +245,7 @@ async def test_the_same_news_is_one_event(governed):
     } == told
 
 
-async def test_of_workers_that_leave_only_the_policy_tells(governed):
+async def test_of_workers_that_leave_only_the_policy_tells(governed: Scene) -> None:
     leaves = Event(EventType.NORMAL, Reason.UNDERUTILIZED, "begins to leave", worker=WORKER)
     await reporter_of(governed).tell([leaves, replace(leaves, worker="another")])
 
@@ -250,19 +254,19 @@ async def test_of_workers_that_leave_only_the_policy_tells(governed):
     assert f"{WORKER}, another: begins to leave" == event["message"]
 
 
-async def test_reporting_to_a_policy_that_is_gone_is_no_error(governed):
+async def test_reporting_to_a_policy_that_is_gone_is_no_error(governed: Scene) -> None:
     reporter = reporter_of(governed)
     governed.kubectl("delete", "dap", "p")
 
     await reporter.status(Status(replicas=1))
 
 
-def notes_of(scene):
+def notes_of(scene: Scene) -> dict[str, str]:
     found = scene.kubectl.json("get", "pod", f"{WORKER}-ab-cd")
     return dict(found["metadata"].get("annotations") or {})
 
 
-async def test_marks_go_round_and_leave_nothing(governed):
+async def test_marks_go_round_and_leave_nothing(governed: Scene) -> None:
     reporter = reporter_of(governed)
     governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "mine=1")
     await governed.world.resync(governed.api)
@@ -275,7 +279,7 @@ async def test_marks_go_round_and_leave_nothing(governed):
     await reporter.mark("nobody", Mark("x"))
 
 
-async def test_what_somebody_has_set_meanwhile_is_not_overwritten(governed):
+async def test_what_somebody_has_set_meanwhile_is_not_overwritten(governed: Scene) -> None:
     reporter = reporter_of(governed)
     name = "cluster-autoscaler.kubernetes.io/safe-to-evict"
     governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", f"{name}=true")
@@ -290,13 +294,13 @@ async def test_what_somebody_has_set_meanwhile_is_not_overwritten(governed):
     assert {name: "true", "more": "1"} == notes_of(governed)
 
 
-async def test_without_hints_pods_are_left_alone(governed):
+async def test_without_hints_pods_are_left_alone(governed: Scene) -> None:
     await reporter_of(governed, hints=False).mark(WORKER, Mark("x", keep=True))
 
     assert {} == notes_of(governed)
 
 
-async def test_a_pod_that_is_being_deleted_is_an_ending(scene):
+async def test_a_pod_that_is_being_deleted_is_an_ending(scene: Scene) -> None:
     await scene.make()
     name, node = f"{WORKER}-ab-cd", f"n-{scene.key.namespace}"
     await scene.api.create(NODES.path(), body(NODES, node))

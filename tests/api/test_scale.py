@@ -1,8 +1,12 @@
 """The bench of scale in small: that it runs, and what it has to show of five clusters already."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -12,9 +16,11 @@ from bench.scale.schedulers import Farm
 from bench.scale.seed import seed_clusters
 from bench.scale.simulated import SimulatedScheduler
 from bench.scale.upstream import Upstream
+from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.scheduler.link import connect
 from dask_adaptive_agent import wire
 from support.kube_operator import running, until
+from support.kube_server import Kubectl
 
 CLUSTERS, WORKERS = 5, 3
 #: After the last change, for what may still be told (`STATUS_EVERY_S` and a pass), and then for
@@ -25,28 +31,28 @@ CALM_S, REST_S = 10.0, 5.0
 class Scene:
     """Clusters without workers, their schedulers, and one who plays upstream."""
 
-    def __init__(self, api, namespace):
+    def __init__(self, api: KubeApi, namespace: str) -> None:
         self.clusters = [Cluster(f"c{i}", namespace, 0) for i in range(CLUSTERS)]
         self.farm = Farm([c.name for c in self.clusters])
         self.upstream = Upstream(api, self.clusters, join=self._join, leave=self._leave)
 
-    async def _join(self, cluster, workers):
+    async def _join(self, cluster: str, workers: Any) -> None:
         self.farm.schedulers[cluster].join(workers)
 
-    async def _leave(self, cluster, names):
+    async def _leave(self, cluster: str, names: Any) -> None:
         self.farm.schedulers[cluster].leave(names)
 
-    def connect(self, address, **how):
+    def connect(self, address: str, **how: Any) -> Any:
         stand_ins = {c.address: self.farm.addresses[c.name] for c in self.clusters}
         return connect(stand_ins[address], **how)
 
-    def busy(self):
+    def busy(self) -> Mapping[str, int]:
         schedulers = self.farm.schedulers.items()
         return {name: sum(w.busy for w in s.workers.values()) for name, s in schedulers}
 
 
 @pytest.fixture
-async def scene(api, kubectl):
+async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
     made = Scene(api, kubectl.namespace)
     await made.farm.start()
     policy = {"maxReplicas": 2 * WORKERS, "idleTimeout": "15s"}
@@ -60,15 +66,15 @@ async def scene(api, kubectl):
 
 
 @pytest.fixture
-async def counting(api, kubeconfig):
+async def counting(api: KubeApi, kubeconfig: str) -> AsyncIterator[CountingApi]:
     connection = await CountingApi.connect()
     yield connection
     await connection.close()
 
 
 async def test_all_clusters_reach_their_number_and_then_nothing_is_written(
-    scene, counting, kubectl
-):
+    scene: Scene, counting: CountingApi, kubectl: Kubectl
+) -> None:
     async with running(counting, kubectl.namespace, connect=scene.connect):
         for scheduler in scene.farm.schedulers.values():
             scheduler.load(WORKERS)
@@ -90,7 +96,9 @@ async def test_all_clusters_reach_their_number_and_then_nothing_is_written(
     assert [] == scene.upstream.problems
 
 
-async def test_a_dead_and_a_hanging_scheduler_delay_nobody(scene, api, kubectl):
+async def test_a_dead_and_a_hanging_scheduler_delay_nobody(
+    scene: Scene, api: KubeApi, kubectl: Kubectl
+) -> None:
     dead, hanging, *others = [c.name for c in scene.clusters]
     async with running(api, kubectl.namespace, connect=scene.connect):
         await until(lambda: all(s.observed for s in scene.farm.schedulers.values()))
@@ -101,7 +109,7 @@ async def test_a_dead_and_a_hanging_scheduler_delay_nobody(scene, api, kubectl):
         for name in others:
             scene.farm.schedulers[name].load(WORKERS)
 
-        def have_risen():
+        def have_risen() -> bool:
             return {name for name, *_ in scene.upstream.changes} >= set(others)
 
         await until(have_risen, timeout_s=30)
@@ -110,11 +118,11 @@ async def test_a_dead_and_a_hanging_scheduler_delay_nobody(scene, api, kubectl):
     assert max(seen_s) < 15, "each at its own next pass, not after the timeouts of others"
 
 
-def fields(of):
+def fields(of: Any) -> set[str]:
     return set(of.__annotations__)
 
 
-def test_simulated_schedulers_say_what_agents_say():
+def test_simulated_schedulers_say_what_agents_say() -> None:
     scheduler = SimulatedScheduler()
     scheduler.join([("a", "tcp://10.0.0.1:1"), ("b", "tcp://10.0.0.2:1")])
     scheduler.load(1)

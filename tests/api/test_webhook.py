@@ -1,41 +1,46 @@
 """The webhook behind the real API server: it runs in this process, called over TLS."""
 
+from __future__ import annotations
+
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 import dask.config
 import pytest
 import yaml
 
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, PRELOAD, bundle
+from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import group, pod, policy
 from support.kube_operator import until
-from support.kube_server import ROOT, rendered
+from support.kube_server import ROOT, Kubectl, rendered
 from support.kube_webhook import operator_with_webhooks
 from support.ports import free_port
 
 LABELS = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
 
 
-def scheduler(name, **metadata):
+def scheduler(name: str, **metadata: Any) -> dict[str, Any]:
     container = {"name": "scheduler", "image": "x", "args": ["dask", "scheduler"]}
     return pod(name, {"containers": [container]}, **{"labels": LABELS, **metadata})
 
 
 @pytest.fixture
-async def webhook(api, kubectl):
+async def webhook(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Kubectl]:
     """An operator with its webhook, registered as the chart does, for the test's namespace only."""
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
     async with operator_with_webhooks(api, kubectl):
         yield kubectl
 
 
-def create(kubectl, pod, *words):
+def create(kubectl: Kubectl, pod: dict[str, Any], *words: str) -> dict[str, Any]:
     text = kubectl("create", "-o", "json", *words, "-f", "-", stdin=yaml.safe_dump(pod))
     return dict(json.loads(text))
 
 
-def worker(name, container=None, **spec):
+def worker(name: str, container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     labels = {
         "dask.org/component": "worker",
         "dask.org/cluster-name": "demo",
@@ -46,27 +51,27 @@ def worker(name, container=None, **spec):
     return pod(name, {"containers": [one], **spec}, **metadata)
 
 
-def hook_of(pod):
+def hook_of(pod: dict[str, Any]) -> Any:
     return pod["spec"]["containers"][0].get("lifecycle", {}).get("preStop")
 
 
-def is_injected(pod):
+def is_injected(pod: dict[str, Any]) -> bool:
     return any(v["name"] == "dask-adaptive-agent" for v in pod["spec"].get("volumes", []))
 
 
-async def first_injected(kubectl):
+async def first_injected(kubectl: Kubectl) -> None:
     """The API server takes a moment to learn of a new webhook."""
     await until(lambda: is_injected(create(kubectl, scheduler("first"), "--dry-run=server")))
 
 
 @pytest.fixture
-async def injecting(webhook):
+async def injecting(webhook: Kubectl) -> Kubectl:
     """The API server has learned of it."""
     await first_injected(webhook)
     return webhook
 
 
-async def test_a_scheduler_gets_the_agent(injecting):
+async def test_a_scheduler_gets_the_agent(injecting: Kubectl) -> None:
     assert [] == injecting.json("get", "configmaps", "-l", "app.kubernetes.io/part-of")["items"]
     made = await asyncio.to_thread(create, injecting, scheduler("s"))
 
@@ -80,12 +85,12 @@ async def test_a_scheduler_gets_the_agent(injecting):
     assert ["demo"] == [o["name"] for o in config["metadata"]["ownerReferences"]]
 
 
-def variables(pod):
+def variables(pod: dict[str, Any]) -> dict[str, str]:
     found = pod["spec"]["containers"][0].get("env", [])
     return {e["name"]: e["value"] for e in found if e["name"] != PRELOAD}
 
 
-async def test_pods_start_with_what_the_policy_says(injecting):
+async def test_pods_start_with_what_the_policy_says(injecting: Kubectl) -> None:
     """Also one that comes in the same breath as the policy, before the watch tells of it."""
     config = {"distributed": {"scheduler": {"worker-ttl": "10m"}, "logging": {"a.b": "info"}}}
     asked = {"relief": {"clientInfo": "Disabled"}, "config": config}
@@ -94,16 +99,16 @@ async def test_pods_start_with_what_the_policy_says(injecting):
 
     assert "clientInfo=Disabled" == found["DASK_ADAPTIVE_RELIEF"]
     assert "10m" == found["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"]
-    inherited = dask.config.deserialize(found["DASK_INTERNAL_INHERIT_CONFIG"])
+    inherited: Any = dask.config.deserialize(found["DASK_INTERNAL_INHERIT_CONFIG"])
     assert {"distributed": {"logging": {"a.b": "info"}}} == inherited
 
-    def is_plain():  # for workers, what the watch has said is asked
+    def is_plain() -> bool:  # for workers, what the watch has said is asked
         return not variables(create(injecting, worker("w"), "--dry-run=server"))
 
     await until(is_plain)
 
 
-async def test_without_a_policy_clients_in_workers_ask_seldom(injecting):
+async def test_without_a_policy_clients_in_workers_ask_seldom(injecting: Kubectl) -> None:
     polling = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
     plain = await asyncio.to_thread(create, injecting, worker("w1"))
     own = {"env": [{"name": polling, "value": "7s"}]}
@@ -113,7 +118,7 @@ async def test_without_a_policy_clients_in_workers_ask_seldom(injecting):
     assert {polling: "7s"} == variables(made)
 
 
-async def test_clusters_share_the_config_map(injecting):
+async def test_clusters_share_the_config_map(injecting: Kubectl) -> None:
     await asyncio.to_thread(create, injecting, scheduler("s1"))
     injecting("apply", "-f", str(ROOT / "manifests/examples/annotated-cluster.yaml"))
     other = scheduler("s2", labels={**LABELS, "dask.org/cluster-name": "annotated"})
@@ -125,7 +130,7 @@ async def test_clusters_share_the_config_map(injecting):
 
 
 @pytest.mark.parametrize("target", ["pod", "daskcluster", "namespace"])
-async def test_people_can_refuse(webhook, target):
+async def test_people_can_refuse(webhook: Kubectl, target: str) -> None:
     refused = {"annotations": {"dask-adaptive.dev/inject": "false"}} if target == "pod" else {}
     if target == "namespace":  # before it is asked for the first time: answers are remembered
         webhook("annotate", target, webhook.namespace, "dask-adaptive.dev/inject=false")
@@ -135,7 +140,7 @@ async def test_people_can_refuse(webhook, target):
     if target == "daskcluster":
         webhook("annotate", target, "demo", "dask-adaptive.dev/inject=false")
 
-        def is_known():  # for workers, what the watch has said is asked
+        def is_known() -> bool:  # for workers, what the watch has said is asked
             return not is_injected(create(webhook, worker("w"), "--dry-run=server"))
 
         await until(is_known)
@@ -147,20 +152,20 @@ async def test_people_can_refuse(webhook, target):
     assert [] == webhook.json("get", "configmaps", "-l", "app.kubernetes.io/part-of")["items"]
 
 
-async def test_a_scheduler_of_no_cluster_is_left_alone(injecting):
+async def test_a_scheduler_of_no_cluster_is_left_alone(injecting: Kubectl) -> None:
     stray = scheduler("s", labels={**LABELS, "dask.org/cluster-name": "nobody"})
 
     assert not is_injected(await asyncio.to_thread(create, injecting, stray))
 
 
-async def test_a_tampered_config_map_is_not_relied_on(injecting):
+async def test_a_tampered_config_map_is_not_relied_on(injecting: Kubectl) -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": bundle().name}}
     injecting.apply({**other, "immutable": True, "data": {"boot": "other"}})
 
     assert not is_injected(await asyncio.to_thread(create, injecting, scheduler("s")))
 
 
-async def test_a_webhook_that_is_down_stops_nobody(api, kubectl):
+async def test_a_webhook_that_is_down_stops_nobody(api: KubeApi, kubectl: Kubectl) -> None:
     body = rendered(namespace=kubectl.namespace)[
         "MutatingWebhookConfiguration", f"{kubectl.namespace}-r-dask-adaptive"
     ]
@@ -173,7 +178,7 @@ async def test_a_webhook_that_is_down_stops_nobody(api, kubectl):
         kubectl("delete", "mutatingwebhookconfiguration", body["metadata"]["name"])
 
 
-async def test_a_worker_gets_the_hook_and_the_time_for_it(injecting):
+async def test_a_worker_gets_the_hook_and_the_time_for_it(injecting: Kubectl) -> None:
     injecting.apply(group("demo"))
     made = await asyncio.to_thread(create, injecting, worker("w"))
 
@@ -186,7 +191,7 @@ async def test_a_worker_gets_the_hook_and_the_time_for_it(injecting):
     assert "leave" in config["data"]["leave.sh"]
 
 
-async def test_a_grace_period_that_the_group_sets_stays(injecting):
+async def test_a_grace_period_that_the_group_sets_stays(injecting: Kubectl) -> None:
     """Even one that is Kubernetes' own: somebody wrote it."""
     injecting.apply(group("demo", terminationGracePeriodSeconds=30))
     pod = worker("w", terminationGracePeriodSeconds=30)

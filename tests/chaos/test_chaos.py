@@ -1,8 +1,11 @@
 """A hundred faults. A round that fails tells how to play it once more."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,7 @@ from support.kube_server import ROOT
 
 
 @pytest.mark.timeout(600)
-def test_the_operator_survives_a_hundred_faults(tmp_path):
+def test_the_operator_survives_a_hundred_faults(tmp_path: Path) -> None:
     chaos = [sys.executable, "-m", "chaos", "--faults", "100", "--at-once", "5"]
     path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "tests"))
 

@@ -1,9 +1,13 @@
 """The same requests to our API server and to a real one: the same answers."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import json
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from chaos.round import KUBECONFIG
 from chaos.store import Store
 from dask_adaptive.kube.api import GROUPS, LEASES, MERGE, NAMESPACES, PODS, KubeApi, Resource
 from support import kube_bodies
+from support.kube_server import Kubectl
 
 pytestmark = pytest.mark.k8s
 
@@ -25,16 +30,19 @@ NAME = "etl-default"
 class Client:
     """Notes of each answer what clients go by."""
 
-    def __init__(self, api, namespace):
+    def __init__(self, api: KubeApi, namespace: str) -> None:
         self._api, self.namespace = api, namespace
-        self.noted = []
-        self.last = {}
-        self._versions = {}  # by name, as seen last
+        self.noted: list[Any] = []
+        self.last: Json = {}
+        self._versions: dict[str, str] = {}  # by name, as seen last
 
-    def path(self, kind, name="", part=""):
+    def path(self, kind: Resource, name: str = "", part: str = "") -> str:
         return kind.path(self.namespace, name, part)
 
-    async def ask(self, method, path, body=None, content="application/json", **query):
+    async def ask(
+        self, method: str, path: str, body: Json | None = None, content: str = "application/json",
+        **query: str,
+    ) -> Json:  # fmt: skip
         answer = await self._api._opened(method, path, query, body, content, 10.0)
         try:
             self.last = json.loads(await answer.read())
@@ -43,10 +51,10 @@ class Client:
         self.noted.append((method, answer.status, self._essence(self.last)))
         return self.last
 
-    async def patch(self, path, body):
+    async def patch(self, path: str, body: Json) -> Json:
         return await self.ask("PATCH", path, body, MERGE)
 
-    async def watch(self, kind, version, **query):
+    async def watch(self, kind: Resource, version: str, **query: str) -> None:
         """Note the events of a stream that ends by itself."""
         query |= {"watch": "true", "resourceVersion": version, "timeoutSeconds": "2"}
         answer = await self._api._opened("GET", self.path(kind), query)
@@ -56,7 +64,7 @@ class Client:
         said = [(e["type"], self._essence(e["object"], is_event=True)) for e in events]
         self.noted.append(("WATCH", answer.status, said))
 
-    def _essence(self, body, *, is_event=False):
+    def _essence(self, body: Json, *, is_event: bool = False) -> Any:
         meta = body.get("metadata") or {}
         if body.get("kind") == "Status":
             return body["status"], body.get("reason"), body.get("code")
@@ -82,11 +90,11 @@ class Client:
         )
 
 
-def group(name="etl"):
+def group(name: str = "etl") -> Json:
     return kube_bodies.group(name, 2)
 
 
-async def objects(c):
+async def objects(c: Client) -> None:
     one = c.path(GROUPS, NAME)
     await c.ask("GET", one)
     await c.ask("POST", c.path(GROUPS), group())
@@ -107,7 +115,7 @@ async def objects(c):
     await c.ask("POST", GROUPS.path("not-there"), group())
 
 
-async def scale(c):
+async def scale(c: Client) -> None:
     await c.ask("POST", c.path(GROUPS), group())
     path = c.path(GROUPS, NAME, "scale")
     old = await c.ask("GET", path)
@@ -119,7 +127,7 @@ async def scale(c):
     await c.patch(c.path(GROUPS, "not-there", "scale"), {"spec": {"replicas": 4}})
 
 
-async def deletion(c):
+async def deletion(c: Client) -> None:
     made = await c.ask("POST", c.path(GROUPS), group())
     path, uid = c.path(GROUPS, NAME), made["metadata"]["uid"]
     await c.ask("DELETE", path, {"preconditions": {"uid": "another"}})
@@ -136,7 +144,7 @@ async def deletion(c):
     await c.ask("GET", c.path(PODS, "running"))
 
 
-async def lists(c):
+async def lists(c: Client) -> None:
     for name in "abc":
         labelled = {**group(name), "metadata": {"name": name, "labels": {"for": name}}}
         await c.ask("POST", c.path(GROUPS), labelled)
@@ -150,7 +158,7 @@ async def lists(c):
     await c.ask("GET", c.path(Resource("kubernetes.dask.org", "v1", "nonsense", "Nonsense")))
 
 
-async def streams(c):
+async def streams(c: Client) -> None:
     made = await c.ask("POST", c.path(GROUPS), group())
     await c.patch(c.path(GROUPS, NAME), {"metadata": {"annotations": {"a": "1"}}})
     other = {**group("other"), "metadata": {"name": "other", "labels": {"x": "y"}}}
@@ -165,7 +173,7 @@ async def streams(c):
     await c.watch(GROUPS, now, allowWatchBookmarks="true")
 
 
-async def leases(c):
+async def leases(c: Client) -> None:
     body = kube_bodies.body(LEASES, "l", {"holderIdentity": "a", "leaseDurationSeconds": 15})
     made = await c.ask("POST", c.path(LEASES), body)
     await c.ask("PUT", c.path(LEASES, "l"), body)
@@ -175,7 +183,7 @@ async def leases(c):
 
 
 @contextlib.asynccontextmanager
-async def ours(folder):
+async def ours(folder: Path) -> AsyncIterator[Client]:
     store = Store(time.time)
     server = ApiServer(store, {"test": "test"}, lambda ask, before, after: None)
     store.create(NAMESPACES, "", {"metadata": {"name": "team"}})
@@ -191,10 +199,10 @@ async def ours(folder):
 
 @pytest.mark.parametrize("scenario", [objects, scale, deletion, lists, streams, leases])
 async def test_our_server_answers_as_a_real_one(
-    scenario,
-    kubectl,  # noqa: F811
-    tmp_path,
-):
+    scenario: Callable[[Client], Awaitable[None]],
+    kubectl: Kubectl,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     real_api = await KubeApi.connect(kubeconfig=kubectl.kubeconfig)
     real = Client(real_api, kubectl.namespace)
     try:

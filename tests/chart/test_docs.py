@@ -1,6 +1,9 @@
 """The values that the documentation shows: Helm renders the chart with each of them."""
 
+from __future__ import annotations
+
 import re
+from pathlib import Path
 
 import pytest
 
@@ -18,14 +21,14 @@ IMAGE = ("--set", "image.repository=registry.example.com/dask-adaptive")
 
 
 @pytest.mark.parametrize("sets", VALUES, ids=" ".join)
-def test_values_of_a_command_are_accepted(sets):
+def test_values_of_a_command_are_accepted(sets: tuple[str, ...]) -> None:
     with_names = [re.sub(r"\$\w+|REPO", "registry.example.com", word) for word in sets]
 
     assert rendered(*IMAGE, *with_names)
 
 
 @pytest.mark.parametrize("text", FILES)
-def test_a_values_file_is_accepted(text, tmp_path):
+def test_a_values_file_is_accepted(text: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(text)
 

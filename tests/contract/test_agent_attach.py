@@ -1,5 +1,7 @@
 """How the agent gets into other processes' schedulers and workers, and that it stops none."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import copyreg
@@ -10,7 +12,9 @@ import pickletools
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client, Event, Scheduler, Worker, batched, core
@@ -52,7 +56,7 @@ asyncio.run(main())
 
 
 @contextlib.asynccontextmanager
-async def scheduler(*, cwd, **env):
+async def scheduler(*, cwd: Path, **env: str) -> AsyncIterator[str]:
     """A scheduler in its own process, which has no copy of the agent; its address."""
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     process = subprocess.Popen(
@@ -78,23 +82,25 @@ async def scheduler(*, cwd, **env):
         process.stdout.close()
 
 
-async def attach(address, texts, id=None):
+async def attach(address: str, texts: dict[str, str], id: str | None = None) -> dict[str, Any]:
     """As the operator does; the raw answer of the stock RPC."""
     async with rpc(address) as link:
         id = id or (await link.identity())["id"]
         text = render(texts, id)
-        answer = await link.run_function(function=pickle.dumps(exec), args=pickle.dumps((text, {})))
+        answer: dict[str, Any] = await link.run_function(
+            function=pickle.dumps(exec), args=pickle.dumps((text, {}))
+        )
         return answer
 
 
-def of_version(version):
+def of_version(version: str) -> dict[str, str]:
     texts = sources()
     old = texts["dask_adaptive_agent"]
     assert __version__ in old
     return {**texts, "dask_adaptive_agent": old.replace(__version__, version)}
 
 
-async def test_a_live_scheduler_is_attached_once(tmp_path):
+async def test_a_live_scheduler_is_attached_once(tmp_path: Path) -> None:
     async with scheduler(cwd=tmp_path) as address:
         first_answer = await attach(address, sources())
         first = await ask(address, wire.HELLO)
@@ -108,7 +114,7 @@ async def test_a_live_scheduler_is_attached_once(tmp_path):
     assert 0 == seen["totals"]["workers"]
 
 
-async def test_another_version_replaces_the_agent(tmp_path):
+async def test_another_version_replaces_the_agent(tmp_path: Path) -> None:
     async with scheduler(cwd=tmp_path) as address:
         await attach(address, of_version("0.0.1"))
         old = await ask(address, wire.HELLO)
@@ -143,7 +149,9 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_notebook_has_imported_stays_when_its_scheduler_is_attached(tmp_path):
+async def test_what_a_notebook_has_imported_stays_when_its_scheduler_is_attached(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "text").write_text(render(of_version("0.0.1"), "SCHEDULER-ID"))
     done = await asyncio.to_thread(
         subprocess.run,
@@ -157,7 +165,7 @@ async def test_what_a_notebook_has_imported_stays_when_its_scheduler_is_attached
     assert 3 * ["caught"] == done.stdout.split(), done.stderr
 
 
-async def test_a_broken_agent_is_reported_and_the_scheduler_goes_on(tmp_path):
+async def test_a_broken_agent_is_reported_and_the_scheduler_goes_on(tmp_path: Path) -> None:
     broken = {**sources(), "dask_adaptive_agent.agent": "import no_such_module"}
     async with scheduler(cwd=tmp_path) as address:
         answer = await attach(address, broken)
@@ -168,7 +176,7 @@ async def test_a_broken_agent_is_reported_and_the_scheduler_goes_on(tmp_path):
     assert "OK" == whole["status"]
 
 
-async def test_another_schedulers_id_is_refused(tmp_path):
+async def test_another_schedulers_id_is_refused(tmp_path: Path) -> None:
     async with scheduler(cwd=tmp_path) as address:
         answer = await attach(address, sources(), id="Scheduler-of-somebody-else")
 
@@ -179,7 +187,7 @@ CAN_FORBID_PICKLE = "no longer be disabled" not in inspect.getsource(Scheduler._
 
 
 @pytest.mark.skipif(not CAN_FORBID_PICKLE, reason="newer schedulers can't forbid pickle")
-async def test_a_scheduler_that_forbids_pickle_is_not_attached(tmp_path):
+async def test_a_scheduler_that_forbids_pickle_is_not_attached(tmp_path: Path) -> None:
     async with scheduler(cwd=tmp_path, DASK_DISTRIBUTED__SCHEDULER__PICKLE="False") as address:
         with pytest.raises(ValueError, match="disallowed"):
             await attach(address, sources())
@@ -187,7 +195,7 @@ async def test_a_scheduler_that_forbids_pickle_is_not_attached(tmp_path):
             assert (await link.identity())["id"]
 
 
-async def test_preload_out_of_a_zip(tmp_path):
+async def test_preload_out_of_a_zip(tmp_path: Path) -> None:
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
@@ -207,14 +215,14 @@ async def test_preload_out_of_a_zip(tmp_path):
 
 
 @gen_cluster(nthreads=[])
-async def test_preload_does_nothing_in_a_worker(s):
+async def test_preload_does_nothing_in_a_worker(s) -> None:
     async with Worker(s.address, preload=["dask_adaptive_agent.preload"]) as worker:
         assert "dask-adaptive" not in worker.plugins
         assert wire.HELLO not in s.handlers
 
 
 @gen_cluster(nthreads=[])
-async def test_a_failing_start_leaves_the_scheduler_as_it_was(s):
+async def test_a_failing_start_leaves_the_scheduler_as_it_was(s) -> None:
     before = dict(s.handlers), dict(s.stream_handlers), dict(s.plugins)
     s.add_plugin = None
 
@@ -225,7 +233,7 @@ async def test_a_failing_start_leaves_the_scheduler_as_it_was(s):
     assert before == (dict(s.handlers), dict(s.stream_handlers), dict(s.plugins))
 
 
-def shared_code():
+def shared_code() -> dict[str, dict[str, Any]]:
     """What all schedulers of a process have in common, and reliefs replace parts of."""
     classes = ("SchedulerState", "Scheduler", "WorkerState", "TaskState", "TaskGroup", "TaskPrefix")
     owners = [
@@ -238,7 +246,7 @@ def shared_code():
 
 
 @pytest.mark.parametrize("choice", wire.RELIEFS["pickling"])
-async def test_a_scheduler_that_ends_leaves_nothing_in_its_process(choice):
+async def test_a_scheduler_that_ends_leaves_nothing_in_its_process(choice: str) -> None:
     before = shared_code()
     async with Scheduler(port=0, dashboard=False, dashboard_address=":0") as s:
         install(s)
@@ -251,7 +259,7 @@ async def test_a_scheduler_that_ends_leaves_nothing_in_its_process(choice):
     assert before != during
 
 
-def test_the_agent_imports_nothing_but_distributed_and_the_standard_library():
+def test_the_agent_imports_nothing_but_distributed_and_the_standard_library() -> None:
     absent = "'dask_adaptive', 'kopf', 'kubernetes', 'aiohttp', 'rich', 'prometheus_client'"
     code = (
         f"import sys; sys.modules.update({{m: None for m in ({absent})}});"
@@ -261,13 +269,13 @@ def test_the_agent_imports_nothing_but_distributed_and_the_standard_library():
     subprocess.run([sys.executable, "-c", code], check=True, env=path)
 
 
-def test_importing_the_package_imports_nothing():
+def test_importing_the_package_imports_nothing() -> None:
     code = "import sys, dask_adaptive_agent.preload; assert 'distributed' not in sys.modules"
     path = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
     subprocess.run([sys.executable, "-c", code], check=True, env=path)
 
 
-async def unregister(s, client):
+async def unregister(s: Any, client: Any) -> None:
     """By Dask's own means; older clients have none."""
     if hasattr(client, "unregister_scheduler_plugin"):
         await client.unregister_scheduler_plugin("dask-adaptive")
@@ -277,7 +285,7 @@ async def unregister(s, client):
 
 @pytest.mark.parametrize("then", ["asked", "attached", "detached"])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_an_agent_whose_plugin_is_unregistered_goes_as_a_whole(c, s, a, b, then):
+async def test_an_agent_whose_plugin_is_unregistered_goes_as_a_whole(c, s, a, b, then) -> None:
     before = dict(s.handlers), dict(s.stream_handlers), dict(s.plugins), set(vars(s))
     first = install(s)
     await retire(s, a.name)
@@ -298,16 +306,16 @@ async def test_an_agent_whose_plugin_is_unregistered_goes_as_a_whole(c, s, a, b,
     await until(lambda: len(s.running) == 2)
 
 
-async def in_task(client, task, *args, **options):
+async def in_task(client: Any, task: Any, *args: Any, **options: Any) -> Any:
     return await client.submit(task, *args, pure=False, **options)
 
 
-async def until_can_import(client, expected):
+async def until_can_import(client: Any, expected: bool) -> None:
     while expected != await in_task(client, pin_tasks.can_import, "dask_adaptive_agent"):
         pass
 
 
-async def until_nanny_runs(client):
+async def until_nanny_runs(client: Any) -> None:
     """A nanny restarts no worker whose start it has not seen the end of: it looks every 50 ms."""
     while {"running"} != set(
         (await client.run(lambda dask_worker: dask_worker.process.status.name, nanny=True)).values()
@@ -316,7 +324,7 @@ async def until_nanny_runs(client):
 
 
 @with_agent(0, timeout=120)
-async def test_a_worker_that_joins_can_pin(c, s, tmp_path):
+async def test_a_worker_that_joins_can_pin(c, s, tmp_path) -> None:
     async with bare_worker(s, tmp_path):
         version, origin = await in_task(c, pin_tasks.where_from)
         assert (__version__, "<dask-adaptive dask_adaptive_agent>") == (version, origin)
@@ -332,7 +340,7 @@ async def test_a_worker_that_joins_can_pin(c, s, tmp_path):
 
 
 @gen_cluster(client=True, nthreads=[], timeout=120)
-async def test_workers_that_are_there_get_it_and_give_it_back(c, s, tmp_path):
+async def test_workers_that_are_there_get_it_and_give_it_back(c, s, tmp_path) -> None:
     async with bare_worker(s, tmp_path):
         await until_can_import(c, False)
         install(s)
@@ -350,7 +358,7 @@ async def test_workers_that_are_there_get_it_and_give_it_back(c, s, tmp_path):
 
 
 @with_agent(0, timeout=120)
-async def test_another_version_of_the_agent_replaces_it(c, s, tmp_path):
+async def test_another_version_of_the_agent_replaces_it(c, s, tmp_path) -> None:
     async with bare_worker(s, tmp_path):
         assert await in_task(c, pin_tasks.hold)
         newer = pickled_of_version("9.9")
@@ -363,7 +371,7 @@ async def test_another_version_of_the_agent_replaces_it(c, s, tmp_path):
 
 @pytest.mark.long
 @with_agent(0, timeout=120)
-async def test_a_nanny_that_restarts_its_worker(c, s, tmp_path):
+async def test_a_nanny_that_restarts_its_worker(c, s, tmp_path) -> None:
     async with bare_worker(s, tmp_path, kind="Nanny"):
         assert await in_task(c, pin_tasks.hold)
         (before,) = s.workers
@@ -374,7 +382,7 @@ async def test_a_nanny_that_restarts_its_worker(c, s, tmp_path):
 
 
 @with_agent(0, timeout=120)
-async def test_an_installed_copy_comes_first(c, s, tmp_path):
+async def test_an_installed_copy_comes_first(c, s, tmp_path) -> None:
     real = tmp_path / "site" / "dask_adaptive_agent"
     real.mkdir(parents=True)
     (real / "__init__.py").write_text("__version__ = 'installed'\n")
@@ -387,7 +395,7 @@ async def test_an_installed_copy_comes_first(c, s, tmp_path):
 
 @pytest.mark.parametrize("given", [b"", b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01"])
 @gen_cluster(client=True, nthreads=[])
-async def test_what_can_not_be_read_keeps_no_worker_out(c, s, given):
+async def test_what_can_not_be_read_keeps_no_worker_out(c, s, given) -> None:
     s.worker_plugins[NAME] = _dumps(PluginFromText(IN_WORKERS, given))
     async with Worker(s.address, nthreads=1) as worker:
         assert Status.running == worker.status
@@ -395,8 +403,8 @@ async def test_what_can_not_be_read_keeps_no_worker_out(c, s, given):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_workers_that_share_a_process_share_it(c, s, a, b):
-    def lenders():
+async def test_workers_that_share_a_process_share_it(c, s, a, b) -> None:
+    def lenders() -> list[Any]:
         return [f for f in sys.meta_path if type(f).__name__ == importer.SourcesFinder.__name__]
 
     for left in lenders():  # workers of an earlier test, which had no time to give it back
@@ -413,7 +421,7 @@ async def test_workers_that_share_a_process_share_it(c, s, a, b):
     assert importer is sys.modules["dask_adaptive_agent.loading.importer"]
 
 
-def test_it_is_small_and_made_of_builtins():
+def test_it_is_small_and_made_of_builtins() -> None:
     plugin = pickled()
 
     assert len(plugin) < 25_000
@@ -424,11 +432,11 @@ def test_it_is_small_and_made_of_builtins():
     assert ["builtins", "eval"] == strings[:2]
 
 
-def pickled_of_version(version):
+def pickled_of_version(version: str) -> bytes:
     sources = {name: text_of(name) for name in LENT}
     sources["dask_adaptive_agent"] = sources["dask_adaptive_agent"].replace(__version__, version)
     return _dumps(PluginFromText(IN_WORKERS, packed(sources)))
 
 
-def _dumps(made):
+def _dumps(made: Any) -> bytes:
     return pickle.dumps(made, protocol=4)

@@ -1,9 +1,13 @@
 """Our fast `workers_to_close` says what the installed release's says, and spares pinned workers."""
 
+from __future__ import annotations
+
 import pickle
 import random
+from collections.abc import AsyncIterator
 from functools import wraps
 from operator import attrgetter
+from typing import Any
 
 import dask
 import pytest
@@ -13,13 +17,13 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
-from dask_adaptive_agent.quotas.roster import SoleBytes
+from dask_adaptive_agent.quotas.roster import Entry, SoleBytes
 from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task, shuffle_state
 
 #: One of each kind of question; `key` is `attrgetter("host")`, plain or as it comes over the wire.
 HOST = attrgetter("host")
-REQUESTS = (
+REQUESTS: tuple[dict[str, Any], ...] = (
     {},
     *({"n": n} for n in (0, 1, 3, 100, -1)),
     *({"target": n} for n in (0, 3, 100)),
@@ -34,7 +38,7 @@ REQUESTS = (
 
 
 @pytest.fixture
-async def s():
+async def s() -> AsyncIterator[Any]:
     """A scheduler with the agent, whose workers exist in its books only."""
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
         install(scheduler)
@@ -42,7 +46,7 @@ async def s():
         clear_workers(scheduler)
 
 
-def fill(s, dice):
+def fill(s: Any, dice: random.Random) -> list[Any]:
     """Some workers, some of them busy; those that upstream's hook would let go."""
     clear_workers(s)
     share_busy = dice.choice([0, 0.3, 1.0])
@@ -56,7 +60,7 @@ def fill(s, dice):
     return [ws for ws in s.workers.values() if not ws.long_running]
 
 
-def stock_answer(s, valid, gone, request):
+def stock_answer(s: Any, valid: list[Any], gone: set[str], request: dict[str, Any]) -> list[Any]:
     """
     What the stock method says when its plugins leave `valid`, and those in `gone` are no more.
 
@@ -77,7 +81,7 @@ def stock_answer(s, valid, gone, request):
     return list(type(s).workers_to_close(stand_in, **request))
 
 
-async def test_the_answer_is_that_of_the_stock_method(s):
+async def test_the_answer_is_that_of_the_stock_method(s) -> None:
     dice = random.Random(1)
     offered = 0
     for _ in range(250):
@@ -90,7 +94,9 @@ async def test_the_answer_is_that_of_the_stock_method(s):
     assert 10_000 < offered
 
 
-async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving_workers(s, agent):
+async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving_workers(
+    s, agent
+) -> None:
     """Pinned ones are there and stay; for the rules, those on their way out are gone already."""
     dice = random.Random(2)
     offered = 0
@@ -114,7 +120,7 @@ async def test_the_answer_is_that_of_the_stock_method_without_pinned_and_leaving
     assert 1_000 < offered
 
 
-async def test_it_answers_over_the_network(s):
+async def test_it_answers_over_the_network(s) -> None:
     """As upstream's operator and `Adaptive` ask; a key comes pickled."""
     workers = [fake_worker(s, i) for i in range(3)]
     async with rpc(s.address) as link:
@@ -124,7 +130,7 @@ async def test_it_answers_over_the_network(s):
         assert name in {ws.name for ws in workers}
 
 
-async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(s, agent):
+async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(s, agent) -> None:
     workers = [fake_worker(s, i).address for i in range(4)]
     shuffle_state(s, "x", 1, workers[:3])
 
@@ -139,15 +145,15 @@ async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(
 class Picky(SchedulerPlugin):
     """Somebody else's plugin, with a hook."""
 
-    def __init__(self, spared):
+    def __init__(self, spared: str) -> None:
         self.spared = spared
 
-    def valid_workers_downscaling(self, scheduler, workers):
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
         return [ws for ws in workers if ws.address != self.spared]
 
 
 @pytest.mark.skipif(not HAS_HOOK, reason="this release asks no plugins")
-async def test_other_plugins_are_asked_too(s):
+async def test_other_plugins_are_asked_too(s) -> None:
     workers = [fake_worker(s, i).address for i in range(3)]
     s.add_plugin(Picky(workers[0]), name="picky")
 
@@ -155,12 +161,12 @@ async def test_other_plugins_are_asked_too(s):
 
 
 class Broken(SchedulerPlugin):
-    def valid_workers_downscaling(self, scheduler, workers):
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
         raise RuntimeError("by intent")
 
 
 @pytest.mark.skipif(not HAS_HOOK, reason="this release asks no plugins")
-async def test_nobody_may_go_when_another_plugin_raises(s, agent):
+async def test_nobody_may_go_when_another_plugin_raises(s, agent) -> None:
     fake_worker(s, 0)
     s.add_plugin(Broken(), name="broken")
 
@@ -168,7 +174,7 @@ async def test_nobody_may_go_when_another_plugin_raises(s, agent):
     assert [] == agent.offered(agent.roster.sync())
 
 
-async def test_nobody_may_go_when_nothing_can_be_known(s):
+async def test_nobody_may_go_when_nothing_can_be_known(s) -> None:
     for i in range(2):
         fake_worker(s, i).nbytes = None
 
@@ -176,7 +182,7 @@ async def test_nobody_may_go_when_nothing_can_be_known(s):
     assert [] == s.workers_to_close(n=1, key="no function")
 
 
-async def test_nobody_may_go_when_shuffles_cannot_be_read(s, agent):
+async def test_nobody_may_go_when_shuffles_cannot_be_read(s, agent) -> None:
     ws = fake_worker(s, 0)
     agent.shuffles._states()["x"] = object()
 
@@ -186,7 +192,7 @@ async def test_nobody_may_go_when_shuffles_cannot_be_read(s, agent):
     assert [ws] == agent.offered(agent.roster.sync())
 
 
-async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s):
+async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s) -> None:
     for i in range(2):
         fake_worker(s, i)
     key = pickle.dumps(HOST)
@@ -198,7 +204,7 @@ async def test_a_pickled_key_is_not_read_where_pickle_is_forbidden(s):
         assert expected == s.workers_to_close(n=1, key=key)
 
 
-async def test_the_memory_of_a_pinned_worker_counts(s, agent):
+async def test_the_memory_of_a_pinned_worker_counts(s, agent) -> None:
     """Upstream would keep the free worker for data that the pinned one has room for."""
     pinned, free = (fake_worker(s, i, memory_limit=1000) for i in range(2))
     free.nbytes = 10
@@ -211,18 +217,18 @@ async def test_the_memory_of_a_pinned_worker_counts(s, agent):
 class Future(Scheduler):
     """A release of distributed whose methods call those of a base class."""
 
-    def adaptive_target(self, *args, **kwargs):
+    def adaptive_target(self, *args: Any, **kwargs: Any) -> int:
         return super().adaptive_target(*args, **kwargs)
 
 
-async def test_a_stand_in_serves_methods_that_use_super():
+async def test_a_stand_in_serves_methods_that_use_super() -> None:
     async with Future(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        stand_in = Delegate(scheduler)
+        stand_in: Any = Delegate(scheduler)
 
         assert 0 == Future.adaptive_target(stand_in)
 
 
-async def test_what_is_offered_is_what_the_method_says(s, agent):
+async def test_what_is_offered_is_what_the_method_says(s, agent) -> None:
     """With nobody pinned, up to the choice between workers that hold as much."""
     dice = random.Random(4)
     for _ in range(250):
@@ -239,16 +245,16 @@ async def test_what_is_offered_is_what_the_method_says(s, agent):
 class Choosy(Scheduler):
     """Somebody's own rule: the first worker never goes."""
 
-    def workers_to_close(self, **request):
+    def workers_to_close(self, **request: Any) -> list[Any]:  # type: ignore[override]
         first = next(iter(self.workers), "")
         return [a for a in super().workers_to_close(**request) if a != first]
 
 
-def choose(s, how):
+def choose(s: Any, how: str) -> None:
     """The same by other means."""
     stock = s.workers_to_close
 
-    def rule(**request):
+    def rule(**request: Any) -> list[Any]:
         first = next(iter(s.workers), "")
         return [a for a in stock(**request) if a != first]
 
@@ -259,11 +265,11 @@ def choose(s, how):
 
 
 @pytest.mark.parametrize("how", ["method", "handler", "subclass", "like upstream's", "since"])
-async def test_somebodys_own_rule_decides(how):
+async def test_somebodys_own_rule_decides(how: str) -> None:
     """Less what is pinned; and what the operator is told is no more than the rule says."""
     kind = Choosy if how == "subclass" else Scheduler
     async with kind(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        s = scheduler
+        s: Any = scheduler
         if how == "since":
             install(s)
         if how != "subclass":
@@ -284,15 +290,15 @@ async def test_somebodys_own_rule_decides(how):
         clear_workers(s)
 
 
-def copy_to(s, ts, ws):
+def copy_to(s: Any, ts: Any, ws: Any) -> None:
     s.add_replica(ts, ws) if hasattr(s, "add_replica") else ws.add_replica(ts)
 
 
-def sole(entries):
+def sole(entries: list[Entry]) -> list[int]:
     return [entry.sole_bytes for entry in entries]
 
 
-async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent):
+async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent) -> None:
     a, b = fake_worker(s, 0), fake_worker(s, 1)
     ts = give_result(s, a, 100)
     give_result(s, a, 10)
@@ -307,7 +313,7 @@ async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent):
     assert [10, 0] == sole(entries)
 
 
-async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s, agent):
+async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s, agent) -> None:
     workers = [fake_worker(s, i) for i in range(6)]
     shared = [give_result(s, ws, 100) for ws in workers]
     for ws in workers:
@@ -327,7 +333,7 @@ async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s, 
     assert [1] * 6 == rounds[-1]
 
 
-async def test_a_worker_without_results_has_none(s, agent):
+async def test_a_worker_without_results_has_none(s, agent) -> None:
     ws = fake_worker(s, 0)
     ts = give_result(s, ws, 100)
     entries = list(agent.roster.sync().values())

@@ -1,8 +1,11 @@
 """What an agent says of the work that waits, against real schedulers of each release."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import distributed
@@ -20,29 +23,29 @@ ON_ONE = with_agent(1)
 Columns = dict[str, list[Any]]
 
 
-def hold(_, event):
+def hold(_: Any, event: str) -> int:
     Event(event).wait()
     return 1
 
 
-def add(*values):
+def add(*values: Any) -> int:
     return 1
 
 
 @pytest.fixture(autouse=True)
-def every_answer_is_a_new_look(monkeypatch):
+def every_answer_is_a_new_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one that took long, on a busy machine, serves for a while."""
     monkeypatch.setattr(view, "LOOK_PART", math.inf)
 
 
-async def demand(scheduler):
-    found = (await ask(scheduler, wire.OBSERVE, demand=True))["demand"]
+async def demand(scheduler: Any) -> dict[str, Any]:
+    found: dict[str, Any] = (await ask(scheduler, wire.OBSERVE, demand=True))["demand"]
     return found
 
 
-def rows(found):
+def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What is said of each prefix, by its name."""
-    columns = found["prefixes"]
+    columns: Columns = found["prefixes"]
     assert set(wire.PrefixColumns.__annotations__) == set(columns)
     assert 1 == len({len(column) for column in columns.values()})
     return {
@@ -51,12 +54,12 @@ def rows(found):
     }
 
 
-async def until_running(scheduler, tasks):
+async def until_running(scheduler: Any, tasks: int) -> None:
     await until(lambda: sum(len(w.processing) for w in scheduler.workers.values()) >= tasks)
 
 
 @ON_ONE
-async def test_it_is_said_only_to_those_who_ask(c, s, a):
+async def test_it_is_said_only_to_those_who_ask(c, s, a) -> None:
     seen = await ask(s, wire.OBSERVE)
 
     assert seen["demand"] is None
@@ -65,7 +68,7 @@ async def test_it_is_said_only_to_those_who_ask(c, s, a):
 
 
 @ON_ONE
-async def test_tasks_are_counted_by_prefix_and_state(c, s, a):
+async def test_tasks_are_counted_by_prefix_and_state(c, s, a) -> None:
     event = Event("go", client=c)
     source = c.map(hold, range(10), event="go", key=[f"source-{i}" for i in range(10)])
     step = [c.submit(add, f, key=f"step-{i}") for i, f in enumerate(source)]
@@ -89,14 +92,14 @@ async def test_tasks_are_counted_by_prefix_and_state(c, s, a):
     assert {} == rows(await demand(s))
 
 
-def chain(c, name, n):
-    links = [c.submit(hold, 0, event="go", key=name(0))]
+def chain(c: Client, name: Callable[[int], str], n: int) -> list[Any]:
+    links: list[Any] = [c.submit(hold, 0, event="go", key=name(0))]
     for i in range(1, n):
         links.append(c.submit(add, links[-1], key=name(i)))
     return links
 
 
-def tree(c):
+def tree(c: Client) -> list[Any]:
     row = every = c.map(hold, range(32), event="go", key=[f"leaf-{i}" for i in range(32)])
     while len(row) > 1:
         pairs = list(zip(row[::2], row[1::2]))
@@ -105,13 +108,13 @@ def tree(c):
     return list(every)
 
 
-def gathered(c):
+def gathered(c: Client) -> list[Any]:
     parts = c.map(hold, range(40), event="go", key=[f"part-{i}" for i in range(40)])
     return [*parts, c.submit(add, *parts, key="end-0")]
 
 
 #: Graphs, and of some prefixes: those that wait, width, level, fan-in.
-SHAPES = {
+SHAPES: dict[str, tuple[Callable[[Client], list[Any]], dict[str, tuple[Any, ...]]]] = {
     "a chain": (lambda c: chain(c, "link-{}".format, 100), {"link": (99, 1, 0, 1.0)}),
     "two kinds by turns": (
         lambda c: chain(c, lambda i: f"{'odd' if i % 2 else 'even'}-{i}", 60),
@@ -124,7 +127,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("graph", SHAPES)
 @ON_ONE
-async def test_the_shape_of_what_waits(c, s, a, graph):
+async def test_the_shape_of_what_waits(c, s, a, graph) -> None:
     make, expected = SHAPES[graph]
     futures = make(c)
     await until(lambda: len(s.tasks) >= len(futures))
@@ -139,7 +142,7 @@ async def test_the_shape_of_what_waits(c, s, a, graph):
 
 
 @ON_ONE
-async def test_means_are_of_all_late_runs_not_of_the_last(c, s, a):
+async def test_means_are_of_all_late_runs_not_of_the_last(c, s, a) -> None:
     """`duration_average` is half the newest run: what rare long tasks make of it is no mean."""
     quick = c.map(time.sleep, [0.01] * 30, key=[f"task-{i}" for i in range(30)])
     await c.gather(quick)
@@ -161,7 +164,7 @@ async def test_means_are_of_all_late_runs_not_of_the_last(c, s, a):
 
 
 @ON_ONE
-async def test_how_long_a_task_runs_is_as_heartbeats_say(c, s, a):
+async def test_how_long_a_task_runs_is_as_heartbeats_say(c, s, a) -> None:
     event = Event("go", client=c)
     future = c.submit(hold, 0, event="go", key="long-0")
     await until_running(s, 1)
@@ -176,7 +179,7 @@ async def test_how_long_a_task_runs_is_as_heartbeats_say(c, s, a):
 
 
 @ON_ONE
-async def test_a_slow_step_of_its_quick_sources_name_is_of_another_kind(c, s, a):
+async def test_a_slow_step_of_its_quick_sources_name_is_of_another_kind(c, s, a) -> None:
     """`client.map` of one function twice: the mean of the first says nothing of the second."""
     await a.heartbeat()  # knows the scheduler's clock better than the first message did
     quick = c.map(time.sleep, [0.01] * 30, key=[f"step-{i}" for i in range(30)])
@@ -194,7 +197,7 @@ async def test_a_slow_step_of_its_quick_sources_name_is_of_another_kind(c, s, a)
 
 
 @with_agent()
-async def test_one_slow_task_among_many_does_not_unsay_their_mean(c, s, a, b):
+async def test_one_slow_task_among_many_does_not_unsay_their_mean(c, s, a, b) -> None:
     event = Event("go", client=c)
     slow = c.submit(hold, 0, event="go", key="step-0", workers=[a.address])
     await until_running(s, 1)
@@ -213,7 +216,7 @@ async def test_one_slow_task_among_many_does_not_unsay_their_mean(c, s, a, b):
 
 
 @ON_ONE
-async def test_what_needs_a_resource_is_told_by_kind(c, s, a):
+async def test_what_needs_a_resource_is_told_by_kind(c, s, a) -> None:
     gpu = [c.submit(add, i, key=f"gpu-{i}", resources={"GPU": 1}) for i in range(5)]
     big = c.submit(add, 0, key="big-0", resources={"MEM": 7.5})
     await until(lambda: len(s.unrunnable) == 6)
@@ -231,7 +234,7 @@ async def test_what_needs_a_resource_is_told_by_kind(c, s, a):
 
 
 @with_agent(worker_kwargs={"resources": {"GPU": 2}})
-async def test_assigned_tasks_with_needs_are_told_and_who_may_run_them(c, s, a, b):
+async def test_assigned_tasks_with_needs_are_told_and_who_may_run_them(c, s, a, b) -> None:
     """`is_rootish` leaves them out in each release: however many there are, none is queued."""
     event = Event("go", client=c)
     keys = [f"gpu-{i}" for i in range(50)]
@@ -248,7 +251,7 @@ async def test_assigned_tasks_with_needs_are_told_and_who_may_run_them(c, s, a, 
 
 
 @with_agent()
-async def test_tasks_that_name_workers_are_told_with_their_names(c, s, a, b):
+async def test_tasks_that_name_workers_are_told_with_their_names(c, s, a, b) -> None:
     event = Event("go", client=c)
     here = c.submit(hold, 0, event="go", key="here-0", workers=[a.address])
     loose = c.submit(
@@ -270,8 +273,8 @@ async def test_tasks_that_name_workers_are_told_with_their_names(c, s, a, b):
 
 
 @ON_ONE
-async def test_a_task_that_has_seceded_takes_no_thread(c, s, a):
-    def outer():
+async def test_a_task_that_has_seceded_takes_no_thread(c, s, a) -> None:
+    def outer() -> int:
         with distributed.worker_client():
             Event("go").wait()
         return 1
@@ -286,7 +289,7 @@ async def test_a_task_that_has_seceded_takes_no_thread(c, s, a):
 
 
 @ON_ONE
-async def test_many_prefixes_are_added_up(c, s, a):
+async def test_many_prefixes_are_added_up(c, s, a) -> None:
     event = Event("go", client=c)
     first = c.submit(hold, 0, event="go", key="first-0")
     many = [c.submit(add, first, key=f"kind{i:03}-0") for i in range(300)]
@@ -302,13 +305,13 @@ async def test_many_prefixes_are_added_up(c, s, a):
 
 
 @ON_ONE
-async def test_work_that_comes_again_and_again_is_noted(c, s, a, agent):
+async def test_work_that_comes_again_and_again_is_noted(c, s, a, agent) -> None:
     clock = [100.0]
     incoming = agent.demand._arrivals
     incoming.clock = lambda: clock[0]
     batches = incoming.batches
 
-    def rate():
+    def rate() -> float:
         return batches.rate(clock[0])
 
     incoming.look(lambda _: 1.0)
@@ -330,13 +333,13 @@ async def test_work_that_comes_again_and_again_is_noted(c, s, a, agent):
 
 
 @with_agent(1, client=False)
-async def test_a_cluster_is_quiet_since_its_last_task_and_client(s, a, agent):
+async def test_a_cluster_is_quiet_since_its_last_task_and_client(s, a, agent) -> None:
     clock = [0.0]
     quiet = agent.demand.quiet
     quiet.clock = lambda: clock[0]
     quiet._task_at = quiet._client_at = 0.0
 
-    async def seen(at):
+    async def seen(at: float) -> tuple[int, int]:
         clock[0] = at
         answer = (await ask(s, wire.OBSERVE))["quiet"]
         return answer["no_task_ms"], answer["no_client_ms"]

@@ -1,7 +1,10 @@
 """What draining a worker does on real schedulers and workers: no work is redone."""
 
+from __future__ import annotations
+
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from distributed import Worker, secede, wait
@@ -34,7 +37,7 @@ QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
 both_ways = pytest.mark.parametrize("way", ["retire", "leave"])
 
 
-async def begin(s, worker, way):
+async def begin(s: Any, worker: Any, way: str) -> str:
     """The state of the worker."""
     if way == "retire":
         ((state, _),) = await retire(s, worker.name, **BUSY)
@@ -43,7 +46,7 @@ async def begin(s, worker, way):
     return state
 
 
-async def until_drained(s, worker, way):
+async def until_drained(s: Any, worker: Any, way: str) -> None:
     if way == "retire":
         await until_state(s, worker.name, wire.DRAINED, **BUSY)
     else:
@@ -52,7 +55,7 @@ async def until_drained(s, worker, way):
 
 @both_ways
 @with_agent(3)
-async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, agent, way):
+async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, agent, way) -> None:
     futures = c.map(slow, range(60), delay_s=0.05)
     await until(lambda: len(RUNS) > 12)
 
@@ -71,7 +74,7 @@ async def test_draining_a_busy_worker_redoes_nothing(c, s, a, b, d, agent, way):
 @pytest.mark.long
 @both_ways
 @with_agent(config={"distributed.scheduler.worker-saturation": "inf"})
-async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, way):
+async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, way) -> None:
     futures = c.map(slow, range(20), delay_s=0.1)
     await until(lambda: len(s.workers[a.address].processing) >= 8 and a.state.executing_count)
 
@@ -87,7 +90,7 @@ async def test_tasks_not_started_are_moved_and_new_ones_never_come(c, s, a, b, w
 
 @both_ways
 @with_agent()
-async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way):
+async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way) -> None:
     """Such are the outputs of shuffles: without it they would be unrunnable for ever."""
     before = [c.submit(slow, i, 0.2, workers=[a.address], pure=False) for i in range(3)]
     await until(lambda: len(s.workers[a.address].processing) == 3)
@@ -107,8 +110,8 @@ async def test_what_only_this_worker_may_run_runs_here(c, s, a, b, way):
 
 @both_ways
 @with_agent()
-async def test_a_long_running_task_is_waited_for(c, s, a, b, way):
-    def seceding():
+async def test_a_long_running_task_is_waited_for(c, s, a, b, way) -> None:
+    def seceding() -> None:
         secede()
         slow("seceded", 0.4)
 
@@ -124,7 +127,7 @@ async def test_a_long_running_task_is_waited_for(c, s, a, b, way):
 
 @pytest.mark.parametrize("way", ["retire", "leave", "cordon"])
 @with_agent(config=QUIET)
-async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way):
+async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way) -> None:
     await c.submit(slow, 0, 0, workers=[a.address])
     future = await running(c, a, 1, 0.5)
     await (limit(s, [a], 1) if way == "cordon" else begin(s, a, way))
@@ -138,7 +141,7 @@ async def test_a_memory_monitor_cannot_bring_a_worker_back(c, s, a, b, way):
 
 
 @with_agent(3, config=QUIET)
-async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(c, s, a, b, d):
+async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(c, s, a, b, d) -> None:
     """The process of a drained worker may end at any moment, also in the next one's first look."""
     futures = await holding(c, a, 8)
     s.handle_worker_status_change(Status.paused, d.address, "test")  # so all goes to b
@@ -157,12 +160,12 @@ async def test_the_next_to_leave_does_not_rely_on_one_that_is_drained(c, s, a, b
 @both_ways
 @pytest.mark.parametrize("message", ["request_acquire_replicas", "request_remove_replicas"])
 @with_agent(3)
-async def test_a_connection_breaks_as_it_is_used(c, s, a, b, d, way, message):
+async def test_a_connection_breaks_as_it_is_used(c, s, a, b, d, way, message) -> None:
     """To send to a worker that has gone raises, until the scheduler has noticed."""
     futures = await holding(c, a, 8)
     stock = getattr(s, message)
 
-    def send_to_one_that_has_gone(address, keys, **request):
+    def send_to_one_that_has_gone(address: str, keys: Any, **request: Any) -> None:
         setattr(s, message, stock)
         s.stream_comms[address].comm.abort()
         stock(address, keys, **request)
@@ -181,7 +184,7 @@ async def test_a_connection_breaks_as_it_is_used(c, s, a, b, d, way, message):
 
 
 @with_agent()
-async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b):
+async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b) -> None:
 
     assert [(wire.DRAINED, "")] == await retire(s, a.name)
 
@@ -192,7 +195,7 @@ async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b):
 
 
 @with_agent()
-async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b):
+async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b) -> None:
     future = await running(c, a, 1, 0.3)
 
     assert [(wire.ACTIVE, wire.V_BUSY)] == await retire(s, a.name)
@@ -206,7 +209,7 @@ async def test_a_busy_worker_is_refused_unless_asked_for(c, s, a, b):
     nthreads=[("127.0.0.1", 1, {"resources": {"GPU": 9}})] * 2 + [("127.0.0.1", 1)],
     config={"distributed.scheduler.worker-saturation": "inf"},
 )
-async def test_moved_tasks_go_only_where_they_may_run(c, s, a, b, plain):
+async def test_moved_tasks_go_only_where_they_may_run(c, s, a, b, plain) -> None:
     futures = c.map(slow, range(8), delay_s=0.1, resources={"GPU": 1})
     await until(lambda: s.workers[a.address].processing)
 
@@ -218,7 +221,7 @@ async def test_moved_tasks_go_only_where_they_may_run(c, s, a, b, plain):
 
 
 @with_agent(1)
-async def test_the_last_worker_stays_while_it_is_of_use(c, s, a):
+async def test_the_last_worker_stays_while_it_is_of_use(c, s, a) -> None:
     future = c.submit(slow, 1, 0.2)
     await until(lambda: a.state.executing_count)
     busy = await retire(s, a.name, **BUSY)
@@ -233,7 +236,7 @@ async def test_the_last_worker_stays_while_it_is_of_use(c, s, a):
 
 
 @with_agent()
-async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b):
+async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b) -> None:
     futures = await holding(c, a, 4)
     await c.replicate(futures, n=2)
     await until(lambda: len(s.workers[b.address].has_what) == 4)
@@ -249,7 +252,7 @@ async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b):
 
 
 @with_agent(3)
-async def test_copies_on_two_leaving_workers_are_moved_to_the_third(c, s, a, b, third):
+async def test_copies_on_two_leaving_workers_are_moved_to_the_third(c, s, a, b, third) -> None:
     futures = await holding(c, a, 4)
     await c.replicate(futures, workers=[a.address, b.address])
     await until(lambda: len(s.workers[b.address].has_what) == 4)
@@ -262,7 +265,7 @@ async def test_copies_on_two_leaving_workers_are_moved_to_the_third(c, s, a, b, 
 
 
 @with_agent(config=QUIET)
-async def test_no_recipient_while_moving_brings_it_back(c, s, a, b):
+async def test_no_recipient_while_moving_brings_it_back(c, s, a, b) -> None:
     """The other worker pauses after the retirement has begun."""
     future = await running(c, a, 1, 0.3)
     await retire(s, a.name, **BUSY)
@@ -278,7 +281,9 @@ async def test_no_recipient_while_moving_brings_it_back(c, s, a, b):
 
 
 @with_agent(config=QUIET)
-async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(c, s, a, b, agent):
+async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(
+    c, s, a, b, agent
+) -> None:
     """A worker whose process was about to end was refused for one of long ago, and lost all."""
     future = await running(c, a, 1, 0.5)
     await retire(s, a.name, **BUSY)
@@ -294,7 +299,7 @@ async def test_an_objection_that_ended_a_drain_is_none_once_it_stands_no_more(c,
 
 
 @with_agent()
-async def test_cancel_brings_a_worker_back(c, s, a, b):
+async def test_cancel_brings_a_worker_back(c, s, a, b) -> None:
     _results = await holding(c, a, 4)
     await until_state(s, a.name, wire.DRAINED)
     await until(lambda: a.status == Status.closing_gracefully)
@@ -309,7 +314,7 @@ async def test_cancel_brings_a_worker_back(c, s, a, b):
 
 
 @with_agent(config=QUIET)
-async def test_cancel_leaves_a_paused_worker_paused(c, s, a, b):
+async def test_cancel_leaves_a_paused_worker_paused(c, s, a, b) -> None:
     a.status = Status.paused
     await until(lambda: s.workers[a.address].status == Status.paused)
     await retire(s, a.name)
@@ -325,7 +330,7 @@ async def test_cancel_leaves_a_paused_worker_paused(c, s, a, b):
 
 @pytest.mark.parametrize("on_timeout", ["Abort", "Force"])
 @with_agent()
-async def test_deadline(c, s, a, b, on_timeout):
+async def test_deadline(c, s, a, b, on_timeout) -> None:
     kept = c.submit(slow, "kept", 0, workers=[a.address])
     await kept
     future = await running(c, a, "long", 1.0)
@@ -345,7 +350,7 @@ async def test_deadline(c, s, a, b, on_timeout):
 
 
 @with_agent()
-async def test_retiring_twice_is_the_same_retirement(c, s, a, b):
+async def test_retiring_twice_is_the_same_retirement(c, s, a, b) -> None:
     future = await running(c, a, 1, 0.3)
 
     first = await retire(s, a.name, deadline_ms=60_000, **BUSY)
@@ -359,7 +364,7 @@ async def test_retiring_twice_is_the_same_retirement(c, s, a, b):
 
 
 @with_agent()
-async def test_a_worker_with_actors_is_refused(c, s, a, b):
+async def test_a_worker_with_actors_is_refused(c, s, a, b) -> None:
     actor = await c.submit(Counter, actor=True, workers=[a.address])
 
     assert [(wire.ACTIVE, wire.V_ACTORS)] == await retire(s, a.name)
@@ -368,7 +373,7 @@ async def test_a_worker_with_actors_is_refused(c, s, a, b):
 
 
 @with_agent()
-async def test_a_pinned_worker_is_refused(c, s, a, b):
+async def test_a_pinned_worker_is_refused(c, s, a, b) -> None:
     await pin(s, a)
 
     answer = await ask(s, wire.RETIRE, names=[str(a.name)])
@@ -385,7 +390,7 @@ async def test_a_pinned_worker_is_refused(c, s, a, b):
 
 
 @with_agent()
-async def test_a_worker_pinned_while_drained_comes_back(c, s, a, b):
+async def test_a_worker_pinned_while_drained_comes_back(c, s, a, b) -> None:
     await retire(s, a.name)
 
     await pin(s, a, source=wire.CLIENT)
@@ -395,7 +400,7 @@ async def test_a_worker_pinned_while_drained_comes_back(c, s, a, b):
 
 
 @with_agent()
-async def test_new_results_on_a_drained_worker_are_moved_first(c, s, a, b):
+async def test_new_results_on_a_drained_worker_are_moved_first(c, s, a, b) -> None:
     await retire(s, a.name)
     # As a client that scatters directly does; the scheduler itself asks workers in service only.
     a.update_data({"x": b"data"})
@@ -408,7 +413,7 @@ async def test_new_results_on_a_drained_worker_are_moved_first(c, s, a, b):
 
 
 @with_agent(0)
-async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answers(c, s):
+async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answers(c, s) -> None:
     workers = [await Worker(s.address, name=name, nthreads=1) for name in (7, "7", "other")]
     try:
         number = workers[0]
@@ -428,7 +433,7 @@ async def test_of_workers_that_share_the_text_of_a_name_the_least_advanced_answe
 # Where all others are cordoned
 
 
-async def _cordoned(c, s, *workers, runs=4):
+async def _cordoned(c: Any, s: Any, *workers: Any, runs: int = 4) -> list[Any]:
     """Results that a client holds, of workers that have all come to an exact quota."""
     futures = []
     for w in workers:
@@ -440,12 +445,12 @@ async def _cordoned(c, s, *workers, runs=4):
     return futures
 
 
-def _held(s, w):
+def _held(s: Any, w: Any) -> set[Any]:
     return {ts.key for ts in s.workers[w.address].has_what}
 
 
 @with_agent(3)
-async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b, d):
+async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b, d) -> None:
     """On 0.1.0 the first one was refused: nobody could take its results."""
     futures = await _cordoned(c, s, a, b, d)
 
@@ -467,7 +472,7 @@ async def test_where_all_are_cordoned_they_take_copies_of_each_other(c, s, a, b,
 
 
 @with_agent()
-async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s, a, b):
+async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s, a, b) -> None:
     futures = await _cordoned(c, s, a, b)
 
     await until_left(s, a.name)
@@ -482,7 +487,7 @@ async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s,
 
 
 @with_agent()
-async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b):
+async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b) -> None:
     futures = await _cordoned(c, s, a, b)
 
     first, second = await retire(s, a.name, b.name)
@@ -498,7 +503,7 @@ async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b):
 
 
 @with_agent(config=QUIET)
-async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b, agent):
+async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b, agent) -> None:
     futures = await _cordoned(c, s, a, b)
     b.status = Status.paused
     await until(lambda: agent.cordons.gates.get(b.address).reported == Status.paused)
@@ -510,7 +515,7 @@ async def test_a_cordoned_worker_that_is_paused_takes_nothing(c, s, a, b, agent)
 
 
 class SlowToSend:
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         time.sleep(0.05)
         return SlowToSend, ()
 
@@ -523,7 +528,7 @@ STAGED = {
 
 
 @with_agent(config=STAGED)
-async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(c, s, a, b):
+async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(c, s, a, b) -> None:
     futures = [c.submit(SlowToSend, workers=[a.address], pure=False) for _ in range(10)]
     await wait(futures)
     assert [(wire.DRAINING, "")] == await retire(s, a.name)
@@ -537,7 +542,9 @@ async def test_one_that_comes_to_its_quota_still_takes_what_it_was_asked_to(c, s
 
 
 @with_agent(config=STAGED)
-async def test_the_memory_manager_does_not_take_back_what_a_cordoned_one_fetched(c, s, a, b, agent):
+async def test_the_memory_manager_does_not_take_back_what_a_cordoned_one_fetched(
+    c, s, a, b, agent
+) -> None:
     """Of two workers out of service `ReduceReplicas` drops the copy of the fuller one."""
     futures = [c.submit(SlowToSend, workers=[a.address], pure=False) for _ in range(20)]
     futures.append(c.submit(int, workers=[b.address]))

@@ -4,9 +4,12 @@ Whatever fails, at each step of a worker's leaving: afterwards nothing is stuck,
 The steps are those that the code itself declares: a new phase without a way to get there fails.
 """
 
+from __future__ import annotations
+
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from distributed import wait
@@ -27,34 +30,34 @@ TWO = [("127.0.0.1", 1)] * 2
 class Scene:
     """One scheduler with its agent, a worker that leaves, and another one."""
 
-    def __init__(self, c, s, a, b):
+    def __init__(self, c: Any, s: Any, a: Any, b: Any) -> None:
         self.c, self.s, self.a, self.b = c, s, a, b
         self.clock = Clock()
         self.agent = install(s, self.clock)
-        self.futures = []
+        self.futures: list[Any] = []
         self.network_is_back = asyncio.Event()
 
-    async def holds_data(self):
-        where = {"pure": False}
+    async def holds_data(self) -> None:
+        where: dict[str, Any] = {"pure": False}
         if self.s.workers[self.b.address] in self.s.running:
             where.update(workers=[self.a.address], allow_other_workers=True)
         results = [self.c.submit(slow, i, 0, **where) for i in range(3)]
         await wait(results)
         self.futures += results
 
-    async def runs_a_task(self):
+    async def runs_a_task(self) -> None:
         where = {"workers": [self.a.address], "allow_other_workers": True, "pure": False}
         self.futures.append(self.c.submit(slow, "task", 1.0, **where))
         await until(lambda: self.a.state.executing_count)
 
-    async def nobody_fetches(self):
+    async def nobody_fetches(self) -> None:
         self.network_is_back = nobody_fetches_from(self.a)
 
-    async def out_of_service(self):
+    async def out_of_service(self) -> None:
         self.s.handle_worker_status_change(Status.paused, self.b.address, "test")
 
     @property
-    def drain(self):
+    def drain(self) -> Any:
         return self.agent.drains.ongoing.get(self.a.address)
 
 
@@ -69,12 +72,12 @@ TWO_WORKERS = gen_cluster(
 Step = Callable[[Scene], Awaitable[None]]
 
 #: What happens before a worker is asked to retire, or its end is told, so that it gets there.
-RETIREMENTS = {
+RETIREMENTS: dict[Phase, tuple[Step, ...]] = {
     Phase.WAITING: (Scene.runs_a_task,),
     Phase.MOVING: (Scene.holds_data, Scene.nobody_fetches),
     Phase.DRAINED: (Scene.holds_data,),
 }
-TERMINATIONS = {
+TERMINATIONS: dict[Phase, tuple[Step, ...]] = {
     Phase.STAYING: (Scene.out_of_service, Scene.holds_data),
     Phase.WAITING: (Scene.holds_data, Scene.runs_a_task),
     Phase.MOVING: (Scene.holds_data, Scene.nobody_fetches),
@@ -86,9 +89,9 @@ CERTAIN_ONLY = {Phase.CLOSING}
 UNCERTAIN_ONLY = {Phase.STAYING}
 
 
-def steps():
+def steps() -> list[Any]:
     """Every phase and certainty there is, each with what leads to it."""
-    every = [
+    every: list[Any] = [
         pytest.param(phase, before, None, id=f"retirement-{phase.name}")
         for phase, before in RETIREMENTS.items()
     ]
@@ -100,37 +103,37 @@ def steps():
     return every
 
 
-async def retires(scene):
+async def retires(scene: Scene) -> None:
     await ask(scene.s, wire.RETIRE, names=[str(scene.a.name)], busy_ok=True)
 
 
-async def worker_is_killed(scene):
+async def worker_is_killed(scene: Scene) -> None:
     """Its connection breaks; nothing else tells the scheduler."""
     scene.s.stream_comms[scene.a.address].comm.abort()
     await until(lambda: scene.a.address not in scene.s.workers)
 
 
-async def it_is_cancelled(scene):
+async def it_is_cancelled(scene: Scene) -> None:
     await ask(scene.s, wire.CANCEL, names=[scene.a.address])
 
 
-async def nobody_asks(scene):
+async def nobody_asks(scene: Scene) -> None:
     await ask(scene.s, wire.CONFIGURE, lease_ms=1)
 
 
-async def everything_fails(scene):
+async def everything_fails(scene: Scene) -> None:
     """The agent is taken out while it is in the middle of it."""
     scene.s.plugins["dask-adaptive"].uninstall()
 
 
-async def scheduler_is_closed(scene):
+async def scheduler_is_closed(scene: Scene) -> None:
     await scene.s.close()
 
 
 FAULTS = [worker_is_killed, it_is_cancelled, nobody_asks, everything_fails, scheduler_is_closed]
 
 
-def tasks_of_ours():
+def tasks_of_ours() -> list[str]:
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
     return [name for name in names if name.startswith(("Drain", "Cordons"))]
 
@@ -139,7 +142,7 @@ def tasks_of_ours():
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize(("phase", "before", "ending"), steps())
 @TWO_WORKERS
-async def test_nothing_is_stuck(c, s, a, b, phase, before, ending, fault):
+async def test_nothing_is_stuck(c, s, a, b, phase, before, ending, fault) -> None:
     scene = Scene(c, s, a, b)
     for step in before:
         await step(scene)
@@ -162,24 +165,24 @@ async def test_nothing_is_stuck(c, s, a, b, phase, before, ending, fault):
     gc.collect()
 
 
-async def is_cordoned(scene):
+async def is_cordoned(scene: Scene) -> None:
     await limit(scene.s, [scene.a], 3, exact=True)
     await scene.holds_data()
     await until(lambda: scene.agent.cordons.ongoing)
 
 
-async def is_cordoned_and_retired(scene):
+async def is_cordoned_and_retired(scene: Scene) -> None:
     await is_cordoned(scene)
     await scene.nobody_fetches()
     await retires(scene)
 
 
-async def is_cordoned_and_leaves(scene):
+async def is_cordoned_and_leaves(scene: Scene) -> None:
     await is_cordoned(scene)
     await leave(scene.s, scene.a.name, ending=False)
 
 
-async def its_limit_is_lifted(scene):
+async def its_limit_is_lifted(scene: Scene) -> None:
     await limit(scene.s, [])
     await it_is_cancelled(scene)
 
@@ -191,7 +194,7 @@ WAYS = [is_cordoned, is_cordoned_and_retired, is_cordoned_and_leaves]
 @pytest.mark.parametrize("fault", [its_limit_is_lifted, *FAULTS], ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @TWO_WORKERS
-async def test_of_a_cordon_nothing_is_left(c, s, a, b, way, fault):
+async def test_of_a_cordon_nothing_is_left(c, s, a, b, way, fault) -> None:
     scene = Scene(c, s, a, b)
     await way(scene)
     assert s.workers[a.address] not in s.running
@@ -210,7 +213,7 @@ async def test_of_a_cordon_nothing_is_left(c, s, a, b, way, fault):
     gc.collect()
 
 
-async def nothing_is_left(scene, *, is_killed):
+async def nothing_is_left(scene: Scene, *, is_killed: bool) -> None:
     s, workers = scene.s, [scene.b] if is_killed else [scene.a, scene.b]
     assert {w.name: w.address for w in workers} == s.aliases
     assert not [p for p in s.extensions["amm"].policies if isinstance(p, RetireWorker)]
@@ -229,7 +232,7 @@ async def nothing_is_left(scene, *, is_killed):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_a_recipient_that_hangs_is_replaced(c, s, a, b, d):
+async def test_a_recipient_that_hangs_is_replaced(c, s, a, b, d) -> None:
     scene = Scene(c, s, a, b)
     where = {"workers": [a.address], "pure": False}
     results = [c.submit(slow, i, 0, **where) for i in range(8)]

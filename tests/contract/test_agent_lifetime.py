@@ -1,7 +1,10 @@
 """A worker's own `--lifetime`: reported, heeded where tasks are assigned, and drained for."""
 
+from __future__ import annotations
+
 import asyncio
 import math
+from typing import Any
 
 import pytest
 from distributed import LocalCluster, Worker, wait
@@ -29,7 +32,7 @@ from support.agent_work import (
 
 
 @with_agent(1)
-async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other, agent):
+async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other, agent) -> None:
     """Through the worker's own request: `Worker.close_gracefully`, which asks to be retired."""
     async with Worker(s.address, name="w", nthreads=1, lifetime="500 ms") as w:
         where = {"workers": [w.address], "allow_other_workers": True, "pure": False}
@@ -47,7 +50,7 @@ async def test_a_worker_at_the_end_of_its_lifetime_loses_nothing(c, s, other, ag
 
 
 @with_agent()
-async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b, agent):
+async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b, agent) -> None:
     """Contract: `Worker.close_gracefully` retires itself with a stimulus_id that names it."""
     await pin(s, a)
     results = await holding(c, a, 4)
@@ -71,7 +74,7 @@ async def test_it_waits_for_tasks_and_pins_and_moves_data(c, s, a, b, agent):
 
 
 @with_agent(1)
-async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a, agent):
+async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a, agent) -> None:
     results = c.map(slow, range(4), delay_s=0)
     await wait(results)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
@@ -91,7 +94,7 @@ async def test_the_only_worker_stays_as_long_as_it_is_of_use(c, s, a, agent):
 
 @pytest.mark.long
 @with_agent()
-async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(c, s, a, b):
+async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(c, s, a, b) -> None:
     await ask(s, wire.CONFIGURE, lifetime_ms=300)
     await pin(s, a)
     where = {"workers": [a.address], "allow_other_workers": True}
@@ -109,7 +112,7 @@ async def test_a_pin_and_a_long_task_hold_it_no_longer_than_was_said(c, s, a, b)
 
 
 @with_agent()
-async def test_stock_goes_at_once(c, s, a, b, agent):
+async def test_stock_goes_at_once(c, s, a, b, agent) -> None:
     await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
     await pin(s, a)
 
@@ -120,7 +123,7 @@ async def test_stock_goes_at_once(c, s, a, b, agent):
 
 
 @with_agent()
-async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b, agent):
+async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b, agent) -> None:
     """Its limit is lifted while its data moves: it would get tasks that it does not start."""
     await ask(s, wire.CONFIGURE, on_lifetime=wire.LIFETIME_STOCK)
     await wait(c.submit(slow, 1, 0, workers=[a.address]))
@@ -144,13 +147,13 @@ async def test_by_stock_code_a_cordoned_worker_does_not_come_back(c, s, a, b, ag
 
 
 @with_agent(1)
-async def test_the_only_worker_goes_when_it_is_of_no_use(c, s, a, agent):
+async def test_the_only_worker_goes_when_it_is_of_no_use(c, s, a, agent) -> None:
     await asyncio.wait_for(agent.drains.lifetime(a.address), 5)
     await agent.drains.lifetime("tcp://127.0.0.1:1")  # no such worker
 
 
 @with_agent()
-async def test_cancelled_it_is_back_in_service(c, s, a, b, agent):
+async def test_cancelled_it_is_back_in_service(c, s, a, b, agent) -> None:
     future = await running(c, a, 1, 0.4)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
     await until(lambda: s.workers[a.address].status == Status.closing_gracefully)
@@ -166,7 +169,7 @@ async def test_cancelled_it_is_back_in_service(c, s, a, b, agent):
 
 @pytest.mark.long
 @with_agent()
-async def test_the_end_of_its_pod_goes_before(c, s, a, b, agent):
+async def test_the_end_of_its_pod_goes_before(c, s, a, b, agent) -> None:
     future = await running(c, a, 1, 4, allow_other_workers=True)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
     await until(lambda: agent.drains.ongoing)
@@ -183,7 +186,7 @@ CONFIG = {"distributed.worker.heartbeat": "50ms"}
 
 
 @with_agent(1, config=CONFIG)
-async def test_a_worker_that_joins_reports_when_it_ends(c, s, a):
+async def test_a_worker_that_joins_reports_when_it_ends(c, s, a) -> None:
     async with Worker(
         s.address, name="w", nthreads=1, lifetime="80 s", lifetime_stagger="20 s"
     ) as w:
@@ -197,7 +200,7 @@ async def test_a_worker_that_joins_reports_when_it_ends(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=[], config=CONFIG)
-async def test_a_worker_that_runs_already_reports_too(c, s):
+async def test_a_worker_that_runs_already_reports_too(c, s) -> None:
     async with Worker(s.address, name="w", nthreads=1, lifetime="100 s") as w:
         await c.submit(slow, 1, 0.2)
         install(s)
@@ -211,7 +214,7 @@ async def test_a_worker_that_runs_already_reports_too(c, s):
 
 @pytest.mark.long
 @with_agent(1, config=CONFIG)
-async def test_what_it_would_not_finish_is_not_given_to_it(c, s, a, agent):
+async def test_what_it_would_not_finish_is_not_given_to_it(c, s, a, agent) -> None:
     """With nobody but the worker to say so: no operator has sent a limit."""
     await c.submit(slow, 0, 0)
     async with Worker(s.address, name="w", nthreads=1, lifetime="300 s") as w:
@@ -228,7 +231,7 @@ async def test_what_it_would_not_finish_is_not_given_to_it(c, s, a, agent):
 
 @pytest.mark.long
 @with_agent(1, config=CONFIG)
-async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent):
+async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent) -> None:
     """No operator has said anything, so nothing else has told the agent to hear of pauses."""
     await c.submit(slow, 0, 0)
     async with Worker(s.address, name="w", nthreads=1, lifetime="300 s") as w:
@@ -248,14 +251,14 @@ async def test_a_memory_monitor_brings_no_such_worker_back(c, s, a, agent):
 
 
 @gen_cluster(client=True, nthreads=[], config=CONFIG)
-async def test_a_loop_that_hides_its_timers(c, s):
+async def test_a_loop_that_hides_its_timers(c, s) -> None:
     """Then the start of the process counts: too early, or, where that says nothing, unknown."""
 
     class Loop:
-        def time(self):
+        def time(self) -> float:
             return 100.0
 
-    loop = Loop()
+    loop: Any = Loop()
     async with Worker(s.address, nthreads=1, lifetime="1 d") as w:
         ends_at = lifetime._ends_at(w, loop)
         assert ends_at is not None
@@ -267,7 +270,7 @@ async def test_a_loop_that_hides_its_timers(c, s):
 
 
 @with_agent(1)
-async def test_what_is_no_lifetime_is_none(c, s, a):
+async def test_what_is_no_lifetime_is_none(c, s, a) -> None:
     ws = s.workers[a.address]
     for nonsense in (7, {}, {"left_s": "soon"}, {"left_s": math.nan}, None):
         ws.metrics = {**ws.metrics, lifetime.METRIC: nonsense}
@@ -275,15 +278,15 @@ async def test_what_is_no_lifetime_is_none(c, s, a):
 
 
 @pytest.mark.thorough
-def test_workers_in_processes_of_their_own():
+def test_workers_in_processes_of_their_own() -> None:
     with LocalCluster(
         n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0", lifetime="200 s",
     ) as cluster, cluster.get_client() as client:  # fmt: skip
 
-        def attach(dask_scheduler):
+        def attach(dask_scheduler: Any) -> None:
             install(dask_scheduler)
 
-        def left(dask_scheduler):
+        def left(dask_scheduler: Any) -> list[float]:
             return [lifetime.left_s(ws) for ws in dask_scheduler.workers.values()]
 
         client.run_on_scheduler(attach)

@@ -1,7 +1,10 @@
 """Workers that fail too much, or in a way that counts at once; and failures that follow tasks."""
 
+from __future__ import annotations
+
 import asyncio
 from time import process_time
+from typing import Any
 
 import pytest
 from distributed import wait
@@ -13,21 +16,20 @@ from dask_adaptive_agent.quotas.worker_limits import SEARCHED, glob
 from support.agent_cluster import with_agent
 from support.agent_quota import cordoned, fails, fails_once, limit, metered, runs
 from support.agent_work import RUNS, ask, until, until_state
-from support.tables import table
 
 CUDA = {"patterns": ["*CUDA error*", "*No space left*"]}
 
 
-async def tell_notes(s):
+async def tell_notes(s: Any) -> list[tuple[str, str]]:
     return [(note["kind"], note["message"]) for note in (await ask(s, wire.OBSERVE))["notes"]]
 
 
-def suspicious(s):
+def suspicious(s: Any) -> set[int]:
     return {ts.suspicious for ts in s.tasks.values()}
 
 
 @with_agent()
-async def test_a_pattern_cordons_a_worker_before_its_task_is_tried_again(c, s, a, b):
+async def test_a_pattern_cordons_a_worker_before_its_task_is_tried_again(c, s, a, b) -> None:
     await limit(s, [a, b], stops=1, **CUDA)
     where = {"workers": [a.address, b.address]}
     broken = [a.address]
@@ -50,7 +52,7 @@ async def test_a_pattern_cordons_a_worker_before_its_task_is_tried_again(c, s, a
 
 
 @with_agent(4)
-async def test_a_broken_worker_costs_each_task_at_most_what_it_cost_before(c, s, *workers):
+async def test_a_broken_worker_costs_each_task_at_most_what_it_cost_before(c, s, *workers) -> None:
     """The number of tries is the task's own, and nothing is lost."""
     broken = workers[0].address
     await limit(s, workers, stops=1, **CUDA)
@@ -66,7 +68,7 @@ async def test_a_broken_worker_costs_each_task_at_most_what_it_cost_before(c, s,
 
 
 @with_agent(4)
-async def test_workers_that_nobody_has_named_may_be_watched(c, s, *workers):
+async def test_workers_that_nobody_has_named_may_be_watched(c, s, *workers) -> None:
     """A new worker on a broken machine must not wait for the operator's next pass."""
     broken, other = workers[:2]
     await limit(s, [other], stops=1, others=CUDA)
@@ -78,7 +80,7 @@ async def test_workers_that_nobody_has_named_may_be_watched(c, s, *workers):
 
 @pytest.mark.parametrize("with_limits", [False, True], ids=["stock", "limits"])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 4)
-async def test_a_task_that_fails_everywhere_is_to_blame_itself(c, s, *workers, with_limits):
+async def test_a_task_that_fails_everywhere_is_to_blame_itself(c, s, *workers, with_limits) -> None:
     """And it fails as it does without us: after as many tries, with the same error."""
     if with_limits:
         install(s)
@@ -99,7 +101,7 @@ async def test_a_task_that_fails_everywhere_is_to_blame_itself(c, s, *workers, w
 
 
 @with_agent(4)
-async def test_many_failures_cordon_a_worker_until_they_are_long_ago(c, s, *workers, clock):
+async def test_many_failures_cordon_a_worker_until_they_are_long_ago(c, s, *workers, clock) -> None:
     a = workers[0]
     await limit(s, workers, failures=3, window_ms=600_000)
     for i in range(2):
@@ -119,7 +121,7 @@ async def test_many_failures_cordon_a_worker_until_they_are_long_ago(c, s, *work
 
 
 @with_agent(4)
-async def test_what_fails_on_most_workers_is_the_fault_of_the_code(c, s, *workers):
+async def test_what_fails_on_most_workers_is_the_fault_of_the_code(c, s, *workers) -> None:
     await limit(s, workers, failures=3)
     for w in workers[:2]:
         await wait([c.submit(fails, (w.name, i), workers=[w.address]) for i in range(2)])
@@ -135,7 +137,7 @@ async def test_what_fails_on_most_workers_is_the_fault_of_the_code(c, s, *worker
 
 
 @with_agent(4)
-async def test_a_pattern_counts_even_if_all_workers_fail_so(c, s, *workers):
+async def test_a_pattern_counts_even_if_all_workers_fail_so(c, s, *workers) -> None:
     await limit(s, workers, stops=3, **CUDA)
     for w in workers:
         await wait([c.submit(fails, w.name, "No space left on device", workers=[w.address])])
@@ -146,7 +148,7 @@ async def test_a_pattern_counts_even_if_all_workers_fail_so(c, s, *workers):
 
 
 @with_agent()
-async def test_failing_workers_come_before_those_that_are_merely_done(c, s, a, b):
+async def test_failing_workers_come_before_those_that_are_merely_done(c, s, a, b) -> None:
     await limit(s, [a, b], 2, stops=0, **CUDA)
     await c.gather(c.map(runs, range(3), workers=[a.address], delay_s=0))
     await wait(c.submit(fails, 1, "CUDA error", workers=[b.address]))
@@ -158,7 +160,7 @@ async def test_failing_workers_come_before_those_that_are_merely_done(c, s, a, b
 
 
 @with_agent()
-async def test_a_report_without_a_text_is_a_failure_like_any_other(c, s, a, b):
+async def test_a_report_without_a_text_is_a_failure_like_any_other(c, s, a, b) -> None:
     await limit(s, [a, b], failures=1, **CUDA)
     handler = s.stream_handlers["task-erred"]
 
@@ -172,7 +174,7 @@ async def test_a_report_without_a_text_is_a_failure_like_any_other(c, s, a, b):
 
 
 @with_agent()
-async def test_only_the_beginning_of_a_text_is_searched(c, s, a, b):
+async def test_only_the_beginning_of_a_text_is_searched(c, s, a, b) -> None:
     await limit(s, [a, b], **CUDA)
 
     await wait(c.submit(fails, 1, "x" * 2000 + "CUDA error", workers=[a.address]))
@@ -181,41 +183,45 @@ async def test_only_the_beginning_of_a_text_is_searched(c, s, a, b):
     assert {a.address: 1, b.address: 0} == await metered(s, "failures")
 
 
-@table(
-    "pattern, text, is_match",
-    ("*CUDA error*", "RuntimeError('CUDA error: no')", True),
-    ("*cuda error*", "RuntimeError('CUDA error: no')", False),
-    ("CUDA error", "RuntimeError('CUDA error: no')", False),
-    ("RuntimeError*", "RuntimeError('CUDA error: no')", True),
-    ("*no')", "RuntimeError('CUDA error: no')", True),
-    ("*no", "RuntimeError('CUDA error: no')", False),
-    ("*Error('CUDA ?????: *')", "RuntimeError('CUDA error: no')", True),
-    ("*CUDA*CUDA*", "RuntimeError('CUDA error: no')", False),
-    ("?untimeError('CUDA error: no')", "RuntimeError('CUDA error: no')", True),
-    ("*", "", True),
-    ("", "", True),
-    ("?", "", False),
-    ("ab*ba", "aba", False),
-    ("ab*ba", "abba", True),
-    ("a*b*a", "aba", True),
-    ("[a-c].+|$", "b", False),
-    ("[a-c].+|$", "[a-c].+|$", True),
-    ("a?c", "a\nc", True),
+@pytest.mark.parametrize(
+    ("pattern", "text", "is_match"),
+    [
+        ("*CUDA error*", "RuntimeError('CUDA error: no')", True),
+        ("*cuda error*", "RuntimeError('CUDA error: no')", False),
+        ("CUDA error", "RuntimeError('CUDA error: no')", False),
+        ("RuntimeError*", "RuntimeError('CUDA error: no')", True),
+        ("*no')", "RuntimeError('CUDA error: no')", True),
+        ("*no", "RuntimeError('CUDA error: no')", False),
+        ("*Error('CUDA ?????: *')", "RuntimeError('CUDA error: no')", True),
+        ("*CUDA*CUDA*", "RuntimeError('CUDA error: no')", False),
+        ("?untimeError('CUDA error: no')", "RuntimeError('CUDA error: no')", True),
+        ("*", "", True),
+        ("", "", True),
+        ("?", "", False),
+        ("ab*ba", "aba", False),
+        ("ab*ba", "abba", True),
+        ("a*b*a", "aba", True),
+        ("[a-c].+|$", "b", False),
+        ("[a-c].+|$", "[a-c].+|$", True),
+        ("a?c", "a\nc", True),
+    ],
 )
-def test_a_pattern_is_a_glob_of_the_whole_text(pattern, text, is_match):
+def test_a_pattern_is_a_glob_of_the_whole_text(pattern: str, text: str, is_match: bool) -> None:
     assert is_match is bool(glob(pattern).match(text))
 
 
-@table(
+@pytest.mark.parametrize(
     "pattern",
-    "*" * 256,
-    "*a" * 128,
-    "*?" * 128,
-    "*" + "?" * 254 + "b",
-    "a*" * 127 + "b",
-    "*" + "a" * 254 + "b",
+    [
+        "*" * 256,
+        "*a" * 128,
+        "*?" * 128,
+        "*" + "?" * 254 + "b",
+        "a*" * 127 + "b",
+        "*" + "a" * 254 + "b",
+    ],
 )
-def test_no_pattern_takes_long(pattern):
+def test_no_pattern_takes_long(pattern: str) -> None:
     """The text is one that a search with backtracking takes for ever on."""
     one, text = glob(pattern), "a" * SEARCHED
     began = process_time()
@@ -225,7 +231,7 @@ def test_no_pattern_takes_long(pattern):
 
 
 @with_agent()
-async def test_what_stopped_a_scheduler_as_a_regular_expression_stops_nothing(c, s, a, b):
+async def test_what_stopped_a_scheduler_as_a_regular_expression_stops_nothing(c, s, a, b) -> None:
     await limit(s, [a, b], patterns=[r"\w+.*\w+Error: \d+"])
     report = {"key": "x", "worker": a.address, "exception_text": "a" * 500}
     report |= {"exception": None, "traceback": None}

@@ -1,8 +1,11 @@
 """`want` as users write it, against real schedulers."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from distributed import Client
@@ -11,31 +14,31 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import PinRefused, PinUnavailable, want, wire
 from dask_adaptive_agent.pins.leases import CLIENT_AWAY_S
 from support.agent_cluster import StillClock, with_agent
-from support.agent_pins import told
+from support.agent_pins import Sync, told
 from support.agent_work import ask, until
 
 pytestmark = pytest.mark.thorough
 
 
-async def wants(scheduler):
+async def wants(scheduler: Any) -> list[tuple[int, str]]:
     """(workers, group) of each floor that the agent knows."""
     rows = (await ask(scheduler, wire.OBSERVE))["wants"]
     return [(row["workers"], row["group"]) for row in rows]
 
 
-async def until_none(scheduler):
+async def until_none(scheduler: Any) -> None:
     deadline = time.monotonic() + 20
     while found := await wants(scheduler):
         assert time.monotonic() < deadline, found
         await asyncio.sleep(0.02)
 
 
-def seen(cluster):
-    found = cluster.client.sync(wants, cluster.scheduler.address)
+def seen(cluster: Sync) -> list[tuple[int, str]]:
+    found: Any = cluster.client.sync(wants, cluster.scheduler.address)
     return list(found)
 
 
-def test_a_call_holds_for_its_time(shared):
+def test_a_call_holds_for_its_time(shared: Sync) -> None:
     wish = want(7, ttl="10m")
 
     assert [(7, "")] == seen(shared)
@@ -44,7 +47,7 @@ def test_a_call_holds_for_its_time(shared):
     shared.client.sync(until_none, shared.scheduler.address)
 
 
-def test_a_block_gives_up_at_its_end(shared):
+def test_a_block_gives_up_at_its_end(shared: Sync) -> None:
     with want(5, group="etl-gpu") as wish:
         assert [(5, "etl-gpu")] == seen(shared)
         with want(9, ttl=timedelta(minutes=1)):
@@ -53,10 +56,10 @@ def test_a_block_gives_up_at_its_end(shared):
     assert [] == seen(shared)
 
 
-def test_a_block_is_renewed(shared):
+def test_a_block_is_renewed(shared: Sync) -> None:
     with want(5, ttl=1):
 
-        async def longer():
+        async def longer() -> None:
             for _ in range(5):
                 await asyncio.sleep(0.5)
                 assert [(5, "")] == await wants(shared.scheduler.address)
@@ -65,7 +68,7 @@ def test_a_block_is_renewed(shared):
     assert [] == seen(shared)
 
 
-def test_a_call_is_not_renewed(shared):
+def test_a_call_is_not_renewed(shared: Sync) -> None:
     want(5, ttl=1)
     assert [(5, "")] == seen(shared)
 
@@ -73,7 +76,7 @@ def test_a_call_is_not_renewed(shared):
 
 
 @with_agent(1)
-async def test_async_code_awaits_it(c, s, a):
+async def test_async_code_awaits_it(c, s, a) -> None:
     wish = await want(3, client=c)
     assert [(3, "")] == await wants(s)
     async with want(4, client=c):
@@ -84,7 +87,7 @@ async def test_async_code_awaits_it(c, s, a):
 
 
 @with_agent(1)
-async def test_it_is_heard_without_await_too(c, s, a):
+async def test_it_is_heard_without_await_too(c, s, a) -> None:
     wish = want(3, client=c)
     for _ in range(100):
         if await wants(s) == [(3, "")]:
@@ -95,8 +98,8 @@ async def test_it_is_heard_without_await_too(c, s, a):
         pass
 
 
-def test_a_task_may_want_workers(shared):
-    def task():
+def test_a_task_may_want_workers(shared: Sync) -> None:
+    def task() -> int:
         want(6, ttl=60)
         return 1
 
@@ -105,7 +108,7 @@ def test_a_task_may_want_workers(shared):
 
 
 @with_agent(1)
-async def test_it_ends_soon_after_its_client_has_left(c, s, a):
+async def test_it_ends_soon_after_its_client_has_left(c, s, a) -> None:
     async with Client(s.address, asynchronous=True) as other:
         await want(8, ttl="2h", client=other)
         await want(2, ttl="2h", client=c)
@@ -119,7 +122,7 @@ async def test_it_ends_soon_after_its_client_has_left(c, s, a):
 
 
 @with_agent(1)
-async def test_the_policy_bounds_it(c, s, a):
+async def test_the_policy_bounds_it(c, s, a) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=60_000)
     with pytest.raises(PinRefused, match=r"spec\.pins\.client\.maxDuration"):
         await want(2, ttl="2m", client=c)
@@ -131,7 +134,7 @@ async def test_the_policy_bounds_it(c, s, a):
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], client=True)
-async def test_without_an_agent_it_says_what_to_do(c, s, a):
+async def test_without_an_agent_it_says_what_to_do(c, s, a) -> None:
     with pytest.raises(PinUnavailable, match=r"want\(required=False\)"):
         await want(2, client=c)
     with told() as records:
@@ -143,14 +146,14 @@ async def test_without_an_agent_it_says_what_to_do(c, s, a):
 @pytest.mark.parametrize(
     ("workers", "ttl"), [(0, "1m"), (-1, "1m"), (True, "1m"), ("3", "1m"), (3, "soon"), (3, 0.2)]
 )
-def test_nonsense_is_refused_at_once(workers, ttl):
+def test_nonsense_is_refused_at_once(workers: Any, ttl: Any) -> None:
     with pytest.raises(ValueError, match=r"workers=|ttl="):
         want(workers, ttl=ttl)
 
 
 @with_agent(1, client=False)
-async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s, a):
-    async def asked(**request):
+async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s, a) -> None:
+    async def asked(**request: Any) -> Any:
         return await ask(s, wire.WANT, **request)
 
     one = {"owner": "x", "ttl_ms": 60_000}
@@ -163,7 +166,7 @@ async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s, a):
 
 
 @with_agent(1, client=False, clock=StillClock)
-async def test_it_lasts_no_longer_than_the_policy_allows(s, a, clock):
+async def test_it_lasts_no_longer_than_the_policy_allows(s, a, clock) -> None:
     await ask(s, wire.CONFIGURE, client_max_ms=60_000)
     request = {"workers": 3, "owner": "x", "ttl_ms": 40_000}
     left = []

@@ -1,14 +1,18 @@
 """Schedulers that take TLS only: the link, what it says of certificates, and pins from code."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from distributed import Client, Scheduler, Worker
 
-from dask_adaptive.loop.ports import TlsFailed
+from dask_adaptive.loop.ports import Tls, TlsFailed
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile
@@ -16,21 +20,20 @@ from dask_adaptive.scheduler.link import ReadOnlyLink, connect
 from dask_adaptive_agent import pinned
 from support.agent_work import until
 from support.certificates import Authority, security
-from support.tables import table
 
 POLICY = Policy(ClusterRef("t"), 3)
 OURS, OTHERS = Authority(), Authority()
 
 
 @contextlib.asynccontextmanager
-async def scheduler(tls, protocol="tls"):
+async def scheduler(tls: Tls, protocol: str = "tls") -> AsyncIterator[Any]:
     async with Scheduler(
         protocol=protocol, security=security(tls), port=0, dashboard=False, host="127.0.0.1"
     ) as made:
         yield made
 
 
-async def seen_from(address, tls):
+async def seen_from(address: str, tls: Tls | None) -> Any:
     link = connect(address, tls=tls, timeout_s=5.0)
     try:
         return await link.observe(POLICY)
@@ -39,7 +42,7 @@ async def seen_from(address, tls):
 
 
 @pytest.mark.parametrize("protocol", ["tls", "wss"])
-async def test_all_that_we_say_is_said_over_tls(protocol):
+async def test_all_that_we_say_is_said_over_tls(protocol: str) -> None:
     async with (
         scheduler(OURS.tls(), protocol) as s,
         Worker(s.address, name="a", security=security(OURS.tls())),
@@ -66,13 +69,13 @@ async def test_all_that_we_say_is_said_over_tls(protocol):
         await reader.close()
 
 
-def _holds_a_pin(seconds):
+def _holds_a_pin(seconds: float) -> str:
     with pinned(reason="a test"):
         time.sleep(seconds)
     return "done"
 
 
-async def _until_pinned(reader):
+async def _until_pinned(reader: ReadOnlyLink) -> None:
     for _ in range(100):
         (row,) = (await reader.observe()).workers
         if row.pins:
@@ -81,7 +84,7 @@ async def _until_pinned(reader):
     raise AssertionError("the pin never came")
 
 
-async def test_a_plain_websocket_needs_nothing():
+async def test_a_plain_websocket_needs_nothing() -> None:
     async with Scheduler(protocol="ws", port=0, dashboard=False, host="127.0.0.1") as s:
         assert (await seen_from(s.address, None)).agent
 
@@ -95,7 +98,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("words", WRONG)
-async def test_what_is_wrong_with_certificates_is_said(words):
+async def test_what_is_wrong_with_certificates_is_said(words: str) -> None:
     theirs, ours = WRONG[words]
     async with scheduler(theirs) as s:
         seen = await seen_from(s.address, ours)
@@ -104,17 +107,19 @@ async def test_what_is_wrong_with_certificates_is_said(words):
     assert words in seen.message
 
 
-@table(
+@pytest.mark.parametrize(
     "broken",
-    another_key=replace(OURS.tls(), key=OURS.tls().key),
-    no_authority=replace(OURS.tls(), ca="-----BEGIN\nnothing\n"),
+    [
+        pytest.param(replace(OURS.tls(), key=OURS.tls().key), id="another-key"),
+        pytest.param(replace(OURS.tls(), ca="-----BEGIN\nnothing\n"), id="no-authority"),
+    ],
 )
-def test_what_can_not_be_used_is_refused_before_anything_is_sent(broken):
+def test_what_can_not_be_used_is_refused_before_anything_is_sent(broken: Tls) -> None:
     with pytest.raises(TlsFailed, match=r"tls\.key must be .* tls\.crt"):
         connect("tls://127.0.0.1:9", tls=broken)
 
 
-async def test_a_scheduler_that_takes_tls_only_is_not_reached_without():
+async def test_a_scheduler_that_takes_tls_only_is_not_reached_without() -> None:
     async with scheduler(OURS.tls()) as s:
         seen = await seen_from(s.address.replace("tls://", "tcp://"), None)
 
@@ -124,8 +129,8 @@ async def test_a_scheduler_that_takes_tls_only_is_not_reached_without():
     assert is_silent or "TLS only, set spec.scheduler.tls.secretName" in seen.message
 
 
-async def test_a_scheduler_without_tls_is_told_from_a_bad_certificate():
-    async def closes(reader, writer):
+async def test_a_scheduler_without_tls_is_told_from_a_bad_certificate() -> None:
+    async def closes(reader: Any, writer: Any) -> None:
         await reader.read(100)
         writer.write(b"\x08\x00\x00\x00\x00\x00\x00\x00 plain, as Dask begins")
         await writer.drain()

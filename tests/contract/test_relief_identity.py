@@ -1,8 +1,12 @@
 """Polls of `identity` and heartbeats of clients cost little, and say what upstream says."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import dask
 import distributed.scheduler
@@ -30,32 +34,32 @@ SLIM = pytest.mark.skipif(not has_slim_polls(), reason="all identities are whole
 class Applied:
     """The relief at work in `s`, on a clock that stands still."""
 
-    def __init__(self, s):
+    def __init__(self, s: Any) -> None:
         self.clock = StillClock()
-        self.gave_up = []
+        self.gave_up: list[str] = []
         self.relief = IdentityRelief(Place(s, self.clock, lambda *_: None, self._give_up))
         self.relief.install()
 
-    def _give_up(self, sentence):
+    def _give_up(self, sentence: str) -> None:
         self.gave_up.append(sentence)
         self.relief.uninstall()
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> int:
         return self.relief.counts()[name]
 
 
-def fresh(s):
+def fresh(s: Any) -> str:
     """What upstream would answer, as a client reads it; tells 1 from 1.0 and () from []."""
     return repr(loads(dumps(s.identity())))
 
 
-def still(*workers):
+def still(*workers: Worker) -> None:
     for worker in workers:
         worker.periodic_callbacks["heartbeat"].stop()
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)] * 2)
-async def test_answers_are_equal_in_values_types_and_order(s, a, b):
+async def test_answers_are_equal_in_values_types_and_order(s, a, b) -> None:
     still(a, b)
     for i in range(50):
         fake_worker(s, i).metrics = {"memory": i, "nested": {"a": (1, 2.5, None, "é", b"\0", True)}}
@@ -74,11 +78,11 @@ async def test_answers_are_equal_in_values_types_and_order(s, a, b):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_who_joins_leaves_or_changes_is_in_the_next_answer(c, s, a, b):
+async def test_who_joins_leaves_or_changes_is_in_the_next_answer(c, s, a, b) -> None:
     applied = Applied(s)  # its clock stands still: nothing is old
     async with rpc(s.address) as link:
 
-        async def workers():
+        async def workers() -> dict[str, Any]:
             return dict((await link.identity())["workers"])
 
         assert {a.address, b.address} == set(await workers())
@@ -105,7 +109,7 @@ async def test_who_joins_leaves_or_changes_is_in_the_next_answer(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_a_wait_for_workers_sees_them_at_once(c, s, a, b):
+async def test_a_wait_for_workers_sees_them_at_once(c, s, a, b) -> None:
     applied = Applied(s)
     await c._wait_for_workers(2)
 
@@ -119,7 +123,7 @@ async def test_a_wait_for_workers_sees_them_at_once(c, s, a, b):
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
-async def test_a_worker_that_returns_at_its_address_is_a_new_one(s, a):
+async def test_a_worker_that_returns_at_its_address_is_a_new_one(s, a) -> None:
     Applied(s)
     fake_worker(s, 1).metrics = {"life": 1}
     async with rpc(s.address) as link:
@@ -134,12 +138,12 @@ async def test_a_worker_that_returns_at_its_address_is_a_new_one(s, a):
 
 
 @gen_cluster(nthreads=[])
-async def test_metrics_get_no_older_than_promised(s):
+async def test_metrics_get_no_older_than_promised(s) -> None:
     applied = Applied(s)
     ws = fake_worker(s, 1)
     async with rpc(s.address) as link:
 
-        async def memory():
+        async def memory() -> Any:
             return (await link.identity())["workers"][ws.address]["metrics"]["memory"]
 
         await memory()
@@ -151,12 +155,12 @@ async def test_metrics_get_no_older_than_promised(s):
 
 
 @gen_cluster(nthreads=[])
-async def test_concurrent_polls_share_one_answer(s):
+async def test_concurrent_polls_share_one_answer(s) -> None:
     applied = Applied(s)
     for i in range(100):
         fake_worker(s, i)
 
-    async def poll():
+    async def poll() -> Any:
         async with rpc(s.address) as link:
             return repr(await link.identity())
 
@@ -168,7 +172,7 @@ async def test_concurrent_polls_share_one_answer(s):
 
 
 @gen_cluster(nthreads=[])
-async def test_peers_that_need_it_get_what_upstream_sends(s):
+async def test_peers_that_need_it_get_what_upstream_sends(s) -> None:
     applied = Applied(s)
     async with rpc(s.address, deserializers=["dask", "pickle"]) as link:
         assert fresh(s) == repr(await link.identity())
@@ -181,7 +185,7 @@ async def test_peers_that_need_it_get_what_upstream_sends(s):
     assert isinstance(s.identity(), dict)
 
 
-async def test_clients_in_the_process_get_objects_as_they_are():
+async def test_clients_in_the_process_get_objects_as_they_are() -> None:
     async with Scheduler(protocol="inproc://", dashboard=False) as s:
         applied = Applied(s)
         async with Worker(s.address), Client(s.address, asynchronous=True) as c:
@@ -192,7 +196,7 @@ async def test_clients_in_the_process_get_objects_as_they_are():
         assert 0 == applied["asked"] < applied["stock"]
 
 
-async def test_over_websockets_too():
+async def test_over_websockets_too() -> None:
     async with Scheduler(protocol="ws://", port=0, dashboard=False, host="127.0.0.1") as s:
         applied = Applied(s)
         async with rpc(s.address) as link:
@@ -202,7 +206,7 @@ async def test_over_websockets_too():
 
 @SLIM
 @gen_cluster(nthreads=[("127.0.0.1", 1)] * 2)
-async def test_slim_polls_are_upstreams(s, a, b):
+async def test_slim_polls_are_upstreams(s, a, b) -> None:
     applied = Applied(s)
     async with rpc(s.address) as link:
         for n in (0, 1, 5):
@@ -215,8 +219,8 @@ async def test_slim_polls_are_upstreams(s, a, b):
 
 
 @gen_cluster(nthreads=[])
-async def test_arguments_that_upstream_refuses_are_refused_as_before(s):
-    async def asked():
+async def test_arguments_that_upstream_refuses_are_refused_as_before(s) -> None:
+    async def asked() -> str:
         async with rpc(s.address) as link:
             with pytest.raises(TypeError) as refused:
                 await link.identity(colour="red")
@@ -229,7 +233,7 @@ async def test_arguments_that_upstream_refuses_are_refused_as_before(s):
 
 
 @gen_cluster(nthreads=[])
-async def test_what_cannot_be_kept_is_left_to_upstream(s):
+async def test_what_cannot_be_kept_is_left_to_upstream(s) -> None:
     applied = Applied(s)
     fake_worker(s, 1).metrics = {"memory": 1, "seen": {"a", "b"}}  # upstream knows to send sets
     async with rpc(s.address) as link:
@@ -248,12 +252,12 @@ POLL, HEARTBEAT = "scheduler-info", "heartbeat"
 LIVELY = {"distributed.client.heartbeat": "50ms"}
 
 
-def interval_ms(client, name=POLL):
+def interval_ms(client: Any, name: str = POLL) -> float:
     return float(client._periodic_callbacks[name].callback_time)
 
 
 @asynccontextmanager
-async def person(s, **config):
+async def person(s: Any, **config: str) -> AsyncIterator[Any]:
     """A client that is nobody's default: tasks in this process make a worker's client."""
     settings = {f"distributed.client.{key.replace('_', '-')}": v for key, v in config.items()}
     with dask.config.set(settings):
@@ -262,14 +266,14 @@ async def person(s, **config):
         yield client
 
 
-def begets():
+def begets() -> str:
     """A task that uses its worker's client."""
     client = get_client()
     assert 2 == client.submit(inc, 1).result()
     return str(client.id)
 
 
-def borrows():
+def borrows() -> str:
     with worker_client() as client:
         assert 3 == client.submit(inc, 2).result()
         return str(client.id)
@@ -278,7 +282,7 @@ def borrows():
 @SLIM
 @pytest.mark.parametrize("task", [begets, borrows])
 @with_agent(1, threads=2, client=False, config=LIVELY)
-async def test_clients_of_workers_are_quiet(s, a, agent, task):
+async def test_clients_of_workers_are_quiet(s, a, agent, task) -> None:
     async with person(s) as c:
         assert (await c.submit(task)).startswith(PREFIX)
         await until(lambda: interval_ms(a._client, HEARTBEAT) == QUIET_MS)
@@ -289,7 +293,7 @@ async def test_clients_of_workers_are_quiet(s, a, agent, task):
 
 @SLIM
 @with_agent(0, client=False, config=LIVELY)
-async def test_after_the_agent_all_polls_are_upstreams_again(s, agent):
+async def test_after_the_agent_all_polls_are_upstreams_again(s, agent) -> None:
     settings = {"asynchronous": True, "set_as_default": False, "name": "worker"}
     async with Client(s.address, **settings) as gone, Client(s.address, **settings) as c:
         await until(lambda: {QUIET_MS} == {interval_ms(one) for one in (gone, c)})
@@ -303,7 +307,7 @@ async def test_after_the_agent_all_polls_are_upstreams_again(s, agent):
 
 @SLIM
 @with_agent(1, client=False)
-async def test_a_person_keeps_the_intervals_that_were_configured(s, a, agent):
+async def test_a_person_keeps_the_intervals_that_were_configured(s, a, agent) -> None:
     async with person(s, scheduler_info_interval="3600s", heartbeat="50ms") as c:
         relief = agent.reliefs.get("clientInfo")
         before = s.clients[c.id].last_seen
@@ -319,7 +323,7 @@ async def test_a_person_keeps_the_intervals_that_were_configured(s, a, agent):
 
 @SLIM
 @gen_cluster(nthreads=[("127.0.0.1", 2)])
-async def test_many_people_are_slowed_down_as_upstream_does(s, a, monkeypatch):
+async def test_many_people_are_slowed_down_as_upstream_does(s, a, monkeypatch) -> None:
     monkeypatch.setattr(client_info, "FEW", 10)
     agent = install(s)
     async with AsyncExitStack() as stack:
@@ -336,14 +340,14 @@ async def test_many_people_are_slowed_down_as_upstream_does(s, a, monkeypatch):
 
 @SLIM
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
-async def test_clients_that_were_there_before_follow_upstreams_rule(s, a):
+async def test_clients_that_were_there_before_follow_upstreams_rule(s, a) -> None:
     async with person(s, heartbeat="200ms") as c:
         install(s)
         await until(lambda: interval_ms(c) == 5_000)
 
 
 @SLIM
-async def test_over_websockets_heartbeats_go_on_as_upstream_has_them():
+async def test_over_websockets_heartbeats_go_on_as_upstream_has_them() -> None:
     with dask.config.set(LIVELY):
         async with Scheduler(protocol="ws://", port=0, dashboard=False, host="127.0.0.1") as s:
             agent = install(s)
@@ -356,7 +360,7 @@ async def test_over_websockets_heartbeats_go_on_as_upstream_has_them():
             assert 0 == agent.reliefs.get("clientInfo").counts()["adjusted"]
 
 
-async def test_the_variable_for_pods_of_workers_is_one_that_clients_read():
+async def test_the_variable_for_pods_of_workers_is_one_that_clients_read() -> None:
     key = "distributed.client.scheduler-info-interval"
     variables = {"DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL": "600s"}
     value = dask.config.get(key, config=dask.config.collect_env(variables))
@@ -380,7 +384,7 @@ ADDRESSES = (
 
 
 @pytest.fixture(autouse=True)
-def _its_own_patch(monkeypatch):
+def _its_own_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedulers of other tests may have closed without taking it out."""
     clear_shared()
     identity.host_of.cache_clear()
@@ -390,7 +394,7 @@ def _its_own_patch(monkeypatch):
 
 @HOSTS_ONLY
 @gen_cluster(nthreads=[])
-async def test_hosts_are_equal_to_upstreams(s):
+async def test_hosts_are_equal_to_upstreams(s) -> None:
     workers = [SimpleNamespace(address=address) for address in ADDRESSES]
     expected = [STOCK_HOST.fget(worker) for worker in workers]
     install(s)
@@ -403,7 +407,7 @@ async def test_hosts_are_equal_to_upstreams(s):
 
 @HOSTS_ONLY
 @with_agent(3, client=False)
-async def test_an_address_is_parsed_once(s, *_, agent, monkeypatch):
+async def test_an_address_is_parsed_once(s, *_, agent, monkeypatch) -> None:
     s.identity()
     monkeypatch.setattr(distributed.scheduler, "get_address_host", None)
 

@@ -1,5 +1,7 @@
 """What is pickled once means the same to whoever reads it, and costs once."""
 
+from __future__ import annotations
+
 import copyreg
 import datetime
 import decimal
@@ -16,6 +18,8 @@ import tracemalloc
 import types
 import uuid
 import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import cloudpickle
 import distributed
@@ -30,6 +34,7 @@ from dask_adaptive_agent.relief.pickle_cache import LARGEST, LEAST_PARTIAL, MOST
 from dask_adaptive_agent.relief.pickling import PICKLES, TASK, PicklingRelief
 from dask_adaptive_agent.relief.registry import Place
 from support.relief_pickling import (
+    Told,
     as_on_scheduler,
     frames,
     hooked,
@@ -79,25 +84,25 @@ def name_of(one):
 )
 
 
-def client_main(name):
+def client_main(name: str) -> Any:
     return as_on_scheduler(SCRIPT[name])
 
 
-def reused():
+def reused() -> int:
     return PICKLES.counts()["reused"]
 
 
-def adder(n):
-    def inner(x):
+def adder(n: int) -> Callable[[int], int]:
+    def inner(x: int) -> int:
         return x + n
 
     return inner
 
 
-def counter():
+def counter() -> tuple[Callable[[], None], Callable[[], int]]:
     n = 0
 
-    def more():
+    def more() -> None:
         nonlocal n
         n += 1
 
@@ -105,7 +110,7 @@ def counter():
 
 
 @pytest.fixture
-def told():
+def told() -> Iterator[Told]:
     before = distributed_pickle.dumps
     with hooked() as told:
         yield told
@@ -113,12 +118,12 @@ def told():
     assert 0 == PICKLES.counts()["kept"]
 
 
-def as_stock(task):
+def as_stock(task: Any) -> Any:
     """What it gives where stock code pickles it: without a taker of buffers it is none of ours."""
     return run(pickle.loads(distributed_pickle.dumps(task)))
 
 
-def script_tasks():
+def script_tasks() -> list[tuple[str, Any, tuple[Any, ...], Any]]:
     together = as_on_scheduler(
         {name: SCRIPT[name] for name in ("task", "of_config", "Config", "main")}
     )
@@ -135,7 +140,7 @@ def script_tasks():
 
 
 @pytest.mark.parametrize("name", ["function", "recursive"])
-def test_the_same_callable_is_pickled_once(told, name):
+def test_the_same_callable_is_pickled_once(told: Told, name: str) -> None:
     _, function, args, _ = next(row for row in script_tasks() if row[0] == name)
     before, pickled = reused(), PICKLES.counts()["pickled"]
 
@@ -148,7 +153,7 @@ def test_the_same_callable_is_pickled_once(told, name):
     assert 0 == len([row for row in told.rows if row[2] == 0])
 
 
-def nested(*call):
+def nested(*call: Any) -> Any:
     """A task that calls what is within another call's arguments."""
     if TASK is None:
         return (distributed.worker.execute_task, (call,), {})
@@ -157,11 +162,11 @@ def nested(*call):
     return convert_legacy_task("key-1", call, set())
 
 
-def mapped(values, function):
+def mapped(values: list[int], function: Callable[[int], int]) -> list[int]:
     return [function(value) for value in values]
 
 
-def column():
+def column() -> Any:
     """As `df["x"].apply(lambda v: v * 3, meta=...)` is fused: `getitem`, then the lambda."""
     if TASK is None:
         return nested(list, (map, lambda v: v * 3, (operator.getitem, {"x": [1, 2]}, "x")))
@@ -171,8 +176,8 @@ def column():
     return TASK.fuse(first, TASK("b", mapped, TaskRef("a"), lambda v: v * 3))
 
 
-def one_object():
-    both = []
+def one_object() -> Any:
+    both: list[int] = []
     is_one = functools.partial(lambda one, other: one is other, both)
     yield spec(is_one, both)
     yield spec(is_one, [])
@@ -183,8 +188,8 @@ def one_object():
     yield spec(functools.partial(lambda more, n: n.__globals__ is more.__globals__, more), n)
 
 
-def one_text(unknown):
-    def is_unknown(x):
+def one_text(unknown: Any) -> Any:
+    def is_unknown(x: Any) -> bool:
         return x is unknown
 
     yield spec(is_unknown, unknown)
@@ -193,7 +198,7 @@ def one_text(unknown):
     yield spec(lambda x, *, y=unknown: x is y, unknown)
 
 
-def global_variables():
+def global_variables() -> Any:
     """By stock code, functions of one script see each other's."""
     scope = in_main(
         """
@@ -228,7 +233,7 @@ def also_n(_=0):
     yield spec(names["sets"], names["n"], names["also_n"])
 
 
-def arguments():
+def arguments() -> Any:
     """As they went."""
     for argument in (
         *(pathlib.Path("/a/b"), pathlib.PurePosixPath("c"), uuid.UUID(int=7), float("inf")),
@@ -240,8 +245,8 @@ def arguments():
     yield spec(bytes, memoryview(b"abc"))
 
 
-def others():
-    def append(to, x):
+def others() -> Any:
+    def append(to: list[int], x: int) -> int:
         to.append(x)
         return len(to)
 
@@ -262,17 +267,17 @@ def others():
         *(global_variables, arguments, others),
     ],
 )
-def test_each_time_it_gives_what_it_gives_by_stock_code(told, tasks):
+def test_each_time_it_gives_what_it_gives_by_stock_code(told: Told, tasks: Any) -> None:
     for task in tasks():
         assert [as_stock(task)] * 4 == sent(task, times=4)
 
 
-def cell_contents(function, kind):
+def cell_contents(function: Any, kind: type) -> Any:
     cells = [cell.cell_contents for cell in function.__closure__]
     return next(contents for contents in cells if isinstance(contents, kind))
 
 
-def looks_the_same(before, after):
+def looks_the_same(before: Any, after: Any) -> Any:
     """1 and True, say."""
     table, scope = [before], {"inner": before}
     yield (
@@ -283,7 +288,7 @@ def looks_the_same(before, after):
     yield spec(closure), lambda: operator.setitem(cell_contents(closure, list), 0, before)
 
 
-def lone_cell():
+def lone_cell() -> Any:
     cell = types.CellType("old")
     function = functools.partial(lambda cell, _: cell.cell_contents, cell, list(range(1000)))
     yield spec(function), lambda: setattr(cell, "cell_contents", "new")
@@ -295,27 +300,27 @@ class Measured:
     value = 0
 
 
-def measured(value):
+def measured(value: int) -> Measured:
     made = Measured()
     made.value = value
     return made
 
 
-def large(one):
+def large(one: Any) -> Any:
     """A task that calls something with it in a partial that is worth keeping."""
     return spec(functools.partial(lambda one, _: getattr(one, "value", one), one, [*range(1000)]))
 
 
-def reducers():
+def reducers() -> Any:
     for table in (cloudpickle.Pickler.dispatch_table, copyreg.dispatch_table):
         for task in (spec(lambda one: one.value, Measured()), large(Measured())):
             yield task, lambda table=table: table.update({Measured: lambda _: (measured, (7,))})
             del table[Measured]
 
 
-def given_states():
+def given_states() -> Any:
     one, state = Measured(), {"value": 1}
-    one.__getstate__ = lambda: dict(state)
+    one.__getstate__ = lambda: dict(state)  # type: ignore[attr-defined]
     yield large(one), lambda: state.update(value=2)
     yield large(Measured()), lambda: setattr(Measured, "__getstate__", lambda self: {"value": 3})
     del Measured.__getstate__
@@ -329,21 +334,21 @@ class Level(enum.Enum):
 
     HIGH = 1
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: Any) -> Any:
         return int, (LEVEL["now"],)
 
 
 class Listed(types.GenericAlias):
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return int, (LEVEL["now"],)
 
 
-def reduced_by_its_class():
+def reduced_by_its_class() -> Any:
     for one in (Level.HIGH, Listed(list, (int,))):
         yield large(one), lambda: LEVEL.update(now=LEVEL["now"] + 1)
 
 
-def modules():
+def modules() -> Any:
     """`upload_file` loads a module anew in the scheduler, too; what is held is the old one."""
     module = types.ModuleType("loaded_module")
     exec("value = 1\ndef f(): return value", vars(module))
@@ -368,25 +373,25 @@ ALIKE = [
         *(lone_cell, reducers, given_states, reduced_by_its_class, modules),
     ],
 )
-def test_what_has_changed_since_is_sent_as_it_is(told, changes):
+def test_what_has_changed_since_is_sent_as_it_is(told: Told, changes: Any) -> None:
     for task, change in changes():
         assert [as_stock(task)] * 4 == sent(task, times=4)
         change()
         assert [as_stock(task)] * 3 == sent(task, times=3)
 
 
-def test_it_is_plain_pickle(told):
+def test_it_is_plain_pickle(told: Told) -> None:
     function = adder(1)
     sent(spec(function, 1))
 
     data, is_put_in = PICKLES.pickled(spec(function, 1), [])
 
     assert is_put_in
-    assert 2 == run(pickle.loads(data)) == run(pickle._loads(data))
+    assert 2 == run(pickle.loads(data)) == run(pickle._loads(data))  # type: ignore[attr-defined]
 
 
-def test_names_and_keys_in_common_are_no_reason_to_pickle_anew(told):
-    def scaled(x, *, scale=1):
+def test_names_and_keys_in_common_are_no_reason_to_pickle_anew(told: Told) -> None:
+    def scaled(x: dict[str, int], *, scale: int = 1) -> int:
         return x["number"] * scale * {"number": 1}["number"]
 
     together = as_on_scheduler((scaled, {"scale": 2}, {"number": 3}))
@@ -396,7 +401,7 @@ def test_names_and_keys_in_common_are_no_reason_to_pickle_anew(told):
     assert 2 == reused() - before
 
 
-def test_workers_never_see_a_class_go_back(told):
+def test_workers_never_see_a_class_go_back(told: Told) -> None:
     together = as_on_scheduler({name: SCRIPT[name] for name in ("task", "Config")})
     first = spec(functools.partial(together["task"], together["Config"]()), 1)
     sent(first)
@@ -414,11 +419,11 @@ def test_workers_never_see_a_class_go_back(told):
     assert kept < reused()
 
 
-def written(task):
+def written(task: Any) -> bytes:
     return b"".join(map(bytes, frames(task)))
 
 
-def test_what_is_large_stays_out_of_band(told):
+def test_what_is_large_stays_out_of_band(told: Told) -> None:
     np = pytest.importorskip("numpy")
     array = np.arange(100_000)
 
@@ -430,7 +435,7 @@ def test_what_is_large_stays_out_of_band(told):
     assert all((one == np.arange(5) + 1.5).all() for one in sent(small))
 
 
-def test_what_cannot_be_pickled_gives_the_stock_error(told):
+def test_what_cannot_be_pickled_gives_the_stock_error(told: Told) -> None:
     lock = threading.Lock()
     for task in (
         spec(functools.partial(lambda a: a, lock)),
@@ -444,14 +449,14 @@ def test_what_cannot_be_pickled_gives_the_stock_error(told):
                 frames(task)
 
 
-def test_named_functions_and_small_partials_are_not_kept(told):
+def test_named_functions_and_small_partials_are_not_kept(told: Told) -> None:
     sent(spec(operator.add, 1, 2))
     sent(spec(functools.partial(operator.add, 1), 2))
 
     assert 0 == PICKLES.counts()["kept"]
 
 
-def test_a_large_partial_of_a_named_function_is_kept(told):
+def test_a_large_partial_of_a_named_function_is_kept(told: Told) -> None:
     large = functools.partial(max, *range(LEAST_PARTIAL))
     before = reused()
 
@@ -459,7 +464,7 @@ def test_a_large_partial_of_a_named_function_is_kept(told):
     assert 2 == reused() - before
 
 
-def test_modules_registered_by_value_are_left_to_stock(told):
+def test_modules_registered_by_value_are_left_to_stock(told: Told) -> None:
     before, function = reused(), adder(1)
     cloudpickle.register_pickle_by_value(pathlib)
     try:
@@ -470,7 +475,7 @@ def test_modules_registered_by_value_are_left_to_stock(told):
     assert before == reused()
 
 
-def test_fused_tasks_reuse_all_that_they_call(told):
+def test_fused_tasks_reuse_all_that_they_call(told: Told) -> None:
     if isinstance(spec(len), tuple):
         task = (distributed.worker.execute_task, ((add_one(), (times_two(), 3)),), {})
     else:
@@ -484,16 +489,16 @@ def test_fused_tasks_reuse_all_that_they_call(told):
     assert 4 <= reused() - before
 
 
-def add_one():
+def add_one() -> Callable[[int], int]:
     return adder(1)
 
 
-def times_two():
+def times_two() -> Callable[[int], int]:
     return lambda x: 2 * x
 
 
 @pytest.mark.long
-def test_fresh_callables_leave_nothing_behind(told):
+def test_fresh_callables_leave_nothing_behind(told: Told) -> None:
     refs = []
     for n in range(2 * MOST_OBJECTS):
         closure = adder(n)
@@ -509,7 +514,7 @@ def test_fresh_callables_leave_nothing_behind(told):
 
 
 @pytest.mark.long
-def test_what_is_held_is_bounded_and_counted(told):
+def test_what_is_held_is_bounded_and_counted(told: Told) -> None:
     large = [functools.partial(len, bytes(LARGEST // 4)) for _ in range(30)]
     huge = [functools.partial(len, bytes(2 * LARGEST)) for _ in range(3)]
     for partial in large + huge:
@@ -526,7 +531,7 @@ def test_what_is_held_is_bounded_and_counted(told):
     assert [None] * 3 == [ref() for ref in refs]
 
 
-def test_what_has_gone_takes_no_room(told):
+def test_what_has_gone_takes_no_room(told: Told) -> None:
     stays = adder(1)
     for n in range(6):
         task = spec(functools.partial(len, bytes(LARGEST - 1000)) if n else stays, 1)
@@ -539,7 +544,7 @@ def test_what_has_gone_takes_no_room(told):
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", [None, 7, (), {}], ids=repr)
-def test_what_is_noted_is_counted(told, part):
+def test_what_is_noted_is_counted(told: Told, part: Any) -> None:
     """A pickle has a byte for None, and what is noted of a list eight."""
     parts = [part] * 200_000
     tasks = [spec(functools.partial(len, [parts[:], *range(LEAST_PARTIAL)])) for _ in range(3)]
@@ -558,7 +563,7 @@ def test_what_is_noted_is_counted(told, part):
     assert held < 1.2 * PICKLES.counts()["kept_bytes"]
 
 
-def test_what_nobody_asks_for_is_dropped(told):
+def test_what_nobody_asks_for_is_dropped(told: Told) -> None:
     used, unused = adder(1), adder(2)
     for _ in range(3):
         sent(spec(used, 1), 1)
@@ -572,7 +577,7 @@ def test_what_nobody_asks_for_is_dropped(told):
     assert (2, 1) == (kept, PICKLES.counts()["kept"])
 
 
-def test_what_changes_all_the_time_is_not_kept_for_ever_anew(told):
+def test_what_changes_all_the_time_is_not_kept_for_ever_anew(told: Told) -> None:
     function = adder(0)
     before = PICKLES.counts()["pickled"]
     for n in range(20):
@@ -583,11 +588,11 @@ def test_what_changes_all_the_time_is_not_kept_for_ever_anew(told):
     assert 2 >= PICKLES.counts()["pickled"] - before
 
 
-def test_threads_may_share_the_memo(told):
+def test_threads_may_share_the_memo(told: Told) -> None:
     functions = [adder(n) for n in range(20)]
-    wrong = []
+    wrong: list[Any] = []
 
-    def work():
+    def work() -> None:
         for _ in range(20):
             wrong.extend(n for n, fn in enumerate(functions) if sent(spec(fn, 1), 1) != [n + 1])
 
@@ -600,7 +605,7 @@ def test_threads_may_share_the_memo(told):
     assert [] == wrong
 
 
-def test_others_who_pickle_are_none_of_our_business(told):
+def test_others_who_pickle_are_none_of_our_business(told: Told) -> None:
     task = spec(adder(1), 1)
     for _ in range(3):
         distributed_pickle.dumps(task)
@@ -616,14 +621,14 @@ def test_others_who_pickle_are_none_of_our_business(told):
 NANNIES = {"client": True, "nthreads": [("127.0.0.1", 1)], "Worker": Nanny}
 
 
-def relief(s):
+def relief(s: Any) -> PicklingRelief:
     agent = install(s)
     found = agent.reliefs.get("pickling")
     assert isinstance(found, PicklingRelief)
     return found
 
 
-async def works(c):
+async def works(c: Any) -> None:
     """All kinds of callables through a real worker, several tasks of each."""
     for _, function, args, value in script_tasks()[1:]:
         expected = repr(value)
@@ -643,7 +648,7 @@ async def works(c):
 
 @pytest.mark.long
 @gen_cluster(**NANNIES)
-async def test_a_worker_of_another_process_gets_what_was_sent(c, s, a):
+async def test_a_worker_of_another_process_gets_what_was_sent(c, s, a) -> None:
     found = relief(s)
     before = reused()
 
@@ -656,7 +661,7 @@ async def test_a_worker_of_another_process_gets_what_was_sent(c, s, a):
 
 @pytest.mark.long
 @gen_cluster(**NANNIES)
-async def test_it_comes_and_goes_while_tasks_are_sent(c, s, a):
+async def test_it_comes_and_goes_while_tasks_are_sent(c, s, a) -> None:
     stock = distributed_pickle.dumps
     place = Place(s, time.monotonic, lambda *_: None, lambda _: None)
     futures = c.map(lambda x: x + 1, range(300))
@@ -672,7 +677,7 @@ async def test_it_comes_and_goes_while_tasks_are_sent(c, s, a):
 
 
 @gen_cluster(nthreads=[])
-async def test_what_nobody_observes_is_not_kept_alive(s):
+async def test_what_nobody_observes_is_not_kept_alive(s) -> None:
     found = relief(s)
     function = adder(1)
     sent(spec(function, 1), times=1)

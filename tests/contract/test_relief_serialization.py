@@ -1,7 +1,10 @@
 """What serializing costs: counted by function, weighed by the minute, told once."""
 
+from __future__ import annotations
+
 import functools
 import threading
+from typing import Any
 
 import distributed
 import pytest
@@ -17,7 +20,6 @@ from dask_adaptive_agent.relief.serialization import (
 )
 from support.agent_cluster import with_agent
 from support.agent_work import ask
-from support.tables import table
 
 try:
     from dask._task_spec import Task
@@ -27,25 +29,25 @@ except ImportError:
 HERE = __name__
 
 
-def convert(x):
+def convert(x: Any) -> Any:
     return x
 
 
 class Converter:
-    def convert(self, x):
+    def convert(self, x: Any) -> Any:
         return x
 
-    def __call__(self, x):
+    def __call__(self, x: Any) -> Any:
         return x
 
 
 class Process:
     """Two clocks, and a meter between them."""
 
-    def __init__(self, *, is_shared=False):
+    def __init__(self, *, is_shared: bool = False) -> None:
         self.now = 1000.0
         self.cpu_s = 50.0
-        self.told = []
+        self.told: list[tuple[str, str]] = []
         self.meter = SerializationMeter(
             lambda: self.now,
             lambda kind, text: self.told.append((kind, text)),
@@ -53,7 +55,7 @@ class Process:
             is_shared=is_shared,
         )
 
-    def run(self, seconds, *, load, part, function=convert):
+    def run(self, seconds: float, *, load: float, part: float, function: Any = convert) -> None:
         """Of each second, `load` is CPU; of that, `part` goes by serializing."""
         for _ in range(round(seconds)):
             for _ in range(4):
@@ -61,7 +63,7 @@ class Process:
             self.now += 1
             self.cpu_s += load
 
-    def pause(self, seconds, *, load=0.0):
+    def pause(self, seconds: float, *, load: float = 0.0) -> None:
         self.now += seconds
         self.cpu_s += load * seconds
 
@@ -83,16 +85,16 @@ class Process:
         ((), "builtins.tuple"),
     ],
 )
-def test_functions_are_named(function, expected):
+def test_functions_are_named(function: Any, expected: str) -> None:
     process = Process()
     process.meter.add(function, 0.5, 10)
 
     assert [expected] == [row["function"] for row in process.meter.answer()["top"]]
 
 
-def test_what_people_define_does_not_break_it():
+def test_what_people_define_does_not_break_it() -> None:
     class Odd:
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             raise RuntimeError(name)
 
     process = Process()
@@ -101,7 +103,7 @@ def test_what_people_define_does_not_break_it():
     assert 1 == process.meter.answer()["calls"]
 
 
-def test_all_is_added_up():
+def test_all_is_added_up() -> None:
     process = Process()
     for n in range(150):
         process.meter.add(convert, 1e-5, 100 + n)
@@ -116,7 +118,7 @@ def test_all_is_added_up():
     ]
 
 
-def test_many_functions_are_bounded_and_the_dear_ones_stay():
+def test_many_functions_are_bounded_and_the_dear_ones_stay() -> None:
     process = Process()
     for n in range(5 * MOST_FUNCTIONS):
         process.meter.add(type(f"C{n}", (), {}), 1e-6, 1)
@@ -129,10 +131,10 @@ def test_many_functions_are_bounded_and_the_dear_ones_stay():
     assert (10, 5 * MOST_FUNCTIONS + 50) == (len(answer["top"]), answer["calls"])
 
 
-def test_threads_lose_nothing():
+def test_threads_lose_nothing() -> None:
     process = Process()
 
-    def add():
+    def add() -> None:
         for _ in range(20_000):
             process.meter.add(convert, 1e-6, 1)
 
@@ -145,7 +147,7 @@ def test_threads_lose_nothing():
     assert (80_000, 80_000) == (answer["calls"], answer["bytes"])
 
 
-def test_the_share_is_of_the_last_minute():
+def test_the_share_is_of_the_last_minute() -> None:
     process = Process()
     process.run(600, load=0.5, part=0.6)
     process.run(30, load=0.5, part=0.2)
@@ -157,7 +159,7 @@ def test_the_share_is_of_the_last_minute():
     assert 0 == process.meter.answer()["share"]
 
 
-def test_a_pause_that_nobody_watches_has_no_part_in_it():
+def test_a_pause_that_nobody_watches_has_no_part_in_it() -> None:
     process = Process()
     process.run(60, load=1.0, part=0.5)
     process.pause(3600, load=0.01)
@@ -166,7 +168,7 @@ def test_a_pause_that_nobody_watches_has_no_part_in_it():
     assert 43 <= process.meter.answer()["share"] <= 47
 
 
-def test_a_heavy_minute_is_told_once_an_hour():
+def test_a_heavy_minute_is_told_once_an_hour() -> None:
     process = Process()
     for _ in range(3):
         process.run(25, load=0.5, part=0.3)
@@ -183,7 +185,7 @@ def test_a_heavy_minute_is_told_once_an_hour():
     assert 2 == len(process.told)
 
 
-def test_it_names_who_is_heavy_now():
+def test_it_names_who_is_heavy_now() -> None:
     process = Process(is_shared=True)
     process.run(600, load=1.0, part=0.15, function=len)
     process.run(130, load=1.0, part=0.25)
@@ -193,7 +195,7 @@ def test_it_names_who_is_heavy_now():
     assert "Shared" not in text
 
 
-def test_a_heavy_minute_is_told_when_somebody_asks_at_last():
+def test_a_heavy_minute_is_told_when_somebody_asks_at_last() -> None:
     process = Process()
     process.run(90, load=1.0, part=0.5)
     process.pause(900)
@@ -202,13 +204,15 @@ def test_a_heavy_minute_is_told_when_somebody_asks_at_last():
     assert 1 == len(process.told)
 
 
-@table(
+@pytest.mark.parametrize(
     "stretches",
-    light=[(300, 0.5, 0.19)],
-    of_next_to_nothing=[(300, 0.01, 0.9)],
-    bursts_shorter_than_a_minute=[(30, 1.0, 0.9), (25, 0.1, 0.0)] * 5,
+    [
+        pytest.param([(300, 0.5, 0.19)], id="light"),
+        pytest.param([(300, 0.01, 0.9)], id="of-next-to-nothing"),
+        pytest.param([(30, 1.0, 0.9), (25, 0.1, 0.0)] * 5, id="bursts-shorter-than-a-minute"),
+    ],
 )
-def test_nothing_is_told_of(stretches):
+def test_nothing_is_told_of(stretches: list[tuple[float, float, float]]) -> None:
     process = Process()
     for seconds, load, part in stretches:
         process.run(seconds, load=load, part=part)
@@ -225,7 +229,7 @@ NEEDS_IT = pytest.mark.skipif(
 @NEEDS_IT
 @pytest.mark.parametrize("choice", [wire.AUTO, wire.SHARED])
 @with_agent()
-async def test_a_snapshot_says_what_serializing_cost(c, s, a, b, choice):
+async def test_a_snapshot_says_what_serializing_cost(c, s, a, b, choice) -> None:
     await ask(s, wire.CONFIGURE, relief={"pickling": choice})
     await c.gather(c.map(convert, range(20), pure=False))
     serialized = (await ask(s, wire.OBSERVE))["serialized"]

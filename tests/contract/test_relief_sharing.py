@@ -1,5 +1,7 @@
 """Callables that cross to each worker once, on streams of real bytes."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
@@ -7,6 +9,8 @@ import signal
 import sys
 import time
 import types
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import distributed
 import pytest
@@ -35,7 +39,7 @@ LARGE = 200_000
 
 
 @contextlib.asynccontextmanager
-async def shared(scheduler):
+async def shared(scheduler: Any) -> AsyncIterator[Sharing]:
     sharing = installed(scheduler)
     try:
         await until_ready(scheduler, sharing)
@@ -44,43 +48,43 @@ async def shared(scheduler):
         sharing.uninstall()
 
 
-def installed(scheduler):
+def installed(scheduler: Any) -> Sharing:
     place = Place(scheduler, time.monotonic, lambda *_: None, lambda _: None)
-    meter = Told()
+    meter: Any = Told()
     sharing = Sharing(place, Patches(scheduler), TaskPickles(), meter)
     sharing.install()
 
     return sharing
 
 
-async def until_ready(scheduler, sharing):
+async def until_ready(scheduler: Any, sharing: Sharing) -> None:
     await until(lambda: len(scheduler.workers) == sharing.counts()["shared_workers"])
 
 
-def large(n=LARGE):
+def large(n: int = LARGE) -> Callable[[Any], Any]:
     """A callable by value, and of some size."""
     data = os.urandom(n)
     return functools.partial(lambda data, x: (len(data), x), data)
 
 
-def held_by(sharing, worker):
+def held_by(sharing: Sharing, worker: Any) -> dict[bytes, Any]:
     """What a worker of this process holds."""
     line, _ = sharing._lines[worker.address]
-    found = workers_half().held.get(line.name, {})
+    found: dict[bytes, Any] = workers_half().held.get(line.name, {})
     return found
 
 
-def bytes_sent(scheduler):
+def bytes_sent(scheduler: Any) -> int:
     return sum(stream.byte_count for stream in scheduler.stream_comms.values())
 
 
-async def mapped(client, fn, *args):
-    results = await client.gather(client.map(fn, *args, pure=False))
+async def mapped(client: Any, fn: Any, *args: Any) -> list[Any]:
+    results: list[Any] = await client.gather(client.map(fn, *args, pure=False))
     return results
 
 
 @gen_cluster(client=True)
-async def test_bytes_cross_to_each_worker_once(c, s, a, b):
+async def test_bytes_cross_to_each_worker_once(c, s, a, b) -> None:
     async with shared(s) as sharing:
         before = bytes_sent(s)
         fn = large()
@@ -96,12 +100,12 @@ async def test_bytes_cross_to_each_worker_once(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_a_callable_that_changes_itself_is_shared(c, s, a):
-    def append_and_len(seen, data, x):
+async def test_a_callable_that_changes_itself_is_shared(c, s, a) -> None:
+    def append_and_len(seen: list[Any], data: bytes, x: Any) -> int:
         seen.append(x)
         return len(seen)
 
-    async def lengths():
+    async def lengths() -> list[int]:
         function = functools.partial(append_and_len, [], bytes(LARGE))
         return sorted(await mapped(c, function, range(5)))
 
@@ -112,7 +116,7 @@ async def test_a_callable_that_changes_itself_is_shared(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_callables_deep_inside(c, s, a):
+async def test_callables_deep_inside(c, s, a) -> None:
     async with shared(s) as sharing:
         fn = large()
 
@@ -123,7 +127,7 @@ async def test_callables_deep_inside(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_a_worker_holds_so_much_and_then_begins_anew(c, s, a):
+async def test_a_worker_holds_so_much_and_then_begins_anew(c, s, a) -> None:
     async with shared(s) as sharing:
         line, _ = sharing._lines[a.address]
         line._most_bytes = int(1.5 * LARGE)
@@ -136,7 +140,7 @@ async def test_a_worker_holds_so_much_and_then_begins_anew(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-async def test_a_worker_that_lacks_one_asks_once(c, s, a):
+async def test_a_worker_that_lacks_one_asks_once(c, s, a) -> None:
     async with shared(s) as sharing:
         fn = large()
         await mapped(c, fn, range(20))
@@ -151,15 +155,15 @@ async def test_a_worker_that_lacks_one_asks_once(c, s, a):
 
 
 @pytest.mark.parametrize("refers", ["say", "module"])
-def test_code_that_is_loaded_anew_is_what_runs(refers):
+def test_code_that_is_loaded_anew_is_what_runs(refers: str) -> None:
     """As after `Client.upload_file`: what tasks call means the same, by a name that does not."""
 
     @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-    async def test(c, s, a):
+    async def test(c, s, a) -> None:
         script = in_main("def asks(x):\n    return getattr(the, 'say', the)(x)")
 
-        def load(word):
-            module = types.ModuleType("loaded_anew")
+        def load(word: str) -> None:
+            module: Any = types.ModuleType("loaded_anew")
             exec(f"def say(x):\n    return {word!r}, x", vars(module))
             sys.modules["loaded_anew"] = module
             script["the"] = module if refers == "module" else module.say
@@ -177,7 +181,7 @@ def test_code_that_is_loaded_anew_is_what_runs(refers):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)])
-async def test_a_worker_that_keeps_lacking_is_sent_everything(c, s, a):
+async def test_a_worker_that_keeps_lacking_is_sent_everything(c, s, a) -> None:
     async with shared(s) as sharing:
         for _ in range(MOST_LACKS + 1):
             await mapped(c, fn := large(), range(20))
@@ -190,8 +194,8 @@ async def test_a_worker_that_keeps_lacking_is_sent_everything(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 2)] * 2, timeout=60)
-async def test_it_goes_in_the_middle_of_work_and_comes_back(c, s, a, b):
-    def wait_and(data, x):
+async def test_it_goes_in_the_middle_of_work_and_comes_back(c, s, a, b) -> None:
+    def wait_and(data: bytes, x: Any) -> Any:
         time.sleep(0.002)
         return len(data), x
 
@@ -209,7 +213,7 @@ async def test_it_goes_in_the_middle_of_work_and_comes_back(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=[])
-async def test_workers_join_leave_and_come_back(c, s):
+async def test_workers_join_leave_and_come_back(c, s) -> None:
     sharing = installed(s)
     fn = large()
     async with Worker(s.address, nthreads=1) as a:
@@ -227,8 +231,8 @@ async def test_workers_join_leave_and_come_back(c, s):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_tasks_may_go_back_by_themselves(c, s, a):
-    def back_once(data, x):
+async def test_tasks_may_go_back_by_themselves(c, s, a) -> None:
+    def back_once(data: bytes, x: int) -> int:
         seen = distributed.get_worker().__dict__.setdefault("seen_by_test", set())
         if x not in seen:
             seen.add(x)
@@ -241,9 +245,9 @@ async def test_tasks_may_go_back_by_themselves(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_what_can_not_be_pickled_is_left_to_stock_code(c, s, a):
+async def test_what_can_not_be_pickled_is_left_to_stock_code(c, s, a) -> None:
     class Once:
-        def __reduce__(self):
+        def __reduce__(self) -> Any:
             raise ValueError("not again")
 
     async with shared(s) as sharing:
@@ -259,8 +263,8 @@ async def test_what_can_not_be_pickled_is_left_to_stock_code(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_equal_callables_of_a_task_stay_two(c, s, a):
-    def adder():
+async def test_equal_callables_of_a_task_stay_two(c, s, a) -> None:
+    def adder() -> Callable[[int], int]:
         return lambda x: x + 1
 
     async with shared(s):
@@ -269,12 +273,12 @@ async def test_equal_callables_of_a_task_stay_two(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_actors_are_made_as_ever(c, s, a):
+async def test_actors_are_made_as_ever(c, s, a) -> None:
     class Counter:
-        def __init__(self, start):
+        def __init__(self, start: int) -> None:
             self.n = start
 
-        def add(self):
+        def add(self) -> int:
             self.n += 1
             return self.n
 
@@ -283,7 +287,7 @@ async def test_actors_are_made_as_ever(c, s, a):
         assert [6, 6, 6] == [await actor.add() for actor in actors]
 
 
-def test_workers_in_the_scheduler_s_process_get_objects():
+def test_workers_in_the_scheduler_s_process_get_objects() -> None:
     with (
         LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
@@ -298,7 +302,7 @@ def test_workers_in_the_scheduler_s_process_get_objects():
 
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=ONE * 2, Worker=Nanny, timeout=120)
-async def test_processes_that_die_or_restart_start_anew(c, s, a, b):
+async def test_processes_that_die_or_restart_start_anew(c, s, a, b) -> None:
     async with shared(s) as sharing:
         fn = large()
         assert [(LARGE, i) for i in range(40)] == await mapped(c, fn, range(40))
@@ -319,8 +323,8 @@ async def test_processes_that_die_or_restart_start_anew(c, s, a, b):
 
 @pytest.mark.thorough
 @gen_cluster(client=True, nthreads=ONE * 3, timeout=120)
-async def test_tasks_that_are_stolen_bring_what_they_need(c, s, *workers):
-    def slow(data, x):
+async def test_tasks_that_are_stolen_bring_what_they_need(c, s, *workers) -> None:
+    def slow(data: bytes, x: Any) -> Any:
         time.sleep(0.01)
         return len(data), x
 

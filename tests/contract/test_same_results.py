@@ -1,9 +1,14 @@
 """Work has the same results, or fails alike, with the agent and without, and for each relief."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import distributed
 import pytest
@@ -25,7 +30,7 @@ FIRST = int(os.environ.get("FIRST_GRAPH", "1000"))
 
 
 @pytest.fixture
-def senders():
+def senders() -> Iterator[Senders]:
     made = Senders()
     logging.disable(logging.CRITICAL)  # stock code logs what can't be pickled, with its traceback
     try:
@@ -38,7 +43,7 @@ def senders():
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (125, 250, 375))]
 )
-def test_graphs_give_the_same(senders, first):
+def test_graphs_give_the_same(senders: Senders, first: int) -> None:
     wrong = [text for seed in range(first, first + 125) for text in differences(seed, senders)]
 
     assert [] == wrong
@@ -47,16 +52,16 @@ def test_graphs_give_the_same(senders, first):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(7200)
-def test_many_graphs_give_the_same(senders):
+def test_many_graphs_give_the_same(senders: Senders) -> None:
     wrong = [text for seed in range(FIRST, FIRST + GRAPHS) for text in differences(seed, senders)]
 
     assert [] == wrong
 
 
-def states(client):
+def states(client: Client) -> set[str]:
     """Those of a scheduler's reliefs."""
 
-    def of(dask_scheduler):
+    def of(dask_scheduler: Any) -> list[str]:
         hello = dask_scheduler.handlers.get("adaptive_hello", lambda: {"relief": []})
         return [row["state"] for row in hello()["relief"]]
 
@@ -65,7 +70,7 @@ def states(client):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_clusters_give_the_same(tmp_path):
+def test_clusters_give_the_same(tmp_path: Path) -> None:
     """With schedulers and workers in processes of their own, each sent the same."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(running(tmp_path / way, way)) for way in WAYS]

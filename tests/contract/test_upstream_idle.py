@@ -1,8 +1,11 @@
 """`spec.idleTimeout` of a DaskCluster: what dask-kubernetes 2026.3.0 does to a scheduler for it."""
 
-import asyncio
+from __future__ import annotations
 
-from distributed import Event, Status
+import asyncio
+from typing import Any
+
+from distributed import Client, Event, Scheduler, Status, Worker
 from distributed.core import rpc
 from distributed.protocol.pickle import dumps
 from distributed.utils_test import gen_cluster
@@ -10,7 +13,7 @@ from distributed.utils_test import gen_cluster
 from support.e2e_tasks import held
 
 
-def _idle_since(dask_scheduler):
+def _idle_since(dask_scheduler: Any) -> Any:
     """The last resort of `check_scheduler_idle` in dask_kubernetes/operator/controller."""
     if not dask_scheduler.idle_timeout:
         dask_scheduler.idle_timeout = 300
@@ -20,7 +23,9 @@ def _idle_since(dask_scheduler):
 
 
 @gen_cluster(client=True)
-async def test_a_busy_scheduler_is_told_to_close_itself_when_idle(c, s, a, b):
+async def test_a_busy_scheduler_is_told_to_close_itself_when_idle(
+    c: Client, s: Scheduler, a: Worker, b: Worker
+) -> None:
     running = c.submit(held, 0, event="go")
     while not any(ws.processing for ws in s.workers.values()):
         await asyncio.sleep(0.01)

@@ -1,13 +1,17 @@
 """`KubeCluster(...).adapt()` from a notebook, unmodified, served by us."""
 
+from __future__ import annotations
+
 import asyncio
 import sys
 import time
 
+from support.e2e_cluster import LiveCluster, Start
+
 NOTE = "dask-adaptive.dev"
 
 
-async def _in_a_notebook(c, line):
+async def _in_a_notebook(c: LiveCluster, line: str) -> None:
     """Run a line with `cluster`, dask-kubernetes' own object, in a process of its own."""
     program = (
         "from dask_kubernetes.operator import KubeCluster\n"
@@ -22,11 +26,11 @@ async def _in_a_notebook(c, line):
     assert 0 == process.returncode, f"{line}: {err.decode()[-2000:]}"
 
 
-async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start):
+async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start: Start) -> None:
     c = await start(policy=None, annotations={f"{NOTE}/adopt": "true"})
     await _in_a_notebook(c, "cluster.adapt(minimum=0, maximum=2)")
 
-    async def is_ours():
+    async def is_ours() -> bool:
         return (await c.condition("Ready"))[0] == "True"
 
     await c.until(is_ours, "a policy serves it")
@@ -43,7 +47,7 @@ async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start):
     assert 30 == len(await c.client.gather(futures))
     await _in_a_notebook(c, "cluster.adapt(minimum=1, maximum=3)")  # people change their minds
 
-    async def is_in_step():
+    async def is_in_step() -> bool:
         spec = (await c.policy())["spec"]
         return (spec.get("minReplicas"), spec["maxReplicas"]) == (1, 3)
 
@@ -54,7 +58,7 @@ async def test_adapt_from_a_notebook_is_served_by_us_and_given_back(start):
 
     await c.kubectl("annotate", "daskcluster", c.name, f"{NOTE}/adopt=false", "--overwrite")
 
-    async def is_given_back():
+    async def is_given_back() -> bool:
         notes = await c.kubectl(
             "get", "daskautoscaler", c.name, "-o", "jsonpath={.metadata.annotations}"
         )

@@ -1,20 +1,25 @@
 """Clusters share a budget on a real node: loads come and go, and nothing is redone."""
 
+from __future__ import annotations
+
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
 from dask_adaptive.kube.api import BUDGETS
+from support.e2e_cluster import LiveCluster, Start
 from support.e2e_tasks import result
 from support.kube_bodies import body
+from support.kube_server import Kubectl
 
 #: So long after a load has changed each has its part, within one worker.
 FAIR_S = 10.0
 
 
 @pytest.fixture
-def budget(admin, kubectl):
+def budget(admin: Kubectl, kubectl: Kubectl) -> Iterator[str]:
     """Six workers: `urgent` goes first, others keep one each."""
     spec = {
         "limits": {"workers": 6},
@@ -27,27 +32,27 @@ def budget(admin, kubectl):
     admin("delete", "dab", kubectl.namespace)
 
 
-async def test_three_clusters_share_six_workers(start, budget, admin):
-    def begin(name):
+async def test_three_clusters_share_six_workers(start: Start, budget: str, admin: Kubectl) -> None:
+    def begin(name: str) -> Awaitable[LiveCluster]:
         return start(name, policy={"maxReplicas": 6, "idleTimeout": "60s"})
 
     a, b, urgent = await asyncio.gather(*map(begin, ("a", "b", "urgent")))
     every, most = (a, b, urgent), 0
 
-    async def held():
+    async def held() -> tuple[int, ...]:
         nonlocal most
         numbers = tuple([len(await c.deployments()) for c in every])
         most = max(most, sum(numbers))
         return numbers
 
-    def near(*fair):
-        async def is_near():
+    def near(*fair: int) -> Callable[[], Awaitable[bool]]:
+        async def is_near() -> bool:
             pairs = zip(await held(), fair, strict=True)
             return all(abs(number - part) <= 1 for number, part in pairs)
 
         return is_near
 
-    async def fair(*parts):
+    async def fair(*parts: int) -> None:
         began = time.monotonic()
         await a.until(near(*parts), f"{parts} within one", patience_s=FAIR_S)
         await asyncio.sleep(max(0.0, FAIR_S - (time.monotonic() - began)))

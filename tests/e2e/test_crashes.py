@@ -5,21 +5,27 @@ The chart's operator is put to rest; operators run on this machine, each for one
 tests can run side by side. Upstream's operator acts on `replicas` all the while.
 """
 
+from __future__ import annotations
+
 import fcntl
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Event
 
+from support.e2e_cluster import LiveCluster, Start
 from support.e2e_tasks import held, result
 from support.e2e_tools import operator_here, until_killed
+from support.kube_server import Kubectl
 
 OPERATOR = ("deployment", "--selector", "app.kubernetes.io/name=dask-adaptive-operator")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def chart_operator_at_rest(admin):
+def chart_operator_at_rest(admin: Kubectl) -> Iterator[None]:
     """No replica of the chart's Deployment, until the last test process is done."""
     where = admin.json("get", *OPERATOR, "--all-namespaces")["items"][0]["metadata"]["namespace"]
     kubectl = admin.within(where)
@@ -36,7 +42,7 @@ def chart_operator_at_rest(admin):
         kubectl("rollout", "status", *OPERATOR, "--timeout=90s")
 
 
-async def _killed_at(c, log, *points):
+async def _killed_at(c: LiveCluster, log: Path, *points: str) -> None:
     """An operator dies before each step, the next one right after it; none knows of the others."""
     for point in points:
         for when in ("before", "after"):
@@ -46,7 +52,9 @@ async def _killed_at(c, log, *points):
             await Event("go", c.client).set()
 
 
-async def _busy(c, log, tasks, **policy):
+async def _busy(
+    c: LiveCluster, log: Path, tasks: int, **policy: Any
+) -> tuple[list[Any], list[Any]]:
     """Have an operator attach its agent, workers hold results, and so many of them run a task."""
     async with operator_here(c, log):
         await c.govern(**policy)
@@ -57,14 +65,14 @@ async def _busy(c, log, tasks, **policy):
     await c.client.gather(kept)
     long = c.client.map(held, range(tasks), event="go", pure=False)
 
-    async def are_busy():
+    async def are_busy() -> bool:
         return tasks == sum(w.processing > 0 for w in (await c.observe()).workers)
 
     await c.until(are_busy, "each has one")
     return kept, long
 
 
-async def test_killed_in_a_fall(start, tmp_path):
+async def test_killed_in_a_fall(start: Start, tmp_path: Path) -> None:
     c = await start(policy=None, replicas=3, tally=False)
     log = tmp_path / "operator.log"
     kept, long = await _busy(c, log, 1, minReplicas=3)
@@ -88,7 +96,9 @@ SURGE = ("surge", "retire", "limit", "report", "recheck", "delete")
 @pytest.mark.parametrize(
     ("kind", "points"), [("Surge", SURGE), ("InPlace", ("retire", "report", "recheck", "restart"))]
 )
-async def test_killed_at_each_step_of_a_replacement(start, kind, points, tmp_path):
+async def test_killed_at_each_step_of_a_replacement(
+    start: Start, kind: str, points: tuple[str, ...], tmp_path: Path
+) -> None:
     c = await start(policy=None, replicas=2, tally=False)
     log = tmp_path / "operator.log"
     strategy = {"type": kind, "readyTimeout": "2m"}
@@ -102,7 +112,7 @@ async def test_killed_at_each_step_of_a_replacement(start, kind, points, tmp_pat
     await _killed_at(c, log, *points)
     async with operator_here(c, log):
 
-        async def is_replaced():
+        async def is_replaced() -> bool:
             if kind == "InPlace":
                 return not {pod} >= set(await c.pods_of(old))  # between the two there is none
             return old not in await c.deployments()

@@ -1,14 +1,18 @@
 """What is done to the operator itself: replicas, upgrade, uninstall. Never beside other tests."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from dask_adaptive.kube.api import CONFIG_MAPS
-from support.e2e_cluster import workers_in
+from support.e2e_cluster import LiveCluster, Start, workers_in
 from support.e2e_release import Release
 from support.e2e_tasks import result
+from support.kube_server import Kubectl
 
 #: What an uninstalled release leaves, as `Release.leftovers` names it.
 CRDS = {
@@ -19,14 +23,16 @@ CRDS = {
 
 
 @pytest.fixture
-def release(admin):
+def release(admin: Kubectl) -> Iterator[Release]:
     """The operator's release, as it was found when the test ends."""
     found = Release(admin)
     yield found
     found.install()
 
 
-async def test_an_upgrade_disturbs_nobody_and_of_two_replicas_one_acts(start, release):
+async def test_an_upgrade_disturbs_nobody_and_of_two_replicas_one_acts(
+    start: Start, release: Release
+) -> None:
     c = await start(policy={"minReplicas": 2, "maxReplicas": 4})
     c.more_to_tell = [lambda: release.kubectl("get", "pods,leases")]
     await c.until_settled(2)
@@ -66,8 +72,8 @@ async def test_an_upgrade_disturbs_nobody_and_of_two_replicas_one_acts(start, re
 
 
 async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_only_the_crds(
-    start, release
-):
+    start: Start, release: Release
+) -> None:
     c = await start(policy={"minReplicas": 2})
     await c.until_settled(2)
     keep, ends = sorted(await c.connected())
@@ -82,10 +88,10 @@ async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_onl
     before = await c.address_of(ends)
     await c.kubectl("delete", "pod", await c.pod_of(ends), "--wait=false")
 
-    async def is_pinned():
+    async def is_pinned() -> bool:
         return any(w.pins for w in (await c.observe()).workers if w.name == keep)
 
-    async def is_new():
+    async def is_new() -> bool:
         return before not in {w.address for w in (await c.observe()).workers} and (
             ends in await c.connected()
         )
@@ -116,21 +122,21 @@ async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_onl
     await c.close()
     await c.kubectl("delete", "daskcluster", c.name)
 
-    async def has_no_agent():
+    async def has_no_agent() -> bool:
         return not [ns for ns, _ in await _owned_by("DaskCluster", c) if ns == c.namespace]
 
     await c.until(has_no_agent, "the agent's ConfigMap goes with the last DaskCluster")
 
 
-async def _until_only_the_crds_are_left(c, release):
+async def _until_only_the_crds_are_left(c: LiveCluster, release: Release) -> None:
     # What belongs to DaskClusters stays with them: policies, and the agent that schedulers mount.
     # So do histories, with their policies.
     owned = [*await _owned_by("DaskCluster", c), *await _owned_by("AdaptivePolicy", c)]
     theirs = {f"ConfigMap {ns}/{name}" for ns, name in owned}
-    left = set()
+    left: set[str] = set()
     c.more_to_tell = [lambda: f"left: {sorted(left - CRDS)}"]
 
-    async def is_clean():
+    async def is_clean() -> bool:
         found = await asyncio.to_thread(release.leftovers)
         left.clear()
         left.update(o for o in found - theirs if not o.startswith("AdaptivePolicy "))
@@ -139,7 +145,7 @@ async def _until_only_the_crds_are_left(c, release):
     await c.until(is_clean, "only the CRDs are left")  # pods end by and by
 
 
-async def _owned_by(kind, c):
+async def _owned_by(kind: str, c: LiveCluster) -> list[tuple[str, str]]:
     """ConfigMaps that objects of a kind own, by namespace and name."""
     found = await c.api.list(CONFIG_MAPS.path())
     return [

@@ -1,12 +1,15 @@
 """Pods of workers end, by whoever's decision, and nothing is redone."""
 
+from __future__ import annotations
+
 from dask_adaptive.kube.api import PODS
+from support.e2e_cluster import LiveCluster, Start
 from support.e2e_tasks import block, result, suspicions
 
 MEGABYTES_50 = 50_000_000
 
 
-async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(start):
+async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(start: Start) -> None:
     c = await start(policy=None, replicas=2)
     await c.until_connected(2)
     doomed = min(await c.connected())
@@ -30,7 +33,7 @@ async def test_a_deleted_pod_hands_over_half_a_gigabyte_and_finishes_its_task(st
     assert 2 == len(await c.connected())
 
 
-async def test_a_task_longer_than_the_grace_is_given_back_and_not_charged(start):
+async def test_a_task_longer_than_the_grace_is_given_back_and_not_charged(start: Start) -> None:
     c = await start(policy=None, replicas=2, terminationGracePeriodSeconds=15)
     await c.until_connected(2)
     doomed = min(await c.connected())
@@ -54,12 +57,12 @@ async def test_a_task_longer_than_the_grace_is_given_back_and_not_charged(start)
     assert 0 == charged
 
 
-async def _is_named_anew(c, worker, before):
+async def _is_named_anew(c: LiveCluster, worker: str, before: str) -> bool:
     found = {w.name: w.address for w in (await c.observe()).workers}
     return found.get(worker, before) != before
 
 
-async def _is_gone(c, pod):
+async def _is_gone(c: LiveCluster, pod: str) -> bool:
     selector = "dask.org/component=worker"
     pods = await c.api.list(PODS.path(c.namespace), selector=selector)
     return pod not in {p["metadata"]["name"] for p in pods}

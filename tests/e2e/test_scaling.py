@@ -1,9 +1,11 @@
 """Workers come and go under load, and nothing is redone."""
 
+from __future__ import annotations
+
 from distributed import Event
 
-from dask_adaptive.kube.api import Resource
-from support.e2e_cluster import workers_in
+from dask_adaptive.kube.api import KubeApi, Resource
+from support.e2e_cluster import LiveCluster, Start, workers_in
 from support.e2e_objects import adaptive_policy, autoscaler, worker_group
 from support.e2e_tasks import held, result
 
@@ -11,7 +13,9 @@ NOTE = "dask-adaptive.dev"
 NODES = Resource("", "v1", "nodes", "Node")
 
 
-async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(start):
+async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(
+    start: Start,
+) -> None:
     wishes = {f"{NOTE}/max-replicas": "4", f"{NOTE}/idle-timeout": "2s"}
     c = await start(policy=None, annotations=wishes)
     await c.until_ready()
@@ -20,10 +24,10 @@ async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(s
     await c.client.gather(results)
     before = await c.connected()
 
-    async def busy():
+    async def busy() -> set[str]:
         return {w.name for w in (await c.observe()).workers if w.processing}
 
-    async def are_apart():
+    async def are_apart() -> bool:
         return len(await busy()) == 2
 
     await c.until(are_apart, "Dask has spread the two long ones")
@@ -47,7 +51,9 @@ async def test_an_annotated_clusters_workers_come_and_go_and_nothing_is_redone(s
     await c.until(lambda: _none_of(c, "dap"), "the policy goes with its cluster")
 
 
-async def test_pods_that_find_no_room_cost_nothing_and_leave_first(api, start):
+async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
+    api: KubeApi, start: Start
+) -> None:
     """With upstream's own autoscaler this workload never ends: facts.md."""
     nodes = await api.list(NODES.path())
     big = max(nodes, key=lambda n: _kibibytes(n["status"]["allocatable"]["memory"]))
@@ -60,7 +66,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(api, start):
     )
     futures = c.client.map(held, range(90), event="go", pure=False)
 
-    async def says_pending():
+    async def says_pending() -> bool:
         status = await c.status()
         return {"reason": "Unschedulable", "workers": 12} in status.get("pendingReasons", [])
 
@@ -70,7 +76,7 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(api, start):
     assert 90 == len(await c.client.gather(futures))
     worked = await c.connected()
 
-    async def only_worked_are_left():
+    async def only_worked_are_left() -> bool:
         return set(await c.deployments()) <= worked
 
     await c.until(only_worked_are_left, "the pending leave")
@@ -85,12 +91,12 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(api, start):
     assert worked == set(workers_in(e for e in leaving if e["reason"] == "Underutilized"))
 
 
-def _kibibytes(quantity):
+def _kibibytes(quantity: str) -> int:
     assert quantity.endswith("Ki"), f"memory of the node is {quantity}, expected in Ki"
     return int(quantity.removesuffix("Ki"))
 
 
-async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start):
+async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start: Start) -> None:
     # The change of the image would have the good one replaced, too.
     recycle = {"drift": False, "strategy": {"readyTimeout": "8s"}}
     c = await start(policy={"minReplicas": 1, "recycle": recycle})
@@ -103,7 +109,7 @@ async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start):
 
     futures = c.client.map(held, range(20), event="go", pure=False)
 
-    async def says_why():
+    async def says_why() -> bool:
         reasons = {r["reason"]: r["workers"] for r in (await c.status()).get("pendingReasons", [])}
         return 2 <= sum(reasons.get(r, 0) for r in ("ErrImagePull", "ImagePullBackOff"))
 
@@ -120,7 +126,7 @@ async def test_workers_with_a_bad_image_are_told_of_and_leave_first(start):
     assert (20, 20, 0) == await c.counts()
 
 
-async def test_a_quota_of_the_namespace_is_not_run_against(start):
+async def test_a_quota_of_the_namespace_is_not_run_against(start: Start) -> None:
     c = await start(policy={"maxReplicas": 5})
     quota = {
         "apiVersion": "v1",
@@ -130,14 +136,14 @@ async def test_a_quota_of_the_namespace_is_not_run_against(start):
     }
     await c.apply(quota)
 
-    async def is_counted():
+    async def is_counted() -> bool:
         used = await c.kubectl("get", "quota", "team", "-o", "jsonpath={.status.used.pods}")
         return used == "1"
 
     await c.until(is_counted, "the quota's controller has counted the scheduler")
     futures = c.client.map(held, range(40), event="go", pure=False)
 
-    async def says_so():
+    async def says_so() -> bool:
         return await c.condition("ScalingLimited") == ("True", "QuotaExceeded")
 
     await c.until_connected(2)
@@ -151,7 +157,7 @@ async def test_a_quota_of_the_namespace_is_not_run_against(start):
     assert (40, 40, 0) == await c.counts()
 
 
-async def test_an_idle_cluster_is_deleted_where_the_policy_says_so(start):
+async def test_an_idle_cluster_is_deleted_where_the_policy_says_so(start: Start) -> None:
     c = await start(policy={"maxReplicas": 1})
     assert 100_000 == len(await c.client.submit(result, 0, seconds=0.5))
     idle = {"after": "12s", "action": "DeleteCluster"}  # upstream may take longer to make it
@@ -160,11 +166,11 @@ async def test_an_idle_cluster_is_deleted_where_the_policy_says_so(start):
     await c.until(lambda: _none_of(c, "daskclusters"), "the cluster is deleted")
 
 
-async def _none_of(c, kind):
+async def _none_of(c: LiveCluster, kind: str) -> bool:
     return not (await c.kubectl("get", kind, "-o", "name")).strip()
 
 
-async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start):
+async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start: Start) -> None:
     """And one without bounds, beside it, stays as it is."""
     gpu, theirs = "c-gpu", "c-theirs"
     groups = [{"name": gpu, "maxReplicas": 2, "idleTimeout": "4s"}]
@@ -177,7 +183,7 @@ async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start):
 
     bound = c.client.map(result, range(6), seconds=1, pure=False, resources={"GPU": 1})
 
-    async def have_come():
+    async def have_come() -> bool:
         return len(await c.deployments(gpu)) == 2
 
     await c.until(have_come, "two workers of the group that has the resource")
@@ -187,7 +193,7 @@ async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start):
 
     free = c.client.map(held, range(60), event="go", pure=False)
 
-    async def is_served():
+    async def is_served() -> bool:
         return bool(await c.deployments())
 
     await c.until(is_served, "the default group serves what any worker may run")
@@ -195,7 +201,7 @@ async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start):
     assert 60 == len(await c.client.gather(free))
     del bound, free
 
-    async def have_gone():
+    async def have_gone() -> bool:
         numbers = (await c.replicas(), await c.replicas(gpu))
         return numbers == (0, 0) and await c.connected() == set(untouched)
 
@@ -206,7 +212,7 @@ async def test_the_group_that_a_task_needs_gets_the_workers_from_zero(start):
     assert {c.group: 0, gpu: 0} == told
 
 
-async def test_a_cluster_of_upstreams_autoscaler_is_left_alone(start):
+async def test_a_cluster_of_upstreams_autoscaler_is_left_alone(start: Start) -> None:
     theirs = await start("theirs", policy=None, replicas=1)
     await theirs.apply(autoscaler("theirs", minimum=1, maximum=2))
     c = await start(policy={"maxReplicas": 1})

@@ -7,6 +7,8 @@ closely where the library itself adds floats in the order in which workers answe
 training cannot lose a worker (XGBoost, LightGBM) pin the workers, as our documentation says.
 """
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from collections.abc import Callable
@@ -30,19 +32,19 @@ Hold = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[Client, Path, Hold], Any]
 
 
-def table():
+def table() -> tuple[np.ndarray, np.ndarray]:
     """Features of few values, so that histograms have the same bins wherever rows are."""
     random = np.random.default_rng(7)
     x = random.integers(0, 20, size=(ROWS, 5)).astype("float64")
     return x, (x[:, 0] * 2 + x[:, 1] * x[:, 2] > 110).astype("float64")
 
 
-def in_chunks():
+def in_chunks() -> tuple[da.Array, da.Array]:
     x, y = table()
     return da.from_array(x, chunks=(ROWS // 8, -1)), da.from_array(y, chunks=ROWS // 8)
 
 
-def xgboost(client, folder, hold):
+def xgboost(client: Client, folder: Path, hold: Hold) -> Any:
     from xgboost import dask as dxgb
 
     with hold():
@@ -53,7 +55,7 @@ def xgboost(client, folder, hold):
         return dxgb.predict(client, model, x).compute()
 
 
-def lightgbm(client, folder, hold):
+def lightgbm(client: Client, folder: Path, hold: Hold) -> Any:
     from lightgbm import DaskLGBMClassifier
 
     with hold():
@@ -69,7 +71,7 @@ def lightgbm(client, folder, hold):
         return model.fit(x, y).predict_proba(x).compute()
 
 
-def scikit_learn(client, folder, hold):
+def scikit_learn(client: Client, folder: Path, hold: Hold) -> Any:
     """A search, and a forest, which adds the votes of its trees in the order in which they come."""
     import joblib
     from sklearn.ensemble import RandomForestClassifier
@@ -85,7 +87,7 @@ def scikit_learn(client, folder, hold):
         return np.r_[search.cv_results_["mean_test_score"], forest.predict_proba(x)[:, 1]]
 
 
-def xarray(client, folder, hold):
+def xarray(client: Client, folder: Path, hold: Hold) -> Any:
     """By zarr, with flox for the groups, a rolling mean, and a function by value."""
     import pandas as pd
     import xarray as xr
@@ -104,7 +106,7 @@ def xarray(client, folder, hold):
     return np.concatenate([part.values.ravel() for part in parts])
 
 
-def dask_ml(client, folder, hold):
+def dask_ml(client: Client, folder: Path, hold: Hold) -> Any:
     from dask_ml.cluster import KMeans
     from dask_ml.model_selection import train_test_split
     from dask_ml.preprocessing import StandardScaler
@@ -118,7 +120,7 @@ def dask_ml(client, folder, hold):
     return np.concatenate([np.asarray(part, dtype="float64") for part in computed])
 
 
-def dataframe(client, folder, hold):
+def dataframe(client: Client, folder: Path, hold: Hold) -> Any:
     """A shuffle, a join, and functions by value within fused tasks."""
     import dask.dataframe as dd
     import pandas as pd
@@ -133,7 +135,7 @@ def dataframe(client, folder, hold):
     return whole.compute().sort_values(["k", "v", "y"]).to_numpy()
 
 
-def fixed(work, folder):
+def fixed(work: Work, folder: Path) -> Any:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
@@ -144,11 +146,11 @@ def fixed(work, folder):
 class Turns:
     """The work of a thread, and changes of the policy that each begin while it works."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.works, self.followed = threading.Event(), threading.Semaphore(0)
         self.is_over = False
 
-    def work(self, address, work, folder):
+    def work(self, address: str, work: Work, folder: Path) -> list[Any]:
         """The results, one a turn. Between turns nothing is pinned, so that workers may leave."""
         results = []
         with Client(address) as client:
@@ -159,7 +161,7 @@ class Turns:
                 self.followed.acquire()
         return results
 
-    async def swing(self, cluster, is_done):
+    async def swing(self, cluster: Watched, is_done: Callable[[], bool]) -> None:
         try:
             for workers in (3, 1) * SWINGS:
                 await cluster.until(lambda: is_done() or self.works.is_set(), "it works")
@@ -167,7 +169,7 @@ class Turns:
                 cluster.edit(minReplicas=workers, maxReplicas=workers)
                 there = (workers, workers)
                 await cluster.until(
-                    lambda there=there: (
+                    lambda there=there: (  # type: ignore[misc]
                         is_done() or there == (cluster.status.connected, len(cluster.names()))
                     ),
                     f"{workers} workers",
@@ -185,7 +187,9 @@ class Turns:
         (dataframe, 1e-12),
     ],
 )  # fmt: skip
-async def test_results_are_those_of_a_fixed_cluster(work, tolerance, tmp_path):
+async def test_results_are_those_of_a_fixed_cluster(
+    work: Work, tolerance: float, tmp_path: Path
+) -> None:
     expected = await asyncio.to_thread(fixed, work, tmp_path)
     options = {"minReplicas": 1, "idleTimeout": "1s"}
     async with Watched(tmp_path, spec=options, memory_limit="2GiB") as cluster:

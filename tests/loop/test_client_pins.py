@@ -1,5 +1,7 @@
 """Pins from code against real processes: who is held, and what is left when somebody is killed."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal
@@ -14,6 +16,7 @@ from dask_adaptive_agent import wire
 from support import pin_tasks
 from support.agent_pins import pins, until_pins
 from support.agent_work import retire
+from support.stage import Start
 
 DOOMED = """
 import sys, time
@@ -25,7 +28,7 @@ with Client(sys.argv[1]) as client, pinned(ttl=sys.argv[2], reason="doomed"):
 """
 
 
-def doomed(address, ttl):
+def doomed(address: str, ttl: str) -> subprocess.Popen[str]:
     """A process that pins all workers until somebody ends it."""
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "operator")}
     process = subprocess.Popen(
@@ -38,12 +41,12 @@ def doomed(address, ttl):
     return process
 
 
-def end(process):
+def end(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
-async def test_a_killed_client_leaves_nothing(stage):
+async def test_a_killed_client_leaves_nothing(stage: Start) -> None:
     s = await stage(workers=2)
     address = s.rehearsal.address
     process = await asyncio.to_thread(doomed, address, "3s")
@@ -59,7 +62,7 @@ async def test_a_killed_client_leaves_nothing(stage):
     await s.gone()
 
 
-async def test_a_task_holds_its_worker_against_all(stage):
+async def test_a_task_holds_its_worker_against_all(stage: Start) -> None:
     s = await stage(workers=2)
     address = s.rehearsal.address
     future = s.client.submit(pin_tasks.hold_until, "go", "a task", pure=False)

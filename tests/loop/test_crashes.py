@@ -1,15 +1,19 @@
 """What is killed at the worst moment: the loop at each step of a worker's leaving, and all else."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import signal
 import socket
 import time
+from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.ports import PlatformError
-from support.stage import Machines
+from dask_adaptive.model.observed import SchedulerWorker
+from support.stage import Machines, Stage, Start
 from support.tasks import slow
 from support.wearing import where
 
@@ -22,7 +26,9 @@ from support.wearing import where
         ("platform", ("set_replicas",)),  # settle it
     ],
 )
-async def test_the_loop_dies_at_each_step_of_a_fall(stage, port, methods):
+async def test_the_loop_dies_at_each_step_of_a_fall(
+    stage: Start, port: str, methods: tuple[str, ...]
+) -> None:
     s = await stage(workers=3)
     results = await s.work(12, 0.2)
     s.edit(minReplicas=1)
@@ -35,7 +41,7 @@ async def test_the_loop_dies_at_each_step_of_a_fall(stage, port, methods):
 
 
 @pytest.mark.parametrize("strategy", ["Surge", "InPlace"])
-async def test_the_loop_dies_at_each_step_of_a_replacement(stage, strategy):
+async def test_the_loop_dies_at_each_step_of_a_replacement(stage: Start, strategy: str) -> None:
     spec = {
         "maxReplicas": 2, "idleTimeout": "60s", "disruption": {"budgets": [{"workers": "100%"}]},
         "recycle": {"strategy": {"type": strategy}, "tasks": {"max": 1_000}},
@@ -56,7 +62,7 @@ async def test_the_loop_dies_at_each_step_of_a_replacement(stage, strategy):
         await s.dies_at("platform", "restart_worker")
     s.go_on()
 
-    def is_replaced():
+    def is_replaced() -> bool:
         assert s.last is not None
         there = {w.pod_uid for group in s.last.observed.groups for w in group.workers}
         return uids[victim] not in there
@@ -73,7 +79,7 @@ async def test_the_loop_dies_at_each_step_of_a_replacement(stage, strategy):
     assert 2 == s.status.connected
 
 
-async def test_the_loop_dies_at_each_step_of_a_pin(stage):
+async def test_the_loop_dies_at_each_step_of_a_pin(stage: Start) -> None:
     """Whatever the agent was told: the next operator brings it in step with the annotation."""
     s = await stage(workers=2)
     keep = sorted(s.names())[0]
@@ -89,7 +95,7 @@ async def test_the_loop_dies_at_each_step_of_a_pin(stage):
     await s.gone()
 
 
-async def test_the_loop_dies_while_it_tells_of_the_end_of_a_worker(stage):
+async def test_the_loop_dies_while_it_tells_of_the_end_of_a_worker(stage: Start) -> None:
     machines = Machines()
     s = await stage(workers=2, spec={"maxReplicas": 2}, wrap_ports=machines.wrap)
     kept = await s.work(12, 0.1)
@@ -104,7 +110,7 @@ async def test_the_loop_dies_while_it_tells_of_the_end_of_a_worker(stage):
     await s.check(kept)
 
 
-def departing(s):
+def departing(s: Stage) -> list[SchedulerWorker]:
     assert s.last is not None
     return [w for w in s.last.observed.scheduler.workers if w.terminating]
 
@@ -112,17 +118,17 @@ def departing(s):
 class Stubborn:
     """A platform that refuses to delete workers."""
 
-    def __init__(self, platform):
+    def __init__(self, platform: Any) -> None:
         self._platform = platform
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._platform, name)
 
-    async def delete_worker(self, worker, uid):
+    async def delete_worker(self, worker: str, uid: str) -> None:
         raise PlatformError(f"{worker} may not be deleted: quota of patience exceeded")
 
 
-async def test_a_platform_that_refuses_costs_nothing(stage):
+async def test_a_platform_that_refuses_costs_nothing(stage: Start) -> None:
     """The drained wait, the status says why, and when wanted again they work again."""
     s = await stage(workers=3, wrap_ports=lambda platform, link: (Stubborn(platform), link))
     await s.change(minReplicas=0)
@@ -137,7 +143,7 @@ async def test_a_platform_that_refuses_costs_nothing(stage):
     assert 3 == len(s.names())
 
 
-async def test_a_killed_worker_is_replaced(stage):
+async def test_a_killed_worker_is_replaced(stage: Start) -> None:
     s = await stage(workers=2, spec={"maxReplicas": 2})
     working = asyncio.ensure_future(s.work(20, 0.2))
     await s.until(lambda: s.status.busy == 2, "both work")
@@ -148,7 +154,7 @@ async def test_a_killed_worker_is_replaced(stage):
     assert 2 == s.status.replicas
 
 
-async def test_a_draining_worker_that_dies_is_not_waited_for(stage):
+async def test_a_draining_worker_that_dies_is_not_waited_for(stage: Start) -> None:
     s = await stage(workers=2)
     await s.change(minReplicas=0)
     await s.until(lambda: s.status.retiring > 0 or not s.names(), "some leave")
@@ -160,7 +166,7 @@ async def test_a_draining_worker_that_dies_is_not_waited_for(stage):
     await s.until(lambda: s.status.replicas == 0, "and settled")
 
 
-async def test_a_killed_scheduler_takes_no_worker_with_it(stage):
+async def test_a_killed_scheduler_takes_no_worker_with_it(stage: Start) -> None:
     """Unreachable: nothing is scaled down. Back: the agent is there again, and so is the window."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -178,7 +184,7 @@ async def test_a_killed_scheduler_takes_no_worker_with_it(stage):
     await s.gone()  # after the window
 
 
-async def test_a_hanging_scheduler_is_unreachable_not_waited_for(stage):
+async def test_a_hanging_scheduler_is_unreachable_not_waited_for(stage: Start) -> None:
     s = await stage(workers=1, timeout_s=1.0)
     await s.change(minReplicas=0)
     s.rehearsal.scheduler.process.send(signal.SIGSTOP)

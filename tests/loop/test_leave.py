@@ -1,12 +1,16 @@
 """The end of a worker's pod, with real processes: its hook, then SIGTERM. Nothing is redone."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal
 import socket
 import uuid
+from pathlib import Path
+from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 from distributed import Client, wait
 
@@ -22,22 +26,21 @@ from support.leave_processes import (
     terminated,
     work,
 )
-from support.tables import table
 
 
-def own_ip():
+def own_ip() -> str:
     """An address of this machine that is more than its own, as a pod's is."""
     return next((ip for ip in prestop._own_ips() if ":" not in ip), "") or pytest.skip("no network")
 
 
-async def addresses(client, *names):
-    info = await client.scheduler.identity()
+async def addresses(client: Client, *names: str) -> list[str]:
+    info: Any = await client.scheduler.identity()
     return [a for a, row in info["workers"].items() if str(row["name"]) in names]
 
 
-async def running_on(client, *worker_addresses):
-    async def check():
-        processing = {}
+async def running_on(client: Client, *worker_addresses: str) -> None:
+    async def check() -> None:
+        processing: dict[str, Any] = {}
         while not all(processing.get(address) for address in worker_addresses):
             await asyncio.sleep(0.05)
             processing = dict(await client.processing())
@@ -45,19 +48,23 @@ async def running_on(client, *worker_addresses):
     await asyncio.wait_for(check(), 30)
 
 
-@table(
-    "options, names",
-    nanny=([], ["w"]),
-    no_nanny=(["--no-nanny"], ["w"]),
-    two_processes=(["--nworkers", "2"], ["w-0", "w-1"]),
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        pytest.param([], ["w"], id="nanny"),
+        pytest.param(["--no-nanny"], ["w"], id="no-nanny"),
+        pytest.param(["--nworkers", "2"], ["w-0", "w-1"], id="two-processes"),
+    ],
 )
-async def test_a_pod_ends_and_nothing_is_redone(tmp_path, options, names):
+async def test_a_pod_ends_and_nothing_is_redone(
+    tmp_path: Path, options: list[str], names: list[str]
+) -> None:
     """It holds the only copies of results, and runs tasks."""
     async with cluster(tmp_path, "other") as (p, client):
         process = await p.worker("w", *options)
         await client.wait_for_workers(1 + len(names))
         mine = await addresses(client, *names)
-        where = {"workers": mine, "pure": False}
+        where: dict[str, Any] = {"workers": mine, "pure": False}
         results = [client.submit(work, i, p.runs, **where) for i in range(6)]
         await wait(results)
         may_end = tmp_path / "may-end"
@@ -80,10 +87,12 @@ async def test_a_pod_ends_and_nothing_is_redone(tmp_path, options, names):
         assert not await addresses(client, *names)
 
 
-async def test_a_task_longer_than_the_grace_starts_again_elsewhere_uncharged(tmp_path):
+async def test_a_task_longer_than_the_grace_starts_again_elsewhere_uncharged(
+    tmp_path: Path,
+) -> None:
     async with cluster(tmp_path, "w", "other") as (p, client):
         mine = await addresses(client, "w")
-        where = {"workers": mine, "allow_other_workers": True, "pure": False}
+        where: dict[str, Any] = {"workers": mine, "allow_other_workers": True, "pure": False}
         results = [client.submit(work, i, p.runs, **where) for i in range(6)]
         await wait(results)
         long = client.submit(long_once, "long", p.runs, 120.0, key="long", **where)
@@ -92,7 +101,7 @@ async def test_a_task_longer_than_the_grace_starts_again_elsewhere_uncharged(tmp
         said = await ended(await p.hook("w", grace_s=16))
         await client.gather([*results, long])
 
-        def suspicious(dask_scheduler):
+        def suspicious(dask_scheduler: Any) -> int:
             return int(dask_scheduler.tasks["long"].suspicious)
 
         assert 0 == await client.run_on_scheduler(suspicious)
@@ -101,7 +110,7 @@ async def test_a_task_longer_than_the_grace_starts_again_elsewhere_uncharged(tmp
         assert [wire.N_TASKS_GIVEN_BACK] == await p.note_kinds()
 
 
-async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path):
+async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path: Path) -> None:
     """A Deployment starts its next pod at once, under the same name, and nobody else is there."""
     async with cluster(tmp_path, "w") as (p, client):
         mine = await addresses(client, "w")
@@ -126,7 +135,7 @@ async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path):
         assert sorted([*map(str, range(6)), "task"]) == p.ran()
 
 
-async def test_a_pod_is_known_by_its_ip(tmp_path):
+async def test_a_pod_is_known_by_its_ip(tmp_path: Path) -> None:
     """All of its workers, whatever they are called; so the next pod of that name is never meant."""
     ip = own_ip()
     async with processes(tmp_path) as p:
@@ -144,7 +153,7 @@ async def test_a_pod_is_known_by_its_ip(tmp_path):
 
 
 @pytest.mark.parametrize("listens", [False, True])
-async def test_without_a_scheduler_the_pod_does_not_wait(tmp_path, listens):
+async def test_without_a_scheduler_the_pod_does_not_wait(tmp_path: Path, listens: bool) -> None:
     """Nobody listens; or somebody does, and never answers."""
     with socket.socket() as somebody:
         somebody.bind(("127.0.0.1", 0))
@@ -158,7 +167,7 @@ async def test_without_a_scheduler_the_pod_does_not_wait(tmp_path, listens):
     assert "no scheduler at" in said
 
 
-async def test_a_scheduler_that_is_killed_meanwhile_is_not_waited_for(tmp_path):
+async def test_a_scheduler_that_is_killed_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
     async with processes(tmp_path) as p:
         scheduler = await p.scheduler()
         await p.worker("w", "--no-nanny")
@@ -176,7 +185,7 @@ async def test_a_scheduler_that_is_killed_meanwhile_is_not_waited_for(tmp_path):
         assert "no scheduler at" in said
 
 
-async def test_a_worker_that_is_killed_meanwhile_is_not_waited_for(tmp_path):
+async def test_a_worker_that_is_killed_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
     async with cluster(tmp_path, "other") as (p, client):
         process = await p.worker("w", "--no-nanny")
         await client.wait_for_workers(2)
@@ -197,7 +206,9 @@ async def test_a_worker_that_is_killed_meanwhile_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--no-nanny"]], ids=["nanny", "no-nanny"])
-async def test_a_pod_that_ends_while_its_worker_starts_runs_no_task(tmp_path, options):
+async def test_a_pod_that_ends_while_its_worker_starts_runs_no_task(
+    tmp_path: Path, options: list[str]
+) -> None:
     """Its process comes after the hook has begun: the hook waits, and the worker gets no task."""
     ip = own_ip()
     slow = tmp_path / "slow.py"
@@ -222,7 +233,7 @@ async def test_a_pod_that_ends_while_its_worker_starts_runs_no_task(tmp_path, op
             assert {0} == set(tally.values())
 
 
-async def test_without_an_agent_the_pod_ends_as_it_would_without_us(tmp_path):
+async def test_without_an_agent_the_pod_ends_as_it_would_without_us(tmp_path: Path) -> None:
     async with processes(tmp_path) as p:
         await p.scheduler(agent=False)
         await p.worker("w", "--no-nanny")
@@ -235,7 +246,7 @@ async def test_without_an_agent_the_pod_ends_as_it_would_without_us(tmp_path):
     assert "has no agent" in said
 
 
-async def test_a_worker_whose_scheduler_never_came_up_ends_at_once(tmp_path):
+async def test_a_worker_whose_scheduler_never_came_up_ends_at_once(tmp_path: Path) -> None:
     """Its process gives up soon, and a hook that ends with its container is one that failed."""
     async with processes(tmp_path) as p:
         with socket.socket() as nobody:
@@ -251,19 +262,19 @@ async def test_a_worker_whose_scheduler_never_came_up_ends_at_once(tmp_path):
         assert "nothing to hand over" in said
 
 
-async def test_a_hook_that_hangs_ends_before_the_pod_is_killed(tmp_path):
+async def test_a_hook_that_hangs_ends_before_the_pod_is_killed(tmp_path: Path) -> None:
     async with cluster(tmp_path, "other") as (p, _):
         hook = await p.hook("w", grace_s=4, DASK_SCHEDULER_ADDRESS="tcp://192.0.2.1:1")
 
         await asyncio.wait_for(ended(hook), 4 + 2)
 
 
-async def test_a_pod_without_a_worker_ends_at_once(tmp_path):
+async def test_a_pod_without_a_worker_ends_at_once(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (p, _):
         assert "knows no worker" in await ended(await p.hook("nobody"))
 
 
-def test_where_the_scheduler_is_found(tmp_path, monkeypatch):
+def test_where_the_scheduler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
     file = tmp_path / "scheduler.json"
     file.write_text('{"address": "tls://from-file:1"}')
@@ -275,7 +286,7 @@ def test_where_the_scheduler_is_found(tmp_path, monkeypatch):
     assert "tcp://from-environment:1" == prestop._scheduler(["dask", "worker", "tcp://s:8786"], {})
 
 
-async def test_a_scheduler_with_tls_is_reached(tmp_path):
+async def test_a_scheduler_with_tls_is_reached(tmp_path: Path) -> None:
     trustme = pytest.importorskip("trustme")
     ca = trustme.CA()
     certificate = ca.issue_cert("127.0.0.1", "localhost")
@@ -300,7 +311,7 @@ async def test_a_scheduler_with_tls_is_reached(tmp_path):
         assert "knows no worker" in await ended(await p.hook("nobody"))
 
 
-async def test_a_worker_is_known_by_its_command_line(tmp_path):
+async def test_a_worker_is_known_by_its_command_line(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (p, client):
         await p.worker("by-command-line", "--no-nanny", "--death-timeout=60")
         await client.wait_for_workers(1)
@@ -314,8 +325,8 @@ async def test_a_worker_is_known_by_its_command_line(tmp_path):
         assert "--host" in options  # so its address need not be an IP of this pod
 
 
-async def _until_departing(address):
-    async def check():
+async def _until_departing(address: str) -> None:
+    async def check() -> None:
         while not (await ask(address, wire.OBSERVE))["departures"]:
             await asyncio.sleep(0.1)
 

@@ -1,21 +1,25 @@
 """Workers whose quota has run out are replaced, and no task notices: with real processes."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.loop.status import ABLE_TO_SCALE
 from dask_adaptive.model.reason import Reason
+from support.stage import Stage, Start
 from support.wearing import break_process, fragile, leak, where
 
 #: All workers may be out of service at once: the quota is what a test is about, not the budget.
-ANY = {"budgets": [{"workers": "100%"}]}
+ANY: dict[str, Any] = {"budgets": [{"workers": "100%"}]}
 
 
-def fixed(workers, **recycle):
+def fixed(workers: int, **recycle: Any) -> dict[str, Any]:
     """A policy that never scales."""
     return {
         "minReplicas": workers, "maxReplicas": workers, "idleTimeout": "60s", "disruption": ANY,
@@ -23,7 +27,7 @@ def fixed(workers, **recycle):
     }  # fmt: skip
 
 
-async def gathered(s, futures, *, within_s=120.0):
+async def gathered(s: Stage, futures: Any, *, within_s: float = 120.0) -> Any:
     """Results; a hang or a loop that breaks is a failure."""
     waiting = asyncio.ensure_future(s.client.gather(futures))
     began = time.monotonic()
@@ -34,7 +38,7 @@ async def gathered(s, futures, *, within_s=120.0):
     return await waiting
 
 
-async def ran(s, tasks, seconds=0.2, *, within_s=120.0):
+async def ran(s: Stage, tasks: int, seconds: float = 0.2, *, within_s: float = 120.0) -> Any:
     """Run so many tasks, and look that none is lost; their futures, which hold the results."""
     futures = s.client.map(where, range(tasks), seconds=seconds, pure=False)
     results = await gathered(s, futures, within_s=within_s)
@@ -42,16 +46,16 @@ async def ran(s, tasks, seconds=0.2, *, within_s=120.0):
     return futures
 
 
-async def runs_in(s, futures):
+async def runs_in(s: Stage, futures: Any) -> Counter[Any]:
     """How many of them each process has run."""
     return Counter(process for _, process in await s.client.gather(futures))
 
 
-async def pods_of(s):
+async def pods_of(s: Stage) -> set[str]:
     return {w.pod_uid for w in (await s.rehearsal.platform.look()).workers}
 
 
-async def least_in_service(s):
+async def least_in_service(s: Stage) -> int:
     """Watch until cancelled; the lowest number of workers that took tasks, as the loop saw it."""
     least = 1_000
     try:
@@ -64,7 +68,7 @@ async def least_in_service(s):
         return least
 
 
-async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage):
+async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage: Start) -> None:
     """On 0.1.0: up to 40 runs in a process, 13 of 15 processes over their quota of 15."""
     spec = fixed(4, tasks={"max": 15, "exact": True})
     spec["disruption"] = {}  # the default: a quarter of the workers may be missing
@@ -79,7 +83,7 @@ async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage)
     assert "TaskQuota" in s.reasons()
 
 
-async def test_in_place_the_same_workers_come_back_fresh(stage):
+async def test_in_place_the_same_workers_come_back_fresh(stage: Start) -> None:
     s = await stage(3, fixed(3, tasks={"max": 10}, strategy={"type": "InPlace"}))
     s.edit(disruption={"budgets": [{"workers": 1}]})
     before, pods = s.names(), await pods_of(s)
@@ -93,7 +97,9 @@ async def test_in_place_the_same_workers_come_back_fresh(stage):
     assert (75, 75, 0) == await s.counts()
 
 
-async def test_a_budget_is_kept_though_all_workers_come_to_their_quota_at_once(stage):
+async def test_a_budget_is_kept_though_all_workers_come_to_their_quota_at_once(
+    stage: Start,
+) -> None:
     s = await stage(3, fixed(3, tasks={"max": 6}, strategy={"maxSurge": 3}))
     s.edit(disruption={"budgets": [{"workers": 1}]})
     await s.fresh_pass()
@@ -106,7 +112,7 @@ async def test_a_budget_is_kept_though_all_workers_come_to_their_quota_at_once(s
     assert (60, 60, 0) == await s.counts()
 
 
-async def test_a_leak_is_ended_before_the_nanny_does(stage):
+async def test_a_leak_is_ended_before_the_nanny_does(stage: Start) -> None:
     """With a nanny that would kill the worker at 95 % of its 800 MB: after some 27 tasks."""
     memory = {"soft": "35%", "for": "1s", "hard": "50%"}
     s = await stage(2, fixed(2, memory=memory), memory_limit="800MB", nanny=True)
@@ -125,7 +131,9 @@ async def test_a_leak_is_ended_before_the_nanny_does(stage):
     assert (60, 60, 0) == await s.counts()
 
 
-async def test_a_worker_on_which_everything_fails_is_replaced_and_no_task_is_lost(stage):
+async def test_a_worker_on_which_everything_fails_is_replaced_and_no_task_is_lost(
+    stage: Start,
+) -> None:
     s = await stage(2, fixed(2, failures={"patterns": ["*CUDA error*"]}))
     workers = (await s.client.scheduler.identity())["workers"]
     victim = sorted(workers)[0]
@@ -144,7 +152,7 @@ async def test_a_worker_on_which_everything_fails_is_replaced_and_no_task_is_los
     assert any("CUDA error" in e.message for e in s.events if e.reason is Reason.FAILURES)
 
 
-async def test_long_tasks_and_a_walltime(stage):
+async def test_long_tasks_and_a_walltime(stage: Start) -> None:
     """
     Long tasks under a walltime, in seconds; a worker takes some of them to start.
 
@@ -159,7 +167,9 @@ async def test_long_tasks_and_a_walltime(stage):
 
 
 @pytest.mark.parametrize("capacity", [3, 2], ids=["room-for-one-more", "no-room"])
-async def test_an_exact_quota_of_seconds_stops_nothing_for_long(stage, capacity):
+async def test_an_exact_quota_of_seconds_stops_nothing_for_long(
+    stage: Start, capacity: int
+) -> None:
     """
     Workers at their quota take the results of those that leave.
 
@@ -178,7 +188,7 @@ async def test_an_exact_quota_of_seconds_stops_nothing_for_long(stage, capacity)
     assert (30, 30, 0) == await s.counts()
 
 
-async def test_old_workers_go_on_where_no_replacement_comes(stage):
+async def test_old_workers_go_on_where_no_replacement_comes(stage: Start) -> None:
     """The machine has room for two: like a bad image, or a quota of the namespace."""
     strategy = {"readyTimeout": "2s"}
     s = await stage(2, fixed(2, tasks={"max": 4}, strategy=strategy), capacity=2)
@@ -194,7 +204,7 @@ async def test_old_workers_go_on_where_no_replacement_comes(stage):
     assert (40, 40, 0) == await s.counts()
 
 
-async def test_a_storm_is_broken_and_work_goes_on(stage):
+async def test_a_storm_is_broken_and_work_goes_on(stage: Start) -> None:
     s = await stage(2, fixed(2, tasks={"max": 3}, maxPerHour=2))
     _kept = await ran(s, 40, 0.1)
     await s.until(lambda: s.condition(ABLE_TO_SCALE) is False, "it is said")
@@ -211,7 +221,7 @@ async def test_a_storm_is_broken_and_work_goes_on(stage):
     assert {"TaskQuota": 2} == s.recycled()
 
 
-async def test_a_person_has_one_worker_replaced_and_a_pin_keeps_another(stage):
+async def test_a_person_has_one_worker_replaced_and_a_pin_keeps_another(stage: Start) -> None:
     s = await stage(3, fixed(3))
     asked, held, other = sorted(s.names())
     kept = await s.work(12, 0.05)

@@ -1,6 +1,9 @@
 """`dask-adaptive rehearse` as a person runs it, with a script of their own."""
 
+from __future__ import annotations
+
 import re
+from pathlib import Path
 
 import yaml
 from click.testing import CliRunner
@@ -18,7 +21,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_runs_under_a_policy_and_its_terminal_is_drawn(tmp_path):
+def test_a_script_runs_under_a_policy_and_its_terminal_is_drawn(tmp_path: Path) -> None:
     spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 2, "idleTimeout": "1s"}
     policy, script, svg = (tmp_path / name for name in ("policy.yaml", "script.py", "seen.svg"))
     policy.write_text(yaml.safe_dump({"kind": "AdaptivePolicy", "spec": spec}))

@@ -1,14 +1,17 @@
 """The newest operator over schedulers and workers of the oldest and a middle release."""
 
+from __future__ import annotations
+
 import asyncio
 import subprocess
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.stage import Watched
-from support.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +35,7 @@ with Client(sys.argv[1]) as client:
 
 
 @asynccontextmanager
-async def running(tmp_path, release, **options):
+async def running(tmp_path: Path, release: str, **options: Any) -> AsyncIterator[Watched]:
     python = ROOT / f".venv-{release}/bin/python"
     if not python.exists():
         pytest.skip(f"no environment of {release}: `make test` makes it")
@@ -44,12 +47,16 @@ async def running(tmp_path, release, **options):
         yield stage
 
 
-@table(
-    "release, inject",
-    attached_live=("2023.5.0", False),
-    preloaded=("2024.8.2", True),
+@pytest.mark.parametrize(
+    ("release", "inject"),
+    [
+        pytest.param("2023.5.0", False, id="attached-live"),
+        pytest.param("2024.8.2", True, id="preloaded"),
+    ],
 )
-async def test_an_older_release_is_served(tmp_path, release, inject, monkeypatch):
+async def test_an_older_release_is_served(
+    tmp_path: Path, release: str, inject: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if inject:  # as the webhook does: the agent is on the scheduler's path
         monkeypatch.setenv("PYTHONPATH", str(ROOT / "operator"))
     async with running(tmp_path, release, inject=inject) as s:

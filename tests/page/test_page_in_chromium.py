@@ -5,19 +5,21 @@ The picture in the documentation is made by the first test:
 ADAPTIVE_PAGE_PICTURE=docs/images/adaptive-page.png pytest tests/page
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 from pathlib import Path
 
 from dask_adaptive_agent import wire
 from support.agent_work import ask
-from support.chromium import tab
+from support.chromium import Tab, tab
 from support.scene import BY_TASK, DRAINING, FREE, NAMES, PINNED, scene
 from support.stage import Stage
 from support.tasks import slow
 
 
-async def test_people_see_workers_pins_and_decisions(browser, tmp_path):
+async def test_people_see_workers_pins_and_decisions(browser: str, tmp_path: Path) -> None:
     async with scene() as s, tab(browser, tmp_path / "profile", height=930) as page:
         await page.open(f"http://127.0.0.1:{s.http_server.port}/adaptive")
 
@@ -33,7 +35,9 @@ async def test_people_see_workers_pins_and_decisions(browser, tmp_path):
         await page.picture(Path(os.environ.get("ADAPTIVE_PAGE_PICTURE", tmp_path / "page.png")))
 
 
-async def test_it_is_found_from_any_other_page_and_follows_what_happens(browser, tmp_path):
+async def test_it_is_found_from_any_other_page_and_follows_what_happens(
+    browser: str, tmp_path: Path
+) -> None:
     async with scene() as s, tab(browser, tmp_path / "profile") as page:
         await page.open(f"http://127.0.0.1:{s.http_server.port}/workers")
         await page.until("Adaptive")
@@ -54,7 +58,7 @@ async def test_it_is_found_from_any_other_page_and_follows_what_happens(browser,
         assert [] == page.complaints
 
 
-async def test_a_table_can_be_sorted_and_stays_so(browser, tmp_path):
+async def test_a_table_can_be_sorted_and_stays_so(browser: str, tmp_path: Path) -> None:
     async with scene() as s, tab(browser, tmp_path / "profile") as page:
         await page.open(f"http://127.0.0.1:{s.http_server.port}/adaptive")
         await page.until(*NAMES)
@@ -69,7 +73,7 @@ async def test_a_table_can_be_sorted_and_stays_so(browser, tmp_path):
         assert NAMES[::-1] == _order(await page.text())
 
 
-async def test_what_a_real_loop_decides_is_there(browser, tmp_path):
+async def test_what_a_real_loop_decides_is_there(browser: str, tmp_path: Path) -> None:
     """Worker processes on this machine come and go under a policy, as in a rehearsal."""
     stage = Stage(tmp_path, spec={"minReplicas": 2, "idleTimeout": "60s"})
     async with stage as s, tab(browser, tmp_path / "profile") as page:
@@ -98,12 +102,12 @@ FIND_HEADER = """function(title) {
 }"""
 
 
-def _order(text):
+def _order(text: str) -> list[str]:
     """Workers as the first table has them from top to bottom: cells are in the order of rows."""
     return [line for line in text.partition("Last decisions")[0].splitlines() if line in NAMES]
 
 
-async def _eventually(page, wanted):
+async def _eventually(page: Tab, wanted: list[str]) -> list[str]:
     for _ in range(50):
         if _order(await page.text()) == wanted:
             break

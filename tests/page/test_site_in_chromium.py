@@ -1,11 +1,13 @@
 """The documentation's site, opened from its folder: without a server, and without a network."""
 
+from __future__ import annotations
+
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from support.chromium import tab
+from support.chromium import Tab, tab
 
 SITE = Path(__file__).parents[2] / "site"
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
@@ -17,14 +19,16 @@ TOO_WIDE = """[...document.querySelectorAll(".md-content *")].filter(
 
 
 @pytest.fixture
-def pages():
+def pages() -> list[Path]:
     found = sorted(SITE.glob("**/*.html"))
     if not found:
         pytest.skip("there is no site/; build it with: make docs")
     return found
 
 
-async def test_search_works_without_a_server_and_nothing_is_fetched(browser, tmp_path, pages):
+async def test_search_works_without_a_server_and_nothing_is_fetched(
+    browser: str, tmp_path: Path, pages: list[Path]
+) -> None:
     async with tab(browser, tmp_path / "profile", width=1280) as page:
         await page.open(f"{(SITE / 'index.html').as_uri()}?q=unpin")
 
@@ -35,7 +39,9 @@ async def test_search_works_without_a_server_and_nothing_is_fetched(browser, tmp
         assert [] == page.complaints
 
 
-async def test_no_page_is_wider_than_a_phone(browser, tmp_path, pages):
+async def test_no_page_is_wider_than_a_phone(
+    browser: str, tmp_path: Path, pages: list[Path]
+) -> None:
     wide = dict[str, int]()
     async with tab(browser, tmp_path / "profile") as page:
         await page.call("Emulation.setDeviceMetricsOverride", **PHONE)
@@ -48,7 +54,7 @@ async def test_no_page_is_wider_than_a_phone(browser, tmp_path, pages):
     assert {} == wide
 
 
-async def _open(page, path):
+async def _open(page: Tab, path: Path) -> None:
     await page.open(path.as_uri())
     ready = f"document.readyState === 'complete' && location.href === '{path.as_uri()}'"
     while not await page.run(ready):

@@ -1,4 +1,4 @@
-"""Tables of cases for a test: a case a line, with its name where the values do not say it."""
+"""Tables of cases for a test: each line has a case's name and its values."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 
 
-def table(names: str, /, *rows: Any, **cases: Any) -> pytest.MarkDecorator:
-    """
-    `parametrize` by rows, or by cases with their names: `no_work=([], 0)` is the case "no-work".
-
-    Where there is but one name, a case is its value.
-    """
-    is_one = "," not in names
-    named = (
-        pytest.param(*((values,) if is_one else values), id=name.replace("_", "-"))
-        for name, values in cases.items()
+def table(names: str, /, **cases: Any) -> pytest.MarkDecorator:
+    """`parametrize` with a case a line; where there is but one name, a case is its value."""
+    rows = cases.items() if "," in names else ((name, (value,)) for name, value in cases.items())
+    return pytest.mark.parametrize(
+        names, [pytest.param(*values, id=name.replace("_", "-")) for name, values in rows]
     )
-    return pytest.mark.parametrize(names, [*rows, *named])

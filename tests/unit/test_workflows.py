@@ -1,7 +1,11 @@
 """The workflows of .github only call make: anybody can do what they do."""
 
+from __future__ import annotations
+
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,31 +20,31 @@ COMMAND = re.compile(
 )
 
 
-def load(workflow):
+def load(workflow: Path) -> dict[Any, Any]:
     loaded = yaml.safe_load(workflow.read_text())
     assert isinstance(loaded, dict)
     return loaded
 
 
-def steps(workflow):
+def steps(workflow: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each step with its job."""
     for job in load(workflow)["jobs"].values():
         for step in job["steps"]:
             yield job, step
 
 
-def targets(job, command):
+def targets(job: dict[str, Any], command: str) -> list[str]:
     found = COMMAND.fullmatch(command)
     assert found, f"'{command}' is not a call of make"
     return job["strategy"]["matrix"]["target"] if "matrix" in found[1] else [found[1]]
 
 
-def test_there_are_workflows():
+def test_there_are_workflows() -> None:
     assert {"test", "matrix", "nightly", "release"} == {path.stem for path in WORKFLOWS}
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_only_calls_targets_that_exist(workflow):
+def test_a_workflow_only_calls_targets_that_exist(workflow: Path) -> None:
     called = {
         target
         for job, step in steps(workflow)
@@ -53,7 +57,7 @@ def test_a_workflow_only_calls_targets_that_exist(workflow):
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_may_only_read(workflow):
+def test_a_workflow_may_only_read(workflow: Path) -> None:
     loaded = load(workflow)
 
     assert loaded["permissions"] == {"contents": "read"}
@@ -63,7 +67,7 @@ def test_a_workflow_may_only_read(workflow):
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_ends_and_its_actions_are_pinned(workflow):
+def test_a_workflow_ends_and_its_actions_are_pinned(workflow: Path) -> None:
     for job, step in steps(workflow):
         assert job["timeout-minutes"] <= 180
         if "uses" in step:
@@ -72,7 +76,7 @@ def test_a_workflow_ends_and_its_actions_are_pinned(workflow):
             assert step["with"]["persist-credentials"] is False
 
 
-def test_a_secret_is_seen_by_the_step_that_needs_it_only():
+def test_a_secret_is_seen_by_the_step_that_needs_it_only() -> None:
     text = "".join(path.read_text() for path in WORKFLOWS)
     seen = [str(step) for path in WORKFLOWS for _, step in steps(path) if "secrets." in str(step)]
 
@@ -81,7 +85,7 @@ def test_a_secret_is_seen_by_the_step_that_needs_it_only():
     assert "make dist" in seen[0]
 
 
-def test_forms_for_issues_ask_for_the_report():
+def test_forms_for_issues_ask_for_the_report() -> None:
     forms = {path.stem: load(path) for path in ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")}
 
     assert {"bug", "feature", "config"} == forms.keys()

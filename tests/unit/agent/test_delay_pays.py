@@ -1,30 +1,40 @@
 """Whether a shuffle gains by beginning later."""
 
+from __future__ import annotations
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive_agent.shuffle.delay import Coming, pays
 from dask_adaptive_agent.shuffle.upcoming import Work
-from support.tables import table
 
 
-@table(
-    "work, threads, coming, most_s, expected",
-    one_worker_five_more_in_6_s=(Work(50, 50), 1, [Coming(5, 6)], 60, True),
-    nobody_comes=(Work(50, 50), 1, [], 60, False),
-    later_than_it_may_wait=(Work(50, 50), 1, [Coming(5, 61)], 60, False),
-    done_before_they_come=(Work(0, 2), 1, [Coming(5, 6)], 60, False),
-    no_outputs_to_share=(Work(50, 0), 1, [Coming(5, 6)], 60, False),
-    one_more_of_many=(Work(500, 500), 100, [Coming(1, 1)], 60, False),
-    twice_as_many_soon=(Work(500, 500), 100, [Coming(100, 1)], 60, True),
-    not_for_the_last_one=(Work(50, 50), 1, [Coming(1, 50), Coming(5, 6)], 60, True),
-    for_all_that_come_soon=(Work(500, 500), 1, [Coming(5, 6), Coming(5, 8)], 60, True),
-    nobody_there_to_compare_with=(Work(50, 50), 0, [Coming(5, 6)], 60, False),
-    no_threads_come=(Work(50, 50), 1, [Coming(0, 6)], 60, False),
-    there_already=(Work(50, 50), 1, [Coming(5, 0)], 60, False),
-    may_not_wait=(Work(50, 50), 1, [Coming(5, 6)], 0, False),
+@pytest.mark.parametrize(
+    ("work", "threads", "coming", "most_s", "expected"),
+    [
+        pytest.param(Work(50, 50), 1, [Coming(5, 6)], 60, True, id="one-worker-five-more-in-6-s"),
+        pytest.param(Work(50, 50), 1, [], 60, False, id="nobody-comes"),
+        pytest.param(Work(50, 50), 1, [Coming(5, 61)], 60, False, id="later-than-it-may-wait"),
+        pytest.param(Work(0, 2), 1, [Coming(5, 6)], 60, False, id="done-before-they-come"),
+        pytest.param(Work(50, 0), 1, [Coming(5, 6)], 60, False, id="no-outputs-to-share"),
+        pytest.param(Work(500, 500), 100, [Coming(1, 1)], 60, False, id="one-more-of-many"),
+        pytest.param(Work(500, 500), 100, [Coming(100, 1)], 60, True, id="twice-as-many-soon"),
+        pytest.param(
+            Work(50, 50), 1, [Coming(1, 50), Coming(5, 6)], 60, True, id="not-for-the-last-one"
+        ),
+        pytest.param(
+            Work(500, 500), 1, [Coming(5, 6), Coming(5, 8)], 60, True, id="for-all-that-come-soon"
+        ),
+        pytest.param(Work(50, 50), 0, [Coming(5, 6)], 60, False, id="nobody-there-to-compare-with"),
+        pytest.param(Work(50, 50), 1, [Coming(0, 6)], 60, False, id="no-threads-come"),
+        pytest.param(Work(50, 50), 1, [Coming(5, 0)], 60, False, id="there-already"),
+        pytest.param(Work(50, 50), 1, [Coming(5, 6)], 0, False, id="may-not-wait"),
+    ],
 )
-def test_whether_it_pays_to_wait(work, threads, coming, most_s, expected):
+def test_whether_it_pays_to_wait(
+    work: Work, threads: int, coming: list[Coming], most_s: float, expected: bool
+) -> None:
     assert expected is pays(work, threads, coming, most_s)
 
 
@@ -33,7 +43,9 @@ some = st.builds(Coming, st.integers(0, 100), seconds)
 
 
 @given(st.builds(Work, seconds, seconds), st.integers(0, 100), st.lists(some, max_size=8), seconds)
-def test_it_waits_only_for_whom_it_may_and_with_outputs_to_share(work, threads, coming, most_s):
+def test_it_waits_only_for_whom_it_may_and_with_outputs_to_share(
+    work: Work, threads: int, coming: list[Coming], most_s: float
+) -> None:
     if pays(work, threads, coming, most_s):
         assert any(one.number and one.in_s <= most_s for one in coming)
         assert work.outputs_s > 0

@@ -1,10 +1,14 @@
 """What the agent keeps of the operator's plans, and for how long."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
+
+import pytest
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.operator_side import OperatorLease, OperatorPlans
-from support.tables import table
 
 LEASE_S = 300.0
 
@@ -12,11 +16,11 @@ LEASE_S = 300.0
 class Clock:
     now = 1000.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now
 
 
-MESSAGE = {
+MESSAGE: dict[str, Any] = {
     "arriving": [(2, 10_000), [3, 60_000]],
     "can_grow": 7,
     "grow_ms": 20_000,
@@ -27,18 +31,18 @@ MESSAGE = {
 }
 
 
-def test_the_message_is_the_one_of_the_wire():
+def test_the_message_is_the_one_of_the_wire() -> None:
     assert set(MESSAGE) | {"protocol"} == set(wire.AnnounceRequest.__annotations__)
 
 
-def known(plans):
+def known(plans: OperatorPlans) -> tuple[Any, ...]:
     return (
         plans.policy, plans.message, plans.workers, plans.decisions, plans.can_grow, plans.grow_s,
         plans.arriving,
     )  # fmt: skip
 
 
-def test_each_message_is_the_whole_and_is_kept_until_it_is_cleared():
+def test_each_message_is_the_whole_and_is_kept_until_it_is_cleared() -> None:
     plans = OperatorPlans(clock := Clock())
     nothing = ("", "", {}, [], 0, None, [])
     assert nothing == known(plans)
@@ -56,7 +60,7 @@ def test_each_message_is_the_whole_and_is_kept_until_it_is_cleared():
     assert nothing == known(plans)
 
 
-def test_arrivals_count_down():
+def test_arrivals_count_down() -> None:
     plans = OperatorPlans(clock := Clock())
     plans.update(MESSAGE)
     assert [(2, 10.0), (3, 60.0)] == plans.arriving
@@ -66,16 +70,18 @@ def test_arrivals_count_down():
     assert [(2, 0.0), (3, 40.0)] == plans.arriving
 
 
-@table(
-    "expected_s, later_s, left",
-    overdue_within_grace=(0, 30, 1),
-    overdue_beyond_grace=(0, 30.1, 0),
-    short_expectation_within_grace=(10, 40, 1),
-    short_expectation_beyond_grace=(10, 40.1, 0),
-    long_expectation_within_twice_that=(60, 180, 1),
-    long_expectation_beyond_twice_that=(60, 180.1, 0),
+@pytest.mark.parametrize(
+    ("expected_s", "later_s", "left"),
+    [
+        pytest.param(0, 30, 1, id="overdue-within-grace"),
+        pytest.param(0, 30.1, 0, id="overdue-beyond-grace"),
+        pytest.param(10, 40, 1, id="short-expectation-within-grace"),
+        pytest.param(10, 40.1, 0, id="short-expectation-beyond-grace"),
+        pytest.param(60, 180, 1, id="long-expectation-within-twice-that"),
+        pytest.param(60, 180.1, 0, id="long-expectation-beyond-twice-that"),
+    ],
 )
-def test_who_is_long_overdue_is_given_up(expected_s, later_s, left):
+def test_who_is_long_overdue_is_given_up(expected_s: int, later_s: float, left: int) -> None:
     plans = OperatorPlans(clock := Clock())
     plans.update({"arriving": [(1, expected_s * 1000)]})
 
@@ -84,7 +90,7 @@ def test_who_is_long_overdue_is_given_up(expected_s, later_s, left):
     assert left == len(plans.arriving)
 
 
-def test_who_has_joined_is_not_waited_for():
+def test_who_has_joined_is_not_waited_for() -> None:
     plans = OperatorPlans(Clock())
     plans.update(MESSAGE)
 
@@ -96,7 +102,7 @@ def test_who_has_joined_is_not_waited_for():
     assert [4, 3, 2, 1, 0, 0] == left
 
 
-def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone():
+def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone() -> None:
     clock, ended = Clock(), []
     lease = OperatorLease(clock, lambda: LEASE_S, lambda: ended.append(clock.now))
     assert (math.inf, math.inf) == (lease.left_s, lease.silent_s)
@@ -116,7 +122,7 @@ def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone():
     assert ([clock.now], 1, math.inf) == (ended, lease.lapses, lease.left_s)
 
 
-def test_what_is_too_long_is_cut():
+def test_what_is_too_long_is_cut() -> None:
     plans = OperatorPlans(Clock())
     plans.update(
         {

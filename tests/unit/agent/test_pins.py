@@ -1,7 +1,10 @@
 """Promises of the table of pins, whatever is pinned when, and of the list of notes."""
 
+from __future__ import annotations
+
 import math
 import random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,25 +33,25 @@ STEPS = st.lists(
 class Clock:
     now = 0.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now
 
 
 class Model:
     """The plainest one: a list of what is claimed, walked through at each step."""
 
-    def __init__(self, clock):
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.leases = {}
+        self.leases: dict[Any, dict[str, Any]] = {}
         self.expired = {"manual": 0, "client": 0}
 
-    def expire(self):
+    def expire(self) -> None:
         for key, lease in list(self.leases.items()):
             if lease["until"] <= self.clock.now:
                 del self.leases[key]
                 self.expired[key[1]] += 1
 
-    def pin(self, names, source, owner, ttl_s, client):
+    def pin(self, names: list[str], source: str, owner: str, ttl_s: float, client: str) -> float:
         granted = ttl_s
         for name in names:
             before = self.leases.get((name, source, owner))
@@ -60,25 +63,25 @@ class Model:
             self.leases[name, source, owner] = {"until": until, "since": since, "client": client}
         return granted
 
-    def unpin(self, names, source, owner):
+    def unpin(self, names: list[str] | None, source: str, owner: str) -> None:
         for key in list(self.leases):
             if key[1:] == (source, owner) and (names is None or key[0] in names):
                 del self.leases[key]
 
-    def left(self, name):
+    def left(self, name: str) -> None:
         self.leases = {key: lease for key, lease in self.leases.items() if key[0] != name}
 
-    def renamed(self, name, other):
+    def renamed(self, name: str, other: str) -> None:
         for key in [key for key in self.leases if key[0] == name]:
             self.leases[other, key[1], key[2]] = self.leases.pop(key)
 
-    def cut(self, client, within_s):
+    def cut(self, client: str, within_s: float) -> None:
         for lease in self.leases.values():
             if lease["client"] == client:
                 lease["until"] = min(lease["until"], self.clock.now + within_s)
 
 
-def apply(table, model, clock, step):
+def apply(table: LeaseTable, model: Model, clock: Clock, step: tuple[Any, ...]) -> None:
     """The same step to the table and to its model."""
     what, *how = step
     if what == "wait":
@@ -106,7 +109,7 @@ def apply(table, model, clock, step):
     model.expire()
 
 
-def assert_empty(table):
+def assert_empty(table: LeaseTable) -> None:
     assert 0 == len(table)
     kept = {
         name: value
@@ -117,7 +120,7 @@ def assert_empty(table):
 
 
 @given(STEPS)
-def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps):
+def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps: list[Any]) -> None:
     clock = Clock()
     table, model = LeaseTable(clock), Model(clock)
     for step in steps:
@@ -141,7 +144,7 @@ def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps):
     assert_empty(table)
 
 
-def test_many_pins_leave_nothing_behind():
+def test_many_pins_leave_nothing_behind() -> None:
     """As many as an hour has: renewed, given up, left to expire, their workers and clients gone."""
     clock, dice = Clock(), random.Random(0)
     table = LeaseTable(clock)
@@ -172,7 +175,7 @@ def test_many_pins_leave_nothing_behind():
     assert 2_000 < sum(table.expired.values()) < 40_000
 
 
-def test_notes_are_numbered_bounded_and_told_from_what_was_heard_on():
+def test_notes_are_numbered_bounded_and_told_from_what_was_heard_on() -> None:
     clock = Clock()
     notes = Notes(clock)
     for i in range(KEPT + 5):

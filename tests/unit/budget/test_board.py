@@ -1,5 +1,10 @@
 """How a pool is divided from one instant to the next: who grows, who gives back, and who waits."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +12,7 @@ from hypothesis import strategies as st
 from dask_adaptive.budget.adaptive_budget import ShareRule, parse_budget
 from dask_adaptive.budget.board import (
     PROMISED_S,
+    Division,
     Grant,
     Holder,
     Holding,
@@ -23,28 +29,28 @@ from support.worlds import facts
 NAMES = "abc"
 
 
-def holder(name):
+def holder(name: str) -> Holder:
     return Holder(ClusterKey("ns", name), f"{name}-default")
 
 
-def holding(name, workers, want, **rule):
+def holding(name: str, workers: int, want: int | None, **rule: Any) -> Holding:
     claim = None if want is None else Claimed(want, rule.pop("number", want))
     return Holding(holder(name), (1.0,), workers, claim, ShareRule(**rule))
 
 
-def pool(*holdings, limit=6, after_s=0.0, **more):
+def pool(*holdings: Holding, limit: int = 6, after_s: float | None = 0.0, **more: Any) -> Pool:
     return Pool("AdaptiveBudget all", {"workers": limit}, holdings, after_s=after_s, **more)
 
 
-def allowed(division):
+def allowed(division: Division) -> dict[str, int]:
     return {row.holder.cluster.name: row.allowed for row in division.rows}
 
 
-def divided(shared, before=None, now=0.0):
+def divided(shared: Pool, before: Mapping[Holder, Grant] | None = None, now: float = 0.0) -> Any:
     return allowed(divide(shared, before or {}, now=now))
 
 
-def test_nobody_grows_into_what_another_has_yet_to_give_back():
+def test_nobody_grows_into_what_another_has_yet_to_give_back() -> None:
     full = pool(holding("a", 6, 6), holding("b", 0, 6))
     half_way = pool(holding("a", 4, 6), holding("b", 0, 6))
 
@@ -52,11 +58,11 @@ def test_nobody_grows_into_what_another_has_yet_to_give_back():
     assert {"a": 3, "b": 2} == divided(half_way)
 
 
-def test_two_that_grow_at_once_do_not_count_on_the_same_room():
+def test_two_that_grow_at_once_do_not_count_on_the_same_room() -> None:
     assert {"a": 3, "b": 3} == divided(pool(holding("a", 1, 9), holding("b", 2, 9)))
 
 
-def test_who_just_got_more_keeps_it_for_a_while():
+def test_who_just_got_more_keeps_it_for_a_while() -> None:
     first = divide(pool(holding("a", 0, 6), after_s=60.0), {}, now=0.0)
     both = pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0)
 
@@ -64,14 +70,14 @@ def test_who_just_got_more_keeps_it_for_a_while():
     assert {"a": 3, "b": 0} == divided(both, first.grants, now=60.0)
 
 
-def test_what_it_does_not_want_any_more_it_gives_at_once():
+def test_what_it_does_not_want_any_more_it_gives_at_once() -> None:
     first = divide(pool(holding("a", 0, 6), after_s=60.0), {}, now=0.0)
     both = pool(holding("a", 6, 2), holding("b", 0, 6), after_s=60.0)
 
     assert {"a": 2, "b": 0} == divided(both, first.grants, now=1.0)
 
 
-def test_what_was_allowed_and_is_not_asked_for_yet_is_taken():
+def test_what_was_allowed_and_is_not_asked_for_yet_is_taken() -> None:
     """A pass acts on what it read a while before."""
     first = divide(pool(holding("a", 0, 6), holding("b", 0, 0), after_s=60.0), {}, now=0.0)
     second = pool(holding("a", 0, 6), holding("b", 0, 6), after_s=60.0)
@@ -84,11 +90,11 @@ def test_what_was_allowed_and_is_not_asked_for_yet_is_taken():
 
 @settings(max_examples=60)
 @given(st.data(), st.integers(2, 12), st.sampled_from([0.0, 3.0, 60.0]))
-def test_passes_that_take_a_while(data, limit, after_s):
+def test_passes_that_take_a_while(data: st.DataObject, limit: int, after_s: float) -> None:
     """Each cluster reads what it may have, and acts on it some steps of half a second later."""
     held, want, grants = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0), dict[Holder, Grant]()
     told, found = dict(want), dict(want)
-    passes = {}  # what it read, and steps until it acts
+    passes: dict[str, tuple[int, int]] = {}  # what it read, and steps until it acts
     for n in range(60):
         for c in NAMES:
             if data.draw(st.integers(0, 5)) == 0:
@@ -105,47 +111,47 @@ def test_passes_that_take_a_while(data, limit, after_s):
         assert sum(held.values()) <= limit
 
 
-def test_an_operator_that_starts_takes_nothing_from_anybody():
+def test_an_operator_that_starts_takes_nothing_from_anybody() -> None:
     assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0))
 
 
-def test_nobody_who_has_not_said_what_he_wants_gives_anything():
+def test_nobody_who_has_not_said_what_he_wants_gives_anything() -> None:
     assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, None), holding("b", 0, 6)))
 
 
-def test_a_lowered_limit_is_come_down_to():
+def test_a_lowered_limit_is_come_down_to() -> None:
     assert {"a": 1, "b": 1} == divided(pool(holding("a", 4, 4), holding("b", 2, 4), limit=2))
 
 
-def test_nobody_grows_while_more_is_held_than_a_lowered_limit():
+def test_nobody_grows_while_more_is_held_than_a_lowered_limit() -> None:
     wide = Holding(holder("a"), (4.0,), 5, Claimed(5, 5))
     shared = Pool("AdaptiveBudget cpus", {"cpu": 10.0}, (wide, holding("b", 0, 9)), after_s=0.0)
 
     assert {"a": 1, "b": 0} == divided(shared)
 
 
-def test_room_of_kubernetes_is_shared_and_nobody_gives_back_for_others():
+def test_room_of_kubernetes_is_shared_and_nobody_gives_back_for_others() -> None:
     assert {"a": 5, "b": 1} == divided(pool(holding("a", 5, 9), holding("b", 0, 9), after_s=None))
     # Other pods, or a lowered quota, may leave less than is there.
     full = pool(holding("a", 5, 9), holding("b", 4, 9), after_s=None)
     assert {"a": 5, "b": 4} == divided(full)
 
 
-def test_idle_workers_are_kept_for_a_while_where_nobody_else_needs_them():
+def test_idle_workers_are_kept_for_a_while_where_nobody_else_needs_them() -> None:
     kept = holding("a", 5, 1, number=5)
 
     assert {"a": 5, "b": 1} == divided(pool(kept, holding("b", 0, 1)))
     assert {"a": 2, "b": 1} == divided(pool(kept, holding("b", 0, 4)))
 
 
-def test_who_waits():
+def test_who_waits() -> None:
     """Since when is the keeper's to know: `test_since_when_one_waits` of its tests."""
     full = pool(holding("a", 6, None), holding("b", 0, 6))
 
     assert [False, True] == [row.waits for row in divide(full, {}, now=5.0).rows]
 
 
-def test_the_tightest_of_several_holds_and_says_so():
+def test_the_tightest_of_several_holds_and_says_so() -> None:
     wide = pool(holding("a", 4, 9), holding("b", 24, 30), holding("c", 5, 9), limit=60)
     tight = Pool("AdaptiveBudget gpus", {"nvidia.com/gpu": 8}, (
         Holding(holder("a"), (2.0,), 4, Claimed(9, 9)),), after_s=0.0)  # fmt: skip
@@ -163,7 +169,7 @@ wants = st.lists(st.tuples(*[st.integers(0, 12)] * 3, st.integers(4, 12)), min_s
 
 @settings(max_examples=150)
 @given(wants, st.sampled_from([0.0, 25.0]))
-def test_over_time(steps, after_s):
+def test_over_time(steps: list[tuple[int, int, int, int]], after_s: float) -> None:
     """Clusters that do at once what they may; a step is 10 s."""
     held, grants = dict.fromkeys(NAMES, 0), dict[Holder, Grant]()
     got_at, limit = dict.fromkeys(NAMES, -1e9), steps[0][3]
@@ -191,7 +197,7 @@ def test_over_time(steps, after_s):
     assert max(fair, default=0) - min(fair, default=0) <= 1
 
 
-def test_a_budget_is_read():
+def test_a_budget_is_read() -> None:
     found = parse_budget({
         "clusterSelector": {"matchExpressions": [
             {"key": "team", "operator": "In", "values": ["a", "b"]}]},
@@ -212,7 +218,7 @@ def test_a_budget_is_read():
 
 
 @pytest.mark.parametrize(("spec", "field", "words"), WRONG)
-def test_what_is_wrong_is_refused(spec, field, words):
+def test_what_is_wrong_is_refused(spec: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(InvalidPolicy) as refused:
         parse_budget(spec)
 

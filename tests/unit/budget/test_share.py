@@ -1,6 +1,9 @@
 """What each word that the docs say of sharing promises."""
 
+from __future__ import annotations
+
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -23,15 +26,15 @@ many = st.lists(claims, max_size=8)
 limited = st.tuples(st.integers(0, 60), st.integers(0, 80), st.integers(0, 6))
 
 
-def used(claims, given, resource):
+def used(claims: Sequence[Contender], given: Sequence[int], resource: int) -> float:
     return sum(n * claim.size[resource] for n, claim in zip(given, claims, strict=True))
 
 
-def one_by_one(claims, limits):
+def one_by_one(claims: Sequence[Contender], limits: Sequence[float]) -> tuple[int, ...]:
     """The same by its definition, without keeps, guarantees and priorities."""
     found, out = [0] * len(claims), set[int]()
 
-    def has(i):
+    def has(i: int) -> float:
         pairs = zip(claims[i].size, limits, strict=True)
         return max(found[i] * s / limit for s, limit in pairs if s) / claims[i].weight
 
@@ -45,7 +48,9 @@ def one_by_one(claims, limits):
 
 
 @given(many, limited, st.booleans())
-def test_within_the_limits_and_never_more_than_wanted(claims, limits, borrowing):
+def test_within_the_limits_and_never_more_than_wanted(
+    claims: list[Contender], limits: tuple[int, ...], borrowing: bool
+) -> None:
     found = share(claims, limits, borrowing=borrowing)
 
     assert all(used(claims, found, r) <= limits[r] + 1e-6 for r in range(3))
@@ -53,7 +58,7 @@ def test_within_the_limits_and_never_more_than_wanted(claims, limits, borrowing)
 
 
 @given(many, limited)
-def test_work_conserving(claims, limits):
+def test_work_conserving(claims: list[Contender], limits: tuple[int, ...]) -> None:
     found = share(claims, limits)
 
     for i, claim in enumerate(claims):
@@ -62,7 +67,13 @@ def test_work_conserving(claims, limits):
 
 
 @given(many, limited, st.data(), st.integers(1, 9), st.booleans())
-def test_monotone_in_ones_own_want(claims, limits, data, more, borrowing):
+def test_monotone_in_ones_own_want(
+    claims: list[Contender],
+    limits: tuple[int, ...],
+    data: st.DataObject,
+    more: int,
+    borrowing: bool,
+) -> None:
     if claims:
         i = data.draw(st.integers(0, len(claims) - 1))
         greedy = [c._replace(want=c.want + more) if i == j else c for j, c in enumerate(claims)]
@@ -72,7 +83,9 @@ def test_monotone_in_ones_own_want(claims, limits, data, more, borrowing):
 
 
 @given(many, limited)
-def test_what_is_kept_and_guaranteed_comes_first(claims, limits):
+def test_what_is_kept_and_guaranteed_comes_first(
+    claims: list[Contender], limits: tuple[int, ...]
+) -> None:
     first = [max(min(c.keep, c.want), min(c.guarantee, c.want)) for c in claims]
     if all(used(claims, first, r) <= limits[r] for r in range(3)):
         assert all(n >= least for n, least in zip(share(claims, limits), first, strict=True))
@@ -80,7 +93,9 @@ def test_what_is_kept_and_guaranteed_comes_first(claims, limits):
 
 @settings(max_examples=300)
 @given(many, st.tuples(st.integers(1, 60), st.integers(1, 80), st.integers(1, 6)))
-def test_filling_at_once_is_filling_one_by_one(claims, limits):
+def test_filling_at_once_is_filling_one_by_one(
+    claims: list[Contender], limits: tuple[int, ...]
+) -> None:
     plain = [c._replace(keep=0, guarantee=0, priority=0) for c in claims]
 
     assert one_by_one(plain, limits) == share(plain, limits)
@@ -88,11 +103,13 @@ def test_filling_at_once_is_filling_one_by_one(claims, limits):
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 2])), max_size=4),
        st.integers(1, 9))  # fmt: skip
-def test_no_other_division_of_equal_workers_is_fairer(wants, limit):
+def test_no_other_division_of_equal_workers_is_fairer(
+    wants: list[tuple[int, int]], limit: int
+) -> None:
     """Beside an exact solver: the poorest has most, then the second poorest, and so on."""
     found = share([Contender((1.0,), want, weight=weight) for want, weight in wants], (limit,))
 
-    def fairness(division):
+    def fairness(division: Sequence[int]) -> list[float]:
         return sorted(n / weight for n, (_, weight) in zip(division, wants, strict=True))
 
     every = itertools.product(*(range(want + 1) for want, _ in wants))
@@ -103,7 +120,7 @@ def test_no_other_division_of_equal_workers_is_fairer(wants, limit):
     assert sum(found) == min(limit, sum(want for want, _ in wants))
 
 
-def test_higher_priorities_first():
+def test_higher_priorities_first() -> None:
     claims = [
         Contender((1.0,), 8),
         Contender((1.0,), 8, priority=5),
@@ -113,37 +130,37 @@ def test_higher_priorities_first():
     assert (2, 8, 0) == share(claims, (10,))
 
 
-def test_weights():
+def test_weights() -> None:
     assert (15, 5) == share([Contender((1.0,), 90, weight=3), Contender((1.0,), 90)], (20,))
 
 
-def test_what_one_does_not_want_the_others_have():
+def test_what_one_does_not_want_the_others_have() -> None:
     assert (2, 9, 9) == share(
         [Contender((1.0,), 2), Contender((1.0,), 50), Contender((1.0,), 50)], (20,)
     )
 
 
 @pytest.mark.parametrize(("borrowing", "expected"), [(True, (2, 18)), (False, (2, 10))])
-def test_borrowing(borrowing, expected):
+def test_borrowing(borrowing: bool, expected: tuple[int, ...]) -> None:
     claims = [Contender((1.0,), 2), Contender((1.0,), 50)]
 
     assert expected == share(claims, (20,), borrowing=borrowing)
 
 
-def test_the_paper_s_own_case():
+def test_the_paper_s_own_case() -> None:
     """9 CPUs and 18 GB; tasks of <1, 4> and <3, 1>: three of the one, two of the other."""
     assert (3, 2) == share([Contender((1.0, 4.0), 99), Contender((3.0, 1.0), 99)], (9, 18))
 
 
-def test_more_than_there_is_room_for_is_not_kept():
+def test_more_than_there_is_room_for_is_not_kept() -> None:
     assert (3, 3) == share([Contender((1.0,), 5, keep=5), Contender((1.0,), 5, keep=5)], (6,))
 
 
-def test_what_takes_nothing_of_what_is_limited_is_not_limited():
+def test_what_takes_nothing_of_what_is_limited_is_not_limited() -> None:
     assert (7, 2) == share([Contender((0.0,), 7), Contender((1.0,), 7)], (2,))
 
 
-def test_a_thousand_clusters():
+def test_a_thousand_clusters() -> None:
     claims = [
         Contender(SIZES[i % 3], i % 97, weight=1 + i % 3, priority=i % 2) for i in range(1000)
     ]

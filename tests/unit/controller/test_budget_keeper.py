@@ -1,5 +1,7 @@
 """Who is woken, what is written, and what holds before anything is known of a cluster."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from dask_adaptive.controller import budget_keeper
 from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeError, NotFound
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from support import kube_objects as ko
@@ -17,13 +20,13 @@ SIX = {"limits": {"workers": 6}, "reclaim": {"after": "0s"}}
 A, B = ClusterKey("ns", "a"), ClusterKey("ns", "b")
 
 
-def cluster(name, held, **labels):
+def cluster(name: str, held: int, **labels: str) -> list[dict[str, Any]]:
     group = ko.worker_group(f"{name}-default", held, resources={"requests": {"cpu": "2"}})
     group["spec"]["cluster"] = name
     return [ko.cluster(name, labels=labels), ko.policy(name, name), group]
 
 
-def budget(spec=SIX, name="all", **more):
+def budget(spec: Any = SIX, name: str = "all", **more: Any) -> dict[str, Any]:
     meta = {**ko.meta(name, generation=2), "namespace": ""}
     return {"kind": "AdaptiveBudget", "metadata": meta, "spec": dict(spec), **more}
 
@@ -31,35 +34,35 @@ def budget(spec=SIX, name="all", **more):
 class Stage:
     """A keeper, the API that it writes to, and the clock of both."""
 
-    def __init__(self, *bodies):
+    def __init__(self, *bodies: dict[str, Any]) -> None:
         self.world = ko.world_of(*bodies)
         self.now, self.woken = 100.0, list[ClusterKey]()
         self.written, self.paths = list[dict[str, Any]](), list[str]()
-        self.fails = None
+        self.fails: Exception | None = None
         self.keeper = BudgetKeeper(
-            self.world, self, Metrics(), wake=self.woken.append,
+            self.world, self, Metrics(), wake=self.woken.append,  # type: ignore[arg-type]
             clock=lambda: self.now, wall_clock=lambda: ko.CREATED_AT + self.now,
         )  # fmt: skip
 
-    async def patch(self, path, body):
+    async def patch(self, path: str, body: dict[str, Any]) -> None:
         if self.fails:
             raise self.fails
         self.paths.append(path)
         self.written.append(body["status"])
 
-    def want(self, key, needed, number=None):
+    def want(self, key: ClusterKey, needed: int, number: int | None = None) -> None:
         claim = Claimed(needed, needed if number is None else number)
         self.keeper.want(key, {f"{key.name}-default": claim})
 
-    def allowed(self, key):
+    def allowed(self, key: ClusterKey) -> int | None:
         found = self.keeper.allowed(key, f"{key.name}-default")
         return found and found.workers
 
-    async def pass_(self):
+    async def pass_(self) -> None:
         await self.keeper._report(self.keeper.settle())
 
 
-def test_a_new_cluster_does_not_grow_before_its_part_is_known():
+def test_a_new_cluster_does_not_grow_before_its_part_is_known() -> None:
     stage = Stage(budget(), *cluster("a", 5))
     stage.want(A, 9)
     for body in cluster("b", 0):
@@ -68,7 +71,7 @@ def test_a_new_cluster_does_not_grow_before_its_part_is_known():
     assert 0 == stage.allowed(B)
 
 
-def test_both_have_their_part_and_hear_of_it():
+def test_both_have_their_part_and_hear_of_it() -> None:
     stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
     stage.want(A, 6)
     stage.want(B, 6)
@@ -82,7 +85,7 @@ def test_both_have_their_part_and_hear_of_it():
     assert not stage.woken
 
 
-def test_what_others_hold_wakes_nobody_whose_part_stays():
+def test_what_others_hold_wakes_nobody_whose_part_stays() -> None:
     stage = Stage(budget(), *cluster("a", 1), *cluster("b", 3))
     stage.want(A, 3)
     stage.want(B, 3)
@@ -97,28 +100,28 @@ def test_what_others_hold_wakes_nobody_whose_part_stays():
     assert "shared with a (3)" in str(stage.keeper.allowed(B, "b-default"))
 
 
-def test_a_cluster_that_has_told_nothing_keeps_what_it_has():
+def test_a_cluster_that_has_told_nothing_keeps_what_it_has() -> None:
     stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
     stage.want(B, 6)
 
     assert (6, 0) == (stage.allowed(A), stage.allowed(B))
 
 
-def test_who_shares_nothing_is_not_limited():
+def test_who_shares_nothing_is_not_limited() -> None:
     team = {**SIX, "clusterSelector": {"matchLabels": {"team": "x"}}}
     stage = Stage(budget(team), *cluster("a", 2, team="x"), *cluster("b", 2))
 
     assert (2, None) == (stage.allowed(A), stage.allowed(B))
 
 
-def test_resources_are_counted_as_the_template_requests_them():
+def test_resources_are_counted_as_the_template_requests_them() -> None:
     stage = Stage(budget({"limits": {"cpu": "8"}, "reclaim": {"after": "0s"}}), *cluster("a", 1))
     stage.want(A, 9)
 
     assert 4 == stage.allowed(A)
 
 
-def test_a_policy_that_is_gone_wants_nothing():
+def test_a_policy_that_is_gone_wants_nothing() -> None:
     stage = Stage(budget(), *cluster("a", 1), *cluster("b", 1))
     stage.want(A, 9)
     stage.want(B, 9)
@@ -128,7 +131,7 @@ def test_a_policy_that_is_gone_wants_nothing():
     assert (1, 5) == (stage.allowed(A), stage.allowed(B))
 
 
-def test_two_clusters_of_a_namespace_do_not_count_on_the_same_room():
+def test_two_clusters_of_a_namespace_do_not_count_on_the_same_room() -> None:
     room = ko.quota(hard={"requests.cpu": "8"}, used={"requests.cpu": "0"})
     stage = Stage(room, *cluster("a", 0), *cluster("b", 0))
     stage.want(A, 9)
@@ -139,7 +142,7 @@ def test_two_clusters_of_a_namespace_do_not_count_on_the_same_room():
     assert "ResourceQuota team has 8 requests.cpu" in str(stage.keeper.allowed(A, "a-default"))
 
 
-def test_quotas_of_the_same_name_are_shared_in_each_namespace():
+def test_quotas_of_the_same_name_are_shared_in_each_namespace() -> None:
     room = ko.quota(hard={"requests.cpu": "8"}, used={"requests.cpu": "0"})
     here = [room, *cluster("a", 0), *cluster("b", 0)]
     there = [{**body, "metadata": {**body["metadata"], "namespace": "other"}} for body in here]
@@ -152,13 +155,13 @@ def test_quotas_of_the_same_name_are_shared_in_each_namespace():
     assert [2, 2, 2, 2] == [stage.allowed(key) for key in every]
 
 
-def test_one_cluster_alone_has_the_room_of_its_quota_for_itself():
+def test_one_cluster_alone_has_the_room_of_its_quota_for_itself() -> None:
     stage = Stage(ko.quota(hard={"requests.cpu": "8"}), *cluster("a", 0))
 
     assert stage.allowed(A) is None
 
 
-async def test_its_status():
+async def test_its_status() -> None:
     stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
     stage.want(A, 6)
     stage.want(B, 9)
@@ -180,8 +183,8 @@ async def test_its_status():
     assert "2026-02-01T00:01:40Z" == having["waitingSince"]
 
 
-async def test_a_budget_in_a_namespace_is_about_the_clusters_there():
-    def moved(body, namespace):
+async def test_a_budget_in_a_namespace_is_about_the_clusters_there() -> None:
+    def moved(body: dict[str, Any], namespace: str) -> dict[str, Any]:
         return {**body, "metadata": {**body["metadata"], "namespace": namespace, "uid": namespace}}
 
     here = [moved(budget(), "ns"), *cluster("a", 4), *cluster("b", 4)]
@@ -202,14 +205,14 @@ async def test_a_budget_in_a_namespace_is_about_the_clusters_there():
     assert (None, None) == (stage.allowed(A), stage.allowed(elsewhere))
 
 
-async def test_a_budget_of_another_operator_limits_nobody_here():
+async def test_a_budget_of_another_operator_limits_nobody_here() -> None:
     stage = Stage(budget({**SIX, "controllerName": "next"}), *cluster("a", 9))
     await stage.pass_()
 
     assert (None, []) == (stage.allowed(A), stage.written)
 
 
-async def test_a_budget_in_a_namespace_names_no_other():
+async def test_a_budget_in_a_namespace_names_no_other() -> None:
     body = budget({**SIX, "namespaces": ["other"]})
     body["metadata"]["namespace"] = "ns"
     stage = Stage(body, *cluster("a", 9))
@@ -219,7 +222,7 @@ async def test_a_budget_in_a_namespace_names_no_other():
     assert "spec.namespaces: names others than ns" in str(stage.written)
 
 
-async def test_it_is_written_on_news_and_not_all_the_time():
+async def test_it_is_written_on_news_and_not_all_the_time() -> None:
     stage = Stage(budget(), *cluster("a", 1))
     for needed, expected in ((1, 1), (2, 1), (2, 2), (2, 2)):
         stage.want(A, needed)
@@ -228,7 +231,7 @@ async def test_it_is_written_on_news_and_not_all_the_time():
         assert expected == len(stage.written)
 
 
-async def test_since_when_one_waits():
+async def test_since_when_one_waits() -> None:
     stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
     for needed in (6, 7):
         stage.want(B, needed)
@@ -239,7 +242,7 @@ async def test_since_when_one_waits():
     assert [{"a": None, "b": "2026-02-01T00:01:40Z"}] * 2 == since
 
 
-async def test_a_budget_that_is_made_anew_has_its_status_again():
+async def test_a_budget_that_is_made_anew_has_its_status_again() -> None:
     stage = Stage(budget(), *cluster("a", 1))
     await stage.pass_()
     stage.world.take(ko.KIND["AdaptiveBudget"], "DELETED", budget())
@@ -252,7 +255,7 @@ async def test_a_budget_that_is_made_anew_has_its_status_again():
 
 
 @pytest.mark.parametrize("error", [NotFound("gone"), KubeError("busy")])
-async def test_what_cannot_be_written_is_tried_again(error):
+async def test_what_cannot_be_written_is_tried_again(error: KubeError) -> None:
     stage = Stage(budget(), *cluster("a", 1))
     stage.fails = error
     await stage.pass_()
@@ -265,7 +268,7 @@ async def test_what_cannot_be_written_is_tried_again(error):
     assert 1 == len(stage.written)
 
 
-async def test_a_spec_that_makes_no_sense_limits_nobody():
+async def test_a_spec_that_makes_no_sense_limits_nobody() -> None:
     stage = Stage(budget({"limits": {"cpu": "many"}}), *cluster("a", 1))
     await stage.pass_()
     ((condition,),) = (status["conditions"] for status in stage.written)
@@ -275,7 +278,7 @@ async def test_a_spec_that_makes_no_sense_limits_nobody():
     assert condition["message"].startswith("spec.limits: must name")
 
 
-async def test_after_a_restart_it_is_known_who_has_waited_since_when():
+async def test_after_a_restart_it_is_known_who_has_waited_since_when() -> None:
     row = {"namespace": "ns", "cluster": "b", "name": "b-default", "waitingSince": "2026-01-01"}
     old = {"groups": [{**row, "held": 0, "wanted": 9, "allowed": 0}]}
     stage = Stage(budget(status=old), *cluster("a", 6), *cluster("b", 0))
@@ -287,7 +290,7 @@ async def test_after_a_restart_it_is_known_who_has_waited_since_when():
     assert "2026-01-01" == since["b"]
 
 
-def test_who_says_nothing_any_more_keeps_what_he_has():
+def test_who_says_nothing_any_more_keeps_what_he_has() -> None:
     stage = Stage(budget(), *cluster("a", 2), *cluster("b", 2))
     stage.want(A, 6)
     stage.keeper.settle()
@@ -302,7 +305,7 @@ def test_who_says_nothing_any_more_keeps_what_he_has():
 
 
 @pytest.mark.parametrize("kind", ["DaskCluster", "AdaptivePolicy"])
-def test_what_is_deleted_or_not_ours_any_more_counts_as_held(kind):
+def test_what_is_deleted_or_not_ours_any_more_counts_as_held(kind: str) -> None:
     stage = Stage(budget(), *cluster("a", 4), *cluster("b", 0))
     stage.want(A, 9)
     stage.want(B, 9)
@@ -317,13 +320,15 @@ def test_what_is_deleted_or_not_ours_any_more_counts_as_held(kind):
     assert (4, 2) == (stage.allowed(A), stage.allowed(B))
 
 
-def test_a_budget_that_cannot_be_divided_stops_no_other(monkeypatch, caplog):
+def test_a_budget_that_cannot_be_divided_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     stage = Stage(budget(), *cluster("a", 4), *cluster("b", 4))
     stage.want(A, 9)
     stage.keeper.settle()
     before = stage.allowed(A), stage.allowed(B)
 
-    def broken(*_, **__):
+    def broken(*_: Any, **__: Any) -> Any:
         raise ArithmeticError("a bug")
 
     monkeypatch.setattr(budget_keeper, "divide", broken)
@@ -333,7 +338,7 @@ def test_a_budget_that_cannot_be_divided_stops_no_other(monkeypatch, caplog):
     assert "AdaptiveBudget all can't be divided" in caplog.text
 
 
-async def test_a_status_keeps_nothing_of_another_spec():
+async def test_a_status_keeps_nothing_of_another_spec() -> None:
     gpus = {"limits": {"nvidia.com/gpu": 8}}
     old = {"held": {"cpu": "4 cpu"}, "groups": [], "heldWorkers": 2, "conditions": []}
     for spec, held in ((gpus, {"cpu": None, "nvidia.com/gpu": "0 nvidia.com/gpu"}), ({}, None)):
@@ -345,7 +350,7 @@ async def test_a_status_keeps_nothing_of_another_spec():
         assert (1 if held else None) == status["heldWorkers"]
 
 
-async def test_one_of_the_same_name_knows_nothing_of_who_waited_before():
+async def test_one_of_the_same_name_knows_nothing_of_who_waited_before() -> None:
     stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
     stage.want(B, 6)
     await stage.pass_()
@@ -361,15 +366,15 @@ async def test_one_of_the_same_name_knows_nothing_of_who_waited_before():
     assert "2026-02-02T00:01:40Z" == since["b"]
 
 
-def test_a_group_that_is_not_there_wants_nothing():
+def test_a_group_that_is_not_there_wants_nothing() -> None:
     stage = Stage(budget(), *cluster("a", 1))
     stage.keeper.want(A, {"another": Claimed(3, 3)})
 
     assert 1 == stage.allowed(A)
 
 
-def test_without_budgets_nobody_is_limited():
-    world = ko.world_of(*cluster("a", 1))
-    keeper = BudgetKeeper(world, None, Metrics(), wake=print)
+def test_without_budgets_nobody_is_limited() -> None:
+    world: World = ko.world_of(*cluster("a", 1))
+    keeper = BudgetKeeper(world, None, Metrics(), wake=print)  # type: ignore[arg-type]
 
     assert keeper.allowed(A, "a-default") is None

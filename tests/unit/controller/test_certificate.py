@@ -1,18 +1,24 @@
 """What is read from a Secret, when it is written, and what is said; on a server: tests/api."""
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import logging
 import ssl
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import example, given
 from hypothesis import strategies as st
+from prometheus_client import Gauge
 
 from dask_adaptive.controller import certificate as module
 from dask_adaptive.controller.certificate import (
@@ -25,8 +31,7 @@ from dask_adaptive.controller.certificate import (
     make,
 )
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.kube.api import ApiUnreachable, Conflict, Forbidden, NotFound
-from support.tables import table
+from dask_adaptive.kube.api import ApiUnreachable, Conflict, Forbidden, Json, NotFound
 
 HOST = "r-webhook.ns.svc"
 HOOKS = "mutatingwebhookconfigurations/r"
@@ -36,29 +41,29 @@ NOW = datetime.now(UTC)
 class Api:
     """An API server with one Secret and one webhook configuration, which may fail."""
 
-    def __init__(self):
-        self.secret = {"metadata": {"resourceVersion": "1"}, "type": "Opaque"}
+    def __init__(self) -> None:
+        self.secret: Json | None = {"metadata": {"resourceVersion": "1"}, "type": "Opaque"}
         hook = {"name": "inject", "clientConfig": {"service": {}}}
-        self.hooks = {
+        self.hooks: Json = {
             "metadata": {"resourceVersion": "1", "name": "r"}, "webhooks": [hook]
         }  # fmt: skip
-        self.errors = {}  # by verb and kind
+        self.errors: dict[str, Exception] = {}  # by verb and kind
         self.writes = list[str]()
 
-    def _object(self, verb, path):
+    def _object(self, verb: str, path: str) -> Json:
         kind = "secret" if "/secrets/" in path else "hooks"
         if error := self.errors.get(f"{verb} {kind}"):
             raise error
-        found = getattr(self, kind)
+        found: Json | None = getattr(self, kind)
         if found is None:
             raise NotFound(f"{path} not found")
         return found
 
-    async def get(self, path):
+    async def get(self, path: str) -> Json:
         found = self._object("get", path)
         return {**found, "metadata": dict(found["metadata"])}
 
-    async def patch(self, path, body, **_):
+    async def patch(self, path: str, body: Json, **_: Any) -> Json:
         found = self._object("patch", path)
         version = found["metadata"]["resourceVersion"]
         if body["metadata"]["resourceVersion"] != version:
@@ -71,28 +76,28 @@ class Api:
             found["webhooks"][0]["clientConfig"]["caBundle"] = hook["clientConfig"]["caBundle"]
         return await self.get(path)
 
-    def fill(self, data):
+    def fill(self, data: dict[str, str]) -> None:
         self.secret = {"metadata": {"resourceVersion": "7"}, "data": data}
 
     @property
-    def bundle(self):
+    def bundle(self) -> str:
         return str(self.hooks["webhooks"][0]["clientConfig"].get("caBundle", ""))
 
 
 class Scene:
-    def __init__(self, *, makes=True):
+    def __init__(self, *, makes: bool = True) -> None:
         self.api, self.makes, self.now = Api(), makes, time.time()
         self.metrics, self.host = Metrics(), HOST
         self.keeper = self.replica(self.metrics.certificate.labels("s"))
 
-    def replica(self, ends_at=None):
-        api = self.api
+    def replica(self, ends_at: Gauge | None = None) -> CertificateKeeper:
+        api: Any = self.api
         settings = WebhookSettings("s", self.host, self.makes, (HOOKS,))
         ends_at = ends_at or Metrics().certificate.labels("s")
         return CertificateKeeper(api, "ns", settings, ends_at, wall_clock=lambda: self.now)
 
     @property
-    def ends_at(self):
+    def ends_at(self) -> float | None:
         name = "dask_adaptive_webhook_certificate_expiration_timestamp_seconds"
         return self.metrics.registry.get_sample_value(name, {"secret": "s"})
 
@@ -100,7 +105,7 @@ class Scene:
 @pytest.mark.parametrize(
     ("age_days", "is_new"), [(1, False), (200, False), (242, False), (244, True), (364, True)]
 )
-async def test_after_two_thirds_of_a_year_there_is_a_new_one(age_days, is_new):
+async def test_after_two_thirds_of_a_year_there_is_a_new_one(age_days: int, is_new: bool) -> None:
     scene = Scene()
     old = make(HOST, NOW - timedelta(days=age_days))
     scene.api.fill(old)
@@ -113,7 +118,7 @@ async def test_after_two_thirds_of_a_year_there_is_a_new_one(age_days, is_new):
     assert is_new == (scene.ends_at > time.time() + LIFE.total_seconds() - 3600)
 
 
-async def test_one_that_cannot_be_renewed_serves_on(caplog):
+async def test_one_that_cannot_be_renewed_serves_on(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     old = make(HOST, NOW - timedelta(days=300))
     scene.api.fill(old)
@@ -128,7 +133,9 @@ async def test_one_that_cannot_be_renewed_serves_on(caplog):
     assert 1 == caplog.text.count("secrets s is forbidden")
 
 
-async def test_without_the_api_server_it_waits_and_says_so_once(caplog):
+async def test_without_the_api_server_it_waits_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     scene = Scene()
     scene.api.errors = dict.fromkeys(("get secret", "get hooks"), ApiUnreachable("no answer"))
     for _ in range(3):
@@ -147,7 +154,7 @@ async def test_without_the_api_server_it_waits_and_says_so_once(caplog):
     assert before == scene.ends_at, "it says nothing of the certificate"
 
 
-async def test_what_is_not_trusted_yet_is_not_served():
+async def test_what_is_not_trusted_yet_is_not_served() -> None:
     scene = Scene(makes=False)
     old, new = make(HOST, NOW), make(HOST, NOW)
     scene.api.fill(old)
@@ -163,14 +170,20 @@ async def test_what_is_not_trusted_yet_is_not_served():
     assert new == scene.keeper._serving.data
 
 
-@table(
+@pytest.mark.parametrize(
     "spoil",
-    emptied=lambda _: {},
-    wrong_authority=lambda new: {**new, "ca.crt": make(HOST, NOW)["ca.crt"]},
-    another_host=lambda _: make("other.ns.svc", NOW),
-    expired=lambda _: make(HOST, NOW - 2 * LIFE),
+    [
+        pytest.param(lambda _: {}, id="emptied"),
+        pytest.param(
+            lambda new: {**new, "ca.crt": make(HOST, NOW)["ca.crt"]}, id="wrong-authority"
+        ),
+        pytest.param(lambda _: make("other.ns.svc", NOW), id="another-host"),
+        pytest.param(lambda _: make(HOST, NOW - 2 * LIFE), id="expired"),
+    ],
 )
-async def test_a_good_certificate_is_not_given_up_for_a_bad_one(spoil, caplog):
+async def test_a_good_certificate_is_not_given_up_for_a_bad_one(
+    spoil: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     scene, old = Scene(makes=False), make(HOST, NOW)
     scene.api.fill(old)
     assert await scene.keeper.look()
@@ -184,7 +197,7 @@ async def test_a_good_certificate_is_not_given_up_for_a_bad_one(spoil, caplog):
     assert "goes on with" in caplog.text
 
 
-async def test_people_may_tell_the_api_server_themselves():
+async def test_people_may_tell_the_api_server_themselves() -> None:
     scene = Scene(makes=False)
     scene.api.fill(make(HOST, NOW))
     scene.api.errors["get hooks"] = Forbidden("no right")
@@ -194,29 +207,29 @@ async def test_people_may_tell_the_api_server_themselves():
     assert 0.0 == scene.ends_at
 
 
-async def test_who_looked_too_early_takes_nothing_back():
+async def test_who_looked_too_early_takes_nothing_back() -> None:
     """One replica reads the Secret before another one renews it, and writes after it."""
     scene = Scene(makes=False)
     old, new = make(HOST, NOW), make(HOST, NOW)
     late, get = scene.replica(), scene.api.get
 
-    async def renewed_meanwhile(path):
+    async def renewed_meanwhile(path: str) -> Json:
         found = await get(path)
         if "/secrets/" in path:
-            scene.api.get = get
+            scene.api.get = get  # type: ignore[method-assign]
             scene.api.fill(new)
             assert await scene.keeper.look()
         return found
 
     scene.api.fill(old)
-    scene.api.get = renewed_meanwhile
+    scene.api.get = renewed_meanwhile  # type: ignore[method-assign]
     assert not await late.look()
     assert new["ca.crt"] == scene.api.bundle
     assert await late.look()
     assert new["ca.crt"] == scene.api.bundle
 
 
-async def test_nothing_is_written_when_nothing_changed():
+async def test_nothing_is_written_when_nothing_changed() -> None:
     scene = Scene()
     assert await scene.keeper.look()
     assert ["s", "r"] == scene.api.writes
@@ -226,7 +239,7 @@ async def test_nothing_is_written_when_nothing_changed():
     assert ["s", "r"] == scene.api.writes
 
 
-async def test_an_authority_that_has_ended_is_not_kept():
+async def test_an_authority_that_has_ended_is_not_kept() -> None:
     scene = Scene()
     scene.api.fill(make(HOST, NOW - LIFE + timedelta(days=1)))
     scene.makes = False
@@ -239,10 +252,12 @@ async def test_an_authority_that_has_ended_is_not_kept():
     assert 1 == base64.b64decode(data["ca.crt"]).count(b"BEGIN")
 
 
-async def test_it_looks_again_soon_after_an_error_and_then_seldom(monkeypatch):
+async def test_it_looks_again_soon_after_an_error_and_then_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scene, waits = Scene(makes=False), list[float]()
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 9:
             scene.api.fill(make(HOST, NOW))
@@ -259,12 +274,12 @@ async def test_it_looks_again_soon_after_an_error_and_then_seldom(monkeypatch):
     assert [30.0, 30.0] == waits[9:]
 
 
-def pem(key, seal):
+def pem(key: Any, seal: Any) -> str:
     text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, seal)
     return base64.b64encode(text).decode()
 
 
-def changes():
+def changes() -> Iterator[tuple[str, dict[str, str], str]]:
     good = make(HOST, NOW)
     key = ec.generate_private_key(ec.SECP256R1())
     sealed = serialization.BestAvailableEncryption(b"x")
@@ -282,7 +297,7 @@ def changes():
 @pytest.mark.parametrize(
     ("data", "why"), [pytest.param(data, why, id=name) for name, data, why in changes()]
 )
-def test_what_can_not_be_used(data, why):
+def test_what_can_not_be_used(data: dict[str, str], why: str) -> None:
     with pytest.raises(BadCertificate, match=why):
         Pair.read(data)
 
@@ -292,7 +307,9 @@ _GOOD = {name: base64.b64decode(text) for name, text in make(HOST, NOW).items()}
 
 @given(st.sampled_from(sorted(_GOOD)), st.integers(0, 400), st.binary(max_size=8), st.booleans())
 @example("ca.crt", 109, b"+", False)
-def test_whatever_is_in_the_secret_is_read_or_refused(name, at, noise, begins):
+def test_whatever_is_in_the_secret_is_read_or_refused(
+    name: str, at: int, noise: bytes, begins: bool
+) -> None:
     old = _GOOD[name]
     text = noise + old if begins else old[:at] + noise + old[at + len(noise) :]
     parts = {**_GOOD, name: text}
@@ -303,7 +320,7 @@ def test_whatever_is_in_the_secret_is_read_or_refused(name, at, noise, begins):
     assert isinstance(pair.objection(HOST), str)
 
 
-def test_the_key_of_the_authority_is_not_kept():
+def test_the_key_of_the_authority_is_not_kept() -> None:
     parts = {n: base64.b64decode(t) for n, t in make(HOST, NOW).items()}
     pair = Pair.read(make(HOST, NOW))
 
@@ -313,7 +330,7 @@ def test_the_key_of_the_authority_is_not_kept():
     assert "mismatch" in pair.objection("other.ns.svc")
 
 
-def called(context, authority, host):
+def called(context: ssl.SSLContext, authority: str, host: str) -> bytes:
     """The certificate that a server with this context shows to who trusts the authority."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(cadata=base64.b64decode(authority).decode())
@@ -329,7 +346,7 @@ def called(context, authority, host):
 
 
 @pytest.mark.parametrize("host", [HOST, "127.0.0.1"], ids=["by-name", "by-address"])
-async def test_connections_get_the_certificate_of_the_moment(host):
+async def test_connections_get_the_certificate_of_the_moment(host: str) -> None:
     scene = Scene(makes=False)
     scene.host = host
     keeper, first, second = scene.replica(), make(host, NOW), make(host, NOW)
@@ -346,10 +363,10 @@ async def test_connections_get_the_certificate_of_the_moment(host):
         called(keeper.context, first["ca.crt"], host)
 
 
-def test_no_key_is_in_a_file_as_it_is(monkeypatch, tmp_path):
+def test_no_key_is_in_a_file_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = tempfile.NamedTemporaryFile
 
-    def kept():
+    def kept() -> Any:
         return made(dir=tmp_path, delete=False)
 
     monkeypatch.setattr(module.tempfile, "NamedTemporaryFile", kept)

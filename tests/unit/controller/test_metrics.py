@@ -1,6 +1,10 @@
 """Metrics: what each pass adds, and that nothing of a policy stays when it goes."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -8,6 +12,7 @@ from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.summary import status_of
 from dask_adaptive.model.observed import (
+    ObservedCluster,
     ObservedScheduler,
     Pin,
     ReliefState,
@@ -25,27 +30,29 @@ from support.worlds import KEY, NOW, POLICY, cluster, worker
 class Measured:
     """What a series of passes has added up to."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.metrics = Metrics()
 
-    def passed(self, *, pins=(), outcomes=(), uses=(), **scheduler):
+    def passed(
+        self, *, pins: Any = (), outcomes: Sequence[Outcome] = (), uses: Any = (), **scheduler: Any
+    ) -> None:
         processes = tuple(
             SchedulerWorker(n, f"tcp://{n}", "running", 1, 0, 9.0, 0, pins=p)
             for n, p in dict(pins).items()
         )
         seen = ObservedScheduler(workers=processes, **{"session": "s", "agent": "1", **scheduler})
-        world = dataclasses.replace(cluster([worker("a")]), scheduler=seen)
+        world: ObservedCluster = dataclasses.replace(cluster([worker("a")]), scheduler=seen)
         decided = Plan(Reason.DESIRED_WITHIN_RANGE, "as it should be", uses=uses)
         status = status_of(world, POLICY, decided, outcomes, now=NOW)
         self.metrics.passed(KEY, PassResult(world, decided, outcomes, status, 5.0, POLICY), 0.1)
 
-    def value(self, name, **labels):
+    def value(self, name: str, **labels: str) -> float | None:
         where = {"namespace": KEY.namespace, "cluster": KEY.name, **labels}
         return self.metrics.registry.get_sample_value(f"dask_adaptive_{name}", where)
 
 
 @pytest.fixture
-def measured():
+def measured() -> Iterator[Measured]:
     made = Measured()
     yield made
     made.metrics.forget(KEY)
@@ -53,13 +60,13 @@ def measured():
 
 
 @pytest.mark.parametrize("text", ["leader", "policies", "workers", "passes_total"])
-def test_metrics_have_our_prefix(text, measured):
+def test_metrics_have_our_prefix(text: str, measured: Measured) -> None:
     measured.passed()
 
     assert f"dask_adaptive_{text}" in measured.metrics.render().decode()
 
 
-def test_quotas(measured):
+def test_quotas(measured: Measured) -> None:
     used = {"group": "etl-default", "quota": "tasks"}
     retire = Retire("w", ("w",), Reason.TASK_QUOTA, "21 of 20 runs", busy_ok=True)
     idle = Retire("w", ("w",), Reason.UNDERUTILIZED, "idle")
@@ -78,7 +85,9 @@ def test_quotas(measured):
     ("metric", "label", "fact"),
     [("tasks_redone_total", "cause", "redone"), ("pin_expired_total", "source", "pins_expired")],
 )
-def test_what_schedulers_count_is_added_up_since_we_came(metric, label, fact, measured):
+def test_what_schedulers_count_is_added_up_since_we_came(
+    metric: str, label: str, fact: str, measured: Measured
+) -> None:
     totals = []
     for session, count in (("s", 3), ("s", 3), ("s", 5), ("new", 1), ("new", 1)):
         measured.passed(session=session, **{fact: (("shuffle", count),)})
@@ -87,7 +96,7 @@ def test_what_schedulers_count_is_added_up_since_we_came(metric, label, fact, me
     assert [0, 0, 2, 3, 3] == totals
 
 
-def test_pins_and_their_age(measured):
+def test_pins_and_their_age(measured: Measured) -> None:
     young, old = Pin("client", "x", "", 60.0, since=-5.0), Pin("client", "y", "", 60.0, since=-50.0)
     measured.passed(pins={"a": (young, old), "b": (young,)})
 
@@ -100,12 +109,12 @@ def test_pins_and_their_age(measured):
     }
 
 
-def serialized(name, seconds, share):
+def serialized(name: str, seconds: float, share: float) -> Serialized:
     function = SerializedFunction(name, 4_000, seconds, 5e7, 57_000)
     return Serialized(5_000, 12.34, 57_000_000, share, (function,))
 
 
-def test_the_scheduler_as_it_is_now(measured):
+def test_the_scheduler_as_it_is_now(measured: Measured) -> None:
     relief = ReliefState("idle", wire.R_ACTIVE)
     measured.passed(relief=(relief,), serialized=serialized("etl.step", 12.0, 0.31))
     assert 1 == measured.value("relief_state", relief="idle", state="Active")

@@ -1,10 +1,13 @@
 """What the webhook knows of a pod, and what it asks for; and the hook that it adds."""
 
+from __future__ import annotations
+
 import asyncio
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -19,37 +22,36 @@ from dask_adaptive.kube.notes import read_mark
 from support import kube_objects as ko
 from support.json_patch import apply
 from support.kube_bodies import dask_pod
-from support.tables import table
 
 POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
 
 
-def pod(**spec):
+def pod(**spec: Any) -> dict[str, Any]:
     return dask_pod("worker", **{"terminationGracePeriodSeconds": 30, **spec})
 
 
 class Api:
     """An API server that has some objects, and a namespace; the calls are counted."""
 
-    def __init__(self, *objects):
+    def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects = {"ns": {"metadata": {}}, **{o["metadata"]["name"]: o for o in objects}}
         self.calls = list[tuple[str, str]]()
         self.broken = False
 
-    def count(self, verb, name=None):
+    def count(self, verb: str, name: str | None = None) -> int:
         return sum(v == verb and name in (None, n) for v, n in self.calls)
 
-    async def get(self, path):
+    async def get(self, path: str) -> dict[str, Any]:
         return self._take("GET", path)
 
-    async def patch(self, path, body, **_):
+    async def patch(self, path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         return self._take("PATCH", path)
 
-    async def list(self, path, **_):
+    async def list(self, path: str, **_: Any) -> list[dict[str, Any]]:
         self._take("LIST", path)
         return [o for o in self.objects.values() if o.get("kind") == "AdaptivePolicy"]
 
-    def _take(self, verb, path):
+    def _take(self, verb: str, path: str) -> dict[str, Any]:
         self.calls.append((verb, path.rpartition("/")[2]))
         if self.broken:
             raise ApiUnreachable("no answer")
@@ -60,47 +62,49 @@ class Api:
 
 
 class Scene:
-    def __init__(self, api, *watched):
+    def __init__(self, api: Api, *watched: dict[str, Any]) -> None:
         self.now = 0.0
-        made = api
+        made: Any = api
         config = AgentConfig(made, bundle(), clock=lambda: self.now)
         consent = Consent(made, lambda: self.now, ttl_s=1e9)
         world = ko.world_of(*watched)
         self.injector = Injector(made, world, config, consent, Metrics(), grace_s=300)
 
-    async def spec(self, body, **more):
+    async def spec(self, body: dict[str, Any], **more: Any) -> dict[str, Any]:
         """Of the pod, once it is injected."""
         outcome = await self.injector._decide({"object": body, "namespace": "ns", **more})
         if isinstance(outcome, Skip):
             raise AssertionError(outcome.why)
         return dict(apply(body, outcome.patch)["spec"])
 
-    async def grace(self, body, **more):
+    async def grace(self, body: dict[str, Any], **more: Any) -> int | None:
         """The grace period that the pod is given; None: its own."""
         after = (await self.spec(body, **more))["terminationGracePeriodSeconds"]
         return None if after == body["spec"]["terminationGracePeriodSeconds"] else int(after)
 
-    async def variables(self, body):
+    async def variables(self, body: dict[str, Any]) -> dict[str, str]:
         entries = (await self.spec(body))["containers"][0].get("env", [])
         return {e["name"]: e["value"] for e in entries if "PRELOAD" not in e["name"]}
 
 
-def group(grace_s):
+def group(grace_s: int | None) -> dict[str, Any]:
     body = ko.group()
     grace = {} if grace_s is None else {"terminationGracePeriodSeconds": grace_s}
     body["spec"]["worker"]["spec"] = grace
     return body
 
 
-@table(
-    "of_pod, of_group, given",
-    nobody_asked_for_30=(30, None, 300),
-    somebody_did=(30, 30, None),
-    their_own=(45, 45, None),
-    set_by_somebody_else=(3600, None, None),
+@pytest.mark.parametrize(
+    ("of_pod", "of_group", "given"),
+    [
+        pytest.param(30, None, 300, id="nobody-asked-for-30"),
+        pytest.param(30, 30, None, id="somebody-did"),
+        pytest.param(45, 45, None, id="their-own"),
+        pytest.param(3600, None, None, id="set-by-somebody-else"),
+    ],
 )
 @pytest.mark.parametrize("watched", [True, False])
-async def test_grace(of_pod, of_group, given, watched):
+async def test_grace(of_pod: int, of_group: int | None, given: int | None, watched: bool) -> None:
     objects = [ko.cluster(), group(of_group)]
     scene = Scene(Api(*objects), *(objects if watched else []))
 
@@ -110,15 +114,19 @@ async def test_grace(of_pod, of_group, given, watched):
 KEEP = {"cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"}
 
 
-@table(
-    "disruption, own, expected",
-    it_will_soon_be_busy=({}, {}, KEEP),
-    not_wanted=({"hints": False}, {}, set()),
-    not_understood=({"hints": "?"}, {}, set()),
-    no_policy=(None, {}, set()),
-    somebody_says_otherwise=({}, dict.fromkeys(KEEP, "mine"), set()),
+@pytest.mark.parametrize(
+    ("disruption", "own", "expected"),
+    [
+        pytest.param({}, {}, KEEP, id="it-will-soon-be-busy"),
+        pytest.param({"hints": False}, {}, set(), id="not-wanted"),
+        pytest.param({"hints": "?"}, {}, set(), id="not-understood"),
+        pytest.param(None, {}, set(), id="no-policy"),
+        pytest.param({}, dict.fromkeys(KEEP, "mine"), set(), id="somebody-says-otherwise"),
+    ],
 )
-async def test_pods_of_new_workers_bear_the_hints(disruption, own, expected):
+async def test_pods_of_new_workers_bear_the_hints(
+    disruption: dict[str, Any] | None, own: dict[str, str], expected: set[str]
+) -> None:
     policy = ko.policy()
     policy["spec"]["disruption"] = disruption
     scene = Scene(Api(), *([ko.cluster()] if disruption is None else [ko.cluster(), policy]))
@@ -132,13 +140,13 @@ async def test_pods_of_new_workers_bear_the_hints(disruption, own, expected):
     assert (disruption == {}) == read_mark(after).keep
 
 
-async def test_the_pods_own_grace_stays_where_its_group_cannot_be_read():
+async def test_the_pods_own_grace_stays_where_its_group_cannot_be_read() -> None:
     scene = Scene(Api(ko.cluster()))
 
     assert await scene.grace(pod()) is None
 
 
-async def test_a_burst_of_workers_is_one_write():
+async def test_a_burst_of_workers_is_one_write() -> None:
     api = Api()
     scene = Scene(api, ko.cluster(), group(None))
     for expected in (1, 1, 2):
@@ -148,7 +156,7 @@ async def test_a_burst_of_workers_is_one_write():
     assert 1 == api.count("GET"), "the namespace's consent, once"
 
 
-async def test_a_write_that_failed_is_tried_again_by_the_next_pod():
+async def test_a_write_that_failed_is_tried_again_by_the_next_pod() -> None:
     api = Api()
     scene = Scene(api, ko.cluster(), group(None))
     await scene.grace(pod(), dryRun=True)
@@ -162,7 +170,7 @@ async def test_a_write_that_failed_is_tried_again_by_the_next_pod():
     assert {} == scene.injector._config._locks._locks
 
 
-def policy_with(name="p", *, relief="Disabled", **metadata):
+def policy_with(name: str = "p", *, relief: str = "Disabled", **metadata: Any) -> dict[str, Any]:
     made = ko.policy(name, **metadata)
     made["spec"]["scheduler"] = {"relief": {"clientInfo": relief}}
     return made
@@ -173,23 +181,29 @@ MANAGED = {"dask-adaptive.dev/managed-by": "annotations"}
 
 
 @pytest.fixture
-def _no_wait(monkeypatch):
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dask_adaptive.controller.webhook.SECOND_LOOK_S", 0.0)
 
 
 @pytest.mark.usefixtures("_no_wait")
-@table(
-    "watched, listed, expected",
-    watched=([policy_with()], [], OFF),
-    younger_than_the_watch=([], [policy_with()], OFF),
-    none=([], [], {}),
-    another_clusters=([], [ko.policy("p", for_="other")], {}),
-    going=([policy_with(deletionTimestamp="x")], [], {}),
-    makes_no_sense=([policy_with(relief="Sometimes")], [], {}),
-    two_contradict=([policy_with("a"), policy_with("b")], [], {}),
-    one_of_annotations_goes=([policy_with(), ko.policy("m", labels=MANAGED)], [], OFF),
+@pytest.mark.parametrize(
+    ("watched", "listed", "expected"),
+    [
+        pytest.param([policy_with()], [], OFF, id="watched"),
+        pytest.param([], [policy_with()], OFF, id="younger-than-the-watch"),
+        pytest.param([], [], {}, id="none"),
+        pytest.param([], [ko.policy("p", for_="other")], {}, id="another-clusters"),
+        pytest.param([policy_with(deletionTimestamp="x")], [], {}, id="going"),
+        pytest.param([policy_with(relief="Sometimes")], [], {}, id="makes-no-sense"),
+        pytest.param([policy_with("a"), policy_with("b")], [], {}, id="two-contradict"),
+        pytest.param(
+            [policy_with(), ko.policy("m", labels=MANAGED)], [], OFF, id="one-of-annotations-goes"
+        ),
+    ],
 )
-async def test_a_scheduler_starts_with_what_its_policy_says(watched, listed, expected):
+async def test_a_scheduler_starts_with_what_its_policy_says(
+    watched: list[dict[str, Any]], listed: list[dict[str, Any]], expected: dict[str, str]
+) -> None:
     api = Api(ko.cluster(), *listed)
     scene = Scene(api, ko.cluster(), *watched)
 
@@ -197,7 +211,7 @@ async def test_a_scheduler_starts_with_what_its_policy_says(watched, listed, exp
     assert bool(watched) == (0 == api.count("LIST", "adaptivepolicies"))
 
 
-async def test_a_worker_starts_with_what_the_watch_has_said():
+async def test_a_worker_starts_with_what_the_watch_has_said() -> None:
     api = Api()
 
     assert {POLLING: "600s"} == await Scene(api, ko.cluster()).variables(pod())
@@ -205,7 +219,9 @@ async def test_a_worker_starts_with_what_the_watch_has_said():
     assert 0 == api.count("LIST")
 
 
-async def test_policies_that_cannot_be_listed_keep_no_agent_out(monkeypatch):
+async def test_policies_that_cannot_be_listed_keep_no_agent_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     api = Api(ko.cluster())
     monkeypatch.setattr(api, "list", AsyncMock(side_effect=ApiUnreachable("no answer")))
 
@@ -213,7 +229,7 @@ async def test_policies_that_cannot_be_listed_keep_no_agent_out(monkeypatch):
 
 
 @pytest.mark.usefixtures("_no_wait")
-async def test_a_scheduler_is_sure_of_its_config_map_each_time():
+async def test_a_scheduler_is_sure_of_its_config_map_each_time() -> None:
     api = Api(ko.cluster())
     scene = Scene(api, ko.cluster())
     for _ in range(2):
@@ -233,14 +249,16 @@ sys.exit({code})
 
 
 @pytest.fixture(params=["dash", "busybox sh", "bash --posix"])
-def shell(request):
+def shell(request: pytest.FixtureRequest) -> list[str]:
     program, *words = request.param.split()
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not here")
     return [shutil.which(program) or "", *words]
 
 
-def run_hook(folder, shell, *words, code=0, path="/usr/bin:/bin"):
+def run_hook(
+    folder: Path, shell: list[str], *words: str, code: int = 0, path: str = "/usr/bin:/bin"
+) -> subprocess.CompletedProcess[str]:
     (folder / "agent.py").write_text(SAYS.format(code=code))
     log = folder / "log"
     if not log.exists():
@@ -261,7 +279,7 @@ def run_hook(folder, shell, *words, code=0, path="/usr/bin:/bin"):
     )
 
 
-def process(folder, pid, *words, exe=""):
+def process(folder: Path, pid: int, *words: str, exe: str = "") -> None:
     """One process, as Linux shows it."""
     where = folder / "proc" / str(pid)
     where.mkdir(parents=True)
@@ -271,7 +289,9 @@ def process(folder, pid, *words, exe=""):
 
 
 @pytest.mark.parametrize("is_renamed", [False, True])
-def test_the_hook_uses_the_python_of_the_worker(tmp_path, shell, is_renamed):
+def test_the_hook_uses_the_python_of_the_worker(
+    tmp_path: Path, shell: list[str], is_renamed: bool
+) -> None:
     """Also where setproctitle is installed: distributed.proctitle renames the process then."""
     process(tmp_path, 1, "/usr/bin/tini", "--", "dask", "worker", "tcp://s:8786")
     if is_renamed:
@@ -284,7 +304,7 @@ def test_the_hook_uses_the_python_of_the_worker(tmp_path, shell, is_renamed):
     assert f"leave {sys.executable} ['leave', '--grace', '300']\n" == done.stdout
 
 
-def test_else_the_python_of_the_dask_on_path(tmp_path, shell):
+def test_else_the_python_of_the_dask_on_path(tmp_path: Path, shell: list[str]) -> None:
     process(tmp_path, 1, "sh", "-c", "sleep 1")
     (tmp_path / "dask").write_text(f"#!{sys.executable}\n")
     (tmp_path / "dask").chmod(0o755)
@@ -293,7 +313,7 @@ def test_else_the_python_of_the_dask_on_path(tmp_path, shell):
     assert f"leave {sys.executable} ['leave']\n" == done.stdout
 
 
-def test_a_python_without_distributed_is_passed_over(tmp_path, shell):
+def test_a_python_without_distributed_is_passed_over(tmp_path: Path, shell: list[str]) -> None:
     bare = tmp_path / "python3"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
@@ -305,7 +325,7 @@ def test_a_python_without_distributed_is_passed_over(tmp_path, shell):
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_hook_never_fails(tmp_path, shell, code):
+def test_the_hook_never_fails(tmp_path: Path, shell: list[str], code: int) -> None:
     done = run_hook(tmp_path, shell, code=code, path=f"{Path(sys.executable).parent}:/bin")
     assert 0 == done.returncode
 
@@ -314,8 +334,10 @@ def test_the_hook_never_fails(tmp_path, shell, code):
     assert "no Python with distributed was found" in (tmp_path / "log").read_text()
 
 
-def test_what_hangs_in_this_container_is_killed_and_nothing_else(tmp_path, shell):
-    def lives_in(container):
+def test_what_hangs_in_this_container_is_killed_and_nothing_else(
+    tmp_path: Path, shell: list[str]
+) -> None:
+    def lives_in(container: str) -> subprocess.Popen[bytes]:
         made = subprocess.Popen(["sleep", "60"])
         process(tmp_path, made.pid, "sleep", "60")
         mount = tmp_path / "proc" / str(made.pid) / "ns" / "mnt"
@@ -339,14 +361,14 @@ def test_what_hangs_in_this_container_is_killed_and_nothing_else(tmp_path, shell
             one.wait()
 
 
-def test_a_log_that_cannot_be_written_is_no_obstacle(tmp_path, shell):
+def test_a_log_that_cannot_be_written_is_no_obstacle(tmp_path: Path, shell: list[str]) -> None:
     (tmp_path / "log").mkdir()
     done = run_hook(tmp_path, shell, path=str(tmp_path))
 
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_the_zip_is_a_program(tmp_path):
+def test_the_zip_is_a_program(tmp_path: Path) -> None:
     (tmp_path / "agent.zip").write_bytes(agent_zip())
     done = subprocess.run(
         [sys.executable, str(tmp_path / "agent.zip"), "leave", "--grace", "0"],

@@ -1,6 +1,9 @@
 """Drift: told when it is sure, and only then."""
 
+from __future__ import annotations
+
 import copy
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,7 @@ from support import kube_objects as ko
 from support.tables import table
 
 HOUR = 3600.0
-SPEC = {
+SPEC: dict[str, Any] = {
     "containers": [
         {
             "name": "worker",
@@ -24,34 +27,36 @@ SPEC = {
 }
 
 
-def changed(**worker):
+def changed(**worker: Any) -> dict[str, Any]:
     spec = copy.deepcopy(SPEC)
     spec["containers"][0] |= worker
     return spec
 
 
-def drift(wanted, found, **times):
+def drift(wanted: dict[str, Any], found: dict[str, Any], **times: Any) -> str:
     """Of a Deployment that was made an hour before its group was changed."""
     when = {"group_made_at": 0.0, "group_written_at": 2 * HOUR, "made_at": HOUR, **times}
     return drifted(sketch(wanted), sketch(found), **when)
 
 
-@table(
-    "wanted, said",
-    (changed(image="dask:2"), "image is dask:1, its group says"),
-    (changed(args=["dask", "worker", "-v"]), "args are"),
-    (changed(command=["sh"]), "command is"),
-    (changed(env=[{"name": "A", "value": "2"}]), "variable A is"),
-    (changed(env=[{"name": "A", "value": "1"}]), "variable B is"),
-    (changed(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
-     "variable A is"),
-    (changed(envFrom=[{"secretRef": {"name": "s"}}]), "envFrom is"),
-    (changed(resources={"limits": {"cpu": "1"}}), "limits.memory is"),
-    (changed(resources={"limits": {"cpu": "1", "memory": "2Gi"}, "requests": {"cpu": 0.5}}),
-     "requests.cpu is"),
-    ({"containers": [*SPEC["containers"], {"name": "more"}]}, "more: is new"),
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (changed(image="dask:2"), "image is dask:1, its group says"),
+        (changed(args=["dask", "worker", "-v"]), "args are"),
+        (changed(command=["sh"]), "command is"),
+        (changed(env=[{"name": "A", "value": "2"}]), "variable A is"),
+        (changed(env=[{"name": "A", "value": "1"}]), "variable B is"),
+        (changed(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
+         "variable A is"),
+        (changed(envFrom=[{"secretRef": {"name": "s"}}]), "envFrom is"),
+        (changed(resources={"limits": {"cpu": "1"}}), "limits.memory is"),
+        (changed(resources={"limits": {"cpu": "1", "memory": "2Gi"}, "requests": {"cpu": 0.5}}),
+         "requests.cpu is"),
+        ({"containers": [*SPEC["containers"], {"name": "more"}]}, "more: is new"),
+    ],
 )  # fmt: skip
-def test_what_differs_is_said(wanted, said):
+def test_what_differs_is_said(wanted: dict[str, Any], said: str) -> None:
     assert said in drift(wanted, SPEC)
     assert "container" in drift(wanted, SPEC)
 
@@ -81,12 +86,12 @@ def test_what_differs_is_said(wanted, said):
         pytest.param({}, id="nothing"),
     ],
 )  # fmt: skip
-def test_what_does_not_matter_is_no_drift(found):
+def test_what_does_not_matter_is_no_drift(found: dict[str, Any]) -> None:
     assert "" == drift(SPEC, found)
 
 
-def test_defaults_of_references_are_no_drift():
-    def spec(**more):
+def test_defaults_of_references_are_no_drift() -> None:
+    def spec(**more: str) -> dict[str, Any]:
         field = {"fieldPath": "status.podIP", **{k: v for k, v in more.items() if k != "divisor"}}
         resource = {"resource": "limits.cpu", "divisor": more.get("divisor", "")}
         refs = {"IP": {"fieldRef": field}, "CPU": {"resourceFieldRef": resource}}
@@ -101,18 +106,18 @@ def test_defaults_of_references_are_no_drift():
     the_group_was_never_changed={"group_made_at": 2 * HOUR - 3},
     the_deployment_is_younger_than_the_change={"made_at": 2 * HOUR + 60},
 )
-def test_what_a_new_worker_would_have_too_is_no_drift(times):
+def test_what_a_new_worker_would_have_too_is_no_drift(times: dict[str, Any]) -> None:
     assert "" == drift(changed(image="mirror/dask:1"), SPEC, **times)
 
 
-def test_equal_workers_share_a_sketch():
+def test_equal_workers_share_a_sketch() -> None:
     named = [changed(env=[{"name": "DASK_WORKER_NAME", "value": name}]) for name in "ab"]
 
     assert sketch(named[0]) is sketch(named[1])
 
 
-def test_when_the_pod_spec_of_a_group_was_written():
-    def entry(time, fields):
+def test_when_the_pod_spec_of_a_group_was_written() -> None:
+    def entry(time: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {"time": time, "fieldsV1": fields}
 
     spec = {"f:spec": {"f:worker": {"f:spec": {"f:containers": {}}}}}

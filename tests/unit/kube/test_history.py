@@ -1,7 +1,10 @@
 """Decisions as a ConfigMap keeps them: what is written is read, and it never grows too large."""
 
+from __future__ import annotations
+
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +24,6 @@ from dask_adaptive.kube.status_json import (
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
 from support import kube_objects as ko
-from support.tables import table
 
 POLICY = parse_policy_object(ko.policy())
 
@@ -44,27 +46,27 @@ decisions = st.builds(
 )
 
 
-def decision(at=1.0, **more):
+def decision(at: float = 1.0, **more: Any) -> Decision:
     base = {"group": "g", "before": 1, "wanted": 2, "desired": 2, "reason": Reason.RECONCILED}
     return Decision(at=at, **{**base, "message": "m", **more})
 
 
 @given(st.lists(decisions, max_size=5))
-def test_what_is_written_is_read(several):
+def test_what_is_written_is_read(several: list[Decision]) -> None:
     body = json.loads(json.dumps(history_body(POLICY, several)))
 
     assert tuple(several) == history_of(body)
     assert 0 == unreadable(body)
 
 
-def test_the_youngest_are_kept():
+def test_the_youngest_are_kept() -> None:
     body = history_body(POLICY, [decision(float(i)) for i in range(KEPT + 50)])
 
     assert [float(i) for i in range(50, KEPT + 50)] == [d.at for d in history_of(body)]
 
 
 @pytest.mark.parametrize("letter", ["x", "\N{LINE SEPARATOR}", '"', "\N{PILE OF POO}", "\x00"])
-def test_it_is_never_too_large(letter):
+def test_it_is_never_too_large(letter: str) -> None:
     text = letter * 5000
     step = Step("load", 1, Reason.RECONCILED, text)
     several = [decision(float(i), message=text, steps=(step,) * 9) for i in range(KEPT)]
@@ -77,14 +79,14 @@ def test_it_is_never_too_large(letter):
     assert 0 == unreadable(body)
 
 
-def test_numbers_that_are_none_are_left_out():
+def test_numbers_that_are_none_are_left_out() -> None:
     seen = decision_json(decision(inputs={"a": math.inf, "b": math.nan, "c": 1 / 3}))
 
     assert {"c": 0.333} == seen["inputs"]
     assert "1970-01-01T00:00:01.000Z" == seen["at"]
 
 
-def test_it_goes_with_its_policy():
+def test_it_goes_with_its_policy() -> None:
     meta = history_body(POLICY, [])["metadata"]
 
     assert ("etl-adaptive-history", "ns") == (meta["name"], meta["namespace"])
@@ -93,7 +95,7 @@ def test_it_goes_with_its_policy():
     ]
 
 
-def test_names_of_long_policies_differ_and_fit():
+def test_names_of_long_policies_differ_and_fit() -> None:
     a, b = history_name("p" * 252 + "a"), history_name("p" * 252 + "b")
 
     assert a != b
@@ -103,23 +105,25 @@ def test_names_of_long_policies_differ_and_fit():
 GOOD = json.dumps(decision_json(decision()))
 
 
-@table(
-    "line, readable",
-    (GOOD, True),
-    ("", True),
-    ("x", False),
-    ("[]", False),
-    ("null", False),
-    ("{}", False),
-    ('{"at": "1970-01-01T00:00:01Z"}', False),
-    ("[" * 100_000, False),
-    (GOOD.replace("Reconciled", "OfALaterRelease"), False),
-    (GOOD.replace("1970-01-01T00:00:01.000Z", "yesterday"), False),
-    (GOOD.replace('"before": 1', '"before": "many"'), False),
-    (GOOD.replace('"inputs": {}', '"inputs": 3'), False),
-    (GOOD.replace('"steps": []', '"steps": [3]'), False),
+@pytest.mark.parametrize(
+    ("line", "readable"),
+    [
+        (GOOD, True),
+        ("", True),
+        ("x", False),
+        ("[]", False),
+        ("null", False),
+        ("{}", False),
+        ('{"at": "1970-01-01T00:00:01Z"}', False),
+        ("[" * 100_000, False),
+        (GOOD.replace("Reconciled", "OfALaterRelease"), False),
+        (GOOD.replace("1970-01-01T00:00:01.000Z", "yesterday"), False),
+        (GOOD.replace('"before": 1', '"before": "many"'), False),
+        (GOOD.replace('"inputs": {}', '"inputs": 3'), False),
+        (GOOD.replace('"steps": []', '"steps": [3]'), False),
+    ],
 )
-def test_rubbish_is_told_apart(line, readable):
+def test_rubbish_is_told_apart(line: str, readable: bool) -> None:
     body = {"data": {KEY: f"{GOOD}\n{line}\n{GOOD}\n"}}
 
     assert (not readable) == unreadable(body)
@@ -127,11 +131,11 @@ def test_rubbish_is_told_apart(line, readable):
 
 
 @pytest.mark.parametrize("body", [{}, {"data": None}, {"data": {}}, {"data": {"other": "x"}}])
-def test_nothing_is_no_rubbish(body):
+def test_nothing_is_no_rubbish(body: dict[str, Any]) -> None:
     assert ((), 0) == (history_of(body), unreadable(body))
 
 
-def test_merged():
+def test_merged() -> None:
     a, b, c = decision(1.0), decision(2.0), decision(2.0, outcome="Done")
 
     assert (a, b, c) == merged([b, a], [c, b])

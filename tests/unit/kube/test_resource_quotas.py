@@ -1,5 +1,9 @@
 """For how many more workers a namespace's quotas have room."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +11,7 @@ from hypothesis import strategies as st
 from dask_adaptive.kube.resource_quotas import QuotaObject, parse_quota, room
 from dask_adaptive.kube.view import view
 from dask_adaptive.kube.worker_pods import NO_SHAPE, pod_costs, shape_of
+from dask_adaptive.model.scaling import Room
 from support import kube_objects as ko
 from support.tables import table
 from support.worlds import facts
@@ -15,11 +20,13 @@ CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "mem
 GPU = {"limits": {"nvidia.com/gpu": 1, "cpu": 2}}
 
 
-def pod(*containers, **more):
+def pod(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"containers": [{"resources": c} for c in containers or [CPU]], **more}
 
 
-def room_in(hard, used=(), *, spec=None, **scopes):
+def room_in(
+    hard: dict[str, Any], used: Any = (), *, spec: Any = None, **scopes: Any
+) -> Room | None:
     return room([parse_quota(ko.quota(hard=hard, used=used, **scopes))], shape_of(spec or pod()))
 
 
@@ -36,13 +43,13 @@ def room_in(hard, used=(), *, spec=None, **scopes):
     about_other_things=({"services": 1, "configmaps": 1, "requests.storage": "1Gi"}, {}, None),
     claims_none_of_it=({"requests.nvidia.com/gpu": 4}, {}, None),
 )
-def test_room(hard, used, workers):
+def test_room(hard: dict[str, Any], used: dict[str, Any], workers: int | None) -> None:
     found = room_in(hard, used)
 
     assert workers == (None if found is None else found.workers)
 
 
-def test_a_room_names_the_quota_and_the_figures():
+def test_a_room_names_the_quota_and_the_figures() -> None:
     some = room_in({"requests.cpu": "4"}, {"requests.cpu": "2500m"})
     none = room_in({"limits.memory": "2Gi"}, {"limits.memory": "1Gi"})
 
@@ -51,14 +58,14 @@ def test_a_room_names_the_quota_and_the_figures():
     ]
 
 
-def test_what_a_gpu_takes_is_its_limit():
+def test_what_a_gpu_takes_is_its_limit() -> None:
     found = room_in({"requests.nvidia.com/gpu": "4"}, spec=pod(GPU))
 
     assert found is not None
     assert 4 == found.workers
 
 
-def test_without_quotas_nothing_is_known():
+def test_without_quotas_nothing_is_known() -> None:
     assert room([], shape_of(pod())) is None
     assert (
         room([parse_quota({"metadata": ko.meta("q"), "spec": {"hard": {"pods": 1}}})], NO_SHAPE)
@@ -66,7 +73,7 @@ def test_without_quotas_nothing_is_known():
     ), "nobody has counted yet"
 
 
-def of_class(operator, *values):
+def of_class(operator: str, *values: str) -> dict[str, Any]:
     one = {"scopeName": "PriorityClass", "operator": operator, "values": values}
     return {"scopeSelector": {"matchExpressions": [one]}}
 
@@ -74,31 +81,33 @@ def of_class(operator, *values):
 LOW, HIGH = pod(priorityClassName="low"), pod(priorityClassName="high")
 
 
-@table(
-    "scopes, spec, counts",
-    ({"scopes": ["NotTerminating"]}, pod(), True),
-    ({"scopes": ["Terminating"]}, pod(), False),
-    ({"scopes": ["Terminating"]}, pod(activeDeadlineSeconds=5), True),
-    ({"scopes": ["BestEffort"]}, pod(), False),
-    ({"scopes": ["BestEffort"]}, pod({}), True),
-    ({"scopes": ["BestEffort"]}, pod({"limits": {"nvidia.com/gpu": 1}}), True),
-    ({"scopes": ["NotBestEffort", "Terminating"]}, pod(), False),
-    ({"scopes": ["CrossNamespacePodAffinity"]}, pod(), False),
-    (of_class("In", "low", "high"), LOW, True),
-    (of_class("In", "high"), LOW, False),
-    (of_class("NotIn", "high"), LOW, True),
-    (of_class("NotIn", "high"), HIGH, False),
-    (of_class("Exists"), LOW, True),
-    (of_class("Exists"), pod(priorityClassName=""), False),
-    (of_class("DoesNotExist"), pod(priorityClassName=""), True),
-    (of_class("DoesNotExist"), LOW, False),
-    (of_class("SomeNewOne"), LOW, False),
+@pytest.mark.parametrize(
+    ("scopes", "spec", "counts"),
+    [
+        ({"scopes": ["NotTerminating"]}, pod(), True),
+        ({"scopes": ["Terminating"]}, pod(), False),
+        ({"scopes": ["Terminating"]}, pod(activeDeadlineSeconds=5), True),
+        ({"scopes": ["BestEffort"]}, pod(), False),
+        ({"scopes": ["BestEffort"]}, pod({}), True),
+        ({"scopes": ["BestEffort"]}, pod({"limits": {"nvidia.com/gpu": 1}}), True),
+        ({"scopes": ["NotBestEffort", "Terminating"]}, pod(), False),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, pod(), False),
+        (of_class("In", "low", "high"), LOW, True),
+        (of_class("In", "high"), LOW, False),
+        (of_class("NotIn", "high"), LOW, True),
+        (of_class("NotIn", "high"), HIGH, False),
+        (of_class("Exists"), LOW, True),
+        (of_class("Exists"), pod(priorityClassName=""), False),
+        (of_class("DoesNotExist"), pod(priorityClassName=""), True),
+        (of_class("DoesNotExist"), LOW, False),
+        (of_class("SomeNewOne"), LOW, False),
+    ],
 )
-def test_scopes(scopes, spec, counts):
+def test_scopes(scopes: dict[str, Any], spec: dict[str, Any], counts: bool) -> None:
     assert counts == (room_in({"pods": 3}, spec=spec, **scopes) is not None)
 
 
-def quota(namespace="ns", **amounts):
+def quota(namespace: str = "ns", **amounts: Any) -> dict[str, Any]:
     """Each amount: how much there is, and how much is used."""
     names = {
         "cpu": "requests.cpu",
@@ -140,25 +149,25 @@ CPUS, GIVEN = ko.worker_group(resources=CPU), {"requests": {"cpu": 2}}
         ),
     ],
 )  # fmt: skip
-def test_room_of_groups(bodies, expected):
+def test_room_of_groups(bodies: list[dict[str, Any]], expected: dict[str, int | None]) -> None:
     groups = ko.look(ko.cluster(), *bodies).groups
 
     assert expected == {g.name: g.room and g.room.workers for g in groups}
 
 
-def test_workers_without_a_pod_are_told_of():
+def test_workers_without_a_pod_are_told_of() -> None:
     (group,) = ko.look(ko.cluster(), CPUS, quota(cpu=("2", "500m")), ko.deployment("w2")).groups
 
     assert group.room is not None
     assert facts(group.room.message).endswith(" 0.5 1")
 
 
-def test_clusters_are_visited_when_a_quota_changes_and_not_when_it_is_used():
+def test_clusters_are_visited_when_a_quota_changes_and_not_when_it_is_used() -> None:
     world = ko.world_of(ko.policy("a", for_="a"), ko.policy("b", for_="b"))
-    told = []
+    told: list[str] = []
     world.listen(lambda key: told.append(key.name))
 
-    def take(event, **quota):
+    def take(event: str, **quota: Any) -> list[str]:
         told.clear()
         ko.take(world, event, ko.quota(**quota))
         return sorted(told)
@@ -169,15 +178,17 @@ def test_clusters_are_visited_when_a_quota_changes_and_not_when_it_is_used():
     assert ["a", "b"] == take("DELETED", hard={"pods": 4})
 
 
-@table(
+@pytest.mark.parametrize(
     "spec",
-    None,
-    {},
-    {"containers": [{"resources": {"requests": {"cpu": "lots"}}}]},
-    {"containers": "x"},
-    {"containers": [{"resources": []}]},
+    [
+        None,
+        {},
+        {"containers": [{"resources": {"requests": {"cpu": "lots"}}}]},
+        {"containers": "x"},
+        {"containers": [{"resources": []}]},
+    ],
 )
-def test_a_pod_of_no_known_shape_costs_nothing(spec):
+def test_a_pod_of_no_known_shape_costs_nothing(spec: Any) -> None:
     assert () == shape_of(spec).costs
 
 
@@ -190,7 +201,9 @@ containers = st.builds(
 
 
 @given(st.lists(containers, max_size=3), st.lists(containers, max_size=2), st.integers(0, 40))
-def test_as_many_workers_as_there_is_room_for_fit_and_no_more(main, first, hard):
+def test_as_many_workers_as_there_is_room_for_fit_and_no_more(
+    main: list[Any], first: list[Any], hard: int
+) -> None:
     spec = {"containers": main, "initContainers": first}
     each = dict(pod_costs(spec)).get("requests.cpu", 0)
     quota = QuotaObject(
@@ -204,7 +217,7 @@ def test_as_many_workers_as_there_is_room_for_fit_and_no_more(main, first, hard)
         assert found.workers * each <= free < (found.workers + 1) * each
 
 
-def test_a_quota_that_goes_leaves_no_bound():
+def test_a_quota_that_goes_leaves_no_bound() -> None:
     quota = ko.quota(hard={"pods": 1})
     world = ko.world_of(ko.cluster(), ko.worker_group(resources=CPU), quota)
     ko.take(world, "DELETED", quota)

@@ -1,12 +1,15 @@
 """The way to a scheduler: its address, and certificates out of Secrets."""
 
+from __future__ import annotations
+
 import base64
+from typing import Any
 
 import pytest
 
 from dask_adaptive.kube.api import ApiUnreachable, Forbidden
 from dask_adaptive.kube.route import FRESH_S, Routes
-from dask_adaptive.loop.ports import TlsFailed
+from dask_adaptive.loop.ports import Tls, TlsFailed
 from dask_adaptive.model.policy import InvalidPolicy, parse_policy
 from support import kube_objects as ko
 from support.certificates import Authority
@@ -18,30 +21,34 @@ AUTHORITY = Authority()
 TLS = AUTHORITY.tls()
 
 
-def secret(name, tls):
+def secret(name: str, tls: Tls) -> dict[str, Any]:
     return secret_of(name, tls, namespace="ns")
 
 
-def routes(api, *bodies, now=None, **more):
+def routes(
+    api: Any, *bodies: dict[str, Any], now: list[float] | None = None, **more: Any
+) -> Routes:
     clock = now or [0.0]
     return Routes(api, ko.world_of(*bodies), clock=lambda: clock[0], **more)
 
 
-def policy(**scheduler):
+def policy(**scheduler: Any) -> Any:
     return parse_policy({"clusterRef": {"name": "etl"}, "maxReplicas": 1, "scheduler": scheduler})
 
 
 NAMED = {"tls": {"secretName": "certs"}}
 
 
-@table(
-    "bodies, address",
-    ([ko.service()], "tcp://10.96.0.9:8786"),
-    ([ko.service("fd00::1")], "tcp://[fd00::1]:8786"),
-    ([ko.service("None")], "tcp://etl-scheduler.ns.svc:8786"),
-    ([], "tcp://etl-scheduler.ns.svc:8786"),
+@pytest.mark.parametrize(
+    ("bodies", "address"),
+    [
+        ([ko.service()], "tcp://10.96.0.9:8786"),
+        ([ko.service("fd00::1")], "tcp://[fd00::1]:8786"),
+        ([ko.service("None")], "tcp://etl-scheduler.ns.svc:8786"),
+        ([], "tcp://etl-scheduler.ns.svc:8786"),
+    ],
 )
-async def test_the_address_is_that_of_the_service(bodies, address):
+async def test_the_address_is_that_of_the_service(bodies: list[Any], address: str) -> None:
     api = StoredApi()
 
     assert (address, "", None) == await routes(api, *bodies).to(ko.KEY, policy())
@@ -57,7 +64,9 @@ async def test_the_address_is_that_of_the_service(bodies, address):
     websocket=({"protocol": "ws"}, "", "ws", ""),
     websocket_with_tls=({"protocol": "wss", **NAMED}, "", "wss", "certs"),
 )
-async def test_the_policy_counts_before_the_chart(scheduler, default, protocol, read):
+async def test_the_policy_counts_before_the_chart(
+    scheduler: dict[str, Any], default: str, protocol: str, read: str
+) -> None:
     api = StoredApi(secret(read or "any", TLS))
 
     route = await routes(api, ko.service(), secret=default).to(ko.KEY, policy(**scheduler))
@@ -67,7 +76,7 @@ async def test_the_policy_counts_before_the_chart(scheduler, default, protocol, 
     assert ([f"get secrets {read}"] if read else []) == api.asked
 
 
-async def test_a_certificate_that_is_renewed_is_used_soon():
+async def test_a_certificate_that_is_renewed_is_used_soon() -> None:
     api, now = StoredApi(secret("certs", TLS)), [0.0]
     made = routes(api, now=now)
     first = await made.to(ko.KEY, policy(**NAMED))
@@ -79,7 +88,7 @@ async def test_a_certificate_that_is_renewed_is_used_soon():
     assert renewed == (await made.to(ko.KEY, policy(**NAMED))).tls
 
 
-async def test_an_api_server_that_is_down_costs_no_connection():
+async def test_an_api_server_that_is_down_costs_no_connection() -> None:
     api, now = StoredApi(secret("certs", TLS)), [0.0]
     made = routes(api, now=now)
     await made.to(ko.KEY, policy(**NAMED))
@@ -91,14 +100,14 @@ async def test_an_api_server_that_is_down_costs_no_connection():
         await routes(api).to(ko.KEY, policy(**NAMED))
 
 
-def without(key, **instead):
+def without(key: str, **instead: str) -> dict[str, Any]:
     body = secret("certs", TLS)
     del body["data"][key]
     body["data"] |= instead
     return body
 
 
-def text(value):
+def text(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
@@ -111,12 +120,12 @@ def text(value):
     no_pem=(without("tls.crt", **{"tls.crt": text(b"hello")}), "is no certificate"),
     expired=(secret("certs", AUTHORITY.tls(expired=True)), "valid until 20"),
 )
-async def test_a_secret_of_no_use_is_told_with_what_to_do(body, words):
+async def test_a_secret_of_no_use_is_told_with_what_to_do(body: Any, words: str) -> None:
     with pytest.raises(TlsFailed, match=words):
         await routes(StoredApi(body)).to(ko.KEY, policy(**NAMED))
 
 
-async def test_a_right_that_is_missing_is_told_with_where_to_get_it():
+async def test_a_right_that_is_missing_is_told_with_where_to_get_it() -> None:
     api = StoredApi()
     api.errors[""] = Forbidden("cannot get secrets")
 
@@ -124,17 +133,19 @@ async def test_a_right_that_is_missing_is_told_with_where_to_get_it():
         await routes(api).to(ko.KEY, policy(**NAMED))
 
 
-async def test_tls_without_a_secret_says_where_to_name_one():
+async def test_tls_without_a_secret_says_where_to_name_one() -> None:
     with pytest.raises(TlsFailed, match=r"spec\.scheduler\.tls\.secretName"):
         await routes(StoredApi()).to(ko.KEY, policy(protocol="tls"))
 
 
-@table(
-    "scheduler, words",
-    ({"protocol": "ucx"}, "must be tcp, tls, ws or wss"),
-    ({"protocol": "tcp", **NAMED}, r"tls\.secretName: is for"),
-    ({"tls": {"secretName": ""}}, r"1 to 253 characters"),
+@pytest.mark.parametrize(
+    ("scheduler", "words"),
+    [
+        ({"protocol": "ucx"}, "must be tcp, tls, ws or wss"),
+        ({"protocol": "tcp", **NAMED}, r"tls\.secretName: is for"),
+        ({"tls": {"secretName": ""}}, r"1 to 253 characters"),
+    ],
 )
-def test_nonsense_is_refused(scheduler, words):
+def test_nonsense_is_refused(scheduler: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidPolicy, match=words):
         policy(**scheduler)

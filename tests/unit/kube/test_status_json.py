@@ -1,7 +1,11 @@
 """A status as JSON: what is written of it, and what the next operator and the CLI make of that."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -32,19 +36,19 @@ CRD = Path(__file__).resolve().parents[3] / "manifests/crds/adaptivepolicies.yam
 T0, T1 = "2026-01-31T18:00:00Z", "2026-01-31T18:00:20Z"
 
 
-def rendered(status=STATUS, before=None, now=T0):
+def rendered(status: Status = STATUS, before: Any = None, now: str = T0) -> Any:
     return status_json(status, before=before or {}, now=now)
 
 
 FIRST = rendered()
 
 
-def test_an_unchanged_world_gives_equal_json():
+def test_an_unchanged_world_gives_equal_json() -> None:
     assert FIRST == rendered(before=FIRST, now=T1)
 
 
-def test_the_time_of_a_condition_moves_with_its_status_only():
-    def written(status, message):
+def test_the_time_of_a_condition_moves_with_its_status_only() -> None:
+    def written(status: bool | None, message: str) -> tuple[str, str]:
         said = Status(conditions=(Condition(READY, status, Reason.RECONCILED, message),))
         (row,) = rendered(said, FIRST, T1)["conditions"]
         return row["status"], row["lastTransitionTime"]
@@ -53,7 +57,7 @@ def test_the_time_of_a_condition_moves_with_its_status_only():
     assert ("Unknown", T1) == written(None, "?")
 
 
-def test_a_pass_that_fails_changes_nothing_of_what_was_seen():
+def test_a_pass_that_fails_changes_nothing_of_what_was_seen() -> None:
     """Conditions that nobody looked at stay those of the spec that they were seen under."""
     other = Condition(PAUSED, False, Reason.RECONCILED, "mode is Auto")
     before = rendered(dataclasses.replace(STATUS, conditions=(*STATUS.conditions, other)))
@@ -69,11 +73,11 @@ def test_a_pass_that_fails_changes_nothing_of_what_was_seen():
     ]
 
 
-def held(row, now=T0, before=None):
+def held(row: HeldBy, now: str = T0, before: Any = None) -> Any:
     return rendered(Status(held_by=(row,)), before, now)["heldBy"]
 
 
-def test_a_pin_and_its_end():
+def test_a_pin_and_its_end() -> None:
     """An end that has not really moved is not written anew."""
     pin = {
         "source": "client", "owner": "nb-1", "reason": "debugging", "workers": ["a", "b"],
@@ -87,7 +91,7 @@ def test_a_pin_and_its_end():
     assert "until" not in held(dataclasses.replace(HELD, left_s=float("inf")))[0]
 
 
-def test_figures_of_an_earlier_decision_do_not_stay_in_the_object():
+def test_figures_of_an_earlier_decision_do_not_stay_in_the_object() -> None:
     """A merge patch adds to objects."""
     old = Decision(1.7e9, "g", 1, 2, 2, Reason.LOAD_INCREASED, "", inputs={"queued": 4.0, "old": 1})
     new = dataclasses.replace(old, inputs={"queued": 5.0})
@@ -97,7 +101,7 @@ def test_figures_of_an_earlier_decision_do_not_stay_in_the_object():
     assert "pause" not in after
 
 
-def test_what_a_fresh_operator_knows_of_recycles_and_of_those_that_leave():
+def test_what_a_fresh_operator_knows_of_recycles_and_of_those_that_leave() -> None:
     row = Replacing("w1", Reason.TASK_QUOTA, "20 of 20 tasks run", "Surging")
     recent = (ko.CREATED_AT, ko.CREATED_AT + 7200)
     states = {"a": "Draining", "b": "Active", "c": "Going", "d": "Drained"}
@@ -114,10 +118,10 @@ def test_what_a_fresh_operator_knows_of_recycles_and_of_those_that_leave():
     assert ({}, ()) == recycles_of({}) == recycles_of({"recycled": None, "recentRecycles": ["?"]})
 
 
-def test_every_number_in_the_crd_has_its_format():
+def test_every_number_in_the_crd_has_its_format() -> None:
     """As Kubernetes' own types; without it, clients of Go take all for 64 bits."""
 
-    def integers(node):
+    def integers(node: Any) -> Iterator[Any]:
         if isinstance(node, dict) and node.get("type") == "integer" and "jsonPath" not in node:
             yield node
         for child in node.values() if isinstance(node, dict) else node:
@@ -129,7 +133,7 @@ def test_every_number_in_the_crd_has_its_format():
     assert {"int32", "int64"} == {schema.get("format") for schema in found}
 
 
-def test_errors_say_who_can_fix_them():
+def test_errors_say_who_can_fix_them() -> None:
     body = '{"message": "pods is forbidden", "reason": "Forbidden"}'
 
     assert isinstance(error_of(403, body, "GET /x"), Forbidden)

@@ -1,7 +1,10 @@
 """How much is written to the API server, and that nothing which was to be told gets lost by it."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,7 +38,7 @@ class Reported(FakeCluster):
     """The simulated cluster, told of by the reporter that is Kubernetes; pods have come by the
     webhook, so those of new workers bear their mark."""
 
-    def __init__(self, *args, **options):
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         body = {"kind": "Namespace", "metadata": {"name": "ns"}}
         self.api = api = StoredApi(ko.policy(), body)
@@ -47,12 +50,12 @@ class Reported(FakeCluster):
         self.loop = ClusterLoop(KEY, replace(self.ports(), reporter=reporter))
 
     @property
-    def writes(self):
+    def writes(self) -> int:
         return self.api.count("create") + self.api.count("patch")
 
 
 @pytest.mark.parametrize(("few", "many"), [(0, 60), (45, 50)])
-def test_a_decision_costs_four_writes_at_most(few, many):
+def test_a_decision_costs_four_writes_at_most(few: int, many: int) -> None:
     """Workers that come and go one after the other, and begin and end tasks, cost none each."""
     policy = replace(POLICY, max_replicas=100)
     fake = Reported(few, drain_s=1.0)
@@ -70,7 +73,7 @@ def test_a_decision_costs_four_writes_at_most(few, many):
     assert writes <= 4 * decisions, (decisions, Counter(fake.api.asked))
 
 
-def test_nothing_is_written_at_rest():
+def test_nothing_is_written_at_rest() -> None:
     fake = Reported(2)
     fake.steps(100)
     before = fake.writes
@@ -88,7 +91,9 @@ news = st.builds(
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 100.0), st.lists(news, max_size=30)), max_size=6))
-def test_events_come_sooner_or_later_each_named_and_not_too_many(passes):
+def test_events_come_sooner_or_later_each_named_and_not_too_many(
+    passes: list[tuple[float, list[Event]]],
+) -> None:
     now, told = 0.0, list[Event]()
     times = list[float]()
     queue = EventQueue(lambda: now)
@@ -107,7 +112,7 @@ def test_events_come_sooner_or_later_each_named_and_not_too_many(passes):
         assert sum(at <= t < at + EVERY_S for t in times[i:]) <= BURST + 1
 
 
-def test_warnings_come_first_and_of_what_was_decided_only_that():
+def test_warnings_come_first_and_of_what_was_decided_only_that() -> None:
     now = 0.0
     queue = EventQueue(lambda: now)
     drained = replace(IDLE, reason=Reason.DRAINED)
@@ -124,7 +129,7 @@ def test_warnings_come_first_and_of_what_was_decided_only_that():
     assert "a, b, c: idle for 1m; a: idle for 2m" == sentence(told[-1])
 
 
-async def test_a_conflict_is_looked_into_though_versions_went_back():
+async def test_a_conflict_is_looked_into_though_versions_went_back() -> None:
     """Once a replica without the lease kept the version from before, and could not scale."""
     api = StoredApi(ko.group())
     world = ko.world_of(ko.cluster(), ko.group(resourceVersion="9999"))

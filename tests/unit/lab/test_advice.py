@@ -1,6 +1,10 @@
 """Advice: a front that is one, the same advice each time, and none where the trace is too short."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,14 +29,15 @@ from dask_adaptive_lab.simulate.draw import HEIGHT, WIDTH, scatter
 from dask_adaptive_lab.simulate.replay import replay
 from dask_adaptive_lab.simulate.workload import WorkBurst, workload_of
 from dask_adaptive_lab.trace import Origin, Sample, Trace, TraceGroup
-from support.tables import table
 
 GROUP = (TraceGroup("etl-default", 4, 4, 4, 0, 1),)
-SPEC = {"clusterRef": {"name": "etl"}, "maxReplicas": 4, "idleTimeout": "2m"}
+SPEC: dict[str, Any] = {"clusterRef": {"name": "etl"}, "maxReplicas": 4, "idleTimeout": "2m"}
 DAY_S = 86_400.0
 
 
-def trace(begins, *, tasks=40, started=20000 * DAY_S, end=0.0):
+def trace(
+    begins: Sequence[float], *, tasks: int = 40, started: float = 20_000 * DAY_S, end: float = 0.0
+) -> Trace:
     """Bursts of tasks of 2 s, worked off by four workers."""
     samples, done = [Sample(0.0, groups=GROUP)], 0
     for at in begins:
@@ -50,7 +55,7 @@ def trace(begins, *, tasks=40, started=20000 * DAY_S, end=0.0):
 WAVES = trace([10, 60, 110, 300], end=420)
 
 
-def tried(*traces, limit=12, **spec):
+def tried(*traces: Trace, limit: int = 12, **spec: Any) -> list[Tried]:
     parts = parts_of(traces)
     return search(
         {**SPEC, **spec}, parts, lambda ps: ([result_of(t, p) for t in parts] for p in ps),
@@ -61,7 +66,7 @@ def tried(*traces, limit=12, **spec):
 class TestFollowing:
     """Work that followed on other work does so in the model."""
 
-    def test_a_burst_soon_after_the_end_of_all_work_follows_on_it(self):
+    def test_a_burst_soon_after_the_end_of_all_work_follows_on_it(self) -> None:
         bursts = workload_of(WAVES).bursts
 
         assert (
@@ -71,13 +76,13 @@ class TestFollowing:
             WorkBurst(300, None),
         ) == bursts
 
-    def test_work_that_comes_all_the_time_is_one_burst(self):
+    def test_work_that_comes_all_the_time_is_one_burst(self) -> None:
         rows = [PrefixWork("inc", 0.2, 1, 1, 0, done=4 * t) for t in range(50)]
         samples = tuple(Sample(float(t), prefixes=(row,)) for t, row in enumerate(rows))
 
         assert 1 == len(workload_of(Trace(WAVES.origin, samples)).bursts)
 
-    def test_what_follows_is_late_where_the_work_before_is_late(self):
+    def test_what_follows_is_late_where_the_work_before_is_late(self) -> None:
         slow = replay(WAVES, parse_policy({**SPEC, "maxReplicas": 1}))
         fast = replay(WAVES, parse_policy({**SPEC, "maxReplicas": 8, "minReplicas": 8}))
 
@@ -86,26 +91,28 @@ class TestFollowing:
         assert fast.figures.makespan_s == pytest.approx(300 + 10 - 10, abs=3)
         assert (160, 0) == (slow.finished, slow.figures.unfinished)
 
-    def test_a_scheduler_that_starts_anew_breaks_the_chain(self):
+    def test_a_scheduler_that_starts_anew_breaks_the_chain(self) -> None:
         again = [dataclasses.replace(s, session=int(s.t >= 60)) for s in WAVES.samples]
 
         assert WorkBurst(60, None) == workload_of(Trace(WAVES.origin, tuple(again))).bursts[1]
 
-    def test_what_cannot_be_done_is_not_waited_for(self):
+    def test_what_cannot_be_done_is_not_waited_for(self) -> None:
         run = replay(WAVES, parse_policy({**SPEC, "maxReplicas": 0, "minReplicas": 0}))
 
         assert 160 == run.finished + run.figures.unfinished
 
 
 class TestTooShort:
-    @table(
-        "traces, said",
-        enough=([WAVES], ""),
-        one_burst=([trace([10], end=999)], "1 bursts of work in 999"),
-        a_minute=([trace([10, 31, 52])], "3 bursts of work in 72"),
-        two_traces=([trace([10, 40]), trace([10, 40])], ""),
+    @pytest.mark.parametrize(
+        ("traces", "said"),
+        [
+            pytest.param([WAVES], "", id="enough"),
+            pytest.param([trace([10], end=999)], "1 bursts of work in 999", id="one-burst"),
+            pytest.param([trace([10, 31, 52])], "3 bursts of work in 72", id="a-minute"),
+            pytest.param([trace([10, 40]), trace([10, 40])], "", id="two-traces"),
+        ],
     )
-    def test_is_said(self, traces, said):
+    def test_is_said(self, traces: list[Trace], said: str) -> None:
         found = too_short(traces)
 
         assert said in found
@@ -120,11 +127,13 @@ results = st.builds(
 
 class TestFront:
     @given(st.lists(results, min_size=1, max_size=30))
-    def test_nothing_is_better_than_what_is_on_it_and_something_than_what_is_not(self, found):
+    def test_nothing_is_better_than_what_is_on_it_and_something_than_what_is_not(
+        self, found: list[Result]
+    ) -> None:
         made = [Tried({"n": n}, (result,)) for n, result in enumerate(found)]
         best = front(made)
 
-        def is_no_worse(a, b):
+        def is_no_worse(a: Tried, b: Tried) -> bool:
             x, y = a.total(), b.total()
             return x.worker_s <= y.worker_s and x.wait_s <= y.wait_s
 
@@ -132,7 +141,9 @@ class TestFront:
         assert all(any(is_no_worse(a, b) for a in best) for b in made)
 
     @given(st.lists(results, min_size=1, max_size=12), st.randoms())
-    def test_it_is_the_same_in_whatever_order_policies_were_tried(self, found, random):
+    def test_it_is_the_same_in_whatever_order_policies_were_tried(
+        self, found: list[Result], random: Any
+    ) -> None:
         made = [Tried({"n": n}, (result,)) for n, result in enumerate(found)]
         shuffled = random.sample(made, len(made))
 
@@ -140,7 +151,7 @@ class TestFront:
 
 
 class TestAdvice:
-    def test_it_is_a_valid_policy_that_does_all_the_work_and_better(self):
+    def test_it_is_a_valid_policy_that_does_all_the_work_and_better(self) -> None:
         made = tried(WAVES)
         advice, now = advise(made), made[0].total()
 
@@ -152,13 +163,13 @@ class TestAdvice:
             assert then.worker_s < now.worker_s or then.wait_s < now.wait_s
             assert then.tasks == now.tasks == 160
 
-    def test_the_same_trace_gives_the_same_advice(self):
+    def test_the_same_trace_gives_the_same_advice(self) -> None:
         assert advise(tried(WAVES, limit=6)) == advise(tried(WAVES, limit=6))
 
     @settings(max_examples=3, deadline=None)
     @given(st.integers(2, 12))
-    def test_no_more_policies_are_tried_than_allowed(self, limit):
-        asked = []
+    def test_no_more_policies_are_tried_than_allowed(self, limit: int) -> None:
+        asked: list[int] = []
         made = search(
             SPEC, [WAVES], lambda ps: [[Result(float(len(asked)), 1.0, 1.0, 1)] for _ in ps],
             limit=limit, told=asked.append,
@@ -166,40 +177,40 @@ class TestAdvice:
 
         assert 1 <= len(made) <= limit == asked[-1]
 
-    def test_every_word_of_it_matters(self):
+    def test_every_word_of_it_matters(self) -> None:
         """What could be left out without a loss is left out: today's values never return."""
         for each in advise(tried(WAVES, limit=20)):
             assert all(SPEC.get(path) != value for path, value in each.tried.changes.items())
 
-    def test_several_traces_say_how_sure_it_is(self):
+    def test_several_traces_say_how_sure_it_is(self) -> None:
         days = [trace([10, 60, 110], started=20_000 * DAY_S + n * DAY_S) for n in range(3)]
         (first, *_) = advise(tried(*days, limit=8))
 
         assert (3, 3) == (len(first.saved), len(first.held_out))
         assert first.saved == first.held_out, "each day is like the others"
 
-    def test_a_policy_that_only_advises_is_tried_as_if_it_acted(self):
+    def test_a_policy_that_only_advises_is_tried_as_if_it_acted(self) -> None:
         assert tried(WAVES, limit=2) == tried(WAVES, limit=2, mode="Advise")
 
-    def test_one_trace_does_not(self):
+    def test_one_trace_does_not(self) -> None:
         assert all(() == each.held_out for each in advise(tried(WAVES, limit=10)))
 
-    def test_bounds_of_a_policy_with_groups_are_left_alone(self):
+    def test_bounds_of_a_policy_with_groups_are_left_alone(self) -> None:
         groups = [{"name": "etl-gpu", "maxReplicas": 2}]
         made = tried(WAVES, limit=12, workerGroups=groups)
 
         assert not any("maxReplicas" in t.changes for t in made)
 
-    def test_a_policy_that_loses_work_is_no_advice(self):
-        def run(policies):
+    def test_a_policy_that_loses_work_is_no_advice(self) -> None:
+        def run(policies: Sequence[Policy]) -> list[list[Result]]:
             return [[Result(99.0, 9.0, 9.0, 1) if p == today else lossy] for p in policies]
 
         today, lossy = parse_policy(SPEC), Result(1.0, 1.0, 1.0, 1, is_done=False)
 
         assert [] == advise(search(SPEC, [WAVES], run, limit=9))
 
-    def test_where_today_loses_work_only_what_does_all_of_it_is_advice(self):
-        def run(policies):
+    def test_where_today_loses_work_only_what_does_all_of_it_is_advice(self) -> None:
+        def run(policies: Sequence[Policy]) -> list[list[Result]]:
             return [[lossy if p.max_replicas <= 4 else whole] for p in policies]
 
         lossy, whole = Result(1.0, 1.0, 1.0, 1, is_done=False), Result(9.0, 9.0, 9.0, 1)
@@ -209,13 +220,13 @@ class TestAdvice:
         assert all(each.tried.total() == whole for each in advise(made))
         assert [] == advise(made[:1])
 
-    def test_a_cluster_that_was_recorded_is_not_deleted(self):
+    def test_a_cluster_that_was_recorded_is_not_deleted(self) -> None:
         delete = {"after": "20s", "action": "DeleteCluster"}
 
         assert all(t.total().is_done for t in tried(WAVES, limit=3, idle=delete))
 
     @pytest.mark.parametrize("timeout", ["10m", "15m", "1h"])
-    def test_workers_that_stay_whatever_the_timeout_cost_the_same(self, timeout):
+    def test_workers_that_stay_whatever_the_timeout_cost_the_same(self, timeout: str) -> None:
         costs = [
             result_of(WAVES, parse_policy({**SPEC, "minReplicas": 4, "idleTimeout": t})).worker_s
             for t in ("60s", timeout)
@@ -224,7 +235,7 @@ class TestAdvice:
         assert costs[0] == pytest.approx(costs[1], rel=0.01)
 
     @given(st.lists(results, min_size=2, max_size=30))
-    def test_each_is_what_its_title_says(self, found):
+    def test_each_is_what_its_title_says(self, found: list[Result]) -> None:
         made = [Tried({"n": n}, (result,)) for n, result in enumerate(found)]
         now = found[0]
         for each in advise(made):
@@ -236,7 +247,7 @@ class TestAdvice:
 
 
 class TestDays:
-    def test_traces_are_cut_by_the_day_where_nothing_is_to_be_done(self):
+    def test_traces_are_cut_by_the_day_where_nothing_is_to_be_done(self) -> None:
         two = trace([10, DAY_S - 5, DAY_S + 100], end=DAY_S + 200)
         first, second = parts_of([two])
 
@@ -244,10 +255,10 @@ class TestDays:
         assert [DAY_S + 100] == [b.at for b in workload_of(second).bursts]
         assert len(two.samples) == len(first.samples) + len(second.samples)
 
-    def test_a_day_without_work_is_no_part(self):
+    def test_a_day_without_work_is_no_part(self) -> None:
         assert 1 == len(parts_of([trace([10], end=3 * DAY_S)]))
 
-    def test_a_schedule_begins_before_the_work_of_regular_hours(self):
+    def test_a_schedule_begins_before_the_work_of_regular_hours(self) -> None:
         monday, nine = 20_003 * DAY_S, 9 * 3600 + 1200
         days = [trace([nine, nine + 3600], started=monday + n * DAY_S) for n in range(3)]
         (schedule,) = regular_hours(days)
@@ -255,16 +266,16 @@ class TestDays:
         assert {"cron": "15 9 * * 1-5", "duration": "105m"} == schedule
         parse_policy({**SPEC, "schedules": [{**schedule, "minReplicas": 2}]})
 
-    def test_schedules_of_today_stay(self):
+    def test_schedules_of_today_stay(self) -> None:
         own = {"cron": "0 1 * * *", "duration": "1h", "minReplicas": 1}
         days = [trace([9 * 3600], started=(20_000 + n) * DAY_S) for n in range(2)]
 
         assert all(own in value for value in knobs({**SPEC, "schedules": [own]}, days)["schedules"])
 
-    def test_one_day_shows_no_regular_hours(self):
+    def test_one_day_shows_no_regular_hours(self) -> None:
         assert [] == regular_hours([WAVES])
 
-    def test_hours_that_are_always_busy_are_no_schedule(self):
+    def test_hours_that_are_always_busy_are_no_schedule(self) -> None:
         begins = [h * 3600.0 for h in range(24)]
         days = [trace(begins, started=(20_000 + n) * DAY_S) for n in range(2)]
 
@@ -274,7 +285,7 @@ class TestDays:
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.sampled_from("·oT1")), min_size=1)
 )
-def test_a_scatter_plot_shows_its_last_point(points):
+def test_a_scatter_plot_shows_its_last_point(points: list[tuple[float, float, str]]) -> None:
     lines = scatter(points, "x", "y")
 
     assert 2 * HEIGHT + 4 == len(lines)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
 
-from dask_adaptive.budget.board import Holder, Holding, Pool, allowances, divide
+from dask_adaptive.budget.board import Grant, Holder, Holding, Pool, allowances, divide
 from dask_adaptive.loop.one_pass import ClusterLoop
+from dask_adaptive.loop.ports import Ports
 from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.model.observed import PlatformView
+from dask_adaptive.model.plan import Claimed
 from dask_adaptive.model.policy import ClusterRef, Policy
+from dask_adaptive.model.scaling import Allowance
 from dask_adaptive_lab.simulate.cluster import SimulatedCluster
 from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive_lab.simulate.workload import Arrival, Workload
@@ -21,20 +26,20 @@ AFTER_S = 30.0
 class Sharing(SimulatedPorts):
     """One cluster, that sees its allowance and tells what it would have without."""
 
-    def __init__(self, cluster, key):
+    def __init__(self, cluster: SimulatedCluster, key: ClusterKey) -> None:
         super().__init__(cluster, key)
-        self.allowance = None
-        self.claim = None
+        self.allowance: Allowance | None = None
+        self.claim: Claimed | None = None
 
-    def ports(self):
+    def ports(self) -> Ports:
         return replace(super().ports(), budgets=self)
 
-    async def look(self):
+    async def look(self) -> PlatformView:
         seen = await super().look()
         groups = tuple(replace(group, allowance=self.allowance) for group in seen.groups)
         return replace(seen, groups=groups)
 
-    def want(self, claims):
+    def want(self, claims: Mapping[str, Claimed]) -> None:
         self.claim = next(iter(claims.values()), self.claim)
 
 
@@ -44,13 +49,13 @@ class Member:
     loop: ClusterLoop
 
     @property
-    def holding(self):
+    def holding(self) -> Holding:
         cluster, key = self.ports.cluster, self.ports.key
         held = max(cluster.replicas[key.default_group], len(cluster.workers))
         return Holding(Holder(key, key.default_group), (1.0,), held, self.ports.claim)
 
     @property
-    def is_at_rest(self):
+    def is_at_rest(self) -> bool:
         """It has no workers, and nothing to do: the next pass would change nothing."""
         claim = self.ports.claim
         return not (
@@ -58,14 +63,14 @@ class Member:
         )
 
 
-def member(name, work):
+def member(name: str, work: Workload) -> Member:
     key = ClusterKey("sim", name)
     cluster = SimulatedCluster(work, lambda *_: 10.0, {key.default_group: 1})
     ports = Sharing(cluster, key)
     return Member(ports, ClusterLoop(key, ports.ports()))
 
 
-def work(dice, lasts_s):
+def work(dice: random.Random, lasts_s: float) -> Workload:
     """Batches that come and go, as people and schedules send them."""
     at, arrivals = dice.uniform(0, lasts_s / 10), list[Arrival]()
     while at < 0.7 * lasts_s:
@@ -84,11 +89,13 @@ def work(dice, lasts_s):
         ),
     ],
 )
-def test_nobody_goes_beyond_and_nothing_is_redone(clusters, limit, lasts_s, step_s, seed):
+def test_nobody_goes_beyond_and_nothing_is_redone(
+    clusters: int, limit: int, lasts_s: float, step_s: float, seed: int
+) -> None:
     dice = random.Random(seed)
     members = [member(f"c{n}", work(dice, lasts_s)) for n in range(clusters)]
     policy = Policy(ClusterRef("any"), 40, idle_timeout_s=60.0)
-    grants = {}
+    grants: Mapping[Holder, Grant] = {}
     was_tight = False
     for n in range(int(lasts_s / step_s)):
         now = n * step_s

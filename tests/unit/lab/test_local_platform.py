@@ -1,5 +1,9 @@
 """Processes as a platform, as far as no process has to run: this machine has room for none."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 
 from dask_adaptive.loop.ports import PlatformError
@@ -7,7 +11,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive_lab.local.processes import LocalPlatform, Machine
 
 
-async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(tmp_path):
+async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(tmp_path: Path) -> None:
     key, machine = ClusterKey("local", "c"), Machine(capacity=0)
     platform = LocalPlatform(key, tmp_path, "tcp://nobody", machine)
     await platform.set_replicas("c-default", 2)

@@ -1,5 +1,9 @@
 """What a rehearsal adds up to."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from dask_adaptive.model.observed import Tally
@@ -11,7 +15,7 @@ from dask_adaptive_lab.rehearse.views import RehearsalFigures
 TALLY = Tally(10, 12, 1, 2, 1, 1, 1)
 
 
-def figures_of(*moments):
+def figures_of(*moments: tuple[float, dict[str, float], dict[str, Any]]) -> RehearsalFigures:
     """RehearsalFigures of a cluster of up to four: at which time who had been idle for how long."""
     now = 0.0
     figures = RehearsalFigures(maximum=4, clock=lambda: now)
@@ -21,7 +25,7 @@ def figures_of(*moments):
     return figures
 
 
-def test_figures():
+def test_figures() -> None:
     two = {"wanted": 2, "desired": 2}
     figures = figures_of(
         (0.0, {}, two),
@@ -39,7 +43,7 @@ def test_figures():
     assert ("2", "3") == (rows["peak workers"], rows["redone because of us"])
 
 
-def test_recycled_workers_are_counted_by_reason():
+def test_recycled_workers_are_counted_by_reason() -> None:
     assert "workers recycled" not in dict(figures_of((0.0, {}, {})).rows())
     once, thrice = (
         {"recycled": ((Reason.LIFETIME, 1), (Reason.TASK_QUOTA, count))} for count in (1, 3)
@@ -50,7 +54,7 @@ def test_recycled_workers_are_counted_by_reason():
 
 
 @pytest.mark.parametrize("default", [[], [{"name": "etl-default", "maxReplicas": 3}]])
-def test_groups_that_a_rehearsal_does_not_have_are_named(default):
+def test_groups_that_a_rehearsal_does_not_have_are_named(default: list[dict[str, Any]]) -> None:
     groups = [*default, {"name": "etl-gpu", "maxReplicas": 2}, {"name": "etl-fixed"}]
     spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 5, "workerGroups": groups}
 

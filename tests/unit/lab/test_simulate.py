@@ -1,7 +1,11 @@
 """The model of `simulate`: what a trace says, what a world does with it, and what it comes to."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,12 +14,12 @@ from hypothesis import strategies as st
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import Leaving, PrefixWork, Want
-from dask_adaptive.model.policy import parse_policy
+from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Profile
 from dask_adaptive_lab.simulate.cluster import SimulatedCluster, startup_of
 from dask_adaptive_lab.simulate.draw import HEIGHT, WIDTH, chart, plot, table_of
-from dask_adaptive_lab.simulate.replay import Assumptions, recorded, replay, turns
+from dask_adaptive_lab.simulate.replay import Assumptions, Run, recorded, replay, turns
 from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive_lab.simulate.workload import Arrival, Release, Withdrawal, Workload, workload_of
 from dask_adaptive_lab.trace import (
@@ -28,26 +32,26 @@ from dask_adaptive_lab.trace import (
     read_trace,
     sample_line,
 )
-from support.tables import table
 
 ORIGIN = Origin("etl", 1_770_000_000.0, 1.0, "etl-default", "2026.8.0", "0.1.0")
 GROUP, KEY = "etl-default", ClusterKey("team", "etl")
 
 
-def work(name, running=0, ready=0, waiting=0, done=0, mean_s=1.0, **more):
+def work(name: str, running: int = 0, ready: int = 0, waiting: int = 0, done: int = 0,
+         mean_s: float | None = 1.0, **more: Any) -> PrefixWork:  # fmt: skip
     return PrefixWork(name, mean_s, running, ready, waiting, 0.0, done, **more)
 
 
-def sample(t, *prefixes, workers=1, **more):
+def sample(t: float, *prefixes: PrefixWork, workers: int = 1, **more: Any) -> Sample:
     group = TraceGroup(GROUP, workers, workers, workers, 0, 1)
     return Sample(t, prefixes=prefixes, groups=(group,), **more)
 
 
-def trace(*samples):
+def trace(*samples: Sample) -> Trace:
     return Trace(ORIGIN, samples)
 
 
-def policy(maximum=5, **spec):
+def policy(maximum: int = 5, **spec: Any) -> Policy:
     return parse_policy({"clusterRef": {"name": "etl"}, "maxReplicas": maximum, **spec})
 
 
@@ -61,7 +65,7 @@ BURST = trace(
 
 
 class TestTrace:
-    def test_what_is_written_can_be_read(self):
+    def test_what_is_written_can_be_read(self) -> None:
         full = sample(
             1.5, work("a", 1, 2, 3, 4, mean_s=None, level=2, width=7, fan_in=2.5), session=1,
             pins=(("shuffle", 2),), wants=(Want(3, 60.0, "me", GROUP),),
@@ -71,37 +75,43 @@ class TestTrace:
 
         assert one == read_trace([origin_line(ORIGIN), *map(sample_line, one.samples)])
 
-    def test_a_line_that_was_cut_off_is_passed_over(self):
+    def test_a_line_that_was_cut_off_is_passed_over(self) -> None:
         lines = [origin_line(ORIGIN), sample_line(sample(0)), sample_line(sample(1))[:-9]]
 
         assert (sample(0),) == read_trace(lines).samples
 
-    @table(
-        "lines, said",
-        empty=([], "is empty"),
-        another_file=(["{}"], "this is no trace"),
-        no_json=(["nonsense"], "this is no trace"),
-        newer=(['{"trace":2}'], "version 2"),
-        half_an_origin=(['{"trace":1}'], "line 1 can't be read"),
-        nothing_recorded=([origin_line(ORIGIN)], "no sample"),
-        broken_line=([origin_line(ORIGIN), "{}", sample_line(sample(1))], "line 2"),
-        backwards=([origin_line(ORIGIN), sample_line(sample(2)), sample_line(sample(1)), ""],
-            "line 3 goes back"),
+    @pytest.mark.parametrize(
+        ("lines", "said"),
+        [
+            pytest.param([], "is empty", id="empty"),
+            pytest.param(["{}"], "this is no trace", id="another-file"),
+            pytest.param(["nonsense"], "this is no trace", id="no-json"),
+            pytest.param(['{"trace":2}'], "version 2", id="newer"),
+            pytest.param(['{"trace":1}'], "line 1 can't be read", id="half-an-origin"),
+            pytest.param([origin_line(ORIGIN)], "no sample", id="nothing-recorded"),
+            pytest.param(
+                [origin_line(ORIGIN), "{}", sample_line(sample(1))], "line 2", id="broken-line"
+            ),
+            pytest.param(
+                [origin_line(ORIGIN), sample_line(sample(2)), sample_line(sample(1)), ""],
+                "line 3 goes back", id="backwards",
+            ),
+        ],
     )  # fmt: skip
-    def test_what_is_no_trace_is_refused_with_a_sentence(self, lines, said):
+    def test_what_is_no_trace_is_refused_with_a_sentence(self, lines: list[str], said: str) -> None:
         with pytest.raises(InvalidTrace, match=said):
             read_trace(lines)
 
 
 class TestWorkload:
-    def test_new_tasks_are_the_unfinished_and_the_finished_that_were_not_there(self):
+    def test_new_tasks_are_the_unfinished_and_the_finished_that_were_not_there(self) -> None:
         found = workload_of(BURST)
 
         assert (Arrival(5, "load", 100, 0), Arrival(5, "sum", 0, 40)) == found.arrivals
         assert 40 == sum(r.tasks for r in found.releases)
         assert {"load": 2.0, "sum": 1.0} == dict(found.duration_s)
 
-    def test_waiting_tasks_get_ready_when_as_many_have_finished_as_in_the_trace(self):
+    def test_waiting_tasks_get_ready_when_as_many_have_finished_as_in_the_trace(self) -> None:
         releases = workload_of(BURST).releases
 
         assert all(1 <= r.after <= 140 for r in releases)
@@ -132,12 +142,14 @@ class TestWorkload:
             ),
         ],
     )  # fmt: skip
-    def test_tasks_come_and_go(self, samples, arrivals, withdrawals):
+    def test_tasks_come_and_go(
+        self, samples: tuple[Sample, ...], arrivals: Any, withdrawals: Any
+    ) -> None:
         found = workload_of(trace(*samples))
 
         assert (arrivals, withdrawals) == (found.arrivals, found.withdrawals)
 
-    def test_what_waits_when_the_trace_ends_follows_level_by_level(self):
+    def test_what_waits_when_the_trace_ends_follows_level_by_level(self) -> None:
         rows = (work("a", 2, 8), work("b", waiting=10, level=1), work("c", waiting=5, level=2))
         found = workload_of(trace(sample(0, *rows)))
         last = {p: max(r.after for r in found.releases if r.prefix == p) for p in "bc"}
@@ -145,7 +157,9 @@ class TestWorkload:
         assert {"b": 10, "c": 20} == last
 
 
-def simulated(*arrivals, releases=(), workers=0, threads=1):
+def simulated(
+    *arrivals: Arrival, releases: tuple[Release, ...] = (), workers: int = 0, threads: int = 1
+) -> SimulatedCluster:
     names = {a.prefix for a in arrivals}
     todo = Workload(arrivals, (), releases, dict.fromkeys(names, 2.0), {})
     made = SimulatedCluster(todo, lambda *_: 10.0, {GROUP: threads})
@@ -156,7 +170,7 @@ def simulated(*arrivals, releases=(), workers=0, threads=1):
 
 
 class TestCluster:
-    def test_tasks_run_on_free_threads_for_as_long_as_they_take(self):
+    def test_tasks_run_on_free_threads_for_as_long_as_they_take(self) -> None:
         c = simulated(Arrival(0, "a", 5, 0), workers=1, threads=2)
         c.advance(1.9)
 
@@ -165,13 +179,13 @@ class TestCluster:
         assert (5, 0, 6.0) == (c.finished, c.unfinished, c.last_work_at)
         assert 3 * 2.0 + 1 * 2.0 == c.waited_s
 
-    def test_how_long_a_task_has_run_is_known_from_the_last_heartbeat(self):
+    def test_how_long_a_task_has_run_is_known_from_the_last_heartbeat(self) -> None:
         c = simulated(Arrival(0, "a", 1, 0), workers=1)
         c.advance(1.25)
 
         assert {"a": (1, 0.75)} == c.running()
 
-    def test_workers_come_when_they_have_started(self):
+    def test_workers_come_when_they_have_started(self) -> None:
         c = simulated(Arrival(0, "a", 1, 0))
         c.set_replicas(GROUP, 2)
         c.advance(9.9)
@@ -179,20 +193,20 @@ class TestCluster:
         c.advance(12.0)
         assert 1 == c.finished
 
-    def test_waiting_tasks_follow_those_that_they_wait_for(self):
+    def test_waiting_tasks_follow_those_that_they_wait_for(self) -> None:
         c = simulated(Arrival(0, "a", 2, 0), Arrival(0, "b", 0, 2), workers=4,
                       releases=(Release(2, "b", 2),))  # fmt: skip
         c.advance(2.0)
         assert {"b": 2} == {k: n for k, (n, _) in c.running().items()}
 
-    def test_nothing_waits_for_ever(self):
+    def test_nothing_waits_for_ever(self) -> None:
         """A trace that tells of fewer releases than of waiting tasks, or of too late ones."""
         c = simulated(Arrival(0, "a", 1, 3), workers=1, releases=(Release(99, "a", 1),))
         c.advance(100.0)
 
         assert (4, 0) == (c.finished, c.unfinished)
 
-    def test_the_agent_refuses_to_retire_a_worker_with_tasks_but_for_its_replacement(self):
+    def test_the_agent_refuses_to_retire_a_worker_with_tasks_but_for_its_replacement(self) -> None:
         c = simulated(Arrival(0, "a", 1, 0), workers=1)
         c.advance(1.0)
         (name,) = c.workers
@@ -204,7 +218,7 @@ class TestCluster:
         c.advance(3.0)
         assert (Leaving.DRAINED, 1) == (c.workers[name].leaving, c.finished)
 
-    def test_a_worker_that_is_deleted_with_a_task_has_its_work_redone(self):
+    def test_a_worker_that_is_deleted_with_a_task_has_its_work_redone(self) -> None:
         """The model does not hide what must not happen: it counts it."""
         c = simulated(Arrival(0, "a", 2, 0), workers=2)
         c.advance(1.0)
@@ -216,7 +230,7 @@ class TestCluster:
         assert (1, 1, 2) == (c.killed, c.redone, c.finished)
         assert 4.0 == c.last_work_at, "the other worker does it once more, from the start"
 
-    def test_an_exact_quota_is_never_passed(self):
+    def test_an_exact_quota_is_never_passed(self) -> None:
         c = simulated(Arrival(0, "a", 9, 0), workers=1, threads=2)
         c.enforce(Limits(profiles=(Profile(exact=True, runs=3),), others=0))
         c.advance(100.0)
@@ -227,7 +241,9 @@ class TestCluster:
         assert 6 == c.finished
 
     @given(st.lists(st.floats(0.5, 90.0), min_size=1, max_size=9), st.integers(1, 40))
-    def test_measured_startups_come_up_as_often_as_measured(self, measured, rounds):
+    def test_measured_startups_come_up_as_often_as_measured(
+        self, measured: list[float], rounds: int
+    ) -> None:
         startup = startup_of({GROUP: measured}, 20.0)
         n = 2 ** math.ceil(math.log2(len(measured) * rounds + 1))
         drawn = [startup(GROUP, number) for number in range(n)]
@@ -238,18 +254,18 @@ class TestCluster:
             + 1e-9,
         )  # fmt: skip
 
-    def test_startup_of_a_group_that_nobody_measured(self):
+    def test_startup_of_a_group_that_nobody_measured(self) -> None:
         assert 20.0 == startup_of({}, 20.0)(GROUP, 1)
         assert 7.0 == startup_of({"etl-gpu": [7.0]}, 20.0)(GROUP, 1)
 
 
-def retire(c, name, reason, **how):
+def retire(c: SimulatedCluster, name: str, reason: Reason, **how: bool) -> list[Reason | None]:
     answers = completed(SimulatedPorts(c, KEY).retire([name], policy(), reason, **how))
     return [answer.veto for answer in answers]
 
 
 class TestReplay:
-    def test_a_burst_is_worked_off_and_the_workers_leave(self):
+    def test_a_burst_is_worked_off_and_the_workers_leave(self) -> None:
         run = replay(BURST, policy(), Assumptions(startup_s=10.0, price=3.6))
         figures = run.figures
 
@@ -259,35 +275,39 @@ class TestReplay:
         assert 240 / 5 <= figures.makespan_s <= 240 / 5 + 10 + 25
         assert figures.cost == pytest.approx(figures.worker_s / 1000)
 
-    def test_the_same_input_gives_the_same_run(self):
+    def test_the_same_input_gives_the_same_run(self) -> None:
         assert replay(BURST, policy()) == replay(BURST, policy())
 
-    def test_more_workers_are_faster_and_a_longer_idle_timeout_costs_more(self):
+    def test_more_workers_are_faster_and_a_longer_idle_timeout_costs_more(self) -> None:
         few, many = (replay(BURST, policy(n)).figures for n in (2, 8))
         patient = replay(BURST, policy(8, idleTimeout="10m")).figures
 
         assert few.makespan_s > many.makespan_s
         assert patient.worker_s > many.worker_s
 
-    def test_workers_that_there_is_no_room_for_never_come(self):
+    def test_workers_that_there_is_no_room_for_never_come(self) -> None:
         run = replay(BURST, policy(8), Assumptions(startup_s=5.0, capacity=3))
 
         assert 3 == max(p.connected for p in run.points)
         assert 0 == run.figures.unfinished
 
-    def test_an_initial_worker_that_was_on_its_way_comes(self):
+    def test_an_initial_worker_that_was_on_its_way_comes(self) -> None:
         group = TraceGroup(GROUP, 2, 2, 1, 1, 1)
         run = replay(trace(Sample(0, prefixes=(work("a", 1, 9),), groups=(group,))), policy())
 
         assert (10, 0) == (run.finished, run.figures.redone)
         assert 2 == run.points[0].present
 
-    @table(
-        "more, expected",
-        without_others_it_counts=((), 40.0),
-        it_may_have_waited_for_its_scheduler=(((GROUP, 4.0),), 4.0),
+    @pytest.mark.parametrize(
+        ("more", "expected"),
+        [
+            pytest.param((), 40.0, id="without-others-it-counts"),
+            pytest.param(((GROUP, 4.0),), 4.0, id="it-may-have-waited-for-its-scheduler"),
+        ],
     )
-    def test_it_comes_when_it_came_and_others_as_fast_as_others(self, more, expected):
+    def test_it_comes_when_it_came_and_others_as_fast_as_others(
+        self, more: tuple[tuple[str, float], ...], expected: float
+    ) -> None:
         group = TraceGroup(GROUP, 1, 1, 0, 0, 1)
         rows = (work("a", 1, 99),)
         run = replay(
@@ -303,7 +323,7 @@ class TestReplay:
 
         assert sorted([7.0, asked + expected]) == pytest.approx(came, abs=2)
 
-    def test_what_clients_ask_for_and_what_is_pinned_counts(self):
+    def test_what_clients_ask_for_and_what_is_pinned_counts(self) -> None:
         wants = replay(trace(sample(0, wants=(Want(4, 600.0, "me"),)), sample(600)), policy())
         pinned = replay(
             trace(*(sample(float(t), workers=3, pins=(("shuffle", 2),)) for t in range(0, 600, 5))),
@@ -313,13 +333,13 @@ class TestReplay:
         assert 4 == max(p.present for p in wants.points)
         assert 2 == [p.present for p in pinned.points if p.t < 590][-1]
 
-    def test_a_policy_that_only_advises_changes_nothing(self):
+    def test_a_policy_that_only_advises_changes_nothing(self) -> None:
         run = replay(BURST, policy(mode="Advise"))
 
         assert {1} == {p.present for p in run.points}
         assert 0 == run.figures.unfinished
 
-    def test_a_schedule_is_kept_by_the_clock_of_the_trace(self):
+    def test_a_schedule_is_kept_by_the_clock_of_the_trace(self) -> None:
         always = policy(schedules=[{"cron": "* * * * *", "duration": "1m", "minReplicas": 3}])
         run = replay(trace(sample(0), sample(300)), always)
 
@@ -335,7 +355,9 @@ class TestReplay:
         room=st.integers(0, 6),
         startup_s=st.floats(0.5, 60.0),
     )  # fmt: skip
-    def test_bounds_hold_and_no_work_is_redone(self, lots, low, room, startup_s):
+    def test_bounds_hold_and_no_work_is_redone(
+        self, lots: list[tuple[int, float, int]], low: int, room: int, startup_s: float
+    ) -> None:
         t, samples = 0.0, [sample(0, workers=low)]
         for n, (tasks, mean_s, pause) in enumerate(lots):
             samples.append(sample(t + 1, work(f"p{n}", 0, tasks, mean_s=mean_s), workers=low))
@@ -355,10 +377,10 @@ class TestFigures:
         ("numbers", "expected"),
         [([], 0), ([1, 2, 3], 0), ([1, 3, 3, 2], 1), ([1, 3, 2, 3, 2], 3), ([2, 2], 0)],
     )
-    def test_changes_of_direction(self, numbers, expected):
+    def test_changes_of_direction(self, numbers: list[int], expected: int) -> None:
         assert expected == turns(numbers)
 
-    def test_of_what_was_recorded(self):
+    def test_of_what_was_recorded(self) -> None:
         one = trace(
             sample(0, workers=2), sample(10, work("a", 1), workers=4), sample(20, workers=4)
         )
@@ -369,7 +391,7 @@ class TestFigures:
         )  # fmt: skip
         assert figures.redone is None, "a trace does not say"
 
-    def test_rows_that_say_nothing_are_left_out(self):
+    def test_rows_that_say_nothing_are_left_out(self) -> None:
         names, *columns = (list(column.cells) for column in table_of(runs()).columns)
 
         assert "cost" not in names
@@ -378,12 +400,12 @@ class TestFigures:
         ]
 
 
-def runs():
+def runs() -> list[Run]:
     return [recorded(BURST), replay(BURST, policy(), title="policy.yaml")]
 
 
 class TestDrawing:
-    def test_a_chart_has_its_scale_and_loses_no_peak(self):
+    def test_a_chart_has_its_scale_and_loses_no_peak(self) -> None:
         points = tuple(
             dataclasses.replace(recorded(BURST).points[0], t=t / 10, present=9 if t == 7000 else 1)
             for t in range(0, 10_000)
@@ -396,7 +418,7 @@ class TestDrawing:
         assert all(len(line) <= WIDTH + 3 for line in lines)
 
     @pytest.mark.long
-    def test_pictures(self, tmp_path):
+    def test_pictures(self, tmp_path: Path) -> None:
         for kind in ("svg", "png"):
             plot(runs(), tmp_path / f"a.{kind}")
         first = (tmp_path / "a.svg").read_bytes()

@@ -1,12 +1,16 @@
 """What a loop tells of its groups' needs, for what they share with others."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.model.plan import Claimed
-from dask_adaptive.model.policy import Mode
+from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from support.fake_cluster import GROUP, KEY, POLICY, FakeCluster
 
@@ -14,14 +18,14 @@ from support.fake_cluster import GROUP, KEY, POLICY, FakeCluster
 class Heard:
     """All that was told."""
 
-    def __init__(self):
-        self.claims = []
+    def __init__(self) -> None:
+        self.claims: list[Mapping[str, Claimed]] = []
 
-    def want(self, claims):
+    def want(self, claims: Mapping[str, Claimed]) -> None:
         self.claims.append(claims)
 
 
-def told(policy=POLICY, **changes):
+def told(policy: Policy = POLICY, **changes: Any) -> Mapping[str, Claimed]:
     """By a pass over two workers that have work for five."""
     fake, heard = FakeCluster(workers=2, target=5), Heard()
     for name, value in changes.items():
@@ -32,14 +36,14 @@ def told(policy=POLICY, **changes):
     return claims
 
 
-def test_it_tells_what_it_needs():
+def test_it_tells_what_it_needs() -> None:
     assert {GROUP: Claimed(5, 5)} == told()
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.PAUSED])
-def test_whoever_does_nothing_asks_for_nothing(mode):
+def test_whoever_does_nothing_asks_for_nothing(mode: Mode) -> None:
     assert {} == told(dataclasses.replace(POLICY, mode=mode))
 
 
-def test_nor_does_one_whose_scheduler_does_not_answer():
+def test_nor_does_one_whose_scheduler_does_not_answer() -> None:
     assert {} == told(problem=Reason.SCHEDULER_UNREACHABLE)

@@ -1,23 +1,27 @@
 """What is remembered of a policy's doings: changes of mind and deeds, never a heartbeat."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from dask_adaptive.kube.status_json import last_decision_of, status_json
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S, LastDecision, decisions, told
 from dask_adaptive.loop.one_pass import POLL_S
-from dask_adaptive.loop.ports import EventType, PlatformError
-from dask_adaptive.model.observed import Demand, Leaving, Quiet
+from dask_adaptive.loop.ports import EventType, PlatformError, Told
+from dask_adaptive.model.observed import Demand, Leaving, ObservedCluster, Quiet
+from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Decision, Outcome
-from dask_adaptive.model.policy import Mode
+from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import Idle, IdleAction, Pause, WorkerGroup
 from dask_adaptive.planner.plan import plan
 from support.fake_cluster import EPOCH, FakeCluster, completed
-from support.tables import table
 from support.worlds import (
     GPU,
     GROUP,
@@ -37,7 +41,10 @@ from support.worlds import (
 AT = 1_700_000_000.0
 
 
-def made(world, *, policy=POLICY, minds=None, done=True, reason=None):
+def made(
+    world: ObservedCluster, *, policy: Policy = POLICY, minds: Any = None, done: bool = True,
+    reason: Reason | None = None,
+) -> tuple[tuple[Decision, ...], Any]:  # fmt: skip
     """One pass in which each action has the same outcome."""
     world = dated(world, AT)
     decided = plan(world, policy, PAST, now=NOW)
@@ -45,7 +52,7 @@ def made(world, *, policy=POLICY, minds=None, done=True, reason=None):
     return decisions(minds or {}, world, policy, decided, outcomes)
 
 
-def test_a_deed_is_remembered_with_what_it_was_made_from():
+def test_a_deed_is_remembered_with_what_it_was_made_from() -> None:
     ((decision,), minds) = made(cluster([busy("a")], target=4))
 
     assert decision == Decision(
@@ -57,29 +64,39 @@ def test_a_deed_is_remembered_with_what_it_was_made_from():
     assert {GROUP: LastDecision(4, "", "Done")} == minds
 
 
-@table(
-    "world, policy, expected",
-    at_rest=(cluster([busy("a")], target=1), {}, []),
-    limited_already=(cluster([busy("a")], target=9), {"max_replicas": 1}, []),
-    one_leaves=(cluster([worker("a")]), {}, ["Done"]),
-    one_would_have_to=(cluster([busy("a")]), {}, ["Held"]),
-    one_that_never_came_goes=(cluster([pending("a")]), {}, ["Done"]),
-    it_is_advised=(cluster([worker("a")]), {"mode": Mode.ADVISE}, ["Advised"]),
-    bookkeeping=(cluster([busy("a")], target=1, replicas=2), {}, []),
-)
-def test_what_a_first_pass_is_worth(world, policy, expected):
+@pytest.mark.parametrize(
+    ("world", "policy", "expected"),
+    [
+        pytest.param(cluster([busy("a")], target=1), {}, [], id="at-rest"),
+        pytest.param(cluster([busy("a")], target=9), {"max_replicas": 1}, [], id="limited-already"),
+        pytest.param(cluster([worker("a")]), {}, ["Done"], id="one-leaves"),
+        pytest.param(cluster([busy("a")]), {}, ["Held"], id="one-would-have-to"),
+        pytest.param(cluster([pending("a")]), {}, ["Done"], id="one-that-never-came-goes"),
+        pytest.param(
+            cluster([worker("a")]), {"mode": Mode.ADVISE}, ["Advised"], id="it-is-advised"
+        ),
+        pytest.param(cluster([busy("a")], target=1, replicas=2), {}, [], id="bookkeeping"),
+    ],
+)  # fmt: skip
+def test_what_a_first_pass_is_worth(
+    world: ObservedCluster, policy: dict[str, Any], expected: list[str]
+) -> None:
     found, _ = made(world, policy=dataclasses.replace(POLICY, **policy))
 
     assert expected == [d.outcome for d in found]
 
 
-@table(
-    "before, after, expected",
-    nothing_is_new=({"target": 2}, {"target": 2}, 0),
-    a_deed_each_time=({"target": 3}, {"target": 3}, 1),
-    figures_only=({"target": 2, "queued": 5}, {"target": 2, "queued": 9}, 0),
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param({"target": 2}, {"target": 2}, 0, id="nothing-is-new"),
+        pytest.param({"target": 3}, {"target": 3}, 1, id="a-deed-each-time"),
+        pytest.param({"target": 2, "queued": 5}, {"target": 2, "queued": 9}, 0, id="figures-only"),
+    ],
 )
-def test_only_edges_are_remembered(before, after, expected):
+def test_only_edges_are_remembered(
+    before: dict[str, Any], after: dict[str, Any], expected: int
+) -> None:
     workers = [busy("a"), busy("b")]
     _, minds = made(cluster(workers, **before))
     found, _ = made(cluster(workers, **after), minds=minds)
@@ -87,7 +104,7 @@ def test_only_edges_are_remembered(before, after, expected):
     assert expected == len(found)
 
 
-def test_what_limits_a_group_is_an_edge():
+def test_what_limits_a_group_is_an_edge() -> None:
     full = dataclasses.replace(POLICY, max_replicas=2)
     workers = [busy("a"), busy("b")]
     _, minds = made(cluster(workers, target=2), policy=full)
@@ -100,7 +117,7 @@ def test_what_limits_a_group_is_an_edge():
     assert ((), 1) == (still, len(over))
 
 
-def test_a_refusal_is_remembered_once():
+def test_a_refusal_is_remembered_once() -> None:
     world = cluster([worker("a")])
     first, minds = made(world, done=False, reason=Reason.PINNED)
     again, minds = made(world, done=False, reason=Reason.PINNED, minds=minds)
@@ -111,7 +128,7 @@ def test_a_refusal_is_remembered_once():
     assert ["Failed: so it was"] == [d.outcome for d in failed]
 
 
-def test_a_pause_is_remembered_with_who_asked():
+def test_a_pause_is_remembered_with_who_asked() -> None:
     world = cluster([busy("a"), busy("b")], target=2)
     _, minds = made(world)
     paused, _ = made(dataclasses.replace(world, pause=Pause(all=True)), minds=minds)
@@ -119,7 +136,7 @@ def test_a_pause_is_remembered_with_who_asked():
     assert [("annotation", "Held")] == [(d.asked_by, d.outcome) for d in paused]
 
 
-def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered():
+def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered() -> None:
     spent = group_of(GPU, [busy("g", use=Use(runs=99))])
     world = cluster([busy("a")], target=2, others=[spent])
     (decision,), _ = made(world, policy=dataclasses.replace(POLICY, recycle=Recycle(TaskQuota(9))))
@@ -133,7 +150,7 @@ def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered():
 
 
 @pytest.mark.parametrize("target", [4, 99])
-def test_a_decision_takes_four_writes_at_most(target):
+def test_a_decision_takes_four_writes_at_most(target: int) -> None:
     fake = FakeCluster(1, target=1, start_s=0.0)
     fake.steps(2)
     fake.calls.clear()
@@ -150,7 +167,7 @@ def test_a_decision_takes_four_writes_at_most(target):
     assert [] == fake.calls
 
 
-def test_many_decisions_are_written_together():
+def test_many_decisions_are_written_together() -> None:
     fake = FakeCluster(1, target=1, start_s=0.0)
     for target in range(2, 10):
         fake.target = target
@@ -163,7 +180,7 @@ def test_many_decisions_are_written_together():
     assert list(range(2, 10)) == [d.desired for d in rows]
 
 
-def test_what_the_status_does_not_have_is_written_when_the_operator_stops():
+def test_what_the_status_does_not_have_is_written_when_the_operator_stops() -> None:
     fake = FakeCluster(1, target=2, start_s=0.0)
     fake.steps(2)
     completed(fake.loop.flush())
@@ -179,11 +196,11 @@ def test_what_the_status_does_not_have_is_written_when_the_operator_stops():
     assert [[2, 3], [3, 4]] == [[d.desired for d in rows] for rows in fake.decisions]
 
 
-def test_what_could_not_be_written_is_written_later():
-    written = []
+def test_what_could_not_be_written_is_written_later() -> None:
+    written: list[tuple[Decision, ...]] = []
 
     class Refusing(FakeCluster):
-        async def history(self, decisions):
+        async def history(self, decisions: Sequence[Decision]) -> None:
             if not written:
                 written.append(())
                 raise PlatformError("exceeded quota")
@@ -197,7 +214,7 @@ def test_what_could_not_be_written_is_written_later():
     assert [[], [3, 4]] == [[d.desired for d in rows] for rows in written]
 
 
-def test_the_last_decision_is_in_the_status_and_outlives_the_operator():
+def test_the_last_decision_is_in_the_status_and_outlives_the_operator() -> None:
     fake = FakeCluster(1, target=3, start_s=0.0)
     fake.start_operator(name="nightly")
     fake.steps(4)
@@ -224,18 +241,18 @@ ENDING = dataclasses.replace(POLICY, idle=Idle(after_s=60.0, action=IdleAction.D
 class Unused(FakeCluster):
     """Somebody may come back between deciding and doing."""
 
-    def __init__(self, *, back_at=99):
+    def __init__(self, *, back_at: int = 99) -> None:
         super().__init__(1, target=0)
         self.questions, self.back_at = 0, back_at
 
-    async def observe(self, policy, *, meters=False):
+    async def observe(self, policy: Policy, *, meters: bool = False) -> Any:
         self.questions += 1
         seen = await super().observe(policy, meters=meters)
         quiet = Quiet() if self.questions >= self.back_at else Quiet(no_task_s=61.0)
         return dataclasses.replace(seen, quiet=quiet, demand=Demand())
 
 
-def test_an_unused_cluster_is_looked_at_once_more_and_deleted():
+def test_an_unused_cluster_is_looked_at_once_more_and_deleted() -> None:
     fake = Unused()
     fake.steps(1, ENDING)
 
@@ -245,7 +262,7 @@ def test_an_unused_cluster_is_looked_at_once_more_and_deleted():
     assert "Done" == fake.last.status.last_decision.outcome
 
 
-def test_one_that_is_used_again_meanwhile_is_not():
+def test_one_that_is_used_again_meanwhile_is_not() -> None:
     fake = Unused(back_at=2)
     fake.steps(1, ENDING)
 
@@ -255,7 +272,7 @@ def test_one_that_is_used_again_meanwhile_is_not():
     ]
 
 
-def test_in_advise_mode_it_is_told_once():
+def test_in_advise_mode_it_is_told_once() -> None:
     fake = Unused()
     advise = dataclasses.replace(ENDING, mode=Mode.ADVISE)
     fake.steps(5, advise)
@@ -268,18 +285,18 @@ def test_in_advise_mode_it_is_told_once():
 
 
 @pytest.mark.parametrize("workers", [2, 10])
-def test_nobody_looks_where_time_alone_changes_nothing(workers):
+def test_nobody_looks_where_time_alone_changes_nothing(workers: int) -> None:
     fake = FakeCluster(workers, target=workers if workers == 2 else 99)
     fake.step()
 
     assert math.inf == fake.step(after_s=1.0).again_in_s
 
 
-def test_what_was_done_is_looked_at_soon():
+def test_what_was_done_is_looked_at_soon() -> None:
     assert FakeCluster(2, target=4).step().again_in_s <= POLL_S
 
 
-def test_questions_without_an_answer_are_counted():
+def test_questions_without_an_answer_are_counted() -> None:
     fake = FakeCluster(1, target=1)
     counts = []
     for problem in (Reason.SCHEDULER_UNREACHABLE,) * 3 + (None, Reason.SCHEDULER_UNREACHABLE):
@@ -292,12 +309,12 @@ def test_questions_without_an_answer_are_counted():
 # --- what the page in the dashboard shows -----------------------------------------------------
 
 
-def said(world, policy=POLICY, past=PAST):
+def said(world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST) -> Told:
     world = dated(world, AT)
     return told("nightly", world, policy, plan(world, policy, past, now=NOW), past, ())
 
 
-def test_workers_are_told_what_is_planned_for_them():
+def test_workers_are_told_what_is_planned_for_them() -> None:
     leaving = worker("d", leaving=Leaving.DRAINING, leaving_message="1 result to move")
     world = cluster([worker("a"), worker("p", pins=(SHUFFLE,)), busy("b"), leaving], target=1)
 
@@ -308,7 +325,7 @@ def test_workers_are_told_what_is_planned_for_them():
     } == dict(said(world).workers)
 
 
-def groups(*bounds, **changes):
+def groups(*bounds: WorkerGroup, **changes: Any) -> Policy:
     return dataclasses.replace(POLICY, worker_groups=bounds, **changes)
 
 
@@ -318,22 +335,28 @@ FULL = cluster([busy("a"), pending("p", unschedulable_s=999.0)], target=5)
 ADVISING = dataclasses.replace(POLICY, mode=Mode.ADVISE)
 
 
-def paused(**how):
+def paused(**how: Any) -> ObservedCluster:
     return dataclasses.replace(ONE, pause=Pause(**how))
 
 
-@table(
-    "world, policy, expected",
-    up_to_the_maximum=(ONE, POLICY, 8),
-    in_each_group=(WITH_GPU, groups(WorkerGroup(GPU, 4)), 12),
-    within_the_clusters_limit=(WITH_GPU,
-        groups(WorkerGroup(GROUP, 9), WorkerGroup(GPU, 4), max_replicas=5), 3),
-    nobody_asks=(ONE, ADVISING, 0),
-    paused=(paused(all=True), POLICY, 0),
-    scaling_out_is_paused=(paused(scale_out=True), POLICY, 0),
-    none_would_come=(FULL, POLICY, 0),
+@pytest.mark.parametrize(
+    ("world", "policy", "expected"),
+    [
+        pytest.param(ONE, POLICY, 8, id="up-to-the-maximum"),
+        pytest.param(WITH_GPU, groups(WorkerGroup(GPU, 4)), 12, id="in-each-group"),
+        pytest.param(
+            WITH_GPU, groups(WorkerGroup(GROUP, 9), WorkerGroup(GPU, 4), max_replicas=5), 3,
+            id="within-the-clusters-limit",
+        ),
+        pytest.param(ONE, ADVISING, 0, id="nobody-asks"),
+        pytest.param(paused(all=True), POLICY, 0, id="paused"),
+        pytest.param(paused(scale_out=True), POLICY, 0, id="scaling-out-is-paused"),
+        pytest.param(FULL, POLICY, 0, id="none-would-come"),
+    ],
 )  # fmt: skip
-def test_how_many_more_may_be_asked_for(world, policy, expected):
+def test_how_many_more_may_be_asked_for(
+    world: ObservedCluster, policy: Policy, expected: int
+) -> None:
     known = past_of(past_of(arrival_s=20.0), group=GPU, arrival_s=90.0)
     row = said(world, policy, known)
 

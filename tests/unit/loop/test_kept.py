@@ -1,7 +1,10 @@
 """What is kept from pass to pass makes no difference, whatever comes, goes or changes between."""
 
+from __future__ import annotations
+
 import dataclasses
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +15,9 @@ from dask_adaptive.loop import join as loop
 from dask_adaptive.loop.join import join
 from dask_adaptive.model.observed import (
     Leaving,
+    ObservedCluster,
     ObservedScheduler,
+    ObservedWorker,
     Pin,
     SchedulerWorker,
 )
@@ -20,7 +25,7 @@ from support import kube_objects as ko
 from support.any_world import MANY
 
 NAMES = [f"w{i}" for i in range(5)]
-NOTES = [
+NOTES: list[dict[str, str]] = [
     {"pin": "2m"}, {"pin": "true"}, {"pin": "false"}, {"expires_at": "2026-02-01T00:10:00Z"},
     {"recycle": "now"}, {"recycle": "2026-02-01T00:03:00Z"}, {"recycle_tasks": "5"}, {"pin": "x"},
 ]  # fmt: skip
@@ -29,39 +34,39 @@ NOTES = [
 class Changing:
     """A cluster in which anything may happen; and what an operator has kept of it."""
 
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.rng, self.now, self.version = Random(seed), ko.CREATED_AT + 60.0, 1
         self.world = ko.world_of(ko.cluster(), ko.group(), ko.node("n1"), ko.node("n2"))
-        self.processes = {}
+        self.processes: dict[str, SchedulerWorker] = {}
         self.of_platform, self.of_loop = kube.ClusterLook(), loop.JoinedWorkers()
         for name in NAMES[:3]:
             self.deploy(name)
             self.put_pod(f"{name}-a", name)
             self.connect(name)
 
-    def one(self, *values):
+    def one(self, *values: Any) -> Any:
         return self.rng.choice(values)
 
-    def take(self, body, event="MODIFIED"):
+    def take(self, body: dict[str, Any], event: str = "MODIFIED") -> None:
         self.version += 1
         body["metadata"]["resourceVersion"] = str(self.version)
         ko.take(self.world, event, body)
 
-    def noted(self):
+    def noted(self) -> dict[str, Any]:
         if self.rng.random() < 0.6:
             return {}
         found = ko.noted(at=self.one(ko.CREATED, "2026-02-01T00:02:00Z"), **self.one(*NOTES))
         return found if self.rng.random() < 0.7 else {"annotations": found["annotations"]}
 
-    def deploy(self, name, event="MODIFIED", **metadata):
+    def deploy(self, name: str, event: str = "MODIFIED", **metadata: Any) -> None:
         self.take(ko.deployment(name, metadata=metadata), event)
 
-    def put_pod(self, name, worker, event="MODIFIED", **metadata):
+    def put_pod(self, name: str, worker: str, event: str = "MODIFIED", **metadata: Any) -> None:
         status = {"phase": "Running", "podIP": f"10.0.0.{self.rng.randrange(4)}"}
         spec = {"nodeName": self.one("n1", "n2"), "activeDeadlineSeconds": self.one(0, 900)}
         self.take(ko.pod(name, worker, status=status, spec=spec, metadata=metadata), event)
 
-    def connect(self, name, **changes):
+    def connect(self, name: str, **changes: Any) -> None:
         self.version += 1  # no two of them have one address
         address = f"tcp://10.0.0.{self.rng.randrange(8)}:{self.version}"
         if name in self.processes:
@@ -74,7 +79,7 @@ class Changing:
         }  # fmt: skip
         self.processes[name] = SchedulerWorker(name, address, "running", 1, **facts)
 
-    def change(self):
+    def change(self) -> None:
         name = self.one(*NAMES)
         dask_name = self.one(name, f"{name}-0", f"{name}-1", "stranger", "tcp://10.0.0.1:9")
         self.one(
@@ -86,10 +91,10 @@ class Changing:
             lambda: self.connect(dask_name),
         )()
 
-    def wait(self):
+    def wait(self) -> None:
         self.now += self.one(1.0, 40.0, 200.0)
 
-    def change_kubernetes(self, name):
+    def change_kubernetes(self, name: str) -> None:
         pod, gone = f"{name}-{self.one('a', 'b')}", self.one("DELETED", "MODIFIED")
         deleted = {"deletionTimestamp": self.one(ko.CREATED, "2026-02-01T00:20:00Z")}
         node = ko.node(self.one("n1", "n2"), spec={"unschedulable": self.one(True, False)})
@@ -103,18 +108,18 @@ class Changing:
             lambda: self.take(node),
         )()
 
-    def scheduler(self):
+    def scheduler(self) -> ObservedScheduler:
         return ObservedScheduler(at=self.now, workers=tuple(self.processes.values()))
 
-    def seen(self):
+    def seen(self) -> ObservedCluster:
         view = kube.view(self.world, ko.KEY, now=self.now, look=self.of_platform)
         return join(ko.KEY, view, self.scheduler(), self.of_loop)
 
-    def seen_anew(self):
+    def seen_anew(self) -> ObservedCluster:
         return join(ko.KEY, kube.view(self.world, ko.KEY, now=self.now), self.scheduler())
 
 
-def check(seed):
+def check(seed: int) -> None:
     case = Changing(seed)
     for _ in range(30):
         for _ in range(case.one(0, 1, 1, 2, 5)):
@@ -124,22 +129,22 @@ def check(seed):
 
 @settings(max_examples=100)
 @given(st.integers(0, 2**32))
-def test_what_is_kept_makes_no_difference(seed):
+def test_what_is_kept_makes_no_difference(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.parametrize("clusters", MANY)
 @pytest.mark.timeout(600)  # half a minute of nothing but computing
-def test_whatever_many_clusters_come_to_what_is_kept_makes_no_difference(clusters):
+def test_whatever_many_clusters_come_to_what_is_kept_makes_no_difference(clusters: int) -> None:
     for seed in range(clusters):
         check(seed)
 
 
-def workers(seen):
+def workers(seen: ObservedCluster) -> dict[str, ObservedWorker]:
     return {w.name: w for w in seen.groups[0].workers}
 
 
-def test_a_worker_of_which_nothing_has_changed_is_the_same_object():
+def test_a_worker_of_which_nothing_has_changed_is_the_same_object() -> None:
     case = Changing(0)
     for name in case.processes:
         case.connect(name, terminating="")

@@ -1,6 +1,9 @@
 """What people are told of quotas and recycles; what the agent and the next operator are."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from dask_adaptive.loop.status import ABLE_TO_SCALE
 from dask_adaptive.loop.summary import Calendar, is_pressing, recycles, wants_meters
 from dask_adaptive.model.observed import Leaving, PlatformView, PlatformWorker
 from dask_adaptive.model.plan import Cancel, Outcome, Plan, Restart
+from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
     Quota,
@@ -24,7 +28,6 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from support.fake_cluster import EPOCH, W1, FakeCluster, completed
-from support.tables import table
 from support.worlds import GROUP, POLICY, busy, cluster, facts, pending
 
 SENTENCE = "21 of 20 runs"
@@ -32,30 +35,34 @@ DUE = Replacing("a", Reason.TASK_QUOTA, SENTENCE, "Due")
 RESTART = Restart(W1, f"{W1}-0", f"{W1}-uid-0", (W1,), Reason.TASK_QUOTA, SENTENCE)
 
 
-def planned(*replacing, **more):
+def planned(*replacing: Replacing, **more: Any) -> Plan:
     return Plan(Reason.RECYCLING, "", 1, 1, replacing=replacing, **more)
 
 
-def able(decided, **more):
+def able(decided: Plan, **more: str) -> tuple[bool | None, Reason]:
     found = conditions_of(cluster([busy("a")]), POLICY, decided, (), **more)
     return next((c.status, c.reason) for c in found if c.type == ABLE_TO_SCALE)
 
 
-def test_a_storm_is_a_condition():
+def test_a_storm_is_a_condition() -> None:
     storm, calm = planned(storm="3 of 3 recycles this hour"), planned()
 
     assert [(True, Reason.RECONCILED), (False, Reason.RECYCLE_STORM)] == [able(calm), able(storm)]
 
 
-@table(
-    "exact, storm, expected",
-    (True, "", "2 3"),
-    (True, "too many", "2 3"),
-    (False, "", ""),
+@pytest.mark.parametrize(
+    ("exact", "storm", "expected"),
+    [
+        (True, "", "2 3"),
+        (True, "too many", "2 3"),
+        (False, "", ""),
+    ],
 )
-def test_the_condition_says_what_an_exact_quota_costs(exact, storm, expected):
-    stopped = {"stopped": "was given 9 of 9 runs", "stopped_for": Quota.TASKS}
-    drains = {
+def test_the_condition_says_what_an_exact_quota_costs(
+    exact: bool, storm: str, expected: str
+) -> None:
+    stopped: dict[str, Any] = {"stopped": "was given 9 of 9 runs", "stopped_for": Quota.TASKS}
+    drains: dict[str, Any] = {
         "leaving": Leaving.DRAINING, "leaving_reason": Reason.TASK_QUOTA, "in_service": False,
     }  # fmt: skip
     world = cluster([busy("a", **stopped), busy("b", **drains), busy("c"), pending("d")])
@@ -67,11 +74,11 @@ def test_the_condition_says_what_an_exact_quota_costs(exact, storm, expected):
     assert said.startswith(storm)
 
 
-def test_limits_that_the_agent_does_not_hear_are_never_silent():
+def test_limits_that_the_agent_does_not_hear_are_never_silent() -> None:
     assert (False, Reason.ACTION_FAILED) == able(planned(), unheard="no such pattern")
 
 
-def test_an_aborted_recycle_is_told_once_with_or_without_an_action():
+def test_an_aborted_recycle_is_told_once_with_or_without_an_action() -> None:
     none, one = RecyclePast(), RecyclePast(aborted={"a": (500.0, "no replacement: no image")})
     cancelled = Cancel("a", ("a",), Reason.RECYCLE_ABORTED, "no replacement: no image")
 
@@ -83,7 +90,7 @@ def test_an_aborted_recycle_is_told_once_with_or_without_an_action():
     assert [] == list(events_of_outcomes([Outcome(cancelled, True, cancelled.reason, "")]))
 
 
-def test_a_quota_that_cannot_be_read_is_told_once():
+def test_a_quota_that_cannot_be_read_is_told_once() -> None:
     fake = FakeCluster(1, target=1)
     fake.occupy(1)
     fake.on_platform[W1] = {"quota_notes": QuotaNotes(problem="recycle-tasks says x")}
@@ -95,7 +102,9 @@ def test_a_quota_that_cannot_be_read_is_told_once():
 
 
 @pytest.mark.parametrize("drained", [True, False])
-def test_a_pod_is_deleted_only_if_the_agent_says_once_more_that_it_has_drained(drained):
+def test_a_pod_is_deleted_only_if_the_agent_says_once_more_that_it_has_drained(
+    drained: bool,
+) -> None:
     fake = FakeCluster(1, target=1)
     if drained:
         fake.cluster.retire(W1, Reason.TASK_QUOTA)
@@ -108,7 +117,7 @@ def test_a_pod_is_deleted_only_if_the_agent_says_once_more_that_it_has_drained(d
     assert int(drained) == fake.cluster.workers[W1].pod
 
 
-def test_limits_are_said_in_each_pass_and_a_deaf_agent_stops_nothing():
+def test_limits_are_said_in_each_pass_and_a_deaf_agent_stops_nothing() -> None:
     fake = FakeCluster(1, target=3)
     fake.occupy(3)
     fake.steps(2)
@@ -121,7 +130,7 @@ def test_limits_are_said_in_each_pass_and_a_deaf_agent_stops_nothing():
     assert "no such pattern" in said.message
 
 
-def test_meters_are_asked_for_only_where_something_has_a_quota():
+def test_meters_are_asked_for_only_where_something_has_a_quota() -> None:
     fake = FakeCluster(1, target=1)
     fake.steps(1)
     fake.steps(1, dataclasses.replace(POLICY, recycle=QUOTA))
@@ -132,15 +141,17 @@ def test_meters_are_asked_for_only_where_something_has_a_quota():
 QUOTA = Recycle(tasks=TaskQuota(max=20))
 
 
-@table(
-    "policy, worker_is, expected",
-    none=({}, {}, False),
-    policy=({"recycle": QUOTA}, {}, True),
-    group=({"worker_groups": (WorkerGroup("g", recycle=QUOTA),)}, {}, True),
-    annotation=({}, {"quota_notes": QuotaNotes(tasks=5)}, True),
-    deadline=({}, {"ends_at": 60.0}, True),
+@pytest.mark.parametrize(
+    ("policy", "worker_is", "expected"),
+    [
+        pytest.param({}, {}, False, id="none"),
+        pytest.param({"recycle": QUOTA}, {}, True, id="policy"),
+        pytest.param({"worker_groups": (WorkerGroup("g", recycle=QUOTA),)}, {}, True, id="group"),
+        pytest.param({}, {"quota_notes": QuotaNotes(tasks=5)}, True, id="annotation"),
+        pytest.param({}, {"ends_at": 60.0}, True, id="deadline"),
+    ],
 )
-def test_who_has_a_quota(policy, worker_is, expected):
+def test_who_has_a_quota(policy: dict[str, Any], worker_is: dict[str, Any], expected: bool) -> None:
     view = PlatformView(workers=(PlatformWorker("w", "u", GROUP, 5.0, **worker_is),))
 
     assert expected is wants_meters(view, dataclasses.replace(POLICY, **policy))
@@ -164,11 +175,11 @@ def test_who_has_a_quota(policy, worker_is, expected):
         ),
     ],
 )  # fmt: skip
-def test_when_to_look_again_soon(decided, expected):
+def test_when_to_look_again_soon(decided: Plan, expected: bool) -> None:
     assert expected is is_pressing(decided)
 
 
-def test_recycles_of_an_earlier_operator_are_put_on_this_ones_clock_and_back():
+def test_recycles_of_an_earlier_operator_are_put_on_this_ones_clock_and_back() -> None:
     calendar = Calendar([1_000.0, 1_300.0, 9_999.0])
     begun = calendar.begun(PlatformView(at=1_500.0), now=70.0)
     world = dataclasses.replace(cluster([]), at=1_510.4)
@@ -183,7 +194,7 @@ def test_recycles_of_an_earlier_operator_are_put_on_this_ones_clock_and_back():
     assert told == recycles(past, calendar, later, now=90.0, unheard="")
 
 
-def test_an_operator_that_starts_at_once_counts_what_has_just_begun():
+def test_an_operator_that_starts_at_once_counts_what_has_just_begun() -> None:
     world = dataclasses.replace(cluster([]), at=1_500.9)
     past = RecyclePast(begun=(80.0,))
     told = recycles(past, Calendar(), world, now=80.0, unheard="").recent
@@ -192,11 +203,11 @@ def test_an_operator_that_starts_at_once_counts_what_has_just_begun():
 
 
 @pytest.mark.parametrize("begun", [[EPOCH + 400], [EPOCH + 400] * 2], ids=["one", "same-second"])
-def test_an_operator_goes_on_counting_where_the_one_before_stopped(begun):
+def test_an_operator_goes_on_counting_where_the_one_before_stopped(begun: list[int]) -> None:
     fake = FakeCluster(1, target=1)
     fake.occupy(1)
     fake.cluster.advance(1_000.0)
-    policy = dataclasses.replace(POLICY, recycle=QUOTA)
+    policy: Policy = dataclasses.replace(POLICY, recycle=QUOTA)
     fake.start_operator(recycled={Reason.TASK_QUOTA: 7}, recent=begun)
     fake.steps(3, policy)
 

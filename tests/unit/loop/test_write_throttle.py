@@ -1,6 +1,10 @@
 """Figures that move with the load are told every few seconds, all else at once."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+
+import pytest
 
 from dask_adaptive.loop.one_pass import STATUS_EVERY_S, write_throttle
 from dask_adaptive.loop.status import Condition, GroupRow, PauseRow, Status, WorkerRow
@@ -8,13 +12,12 @@ from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
 from support.fake_cluster import FakeCluster, completed
-from support.tables import table
 
 CONDITION = Condition("Ready", True, Reason.RECONCILED, "")
 GROUP = GroupRow("g", 4, 4, 4, 4, 0, Reason.RECONCILED, "")
 
 
-def test_workers_that_begin_and_end_tasks_cost_no_write_each():
+def test_workers_that_begin_and_end_tasks_cost_no_write_each() -> None:
     fake = FakeCluster(2, target=2)
     fake.step()
     assert 1 == len(fake.statuses)
@@ -27,7 +30,7 @@ def test_workers_that_begin_and_end_tasks_cost_no_write_each():
     assert [0, 1 + STATUS_EVERY_S % 2] == [status.busy for status in fake.statuses]
 
 
-def test_that_workers_were_asked_for_is_told_by_an_event_and_a_little_later():
+def test_that_workers_were_asked_for_is_told_by_an_event_and_a_little_later() -> None:
     fake = FakeCluster(1, target=1)
     fake.step()
     fake.target = 3
@@ -39,7 +42,7 @@ def test_that_workers_were_asked_for_is_told_by_an_event_and_a_little_later():
     assert [1, 3] == [status.desired for status in fake.statuses]
 
 
-def test_a_process_that_stops_writes_what_waits():
+def test_a_process_that_stops_writes_what_waits() -> None:
     fake = FakeCluster(1, target=1)
     fake.step()
     fake.target = 3
@@ -54,36 +57,40 @@ DUE = Replacing("w1", Reason.LIFETIME, "59m of 1h", "Due")
 OLD = Status(workers=(ROW,), replacing=(DUE,), groups=(GROUP,), conditions=(CONDITION,))
 
 
-@table(
+@pytest.mark.parametrize(
     "new",
-    replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Held")),
-    replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Done")),
-    replace(OLD, desired=3, reason=Reason.BUSY, groups=(replace(GROUP, reason=Reason.BUSY),)),
-    replace(OLD, busy=3, idle=1, connected=4, pending=2, replicas=6, wanted=7, message="x"),
-    replace(OLD, workers=(replace(ROW, state="Going", reason=Reason.DRAINED),)),
-    replace(OLD, workers=(ROW, WorkerRow("w2", "Pending", Reason.NEVER_CONNECTED, "starts"))),
-    replace(OLD, workers=()),
-    replace(OLD, replacing=(replace(DUE, message="59m30s of 1h"),)),
-    replace(OLD, replacing=()),
-    replace(OLD, groups=(replace(GROUP, connected=9, message="x"),)),
-    replace(OLD, conditions=(replace(CONDITION, message="x"),)),
+    [
+        replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Held")),
+        replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Done")),
+        replace(OLD, desired=3, reason=Reason.BUSY, groups=(replace(GROUP, reason=Reason.BUSY),)),
+        replace(OLD, busy=3, idle=1, connected=4, pending=2, replicas=6, wanted=7, message="x"),
+        replace(OLD, workers=(replace(ROW, state="Going", reason=Reason.DRAINED),)),
+        replace(OLD, workers=(ROW, WorkerRow("w2", "Pending", Reason.NEVER_CONNECTED, "starts"))),
+        replace(OLD, workers=()),
+        replace(OLD, replacing=(replace(DUE, message="59m30s of 1h"),)),
+        replace(OLD, replacing=()),
+        replace(OLD, groups=(replace(GROUP, connected=9, message="x"),)),
+        replace(OLD, conditions=(replace(CONDITION, message="x"),)),
+    ],
 )
-def test_what_moves_with_the_load_can_wait(new):
+def test_what_moves_with_the_load_can_wait(new: Status) -> None:
     assert write_throttle(new, OLD)
 
 
-@table(
+@pytest.mark.parametrize(
     "new",
-    replace(OLD, generation=2),
-    replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
-    replace(OLD, replacing=(replace(DUE, state="Surging"),)),
-    replace(OLD, recycled=((Reason.LIFETIME, 1),)),
-    replace(OLD, recent=(1.0,)),
-    replace(OLD, pause=PauseRow("held")),
-    replace(OLD, distributed="2026.8.0"),
-    replace(OLD, agent="1"),
-    replace(OLD, conditions=(replace(CONDITION, status=False),)),
-    replace(OLD, conditions=(replace(CONDITION, reason=Reason.BUSY),)),
+    [
+        replace(OLD, generation=2),
+        replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
+        replace(OLD, replacing=(replace(DUE, state="Surging"),)),
+        replace(OLD, recycled=((Reason.LIFETIME, 1),)),
+        replace(OLD, recent=(1.0,)),
+        replace(OLD, pause=PauseRow("held")),
+        replace(OLD, distributed="2026.8.0"),
+        replace(OLD, agent="1"),
+        replace(OLD, conditions=(replace(CONDITION, status=False),)),
+        replace(OLD, conditions=(replace(CONDITION, reason=Reason.BUSY),)),
+    ],
 )
-def test_what_was_decided_and_who_leaves_cannot(new):
+def test_what_was_decided_and_who_leaves_cannot(new: Status) -> None:
     assert not write_throttle(new, OLD)

@@ -1,6 +1,9 @@
 """`spec.scheduler`: read, refused with a sentence, and turned into variables."""
 
+from __future__ import annotations
+
 import datetime
+from typing import Any
 
 import pytest
 
@@ -23,22 +26,21 @@ from dask_adaptive.model.scheduler_settings import (
 from dask_adaptive.model.spec import json_name
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.relief.registry import VARIABLE, at_start
-from support.tables import table
 
 LEAST = {"clusterRef": {"name": "etl"}, "maxReplicas": 3}
 POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
 WORKER_TTL = "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"
 
 
-def settings(config=None, **relief):
+def settings(config: Any = None, **relief: str) -> SchedulerSettings:
     return scheduler_settings({"scheduler": {"relief": relief, "config": config or {}}})
 
 
-def ttl(value="10m"):
+def ttl(value: Any = "10m") -> dict[str, Any]:
     return {"distributed": {"scheduler": {"worker-ttl": value}}}
 
 
-def test_the_core_knows_the_reliefs_of_the_wire():
+def test_the_core_knows_the_reliefs_of_the_wire() -> None:
     assert [*wire.RELIEFS] == [json_name(own) for own in ReliefChoices.__dataclass_fields__]
     for name, choices in wire.RELIEFS.items():
         made = [settings(**{name: choice}).relief.chosen for choice in choices]
@@ -46,27 +48,29 @@ def test_the_core_knows_the_reliefs_of_the_wire():
     assert VARIABLE == RELIEF
 
 
-def test_nothing_is_set_by_default():
+def test_nothing_is_set_by_default() -> None:
     every = {"relief": dict.fromkeys(wire.RELIEFS, "Auto"), "config": {}}
 
     assert SchedulerSettings() == parse_policy(LEAST).scheduler
     assert SchedulerSettings() == parse_policy({**LEAST, "scheduler": every}).scheduler
 
 
-def test_only_what_is_not_auto_is_kept():
+def test_only_what_is_not_auto_is_kept() -> None:
     made = settings(pickling="Shared", host="Disabled", idle="Auto")
 
     assert ReliefChoices(pickling="Shared", host="Disabled") == made.relief
     assert {"pickling": "Shared", "host": "Disabled"} == made.relief.chosen
 
 
-@table(
+@pytest.mark.parametrize(
     "config",
-    nested=ttl(),
-    dotted={"distributed.scheduler.worker-ttl": "10m"},
-    both={"distributed.scheduler": {"worker-ttl": "10m"}},
+    [
+        pytest.param(ttl(), id="nested"),
+        pytest.param({"distributed.scheduler.worker-ttl": "10m"}, id="dotted"),
+        pytest.param({"distributed.scheduler": {"worker-ttl": "10m"}}, id="both"),
+    ],
 )
-def test_a_dotted_key_at_the_top_is_a_path(config):
+def test_a_dotted_key_at_the_top_is_a_path(config: Any) -> None:
     made = settings(config)
 
     assert {"distributed.scheduler.worker-ttl": "10m"} == flat(made.config)
@@ -75,7 +79,7 @@ def test_a_dotted_key_at_the_top_is_a_path(config):
     assert not made.configures(("distributed", "scheduler"))
 
 
-def test_a_dot_below_the_top_is_part_of_a_name():
+def test_a_dot_below_the_top_is_part_of_a_name() -> None:
     levels = {"distributed.scheduler": "debug", "bokeh": "error"}
     made = settings({"distributed": {"logging": levels}})
 
@@ -86,7 +90,7 @@ def test_a_dot_below_the_top_is_part_of_a_name():
     assert {"distributed": {"logging": levels}} == nested(made.config)
 
 
-def test_values_are_frozen_and_come_out_as_they_were():
+def test_values_are_frozen_and_come_out_as_they_were() -> None:
     value = [1, 2.5, None, True, "x", {"a": ["b"]}]
     (one,) = read_settings({"k": value})
 
@@ -96,59 +100,63 @@ def test_values_are_frozen_and_come_out_as_they_were():
     assert {"k": value} == flat((one,))
 
 
-@table(
-    "config, problem",
-    (["a"], ": must be an object"),
-    ({"distributed": {1: 2}}, ".distributed: the key 1"),
-    ({"a..b": 2}, ": the key 'a..b' has"),
-    ({"a": {"": 2}}, ".a: the key '' has"),
-    ({"a": datetime.date(2026, 1, 1)}, ".a: 2026-01-01 can't be sent"),
-    ({"a": [float("nan")]}, ".a: nan can't be sent"),
-    ({"a": 2**64}, ".a: 18446744073709551616 can't be sent"),
-    ({"a.b": 1, "a": {"b": 2}}, ": says a.b twice"),
-    ({"a": {"b-c": 1, "b_c": 2}}, ": says a.b_c twice"),
-    ({"a.b": 1, "a": {"b": {"c": 2}}}, ": gives a.b a value"),
-    ({"distributed": 1}, ".distributed: is a section"),
-    ({"distributed": {"comm": None}}, ".distributed.comm: is a section"),
-    ({"distributed.scheduler.preload": []}, ".distributed.scheduler.preload: must not have a"),
-    ({"a": dict.fromkeys(map(str, range(MAX_SETTINGS + 1)), 0)}, ": holds 201 settings of"),
-    ({"a": "x" * 40_000}, ": holds 1 settings of 40001"),
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (["a"], ": must be an object"),
+        ({"distributed": {1: 2}}, ".distributed: the key 1"),
+        ({"a..b": 2}, ": the key 'a..b' has"),
+        ({"a": {"": 2}}, ".a: the key '' has"),
+        ({"a": datetime.date(2026, 1, 1)}, ".a: 2026-01-01 can't be sent"),
+        ({"a": [float("nan")]}, ".a: nan can't be sent"),
+        ({"a": 2**64}, ".a: 18446744073709551616 can't be sent"),
+        ({"a.b": 1, "a": {"b": 2}}, ": says a.b twice"),
+        ({"a": {"b-c": 1, "b_c": 2}}, ": says a.b_c twice"),
+        ({"a.b": 1, "a": {"b": {"c": 2}}}, ": gives a.b a value"),
+        ({"distributed": 1}, ".distributed: is a section"),
+        ({"distributed": {"comm": None}}, ".distributed.comm: is a section"),
+        ({"distributed.scheduler.preload": []}, ".distributed.scheduler.preload: must not have a"),
+        ({"a": dict.fromkeys(map(str, range(MAX_SETTINGS + 1)), 0)}, ": holds 201 settings of"),
+        ({"a": "x" * 40_000}, ": holds 1 settings of 40001"),
+    ],
 )
-def test_a_configuration_that_harms_is_refused(config, problem):
+def test_a_configuration_that_harms_is_refused(config: Any, problem: str) -> None:
     with pytest.raises(InvalidPolicy) as caught:
         scheduler_settings({"scheduler": {"config": config}})
 
     assert str(caught.value).startswith(f"spec.scheduler.config{problem}")
 
 
-def test_all_problems_of_a_configuration_are_found_at_once():
+def test_all_problems_of_a_configuration_are_found_at_once() -> None:
     with pytest.raises(InvalidPolicy) as caught:
         settings({"distributed": 1, "a": {"": 2}, "b": float("inf")}, host="Shared")
 
     assert 4 == len(caught.value.problems)
 
 
-@table(
-    "value, text",
-    ("10m", "10m"),
-    ("/a/b c", "/a/b c"),
-    ("10", "'10'"),
-    ("None", "None"),
-    ("none", "'none'"),
-    ("true", "'true'"),
-    ("[1]", "'[1]'"),
-    ("", ""),
-    (10, "10"),
-    (1.5, "1.5"),
-    (True, "True"),
-    (None, "None"),
-    (["a", 1], "['a', 1]"),
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("10m", "10m"),
+        ("/a/b c", "/a/b c"),
+        ("10", "'10'"),
+        ("None", "None"),
+        ("none", "'none'"),
+        ("true", "'true'"),
+        ("[1]", "'[1]'"),
+        ("", ""),
+        (10, "10"),
+        (1.5, "1.5"),
+        (True, "True"),
+        (None, "None"),
+        (["a", 1], "['a', 1]"),
+    ],
 )
-def test_a_value_is_written_as_dask_reads_it(value, text):
+def test_a_value_is_written_as_dask_reads_it(value: Any, text: str) -> None:
     assert {WORKER_TTL: text} == of_scheduler(settings(ttl(value)), ()).variables
 
 
-def test_reliefs_travel_in_one_variable_and_come_out_as_they_were():
+def test_reliefs_travel_in_one_variable_and_come_out_as_they_were() -> None:
     made = settings(pickling="Shared", clientInfo="Disabled")
     variables = of_scheduler(made, ()).variables
 
@@ -158,42 +166,50 @@ def test_reliefs_travel_in_one_variable_and_come_out_as_they_were():
     assert {} == of_scheduler(SchedulerSettings(), ()).variables
 
 
-@table(
-    "config, taken, expected",
-    plain=(ttl(), (), {WORKER_TTL}),
-    the_users_own=(ttl(), (WORKER_TTL,), set()),
-    in_any_case=(ttl(), (WORKER_TTL.lower().replace("dask", "DASK"),), set()),
-    users_section=(ttl(), ("DASK_DISTRIBUTED__SCHEDULER",), {INHERIT}),
-    capitals=({"a": {"B": 1}}, (), {INHERIT}),
-    hyphen_and_underscore=({"a": {"b_c-d": 1}}, (), {INHERIT}),
-    two_underscores=({"a": {"b__c": 1}}, (), {INHERIT}),
-    dots=({"a": {"b.c": 1}}, (), {INHERIT}),
-    no_setting_but_a_folder=({"config": 1}, (), {INHERIT}),
-    some_of_each=({**ttl(), "A": 1}, (), {WORKER_TTL, INHERIT}),
+@pytest.mark.parametrize(
+    ("config", "taken", "expected"),
+    [
+        pytest.param(ttl(), (), {WORKER_TTL}, id="plain"),
+        pytest.param(ttl(), (WORKER_TTL,), set(), id="the-users-own"),
+        pytest.param(ttl(), (WORKER_TTL.lower().replace("dask", "DASK"),), set(), id="in-any-case"),
+        pytest.param(ttl(), ("DASK_DISTRIBUTED__SCHEDULER",), {INHERIT}, id="users-section"),
+        pytest.param({"a": {"B": 1}}, (), {INHERIT}, id="capitals"),
+        pytest.param({"a": {"b_c-d": 1}}, (), {INHERIT}, id="hyphen-and-underscore"),
+        pytest.param({"a": {"b__c": 1}}, (), {INHERIT}, id="two-underscores"),
+        pytest.param({"a": {"b.c": 1}}, (), {INHERIT}, id="dots"),
+        pytest.param({"config": 1}, (), {INHERIT}, id="no-setting-but-a-folder"),
+        pytest.param({**ttl(), "A": 1}, (), {WORKER_TTL, INHERIT}, id="some-of-each"),
+    ],
 )
-def test_which_variables_are_set(config, taken, expected):
+def test_which_variables_are_set(config: Any, taken: tuple[str, ...], expected: set[str]) -> None:
     made = of_scheduler(settings(config), taken)
 
     assert (expected, ()) == (set(made.variables), made.left_out)
 
 
-def test_an_inherited_configuration_of_the_users_own_stays():
+def test_an_inherited_configuration_of_the_users_own_stays() -> None:
     made = of_scheduler(settings({**ttl(), "A": {"b": 1}}), [INHERIT])
 
     assert Environment({WORKER_TTL: "10m"}, ("A.b",)) == made
 
 
-@table(
-    "made, taken, expected",
-    as_a_rule=(SchedulerSettings(), (), {POLLING: "600s"}),
-    switched_off=(settings(clientInfo="Disabled"), (), {}),
-    the_users_own=(SchedulerSettings(), (POLLING,), {}),
-    configured=(settings({"distributed.client.scheduler_info_interval": "3s"}), (), {}),
+@pytest.mark.parametrize(
+    ("made", "taken", "expected"),
+    [
+        pytest.param(SchedulerSettings(), (), {POLLING: "600s"}, id="as-a-rule"),
+        pytest.param(settings(clientInfo="Disabled"), (), {}, id="switched-off"),
+        pytest.param(SchedulerSettings(), (POLLING,), {}, id="the-users-own"),
+        pytest.param(
+            settings({"distributed.client.scheduler_info_interval": "3s"}), (), {}, id="configured"
+        ),
+    ],
 )
-def test_clients_in_workers_ask_seldom(made, taken, expected):
+def test_clients_in_workers_ask_seldom(
+    made: SchedulerSettings, taken: tuple[str, ...], expected: dict[str, str]
+) -> None:
     assert expected == of_worker(made, taken).variables
 
 
-def test_where_not_all_variables_can_be_seen_none_is_overwritten():
+def test_where_not_all_variables_can_be_seen_none_is_overwritten() -> None:
     assert {INHERIT} == of_scheduler(settings(ttl()), (), has_unseen=True).variables.keys()
     assert {} == of_worker(SchedulerSettings(), (), has_unseen=True).variables

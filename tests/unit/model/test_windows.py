@@ -1,5 +1,7 @@
 """Windows open and close on the clocks of their zone, also on the days when those are changed."""
 
+from __future__ import annotations
+
 import contextlib
 import zoneinfo
 from datetime import datetime
@@ -12,17 +14,16 @@ from dask_adaptive.model.policy import InvalidPolicy, parse_policy
 from dask_adaptive.model.recycle import Window
 from dask_adaptive.model.windows import is_open
 from support.policies import LEAST
-from support.tables import table
 
 HOUR_S = 3600.0
 
 
-def at(text):
+def at(text: str) -> float:
     """An instant with its offset: what a clock on the wall shows, and which of two hours it is."""
     return datetime.fromisoformat(text).timestamp()
 
 
-def window(schedule, hours, zone="Europe/Berlin"):
+def window(schedule: str, hours: float, zone: str = "Europe/Berlin") -> tuple[Window, ...]:
     return (Window(schedule, hours * HOUR_S, zone),)
 
 
@@ -76,7 +77,7 @@ NIGHT = window("30 2 * * *", 1)
                      id="any-of-several"),
     ],
 )  # fmt: skip
-def test_is_open(windows, instant, expected):
+def test_is_open(windows: tuple[Window, ...], instant: str, expected: bool) -> None:
     assert expected is is_open(windows, at(instant))
 
 
@@ -92,7 +93,9 @@ def test_is_open(windows, instant, expected):
     ],
 )
 @pytest.mark.parametrize("schedule", ["30 2 * * *", "0 1 * * *", "15,45 1,2 * * *"])
-def test_a_window_opens_as_often_as_it_is_scheduled(zone, begin, is_skip, schedule):
+def test_a_window_opens_as_often_as_it_is_scheduled(
+    zone: str, begin: str, is_skip: bool, schedule: str
+) -> None:
     """Four days, in the middle of which the clocks are changed."""
     windows = (Window(schedule, 600.0, zone),)
     states = [is_open(windows, at(begin) + 300 * i) for i in range(4 * 288)]
@@ -108,7 +111,9 @@ def test_a_window_opens_as_often_as_it_is_scheduled(zone, begin, is_skip, schedu
     st.integers(0, 59), st.integers(0, 23), st.integers(60, 200_000),
     st.floats(1.7e9, 1.9e9), st.sampled_from(["UTC", "Europe/Berlin", "America/St_Johns"]),
 )  # fmt: skip
-def test_a_longer_window_is_open_whenever_a_shorter_one_is(minute, hour, duration_s, instant, zone):
+def test_a_longer_window_is_open_whenever_a_shorter_one_is(
+    minute: int, hour: int, duration_s: int, instant: float, zone: str
+) -> None:
     schedule = f"{minute} {hour} * * *"
     shorter = (Window(schedule, float(duration_s), zone),)
     longer = (Window(schedule, duration_s * 1.5, zone),)
@@ -116,7 +121,7 @@ def test_a_longer_window_is_open_whenever_a_shorter_one_is(minute, hour, duratio
     assert is_open(longer, instant) or not is_open(shorter, instant)
 
 
-def parsed(schedule, zone="Europe/Berlin"):
+def parsed(schedule: object, zone: object = "Europe/Berlin") -> tuple[Window, ...]:
     """What an API server cannot know of a window, and of a schedule of the number of workers."""
     common = {"timeZone": zone, "duration": "1m"}
     spec = {
@@ -127,26 +132,28 @@ def parsed(schedule, zone="Europe/Berlin"):
     return parse_policy(spec).disruption.windows
 
 
-def refused(schedule, zone="Europe/Berlin"):
+def refused(schedule: object, zone: object = "Europe/Berlin") -> dict[str, str]:
     with pytest.raises(InvalidPolicy) as caught:
         parsed(schedule, zone)
     return {problem.path: problem.words for problem in caught.value.problems}
 
 
-@table(
-    "schedule, said",
-    ("2 am", "five fields"),
-    ("0 0 2 * * *", "five fields"),
-    ("@daily", "five fields"),
-    ("", "five fields"),
-    ("61 2 * * *", "bad minute"),
-    ("0 25 * * *", "bad hour"),
-    ("0 2 * * FUNDAY", "bad day-of-week"),
-    ("0 2 30 2 *", "bad day-of-month"),
-    ("*/0 2 * * *", "bad minute"),
-    ("0 0 */15 2 FRI#5", "never comes"),
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("2 am", "five fields"),
+        ("0 0 2 * * *", "five fields"),
+        ("@daily", "five fields"),
+        ("", "five fields"),
+        ("61 2 * * *", "bad minute"),
+        ("0 25 * * *", "bad hour"),
+        ("0 2 * * FUNDAY", "bad day-of-week"),
+        ("0 2 30 2 *", "bad day-of-month"),
+        ("*/0 2 * * *", "bad minute"),
+        ("0 0 */15 2 FRI#5", "never comes"),
+    ],
 )
-def test_what_is_no_schedule_is_refused(schedule, said):
+def test_what_is_no_schedule_is_refused(schedule: str, said: str) -> None:
     found = refused(schedule)
 
     assert {"spec.disruption.windows[0].schedule", "spec.schedules[0].cron"} == found.keys()
@@ -154,13 +161,13 @@ def test_what_is_no_schedule_is_refused(schedule, said):
 
 
 @given(st.text(st.sampled_from("0123456789*/,-#LWMON "), max_size=30))
-def test_any_text_is_refused_or_can_be_used(text):
+def test_any_text_is_refused_or_can_be_used(text: str) -> None:
     with contextlib.suppress(InvalidPolicy):
         is_open(parsed(text), 1.8e9)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Bonn", "", "Europe", "../etc/passwd", "CEST+", 5, "\0"])
-def test_what_is_no_zone_is_refused(zone):
+def test_what_is_no_zone_is_refused(zone: object) -> None:
     found = refused("0 2 * * *", zone)
 
     assert {"spec.disruption.windows[0].timeZone", "spec.schedules[0].timeZone"} == found.keys()
@@ -168,7 +175,7 @@ def test_what_is_no_zone_is_refused(zone):
     assert all(words.startswith(example) for words in found.values())
 
 
-def test_zones_are_known_without_a_database_of_the_system():
+def test_zones_are_known_without_a_database_of_the_system() -> None:
     paths = zoneinfo.TZPATH
     zoneinfo.reset_tzpath(to=())
     zoneinfo.ZoneInfo.clear_cache()

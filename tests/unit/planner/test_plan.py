@@ -1,6 +1,9 @@
 """What the planner decides, case by case, and what it promises for every case."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +25,7 @@ from dask_adaptive.model.observed import (
 )
 from dask_adaptive.model.past import GroupPast, Past, Recommendation
 from dask_adaptive.model.plan import (
+    Action,
     Cancel,
     Delete,
     Retire,
@@ -31,7 +35,6 @@ from dask_adaptive.model.plan import (
 from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.plan import plan
-from support.tables import table
 from support.worlds import (
     DRAINED,
     DRAINING,
@@ -51,7 +54,7 @@ from support.worlds import (
 from support.worlds import short as word
 
 
-def short(action):
+def short(action: Action) -> str:
     is_drain = isinstance(action, Retire) and action.busy_ok
     return f"drain {action.worker}" if is_drain else word(action)
 
@@ -59,79 +62,95 @@ def short(action):
 A, B, C = worker("a"), worker("b"), worker("c")
 
 
-@table(
-    "world, policy, expected",
-    clamped_to_the_maximum=(cluster([busy("a")], target=99), {}, ["=10"]),
-    up_to_the_minimum=(cluster([]), {"min_replicas": 2}, ["=2"]),
-    to_zero=(cluster([A, B]), {}, ["retire a", "retire b"]),
-    least_data_first=(cluster([worker("a", sole_bytes=9), worker("b", sole_bytes=5), C], target=1),
-        {}, ["retire c", "retire b"]),
-    then_longest_idle=(cluster([worker("a"), worker("b", idle_s=200.0)], target=1), {},
-        ["retire b"]),
-    pending_goes_first=(cluster([busy("a"), pending("p"), B], target=1), {},
-        ["delete p", "retire b"]),
-    youngest_pending_first=(
-        cluster([pending("old", age_s=90.0), pending("new", age_s=3.0), busy("a")], target=2), {},
-        ["delete new"]),
-    stuck_before_starting=(cluster([pending("new", age_s=3.0), pending("stuck",
-        waiting="Unschedulable: full"), busy("a")], target=2), {}, ["delete stuck"]),
-    wanted_again=(cluster([A, worker("b", **DRAINING)], target=2), {}, ["cancel b"]),
-    draining_is_waited_for=(cluster([A, worker("b", **DRAINING)], target=1), {}, []),
-    closed_by_somebody_else_is_replaced=(cluster([A, worker("b", in_service=False)], target=2), {},
-        ["=3"]),
+@pytest.mark.parametrize(
+    ("world", "policy", "expected"),
+    [
+        pytest.param(cluster([busy("a")], target=99), {}, ["=10"], id="clamped-to-the-maximum"),
+        pytest.param(cluster([]), {"min_replicas": 2}, ["=2"], id="up-to-the-minimum"),
+        pytest.param(cluster([A, B]), {}, ["retire a", "retire b"], id="to-zero"),
+        pytest.param(cluster([worker("a", sole_bytes=9), worker("b", sole_bytes=5), C], target=1),
+                     {}, ["retire c", "retire b"], id="least-data-first"),
+        pytest.param(cluster([worker("a"), worker("b", idle_s=200.0)], target=1), {}, ["retire b"],
+                     id="then-longest-idle"),
+        pytest.param(cluster([busy("a"), pending("p"), B], target=1), {}, ["delete p", "retire b"],
+                     id="pending-goes-first"),
+        pytest.param(
+            cluster([pending("old", age_s=90.0), pending("new", age_s=3.0), busy("a")], target=2),
+            {}, ["delete new"], id="youngest-pending-first",
+        ),
+        pytest.param(
+            cluster([pending("new", age_s=3.0), pending("stuck", waiting="Unschedulable: full"),
+                     busy("a")], target=2),
+            {}, ["delete stuck"], id="stuck-before-starting",
+        ),
+        pytest.param(cluster([A, worker("b", **DRAINING)], target=2), {}, ["cancel b"],
+                     id="wanted-again"),
+        pytest.param(cluster([A, worker("b", **DRAINING)], target=1), {}, [],
+                     id="draining-is-waited-for"),
+        pytest.param(cluster([A, worker("b", in_service=False)], target=2), {}, ["=3"],
+                     id="closed-by-somebody-else-is-replaced"),
+    ],
 )  # fmt: skip
-def test_plan(world, policy, expected):
+def test_plan(world: ObservedCluster, policy: dict[str, Any], expected: list[str]) -> None:
     assert expected == [short(a) for a in decide(world, **policy).actions]
 
 
-@table(
-    "world, policy, expected",
-    replaced_first_then_drained=(cluster([busy("a", **GOING), busy("b")], target=2), {},
-        ["=3", "drain a"]),
-    beyond_the_maximum_while_it_drains=(cluster([busy("a", **GOING), busy("b")], target=2),
-        {"max_replicas": 2}, ["=3", "drain a"]),
-    idle_for_however_short=(cluster([worker("a", idle_s=0.0, **GOING), busy("b")], target=1), {},
-        ["drain a"]),
-    one_that_was_leaving_replaces_it=(
-        cluster([busy("a", **GOING), worker("b", **DRAINING)], target=1), {},
-        ["cancel b", "drain a"]),
-    all_at_once=(cluster([busy(n, **GOING) for n in "abc"], target=3),
-        {"retirement": Retirement(max_concurrent=1)}, ["=6", "drain a", "drain b", "drain c"]),
-    the_replacement_is_on_its_way=(cluster([busy("a", **GOING), busy("b")], target=2, replicas=3),
-        {}, ["drain a"]),
-    not_called_back=(cluster([worker("a", **DRAINING, **GOING), busy("b")], target=2), {}, ["=3"]),
-    its_eviction_is_put_off_until_others_have_what_it_has=(
-        cluster([pending("a", terminating="3 tasks", **GOING), busy("b")], target=2), {}, ["=3"]),
-    its_next_pod_comes_by_itself=(
-        cluster([pending("a", terminating="3 tasks"), busy("b")], target=2), {}, []),
-    called_back_once_its_node_stays=(cluster([worker("a", **DRAINING), busy("b")], target=2), {},
-        ["cancel a"]),
-    drained_and_replaced=(
-        cluster([worker("a", **DRAINED, **GOING), busy("b"), pending("c")], target=2), {},
-        ["delete a"]),
-    others_leave_too=(cluster([worker("a", **GOING), B, C], target=1), {}, ["drain a", "retire b"]),
-    not_heeded=(cluster([busy("a", **GOING), busy("b")], target=2),
-        {"disruption": Disruption(node_signals=False)}, []),
+@pytest.mark.parametrize(
+    ("world", "policy", "expected"),
+    [
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2), {}, ["=3", "drain a"],
+                     id="replaced-first-then-drained"),
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2), {"max_replicas": 2},
+                     ["=3", "drain a"], id="beyond-the-maximum-while-it-drains"),
+        pytest.param(cluster([worker("a", idle_s=0.0, **GOING), busy("b")], target=1), {},
+                     ["drain a"], id="idle-for-however-short"),
+        pytest.param(cluster([busy("a", **GOING), worker("b", **DRAINING)], target=1), {},
+                     ["cancel b", "drain a"], id="one-that-was-leaving-replaces-it"),
+        pytest.param(cluster([busy(n, **GOING) for n in "abc"], target=3),
+                     {"retirement": Retirement(max_concurrent=1)},
+                     ["=6", "drain a", "drain b", "drain c"], id="all-at-once"),
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2, replicas=3), {},
+                     ["drain a"], id="the-replacement-is-on-its-way"),
+        pytest.param(cluster([worker("a", **DRAINING, **GOING), busy("b")], target=2), {}, ["=3"],
+                     id="not-called-back"),
+        pytest.param(cluster([pending("a", terminating="3 tasks", **GOING), busy("b")], target=2),
+                     {}, ["=3"], id="its-eviction-is-put-off-until-others-have-what-it-has"),
+        pytest.param(cluster([pending("a", terminating="3 tasks"), busy("b")], target=2), {}, [],
+                     id="its-next-pod-comes-by-itself"),
+        pytest.param(cluster([worker("a", **DRAINING), busy("b")], target=2), {}, ["cancel a"],
+                     id="called-back-once-its-node-stays"),
+        pytest.param(cluster([worker("a", **DRAINED, **GOING), busy("b"), pending("c")], target=2),
+                     {}, ["delete a"], id="drained-and-replaced"),
+        pytest.param(cluster([worker("a", **GOING), B, C], target=1), {},
+                     ["drain a", "retire b"], id="others-leave-too"),
+        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2),
+                     {"disruption": Disruption(node_signals=False)}, [], id="not-heeded"),
+    ],
 )  # fmt: skip
-def test_workers_on_a_node_that_goes(world, policy, expected):
+def test_workers_on_a_node_that_goes(
+    world: ObservedCluster, policy: dict[str, Any], expected: list[str]
+) -> None:
     past = past_of(gap=(3, 2), gap_since=NOW - 1)
 
     assert expected == [short(a) for a in decide(world, past, **policy).actions]
 
 
 @pytest.mark.parametrize("mode", Mode)
-@table(
-    "ending, expected",
-    the_scheduler_does_not_know=({}, ["leave a"]),
-    it_believes_in_more_time=({"known_left_s": 105.1}, ["leave a"]),
-    it_knows=({"known_left_s": 105.0}, []),
-    or_nearly=({"known_left_s": 95.0}, []),
-    it_may_not_be_sure_of_the_end=({"known_left_s": 94.9}, ["leave a"]),
-    its_hook_wants_it_earlier=({"known_left_s": 80.0, "dask_names": ("tcp://told",)}, []),
-    nobody_is_in_it_any_more=({"dask_names": ()}, []),
-    it_has_drained=({"dask_names": ("tcp://d",)}, []),
-)
-def test_ends_of_pods_are_told(ending, expected, mode):
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        pytest.param({}, ["leave a"], id="the-scheduler-does-not-know"),
+        pytest.param({"known_left_s": 105.1}, ["leave a"], id="it-believes-in-more-time"),
+        pytest.param({"known_left_s": 105.0}, [], id="it-knows"),
+        pytest.param({"known_left_s": 95.0}, [], id="or-nearly"),
+        pytest.param({"known_left_s": 94.9}, ["leave a"], id="it-may-not-be-sure-of-the-end"),
+        pytest.param({"known_left_s": 80.0, "dask_names": ("tcp://told",)}, [],
+                     id="its-hook-wants-it-earlier"),
+        pytest.param({"dask_names": ()}, [], id="nobody-is-in-it-any-more"),
+        pytest.param({"dask_names": ("tcp://d",)}, [], id="it-has-drained"),
+    ],
+)  # fmt: skip
+def test_ends_of_pods_are_told(ending: dict[str, Any], expected: list[str], mode: Mode) -> None:
     told = TerminatingPod("a", "a-x", ("10.0.0.1",), 100.0, ("tcp://10.0.0.1:1",))
     world = dataclasses.replace(
         cluster([busy("b"), worker("d", **DRAINED)], target=1),
@@ -146,13 +165,17 @@ def test_ends_of_pods_are_told(ending, expected, mode):
 HELD = Pin("manual", "operator", "note", 590.0)
 
 
-@table(
-    "connected, pin, expected",
-    its_pin_is_by_name_still=((), None, ("tcp://old", "a")),
-    the_name_is_the_next_ones=(("a",), None, ("tcp://old",)),
-    still_pinned=((), ManualPin(60.0, ""), None),
+@pytest.mark.parametrize(
+    ("connected", "pin", "expected"),
+    [
+        pytest.param((), None, ("tcp://old", "a"), id="its-pin-is-by-name-still"),
+        pytest.param(("a",), None, ("tcp://old",), id="the-name-is-the-next-ones"),
+        pytest.param((), ManualPin(60.0, ""), None, id="still-pinned"),
+    ],
 )
-def test_a_pin_that_was_lifted_does_not_hold_up_the_end_of_its_pod(connected, pin, expected):
+def test_a_pin_that_was_lifted_does_not_hold_up_the_end_of_its_pod(
+    connected: tuple[str, ...], pin: ManualPin | None, expected: tuple[str, ...] | None
+) -> None:
     old = SchedulerWorker("a", "tcp://old", "closing_gracefully", 1, 0, 0.0, 0, pins=(HELD,))
     world = cluster([worker("a", dask_names=connected), busy("b")], target=1)
     workers = (*world.scheduler.workers, old)
@@ -166,41 +189,54 @@ def test_a_pin_that_was_lifted_does_not_hold_up_the_end_of_its_pod(connected, pi
     assert ([expected] if expected else []) == lifted
 
 
-def remembering(gap, since=NOW - 1, **changes):
+def remembering(gap: tuple[int, int], since: float = NOW - 1, **changes: Any) -> Past:
     return past_of(gap=gap, gap_since=since, **changes)
 
 
-@table(
-    "past, replicas, target, expected",
-    upstream_is_at_work=(remembering((4, 2)), 4, 2, []),
-    we_deleted_them=(remembering((4, 2), leaving=frozenset({"x", "y"})), 4, 2, ["=2"]),
-    another_is_not_yet_seen_gone=(
-        remembering((3, 2), leaving=frozenset({"x"}), deleted=frozenset({"a"})), 3, 2, []),
-    more_while_upstream_is_at_work=(remembering((2, 2)), 4, 6, ["=6"]),
-    wanted_again_after_deletion_needs_the_truth_first=(
-        remembering((4, 2), leaving=frozenset({"x", "y"})), 4, 4, ["=2"]),
-    a_change_downwards_to_more_than_exist_makes_workers=(
-        remembering((5, 2), leaving=frozenset({"x", "y", "z"})), 5, 4, ["=4"]),
+@pytest.mark.parametrize(
+    ("past", "replicas", "target", "expected"),
+    [
+        pytest.param(remembering((4, 2)), 4, 2, [], id="upstream-is-at-work"),
+        pytest.param(remembering((4, 2), leaving=frozenset({"x", "y"})), 4, 2, ["=2"],
+                     id="we-deleted-them"),
+        pytest.param(remembering((3, 2), leaving=frozenset({"x"}), deleted=frozenset({"a"})), 3, 2,
+                     [], id="another-is-not-yet-seen-gone"),
+        pytest.param(remembering((2, 2)), 4, 6, ["=6"], id="more-while-upstream-is-at-work"),
+        pytest.param(remembering((4, 2), leaving=frozenset({"x", "y"})), 4, 4, ["=2"],
+                     id="wanted-again-after-deletion-needs-the-truth-first"),
+        pytest.param(remembering((5, 2), leaving=frozenset({"x", "y", "z"})), 5, 4, ["=4"],
+                     id="a-change-downwards-to-more-than-exist-makes-workers"),
+    ],
 )  # fmt: skip
-def test_replicas_follow_the_workers(past, replicas, target, expected):
+def test_replicas_follow_the_workers(
+    past: Past, replicas: int, target: int, expected: list[str]
+) -> None:
     world = cluster([busy("a"), busy("b")], target=target, replicas=replicas)
 
     assert expected == [short(a) for a in decide(world, past).actions]
 
 
-@table(
-    "handled, past, replicas, target, expected",
-    upstream_would_see_no_change=(3, {}, 2, 3, []),
-    it_sees_this_one=(3, {}, 2, 4, ["=4"]),
-    has_handled_it_and_all_is_not_seen_yet=(3, {}, 3, 3, []),
-    has_handled_it_so_the_truth_first=(3, {"gap": (3, 2, 3), "gap_since": NOW - 2}, 3, 3, ["=2"]),
-    has_handled_it_and_fewer_are_needed=(3, {"gap": (3, 2, 3), "gap_since": NOW - 2}, 3, 2, ["=2"]),
-    is_at_work_the_number_is_not_flipped=(2, {"gap": (4, 2, 2), "gap_since": NOW - 60}, 4, 2, []),
-    nobody_is_at_work_for_long=(2, {"gap": (4, 2, 2), "gap_since": NOW - 150}, 4, 2, ["=2"]),
-    we_deleted_them_and_it_is_about_to_make_others=(2, {"leaving": frozenset({"x", "y"})}, 4, 2,
-        []),
+@pytest.mark.parametrize(
+    ("handled", "past", "replicas", "target", "expected"),
+    [
+        pytest.param(3, {}, 2, 3, [], id="upstream-would-see-no-change"),
+        pytest.param(3, {}, 2, 4, ["=4"], id="it-sees-this-one"),
+        pytest.param(3, {}, 3, 3, [], id="has-handled-it-and-all-is-not-seen-yet"),
+        pytest.param(3, {"gap": (3, 2, 3), "gap_since": NOW - 2}, 3, 3, ["=2"],
+                     id="has-handled-it-so-the-truth-first"),
+        pytest.param(3, {"gap": (3, 2, 3), "gap_since": NOW - 2}, 3, 2, ["=2"],
+                     id="has-handled-it-and-fewer-are-needed"),
+        pytest.param(2, {"gap": (4, 2, 2), "gap_since": NOW - 60}, 4, 2, [],
+                     id="is-at-work-the-number-is-not-flipped"),
+        pytest.param(2, {"gap": (4, 2, 2), "gap_since": NOW - 150}, 4, 2, ["=2"],
+                     id="nobody-is-at-work-for-long"),
+        pytest.param(2, {"leaving": frozenset({"x", "y"})}, 4, 2, [],
+                     id="we-deleted-them-and-it-is-about-to-make-others"),
+    ],
 )  # fmt: skip
-def test_what_upstream_has_handled_is_heeded(handled, past, replicas, target, expected):
+def test_what_upstream_has_handled_is_heeded(
+    handled: int, past: dict[str, Any], replicas: int, target: int, expected: list[str]
+) -> None:
     world = cluster([busy("a"), busy("b")], target=target, replicas=replicas)
     group = dataclasses.replace(world.groups[0], handled=handled)
     world = dataclasses.replace(world, groups=(group,))
@@ -210,16 +246,20 @@ def test_what_upstream_has_handled_is_heeded(handled, past, replicas, target, ex
     assert expected == [short(a) for a in decided.actions]
 
 
-@table(
-    "world, policy, reason, expected",
-    no_group_yet=(ObservedCluster(KEY), {}, Reason.CLUSTER_NOT_FOUND, []),
-    two_owners=(dataclasses.replace(cluster([A, B]), conflict="another policy"), {},
-        Reason.OWNERSHIP_CONFLICT, []),
-    another_protocol=(cluster([A, B], problem=Reason.PROTOCOL_MISMATCH), {},
-        Reason.PROTOCOL_MISMATCH, []),
-    paused=(cluster([A, B]), {"mode": Mode.PAUSED}, Reason.PAUSED, []),
+@pytest.mark.parametrize(
+    ("world", "policy", "reason", "expected"),
+    [
+        pytest.param(ObservedCluster(KEY), {}, Reason.CLUSTER_NOT_FOUND, [], id="no-group-yet"),
+        pytest.param(dataclasses.replace(cluster([A, B]), conflict="another policy"), {},
+                     Reason.OWNERSHIP_CONFLICT, [], id="two-owners"),
+        pytest.param(cluster([A, B], problem=Reason.PROTOCOL_MISMATCH), {},
+                     Reason.PROTOCOL_MISMATCH, [], id="another-protocol"),
+        pytest.param(cluster([A, B]), {"mode": Mode.PAUSED}, Reason.PAUSED, [], id="paused"),
+    ],
 )  # fmt: skip
-def test_what_stands_in_the_way(world, policy, reason, expected):
+def test_what_stands_in_the_way(
+    world: ObservedCluster, policy: dict[str, Any], reason: Reason, expected: list[str]
+) -> None:
     decided = decide(world, **policy)
 
     assert reason is decided.reason
@@ -301,7 +341,9 @@ pasts = st.builds(
 
 
 @given(worlds, policies, pasts)
-def test_a_worker_leaves_only_if_idle_and_unpinned(world, policy, past):
+def test_a_worker_leaves_only_if_idle_and_unpinned(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
     known = {w.name: w for g in world.groups for w in g.workers}
 
     for action in plan(world, policy, past, now=NOW).actions:
@@ -322,13 +364,15 @@ def test_a_worker_leaves_only_if_idle_and_unpinned(world, policy, past):
             assert candidate.is_connected or candidate.manual_pin is None
 
 
-def _is_doomed(w):
+def _is_doomed(w: ObservedWorker) -> bool:
     is_free = isinstance(w.lifecycle, Serving) and not w.is_pinned and not w.actors
     return is_free and bool(w.node_terminating)
 
 
 @given(worlds, policies, pasts)
-def test_none_is_called_back_to_a_node_that_goes(world, policy, past):
+def test_none_is_called_back_to_a_node_that_goes(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
     known = {w.name: w for g in world.groups for w in g.workers}
     acting = dataclasses.replace(policy, mode=Mode.AUTO)
 
@@ -338,7 +382,9 @@ def test_none_is_called_back_to_a_node_that_goes(world, policy, past):
 
 
 @given(worlds, policies, pasts)
-def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(world, policy, past):
+def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
     actions = plan(world, policy, past, now=NOW).actions
     drains = [i for i, a in enumerate(actions) if isinstance(a, Retire) and a.busy_ok]
     rises = [
@@ -350,7 +396,7 @@ def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(world, po
 
 
 @given(worlds, policies, pasts)
-def test_bounds_hold(world, policy, past):
+def test_bounds_hold(world: ObservedCluster, policy: Policy, past: Past) -> None:
     decided = plan(world, policy, past, now=NOW)
     group = world.groups[0]
     # A scheduler that started anew has no past: deletions that were sent are not remembered.
@@ -379,7 +425,9 @@ def test_bounds_hold(world, policy, past):
 
 
 @given(worlds, policies, pasts)
-def test_replicas_are_never_set_below_what_exists(world, policy, past):
+def test_replicas_are_never_set_below_what_exists(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
     """Else upstream would choose the workers to close."""
     for action in plan(world, policy, past, now=NOW).actions:
         if isinstance(action, SetReplicas) and world.scheduler.is_connected:
@@ -387,7 +435,9 @@ def test_replicas_are_never_set_below_what_exists(world, policy, past):
 
 
 @given(worlds, policies, pasts)
-def test_nothing_leaves_when_the_scheduler_is_silent(world, policy, past):
+def test_nothing_leaves_when_the_scheduler_is_silent(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
     silent = dataclasses.replace(
         world, scheduler=ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE)
     )

@@ -1,15 +1,21 @@
 """Several worker groups: each follows what it is needed for, and no other group is touched."""
 
-import dataclasses
+from __future__ import annotations
 
-from dask_adaptive.model.observed import Demand, Want
-from dask_adaptive.model.plan import Arriving
-from dask_adaptive.model.policy import Retirement
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedWorker, Want
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.plan import Arriving, Plan
+from dask_adaptive.model.policy import Policy, Retirement
 from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
-from support.tables import table
 from support.worlds import (
     DRAINING,
     GOING,
@@ -31,23 +37,23 @@ BIG = "etl-big"
 PAST = watched(GPU)
 
 
-def cluster(workers, **changes):
+def cluster(workers: Sequence[ObservedWorker], **changes: Any) -> ObservedCluster:
     """With an agent that says that there is no work, but for what runs."""
     return cluster_of(workers, **{"demand": Demand(), **changes})
 
 
-def policy_of(*groups, max_replicas=10, **more):
+def policy_of(*groups: WorkerGroup, max_replicas: int = 10, **more: Any) -> Policy:
     return dataclasses.replace(POLICY, max_replicas=max_replicas, worker_groups=groups, **more)
 
 
 TWO = policy_of(WorkerGroup(GPU, 4))
 
 
-def want(workers, of=""):
+def want(workers: int, of: str = "") -> Want:
     return Want(workers, 60.0, "client nb", of)
 
 
-def decide(world, policy=TWO, past=PAST):
+def decide(world: ObservedCluster, policy: Policy = TWO, past: Past = PAST) -> Plan:
     return plan(world, policy, past, now=NOW)
 
 
@@ -55,36 +61,48 @@ A, B = worker("a"), worker("b")
 G, H = worker("g"), worker("h")
 
 
-@table(
-    "world, policy, expected",
-    from_zero=(cluster([busy("a")], wants=(want(2, GPU),), others=[group_of(GPU, [])]), TWO,
-        [f"{GPU}=2"]),
-    both_grow_to_what_each_may=(
-        cluster([busy("a")], wants=(want(3), want(9, GPU)), others=[group_of(GPU, [busy("g")])]),
-        TWO, ["=3", f"{GPU}=4"]),
-    the_third_is_not_touched=(
-        cluster([A, B], others=[group_of(GPU, [G, H]), group_of(BIG, [worker("x")])]), TWO,
-        ["retire a", "retire b", "retire g", "retire h"]),
-    up_to_its_own_minimum=(cluster([A], wants=(want(1),), others=[group_of(GPU, [G, H])]),
-        policy_of(WorkerGroup(GPU, 4, min_replicas=3)), [f"{GPU}=3"]),
-    its_own_idle_timeout=(
-        cluster([worker("a", idle_s=40.0)], others=[group_of(GPU, [worker("g", idle_s=40.0)])]),
-        policy_of(WorkerGroup(GPU, 4, idle_timeout_s=60.0)), ["retire a"]),
-    max_concurrent_is_of_the_cluster=(cluster([A, B], others=[group_of(GPU, [G, H])]),
-        dataclasses.replace(TWO, retirement=Retirement(max_concurrent=3)),
-        ["retire a", "retire b", "retire g"]),
-    those_of_other_groups_count=(cluster([A], others=[group_of(GPU, [G, worker("h", **DRAINING)])]),
-        dataclasses.replace(TWO, retirement=Retirement(max_concurrent=1)), []),
-    its_machine_goes=(cluster([A], wants=(want(1), want(2, GPU)), others=[group_of(GPU, [busy("g",
-        **GOING), busy("h")])]), TWO, [f"{GPU}=3", "retire g"]),
-    nobody_replaces_those_of_a_group_that_is_not_scaled=(
-        cluster([A], wants=(want(1),), others=[group_of(BIG, [busy("x", **GOING)])]), TWO, []),
+@pytest.mark.parametrize(
+    ("world", "policy", "expected"),
+    [
+        pytest.param(cluster([busy("a")], wants=(want(2, GPU),), others=[group_of(GPU, [])]), TWO,
+                     [f"{GPU}=2"], id="from-zero"),
+        pytest.param(
+            cluster([busy("a")], wants=(want(3), want(9, GPU)),
+                    others=[group_of(GPU, [busy("g")])]),
+            TWO, ["=3", f"{GPU}=4"], id="both-grow-to-what-each-may",
+        ),
+        pytest.param(
+            cluster([A, B], others=[group_of(GPU, [G, H]), group_of(BIG, [worker("x")])]),
+            TWO, ["retire a", "retire b", "retire g", "retire h"], id="the-third-is-not-touched",
+        ),
+        pytest.param(cluster([A], wants=(want(1),), others=[group_of(GPU, [G, H])]),
+                     policy_of(WorkerGroup(GPU, 4, min_replicas=3)), [f"{GPU}=3"],
+                     id="up-to-its-own-minimum"),
+        pytest.param(
+            cluster([worker("a", idle_s=40.0)], others=[group_of(GPU, [worker("g", idle_s=40.0)])]),
+            policy_of(WorkerGroup(GPU, 4, idle_timeout_s=60.0)), ["retire a"],
+            id="its-own-idle-timeout",
+        ),
+        pytest.param(cluster([A, B], others=[group_of(GPU, [G, H])]),
+                     dataclasses.replace(TWO, retirement=Retirement(max_concurrent=3)),
+                     ["retire a", "retire b", "retire g"], id="max-concurrent-is-of-the-cluster"),
+        pytest.param(cluster([A], others=[group_of(GPU, [G, worker("h", **DRAINING)])]),
+                     dataclasses.replace(TWO, retirement=Retirement(max_concurrent=1)), [],
+                     id="those-of-other-groups-count"),
+        pytest.param(
+            cluster([A], wants=(want(1), want(2, GPU)),
+                    others=[group_of(GPU, [busy("g", **GOING), busy("h")])]),
+            TWO, [f"{GPU}=3", "retire g"], id="its-machine-goes",
+        ),
+        pytest.param(cluster([A], wants=(want(1),), others=[group_of(BIG, [busy("x", **GOING)])]),
+                     TWO, [], id="nobody-replaces-those-of-a-group-that-is-not-scaled"),
+    ],
 )  # fmt: skip
-def test_groups(world, policy, expected):
+def test_groups(world: ObservedCluster, policy: Policy, expected: list[str]) -> None:
     assert expected == actions(decide(world, policy))
 
 
-def test_a_surge_makes_room_in_the_group_of_its_worker():
+def test_a_surge_makes_room_in_the_group_of_its_worker() -> None:
     spent = busy("g", use=Use(runs=99))
     world = cluster(
         [busy("a")], wants=(want(1), want(2, GPU)), others=[group_of(GPU, [spent, busy("h")])]
@@ -99,11 +117,11 @@ def test_a_surge_makes_room_in_the_group_of_its_worker():
 # --- the cluster's limit ----------------------------------------------------------------------
 
 
-def limited(*bounds, max_replicas):
+def limited(*bounds: WorkerGroup, max_replicas: int) -> Policy:
     return policy_of(*bounds, max_replicas=max_replicas)
 
 
-def test_what_is_beyond_the_clusters_limit_goes_the_lowest_priority_first():
+def test_what_is_beyond_the_clusters_limit_goes_the_lowest_priority_first() -> None:
     """The limit was lowered."""
     world = cluster(
         [worker("a"), worker("b")], wants=(want(2), want(2, GPU)), others=[group_of(GPU, [G, H])]
@@ -116,7 +134,7 @@ def test_what_is_beyond_the_clusters_limit_goes_the_lowest_priority_first():
 # --- what is told of several ------------------------------------------------------------------
 
 
-def test_who_is_on_the_way_and_when():
+def test_who_is_on_the_way_and_when() -> None:
     late, young = pending("p", age_s=100.0), pending("q", age_s=4.0)
     stuck = pending("s", age_s=4.0, unschedulable_s=50.0)
     past = past_of(PAST, group=GPU, arrival_s=20.0)
@@ -130,11 +148,11 @@ def test_who_is_on_the_way_and_when():
 # --- what is remembered of each ---------------------------------------------------------------
 
 
-def after(world, past, *, now=NOW, policy=TWO):
+def after(world: ObservedCluster, past: Past, *, now: float = NOW, policy: Policy = TWO) -> Past:
     return remember(past, world, policy, plan(world, policy, past, now=now), (), now=now)
 
 
-def test_a_group_that_is_scaled_from_now_on_is_watched_first():
+def test_a_group_that_is_scaled_from_now_on_is_watched_first() -> None:
     world = cluster([busy("a")], others=[group_of(GPU, [G, H])])
     known = watched()
     first = after(world, known)
@@ -148,7 +166,7 @@ def test_a_group_that_is_scaled_from_now_on_is_watched_first():
     assert ["retire g", "retire h"] == actions(plan(world, TWO, later, now=NOW + 35))
 
 
-def test_arrival_is_measured_for_each_group():
+def test_arrival_is_measured_for_each_group() -> None:
     known = dataclasses.replace(PAST, seen=frozenset({"a"}))
     world = cluster(
         [busy("a"), busy("b", age_s=7.0)], others=[group_of(GPU, [busy("g", age_s=97.0)])]

@@ -1,6 +1,9 @@
 """What keeps the planner from scaling: people, gates, a scheduler that is away, nobody there."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -9,6 +12,9 @@ from dask_adaptive.loop.summary import status_of
 from dask_adaptive.model.observed import (
     Demand,
     ManualPin,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedWorker,
     Quiet,
     TerminatingPod,
     Want,
@@ -20,7 +26,7 @@ from dask_adaptive.model.plan import (
     GroupPlan,
     Plan,
 )
-from dask_adaptive.model.policy import Disruption, Mode
+from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Recycle, RecyclePast, TaskQuota, Use
 from dask_adaptive.model.scaling import (
@@ -39,7 +45,6 @@ from dask_adaptive.model.scaling import (
 )
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
-from support.tables import table
 from support.worlds import (
     DRAINED,
     DRAINING,
@@ -63,15 +68,17 @@ A, B, C = worker("a"), worker("b"), worker("c")
 AT = 1_700_000_000.0
 
 
-def policy_of(**changes):
+def policy_of(**changes: Any) -> Policy:
     return dataclasses.replace(POLICY, **changes)
 
 
-def decide(world, policy=POLICY, past=PAST, *, at=AT):
+def decide(
+    world: ObservedCluster, policy: Policy = POLICY, past: Past = PAST, *, at: float = AT
+) -> Plan:
     return plan(dated(world, at), policy, past, now=NOW)
 
 
-def conditions(world, policy, decided):
+def conditions(world: ObservedCluster, policy: Policy, decided: Plan) -> dict[str, Any]:
     return {
         c.type: (c.status, c.reason, c.message) for c in conditions_of(world, policy, decided, ())
     }
@@ -80,7 +87,7 @@ def conditions(world, policy, decided):
 # --- nothing to decide about ------------------------------------------------------------------
 
 
-def test_what_does_not_exist_is_waited_for():
+def test_what_does_not_exist_is_waited_for() -> None:
     decided = decide(dataclasses.replace(cluster([]), found=False))
 
     words = "there is no DaskCluster etl; waiting for it"
@@ -93,13 +100,15 @@ AWAY = [pending(f"p{i}") for i in range(4)]
 SEEN = dataclasses.replace(PAST, seen=frozenset("abcd") | {w.name for w in AWAY})
 
 
-@table(
+@pytest.mark.parametrize(
     "world",
-    no_fall=cluster([*AWAY, A, B], target=0),
-    no_deletion=cluster([*AWAY, A, worker("b", **DRAINED)], target=0),
-    no_correction=cluster([*AWAY, A, B], target=0, replicas=9),
+    [
+        pytest.param(cluster([*AWAY, A, B], target=0), id="no-fall"),
+        pytest.param(cluster([*AWAY, A, worker("b", **DRAINED)], target=0), id="no-deletion"),
+        pytest.param(cluster([*AWAY, A, B], target=0, replicas=9), id="no-correction"),
+    ],
 )
-def test_with_too_many_away_nothing_moves(world):
+def test_with_too_many_away_nothing_moves(world: ObservedCluster) -> None:
     decided = decide(world, POLICY, SEEN)
 
     assert [] == actions(decided)
@@ -109,7 +118,7 @@ def test_with_too_many_away_nothing_moves(world):
     assert decided.desired == decided.groups[0].serving
 
 
-def test_pins_and_ends_are_told_all_the_same():
+def test_pins_and_ends_are_told_all_the_same() -> None:
     pinned = worker("a", manual_pin=ManualPin(600.0, "note"))
     ending = TerminatingPod("b", "b-x", (), 60.0, ("tcp://b",))
     world = dataclasses.replace(cluster([*AWAY, pinned, B]), terminating=(ending,))
@@ -117,7 +126,7 @@ def test_pins_and_ends_are_told_all_the_same():
     assert ["leave b", "setpin a"] == actions(decide(world, POLICY, SEEN))
 
 
-def test_what_is_recommended_meanwhile_is_not_believed():
+def test_what_is_recommended_meanwhile_is_not_believed() -> None:
     world = cluster([*AWAY, A, B], target=0)
     policy, past, now = POLICY, SEEN, NOW
     for _ in range(10):
@@ -136,39 +145,47 @@ COUNTED = {
 }
 
 
-def ten(gone, of=10, **changes):
+def ten(gone: int, of: int = 10, **changes: Any) -> list[ObservedWorker]:
     """Workers of which the first are away, as `changes` say."""
     return [pending(f"w{i}", **changes) if i < gone else worker(f"w{i}") for i in range(of)]
 
 
-@table(
-    "workers, past, most, is_held",
-    more=(ten(5), TEN, 0.45, True),
-    just_the_part=(ten(5), TEN, 0.5, False),
-    turned_off=(ten(10), TEN, 1.0, False),
-    one_is_never_too_many=(ten(1), TEN, 0.0, False),
-    nor_are_two=(ten(2, of=2), TEN, 0.45, False),
-    three_are=(ten(3, of=3), TEN, 0.45, True),
-    a_cluster_that_starts=(ten(9), PAST, 0.45, False),
-    only_those_that_were_connected_count=(ten(5),
-        dataclasses.replace(TEN, seen=frozenset({"w0", "w1"})), 0.45, False),
-    deleted=(ten(5, deleting=True), TEN, 0.45, False),
-    let_go_by_us=(ten(5), dataclasses.replace(TEN, leaving=TEN.seen), 0.45, False),
-    restarted_by_us=(ten(5), dataclasses.replace(TEN, restarted=dict.fromkeys(FIVE_NAMES, "p")),
-        0.45, False),
-    the_next_pod_starts=(ten(5, pod_uid="new", pod_age_s=60.0), COUNTED["old"], 0.45, False),
-    the_next_pod_does_not_come=(ten(5, pod_uid="new", pod_age_s=600.0), COUNTED["old"], 0.45, True),
-    away_before_it_was_replaced=(ten(5, pod_uid="same", pod_age_s=60.0), COUNTED["same"], 0.45,
-        True),
-    one_that_leaves_is_not_counted=([*ten(5, of=9), worker("d", **DRAINING)], TEN, 0.5, True),
+@pytest.mark.parametrize(
+    ("workers", "past", "most", "is_held"),
+    [
+        pytest.param(ten(5), TEN, 0.45, True, id="more"),
+        pytest.param(ten(5), TEN, 0.5, False, id="just-the-part"),
+        pytest.param(ten(10), TEN, 1.0, False, id="turned-off"),
+        pytest.param(ten(1), TEN, 0.0, False, id="one-is-never-too-many"),
+        pytest.param(ten(2, of=2), TEN, 0.45, False, id="nor-are-two"),
+        pytest.param(ten(3, of=3), TEN, 0.45, True, id="three-are"),
+        pytest.param(ten(9), PAST, 0.45, False, id="a-cluster-that-starts"),
+        pytest.param(ten(5), dataclasses.replace(TEN, seen=frozenset({"w0", "w1"})), 0.45, False,
+                     id="only-those-that-were-connected-count"),
+        pytest.param(ten(5, deleting=True), TEN, 0.45, False, id="deleted"),
+        pytest.param(ten(5), dataclasses.replace(TEN, leaving=TEN.seen), 0.45, False,
+                     id="let-go-by-us"),
+        pytest.param(ten(5), dataclasses.replace(TEN, restarted=dict.fromkeys(FIVE_NAMES, "p")),
+                     0.45, False, id="restarted-by-us"),
+        pytest.param(ten(5, pod_uid="new", pod_age_s=60.0), COUNTED["old"], 0.45, False,
+                     id="the-next-pod-starts"),
+        pytest.param(ten(5, pod_uid="new", pod_age_s=600.0), COUNTED["old"], 0.45, True,
+                     id="the-next-pod-does-not-come"),
+        pytest.param(ten(5, pod_uid="same", pod_age_s=60.0), COUNTED["same"], 0.45, True,
+                     id="away-before-it-was-replaced"),
+        pytest.param([*ten(5, of=9), worker("d", **DRAINING)], TEN, 0.5, True,
+                     id="one-that-leaves-is-not-counted"),
+    ],
 )  # fmt: skip
-def test_how_many_away_are_too_many(workers, past, most, is_held):
+def test_how_many_away_are_too_many(
+    workers: list[ObservedWorker], past: Past, most: float, is_held: bool
+) -> None:
     decided = decide(cluster(workers), policy_of(max_unready=most), past)
 
     assert is_held == (decided.reason is Reason.TOO_MANY_UNREADY)
 
 
-def test_it_says_how_many_are_away_of_how_many_in_all_groups():
+def test_it_says_how_many_are_away_of_how_many_in_all_groups() -> None:
     gpu = group_of(GPU, [pending("g0"), worker("g1")])
     past = dataclasses.replace(TEN, seen=TEN.seen | {"g0", "g1"})
     decided = decide(cluster(ten(5), others=(gpu,)), POLICY, past)
@@ -180,7 +197,9 @@ def test_it_says_how_many_are_away_of_how_many_in_all_groups():
 # --- the scheduler is away --------------------------------------------------------------------
 
 
-def away(count, workers, *, others=()):
+def away(
+    count: int, workers: list[ObservedWorker], *, others: tuple[ObservedGroup, ...] = ()
+) -> ObservedCluster:
     return cluster(
         workers, problem=Reason.SCHEDULER_UNREACHABLE, unanswered=count, others=others,
         message="no answer",
@@ -191,14 +210,18 @@ FIVE = {"fallback": Fallback(3, replicas=5)}
 MORNING = Schedule("0 0 * * *", 24 * 3600.0, min_replicas=4)
 
 
-@table(
-    "workers, mode, expected",
-    up_to_the_fallback=([A], Mode.AUTO, ["=5"]),
-    never_down=([A] * 7, Mode.AUTO, []),
-    advised=([A], Mode.ADVISE, []),
-    paused=([A], Mode.PAUSED, []),
+@pytest.mark.parametrize(
+    ("workers", "mode", "expected"),
+    [
+        pytest.param([A], Mode.AUTO, ["=5"], id="up-to-the-fallback"),
+        pytest.param([A] * 7, Mode.AUTO, [], id="never-down"),
+        pytest.param([A], Mode.ADVISE, [], id="advised"),
+        pytest.param([A], Mode.PAUSED, [], id="paused"),
+    ],
 )
-def test_without_the_scheduler_workers_are_only_added(workers, mode, expected):
+def test_without_the_scheduler_workers_are_only_added(
+    workers: list[ObservedWorker], mode: Mode, expected: list[str]
+) -> None:
     decided = decide(away(9, workers), policy_of(**FIVE, mode=mode))
 
     assert expected == actions(decided)
@@ -206,7 +229,7 @@ def test_without_the_scheduler_workers_are_only_added(workers, mode, expected):
     assert (mode is Mode.ADVISE) == bool(decided.advice)
 
 
-def test_a_fallback_is_a_condition():
+def test_a_fallback_is_a_condition() -> None:
     policy = policy_of(**FIVE)
     short_, long_ = away(2, [A]), away(3, [A])
 
@@ -219,7 +242,7 @@ def test_a_fallback_is_a_condition():
     assert after == conditions(later, policy, decide(later, policy))["AbleToScale"]
 
 
-def test_a_cluster_that_was_scaled_to_zero_is_not_woken_by_an_outage():
+def test_a_cluster_that_was_scaled_to_zero_is_not_woken_by_an_outage() -> None:
     idle = Idle(after_s=60.0, action=IdleAction.SCALE_TO_ZERO)
     policy = policy_of(idle=idle, min_replicas=2)
 
@@ -231,7 +254,7 @@ def test_a_cluster_that_was_scaled_to_zero_is_not_woken_by_an_outage():
 # --- pauses -----------------------------------------------------------------------------------
 
 
-def test_a_pause_of_all_returns_who_is_on_the_way_out():
+def test_a_pause_of_all_returns_who_is_on_the_way_out() -> None:
     gpu = group_of(GPU, [worker("g", **DRAINING)])
     world = cluster([A, worker("b", **DRAINING)], others=[gpu])
     world = dataclasses.replace(world, pause=Pause(all=True, message="paused on the cluster"))
@@ -243,15 +266,19 @@ def test_a_pause_of_all_returns_who_is_on_the_way_out():
     assert "paused on the cluster" in decided.message
 
 
-@table(
-    "pause, mode, expected",
-    (Pause(), Mode.PAUSED, "paused: nothing is scaled"),
-    (Pause(all=True), Mode.AUTO, "paused: nothing is scaled"),
-    (Pause(all=True, message="by me", problem="no time"), Mode.AUTO,
-     "paused: nothing is scaled; by me; no time"),
+@pytest.mark.parametrize(
+    ("pause", "mode", "expected"),
+    [
+        (Pause(), Mode.PAUSED, "paused: nothing is scaled"),
+        (Pause(all=True), Mode.AUTO, "paused: nothing is scaled"),
+        (Pause(all=True, message="by me", problem="no time"), Mode.AUTO,
+         "paused: nothing is scaled; by me; no time"),
+    ],
 )  # fmt: skip
 @pytest.mark.parametrize("node_signals", [True, False])
-def test_what_is_paused_is_told_as_it_is(pause, mode, expected, node_signals):
+def test_what_is_paused_is_told_as_it_is(
+    pause: Pause, mode: Mode, expected: str, node_signals: bool
+) -> None:
     workers = [A, B, worker("c", node_terminating="cordoned")]
     world = dataclasses.replace(cluster(workers, target=2), pause=pause)
     disruption = Disruption(node_signals=node_signals)
@@ -263,7 +290,7 @@ def test_what_is_paused_is_told_as_it_is(pause, mode, expected, node_signals):
     assert Plan(Reason.PAUSED, expected, 2, n, groups=(group,)) == decided
 
 
-def test_who_is_deleted_already_is_not_called_back_and_who_is_replaced_elsewhere_is():
+def test_who_is_deleted_already_is_not_called_back_and_who_is_replaced_elsewhere_is() -> None:
     others = [group_of("more", [worker("x", leaving_reason=Reason.TASK_QUOTA)])]
     world = cluster([worker("a", **DRAINING), worker("b", **DRAINING), C], others=others)
     decided = decide(world, policy_of(mode=Mode.PAUSED), past_of(deleted=frozenset("b")))
@@ -272,7 +299,7 @@ def test_who_is_deleted_already_is_not_called_back_and_who_is_replaced_elsewhere
     assert (Cancel("a", ("a",), *why), Cancel("x", ("x",), *why)) == decided.actions
 
 
-def test_a_pause_of_scaling_in_returns_them_as_well_but_no_recycle():
+def test_a_pause_of_scaling_in_returns_them_as_well_but_no_recycle() -> None:
     world = cluster([A, worker("b", **DRAINING)])
     world = dataclasses.replace(world, pause=Pause(scale_in=True))
     assert ["cancel b"] == actions(decide(world))
@@ -282,8 +309,8 @@ def test_a_pause_of_scaling_in_returns_them_as_well_but_no_recycle():
     assert ["=4"] == actions(decide(world, policy_of(recycle=Recycle(tasks=TaskQuota(20)))))
 
 
-def test_a_pause_is_told_with_its_end_that_does_not_move():
-    def told(left_s, at, before=None):
+def test_a_pause_is_told_with_its_end_that_does_not_move() -> None:
+    def told(left_s: float, at: float, before: Any = None) -> Any:
         pause = Pause(scale_out=True, left_s=left_s, message="paused-scale-out on the policy")
         world = dataclasses.replace(cluster([A], target=3), pause=pause, at=at)
         decided = plan(world, POLICY, PAST, now=NOW)
@@ -306,7 +333,7 @@ def test_a_pause_is_told_with_its_end_that_does_not_move():
 UNUSED = {"quiet": Quiet(no_task_s=120.0), "demand": Demand()}
 
 
-def idle(action, **changes):
+def idle(action: IdleAction, **changes: Any) -> Policy:
     return policy_of(idle=Idle(after_s=60.0, action=action), **changes)
 
 
@@ -315,13 +342,13 @@ def idle(action, **changes):
     [((), ["retire a"]), ((MORNING,), ["=4"])],
     ids=["below-the-minimum", "a-schedule-keeps-them-warm"],
 )
-def test_an_idle_cluster_goes_to_zero(schedules, expected):
+def test_an_idle_cluster_goes_to_zero(schedules: tuple[Schedule, ...], expected: list[str]) -> None:
     policy = idle(IdleAction.SCALE_TO_ZERO, min_replicas=1, schedules=schedules)
 
     assert expected == actions(decide(cluster([A], **UNUSED), policy))
 
 
-def test_a_cluster_that_goes_is_told_by_why_it_goes():
+def test_a_cluster_that_goes_is_told_by_why_it_goes() -> None:
     world = dataclasses.replace(cluster([A], **UNUSED, target=5), uid="u")
     decided = decide(world, idle(IdleAction.DELETE_CLUSTER))
 
@@ -330,7 +357,7 @@ def test_a_cluster_that_goes_is_told_by_why_it_goes():
     assert (Reason.CLUSTER_IDLE, message) == (decided.reason, decided.message)
 
 
-def test_in_advise_mode_a_deletion_is_advised():
+def test_in_advise_mode_a_deletion_is_advised() -> None:
     world = dataclasses.replace(cluster([A], **UNUSED), uid="u")
     decided = decide(world, idle(IdleAction.DELETE_CLUSTER, mode=Mode.ADVISE))
 
@@ -341,12 +368,16 @@ def test_in_advise_mode_a_deletion_is_advised():
 IN_VAIN = RecyclePast(surging_since={"a": -1e6})
 
 
-@table(
-    "more, recycle_past, waits",
-    waits=([pending("p")], RecyclePast(), ("floors", "waiting", "arriving")),
-    no_replacement_came=([], IN_VAIN, ("aborting",)),
+@pytest.mark.parametrize(
+    ("more", "recycle_past", "waits"),
+    [
+        pytest.param([pending("p")], RecyclePast(), ("floors", "waiting", "arriving"), id="waits"),
+        pytest.param([], IN_VAIN, ("aborting",), id="no-replacement-came"),
+    ],
 )
-def test_advice_enforces_nothing_and_nobody_waits(more, recycle_past, waits):
+def test_advice_enforces_nothing_and_nobody_waits(
+    more: list[ObservedWorker], recycle_past: RecyclePast, waits: tuple[str, ...]
+) -> None:
     spent = [busy("a", use=Use(runs=99)), busy("b"), busy("c"), worker("r", **DRAINING)]
     world, past = cluster([*spent, *more], target=5), past_of(desired=5, recycle=recycle_past)
     recycle = Recycle(tasks=TaskQuota(20))
@@ -366,29 +397,41 @@ def test_advice_enforces_nothing_and_nobody_waits(more, recycle_past, waits):
 # --- floors, rates, caps ----------------------------------------------------------------------
 
 
-def up(count):
+def up(count: int) -> dict[str, Any]:
     return {"behavior": Behavior(ScaleUp(policies=(RatePolicy(RateType.PODS, count, 60.0),)))}
 
 
-@table(
-    "world, policy, expected, limited",
-    schedule=(cluster([A], target=1), policy_of(schedules=(MORNING,)), ["=4"], None),
-    rate=(cluster([A], target=9), policy_of(**up(2)), ["=3"], Reason.SCALE_UP_LIMITED),
-    a_minimum_holds_at_once=(cluster([A], target=9), policy_of(**up(2), min_replicas=5), ["=5"],
-        None),
-    max_pending=(cluster([A], target=9), policy_of(behavior=Behavior(ScaleUp(max_pending=3))),
-        ["=4"], Reason.MAX_PENDING),
-    none_would_come=(cluster([busy("a"), pending("p", unschedulable_s=400.0)], target=9),
-        policy_of(), [], Reason.UNSCHEDULABLE),
-    at_the_maximum=(cluster([busy(n) for n in "abc"], target=9), policy_of(max_replicas=3), [],
-        Reason.TOO_MANY_REPLICAS),
-    at_the_minimum=(cluster([A, B, C], target=0), policy_of(min_replicas=3), [],
-        Reason.TOO_FEW_REPLICAS),
-    one_a_minute=(cluster([A, B, C], target=0),
-        policy_of(behavior=Behavior(scale_down=ScaleDown(stabilization_window_s=None,
-        policies=(RatePolicy(RateType.PODS, 1, 60.0),)))), ["retire a"], Reason.SCALE_DOWN_LIMITED),
+@pytest.mark.parametrize(
+    ("world", "policy", "expected", "limited"),
+    [
+        pytest.param(cluster([A], target=1), policy_of(schedules=(MORNING,)), ["=4"], None,
+                     id="schedule"),
+        pytest.param(cluster([A], target=9), policy_of(**up(2)), ["=3"], Reason.SCALE_UP_LIMITED,
+                     id="rate"),
+        pytest.param(cluster([A], target=9), policy_of(**up(2), min_replicas=5), ["=5"], None,
+                     id="a-minimum-holds-at-once"),
+        pytest.param(cluster([A], target=9),
+                     policy_of(behavior=Behavior(ScaleUp(max_pending=3))), ["=4"],
+                     Reason.MAX_PENDING, id="max-pending"),
+        pytest.param(cluster([busy("a"), pending("p", unschedulable_s=400.0)], target=9),
+                     policy_of(),
+                     [], Reason.UNSCHEDULABLE, id="none-would-come"),
+        pytest.param(cluster([busy(n) for n in "abc"], target=9), policy_of(max_replicas=3), [],
+                     Reason.TOO_MANY_REPLICAS, id="at-the-maximum"),
+        pytest.param(cluster([A, B, C], target=0), policy_of(min_replicas=3), [],
+                     Reason.TOO_FEW_REPLICAS,
+                     id="at-the-minimum"),
+        pytest.param(
+            cluster([A, B, C], target=0),
+            policy_of(behavior=Behavior(scale_down=ScaleDown(
+                stabilization_window_s=None, policies=(RatePolicy(RateType.PODS, 1, 60.0),)))),
+            ["retire a"], Reason.SCALE_DOWN_LIMITED, id="one-a-minute",
+        ),
+    ],
 )  # fmt: skip
-def test_what_bounds_a_number(world, policy, expected, limited):
+def test_what_bounds_a_number(
+    world: ObservedCluster, policy: Policy, expected: list[str], limited: Reason | None
+) -> None:
     decided = decide(world, policy)
     found = conditions(world, policy, decided)["ScalingLimited"]
 
@@ -397,7 +440,7 @@ def test_what_bounds_a_number(world, policy, expected, limited):
     assert limited is None or limited is found[1]
 
 
-def test_the_most_important_limit_is_told_first():
+def test_the_most_important_limit_is_told_first() -> None:
     stuck = pending("p", unschedulable_s=400.0, waiting="Unschedulable: 0/3 nodes")
     full = group_of(GPU, [busy("g")], room=Room(0, "quota team is used up"))
     world = cluster(

@@ -1,26 +1,34 @@
 """What the planner promises whatever the groups, their load, their drift and their policy."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.model.observed import (
     Demand,
     Leaving,
+    ObservedCluster,
     ObservedGroup,
+    ObservedWorker,
     Pin,
     Want,
 )
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Cancel, Delete, Restart, Retire, SetReplicas
+from dask_adaptive.model.plan import Cancel, Delete, Plan, Restart, Retire, SetReplicas
 from dask_adaptive.model.policy import ClusterRef, Policy, Retirement
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import (
     Behavior,
+    GroupBounds,
     Pause,
     RatePolicy,
     RateType,
@@ -44,7 +52,7 @@ rates = st.lists(
     ),
     max_size=2,
 ).map(tuple)
-rules = {
+rules: dict[str, Any] = {
     "stabilization_window_s": st.sampled_from([0.0, 15.0, 60.0]),
     "select_policy": st.sampled_from([Select.MAX, Select.MIN]),
     "policies": rates,
@@ -56,7 +64,7 @@ behaviors = st.builds(
 )
 
 
-def worker_groups(name):
+def worker_groups(name: str) -> st.SearchStrategy[WorkerGroup]:
     return st.builds(
         lambda low, more, idle, rank: WorkerGroup(name, low + more, low, idle, rank),
         st.integers(0, 2), st.integers(0, 6), st.sampled_from([None, 0.0, 20.0]), st.integers(0, 2),
@@ -88,11 +96,11 @@ events = st.lists(
 )
 
 
-def bounds_of(policy):
+def bounds_of(policy: Policy) -> dict[str, GroupBounds]:
     return {b.name: b for b in policy.bounds(GROUP)}
 
 
-def load(fake, loads):
+def load(fake: FakeCluster, loads: dict[str, int]) -> None:
     """From now on so many workers of each group are at work, and a client asks for as many."""
     fake.wants = tuple(
         Want(n, 60.0, "nb", "" if name == GROUP else name) for name, n in loads.items() if n
@@ -101,7 +109,7 @@ def load(fake, loads):
         fake.occupy(count, name)
 
 
-def history(fake, policy, happened):
+def history(fake: FakeCluster, policy: Policy, happened: list[Any]) -> list[PassResult]:
     """What was seen, decided and done while all that happened."""
     passes = []
     for loads, handles, dies, fake.is_stale, scaled in happened:
@@ -116,12 +124,12 @@ def history(fake, policy, happened):
     return passes
 
 
-def handle(fake):
+def handle(fake: FakeCluster) -> None:
     for name in NAMES:
         fake.cluster.handle(name)
 
 
-def settle(fake, policy, loads, steps):
+def settle(fake: FakeCluster, policy: Policy, loads: dict[str, int], steps: int) -> None:
     fake.is_stale = False
     for _ in range(steps):
         load(fake, loads)
@@ -129,19 +137,22 @@ def settle(fake, policy, loads, steps):
         handle(fake)
 
 
-def cluster_of(sizes, **changes):
+def cluster_of(sizes: dict[str, int], **changes: Any) -> FakeCluster:
     """Upstream gets round to its work only when `handle` says so."""
     return FakeCluster(sizes, handle_s=math.inf, start_s=1.0, **changes)
 
 
 @settings(max_examples=40, deadline=None)
 @given(numbers, policies, pinned, events, st.booleans())
-def test_whatever_happens_the_promises_hold(sizes, policy, pins, happened, knows_handled):
+def test_whatever_happens_the_promises_hold(
+    sizes: dict[str, int], policy: Policy, pins: frozenset[str], happened: list[Any],
+    knows_handled: bool,
+) -> None:  # fmt: skip
     """Nobody is killed, however the load changes, slow upstream is, often we die, old our view."""
     fake = cluster_of(sizes, pinned=pins, knows_handled=knows_handled)
     wild = {w.name for w in fake.cluster.of(LEFT_ALONE)}
 
-    deleted = set()
+    deleted: set[str] = set()
     for result in history(fake, policy, happened):
         world, decided = result.observed, result.plan
         bounds_hold(world, decided, policy, deleted)
@@ -157,7 +168,9 @@ def test_whatever_happens_the_promises_hold(sizes, policy, pins, happened, knows
     assert wild == {w.name for w in fake.cluster.of(LEFT_ALONE)}
 
 
-def bounds_hold(world, decided, policy, deleted):
+def bounds_hold(
+    world: ObservedCluster, decided: Plan, policy: Policy, deleted: Collection[str]
+) -> None:
     """
     No group is asked to be larger than it may be, nor all together; `deleted` is gone, though what
     we see of the platform may still show it.
@@ -178,7 +191,7 @@ def bounds_hold(world, decided, policy, deleted):
         assert total + sum(rises.values()) <= max(policy.max_replicas, total)
 
 
-def pins_and_budgets_hold(world, decided, policy):
+def pins_and_budgets_hold(world: ObservedCluster, decided: Plan, policy: Policy) -> None:
     known = {w.name: w for g in world.groups for w in g.workers}
     begun = 0
     for action in decided.actions:
@@ -214,7 +227,9 @@ FOUR_BUSY = {GROUP: 0, GPU: 4, LEFT_ALONE: 0}
 )
 @example({**dict.fromkeys(NAMES, 0), GPU: 1}, FULL_BY_A_MINIMUM, [], dict.fromkeys(NAMES, 0))
 @given(numbers, policies, events, numbers)
-def test_all_settles_from_any_drift(sizes, policy, happened, last):
+def test_all_settles_from_any_drift(
+    sizes: dict[str, int], policy: Policy, happened: list[Any], last: dict[str, int]
+) -> None:
     """Then nothing is left to do."""
     fake = cluster_of(sizes)
     history(fake, policy, happened)
@@ -239,10 +254,12 @@ def test_all_settles_from_any_drift(sizes, policy, happened, last):
 
 @settings(max_examples=20, deadline=None)
 @given(numbers, policies, numbers)
-def test_a_constant_load_turns_nothing_back(sizes, policy, loads):
+def test_a_constant_load_turns_nothing_back(
+    sizes: dict[str, int], policy: Policy, loads: dict[str, int]
+) -> None:
     """Once watched for as long as any window lasts, each group moves one way only."""
     fake = cluster_of(sizes)
-    counts = {name: [] for name in bounds_of(policy)}
+    counts: dict[str, list[int]] = {name: [] for name in bounds_of(policy)}
     for _ in range(40):
         settle(fake, policy, loads, 1)
         for name, row in counts.items():
@@ -253,12 +270,14 @@ def test_a_constant_load_turns_nothing_back(sizes, policy, loads):
         assert turns <= 1
 
 
-STATES = {
+STATES: dict[str, Callable[..., ObservedWorker]] = {
     "pending": pending, "idle": worker, "busy": busy, "drained": partial(worker, **DRAINED),
 }  # fmt: skip
 
 
-def drifted(sizes, loads, pins, states):
+def drifted(
+    sizes: dict[str, int], loads: dict[str, int], pins: frozenset[str], states: list[str]
+) -> ObservedCluster:
     """Workers in any state, the first ones as `states` says, the others idle."""
     groups, left = [], iter(states)
     for group, size in sizes.items():
@@ -287,13 +306,17 @@ pasts = st.just(Past()) | watched
 
 @settings(max_examples=50)
 @given(worlds, policies, pasts)
-def test_the_same_input_gives_the_same_plan(world, policy, past):
+def test_the_same_input_gives_the_same_plan(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
     assert plan(world, policy, past, now=NOW) == plan(world, policy, past, now=NOW)
 
 
 @settings(max_examples=50)
 @given(worlds, policies, pasts, st.integers(0, 6), st.sampled_from(NAMES[:2]))
-def test_more_load_never_gives_fewer_workers(world, policy, past, more, name):
+def test_more_load_never_gives_fewer_workers(
+    world: ObservedCluster, policy: Policy, past: Past, more: int, name: str
+) -> None:
     """Of the group that it is for, with the same past; of all together never either."""
     key = "" if name == GROUP else name
     wants = [
@@ -314,7 +337,9 @@ def test_more_load_never_gives_fewer_workers(world, policy, past, more, name):
 
 @settings(max_examples=50)
 @given(worlds, policies, pasts, st.sampled_from(["all", "scale_in", "scale_out"]))
-def test_what_people_hold_is_held(world, policy, past, held):
+def test_what_people_hold_is_held(
+    world: ObservedCluster, policy: Policy, past: Past, held: str
+) -> None:
     paused = dataclasses.replace(world, pause=Pause(**{held: True}))
     decided = plan(paused, policy, past, now=NOW)
     present = {g.name: len(g.workers) for g in world.groups}
@@ -330,7 +355,9 @@ def test_what_people_hold_is_held(world, policy, past, held):
 
 @settings(max_examples=50)
 @given(worlds, policies, pasts)
-def test_nobody_leaves_before_the_load_has_been_watched(world, policy, past):
+def test_nobody_leaves_before_the_load_has_been_watched(
+    world: ObservedCluster, policy: Policy, past: Past
+) -> None:
     """Where a rule looks back; and a lower maximum is not a matter of load."""
     down = policy.behavior.scale_down
     longest = dataclasses.replace(
@@ -347,7 +374,9 @@ def test_nobody_leaves_before_the_load_has_been_watched(world, policy, past):
 
 @settings(max_examples=50)
 @given(worlds, policies, pasts, st.integers(0, 4))
-def test_no_more_is_asked_for_than_there_is_room_for(world, policy, past, room):
+def test_no_more_is_asked_for_than_there_is_room_for(
+    world: ObservedCluster, policy: Policy, past: Past, room: int
+) -> None:
     groups = tuple(dataclasses.replace(g, room=Room(room, "quota")) for g in world.groups)
     decided = plan(dataclasses.replace(world, groups=groups), policy, past, now=NOW)
 

@@ -1,10 +1,13 @@
 """Why a worker stays, in whose name, and how that is counted."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import ManualPin, Pin, TerminatingPod
+from dask_adaptive.model.observed import ManualPin, ObservedCluster, Pin, TerminatingPod
 from dask_adaptive.model.past import Past, Refusal
 from dask_adaptive.model.plan import Blocker, SetPin, Unpin
 from dask_adaptive.model.reason import Reason
@@ -36,17 +39,17 @@ ASKED_WHY = ManualPin(60.0, "debugging")
     as_the_agent_was_told_if_it_was=({"manual_pin": ASKED_WHY, "pins": (SHUFFLE, BY_HAND)},
         {"annotation", "shuffle 5f3a"}),
 )  # fmt: skip
-def test_who_holds_a_worker(changes, expected):
+def test_who_holds_a_worker(changes: dict[str, Any], expected: set[str]) -> None:
     assert expected == claims(worker("a", **changes))
 
 
-def test_who_holds_it_by_some_of_its_pins():
+def test_who_holds_it_by_some_of_its_pins() -> None:
     held = worker("a", pins=(SHUFFLE, BY_HAND), manual_pin=ASKED_WHY)
 
     assert {"shuffle 5f3a"} == claims(held, [SHUFFLE])
 
 
-def pins_set(world):
+def pins_set(world: ObservedCluster) -> tuple[SetPin | Unpin, ...]:
     """Of their messages the figures."""
     found = (a for a in decide(world).actions if isinstance(a, SetPin | Unpin))
     return tuple(replace(a, message=facts(a.message)) for a in found)
@@ -70,7 +73,7 @@ HELD = Pin("manual", OWNER, "why", 60.0)
     to_be_renewed=({"pins": (HELD,), "manual_pin": ManualPin(61.0 + PIN_SLACK_S, "why")},
         SetPin("a", ("a",), 91.0, "why", Reason.PIN_REQUESTED, "1m31s")),
 )  # fmt: skip
-def test_pins_follow_annotations(changes, expected):
+def test_pins_follow_annotations(changes: dict[str, Any], expected: object) -> None:
     told = pins_set(cluster([worker("a", **changes)]))
 
     assert (() if expected is None else (expected,)) == told
@@ -80,7 +83,7 @@ def test_pins_follow_annotations(changes, expected):
     ("pin", "is_lifted"),
     [(HELD, True), (replace(HELD, owner="me"), False), (replace(HELD, source="client"), False)],
 )
-def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin, is_lifted):
+def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin: Pin, is_lifted: bool) -> None:
     world = cluster([worker("b")])
     process = replace(world.scheduler.workers[0], address="tcp://a", pins=(pin,))
     scheduler = replace(world.scheduler, workers=(process,))
@@ -109,7 +112,7 @@ def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin, is_lifted):
     refused_lately=({"name": "refused"}, Reason.BUSY, "has 1 task"),
     refused_before=({"name": "free-again"}, None, ""),
 )  # fmt: skip
-def test_a_veto(changes, reason, message):
+def test_a_veto(changes: dict[str, Any], reason: Reason | None, message: str) -> None:
     refusals = {
         "refused": Refusal(NOW + 1, Reason.BUSY, "has 1 task"),
         "free-again": Refusal(NOW, Reason.BUSY, "has 1 task"),
@@ -122,7 +125,7 @@ def test_a_veto(changes, reason, message):
         assert (one.name, reason, True) == (found.worker, found.reason, message in found.message)
 
 
-def test_blockers_are_counted_by_reason_most_first():
+def test_blockers_are_counted_by_reason_most_first() -> None:
     reasons = [Reason.PINNED, Reason.IDLE_GRACE, Reason.BUSY, Reason.PINNED, Reason.HOLDS_ACTORS]
     counted = count_blockers([Blocker(f"w{i}", r, "") for i, r in enumerate(reasons)])
 

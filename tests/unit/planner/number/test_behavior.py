@@ -1,7 +1,10 @@
 """How far a number may move: promises for every load, rules that HPA does not have, words."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +26,7 @@ seconds = st.sampled_from([0.0, 5.0, 30.0, 90.0])
 policies = st.builds(
     RatePolicy, st.sampled_from(RateType), st.integers(1, 150), st.sampled_from([5.0, 20.0, 60.0])
 )
-rules = {
+rules: dict[str, Any] = {
     "stabilization_window_s": seconds,
     "select_policy": st.sampled_from(Select),
     "policies": st.lists(policies, max_size=2).map(tuple),
@@ -37,7 +40,7 @@ behaviors = st.builds(
 
 
 @st.composite
-def pasts(draw):
+def pasts(draw: st.DrawFn) -> GroupPast:
     ages = sorted(draw(st.lists(st.floats(0.5, 100), max_size=6)), reverse=True)
     changes = draw(st.lists(st.tuples(st.floats(0.5, 70), st.integers(-9, 9)), max_size=5))
     return GroupPast(
@@ -52,7 +55,9 @@ def pasts(draw):
 sinces = st.none() | st.floats(NOW - 200, NOW)
 
 
-def moved(wanted, current, behavior, past, since=0.0):
+def moved(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None = 0.0
+) -> int:
     return damped(
         wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
     )[0]
@@ -60,8 +65,8 @@ def moved(wanted, current, behavior, past, since=0.0):
 
 @given(numbers, numbers, behaviors, pasts(), sinces)
 def test_the_number_lies_between_what_is_there_and_what_is_wanted(
-    wanted, current, behavior, past, since
-):
+    wanted: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
+) -> None:
     number, steps = damped(
         wanted, current, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
     )
@@ -71,14 +76,18 @@ def test_the_number_lies_between_what_is_there_and_what_is_wanted(
 
 
 @given(numbers, numbers, numbers, behaviors, pasts(), sinces)
-def test_more_wanted_never_gives_fewer(one, other, current, behavior, past, since):
+def test_more_wanted_never_gives_fewer(
+    one: int, other: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
+) -> None:
     low, high = sorted((one, other))
 
     assert moved(low, current, behavior, past, since) <= moved(high, current, behavior, past, since)
 
 
 @given(numbers, numbers, behaviors, pasts())
-def test_no_fall_below_what_was_wanted_within_the_window(wanted, current, behavior, past):
+def test_no_fall_below_what_was_wanted_within_the_window(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast
+) -> None:
     window_s = behavior.scale_down.stabilization_window_s or 0.0
     recent = [r.replicas for r in past.recommendations if NOW - r.at < window_s]
 
@@ -86,7 +95,9 @@ def test_no_fall_below_what_was_wanted_within_the_window(wanted, current, behavi
 
 
 @given(numbers, numbers, behaviors, pasts())
-def test_no_rise_above_what_was_wanted_within_the_window(wanted, current, behavior, past):
+def test_no_rise_above_what_was_wanted_within_the_window(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast
+) -> None:
     window_s = behavior.scale_up.stabilization_window_s or 0.0
     recent = [r.replicas for r in past.recommendations if NOW - r.at < window_s]
 
@@ -94,7 +105,9 @@ def test_no_rise_above_what_was_wanted_within_the_window(wanted, current, behavi
 
 
 @given(numbers, numbers, behaviors, pasts(), st.floats(0.5, 200))
-def test_less_memory_only_ever_delays_a_fall(wanted, current, behavior, past, watched_s):
+def test_less_memory_only_ever_delays_a_fall(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast, watched_s: float
+) -> None:
     """A new operator has watched for less long, and knows of nothing before that."""
     since = NOW - watched_s
     new = GroupPast(
@@ -107,7 +120,9 @@ def test_less_memory_only_ever_delays_a_fall(wanted, current, behavior, past, wa
 
 
 @given(numbers, numbers, behaviors, pasts())
-def test_an_empty_past_takes_nobody_away(wanted, current, behavior, past):
+def test_an_empty_past_takes_nobody_away(
+    wanted: int, current: int, behavior: Behavior, past: GroupPast
+) -> None:
     """But for a policy that says so: no window, no policy, no delay."""
     asks_for_time = (
         (behavior.scale_down.stabilization_window_s or 0) > 0
@@ -119,7 +134,9 @@ def test_an_empty_past_takes_nobody_away(wanted, current, behavior, past):
         assert moved(wanted, current, behavior, GroupPast(), None) >= current
 
 
-def driven(loads, behavior, dt_s=5.0):
+def driven(
+    loads: list[int], behavior: Behavior, dt_s: float = 5.0
+) -> tuple[list[int], list[GroupPast]]:
     """The numbers that a group goes through if all that is asked for is there at once."""
     past, counts, kept = GroupPast(), [0], []
     for i, wanted in enumerate(loads):
@@ -144,7 +161,9 @@ def driven(loads, behavior, dt_s=5.0):
 
 
 @given(st.lists(numbers, min_size=5, max_size=60), policies, policies, st.sampled_from(Select))
-def test_no_period_sees_more_change_than_its_policy_allows(loads, up, down, select):
+def test_no_period_sees_more_change_than_its_policy_allows(
+    loads: list[int], up: RatePolicy, down: RatePolicy, select: Select
+) -> None:
     """Of all that changes within a period, both ways together, as HPA counts it."""
     behavior = Behavior(ScaleUp(0.0, select, (up,)), ScaleDown(0.0, select, (down,)))
 
@@ -165,8 +184,10 @@ def test_no_period_sees_more_change_than_its_policy_allows(loads, up, down, sele
 
 
 @given(st.lists(numbers, min_size=1, max_size=80), behaviors)
-def test_memory_is_bounded_and_pruned_memory_decides_the_same(loads, behavior):
-    everything = []
+def test_memory_is_bounded_and_pruned_memory_decides_the_same(
+    loads: list[int], behavior: Behavior
+) -> None:
+    everything: list[Recommendation] = []
     _, kept = driven(loads, behavior)
 
     for i, past in enumerate(kept):
@@ -181,7 +202,7 @@ def test_memory_is_bounded_and_pruned_memory_decides_the_same(loads, behavior):
         assert all(a.at <= b.at for a, b in pairwise(past.changes))
 
 
-def test_however_many_changes_there_are_few_are_kept_and_none_counts_for_less_long():
+def test_however_many_changes_there_are_few_are_kept_and_none_counts_for_less_long() -> None:
     hour = Behavior(ScaleUp(0.0, policies=(RatePolicy(RateType.PODS, 5, 3600.0),)))
     past = GroupPast()
 
@@ -197,7 +218,9 @@ def test_however_many_changes_there_are_few_are_kept_and_none_counts_for_less_lo
 
 
 @given(numbers, st.lists(numbers, min_size=5, max_size=30))
-def test_on_a_constant_load_the_direction_changes_at_most_once(settled, before):
+def test_on_a_constant_load_the_direction_changes_at_most_once(
+    settled: int, before: list[int]
+) -> None:
     behavior = Behavior(
         ScaleUp(0.0, policies=(RatePolicy(RateType.PERCENT, 100, 15.0),)),
         ScaleDown(60.0, policies=(RatePolicy(RateType.PERCENT, 25, 30.0),)),
@@ -211,7 +234,7 @@ def test_on_a_constant_load_the_direction_changes_at_most_once(settled, before):
     assert settled == counts[-1]
 
 
-def down(window_s=0.0, **rules):
+def down(window_s: float | None = 0.0, **rules: Any) -> Behavior:
     return Behavior(scale_down=ScaleDown(window_s, **rules))
 
 
@@ -268,7 +291,10 @@ NEWEST = Recommendation(NOW - 1, 2)
     fewer_than_came_are_there=(9, SLOW, GroupPast(changes=(Change(NOW - 1, 9),)), 0.0, 5,
         Reason.SCALE_UP_LIMITED),
 )  # fmt: skip
-def test_five_workers(wanted, behavior, past, since, expected, reason):
+def test_five_workers(
+    wanted: int, behavior: Behavior, past: GroupPast, since: float | None, expected: int,
+    reason: Reason | None,
+) -> None:  # fmt: skip
     number, steps = damped(
         wanted, 5, behavior, past, idle_timeout_s=IDLE_S, since=since, horizon=Horizon(NOW)
     )
@@ -281,11 +307,11 @@ def test_five_workers(wanted, behavior, past, since, expected, reason):
 
 TWO_A_MINUTE = RatePolicy(RateType.PODS, 2, 60.0)
 HALF_A_MINUTE = RatePolicy(RateType.PERCENT, 50, 60.0)
-NEAR = {"tolerance": 0.5}
-NONE_TOO_FAR = {"tolerance": 1.0}
-RATES = {"policies": (TWO_A_MINUTE, HALF_A_MINUTE)}
+NEAR: dict[str, Any] = {"tolerance": 0.5}
+NONE_TOO_FAR: dict[str, Any] = {"tolerance": 1.0}
+RATES: dict[str, Any] = {"policies": (TWO_A_MINUTE, HALF_A_MINUTE)}
 LEAST = {**RATES, "select_policy": Select.MIN}
-NEVER = {"select_policy": Select.DISABLED}
+NEVER: dict[str, Any] = {"select_policy": Select.DISABLED}
 BOTH_UP, BOTH_DOWN = (f"behavior.scale{way} 2 1m 50% 1m" for way in ("Up", "Down"))
 
 
@@ -320,7 +346,10 @@ BOTH_UP, BOTH_DOWN = (f"behavior.scale{way} 2 1m 50% 1m" for way in ("Up", "Down
     nor_its_rise=(2, 1, Behavior(ScaleUp(30.0)), {},
         ("window", 1, Reason.SCALE_UP_STABILIZED, "2 1 30s")),
 )  # fmt: skip
-def test_what_limits_a_move(wanted, current, behavior, past, expected):
+def test_what_limits_a_move(
+    wanted: int, current: int, behavior: Behavior, past: dict[str, Any],
+    expected: tuple[str, int, Reason, str] | None,
+) -> None:  # fmt: skip
     before = GroupPast(**past)
     number, steps = damped(
         wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW)
@@ -334,8 +363,8 @@ def test_what_limits_a_move(wanted, current, behavior, past, expected):
 # What is kept of it
 
 
-def kept(past, before, after, **changes):
-    usual = {
+def kept(past: GroupPast, before: int, after: int, **changes: Any) -> GroupPast:
+    usual: dict[str, Any] = {
         "wanted": after,
         "behavior": Behavior(ScaleUp(**RATES)),
         "idle_timeout_s": 0.0,
@@ -354,7 +383,9 @@ def kept(past, before, after, **changes):
     a_fall_begins_anew=({"asked": 5}, 3, 2, (2, None, (Change(NOW, -1),))),
     the_most_since_then=({"asked": 5}, 3, 3, (5, None, ())),
 )
-def test_changes_are_remembered(past, before, after, expected):
+def test_changes_are_remembered(
+    past: dict[str, Any], before: int, after: int, expected: tuple[int, float | None, Any]
+) -> None:
     later = kept(GroupPast(**past), before, after)
 
     assert expected == (later.asked, later.up_at, later.changes)
@@ -371,7 +402,9 @@ def test_changes_are_remembered(past, before, after, expected):
     lower_before_it=((60.0, 4), 60.0, 0.0, False),
     no_lower=((10.0, 5), 60.0, 0.0, False),
 )
-def test_recommendations_are_remembered_as_long_as_they_count(earlier, up_s, down_s, is_kept):
+def test_recommendations_are_remembered_as_long_as_they_count(
+    earlier: tuple[float, int], up_s: float, down_s: float, is_kept: bool
+) -> None:
     ago_s, replicas = earlier
     before = Recommendation(NOW - ago_s, replicas)
     behavior = Behavior(

@@ -14,7 +14,10 @@ do not have:
   is about the ratio of a metric, which we do not have; ours is about workers.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
@@ -33,12 +36,14 @@ UP = (PODS_4, DOUBLE)
 DOWN = (DOUBLE,)
 
 
-def rules(pods=0, pods_s=0, percent=0, percent_s=0):
+def rules(
+    pods: int = 0, pods_s: float = 0, percent: int = 0, percent_s: float = 0
+) -> tuple[RatePolicy, ...]:
     both = ((RateType.PODS, pods, pods_s), (RateType.PERCENT, percent, percent_s))
     return tuple(RatePolicy(kind, value, period_s) for kind, value, period_s in both if value)
 
 
-def spread(numbers, over_s):
+def spread(numbers: Sequence[int], over_s: int) -> tuple[Change, ...]:
     """One change in the middle of each part of a time (generateEventsUniformDistribution)."""
     part = over_s / len(numbers)
     return tuple(
@@ -46,7 +51,9 @@ def spread(numbers, over_s):
     )
 
 
-def moved(current, wanted, behavior, past, minimum, maximum):
+def moved(
+    current: int, wanted: int, behavior: Behavior, past: GroupPast, minimum: int, maximum: int
+) -> tuple[int, str]:
     """The number within bounds, and HPA's word for what limited it."""
     number, _ = damped(
         wanted, current, behavior, past, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW)
@@ -108,7 +115,10 @@ DESIRED, FEW, MANY = "DesiredWithinRange", "TooFewReplicas", "TooManyReplicas"
     more_than_all=(10, 5, (1, 1000), rules(percent=1000, percent_s=120), ALL_GONE, (5, DESIRED)),
     down_some_are_too_old=(100, 5, (1, 1000), rules(1000, 60), OFTEN_GONE, (5, DESIRED)),
 )  # fmt: skip
-def test_moves_are_those_of_hpa(current, wanted, bounds, rates, events, expected):
+def test_moves_are_those_of_hpa(
+    current: int, wanted: int, bounds: tuple[int, int], rates: tuple[RatePolicy, ...],
+    events: tuple[Change, ...], expected: tuple[int, str],
+) -> None:  # fmt: skip
     """The rates are those of the direction; the other has HPA's defaults."""
     up, down = (rates, DOWN) if wanted > current else (UP, rates)
     behavior = Behavior(ScaleUp(policies=up), ScaleDown(0.0, policies=down))
@@ -122,14 +132,14 @@ def test_moves_are_those_of_hpa(current, wanted, bounds, rates, events, expected
     up=(1, 100, 2),
     down=(5, 0, 3),
 )
-def test_the_policy_that_allows_least(current, wanted, expected):
+def test_the_policy_that_allows_least(current: int, wanted: int, expected: int) -> None:
     least = (0.0, Select.MIN, rules(2, 60, 50, 60))
     behavior = Behavior(ScaleUp(*least), ScaleDown(*least))
 
     assert expected == moved(current, wanted, behavior, GroupPast(), 0, 100)[0]
 
 
-def watched(past, wanted):
+def watched(past: Sequence[tuple[float, int]], wanted: int) -> GroupPast:
     """
     Recommendations by their age in minutes, and that of the last pass.
 
@@ -155,7 +165,10 @@ def watched(past, wanted):
     no_rise_when_the_load_falls=([(100, 2), (3, 3)], 2, 1, 300, 300, 2),
     no_fall_when_the_load_rises=([(100, 2), (3, 1)], 2, 3, 300, 300, 2),
 )
-def test_windows(past, current, wanted, up_s, down_s, expected):
+def test_windows(
+    past: Sequence[tuple[float, int]], current: int, wanted: int, up_s: float, down_s: float,
+    expected: int,
+) -> None:  # fmt: skip
     behavior = Behavior(ScaleUp(up_s), ScaleDown(down_s))
 
     assert expected == moved(current, wanted, behavior, watched(past, wanted), 0, 1000)[0]
@@ -177,7 +190,10 @@ TWO = rules(10, 60, 100, 60)
         [6, 8, 5]),
     both=(rules(10, 120, 100, 30), [(59, 6), (58, 7)], 13, [6, 7, 5]),
 )  # fmt: skip
-def test_changes_are_kept_as_long_as_a_policy_looks_back(policies, before, counted, kept, sign):
+def test_changes_are_kept_as_long_as_a_policy_looks_back(
+    policies: tuple[RatePolicy, ...], before: Sequence[tuple[float, int]], counted: int,
+    kept: Sequence[int], sign: int,
+) -> None:  # fmt: skip
     past = GroupPast(changes=tuple(Change(NOW - age_s, sign * n) for age_s, n in before))
     up, down = ScaleUp(policies=policies), ScaleDown(0.0, policies=policies)
     behavior = Behavior(scale_up=up) if sign > 0 else Behavior(scale_down=down)
@@ -194,7 +210,7 @@ def test_changes_are_kept_as_long_as_a_policy_looks_back(policies, before, count
     assert [sign * number for number in kept] == [c.workers for c in after.changes]
 
 
-def test_from_none_a_percentage_brings_one_worker_and_then_its_percent():
+def test_from_none_a_percentage_brings_one_worker_and_then_its_percent() -> None:
     """Ours: HPA would stay at 0 for good, which it only leaves because its minimum is above."""
     doubling = Behavior(ScaleUp(policies=(DOUBLE,)))
     past, numbers = GroupPast(), [0]

@@ -1,10 +1,14 @@
 """What is measured of workers from pass to pass: how long they take to come, and their pace."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import Deleting
+from dask_adaptive.model.observed import Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
 from support.tables import table
@@ -15,7 +19,7 @@ PAST = Past(seen=frozenset({"old"}))
 # How long they take to come
 
 
-def new(age_s, name="new"):
+def new(age_s: float, name: str = "new") -> ObservedWorker:
     return worker(name, age_s=age_s)
 
 
@@ -32,7 +36,9 @@ def new(age_s, name="new"):
     measured_when_it_came=(20.0, [worker("old", age_s=27.0)], 20.0),
     has_yet_to_come=(20.0, [pending("new", age_s=27.0)], 20.0),
 )
-def test_how_long_a_worker_takes(known_s, workers, expected):
+def test_how_long_a_worker_takes(
+    known_s: float | None, workers: Sequence[ObservedWorker], expected: float | None
+) -> None:
     assert (None if expected is None else pytest.approx(expected)) == arrival_s(
         known_s, starts(PAST, workers, at=0.0, now=1e6)
     )
@@ -45,7 +51,7 @@ def test_how_long_a_worker_takes(known_s, workers, expected):
     it_was_there_when_we_came=(473.0, 20.0),
     it_was_made_since=(472.5, 26.0),
 )
-def test_the_very_first_worker(since, expected):
+def test_the_very_first_worker(since: float | None, expected: float) -> None:
     assert expected == arrival_s(20.0, starts(Past(since=since), [new(27.0)], at=0.0, now=500.0))
 
 
@@ -64,12 +70,14 @@ def test_the_very_first_worker(since, expected):
     it_is_refused=(50.0, 100.0, {"refused": "quota"}, 50.0),
     no_machine_takes_it=(50.0, 100.0, {"unschedulable_s": 1.0}, 50.0),
 )
-def test_no_less_than_those_on_their_way_have_taken(known_s, age_s, changes, expected):
+def test_no_less_than_those_on_their_way_have_taken(
+    known_s: float | None, age_s: float, changes: dict[str, Any], expected: float | None
+) -> None:
     one = dataclasses.replace(pending("w", age_s=age_s), **instants(**changes))
 
     assert expected == at_least_as_long(known_s, PAST, [pending("v", age_s=1.0), one], at=0.0)
 
 
-def test_with_nobody_on_their_way_it_is_as_measured():
+def test_with_nobody_on_their_way_it_is_as_measured() -> None:
     assert 3.5 == at_least_as_long(3.5, PAST, [], at=0.0)
     assert None is at_least_as_long(None, PAST, [], at=0.0)

@@ -1,13 +1,18 @@
 """What is not asked for in vain, and how the cluster's limit is shared: through `plan`."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import (
     Demand,
+    ObservedWorker,
     Pending,
     Serving,
 )
@@ -41,15 +46,18 @@ QUOTA = (
 REFUSED = 'admission webhook "images.example.com" denied the request: no such image'
 
 
-def stuck(name, s=400.0, why=NO_NODE):
+def stuck(name: str, s: float = 400.0, why: str = NO_NODE) -> ObservedWorker:
     return pending(name, waiting=why, unschedulable_s=s, age_s=s)
 
 
-def refused(name, why):
+def refused(name: str, why: str) -> ObservedWorker:
     return pending(name, refused=why)
 
 
-def ask(desired, workers, blocked=None, *, room=None, at=NOW, max_pending=None, **policy):
+def ask(
+    desired: int, workers: Sequence[ObservedWorker], blocked: Blocked | None = None,
+    *, room: Room | None = None, at: float = NOW, max_pending: int | None = None, **policy: Any,
+) -> tuple[int, list[Step], Blocked | None]:  # fmt: skip
     """The number of a group for which so many are wanted, its caps, and what blocks it."""
     world = cluster(workers, wants=(wanting(desired),), demand=Demand())
     group = replace(world.groups[0], room=room)
@@ -92,13 +100,16 @@ LEAVING = worker("leaving", **DRAINING)
         []),
     back_although_stuck=(9, [stuck("a"), LEAVING], {}, 2, [Reason.UNSCHEDULABLE]),
 )  # fmt: skip
-def test_caps(desired, workers, settings, expected, reasons):
+def test_caps(
+    desired: int, workers: Sequence[ObservedWorker], settings: Mapping[str, Any], expected: int,
+    reasons: list[Reason],
+) -> None:  # fmt: skip
     number, steps, _ = ask(desired, workers, **settings)
 
     assert (expected, reasons) == (number, [step.reason for step in steps])
 
 
-def test_a_refusal_speaks_in_the_words_of_who_refuses():
+def test_a_refusal_speaks_in_the_words_of_who_refuses() -> None:
     _, steps, blocked = ask(9, [ONE, stuck("b", 360.0, "no GPU"), stuck("a", 720.0)])
 
     message = f"2 workers have found no node for over 5m: {NO_NODE}"
@@ -106,7 +117,7 @@ def test_a_refusal_speaks_in_the_words_of_who_refuses():
     assert Blocked(NOW + 60, Reason.UNSCHEDULABLE, message, 1, frozenset({"a", "b"})) == blocked
 
 
-def test_what_blocks_now_is_told_and_who_is_waited_for():
+def test_what_blocks_now_is_told_and_who_is_waited_for() -> None:
     known = Blocked(NOW + 9, Reason.UNSCHEDULABLE, "no node", 3, frozenset({"a", "gone"}))
     _, steps, blocked = ask(9, [ONE, pending("a", deleting=True), refused("b", QUOTA)], known)
 
@@ -116,7 +127,7 @@ def test_what_blocks_now_is_told_and_who_is_waited_for():
     assert now == blocked
 
 
-def test_after_a_wait_one_more_is_tried_and_the_wait_doubles_up_to_half_an_hour():
+def test_after_a_wait_one_more_is_tried_and_the_wait_doubles_up_to_half_an_hour() -> None:
     known, asked, waits, at = None, [], [], NOW
     workers = [ONE, stuck("first")]
     for i in range(9):
@@ -136,7 +147,7 @@ def test_after_a_wait_one_more_is_tried_and_the_wait_doubles_up_to_half_an_hour(
     assert [60, 120, 240, 480, 960, 1800, 1800, 1800, 1800] == waits
 
 
-def test_nothing_is_tried_while_nothing_more_is_needed():
+def test_nothing_is_tried_while_nothing_more_is_needed() -> None:
     known = Blocked(NOW - 10, Reason.UNSCHEDULABLE, "no node", 3, frozenset({"a"}))
 
     number, steps, blocked = ask(2, [ONE, stuck("a")], known)
@@ -151,7 +162,9 @@ def test_nothing_is_tried_while_nothing_more_is_needed():
     all_that_are_needed_are_there=(1, [ONE]),
     or_start=(2, [ONE, STARTING]),
 )
-def test_a_wait_that_holds_nothing_back_is_not_told(desired, workers):
+def test_a_wait_that_holds_nothing_back_is_not_told(
+    desired: int, workers: list[ObservedWorker]
+) -> None:
     known = Blocked(NOW + 10, Reason.UNSCHEDULABLE, "no node", 1, frozenset({"gone"}))
 
     assert (desired, []) == ask(desired, workers, known)[:2]
@@ -165,7 +178,7 @@ def test_a_wait_that_holds_nothing_back_is_not_told(desired, workers):
     a_younger_one_has_come=([ONE, worker("new", age_s=29.0)], True),
     an_older_one_was_there=([ONE, worker("old", age_s=30.0)], False),
 )
-def test_a_worker_that_comes_ends_the_wait(workers, is_over):
+def test_a_worker_that_comes_ends_the_wait(workers: list[ObservedWorker], is_over: bool) -> None:
     began = NOW - 30.0
     known = Blocked(began + 60, Reason.UNSCHEDULABLE, "no node", 1, frozenset({"a", "gone"}))
 
@@ -175,7 +188,7 @@ def test_a_worker_that_comes_ends_the_wait(workers, is_over):
     assert ([] if is_over else [Reason.UNSCHEDULABLE]) == [step.reason for step in steps]
 
 
-def test_what_nobody_has_tried_for_long_is_not_known_any_more():
+def test_what_nobody_has_tried_for_long_is_not_known_any_more() -> None:
     known = Blocked(NOW - LONGEST_WAIT_S, Reason.UNSCHEDULABLE, "no node", 5)
 
     assert ask(1, [ONE], known)[2] is not None
@@ -193,7 +206,7 @@ blocks = st.none() | st.builds(
 )  # fmt: skip
 
 
-def test_the_timeout_is_the_policys():
+def test_the_timeout_is_the_policys() -> None:
     assert 1 == ask(9, [stuck("a", 30.0)], unschedulable_timeout_s=20.0)[0]
 
 
@@ -204,7 +217,10 @@ def test_the_timeout_is_the_policys():
     st.none() | st.integers(-2, 9),
     st.none() | st.integers(0, 9),
 )
-def test_caps_take_nobody_away_and_ask_for_no_more(desired, workers, known, room, most):
+def test_caps_take_nobody_away_and_ask_for_no_more(
+    desired: int, workers: list[ObservedWorker], known: Blocked | None, room: int | None,
+    most: int | None,
+) -> None:  # fmt: skip
     serving = sum(isinstance(w.lifecycle, Pending | Serving) for w in workers)
 
     number, steps, _ = ask(
@@ -221,7 +237,10 @@ def test_caps_take_nobody_away_and_ask_for_no_more(desired, workers, known, room
 WILD = "etl-wild"
 
 
-def limited(wants, there=((), (), ()), *, max_replicas=6, priorities=(0, 0, 0)):
+def limited(
+    wants: Sequence[int], there: Sequence[Sequence[ObservedWorker]] = ((), (), ()),
+    *, max_replicas: int = 6, priorities: Sequence[int] = (0, 0, 0),
+) -> list[tuple[int, list[Step]]]:  # fmt: skip
     """Of so many groups, each with its own maximum, the numbers and what the limit says of them."""
     names = (GROUP, GPU, WILD)[: len(wants)]
     bounds = tuple(WorkerGroup(n, 50, priority=p) for n, p in zip(names, priorities, strict=False))
@@ -232,20 +251,20 @@ def limited(wants, there=((), (), ()), *, max_replicas=6, priorities=(0, 0, 0)):
     return [(g.desired, [s for s in g.steps if s.stage == "cluster"]) for g in decided.groups]
 
 
-def limit(needed, number):
+def limit(needed: int, number: int) -> Step:
     message = f"{needed} needed, {number} for now: maxReplicas of all groups is 6"
     return Step("cluster", number, Reason.CLUSTER_LIMIT, message)
 
 
-def several(make, names, **changes):
+def several(make: Any, names: str, **changes: Any) -> list[ObservedWorker]:
     return [make(name, **changes) for name in names]
 
 
-def test_a_limit_says_what_each_group_gets():
+def test_a_limit_says_what_each_group_gets() -> None:
     assert [(3, [limit(5, 3)]), (3, [limit(4, 3)])] == limited([5, 4])
 
 
-def test_above_the_limit_who_comes_first_keeps_what_it_has_and_grows_no_more():
+def test_above_the_limit_who_comes_first_keeps_what_it_has_and_grows_no_more() -> None:
     there = (several(busy, "abcd"), several(busy, "xyz"))
 
     expected = [(4, [limit(7, 4)]), (2, [limit(3, 2)])]
@@ -261,7 +280,9 @@ def test_above_the_limit_who_comes_first_keeps_what_it_has_and_grows_no_more():
     one_each_where_few_are_left=([9, 9, 9], [0, 0, 0], 2, [1, 1, 0]),
     no_more_than_each_lacks=([6, 20, 1], [0, 0, 0], 16, [6, 9, 1]),
 )
-def test_who_gets_how_much(wants, priorities, max_replicas, expected):
+def test_who_gets_how_much(
+    wants: list[int], priorities: list[int], max_replicas: int, expected: list[int]
+) -> None:
     found = limited(wants, max_replicas=max_replicas, priorities=priorities)
 
     assert expected == [number for number, _ in found]
@@ -280,7 +301,9 @@ def test_who_gets_how_much(wants, priorities, max_replicas, expected):
     they_are_refused=(several(busy, "ab"), several(pending, "wxyz", refused="exceeded quota"),
         [4, 4], [4, 2]),
 )  # fmt: skip
-def test_places_that_others_have(default, gpu, wants, expected):
+def test_places_that_others_have(
+    default: list[ObservedWorker], gpu: list[ObservedWorker], wants: list[int], expected: list[int]
+) -> None:
     found = limited(wants, (default, gpu), priorities=[int(wants == [8, 8]), 0])
 
     assert expected == [number for number, _ in found]

@@ -1,17 +1,21 @@
 """A group's number while workers stand in for others, and where floors meet windows."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dask_adaptive.model.past import Recommendation
+from dask_adaptive.model.observed import ObservedWorker
+from dask_adaptive.model.past import Past, Recommendation
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Amount, Recycle, Strategy, StrategyType, TaskQuota, Use
 from dask_adaptive.model.scaling import Behavior, RatePolicy, RateType, ScaleUp
 from support.tables import table
 from support.worlds import NOW, PAST, busy, cluster, decide, facts, past_of, pending, worker
 
-SPENT = {"use": Use(runs=20)}
+SPENT: dict[str, Any] = {"use": Use(runs=20)}
 TASKS = Recycle(TaskQuota(20))
 TWO_AT_ONCE = replace(TASKS, strategy=Strategy(max_surge=Amount(2)))
 IN_PLACE = replace(TASKS, strategy=Strategy(StrategyType.IN_PLACE))
@@ -24,7 +28,9 @@ IN_PLACE = replace(TASKS, strategy=Strategy(StrategyType.IN_PLACE))
     more_than_there_are=(5, "a", "ab", 5),
     no_more_than_desired=(2, "a", "ab", 2),
 )
-def test_the_load_is_taken_without_those_that_stand_in(target, floors, spent, expected):
+def test_the_load_is_taken_without_those_that_stand_in(
+    target: int, floors: str, spent: str, expected: int
+) -> None:
     workers = [busy(name, **(SPENT if name in spent else {})) for name in "abcd"]
     past = past_of(desired=2, floors=dict.fromkeys(floors, 2))
     (group,) = decide(cluster(workers, target=target), past, recycle=TASKS).groups
@@ -52,7 +58,9 @@ COMING = [pending(name) for name in "pqr"]
     as_are_due=([OLD_A, B, *COMING], TWO_AT_ONCE, None, 4),
     but_not_less_than_serve=([OLD_A, OLD_B], TASKS, None, 2),
 )
-def test_what_a_number_moves_from(workers, recycle, desired, expected):
+def test_what_a_number_moves_from(
+    workers: list[ObservedWorker], recycle: Recycle, desired: int | None, expected: int
+) -> None:
     replicas = len(workers) + 2
     past = past_of(gap=(replicas, len(workers)), gap_since=NOW - 1, desired=desired)
     world = cluster(workers, replicas=replicas, target=9)
@@ -74,7 +82,9 @@ LEAST_2 = ("bounds", 2, "0 2")
     what_is_above_it_is=(PAST, Behavior(scale_up=ONE_A_MINUTE), 3, 9,
         [("rate", 4, "9 4 behavior.scaleUp 1 1m")]),
 )  # fmt: skip
-def test_a_floor_holds_at_once(past, behavior, there, target, expected):
+def test_a_floor_holds_at_once(
+    past: Past, behavior: Behavior, there: int, target: int, expected: list[tuple[str, int, str]]
+) -> None:
     workers = [worker(name) for name in "abc"[:there]]
     (group,) = decide(
         cluster(workers, target=target), past, min_replicas=2, behavior=behavior
@@ -85,7 +95,7 @@ def test_a_floor_holds_at_once(past, behavior, there, target, expected):
 
 
 @pytest.mark.parametrize("since", ["cluster", "group"])
-def test_a_load_is_watched_since_both_cluster_and_group_are(since):
+def test_a_load_is_watched_since_both_cluster_and_group_are(since: str) -> None:
     """A fall waits for its window to have been watched: 30 s."""
     lately = NOW - 29.0
     past = replace(PAST, since=lately) if since == "cluster" else PAST
