@@ -126,7 +126,9 @@ class Answers:
             "totals": self._totals(processing=processing),
             "tally": section("tally", tally.answer, None) if tally else None,
             "relief": section("relief", self.reliefs.rows, []),
-            "config": section("config", lambda: dask_config.rows(self.settings.config), []),
+            "config_in_force": section(
+                "config", lambda: dask_config.in_force(self.settings.config), None
+            ),
             "demand": section("demand", self.demand.answer, None) if demand else None,
             "wants": wants or [],
             "quiet": section(

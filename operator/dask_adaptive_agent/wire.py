@@ -111,12 +111,8 @@ RELIEFS = {
 #: drained first, for at most `lifetime_ms`; or upstream's code alone decides.
 LIFETIME_DRAIN, LIFETIME_STOCK = "Drain", "Stock"
 
-#: What a relief, or a setting, is at; `NotNeeded`: this release of distributed has no such load.
+#: What a relief is at; `NotNeeded`: this release of distributed has no such load.
 R_ACTIVE, R_NOT_NEEDED, R_DISABLED, R_FAILED = "Active", "NotNeeded", "Disabled", "Failed"
-
-#: What is wrong with a key of Dask's configuration: this release does not know it; its value is of
-#: another kind than its schema says; the scheduler runs with another value, until it is restarted.
-K_UNKNOWN, K_INVALID, K_PENDING = "Unknown", "Invalid", "PendingRestart"
 
 
 class Message(TypedDict):
@@ -318,14 +314,6 @@ class ReliefRow(TypedDict):
     counts: dict[str, int]  # what it has done so far
 
 
-class ConfigRow(TypedDict):
-    """A key of `ConfigureRequest.config` with which something is wrong."""
-
-    key: str
-    state: str  # K_*
-    message: str
-
-
 class SerializedRow(TypedDict):
     """One function (or class) whose tasks the scheduler has serialized for workers."""
 
@@ -398,7 +386,9 @@ class Snapshot(Message):
     totals: Totals
     tally: TallyPart | None
     relief: list[ReliefRow]  # one for each of `RELIEFS`
-    config: list[ConfigRow]
+    #: By key of `ConfigureRequest.config`: the values with which the scheduler runs; a key without
+    #: a value is left out. None: they could not be read.
+    config_in_force: dict[str, object] | None
     demand: DemandPart | None  # None: not asked for
     wants: list[WantRow]
     quiet: QuietPart
@@ -412,8 +402,8 @@ class Update(Snapshot):
     Otherwise `workers` and `meters` have only the rows that have changed, and `closable`, `actors`
     and the lists of slots in `meters` only slots of those. Absent is what has not changed of pins
     (`pins_expired`, too), retirements, departures, shuffles, stops, redone, totals, tally, relief,
-    config, demand, wants and serialized. That time passes is no change, and neither is a row whose
-    counts and bytes have moved by less than 3 %: ask for all of it from time to time.
+    config_in_force, demand, wants and serialized. That time passes is no change, and neither is a
+    row whose counts and bytes have moved by less than 3 %: ask for all of it from time to time.
     """
 
     version: int

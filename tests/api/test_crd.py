@@ -19,7 +19,7 @@ from dask_adaptive.kube.annotated import wanted_spec
 from dask_adaptive.kube.objects import parse_cluster
 from dask_adaptive.kube.status_json import recycles_of, status_json
 from dask_adaptive.loop.status import READY, Condition, GroupRow, HeldBy, PauseRow, Status
-from dask_adaptive.model.observed import ConfigProblem, ReliefState
+from dask_adaptive.model.observed import ReliefState
 from dask_adaptive.model.plan import Decision, Step
 from dask_adaptive.model.policy import ClusterRef, InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
@@ -250,7 +250,6 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
 
 RELIEVED = Status(
     relief=(ReliefState("idle", "Active"), ReliefState("host", "Failed", "why")),
-    config=(ConfigProblem("a.b", "Unknown", "a typo"),),
 )
 DECIDED = Status(
     groups=(GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.NEEDED_RESOURCES, "6 tasks need GPU=1"),),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dask
 import dask.config
-import distributed
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +15,7 @@ from dask_adaptive.model.scheduler_settings import (
     INHERIT,
     SchedulerSettings,
     flat,
-    nested,
+    json_by_key,
     of_scheduler,
     read_settings,
 )
@@ -29,72 +26,40 @@ from support.agent_work import ask
 TTL = "distributed.scheduler.worker-ttl"
 
 
-def leaves(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    for key, value in node.items():
-        if isinstance(value, dict):
-            yield from leaves(value, (*above, key))
-        else:
-            yield ".".join((*above, key)), value
-
-
-def problem(key: str, value: Any) -> tuple[str, str]:
-    """State and message of one setting; ("", "") if all is well."""
-    rows = dask_config.rows({key: value})
-    return (rows[0]["state"], rows[0]["message"]) if rows else ("", "")
-
-
-def test_the_defaults_of_every_release_are_known_and_valid() -> None:
-    every = [leaf for defaults in dask.config.defaults for leaf in leaves(defaults)]
-    found = {k: problem(k, v) for k, v in every}
-
-    assert len(every) > 100
-    assert [] == [(k, at) for k, at in found.items() if at[0] in (wire.K_UNKNOWN, wire.K_INVALID)]
-
-
-def test_what_distributed_reads_is_known() -> None:
-    """Each key in its own source, even where no schema and no default names it."""
-    read = set[str]()
-    for path in Path(str(distributed.__file__)).parent.rglob("*.py"):
-        if "tests" not in path.parts:
-            read |= set(re.findall(r'config\.get\(\s*"(distributed\.[\w.-]+)"', path.read_text()))
-
-    assert len(read) > 50
-    assert [] == sorted(key for key in read if problem(key, None)[0] == wire.K_UNKNOWN)
-
-
 @pytest.mark.parametrize(
-    ("key", "value", "state", "words"),
+    ("key", "wanted", "expected"),
     [
-        ("distributed.scheduler.wroker-ttl", "10m", wire.K_UNKNOWN, "does not know it"),
-        ("distributed.scheduler.worker-ttl.x", 1, wire.K_UNKNOWN, "distributed 20"),
-        ("distrbuted.scheduler.worker-ttl", "10m", wire.K_UNKNOWN, "dask 20"),
-        ("jobqueue.slurm.cores", 4, wire.K_UNKNOWN, "does not know it"),
-        (TTL, 600, wire.K_INVALID, "600 is not string or null"),
-        (TTL, "banana", wire.K_INVALID, "'banana' is not a duration such as 5 minutes"),
-        ("distributed.comm.shard", "64 apples", wire.K_INVALID, "not a number of bytes such as 64"),
-        ("distributed.scheduler.allowed-failures", -1, wire.K_INVALID, "-1 is less than 0"),
-        ("distributed.scheduler.allowed-failures", True, wire.K_INVALID, "True is not integer"),
-        ("distributed.scheduler.work-stealing", "yes", wire.K_INVALID, "'yes' is not boolean"),
-        ("distributed.scheduler.worker-saturation", 0, wire.K_INVALID, "above 0 or 'inf'"),
-        ("distributed.worker.memory.target", 1.5, wire.K_INVALID, "up to 1"),
-        ("distributed.worker.multiprocessing-method", "x", wire.K_INVALID, "is not one of 'spawn'"),
-        ("distributed.scheduler.preload-argv", "--x", wire.K_INVALID, "is not array"),
-        (TTL, "11m", wire.K_PENDING, "it runs with '5 minutes', not '11m'"),
-        ("distributed.scheduler.worker_ttl", "11m", wire.K_PENDING, "'5 minutes', not '11m'"),
-        ("distributed.worker.memory.target", False, wire.K_PENDING, "not False"),
-        ("distributed.nanny.environ.SECRET", "x", wire.K_PENDING, "it runs with another value"),
-        ("distributed.logging", {"distributed.core": "debug"}, wire.K_PENDING, "another value"),
-        ("distributed.worker.resources.GPU", 1, wire.K_PENDING, "another value"),
-        (TTL, "5 minutes", "", ""),
-        ("distributed.scheduler.worker_ttl", "5 minutes", "", ""),
-        ("distributed.worker.resources", {}, "", ""),
+        (TTL, "11m", "5 minutes"),
+        ("distributed.scheduler.worker_ttl", "11m", "5 minutes"),
+        ("distributed.worker.resources", 1, {}),
+        ("ours.logging", {"a.b": "debug", "x_y": 1, "c.d": 2}, {"a.b": "info", "x_y": 3}),
+        ("ours.a_list", 1, [1, [2.5, None, True]]),
+        ("ours.number", 1, str(2**70)),
+        ("ours.object", 1, "{1}"),
+        ("ours.no-text", 1, "?"),
     ],
-)  # fmt: skip
-def test_what_is_said_of_a_setting(key: str, value: Any, state: str, words: str) -> None:
-    found, message = problem(key, value)
+)
+def test_a_value_in_force_can_be_sent(key: str, wanted: Any, expected: Any) -> None:
+    ours = {
+        "logging": {"a.b": "info", "x-y": 3, "e.f": "not asked for"},
+        "a-list": (1, [2.5, None, True]),
+        "number": 2**70,
+        "object": {1},
+        "no-text": "\udc80",
+    }
+    with dask.config.set(ours=ours):
+        found = dask_config.in_force({key: wanted})
 
-    assert state == found, message
-    assert words in message
+    assert {key: expected} == found == msgpack.loads(msgpack.dumps(found))
+
+
+def test_a_key_without_a_value_is_left_out() -> None:
+    assert {} == dask_config.in_force({"distributed.scheduler.nope": 1, f"{TTL}.x": 2})
+
+
+def test_a_value_that_is_long_is_cut() -> None:
+    with dask.config.set({"ours.long": ["x"] * 100_000}):
+        assert dask_config.LONGEST == len(dask_config.in_force({"ours.long": 1})["ours.long"])
 
 
 def test_a_name_that_this_release_has_replaced_is_read_as_the_new_one(
@@ -103,64 +68,19 @@ def test_a_name_that_this_release_has_replaced_is_read_as_the_new_one(
     monkeypatch.setitem(dask.config.deprecations, "old-ttl", TTL)
     monkeypatch.setitem(dask.config.deprecations, "gone", None)
 
-    assert ("", "") == problem("old-ttl", "5 minutes")
-    assert wire.K_PENDING == problem("old-ttl", "1 minute")[0]
-    assert (wire.K_UNKNOWN, True) == (problem("gone", 1)[0], "removed" in problem("gone", 1)[1])
+    found = dask_config.in_force({"old_ttl": 1, "gone": 1})
 
-
-def test_another_packages_settings_are_known_once_it_has_said_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ours = {"jobqueue": {"slurm": {"cores": None, "job-extra": {}}}}
-    monkeypatch.setattr(dask.config, "defaults", [*dask.config.defaults, ours])
-
-    assert wire.K_PENDING == problem("jobqueue.slurm.cores", 4)[0]
-    assert wire.K_PENDING == problem("jobqueue.slurm.job_extra.x", 4)[0]
-    assert wire.K_UNKNOWN == problem("jobqueue.slurm.coers", 4)[0]
-
-
-def test_a_value_that_may_be_a_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = {"coiled": {"token": None}}
-    monkeypatch.setattr(dask.config, "defaults", [*dask.config.defaults, ours])
-    with dask.config.set({"coiled.token": "theirs"}):
-        state, message = problem("coiled.token", "mine")
-
-    assert wire.K_PENDING == state
-    assert "theirs" not in message
-    assert "mine" not in message
-
-
-def test_the_variable_that_may_stand_in_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1h")
-
-    assert "its pod sets DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL" in problem(TTL, "11m")[1]
-
-
-def test_without_schemas_only_the_defaults_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable(paths: Any) -> Any:
-        raise ValueError("malformed")
-
-    dask_config._schema.cache_clear()
-    monkeypatch.setattr(dask.config, "collect_yaml", unreadable)
-    try:
-        assert wire.K_PENDING == problem(TTL, "11m")[0]
-        assert wire.K_PENDING == problem("distributed.scheduler.allowed-failures", -1)[0]
-    finally:
-        dask_config._schema.cache_clear()
+    assert {"old_ttl": "5 minutes"} == found
 
 
 @with_agent(0, client=False)
-async def test_a_snapshot_says_what_waits_and_nothing_is_set(s) -> None:
+async def test_a_snapshot_has_the_values_in_force_and_nothing_is_set(s) -> None:
     await ask(s, wire.CONFIGURE, config={TTL: "11m", "distributed.scheduler.nope": 1})
-    before = dask.config.get(TTL)
-    rows = (await ask(s, wire.OBSERVE))["config"]
 
-    assert {TTL: wire.K_PENDING, "distributed.scheduler.nope": wire.K_UNKNOWN} == {
-        row["key"]: row["state"] for row in rows
-    }
-    assert before == dask.config.get(TTL)
+    assert {TTL: "5 minutes"} == (await ask(s, wire.OBSERVE))["config_in_force"]
+    assert "5 minutes" == dask.config.get(TTL)
     await ask(s, wire.CONFIGURE, config={})
-    assert [] == list((await ask(s, wire.OBSERVE))["config"])
+    assert {} == (await ask(s, wire.OBSERVE))["config_in_force"]
 
 
 CONFIG = {
@@ -186,8 +106,9 @@ def holds(config: Any, env: dict[str, str]) -> bool:
     """Whether Dask, with its defaults and these variables, has the configuration."""
     running: dict[str, Any] = {}
     dask.config.refresh(config=running, env=env, paths=[])
-    got: Any = dask_config._holds
-    return bool(got(running, nested(read_settings(config))))
+    wanted = flat(read_settings(config))
+    with dask.config.set(running):
+        return json_by_key(dask_config.in_force(wanted)) == json_by_key(wanted)
 
 
 @pytest.mark.parametrize("has_unseen", [False, True])

@@ -372,16 +372,10 @@ async def test_every_relief_is_reported_with_its_state(agent, link) -> None:
     assert {wire.R_DISABLED} >= {r.state for r in seen.relief}
 
 
-async def test_configuration_is_checked_where_it_is_to_work(s, link) -> None:
-    wanted = {TTL: "11m", "distributed.scheduler.worker-tll": "11m", **LEVELS}
-    seen = await link.observe(policy(wanted))
+async def test_the_values_in_force_are_read(s, link) -> None:
+    wanted = {TTL: "11m", "distributed.scheduler.worker-tll": "11m"}
 
-    assert seen.config is not None
-    assert {
-        TTL: wire.K_PENDING,
-        "distributed.scheduler.worker-tll": wire.K_UNKNOWN,
-        "distributed.logging": wire.K_PENDING,
-    } == {problem.key: problem.state for problem in seen.config}
+    assert ((TTL, '"5 minutes"'),) == (await link.observe(policy(wanted))).config
     assert () == (await link.observe(POLICY)).config
 
 
@@ -410,8 +404,8 @@ async def test_wants_and_idleness_are_read(s, link) -> None:
 
 #: What agents of this protocol have not said from the beginning.
 SAID_LATER = (
-    "relief", "config", "serialized", "meters", "stops", "wants", "quiet", "notes", "departures",
-    "pins_expired",
+    "relief", "config_in_force", "serialized", "meters", "stops", "wants", "quiet", "notes",
+    "departures", "pins_expired",
 )  # fmt: skip
 
 
@@ -431,7 +425,7 @@ async def test_an_older_agent_of_the_same_protocol_is_served(s, workers, link) -
 
 
 async def test_a_snapshot_that_is_half_one_is_none(s, link) -> None:
-    told(s, config=[{"key": "a"}])
+    told(s, relief=[{"name": "idle"}])
     seen = await link.observe(POLICY)
 
     assert Reason.SCHEDULER_UNREACHABLE is seen.problem
@@ -547,7 +541,7 @@ class Last(Watcher):
 
 @pytest.mark.thorough
 async def test_a_rehearsal_starts_with_what_the_policy_says(tmp_path, monkeypatch) -> None:
-    """The whole way: variables, Dask's own reading of them, the agent's check, the condition."""
+    """The whole way: variables, Dask's own reading of them, the agent's answer, the condition."""
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "7")  # the shell's own
     operator = Path(__file__).parents[2] / "operator"
     monkeypatch.setenv("PYTHONPATH", str(operator))  # where only distributed is installed
@@ -567,8 +561,6 @@ async def test_a_rehearsal_starts_with_what_the_policy_says(tmp_path, monkeypatc
 
         assert ["10m", 7, "c"] == found
         assert "idle=Disabled,pickling=Shared" == variable
-        rehearsal.policy = policy({"distributed.scheduler.nope": 1})
-        await until(lambda: last.condition() == (False, Reason.CONFIG_UNKNOWN))
 
 
 # Waiting for the next change.

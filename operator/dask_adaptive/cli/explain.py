@@ -152,7 +152,6 @@ def _cluster_facts(status: StatusView) -> Facts:
         *((f"pending: {row.reason}", str(row.workers)) for row in status.pending_reasons),
         *((f"recycled: {reason}", str(n)) for reason, n in sorted(status.recycled.items())),
         *((f"relief {row.name}", _state(row)) for row in status.scheduler.relief),
-        *((f"config {row.name}", _state(row)) for row in status.scheduler.config),
     )
 
 

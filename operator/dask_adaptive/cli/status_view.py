@@ -76,7 +76,6 @@ class SchedulerView:
     distributed: str = ""
     agent: str = ""
     relief: tuple[RowView, ...] = _of(RowView)
-    config: tuple[RowView, ...] = _of(RowView)
 
 
 @dataclass(frozen=True, slots=True)

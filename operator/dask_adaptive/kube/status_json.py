@@ -66,7 +66,6 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
             "agent": status.agent,
             "tlsSecretName": status.tls_secret,
             "relief": _rows(status.relief, "name", "state", "message"),
-            "config": _rows(status.config, "key", "state", "message"),
         },
         "conditions": conditions_json(
             status.conditions, before.get("conditions") or [], generation=status.generation, now=now

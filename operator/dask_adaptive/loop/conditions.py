@@ -5,33 +5,28 @@ the configuration of its scheduler. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dask_adaptive.loop import status as st
 from dask_adaptive.loop.status import Condition, PauseRow, steady
 from dask_adaptive.model.amounts import instant
-from dask_adaptive.model.observed import ConfigProblem, ObservedCluster, ObservedScheduler
+from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import Outcome, Plan
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import Pause
+from dask_adaptive.model.scheduler_settings import flat, json_by_key
 from dask_adaptive.planner.number.floors import is_paused
 from dask_adaptive.planner.number.stages import LIMITS
 from dask_adaptive.planner.recycling.effective_quotas import has_spent
 from dask_adaptive_agent import wire
 
-#: Keys that one message names; the status has them all.
-NAMED = 3
+#: Settings that one message names, and characters of a value in it.
+NAMED, VALUE_LETTERS = 3, 60
 
-#: By state of a key, the worst first: the reason, and what is to be done about such keys.
-_STATES = {
-    wire.K_INVALID: (Reason.CONFIG_INVALID, "correct {these} in spec.scheduler.config"),
-    wire.K_UNKNOWN: (Reason.CONFIG_UNKNOWN, "this release does not read {these}: a typo?"),
-    wire.K_PENDING: (
-        Reason.PENDING_RESTART,
-        "{these} wait{s} for the scheduler's next pod, and nothing restarts a running one",
-    ),
-}
+#: Settings whose values messages show. Others may be passwords, the value in force perhaps out of
+#: a Secret that those who read the policy may not read.
+_SHOWN, _SECRET = "distributed.", "distributed.nanny."
 
 
 def pause_row(observed: ObservedCluster, before: PauseRow | None) -> PauseRow | None:
@@ -89,30 +84,34 @@ def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
     if scheduler.problem is not None:
         return _condition(None, scheduler.problem, "not known while the scheduler does not answer")
     if scheduler.config is None:
-        old = (
-            f"agent {scheduler.agent} is too old to report this; the scheduler's next pod renews it"
-        )
+        old = f"agent {scheduler.agent} does not report this; the scheduler's next pod renews it"
         return _condition(None, Reason.AGENT_MISSING, old)
-    problems = {state: [p for p in scheduler.config if p.state == state] for state in _STATES}
-    found = {state: some for state, some in problems.items() if some}
-    if not found:
+    in_force = dict(scheduler.config)
+    wanted = dict(json_by_key(flat(policy.scheduler.config)))
+    others = [key for key, value in wanted.items() if in_force.get(key) != value]
+    if not others:
         count = len(policy.scheduler.config)
         return _condition(True, Reason.RECONCILED, f"all {count} settings are in effect")
-    reason, _ = _STATES[next(iter(found))]
-    return _condition(False, reason, "; ".join(_sentence(*each) for each in found.items()))
+    named = "; ".join(_difference(key, in_force.get(key), wanted[key]) for key in others[:NAMED])
+    more = f"; and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    advice = "takes effect when the scheduler restarts, unless its pod's own environment differs"
+    return _condition(False, Reason.PENDING_RESTART, f"{named}{more}: {advice}")
 
 
 def _condition(status: bool | None, reason: Reason, message: str) -> Condition:
     return Condition(st.SCHEDULER_CONFIGURED, status, reason, message)
 
 
-def _sentence(state: str, problems: Iterable[ConfigProblem]) -> str:
-    some = list(problems)
-    named = ", ".join(f"{p.key} ({p.message})" for p in some[:NAMED])
-    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
-    is_one = len(some) == 1
-    advice = _STATES[state][1].format(these="it" if is_one else "them", s="s" if is_one else "")
-    return f"{state}: {named}{more}: {advice}"
+def _difference(key: str, in_force: str | None, wanted: str) -> str:
+    if in_force is None:
+        return f"{key} has no value"
+    if not key.startswith(_SHOWN) or key.startswith(_SECRET) or "{" in in_force + wanted:
+        return f"{key} has another value"
+    return f"{key} is {_cut(in_force)} instead of {_cut(wanted)}"
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= VALUE_LETTERS else f"{value[: VALUE_LETTERS - 1]}…"
 
 
 def conditions_of(

@@ -330,7 +330,6 @@ def _pressing(status: Status) -> Iterator[object]:
     yield from ((r.worker, r.reason, r.state) for r in status.replacing)
     yield from status.recycled
     yield from status.recent
-    yield from status.config
 
 
 def _milestones(status: Status) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dask_adaptive.model.observed import ConfigProblem, ReliefState
+from dask_adaptive.model.observed import ReliefState
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
@@ -122,7 +122,6 @@ class Status:
     agent: str = ""
     tls_secret: str = ""  # by which the scheduler is reached; empty: without TLS
     relief: tuple[ReliefState, ...] = ()
-    config: tuple[ConfigProblem, ...] = ()  # at most 50
     conditions: tuple[Condition, ...] = ()
 
 

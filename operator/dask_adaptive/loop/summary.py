@@ -40,8 +40,8 @@ NEARLY = 0.8
 
 
 #: What one status holds of each: an object of the API server should stay small. Rows are those of
-#: workers, and of pins; keys those of Dask's configuration with which something is wrong.
-MAX_ROWS, MAX_REPLACING, MAX_KEYS, MAX_GROUPS, MAX_RECENT = 100, 50, 50, 50, 200
+#: workers, and of pins.
+MAX_ROWS, MAX_REPLACING, MAX_GROUPS, MAX_RECENT = 100, 50, 50, 200
 
 #: Workers that are named in the row of a pin.
 MAX_NAMES = 10
@@ -169,7 +169,6 @@ def status_of(
         agent=scheduler.agent,
         tls_secret=scheduler.tls_secret,
         relief=scheduler.relief,
-        config=(scheduler.config or ())[:MAX_KEYS],
         conditions=conditions_of(
             observed, policy, decided, outcomes, pause=pause, unheard=recycles.unheard
         ),

@@ -239,15 +239,6 @@ class ReliefState:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigProblem:
-    """A key of Dask's configuration that is not in the scheduler as people want it."""
-
-    key: str
-    state: str  # "Unknown" | "Invalid" | "PendingRestart"
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class SerializedFunction:
     """The cost so far of serializing the tasks of one function."""
 
@@ -293,7 +284,9 @@ class ObservedScheduler:
     processing: int = 0
     tally: Tally | None = None
     relief: tuple[ReliefState, ...] = ()
-    config: tuple[ConfigProblem, ...] | None = None  # None: nobody there compares
+    #: Dask's configuration in force, for keys that the policy sets: a value's JSON by key, without
+    #: those that have no value. None: nobody there can say.
+    config: tuple[tuple[str, str], ...] | None = None
     serialized: Serialized | None = None  # None: not measured
     demand: Demand | None = None  # None: the agent can't say, or was not asked
     wants: tuple[Want, ...] = ()

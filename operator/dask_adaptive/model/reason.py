@@ -81,8 +81,6 @@ class Reason(str, enum.Enum):
     # the scheduler's load and its configuration
     RELIEF_FAILED = "ReliefFailed"
     SERIALIZATION_HEAVY = "SerializationHeavy"
-    CONFIG_UNKNOWN = "ConfigUnknown"
-    CONFIG_INVALID = "ConfigInvalid"
     PENDING_RESTART = "PendingRestart"
 
     # pins

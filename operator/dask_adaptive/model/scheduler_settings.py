@@ -288,6 +288,11 @@ def thaw(value: Value) -> Any:
     return [thaw(one) for one in value] if isinstance(value, tuple) else value
 
 
+def json_by_key(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """One text for equal values, whatever the order of their own keys."""
+    return tuple((k, json.dumps(v, sort_keys=True, ensure_ascii=False)) for k, v in values.items())
+
+
 def _put(root: dict[str, Any], path: Path, value: Any) -> None:
     for part in path[:-1]:
         root = root.setdefault(part, {})

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from dask_adaptive.loop.ports import LinkError
 from dask_adaptive.model.observed import (
-    ConfigProblem,
     Cordon,
     Demand,
     Leaving,
@@ -35,6 +34,7 @@ from dask_adaptive.model.observed import (
 )
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import UNUSED, Quota, Use
+from dask_adaptive.model.scheduler_settings import json_by_key
 from dask_adaptive_agent import wire
 
 #: Whoever asks for the first time does not know what was told before: older notes are history.
@@ -149,7 +149,7 @@ class SnapshotReader:
             processing=parts["processing"],
             tally=parts["tally"],
             relief=parts.get("relief", ()),
-            config=parts.get("config"),
+            config=parts.get("config_in_force"),
             serialized=parts.get("serialized"),
             demand=None if demand is None else replace(demand, age_s=age_s),
             wants=tuple(replace(w, left_s=t - at) for w, t in parts.get("wants", ()) if t > at),
@@ -472,7 +472,7 @@ _PARTS: Mapping[str, Callable[[Any], Any]] = {
     "redone": _counts,
     "tally": lambda row: _record(Tally, row) if row else None,
     "relief": _relief,
-    "config": partial(_rows, ConfigProblem),
+    "config_in_force": lambda by_key: None if by_key is None else json_by_key(by_key),
     "serialized": _serialized,
     "demand": read_demand,
 }

@@ -185,7 +185,7 @@ class SimulatedScheduler:
             "totals": self._totals(workers),
             "tally": None,
             "relief": RELIEF,
-            "config": [],
+            "config_in_force": {},
             "demand": self._demand(workers) if request.get("demand") else None,
             "wants": [],
             "lapses": 0,

@@ -130,7 +130,7 @@ CASES = [
             ("Ready", "False", "ClusterNotFound", Level.WARNING),
             ("SchedulerConnected", "False", "ProtocolMismatch", Level.WARNING),
             ("Injected", "False", "AgentMissing", Level.WARNING),
-            ("SchedulerConfigured", "False", "ConfigUnknown", Level.WARNING),
+            ("SchedulerConfigured", "False", "PendingRestart", Level.WARNING),
             ("AbleToScale", "False", "ActionFailed", Level.ERROR),
             ("ScalingLimited", "True", "QuotaExceeded", Level.WARNING),
             ("Paused", "True", "InvalidPause", Level.WARNING),

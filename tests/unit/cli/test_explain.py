@@ -40,7 +40,6 @@ FULL = {
     "scheduler": {
         "distributed": "2026.8.0", "agent": "0.1.0",
         "relief": [{"name": "idle", "state": "Active", "message": ""}],
-        "config": [{"key": "a.b", "state": "Unknown", "message": "no"}],
     },
 }  # fmt: skip
 
@@ -86,7 +85,6 @@ def test_a_cluster(api: CannedApi, run: Any, monkeypatch: pytest.MonkeyPatch) ->
         "  stay: Pinned: 2",
         "  pending: Unschedulable: 2",
         "  recycled: TaskQuota: 3",
-        "  config a.b: Unknown: no",
         "  relief idle: Active (calls 12,000)",
         "  relief host: Failed: WorkerState has no host",
         "  serializing: 12.3 s and 57.0 MB for 5,000 tasks; 31% of the scheduler's CPU time",
