@@ -1,11 +1,17 @@
 #!/bin/bash
 # The demo's four acts on a real Kubernetes node. Without KUBECONFIG: builds (once) and boots the local node.
 # With KUBECONFIG: IMAGE=repo:tag (ours), DASK_IMAGE=repo:tag (Dask 2026.8.0 with pandas), YES=1 asks nothing.
+#   demo-k8s.sh down    removes what it made: on the local node all of it, node included; on a KUBECONFIG of yours the demo and our chart
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 space=dask-adaptive-demo
 say() { echo "demo-k8s: $*" >&2; }
 
+if [ "${1:-}" = down ]; then
+  if [ -z "${KUBECONFIG:-}" ]; then exec "$root/localnode/down.sh" --wipe; fi
+  kubectl delete namespace "$space" --ignore-not-found --timeout=120s
+  exec "$root/scripts/uninstall.sh"
+fi
 if [ -z "${KUBECONFIG:-}" ]; then
   "$root/localnode/packages.sh"
   node=$("$root/localnode/up.sh")

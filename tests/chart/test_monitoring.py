@@ -24,7 +24,7 @@ DASHBOARD = CHART / "files/dashboard.json"
 @pytest.fixture(scope="module")
 def promtool() -> str:
     done = subprocess.run(
-        [str(ROOT / "scripts/promtool.sh")], capture_output=True, text=True, check=False
+        [str(ROOT / "tests/chart/promtool.sh")], capture_output=True, text=True, check=False
     )
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""From an earlier release to this one, amid work: scripts/test-upgrade.sh installs the first."""
+"""From an earlier release to this one, amid work: tests/e2e/upgrade.sh installs the first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.e2e_release import Release
 from support.e2e_tasks import result
 from support.kube_server import Kubectl
 
-pytestmark = pytest.mark.skipif("NEW_IMAGE" not in os.environ, reason="scripts/test-upgrade.sh")
+pytestmark = pytest.mark.skipif("NEW_IMAGE" not in os.environ, reason="tests/e2e/upgrade.sh")
 
 
 async def test_policies_histories_and_pins_survive_and_nothing_is_redone(

@@ -9,7 +9,7 @@ import pytest
 
 from support import chromium
 
-INSTALLER = Path(__file__).parents[2] / "scripts" / "chromium.sh"
+INSTALLER = Path(__file__).with_name("chromium.sh")
 
 
 @pytest.fixture(scope="session")

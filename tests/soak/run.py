@@ -3,7 +3,7 @@ A job goes on while everything under it is killed and comes back: see docs/bench
 
     make soak MINUTES=30 SEED=7
 
-Needs the node of localnode/, whose processes it kills, with both operators: scripts/soak.sh boots
+Needs the node of localnode/, whose processes it kills, with both operators: tests/soak/run.sh boots
 it. At the end our operator is uninstalled. The exit code is 1 if anything was lost, wrong, run
 again without an excuse, or left behind; the timeline says what led to it.
 """

@@ -90,7 +90,7 @@ async def prometheus(operator: Kubectl, folder: Path) -> AsyncIterator[Prometheu
     """Scrape the operator's pods, with the labels that the chart's monitors give them."""
     done = await asyncio.to_thread(
         subprocess.run,
-        [str(ROOT / "scripts/promtool.sh"), "prometheus"],
+        [str(ROOT / "tests/chart/promtool.sh"), "prometheus"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     config, targets, port = folder / "prometheus.yml", folder / "targets.json", free_port()

@@ -94,7 +94,7 @@ def faced_by_users() -> dict[str, int]:
         "pages": len(pages),
         "words in pages": sum(len(page.read_text().split()) for page in pages),
         "scripts": sum(1 for file in (ROOT / "scripts").iterdir() if file.is_file()),
-        "make targets": len(re.findall(r"^[a-z0-9-]+:.*##", makefile, re.M)),
+        "make targets": len(set(re.findall(r"^([a-z0-9-]+):", makefile, re.M))),
     }
 
 

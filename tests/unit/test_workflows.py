@@ -12,7 +12,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
-TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = {
+    prefix + target
+    for prefix, file in (("", "Makefile"), ("test-", "tests/Makefile"))
+    for target in re.findall(r"^([a-z0-9-]+):", (ROOT / file).read_text(), re.MULTILINE)
+}
 
 #: A command of a workflow: make, as root where a node is booted, with variables and one target.
 COMMAND = re.compile(

@@ -4,7 +4,7 @@ Many clusters, or a large one, under one operator: reaction, CPU, memory, API wr
     python -m bench.scale.run --clusters 1000 --workers 50 >>scale.jsonl
 
 Needs KUBECONFIG of an API server that nobody else uses (its Deployments and pods are watched), and
-ETCD, the address of its etcd; `scripts/bench-scale.sh` boots both.
+ETCD, the address of its etcd; `tests/bench/scale/run.sh` boots both.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Loaded into pytest for dask's own tests by upstream-tests.sh: every computation goes to a cluster.
+Loaded into pytest for dask's own tests by run.sh: every computation goes to a cluster.
 
 dask's tests compute in their own process unless told otherwise, so they say nothing about a
 scheduler. Here `dask.base.get_scheduler` is replaced: whichever of dask's own schedulers a test

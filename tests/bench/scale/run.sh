@@ -4,11 +4,11 @@
 #
 #   make bench-scale                                    1,000 clusters of 50 workers and one of 10,000: 15 minutes on 2 cores
 #   make bench-scale SIZES="100x10 1x1000"              others: CLUSTERSxWORKERS
-#   BENCH_OPTIONS="--rest 20" scripts/bench-scale.sh    more: tests/bench/scale/run.py --help
+#   BENCH_OPTIONS="--rest 20" tests/bench/scale/run.sh    more: tests/bench/scale/run.py --help
 #
 # What is measured replaces what the .jsonl has of that size.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 # Not the API server of the tests: it would be crowded for long after.
 cache=${DASK_ADAPTIVE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dask-adaptive}
 export LOCALNODE_API_STATE=${LOCALNODE_API_STATE:-$cache/bench-scale}
@@ -28,4 +28,4 @@ for size in ${SIZES:-1000x50 1x10000}; do
   .venv/bin/python -m bench.scale.run --clusters "${size%x*}" --workers "${size#*x}" ${BENCH_OPTIONS:-} >"$lines"
   .venv/bin/python -m bench.scale.report --add "$lines"
 done
-.venv-bench/bin/python -m bench.scale.report
+.venv/bin/python -m bench.scale.report

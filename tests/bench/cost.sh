@@ -1,8 +1,8 @@
 #!/bin/bash
 # What our code costs, beside stock, in one run. Prints min, median and max of repeated measurements. Under 3 minutes on
-# two quiet cores. What it saves is measured by bench-relief.sh.
+# two quiet cores. What it saves is measured by relief/run.sh.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON_BENCH:-.venv/bin/python}
 export PYTHONPATH=operator:tests DASK_LOGGING__DISTRIBUTED=warning
 for bench in tests/bench/bench_agent_*.py tests/bench/bench_planner*.py tests/bench/bench_pass.py; do

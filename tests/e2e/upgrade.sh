@@ -1,10 +1,10 @@
 #!/bin/bash
 # An upgrade from an earlier release, on the local node: its chart and image from the project's history, then ours.
-#   scripts/test-upgrade.sh             from 0.1.0; the node must be up, and nothing of ours installed
-#   FROM=COMMIT scripts/test-upgrade.sh
+#   tests/e2e/upgrade.sh             from 0.1.0; the node must be up, and nothing of ours installed
+#   FROM=COMMIT tests/e2e/upgrade.sh
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=../../scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 
 from=${FROM:-aaf0d72} # 0.1.0
 git -C "$root" cat-file -e "$from^{commit}" 2>/dev/null || die "commit $from is not in this clone; fetch the project's whole history (git fetch --unshallow)"

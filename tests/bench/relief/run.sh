@@ -8,8 +8,8 @@
 # CASES are those of tests/bench/relief/run.py, and names of tests/bench/bench_relief_*.py and "closing".
 # What is measured replaces what the .jsonl has of that release and case; the rest of it stays.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-releases=${RELEASES:-2023.5.0 2024.2.1 2024.8.2 2025.1.0 2025.7.0 2026.8.0}
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+releases=${RELEASES:?set it, or run make bench-relief}
 repeats=${REPEATS:-3}
 declare -A benches=([closing]=tests/bench/bench_agent_closing.py)
 for bench in tests/bench/bench_relief_*.py; do
@@ -32,14 +32,14 @@ for release in $releases; do
   for name in "${alone[@]}"; do
     echo "== $release $name"
     "$python" "${benches[$name]}" --json >"$lines" 2>/dev/null || { echo "$name failed on $release" >&2; failed=1; }
-    .venv-bench/bin/python tests/bench/relief/report.py --add "$lines" --release "$release" --source "$name"
+    .venv/bin/python tests/bench/relief/report.py --add "$lines" --release "$release" --source "$name"
   done
   if [ -z "${CASES:-}" ] || [ "${#clusters[@]}" -gt 0 ]; then
     echo "== $release clusters"
     cases=$(IFS=,; echo "${clusters[*]}")
     "$python" tests/bench/relief/run.py --repeats "$repeats" ${cases:+--cases "$cases"} >"$lines" || failed=1
-    .venv-bench/bin/python tests/bench/relief/report.py --add "$lines" --release "$release" --source clusters
+    .venv/bin/python tests/bench/relief/report.py --add "$lines" --release "$release" --source clusters
   fi
 done
-.venv-bench/bin/python tests/bench/relief/report.py
+.venv/bin/python tests/bench/relief/report.py
 exit $failed

@@ -4,8 +4,8 @@
 #   promtool.sh              promtool
 #   promtool.sh prometheus   the server, for tests that start one of their own
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=../localnode/lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../localnode/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=../../localnode/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../localnode/lib.sh"
 tool=${1:-promtool}
 if command -v "$tool"; then exit; fi
 if [ ! -x "$bin/$tool" ]; then

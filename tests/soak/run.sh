@@ -5,8 +5,8 @@
 #   WRITE=1 make soak MINUTES=30           writes docs/benchmarks/soak.md, if nothing went wrong
 #   KEEP=1                                 leaves the node up
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=../../scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 cd "$root"
 unset KUBECONFIG # the processes of no other cluster could be killed here
 python=$root/.venv/bin/python

@@ -10,14 +10,14 @@
 # DISTRIBUTED_SRC, a git repository of it, bare or not, at REF (the tag of RELEASE); the code is that of the release
 # as published. Nothing of either is kept in this repository.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 suite=${SUITE:-distributed}
 case $suite in
   dask) release=${RELEASE:-2026.8.0} selection=${SELECTION:-ci} ;;
   distributed) release=${RELEASE:-2026.7.1} selection=${SELECTION:-all} ;;
   *) echo "upstream-tests: SUITE is dask or distributed" >&2; exit 2 ;;
 esac
-selection=scripts/upstream-$suite-$selection.txt
+selection=tests/upstream_suites/$suite-$selection.txt
 [ -e "$selection" ] || { echo "upstream-tests: there is no $selection" >&2; exit 2; }
 venv=.venv-upstream-$release
 
@@ -60,6 +60,6 @@ else
 fi
 if [ -n "${GROUPS_OF:-}" ]; then eval "groups=($GROUPS_OF)"; else mapfile -t groups < <(grep -v '^#' "$selection"); fi
 ulimit -n "$(ulimit -Hn)" # distributed's tests open many sockets
-exec "$venv/bin/python" scripts/upstream_compare.py "$folder" --release "$release" "${plugins[@]}" \
+exec "$venv/bin/python" tests/upstream_suites/compare.py "$folder" --release "$release" "${plugins[@]}" \
   --agent "${AGENT:-operator}" --logs "$venv/logs-$suite" --processes "$processes" \
-  --timeout "$timeout" --known scripts/upstream-known.txt --args="$arguments" "${groups[@]}"
+  --timeout "$timeout" --known tests/upstream_suites/known.txt --args="$arguments" "${groups[@]}"

@@ -5,12 +5,12 @@
 #   make node-up install bench-upstream                        everything three times: about 70 minutes
 #   make bench-upstream WORKLOADS="shuffle slow-step" REPEATS=1
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=../../../scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/lib.sh"
 cd "$root"
 export KUBECONFIG=${KUBECONFIG:-$state/admin.kubeconfig} PYTHONPATH=operator:tests:tests/bench PATH=$PATH:$bin
 [ -e "$KUBECONFIG" ] || die "no cluster: make node-up install, or set KUBECONFIG"
 [ -z "${FRESH:-}" ] || rm -f docs/benchmarks/upstream.jsonl
 # shellcheck disable=SC2086
 .venv/bin/python tests/bench/upstream/run.py ${WORKLOADS:-} --repeats "${REPEATS:-3}"
-.venv-bench/bin/python tests/bench/upstream/report.py
+.venv/bin/python tests/bench/upstream/report.py

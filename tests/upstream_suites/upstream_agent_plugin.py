@@ -1,5 +1,5 @@
 """
-Loaded into pytest by upstream-tests.sh: writes down outcomes, and puts the agent into schedulers.
+Loaded into pytest by run.sh: writes down outcomes, and puts the agent into schedulers.
 
 Nothing here knows any test. `UPSTREAM_OUTCOMES` is a file that gets a line of JSON for each report,
 so that a run which dies half way has still said something. With `UPSTREAM_AGENT=1` every scheduler
