@@ -69,5 +69,7 @@ async def test_it_is_about_the_clusters_of_its_namespace(
     assert [] == [r.getMessage() for r in caplog.records if "orbidden" in r.getMessage()]
     assert "status" not in other.json("get", "dab", "all"), "it is not our business"
     monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
-    shown = await asyncio.to_thread(CliRunner().invoke, cli, ["budget", "-n", "team"])
-    assert "team/all: 2 clusters share 4 workers; 2 groups wait" in shown.output
+    shown = await asyncio.to_thread(
+        CliRunner().invoke, cli, ["explain", "budget/all", "-n", "team"]
+    )
+    assert "2 clusters share 4 workers; 2 groups wait" in shown.output

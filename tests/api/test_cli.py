@@ -13,75 +13,35 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_adaptive.cli.main import cli
-from dask_adaptive.model.amounts import read_instant
-from support.kube_bodies import pod, policy
+from support.kube_bodies import cluster_of_one, pod, policy
 from support.kube_server import ROOT, Kubectl
 
 Run = Callable[..., Result]
 LABELS = {"dask.org/component": "worker", "dask.org/cluster-name": "demo"}
 
 
-def notes(kubectl: Kubectl) -> dict[str, str]:
-    found = kubectl.json("get", "pod", "w1-h-x")["metadata"].get("annotations", {})
-    return {k.partition("/")[2]: v for k, v in found.items() if "dask-adaptive" in k}
-
-
-def test_get_and_explain_before_the_operator_has_looked(run: Run, kubectl: Kubectl) -> None:
+def test_status_and_explain_before_the_operator_has_looked(run: Run, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
-    listed, told = run("get"), run("explain", "demo")
+    listed, told = run("status"), run("explain", "demo")
 
     assert "demo" in listed.output.splitlines()[1]
     assert "not processed yet" in listed.output
     assert "is it running?" in told.output
     assert ["demo"] == [
-        p["metadata"]["name"] for p in json.loads(run("get", "-o", "json").output)["items"]
+        p["policy"] for p in json.loads(run("status", "-o", "json").output)["items"]
     ]
-    assert "DaskCluster demo" == json.loads(run("explain", "demo", "-o", "json").output)["about"]
-
-
-def test_pin_and_unpin(run: Run, kubectl: Kubectl) -> None:
-    kubectl.apply(pod("w1-h-x", labels=LABELS))
-
-    assert "pinned (4h)" in run("pin", "w1-h-x", "--for", "4h", "--reason", "a look").output
-    assert {"pin": "4h", "pin-reason": "a look"} == notes(kubectl)
-    assert 0 == run("pin", "w1-h-x").exit_code
-    assert {"pin": "true"} == notes(kubectl)
-    assert 0 == run("unpin", "w1-h-x").exit_code
-    assert {} == notes(kubectl)
-    assert 1 == run("unpin", "w1-h-x").exit_code
-
-
-def test_recycle_a_worker(run: Run, kubectl: Kubectl) -> None:
-    kubectl.apply(pod("w1-h-x", of="w1", labels=LABELS))
-    refused = run("recycle", "w1-h-x")
-
-    assert (2, True) == (refused.exit_code, "has no AdaptivePolicy" in refused.output)
-    assert {} == notes(kubectl)
-    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
-    assert "pod w1-h-x is to be recycled" in run("recycle", "w1-h-x").output
-    assert {"recycle": "now"} == notes(kubectl)
-    assert 0 == run("recycle", "w1-h-x", "--cancel").exit_code
-    assert {} == notes(kubectl)
-    assert 1 == run("recycle", "w1-h-x", "--cancel").exit_code
-    assert "pod w1-h-x is to be recycled" in run("recycle", "w1").output, "by its worker's name"
-    kubectl("label", "pod", "w1-h-x", "dask.org/component=scheduler", "--overwrite")
-    assert 2 == run("recycle", "w1-h-x").exit_code
+    about = json.loads(run("explain", "dap/demo", "-o", "json").output)["about"]
+    assert about.startswith("DaskCluster demo in ")
 
 
 @pytest.mark.usefixtures("demo")
-def test_recycle_a_cluster(run: Run, kubectl: Kubectl) -> None:
-    def asked() -> Any:
-        meta = kubectl.json("get", "daskcluster", "demo")["metadata"]
-        return meta.get("annotations", {}).get("dask-adaptive.dev/recycle")
+def test_a_worker_is_explained_by_its_pod(run: Run, kubectl: Kubectl) -> None:
+    kubectl.apply(*cluster_of_one("w1", name="demo")[1:], pod("w1-h-x", of="w1", labels=LABELS))
 
-    assert "all workers that run now" in run("recycle", "demo").output
-    assert time.time() == pytest.approx(read_instant(asked()), abs=60)
-    patch = {"spec": {"mode": "Advise", "restartAt": "2026-01-31T18:00:00Z"}}
-    kubectl("patch", "dap", "demo", "--type=merge", "-p", json.dumps(patch))
-    assert "spec.mode is Advise" in run("recycle", "demo").output
-    assert "spec.restartAt" in run("recycle", "demo", "--cancel").output
-    assert asked() is None
-    assert 1 == run("recycle", "demo", "--cancel").exit_code
+    for subject in ("pod/w1-h-x", "worker/w1"):
+        told = json.loads(run("explain", subject, "-o", "json").output)
+        assert told["about"].startswith("worker w1, under AdaptivePolicy demo")
+    assert 1 == run("explain", "worker/nobody").exit_code
 
 
 def worker(name: str, **annotations: str) -> dict[str, Any]:

@@ -68,7 +68,6 @@ def test_status(run: Run, kubectl: Kubectl) -> None:
     assert 0 == told.exit_code, told.output
     assert "NoCandidates: 2 of 3 workers are not needed" in told.output
     assert "demo-default" in told.output
-    assert "last decision 2026-02-01T10:00:00Z" in told.output
     assert "\x1b[" not in told.output
     (item,) = json.loads(run("status", "-o", "json").output)["items"]
     assert ("demo", 3) == (item["cluster"], item["status"]["replicas"])
@@ -100,20 +99,15 @@ def test_status_that_watches_adds_a_line_for_each_change(kubectl: Kubectl) -> No
         assert len(line) > 70_000, "longer than a line that aiohttp reads by itself"
 
 
-def test_history(run: Run, kubectl: Kubectl) -> None:
-    assert "No decisions within 1h." in run("history", "demo", "--since", "1h").output
-    assert "NoCandidates" in run("history", "demo").output, "the status has the last one"
+def test_explain_has_the_last_decisions(run: Run, kubectl: Kubectl) -> None:
+    def told() -> list[str]:
+        answer = json.loads(run("explain", "demo", "-o", "json").output)
+        return [row["message"] for row in answer["decisions"]]
+
+    assert ["so"] == told(), "the status has the last one"
     now = time.time()
     keep(kubectl, decision(now - 7200, "long ago"), decision(now - 60, "just now"))
-
-    assert ["so", "long ago", "just now"] == [
-        d["message"] for d in json.loads(run("history", "demo", "-o", "json").output)["items"]
-    ]
-    for narrowed in (("--since", "1h"), ("--limit", "1")):
-        shown = run("history", "demo", *narrowed).output
-        assert ("just now" in shown, "long ago" in shown) == (True, False)
-    assert "12 s of work" in run("history", "demo", "--steps").output
-    assert 2 == run("history", "demo", "--since", "tomorrow").exit_code
+    assert ["so", "long ago", "just now"] == told()
 
 
 def test_check(run: Run, kubectl: Kubectl) -> None:

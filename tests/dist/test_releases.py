@@ -133,7 +133,7 @@ def test_wheels_install_and_run(release: Path, tmp_path: Path) -> None:
     printed = {}
     # Two distributions with one package in common: a user installs one of them.
     for name, others, command in (
-        ("dask_adaptive", ["dask_adaptive_lab"], ["dask-adaptive", "version"]),
+        ("dask_adaptive", ["dask_adaptive_lab"], ["dask-adaptive", "--version"]),
         ("dask_adaptive_agent", [], ["python", "-c", "from dask_adaptive_agent import pinned, want"]),
     ):
         folder = tmp_path / name
@@ -215,7 +215,7 @@ def in_a_restricted_pod(layout: Path, folder: Path, user: int, *command: str) ->
 )
 def test_the_image_runs_in_a_restricted_pod(layout: Path, tmp_path: Path) -> None:
     for user in (1000, 1_000_650_000):  # ours, and one as OpenShift chooses them
-        version = in_a_restricted_pod(layout, tmp_path, user, "dask-adaptive", "version")
+        version = in_a_restricted_pod(layout, tmp_path, user, "dask-adaptive", "--version")
         assert re.search(r"^kopf +\d", version, re.MULTILINE)
         usage = in_a_restricted_pod(layout, tmp_path, user, "dask-adaptive", "run", "--help")
         assert "Run the operator." in usage
@@ -282,7 +282,7 @@ def test_the_plugin_runs_on_a_python_without_packages(
     linked.symlink_to(plugins["linux-amd64"] / "kubectl-dask_adaptive")
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
 
-    assert f"python         {python}." in run(linked, "version", PATH=path)
+    assert f"python         {python}." in run(linked, "--version", PATH=path)
     assert "Usage: kubectl dask-adaptive" in run(linked, "explain", "--help", PATH=path)
 
 
@@ -319,7 +319,7 @@ def test_krew_installs_the_plugin(
 
     run(tool("validate-krew-manifest"), "--manifest", manifest, **krew)
     run("kubectl", "krew", "install", "--manifest", manifest, **krew)
-    assert re.search(r"^dask-adaptive +\d", run("kubectl", "dask-adaptive", "version", **krew))
+    assert re.search(r"^dask-adaptive +\d", run("kubectl", "dask-adaptive", "--version", **krew))
     assert published[1] in manifest.read_text()
 
 

@@ -82,7 +82,7 @@ async def test_the_first_hour(walk: Walk, release: Release, admin: Kubectl, tmp_
             if block.section == "Uninstall" and not panels:
                 panels = await scraped.panels()
             await walk.block(block)
-            if "dask-adaptive pin " in block.text:
+            if "dask-adaptive.dev/pin=" in block.text:
                 address = await walk.address_of("notebook-scheduler")
                 await _picture_of_the_page(address, tmp_path, pictures / "first-hour-page.png")
 

@@ -28,10 +28,10 @@ async def test_a_pinned_worker_is_the_last_to_stay_and_explain_says_why(start: S
     assert {keep} == await c.connected()
     assert 1 == (await c.status())["pinned"]
     assert [{"source": "manual", "workers": 1}] == (await c.status())["pins"]
-    said = await dask_adaptive(c, "explain", pod)
+    said = await dask_adaptive(c, "explain", f"pod/{pod}")
     assert "Pinned: pinned by annotation (a long debugging session" in said
     answer = json.loads(await dask_adaptive(c, "explain", c.name, "-o", "json"))
-    assert ["held by manual", "1"] in answer["facts"]
+    assert ["manual"] == [pin["source"] for pin in answer["pins"]]
 
     await c.kubectl("annotate", "pod", pod, f"{PIN}-")
     await c.until_event("PinRemoved", keep)

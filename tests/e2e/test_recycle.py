@@ -10,7 +10,8 @@ from dask_adaptive.kube.api import PODS
 from support.e2e_cluster import LiveCluster, Start
 from support.e2e_recycle_tasks import flavour, where
 from support.e2e_tasks import result, suspicions
-from support.e2e_tools import dask_adaptive
+
+RECYCLE = "dask-adaptive.dev/recycle"
 
 
 async def test_no_task_starts_that_its_pod_does_not_outlive(start: Start) -> None:
@@ -72,13 +73,12 @@ async def test_in_place_the_deployment_stays_and_the_pod_is_new(start: Start) ->
     kept = c.client.map(result, range(20), seconds=0.1, pure=False)
     await c.client.gather(kept)
     futures = c.client.map(result, range(20), seconds=0.5, pure=False)
-    told = await dask_adaptive(c, "recycle", pod)
+    await c.kubectl("annotate", "pod", pod, f"{RECYCLE}=now")
 
     async def is_new() -> bool:
         # Between the two pods there is none.
         return not {pod} >= set(await c.pods_of(old)) and old in await c.connected()
 
-    assert pod in told
     await c.until(is_new, "another pod stands for the worker")
     await c.client.gather(futures)
     assert [100_000] * 20 == [len(r) for r in await c.client.gather(kept)]
@@ -109,7 +109,8 @@ async def test_a_change_of_the_group_rolls_out_and_so_does_a_word(start: Start) 
     assert {"Drifted": 2} == await c.recycled()
 
     before = await c.deployments()
-    await dask_adaptive(c, "recycle", c.name)  # all that are there at this instant, and no others
+    # All that are there at this instant, and no others.
+    await c.kubectl("annotate", "daskcluster", c.name, f"{RECYCLE}=now")
     await until_all_are_new(before)
     assert {"Drifted": 2, "RecycleRequested": 2} == await c.recycled()
 

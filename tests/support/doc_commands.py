@@ -64,7 +64,7 @@ TYPED = ("docs/howto/first-hour.md", "docs/howto/restore.md", "docs/howto/air-ga
 #: Those that tests/api/test_docs.py runs on an API server, with names of objects put in.
 _ON_API = re.compile(
     r"kubectl (--namespace \S+ )?(annotate|label|patch|get|describe) "
-    r"|kubectl dask-adaptive (get|status|explain|why-not-down|pins?|unpin|recycle|report) ?"
+    r"|kubectl dask-adaptive (status|explain(?! budget)|report) ?"
 )
 #: What an API server alone cannot do, or what never ends.
 _NEVER_ON_API = re.compile(r"--watch|--raw|--patch-file| events | -n dask-adaptive\b")

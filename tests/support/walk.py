@@ -143,9 +143,7 @@ class Session:
 
 
 #: Commands that only look: people type them again until they see what the page shows.
-_LOOKS = re.compile(
-    r"kubectl (get|dask-adaptive (get|explain|history|pins|why-not-down)|.*dask-adaptive check)\b"
-)
+_LOOKS = re.compile(r"kubectl (get|dask-adaptive (status|explain)|.*dask-adaptive check)\b")
 _PATIENCE_S = 120.0
 
 _PENDING = 'jsonpath={.items[?(@.status.phase=="Pending")].metadata.name}'

@@ -129,12 +129,20 @@ def known(*questions: str) -> Callable[[click.Context, click.Parameter, str], li
 
 
 _POLICIES, _CLUSTERS = "get adaptivepolicies -o name", "get daskclusters -o name"
+_BUDGETS = "get adaptivebudgets -o name"
 _WORKERS = "get pods -l dask.org/component=worker -o name"
 
-policies, clusters, workers = known(_POLICIES), known(_CLUSTERS), known(_WORKERS)
+clusters = known(_CLUSTERS)
 policies_and_clusters = known(_POLICIES, _CLUSTERS)
-workers_and_clusters = known(_WORKERS, _CLUSTERS)
 namespaces = known("get namespaces -o name")
+
+
+def explainable(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Completes clusters, and other kinds after theirs: `worker/NAME`."""
+    kind, slash, name = incomplete.rpartition("/")
+    questions = {"": _CLUSTERS, "cluster": _CLUSTERS, "worker": _WORKERS, "budget": _BUDGETS}
+    names = known(questions.get(kind, _WORKERS))(context, option, name)
+    return [kind + slash + name for name in names]
 
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -205,11 +213,6 @@ all_namespaces_option = click.option(
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Have the API server check the changes without writing them."
 )
-
-
-def would(dry_run: bool) -> str:
-    """kubectl's suffix for a sentence about a change that was only checked."""
-    return " (server dry run)" if dry_run else ""
 
 
 def output_formats(*formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

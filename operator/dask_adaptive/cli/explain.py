@@ -1,321 +1,339 @@
-"""`dask-adaptive explain`: why a worker is still there, or why a cluster has the workers it has."""
+"""`dask-adaptive explain`: what a cluster, a worker or a budget does, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from rich.text import Text
 
-from dask_adaptive import DOMAIN
 from dask_adaptive.cli.access import (
     NOTHING,
+    USAGE,
     Access,
+    explainable,
     fail,
     found,
     kube_options,
     output_option,
-    workers_and_clusters,
 )
-from dask_adaptive.cli.output import Cell, aligned, dump, show
+from dask_adaptive.cli.output import HEAD, Cell, aligned, dump, show
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
     PinView,
     PolicyView,
-    RowView,
     StatusView,
     list_policies,
+    policies_of,
 )
-from dask_adaptive.kube.api import EVENTS, PODS, KubeError
-from dask_adaptive.kube.objects import PodObject, parse_pod
+from dask_adaptive.cli.why import Live, Stay, answer, holds
+from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS
+from dask_adaptive.kube.objects import CLUSTER_LABEL
+from dask_adaptive.kube.status_json import history_name, history_of, merged
+from dask_adaptive.model.amounts import format_bytes, instant
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import (
-    Clocks,
-    ObservedScheduler,
-    ObservedWorker,
-    ReliefState,
-    Serialized,
-)
-from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi
+    from dask_adaptive.model.observed import ObservedWorker
 
-#: Last events, and functions whose serializing costs most.
-_EVENTS_SHOWN = _FUNCTIONS_SHOWN = 5
+#: Kinds as kubectl knows them, by what each is to us.
+KINDS = {
+    "cluster": ("cluster", "daskcluster", "daskclusters", "policy", "dap", "adaptivepolicy",
+                "adaptivepolicies"),
+    "worker": ("worker", "pod", "pods", "po"),
+    "budget": ("budget", "dab", "adaptivebudget", "adaptivebudgets"),
+}  # fmt: skip
 
-Facts = tuple[tuple[str, str], ...]
+#: Last decisions and events, and functions whose serializing costs most.
+_DECISIONS, _EVENTS, _FUNCTIONS = 10, 5, 5
+
+_PINS = ("SOURCE", "OWNER", "UNTIL", "WORKERS", "REASON")
+_STAYS = ("REASON", "WORKER", "STATE", "ENDS", "MESSAGE")
+_HOLDS = ("GROUP", "REASON", "ENDS", "MESSAGE")
+
+
+class Section(NamedTuple):
+    """A table: its name, its columns, its rows."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All that is known of a worker or a cluster."""
+    """All that is known of something."""
 
     about: str
-    policy: str
-    state: str
-    reason: str
-    message: str
-    facts: Facts = ()
-    conditions: tuple[tuple[str, str, str, str], ...] = ()  # type, status, reason, message
-    workers: tuple[tuple[str, str, str, str], ...] = ()  # name, state, reason, message
-    serialized: tuple[tuple[str, ...], ...] = ()  # function, tasks, seconds, bytes, largest
-    events: tuple[str, ...] = ()
+    said: str  # in one line
+    facts: Mapping[str, str]
+    sections: tuple[Section, ...]
+
+    def as_json(self) -> Json:
+        """Render it for programs: sections by name, rows by column."""
+        tables = {
+            s.name: [dict(zip(map(str.lower, s.columns), row, strict=True)) for row in s.rows]
+            for s in self.sections
+        }
+        return {"about": self.about, "answer": self.said, "facts": dict(self.facts), **tables}
+
+    def lines(self) -> list[Cell]:
+        """Render it for people."""
+        facts = [f"  {name}: {fact}" for name, fact in self.facts.items()]
+        lines: list[Cell] = [Text(self.about, HEAD), f"  {self.said}", *facts]
+        for section in self.sections:
+            if section.rows:
+                table = aligned(section.columns, section.rows, indent="  ")
+                lines += ["", f"{section.name.capitalize()}:", *table]
+        return lines
 
 
 @click.command("explain")
-@click.argument("name", metavar="POD|CLUSTER", shell_complete=workers_and_clusters)
+@click.argument("subject", metavar="KIND/NAME", shell_complete=explainable)
 @kube_options
 @output_option
-def command(name: str, access: Access, output: str) -> None:
+def command(subject: str, access: Access, output: str) -> None:
     """
-    Say why a worker stays or leaves, or why a cluster has the workers it has.
+    Explain what a cluster, a worker or a budget does.
 
-    NAME is a worker's pod, a worker, a DaskCluster or an AdaptivePolicy.
+    \b
+    cluster/NAME  a DaskCluster or an AdaptivePolicy: how its number was made, why workers that are
+                  not needed stay, who pins them, the last decisions; a NAME alone is one
+    worker/NAME   a worker or its pod: why it stays or leaves, its quotas and pins
+    budget/NAME   an AdaptiveBudget: who has what of it, and who waits
+
+    pod/NAME and the like are understood. Schedulers are asked through kubectl port-forward; where
+    that fails, the policy's status has to do. Exit code 1 if there is no such thing.
     """
-
-    async def question(api: KubeApi) -> Answer | None:
-        policies = await list_policies(api, access.namespace)
-        answer = await _explained(api, name, policies, access)
-        path = EVENTS.path(access.namespace)
-        events = await api.list(path, field=f"involvedObject.name={name}")
-        last = sorted(events, key=_when)[-_EVENTS_SHOWN:]
-        return answer and replace(answer, events=tuple(map(_event, last)))
-
-    answer = access.ask(question)
-    if answer is None:
-        where = access.namespace
-        fail(f"nothing in namespace {where} that is called {name} is under a policy", NOTHING)
+    kind, _, name = subject.rpartition("/")
+    kind = kind.partition(".")[0].lower() or "cluster"
+    known = next((known for known, words in KINDS.items() if kind in words), None)
+    if known is None:
+        fail(f"{kind} is none of cluster, worker, budget", USAGE)
+    answer = access.ask(lambda api: _ASKED[known](api, name, access))
     if output == "table":
-        show(render(answer))
+        show(answer.lines())
     else:
-        dump(asdict(answer), output)
+        dump(answer.as_json(), output)
 
 
-async def _explained(
-    api: KubeApi, name: str, policies: list[PolicyView], access: Access
-) -> Answer | None:
-    from dask_adaptive.cli.cluster_now import observe_scheduler
-
-    for policy in policies:
-        if policy.is_of(name):
-            key = ClusterKey(access.namespace, policy.cluster)
-            return of_cluster(policy, await observe_scheduler(key, access))
-    pod = await found(api.get(PODS.path(access.namespace, name)))
-    if pod is None:
-        rows = ((p, p.status.worker(name)) for p in policies if p.status)
-        return next((of_worker(p, row) for p, row in rows if row), None)
-    parsed = parse_pod(pod)
-    for policy in policies:
-        if policy.cluster == parsed.key.name:
-            quotas = () if parsed.meta.deleting else await _quotas(api, policy, parsed, access)
-            return of_pod(policy, parsed, _pod_facts(pod), quotas)
-    return None
+async def _cluster(api: KubeApi, name: str, access: Access) -> Answer:
+    where = access.namespace
+    policy, *_ = await policies_of(api, where, name)
+    kept = await found(api.get(CONFIG_MAPS.path(where, history_name(policy.name))))
+    events = [*await _events(api, where, policy.cluster), *await _events(api, where, policy.name)]
+    return of_cluster(await _live(api, policy, access), history_of(kept or {}), events)
 
 
-def of_cluster(policy: PolicyView, live: ObservedScheduler) -> Answer:
-    """
-    Put together what the status of a cluster says, and its scheduler.
-
-    Args:
-        live: What the scheduler says now; its message says why it says nothing.
-    """
-    status = policy.status or StatusView(reason="Unknown", message=NOT_LOOKED)
-    idle = tuple((f"idleTimeout of {name}", str(time)) for name, time in policy.idle_times.items())
-    facts, known = _live_facts(live), _cluster_facts(status) if policy.status else ()
-    facts = (*idle, *facts)
-    names = {name for name, _ in facts}  # what is live instead of what the status says of it
-    return Answer(
-        about=f"DaskCluster {policy.cluster}",
-        policy=policy.name,
-        state=policy.mode,
-        reason=status.reason,
-        message=status.message,
-        facts=(*((name, said) for name, said in known if name not in names), *facts),
-        conditions=tuple((c.name, c.state, c.reason, c.message) for c in status.conditions),
-        workers=tuple((w.name, w.state, w.reason, w.message) for w in status.workers),
-        serialized=_costs(live.serialized) if live.serialized else (),
-    )
+async def _worker(api: KubeApi, name: str, access: Access) -> Answer:
+    where = access.namespace
+    pod = await found(api.get(PODS.path(where, name)))
+    body = pod or await found(api.get(DEPLOYMENTS.path(where, name))) or {"metadata": {}}
+    cluster = (body["metadata"].get("labels") or {}).get(CLUSTER_LABEL)
+    policy = next((p for p in await list_policies(api, where) if p.cluster == cluster), None)
+    if policy is None:
+        fail(f"no worker {name} in namespace {where} is under an AdaptivePolicy", NOTHING)
+    ends = pod is not None and "deletionTimestamp" in pod["metadata"]
+    live, events = await _live(api, policy, access), await _events(api, where, name)
+    return of_worker(name, live, events, ends=ends)
 
 
-def _cluster_facts(status: StatusView) -> Facts:
-    names = ("replicas", "desired", "wanted", "connected", "pending", "idle", "busy", "pinned",
-             "retiring")  # fmt: skip
-    said = {"wanted": "wanted by the load"}
-    return (
-        *((said.get(name, name), str(getattr(status, name))) for name in names),
-        *((f"held by {row.source}", str(row.workers)) for row in status.pins),
-        *((f"stay: {row.reason}", str(row.workers)) for row in status.blockers),
-        *((f"pending: {row.reason}", str(row.workers)) for row in status.pending_reasons),
-        *((f"recycled: {reason}", str(n)) for reason, n in sorted(status.recycled.items())),
-        *((f"relief {row.name}", _state(row)) for row in status.scheduler.relief),
-    )
+async def _budget(api: KubeApi, name: str, access: Access) -> Answer:
+    # They are in no namespace, or in namespaces: as the operator was installed.
+    for path in (BUDGETS.path(access.namespace, name), BUDGETS.path(name=name)):
+        if budget := await found(api.get(path)):
+            return of_budget(budget)
+    fail(f"there is no AdaptiveBudget {name}", NOTHING)
 
 
-def _live_facts(seen: ObservedScheduler) -> Facts:
-    """The scheduler's own figures, as of now."""
-    if not seen.agent:
-        return (("what reliefs do", f"not known: {seen.message}"),)
-    facts = []
-    for relief in seen.relief:
-        counts = ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in relief.counts)
-        state = _state(relief)
-        facts.append((f"relief {relief.name}", f"{state} ({counts})" if counts else state))
-    if cost := seen.serialized:
-        total = f"{cost.seconds:.1f} s and {_size(cost.sent_bytes)} for {cost.calls:,} tasks"
-        share = f"{cost.share:.0%} of the scheduler's CPU time in the last minute"
-        facts.append(("serializing", f"{total}; {share}"))
-    return tuple(facts)
+_ASKED = {"cluster": _cluster, "worker": _worker, "budget": _budget}
 
 
-def _costs(cost: Serialized) -> tuple[tuple[str, ...], ...]:
-    """The cost of serializing by function, the dearest first, as rows of text."""
-    return tuple(
-        (row.function, f"{row.calls:,}", f"{row.seconds:.2f}", _size(row.sent_bytes),
-         _size(row.largest_bytes))
-        for row in cost.top[:_FUNCTIONS_SHOWN]
-    )  # fmt: skip
-
-
-def of_worker(policy: PolicyView, row: RowView, facts: Facts = ()) -> Answer:
-    """Explain a worker that the status names."""
-    status = policy.status
-    assert status is not None
-    pins = [pin for pin in status.held_by if row.name in pin.workers]
-    held = [(f"held by {pin.source} {pin.owner}", _until(pin)) for pin in pins]
-    replaced = [
-        ("is to be replaced", f"{r.state}: {r.reason}: {r.message}")
-        for r in status.replacing
-        if r.name == row.name
-    ]
-    about = f"worker {row.name}"
-    said = (*facts, *held, *replaced)
-    return Answer(about, policy.name, row.state, row.reason, row.message, said)
-
-
-def of_pod(policy: PolicyView, pod: PodObject, facts: Facts, quotas: Facts) -> Answer:
-    """Explain a worker by its pod."""
-    status = policy.status
-    row = status and (status.worker(pod.meta.name) or status.worker(pod.worker))
-    if pod.meta.deleting:
-        # The row, if there is one, may be about the worker's next pod.
-        said = row.message if row else ""
-        message = said or "its pod is being deleted, and nothing waits for its work"
-        row = RowView(pod.worker, state="Going", reason=str(Reason.POD_ENDING), message=message)
-    elif row:
-        answer = of_worker(policy, row, facts)
-        return replace(answer, facts=(*answer.facts, *quotas))
-    else:
-        said = pod.waiting or "in service: busy, or idle for too short a time to be considered"
-        state = "Pending" if pod.waiting else "Active"
-        row = RowView(pod.worker, state=state, reason="InService", message=said)
-    about = f"worker {pod.worker}"
-    return Answer(about, policy.name, row.state, row.reason, row.message, (*facts, *quotas))
-
-
-def _pod_facts(pod: Json) -> Facts:
-    notes = pod["metadata"].get("annotations") or {}
-    ours = [(k, v) for k, v in sorted(notes.items()) if k.startswith(f"{DOMAIN}/")]
-    phase = (pod.get("status") or {}).get("phase", "Unknown")
-    return (("pod", f"{pod['metadata']['name']} ({phase})"), *ours)
-
-
-def _until(pin: PinView) -> str:
-    until = f"until {pin.until} at the latest" if pin.until else "until it is released"
-    return f"{until} ({pin.reason})" if pin.reason else until
-
-
-async def _quotas(api: KubeApi, policy: PolicyView, pod: PodObject, access: Access) -> Facts:
-    """
-    How far a worker has used up its quotas, as its scheduler says.
-
-    The status does not say it: a number that changes with every task would be written with every
-    task.
-    """
-    from dask_adaptive.cli.cluster_now import observe_scheduler, platform_view
+async def _live(api: KubeApi, policy: PolicyView, access: Access) -> Live:
+    from dask_adaptive.cli import cluster_now
     from dask_adaptive.loop.join import join
     from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 
-    if policy.rules is None:
-        return (("quotas", "not known: the policy can't be read"),)
-    try:
-        seen = await platform_view(api, pod.key)
-    except KubeError as exc:
-        return (("quotas", f"not known: {exc}"),)
-    scheduler = await observe_scheduler(pod.key, access)
-    observed = with_walltimes(join(pod.key, seen, scheduler), policy.rules)
-    workers = [w for g in observed.groups for w in g.workers if w.name == pod.worker]
-    clocks, problem = observed.clocks, scheduler.message
-    return quota_facts(workers[0], policy.rules, clocks, problem) if workers else ()
+    key = ClusterKey(access.namespace, policy.cluster)
+    scheduler = await cluster_now.observe_scheduler(key, access)
+    observed = join(key, await cluster_now.platform_view(api, key), scheduler)
+    observed = with_walltimes(observed, policy.rules) if policy.rules else observed
+    unknown = "" if scheduler.agent else scheduler.message
+    return Live(policy, observed, unknown)
 
 
-def quota_facts(worker: ObservedWorker, policy: Policy, clocks: Clocks, problem: str = "") -> Facts:
+async def _events(api: KubeApi, namespace: str, name: str) -> list[Json]:
+    return await api.list(EVENTS.path(namespace), field=f"involvedObject.name={name}")
+
+
+def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> Answer:
     """
-    A worker's quotas.
+    Put together what is known of a cluster.
 
     Args:
-        problem: Why its scheduler did not say what it has used; empty: it did.
+        kept: Its decisions, but perhaps the last one: that is in the status.
+    """
+    policy, status = live.policy, live.policy.status or StatusView()
+    last = status.decision
+    facts = {f"idleTimeout of {group}": str(time) for group, time in policy.idle_times.items()}
+    if last and last.inputs:
+        figures = (f"{name} {value:g}" for name, value in sorted(last.inputs.items()))
+        facts["the number was made from"] = ", ".join(figures)
+    if live.unknown:
+        facts["the scheduler was not asked"] = live.unknown
+    cost = live.observed.scheduler.serialized
+    if cost:
+        total = f"{cost.seconds:.1f} s and {format_bytes(cost.sent_bytes)}"
+        share = f"{cost.share:.0%} of the scheduler's CPU time in the last minute"
+        facts["serializing"] = f"{total} for {cost.calls:,} tasks; {share}"
+    functions = cost.top[:_FUNCTIONS] if cost else ()
+    serialized = [
+        (row.function, f"{row.calls:,}", f"{row.seconds:.2f}", format_bytes(row.sent_bytes),
+         format_bytes(row.largest_bytes))
+        for row in functions
+    ]  # fmt: skip
+    cluster = f"DaskCluster {policy.cluster} in {policy.namespace}"
+    about = f"{cluster}, under AdaptivePolicy {policy.name}: {policy.mode}"
+    sections = (
+        _stages(status.decision),
+        Section("holds", _HOLDS, list(holds(status))),
+        Section("pins", _PINS, [_pin(pin) for pin in live.pins()]),
+        _decisions(merged(kept, [last] if last else [])[-_DECISIONS:]),
+        Section("reliefs", ("NAME", "STATE", "MESSAGE"), _reliefs(live, status)),
+        Section("serialized", ("FUNCTION", "TASKS", "SECONDS", "BYTES", "LARGEST"), serialized),
+        _last_events(events),
+        Section("workers", _STAYS, live.stays()),
+    )
+    return Answer(about, answer(policy.status), facts, sections)
+
+
+def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> Answer:
+    """
+    Put together what is known of a worker.
+
+    Args:
+        name: Its own, or its pod's.
+        ends: That pod is being deleted, whatever becomes of the worker.
+    """
+    policy, status = live.policy, live.policy.status or StatusView()
+    worker = next((w for w in live.workers if name in (w.name, w.pod)), None)
+    row = status.worker(worker.name if worker else name)
+    own = worker.name if worker else row.name if row else name
+    if ends:
+        said = row.message if row else "its pod is being deleted, and nothing waits for its work"
+        stay = Stay(Reason.POD_ENDING.value, own, "Going", "", said)
+    elif worker:
+        stay = live.stay(worker)
+    else:
+        stay = Stay(Reason.LEAVING_ALREADY.value, own, "Going", "", "its Deployment is gone")
+    facts = {"ends": stay.ends} if stay.ends else {}
+    if replaced := next((r for r in status.replacing if r.name == own), None):
+        facts["being replaced"] = f"{replaced.state}: {replaced.reason}: {replaced.message}"
+    facts |= _worker_facts(worker, live) if worker and not ends else {}
+    pins = [pin for pin in live.pins() if own in pin.workers]
+    quotas = _quotas(worker, live) if worker and not ends else []
+    about = f"worker {own}, under AdaptivePolicy {policy.name}: {stay.state}"
+    sections = (
+        Section("quotas", ("QUOTA", "USED", "LIMIT", "PART"), quotas),
+        Section("pins", _PINS, [_pin(pin) for pin in pins]),
+        _last_events(events),
+    )
+    return Answer(about, f"{stay.reason}: {stay.message}", facts, sections)
+
+
+def of_budget(budget: Json) -> Answer:
+    """Put together who has what of an AdaptiveBudget."""
+    meta, status = budget["metadata"], budget.get("status") or {}
+    ready: Json = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+    held = status.get("held") or {}
+    facts = {
+        resource: f"{held.get(resource, '?')} of {limit}"
+        for resource, limit in budget["spec"]["limits"].items()
+    }
+    rows = [
+        (g["namespace"], g["cluster"], g["name"], str(g["held"]), str(g["wanted"]),
+         str(g["allowed"]), g.get("waitingSince", ""))
+        for g in status.get("groups") or ()
+    ]  # fmt: skip
+    columns = ("NAMESPACE", "CLUSTER", "GROUP", "HELD", "WANTED", "ALLOWED", "WAITING")
+    name = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
+    said = ready.get("message") or NOT_LOOKED
+    return Answer(f"AdaptiveBudget {name}", said, facts, (Section("groups", columns, rows),))
+
+
+def _stages(decision: Decision | None) -> Section:
+    steps = decision.steps if decision else ()
+    rows = [(s.stage, str(s.replicas), s.reason.value, s.message) for s in steps]
+    return Section("stages", ("STAGE", "WORKERS", "REASON", "MESSAGE"), rows)
+
+
+def _decisions(decisions: Iterable[Decision]) -> Section:
+    columns = ("WHEN", "GROUP", "FROM", "WANTED", "TO", "BY", "OUTCOME", "REASON", "MESSAGE")
+    rows = [
+        (instant(d.at), d.group, str(d.before), str(d.wanted), str(d.desired), d.asked_by,
+         d.outcome or "?", d.reason.value, d.message)
+        for d in decisions
+    ]  # fmt: skip
+    return Section("decisions", columns, rows)
+
+
+def _pin(pin: PinView) -> Sequence[str]:
+    return pin.source, pin.owner, pin.until or "until it is released", pin.names(), pin.reason
+
+
+def _reliefs(live: Live, status: StatusView) -> list[Sequence[str]]:
+    """Render the reliefs of a scheduler, as they are now if it answered."""
+    counts = {
+        relief.name: ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in relief.counts)
+        for relief in live.observed.scheduler.relief
+    }
+    reliefs = live.observed.scheduler.relief or status.scheduler.relief
+    return [(r.name, r.state, r.message or counts.get(r.name, "")) for r in reliefs]
+
+
+def _worker_facts(worker: ObservedWorker, live: Live) -> dict[str, str]:
+    facts = {
+        "pod": worker.pod,
+        "node": worker.node,
+        "gets no more tasks": worker.cordon.message if worker.cordon else "",
+        "to be replaced": worker.recycle_asked,
+        "differs from its group": worker.drift,
+        "the scheduler was not asked": live.unknown,
+    }
+    if not live.unknown:
+        facts["tasks"] = f"{worker.processing} assigned, {worker.use.runs} run"
+        facts["results that no other worker holds"] = format_bytes(worker.sole_bytes)
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _quotas(worker: ObservedWorker, live: Live) -> list[Sequence[str]]:
+    """
+    Render how far a worker has used up its quotas. The status does not say it: it would be written
+    with every task.
     """
     from dask_adaptive.planner.recycling.quotas import quota_lines
 
-    lines = quota_lines(worker, policy.recycle_of(worker.group), clocks)
-    facts = [
-        (f"quota {line.quota.value}", f"{line.used}, of {line.limit} ({line.ratio:.0%})")
+    rules = live.policy.rules
+    lines = (
+        quota_lines(worker, rules.recycle_of(worker.group), live.observed.clocks) if rules else ()
+    )
+    return [
+        (line.quota.value, line.used, line.limit, f"{line.ratio:.0%}")
         for line in lines
-        if not problem or line.quota is Quota.LIFETIME
+        if not live.unknown or line.quota is Quota.LIFETIME
     ]
-    missing = f"the scheduler's counts are missing: {problem}" if problem else ""
-    more = (
-        ("gets no more tasks", worker.cordon.message if worker.cordon else ""),
-        ("annotation", worker.quota_notes.problem if worker.quota_notes else ""),
-        ("to be replaced", worker.recycle_asked),
-        ("differs from its group", worker.drift),
-        ("quotas", missing),
-    )
-    return (*facts, *((name, said) for name, said in more if said))
 
 
-def _state(row: RowView | ReliefState) -> str:
-    return f"{row.state}: {row.message}" if row.message else row.state
-
-
-def _size(amount: float) -> str:
-    """Bytes, for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            break
-        amount /= 1000
-    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-
-
-def _when(event: Mapping[str, Any]) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
-
-
-def _event(event: Mapping[str, Any]) -> str:
-    count = event.get("count") or 1
-    times = f" ({count} times)" if count > 1 else ""
-    return f"{_when(event)} {event.get('reason')}: {event.get('message')}{times}"
-
-
-def render(answer: Answer) -> list[Cell]:
-    """For people."""
-    lines: list[Cell] = [
-        f"{answer.about}, under AdaptivePolicy {answer.policy}: {answer.state}",
-        f"  {answer.reason}: {answer.message}",
-        *(f"  {name}: {value}" for name, value in answer.facts),
-    ]
-    tables = (
-        (("CONDITION", "STATUS", "REASON", "MESSAGE"), answer.conditions),
-        (("FUNCTION", "TASKS", "SECONDS", "BYTES", "LARGEST"), answer.serialized),
-        (("WORKER", "STATE", "REASON", "MESSAGE"), answer.workers),
-    )
-    for heads, rows in tables:
-        if rows:
-            lines += ["", *aligned(heads, rows)]
-    if answer.events:
-        lines += ["", "Last events:", *(f"  {event}" for event in answer.events)]
-    return lines
+def _last_events(events: Iterable[Json]) -> Section:
+    rows = sorted(
+        (str(e.get("lastTimestamp") or e.get("eventTime") or ""), str(e.get("count") or 1),
+         str(e.get("reason")), str(e.get("message")))
+        for e in events
+    )  # fmt: skip
+    return Section("events", ("WHEN", "TIMES", "REASON", "MESSAGE"), rows[-_EVENTS:])

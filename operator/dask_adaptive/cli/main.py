@@ -14,35 +14,23 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from dask_adaptive.cli.access import connection_options, namespace_option, output_option
+from dask_adaptive.cli.access import connection_options, namespace_option
 from dask_adaptive_agent import __version__
 
-#: Commands and their help, in the order of a day's work: look, ask why, hold, fix, run.
+#: Commands and their help, in the order of a day's work: look, ask why, fix, run.
 COMMANDS = {
-    "status": "Show each cluster on one screen.",
-    "get": "List AdaptivePolicies with their state.",
-    "explain": "Explain a worker, or the number of a cluster's workers.",
-    "why-not-down": "Show why workers that are not needed stay, and until when.",
-    "budget": "Show what clusters share, who has it, and who waits.",
-    "history": "Show the last decisions about a cluster.",
-    "pins": "List pins with their owners, workers, reasons and ends.",
-    "pin": "Pin a worker: it is not retired until the pin ends.",
-    "unpin": "Remove a worker's pin.",
-    "recycle": "Replace a worker, or all workers of a cluster.",
+    "status": "Summarise clusters: a line for each, or one on a screen.",
+    "explain": "Explain what a cluster, a worker or a budget does.",
     "check": "Check the installation and suggest fixes.",
     "report": "Write a zip to attach to a bug report.",
-    "tidy": "Remove what the operator has set in clusters.",
+    "tidy": "Remove everything the operator added.",
     "run": "Run the operator.",
     "completion": "Print a shell's completion script.",
-    "version": "Print the versions of this program and its dependencies.",
 }
 
 #: Other packages bring commands by entry points of this group. Each leads to a mapping like ours,
 #: in the package that has a module for each of them: dask_adaptive_lab's, for instance.
 PLUGINS = "dask_adaptive.commands"
-
-#: Commands that are not `command` in the module of their name.
-_ELSEWHERE = {"pin": ("pins", "pin"), "unpin": ("pins", "unpin")}
 
 #: The variable by which a shell's function asks for completions.
 _VARIABLE = "_DASK_ADAPTIVE_COMPLETE"
@@ -78,9 +66,7 @@ class LazyGroup(click.Group):
             if cmd_name not in plugins():
                 return None
             package = plugins()[cmd_name][1]
-        name, attribute = _ELSEWHERE.get(cmd_name, (cmd_name, "command"))
-        module = importlib.import_module(f"{package}.{name.replace('-', '_')}")
-        command: click.Command = getattr(module, attribute)
+        command: click.Command = importlib.import_module(f"{package}.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -96,11 +82,37 @@ class LazyGroup(click.Group):
         return [*COMMANDS.items(), *((name, text) for name, (text, _) in plugins().items())]
 
 
+def _show_versions(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if not is_asked or context.resilient_parsing:
+        return
+    import platform
+    from importlib import metadata
+
+    from dask_adaptive_agent import wire
+
+    versions = {
+        "dask-adaptive": __version__,
+        "protocol": wire.PROTOCOL,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("distributed", "kopf", "kubernetes")},
+    }
+    for name, version in versions.items():
+        click.echo(f"{name:<14} {version}")
+    context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_versions,
+    help="Show the versions of this program, the protocol and its dependencies.",
+)
 @namespace_option
 @connection_options
 def cli(**_: Any) -> None:
@@ -113,29 +125,6 @@ def cli(**_: Any) -> None:
                 2  wrong usage or wrong input
                 3  Kubernetes can't be reached, or refuses
     """
-
-
-@cli.command("version")
-@output_option
-def _version(output: str) -> None:
-    """Show the versions of this program, of the protocol and of what it is made of."""
-    import platform
-    from importlib import metadata
-
-    from dask_adaptive.cli.output import dump
-    from dask_adaptive_agent import wire
-
-    versions = {
-        "dask-adaptive": __version__,
-        "protocol": wire.PROTOCOL,
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("distributed", "kopf", "kubernetes")},
-    }
-    if output != "table":
-        dump(versions, output)
-        return
-    for name, version in versions.items():
-        click.echo(f"{name:<14} {version}")
 
 
 @cli.command("completion")

@@ -1,25 +1,22 @@
-"""`dask-adaptive status`: one screen for each cluster; with -w it stays up to date."""
+"""`dask-adaptive status`: a line for each cluster, or one cluster on one screen."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
 from dask_adaptive.cli.access import (
-    NOTHING,
     Access,
     all_namespaces_option,
-    fail,
     kube_options,
     output_option,
     policies_and_clusters,
 )
-from dask_adaptive.cli.history import details, outcome
 from dask_adaptive.cli.output import (
     BAD,
     FAINT,
@@ -37,11 +34,11 @@ from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
     PolicyView,
     StatusView,
+    fail_without_policy,
     list_policies,
     views_of,
 )
 from dask_adaptive.kube.api import POLICIES, ApiUnreachable
-from dask_adaptive.model.amounts import instant
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi
@@ -56,6 +53,12 @@ _BAD_WHEN_TRUE = ("ScalingLimited", "Paused")
 _AGAIN_S = 2.0
 
 
+#: Figures of a cluster, in its line and on its screen.
+_FIGURES = ("replicas", "desired", "pending", "idle", "busy", "pinned", "retiring")
+
+_COLUMNS = ("NAMESPACE", "CLUSTER", "POLICY", "MODE", *map(str.upper, _FIGURES), "READY", "REASON")
+
+
 @click.command("status")
 @click.argument("name", required=False, shell_complete=policies_and_clusters)
 @kube_options
@@ -66,10 +69,11 @@ def command(
     name: str | None, access: Access, all_namespaces: bool, watch: bool, output: str
 ) -> None:
     """
-    Show how clusters fare: workers by group, the last decision, what is wrong, who holds what.
+    Summarise clusters: a line for each, or NAME on one screen.
 
     NAME is a DaskCluster or an AdaptivePolicy; by default all of the namespace. With -w a terminal
-    is redrawn, and elsewhere a line is added for each change. Exit code 1 if there is none.
+    is redrawn, and elsewhere a line is added for each change. `explain` says why. Exit code 1 if
+    there is none.
     """
     where = None if all_namespaces else access.namespace
     if watch:
@@ -77,13 +81,12 @@ def command(
             access.ask(lambda api: _follow(api, where, name, output))
         return
     policies = access.ask(lambda api: list_policies(api, where, name))
-    if output == "table":
-        show(screen(policies))
-    else:
+    if output != "table":
         dump({"items": [as_json(p) for p in policies]}, output)
+    else:
+        show(screen(policies, name))
     if not policies:
-        place = f"namespace {where}" if where else "any namespace"
-        fail(f"no AdaptivePolicy for {name or 'any cluster'} in {place}", NOTHING)
+        fail_without_policy(where, name)
 
 
 def as_json(policy: PolicyView) -> Json:
@@ -98,29 +101,36 @@ def as_json(policy: PolicyView) -> Json:
     }
 
 
-def screen(policies: Iterable[PolicyView]) -> list[Cell]:
-    """The pages of several policies."""
-    lines: list[Cell] = []
-    for policy in policies:
-        lines += [""] if lines else []
-        lines += page(policy)
-    return lines
+def screen(policies: Sequence[PolicyView], name: str | None) -> list[Cell]:
+    """A line for each policy; where one is asked for by name, a page."""
+    if name is None:
+        return list(aligned(_COLUMNS, map(_line, policies)))
+    lines = [line for policy in policies for line in ("", *page(policy))]
+    return lines[1:]
+
+
+def _line(policy: PolicyView) -> list[Cell]:
+    status = policy.status
+    told = [policy.namespace, policy.cluster, policy.name, policy.mode]
+    if status is None:
+        return [*told, *[""] * len(_FIGURES), "Unknown", "not processed yet"]
+    figures = [str(getattr(status, name)) for name in _FIGURES]
+    ready = next((c.state for c in status.conditions if c.name == "Ready"), "Unknown")
+    return [*told, *figures, Text(ready, "" if ready == "True" else BAD), status.reason]
 
 
 def page(policy: PolicyView) -> list[Cell]:
     """All lines about one policy and its cluster."""
+    status = policy.status
     head = Text.assemble(
         Text(f"DaskCluster {policy.cluster}", HEAD),
         f" in {policy.namespace}, under AdaptivePolicy {policy.name}: ",
         Text(policy.mode, GOOD if policy.mode == "Auto" else ODD),
     )
-    status = policy.status
     if status is None:
         return [head, Text.assemble("  ", Text(NOT_LOOKED, BAD))]
-    parts = (_groups(policy, status), _decision(status), _conditions(status), _pins(status),
-             _rest(status))  # fmt: skip
     lines = [head, *_summary(status)]
-    for part in parts:
+    for part in (_groups(policy, status), _conditions(status), _counts(status)):
         lines += ["", *part] if part else []
     return lines
 
@@ -167,24 +177,6 @@ def _groups(policy: PolicyView, status: StatusView) -> list[Text]:
     return aligned(columns, rows, indent="  ")
 
 
-def _decision(status: StatusView) -> list[Cell]:
-    """The last decision with its steps and what it was made from."""
-    decision = status.decision
-    if decision is None:
-        return []
-    return [
-        Text.assemble(
-            "  last decision ",
-            Text(instant(decision.at), FAINT),
-            f", {decision.group}: {decision.before} → {decision.desired} workers, ",
-            outcome(decision),
-            f", asked by {decision.asked_by}",
-        ),
-        f"    {decision.reason}: {decision.message}",
-        *details(decision),
-    ]
-
-
 def _conditions(status: StatusView) -> list[Text]:
     """Render the conditions that are not as they should be."""
     rows = [
@@ -196,28 +188,14 @@ def _conditions(status: StatusView) -> list[Text]:
     return aligned(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows, "  ")
 
 
-def _pins(status: StatusView) -> list[Text]:
-    rows = [
-        (
-            f"{pin.source} {pin.owner}".strip(),
-            pin.until or "until it is released",
-            pin.names(),
-            pin.reason,
-        )
-        for pin in status.held_by
-    ]
-    return aligned(("HELD BY", "AT THE LATEST UNTIL", "WORKERS", "REASON"), rows, "  ")
-
-
-def _rest(status: StatusView) -> list[str]:
-    counts = (("not needed, and stay", status.blockers), ("pending", status.pending_reasons))
-    said = [
-        f"  {what}: " + ", ".join(f"{row.workers} {row.reason}" for row in rows)
-        for what, rows in counts
-        if rows
-    ]
-    replaced = [f"{row.name} ({row.state}): {row.reason}" for row in status.replacing]
-    return [*said, *(f"  being replaced: {row}" for row in replaced)]
+def _counts(status: StatusView) -> list[str]:
+    counts = (
+        ("not needed, and stay", [f"{row.workers} {row.reason}" for row in status.blockers]),
+        ("pending", [f"{row.workers} {row.reason}" for row in status.pending_reasons]),
+        ("recycled so far", [f"{n} {reason}" for reason, n in sorted(status.recycled.items())]),
+        ("being replaced", [f"{r.name} ({r.state}): {r.reason}" for r in status.replacing]),
+    )
+    return [f"  {what}: {', '.join(rows)}" for what, rows in counts if rows]
 
 
 async def _follow(api: KubeApi, where: str | None, name: str | None, output: str) -> None:
@@ -226,7 +204,7 @@ async def _follow(api: KubeApi, where: str | None, name: str | None, output: str
         policies = views_of(bodies, name)
         if output == "table" and terminal.is_terminal:
             terminal.clear()
-            show(screen(policies) or ["no AdaptivePolicy yet"], terminal)
+            show(screen(policies, name) or ["no AdaptivePolicy yet"], terminal)
             continue
         for policy in policies:
             said = summary(policy) if output == "table" else stream(as_json(policy), output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from dask_adaptive.cli.access import NOTHING, fail
 from dask_adaptive.kube.api import POLICIES
@@ -64,11 +64,10 @@ class PinView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCount:
-    """A number of workers, by a reason or by the source of the pin that holds them."""
+    """A number of workers, by a reason."""
 
     workers: int
     reason: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,6 @@ class StatusView(GroupView):
     conditions: tuple[RowView, ...] = _of(RowView)
     blockers: tuple[WorkerCount, ...] = _of(WorkerCount)  # not needed, and stay
     pending_reasons: tuple[WorkerCount, ...] = _of(WorkerCount)
-    pins: tuple[WorkerCount, ...] = _of(WorkerCount)
     replacing: tuple[RowView, ...] = _of(RowView)  # workers
     recycled: Mapping[str, int] = field(default_factory=dict)  # by reason
     scheduler: SchedulerView = field(default=SchedulerView(), metadata={"kind": SchedulerView})
@@ -150,12 +148,13 @@ class PolicyView:
         """What `idleTimeout: Auto` is now, by group."""
         return idle_of(self.body.get("status") or {})
 
-    @property
-    def idle_timeout_s(self) -> float:
-        """After so long without a task a worker of any group may leave."""
-        fixed = [row.idle_timeout_s for row in self._rows if row.idle_timeout_s != AUTO_S]
-        auto = [time.seconds for time in self.idle_times.values()]
-        return max([*fixed, *auto], default=0.0)
+    def idle_s(self, group: str) -> float:
+        """After so long without a task a worker of a group may leave."""
+        fixed = next((row.idle_timeout_s for row in self._rows if row.name == group), 0.0)
+        if fixed != AUTO_S:
+            return fixed
+        auto = self.idle_times.get(group)
+        return auto.seconds if auto else 0.0
 
     def is_of(self, name: str) -> bool:
         """Tells whether the policy, or its cluster, has this name."""
@@ -169,13 +168,17 @@ async def list_policies(
     return views_of(await api.list(POLICIES.path(namespace)), name)
 
 
-async def policies_of(api: KubeApi, namespace: str | None, name: str) -> list[PolicyView]:
+async def policies_of(api: KubeApi, namespace: str, name: str) -> list[PolicyView]:
     """List the policies of a cluster, by its name or theirs; end the program without any."""
     found = await list_policies(api, namespace, name)
     if not found:
-        place = f"namespace {namespace}" if namespace else "any namespace"
-        fail(f"{name} in {place} has no AdaptivePolicy", NOTHING)
+        fail_without_policy(namespace, name)
     return found
+
+
+def fail_without_policy(namespace: str | None, name: str | None) -> NoReturn:
+    place = f"namespace {namespace}" if namespace else "any namespace"
+    fail(f"no AdaptivePolicy for {name or 'any cluster'} in {place}", NOTHING)
 
 
 def views_of(bodies: Iterable[Json], name: str | None = None) -> list[PolicyView]:

@@ -78,7 +78,7 @@ def command(
     controller_name: str, yes: bool, dry_run: bool, access: Access,
 ) -> None:  # fmt: skip
     """
-    Give everything back that the operator has taken.
+    Remove everything the operator added.
 
     DaskAutoscalers that it took over go back to dask-kubernetes, policies that it made itself are
     deleted, and its annotations are removed from the pods of all Dask workers (hints to autoscalers

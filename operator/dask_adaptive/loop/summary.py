@@ -225,7 +225,7 @@ def _rows(
                 yield WorkerRow(worker.name, "Going", reason, message, worker.pod)
                 continue
         is_exposed = worker.name in node_terminates
-        row = _row(worker, is_exposed=is_exposed)
+        row = worker_row(worker, is_exposed=is_exposed)
         blocker = blocked.get(worker.name)
         if blocker is not None and (row is None or is_exposed):
             row = (blocker.reason, blocker.message)
@@ -236,7 +236,7 @@ def _rows(
 
 
 def _is_usual(worker: ObservedWorker) -> bool:
-    """Nearly all are: one look at what `_row` would find nothing in."""
+    """Nearly all are: one look at what `worker_row` would find nothing in."""
     is_free = not worker.pins and worker.manual_pin is None
     is_free = is_free and worker.cordon is None and worker.quota_notes is None
     return is_free and isinstance(worker.lifecycle, Serving)
@@ -276,7 +276,7 @@ def _due(
     return replacing.reason if is_by_quota else reason, message
 
 
-def _row(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
+def worker_row(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
     if worker.is_deleting:
         return Reason.LEAVING_ALREADY, "is being deleted"
     if worker.retiring is not None:

@@ -46,7 +46,7 @@ class pinned:
             address is one process.
         ttl: At least one second: "30m", "1h30m", seconds, or a timedelta. How long the workers stay
             held if this process is killed. The policy's `pins.client.maxDuration` must not be less.
-        reason: Shown to others by `dask-adaptive pins`.
+        reason: Shown to others by `dask-adaptive explain`.
         client: The Dask client to use. None: the task's worker, or the current client.
         required: Whether to raise where the workers can't be held. If not, a warning is logged and
             the block runs all the same.

@@ -27,6 +27,7 @@ case "$*" in
 *"get pods"*) echo pod/w1-x; echo pod/w2-x;;
 *"get daskclusters"*) echo daskcluster.kubernetes.dask.org/etl;;
 *"get adaptivepolicies"*) echo adaptivepolicy.dask-adaptive.dev/etl-policy;;
+*"get adaptivebudgets"*) echo adaptivebudget.dask-adaptive.dev/data;;
 *"get namespaces"*) echo namespace/team;;
 *"config get-contexts"*) echo laptop;;
 *) exit 1;;
@@ -53,17 +54,17 @@ def completed(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["st"], ["status\tShow each cluster on one screen."]),
-        (["get", "-o", "w"], ["wide"]),
-        (["history", "--st"], ["--steps\tShow the steps of each decision as well."]),
-        (["get", ""], ["etl-policy"]),
+        (["st"], ["status\tSummarise clusters: a line for each, or one on a screen."]),
+        (["status", "-o", "y"], ["yaml"]),
+        (["status", "--wa"], ["--watch\tKeep watching, and show changes."]),
         (["status", "e"], ["etl", "etl-policy"]),
-        (["pin", ""], ["w1-x", "w2-x"]),
-        (["recycle", ""], ["etl", "w1-x", "w2-x"]),
-        (["recycle", "w1"], ["w1-x"]),
-        (["get", "--namespace", ""], ["team"]),
+        (["explain", ""], ["etl"]),
+        (["explain", "pod/"], ["pod/w1-x", "pod/w2-x"]),
+        (["explain", "worker/w1"], ["worker/w1-x"]),
+        (["explain", "budget/"], ["budget/data"]),
+        (["status", "--namespace", ""], ["team"]),
         (["--context", "l"], ["laptop"]),
-        (["version", ""], []),
+        (["run", ""], []),
     ],
 )
 @pytest.mark.usefixtures("asked")
@@ -90,9 +91,9 @@ def test_kubectl_completes_files(
 def test_names_are_those_of_the_cluster_that_the_words_lead_to(
     asked: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    completed(["--kubeconfig", "k", "pin", "-n", "team", "--context=c", ""], monkeypatch, capsys)
+    completed(["--kubeconfig", "k", "status", "-n", "team", "--context=c", ""], monkeypatch, capsys)
 
-    (words,) = asked.read_text().splitlines()
+    words, *_ = asked.read_text().splitlines()
     assert words.startswith("--kubeconfig k --context c --namespace team --request-timeout=2s get")
 
 
@@ -110,7 +111,7 @@ def test_without_a_cluster_there_are_no_names(
 
 @pytest.mark.parametrize(
     ("shell", "expected"),
-    [("bash", "plain,why-not-down"), ("zsh", "plain\nwhy-not-down"), ("fish", "why-not-down")],
+    [("bash", "plain,explain"), ("zsh", "plain\nexplain"), ("fish", "explain")],
 )
 def test_shells_complete(
     shell: str, expected: str, run: Any, monkeypatch: pytest.MonkeyPatch
@@ -119,9 +120,9 @@ def test_shells_complete(
     script = run("completion", shell).output
     assert "_DASK_ADAPTIVE_COMPLETE" in script
 
-    env = {**os.environ, "COMP_CWORD": "1", "COMP_WORDS": "dask-adaptive why",
+    env = {**os.environ, "COMP_CWORD": "1", "COMP_WORDS": "dask-adaptive exp",
            "_DASK_ADAPTIVE_COMPLETE": f"{shell}_complete"}  # fmt: skip
-    env |= {"COMP_WORDS": "dask-adaptive", "COMP_CWORD": "why"} if shell == "fish" else {}
+    env |= {"COMP_WORDS": "dask-adaptive", "COMP_CWORD": "exp"} if shell == "fish" else {}
     answer = subprocess.run(
         [sys.executable, "-m", "dask_adaptive.cli.main"], env=env, capture_output=True, text=True,
         check=True,

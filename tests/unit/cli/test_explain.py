@@ -1,9 +1,9 @@
-"""What `explain` says of a cluster, of a worker and its quotas, and of a pod."""
+"""What `explain` prints of a cluster, a worker and a budget: golden files; see `support.golden`."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,176 +12,224 @@ from distributed import Scheduler
 
 from dask_adaptive.cli import cluster_now
 from dask_adaptive.cli.access import Access
-from dask_adaptive.cli.explain import quota_facts
+from dask_adaptive.cli.explain import Answer, of_budget, of_cluster, of_worker
+from dask_adaptive.cli.status_view import views_of
+from dask_adaptive.cli.why import ENDS, FREE, Live
+from dask_adaptive.kube.api import BUDGETS
+from dask_adaptive.kube.objects import parse_policy_object
+from dask_adaptive.kube.status_json import history_body
+from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
-    Clocks,
-    Cordon,
-    ObservedScheduler,
+    Leaving,
+    ObservedCluster,
+    Pin,
     ReliefState,
     Serialized,
     SerializedFunction,
 )
-from dask_adaptive.model.recycle import LifetimeQuota, Quota, QuotaNotes, Recycle, TaskQuota, Use
+from dask_adaptive.model.plan import Decision
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.recycle import Quota, QuotaNotes, Use
 from dask_adaptive_agent.loading.attach import install
 from support import kube_objects as ko
 from support.canned_api import CannedApi
 from support.certificates import Authority, secret, security
-from support.shown_policies import STATUS, policy
-from support.worlds import POLICY, busy
+from support.golden import compare_text, rendered
+from support.kube_bodies import body
+from support.shown_policies import OLD, STATUS, policy
+from support.worlds import busy, cluster, dated, pending, worker
 
 Json = dict[str, Any]
 
+NOW = read_instant("2026-02-01T10:00:00Z") or 0.0
+
 FULL = {
     **STATUS,
-    "pins": [{"source": "manual", "workers": 1}],
-    "recycled": {"TaskQuota": 3},
-    "replacing": [{"worker": "w1", "reason": "TaskQuota", "state": "Surging", "message": "20"}],
+    "replacing": [{"worker": "w2", "reason": "TaskQuota", "state": "Surging", "message": "20"}],
     "scheduler": {
         "distributed": "2026.8.0", "agent": "0.1.0",
         "relief": [{"name": "idle", "state": "Active", "message": ""}],
     },
+    "workers": [
+        *STATUS["workers"],
+        {"name": "w10", "state": "Active", "reason": "NoRecipient", "message": "refused lately"},
+    ],
 }  # fmt: skip
 
+EVENT = {
+    "kind": "Event", "lastTimestamp": "2026-02-01T09:59:00Z", "reason": "Pinned",
+    "metadata": {"name": "e", "namespace": "team"}, "involvedObject": {"name": "etl"},
+    "message": "held", "count": 2,
+}  # fmt: skip
 
-def pod(name: str, **metadata: Any) -> Json:
-    """Of worker `w1` if it is called `w1-x`."""
-    owner = {"kind": "ReplicaSet", "name": f"{name.removesuffix('-x')}-5d4f"}
-    labels = {"dask.org/cluster-name": "etl", "pod-template-hash": "5d4f"}
-    meta = {"name": name, "namespace": "team", "labels": labels, "ownerReferences": [owner]}
-    return {"kind": "Pod", "metadata": {**meta, **metadata}, "status": {"phase": "Running"}}
+SHUFFLE, CLIENT = Pin("shuffle", "ab12", "", 60.0, 3600.0), Pin("client", "nb", "a look", 60.0)
+
+WORKERS = [
+    worker("w1", pins=(SHUFFLE,), pod="w1-x"),
+    busy("w2", pins=(SHUFFLE, CLIENT), pod="w2-x", node="n1", use=Use(runs=15), drift="image"),
+    busy("w4"),
+    worker("w5", idle_s=20.0),
+    worker("w6", closable=False),
+    worker("w7", actors=True, sole_bytes=3),
+    worker("w8", sole_bytes=48_000_000),
+    worker("w9", leaving=Leaving.DRAINING, leaving_message="2 results to move"),
+    worker("w10"),
+    pending("w11", waiting="Unschedulable: 0/3 nodes are free"),
+    worker("w12", stopped="was given 20 of 20 runs", stopped_for=Quota.TASKS),
+    worker("w13", quota_notes=QuotaNotes(problem="recycle-tasks says x")),
+]
+
+FUNCTIONS = (SerializedFunction("etl.step", 4_000, 12.0, 5e7, 57_000),)
+
+SCHEDULER: dict[str, Any] = {
+    "relief": (
+        ReliefState("idle", "Active", "", (("calls_saved", 12_000),)),
+        ReliefState("host", "Failed", "WorkerState has no host"),
+    ),
+    "serialized": Serialized(5_000, 12.34, 57_000_000, 0.31, FUNCTIONS),
+}
+
+ALL = cluster(WORKERS, **SCHEDULER)
+PINS = {w.name: w.pins for w in WORKERS}
+ALL = replace(
+    ALL,
+    scheduler=replace(
+        ALL.scheduler,
+        workers=tuple(replace(w, pins=PINS[w.name]) for w in ALL.scheduler.workers),
+    ),
+)
+
+DECISIONS = [
+    Decision(NOW + at, "etl-default", 2, 8, 6, Reason.LOAD_INCREASED, "8 wanted", outcome)
+    for at, outcome in ((-600.0, "Done"), (-540.0, "Failed: the quota is used up"))
+]
 
 
-def scheduler(monkeypatch: pytest.MonkeyPatch, seen: ObservedScheduler) -> None:
-    async def look(*_: Any) -> ObservedScheduler:
-        return seen
-
-    monkeypatch.setattr(cluster_now, "observe_scheduler", look)
-
-
-def test_a_cluster(api: CannedApi, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its status, its scheduler as it is now, and its events."""
-    api.add(policy(FULL), {
-        "kind": "Event", "metadata": {"name": "e", "namespace": "team"}, "lastTimestamp": "T",
-        "involvedObject": {"name": "etl"}, "reason": "Pinned", "message": "held", "count": 2,
-    })  # fmt: skip
-    functions = (SerializedFunction("etl.step", 4_000, 12.0, 5e7, 57_000),)
-    live = ObservedScheduler(
-        agent="1.0",
-        relief=(
-            ReliefState("idle", "Active", "", (("calls", 12_000),)),
-            ReliefState("host", "Failed", "WorkerState has no host"),
-        ),
-        serialized=Serialized(5_000, 12.34, 57_000_000, 0.31, functions),
+def live(status: Any = FULL, observed: ObservedCluster | None = None, unknown: str = "") -> Live:
+    (view,) = views_of(
+        [policy(status, idleTimeout="60s", recycle={"tasks": {"max": 20}, "lifetime": {}})]
     )
-    scheduler(monkeypatch, live)
-    text = run("explain", "etl").output
-
-    for said in (
-        "DaskCluster etl, under AdaptivePolicy etl-policy: Auto",
-        "  Underutilized: 8 workers, 5 desired: 1 idle ones leave",
-        "  wanted by the load: 3",
-        "  held by manual: 1",
-        "  stay: Pinned: 2",
-        "  pending: Unschedulable: 2",
-        "  recycled: TaskQuota: 3",
-        "  relief idle: Active (calls 12,000)",
-        "  relief host: Failed: WorkerState has no host",
-        "  serializing: 12.3 s and 57.0 MB for 5,000 tasks; 31% of the scheduler's CPU time",
-        "etl.step   4,000   12.00     50.0 MB   57.0 kB",
-        "w1       Active     Pinned     pinned by shuffle ab12",
-        "  T Pinned: held (2 times)",
-    ):
-        assert said in text, said
-    assert 1 == text.count("relief idle"), "what is live stands instead of what was"
-    told = json.loads(run("explain", "etl-policy", "-o", "json").output)
-    assert ("DaskCluster etl", "Auto") == (told["about"], told["state"])
+    return Live(view, dated(observed or ALL, NOW), unknown)
 
 
-def test_a_cluster_without_its_scheduler(api: CannedApi, run: Any) -> None:
-    api.add(policy(FULL), policy(name="new", clusterRef={"name": "new"}))
-
-    assert "what reliefs do: not known: kubectl is not on the PATH" in run("explain", "etl").output
-    assert "relief idle: Active" in run("explain", "etl").output, "as it was seen last"
-    assert "is it running?" in run("explain", "new").output
-
-
-@pytest.mark.parametrize("name", ["w1", "w1-x"])
-@pytest.mark.parametrize("has_pod", [True, False])
-def test_a_worker_that_stays(name: str, has_pod: bool, api: CannedApi, run: Any) -> None:
-    api.add(policy(FULL), *([pod("w1-x", annotations={"dask-adaptive.dev/pin": "4h"})] * has_pod))
-    text = run("explain", name).output
-
-    assert text.startswith(
-        "worker w1, under AdaptivePolicy etl-policy: Active\n  Pinned: pinned by"
-    )
-    assert "held by shuffle ab12: until 2026-02-01T11:00:00Z at the latest" in text
-    assert "held by client notebook: until it is released (a look)" in text
-    assert "is to be replaced: Surging: TaskQuota: 20" in text
-    assert ("dask-adaptive.dev/pin: 4h" in text) is (has_pod and name == "w1-x")
+def golden(name: str, answer: Answer) -> None:
+    text = rendered(answer.lines(), colours=False)
+    compare_text(f"explain-{name}.txt", text)
 
 
 @pytest.mark.parametrize(
-    ("made", "state", "said"),
+    ("name", "seen"),
     [
-        pytest.param(pod("w2-x"), "Active", "in service", id="nothing-to-say"),
+        pytest.param("cluster", live(), id="golden-all-there-is"),
         pytest.param(
-            {**pod("w2-x"), "status": {"phase": "Pending"}}, "Pending", "", id="not-started"
+            "blind", live(observed=cluster(WORKERS), unknown="kubectl is not on the PATH"),
+            id="golden-no-kubectl",
         ),
         pytest.param(
-            pod("w2-x", deletionTimestamp="2026-01-31T18:00:00Z"), "Going",
-            "PodEnding: its pod is being deleted", id="deleted",
+            "paused", live({**OLD, "reason": "Paused", "message": "nothing is scaled"}),
+            id="golden-paused",
         ),
         pytest.param(
-            pod("w1-x", deletionTimestamp="2026-01-31T18:00:00Z"), "Going",
-            "PodEnding: pinned by shuffle ab12", id="deleted-with-a-row",
+            "none", live({"connected": 1, "desiredReplicas": 1}, cluster([worker("w1")])),
+            id="golden-none-too-many",
         ),
+        pytest.param("new", live(None, cluster([])), id="golden-not-looked-at"),
     ],
 )  # fmt: skip
-def test_a_pod(made: Json, state: str, said: str, api: CannedApi, run: Any) -> None:
-    api.add(policy(FULL), made)
-    result = run("explain", made["metadata"]["name"], "-o", "json")
-    answer = json.loads(result.output)
+def test_a_cluster(name: str, seen: Live) -> None:
+    is_full = name == "cluster"
 
-    assert state == answer["state"]
-    assert said in f"{answer['reason']}: {answer['message']}"
+    golden(name, of_cluster(seen, DECISIONS if is_full else [], [EVENT] if is_full else []))
 
 
-def test_what_is_not_there(api: CannedApi, run: Any) -> None:
-    api.add(policy(FULL), pod("w-x", labels={"dask.org/cluster-name": "another"}))
-
-    for name in ("nobody", "w-x"):
-        result = run("explain", name)
-        assert (1, True) == (result.exit_code, "is under a policy" in result.output)
-
-
-def test_a_pod_has_quotas_that_need_no_scheduler(api: CannedApi, run: Any) -> None:
-    limited = policy(FULL, recycle={"lifetime": {"max": "12h"}, "tasks": {"max": 20}})
-    limited["metadata"]["namespace"] = "ns"
-    api.add(limited, ko.cluster(), ko.group(), ko.deployment(), ko.pod())
-    text = run("explain", "-n", "ns", "w1-hash-x").output
-
-    assert "quota lifetime: " in text
-    assert " old, of 12h (" in text
-    assert "quota tasks" not in text
-    assert "counts are missing: kubectl is not on the PATH" in text
+@pytest.mark.parametrize(
+    ("name", "file", "seen", "ends"),
+    [
+        pytest.param("w2-x", "worker", live(), False, id="golden-pinned"),
+        pytest.param("w5", "idle", live(), False, id="golden-idle"),
+        pytest.param("w1", "worker-blind", live(unknown="no answer"), False, id="golden-blind"),
+        pytest.param("w9-x", "ending", live(), True, id="golden-its-pod-is-deleted"),
+    ],
+)
+def test_a_worker(name: str, file: str, seen: Live, ends: bool) -> None:
+    golden(file, of_worker(name, seen, [], ends=ends))
 
 
-def test_each_quota_of_a_worker_and_what_else_there_is_to_say_about_its_replacement() -> None:
-    worker = busy(
-        "w", use=Use(runs=15), pod_age_s=900.0, drift="image", recycle_asked="annotation",
-        cordon=Cordon(Quota.TASKS, "was given 20 of 20 runs"),
-        quota_notes=QuotaNotes(problem="recycle-tasks says x"),
-    )  # fmt: skip
-    limited = Recycle(tasks=TaskQuota(20), lifetime=LifetimeQuota(max_s=3600.0))
-    policy = dataclasses.replace(POLICY, recycle=limited)
-    facts = dict(quota_facts(worker, policy, Clocks()))
+def test_every_worker_says_what_ends_it() -> None:
+    found = {stay.worker: stay for stay in live().stays()}
 
-    assert "15 tasks run, of 20 (75%)" == facts["quota tasks"]
-    assert "15m old, of 1h (25%)" == facts["quota lifetime"]
-    assert {"was given 20 of 20 runs", "image", "annotation", "recycle-tasks says x"} <= set(
-        facts.values()
-    )
+    assert sorted(found) == sorted(w.name for w in WORKERS)
+    assert {w.name for w in WORKERS if not found[w.name].ends} <= {"w11", "w12", "w13"}
+    assert ("refused lately", "in 40s") == (found["w10"].message, found["w5"].ends)
+
+
+def test_what_ends_is_known_of_nothing_but_reasons() -> None:
+    assert ENDS.keys() <= {FREE, *(reason.value for reason in Reason)}
+
+
+BUDGET = body(BUDGETS, "data", {"limits": {"workers": 200, "memory": "1Ti"}})
+GROUP = {"namespace": "etl", "name": "nightly-default", "cluster": "nightly"}
+SHARED = {
+    "held": {"workers": "190 workers", "memory": "708 GiB memory"},
+    "groups": [
+        {**GROUP, "held": 24, "wanted": 40, "allowed": 30, "waitingSince": "2026-02-01T10:00:00Z"},
+        {**GROUP, "cluster": "b", "name": "b-default", "held": 166, "wanted": 99, "allowed": 170},
+    ],
+    "conditions": [
+        {"type": "Ready", "status": "True", "message": "2 share 200 workers; 1 waits"}
+    ],
+}  # fmt: skip
+
+
+def test_a_budget_is_golden() -> None:
+    golden("budget", of_budget({**BUDGET, "status": SHARED}))
+
+
+@pytest.fixture
+def etl(api: CannedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Namespace `ns` with cluster `etl` and its worker `w1`, without a way to its scheduler."""
+    limited = ko.policy()
+    limited["spec"]["recycle"] = {"lifetime": {"max": "12h"}, "tasks": {"max": 20}}
+    api.add(limited, ko.cluster(), ko.group(), ko.deployment(), ko.pod(), BUDGET)
+    kept = history_body(parse_policy_object(limited), DECISIONS)
+    api.add({"kind": "ConfigMap", **kept})
+
+
+@pytest.mark.usefixtures("etl")
+@pytest.mark.parametrize(
+    ("subject", "about"),
+    [
+        ("etl", "DaskCluster etl in ns"),
+        ("dap/etl", "DaskCluster etl in ns"),
+        ("daskcluster.kubernetes.dask.org/etl", "DaskCluster etl in ns"),
+        ("worker/w1", "worker w1"),
+        ("pod/w1-hash-x", "worker w1"),
+        ("dab/data", "AdaptiveBudget data"),
+    ],
+)
+def test_a_subject_is_named_as_kubectl_does(subject: str, about: str, run: Any) -> None:
+    told = json.loads(run("explain", subject, "-n", "ns", "-o", "json").output)
+
+    assert about == told["about"].partition(",")[0]
+
+
+@pytest.mark.usefixtures("etl")
+def test_without_the_scheduler_what_kubernetes_knows_is_told(run: Any) -> None:
+    told = json.loads(run("explain", "worker/w1", "-n", "ns", "-o", "json").output)
+    of_cluster = json.loads(run("explain", "etl", "-n", "ns", "-o", "json").output)
+
+    assert ["lifetime"] == [row["quota"] for row in told["quotas"]]
+    assert "kubectl is not on the PATH" == told["facts"]["the scheduler was not asked"]
+    assert [d.outcome for d in DECISIONS] == [row["outcome"] for row in of_cluster["decisions"]]
+
+
+@pytest.mark.parametrize(
+    ("subject", "code"),
+    [("nobody", 1), ("worker/nobody", 1), ("budget/nobody", 1), ("node/n1", 2)],
+)
+def test_what_is_not_there(subject: str, code: int, run: Any) -> None:
+    assert code == run("explain", subject).exit_code
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,197 @@
+"""Which workers of a cluster stay, what holds its number, and when each of these ends. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dask_adaptive.cli.output import counted
+from dask_adaptive.cli.status_view import NOT_LOOKED, PinView, PolicyView, RowView, StatusView
+from dask_adaptive.loop.summary import pins_of, worker_row, worker_state
+from dask_adaptive.model.amounts import format_bytes, format_duration, instant
+from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
+from dask_adaptive.model.past import Past
+from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.actions.candidates import VetoContext, veto
+from dask_adaptive.planner.context import Horizon
+
+#: When a hold on a worker, a group or a cluster ends, by `Reason`.
+ENDS: Mapping[str, str] = {
+    "ScaleDownStabilized": "once the load has been low for behavior.scaleDown.stabilizationWindow"
+    " (by default idleTimeout)",
+    "ScaleDownLimited": "when the period of behavior.scaleDown.policies is over",
+    "DelayAfterScaleUp": "behavior.scaleDown.delayAfterScaleUp after the last rise",
+    "WithinTolerance": "when the load needs fewer than behavior.scaleDown.tolerance allows",
+    "BudgetExhausted": "when one of those that leave is gone (retirement.maxConcurrent)",
+    "TooFewReplicas": "with a lower minReplicas",
+    "ScheduledMinimum": "when the schedule closes (schedules)",
+    "ClientWants": "when the client's want() ends, or the client leaves",
+    "ShuffleAhead": "when the shuffle is done",
+    "Settling": "when dask-kubernetes has completed the last change",
+    "Retiring": "when it has handed over what it holds",
+    "ScaleInPaused": "when the annotation paused-scale-in ends or is removed",
+    "InvalidPause": "when the annotation is fixed or removed",
+    "Paused": "with spec.mode Auto, and without the annotation paused",
+    "Advising": "with spec.mode Auto",
+    "Fallback": "when the scheduler answers again",
+    "TooManyUnready": "when the workers are back (maxUnready)",
+    "SchedulerUnreachable": "when the scheduler answers again",
+    "ProtocolMismatch": "with an operator and an agent of one release",
+    "AgentMissing": "when the agent is in the scheduler",
+    "OwnershipConflict": "when only one autoscaler scales the cluster",
+    "ClusterNotFound": "when the DaskCluster exists",
+    "InvalidPolicy": "when the policy is fixed",
+    "Busy": "when its tasks are done",
+    "HoldsActors": "when its actors are released",
+    "NotOffered": "when results are released, or memory is added",
+    "NoRecipient": "when another worker is there, or the results are released",
+    "IdleGrace": "after idleTimeout without a task",
+    "Pinned": "when the pin ends",
+    "Free": "when it is not needed, and it is its turn",
+}
+
+#: What stands for a `Reason` where there is none: nothing keeps this worker.
+FREE = "Free"
+
+#: Reasons for which a cluster is not scaled at all.
+_NOT_SCALED = frozenset(
+    ("Paused", "Advising", "SchedulerUnreachable", "ProtocolMismatch", "AgentMissing",
+     "OwnershipConflict", "ClusterNotFound", "InvalidPolicy", "Fallback", "TooManyUnready")
+)  # fmt: skip
+
+
+class Stay(NamedTuple):
+    """One worker, and why it stays or leaves."""
+
+    reason: str
+    worker: str
+    state: str
+    ends: str
+    message: str
+
+
+class Hold(NamedTuple):
+    """What keeps a group from shrinking, or all groups."""
+
+    group: str
+    reason: str
+    ends: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A cluster as Kubernetes and its scheduler show it now, under its policy."""
+
+    policy: PolicyView
+    observed: ObservedCluster
+    unknown: str = ""  # why its scheduler did not answer; empty: it did
+
+    @property
+    def workers(self) -> list[ObservedWorker]:
+        return [w for group in self.observed.groups for w in group.workers]
+
+    def stays(self) -> list[Stay]:
+        """Explain each worker, by reason; without its scheduler those that the status names."""
+        if self.unknown:
+            rows = self.policy.status.workers if self.policy.status else ()
+            found = [_as_told(row) for row in rows]
+        else:
+            scaled = [w for w in self.workers if w.group in self.policy.bounds]
+            found = [self.stay(worker) for worker in scaled]
+        return sorted(found, key=lambda stay: (stay.reason, stay.worker))
+
+    def stay(self, worker: ObservedWorker) -> Stay:
+        """Explain one worker by the operator's own rules."""
+        name, state = worker.name, worker_state(worker)
+        # Only the operator remembers what an agent has refused, and reads annotations.
+        told = self.policy.status.worker(name) if self.policy.status else None
+        if self.unknown:
+            if told:
+                return _as_told(told)
+            if worker.waiting:
+                return Stay(Reason.NEVER_CONNECTED.value, name, state, "", worker.waiting)
+            return Stay(Reason.SCHEDULER_UNREACHABLE.value, name, "Unknown", "", self.unknown)
+        clocks, idle_s = self.observed.clocks, self.policy.idle_s(worker.group)
+        row = worker_row(worker, is_exposed=bool(worker.node_terminating))
+        row = row or self._objection(worker, idle_s)
+        if told and told.state == state and (row is None or told.reason.startswith("Invalid")):
+            return _as_told(told)
+        if row is None:
+            moved = f", {format_bytes(worker.sole_bytes)} to move" if worker.sole_bytes else ""
+            idle = f"idle for {format_duration(clocks.idle_s(worker))}"
+            return Stay(FREE, name, state, ENDS[FREE], f"{idle}{moved}")
+        reason, message = row
+        ends = ENDS.get(reason.value, "")
+        if reason is Reason.IDLE_GRACE:
+            ends = f"in {format_duration(idle_s - clocks.idle_s(worker))}"
+        elif reason is Reason.PINNED and worker.pins:
+            ends = f"at the latest {self.date(max(p.latest or p.until for p in worker.pins))}"
+        return Stay(reason.value, name, state, ends, message)
+
+    def _objection(self, worker: ObservedWorker, idle_s: float) -> tuple[Reason, str] | None:
+        serving = [w for w in self.workers if isinstance(w.lifecycle, Serving) and w.takes_tasks]
+        in_service = sum(len(w.dask_names) for w in serving)
+        horizon = Horizon(clocks=self.observed.clocks)
+        blocker = veto(worker, VetoContext(Past(), horizon, in_service, idle_s))
+        return (blocker.reason, blocker.message) if blocker else None
+
+    def pins(self) -> list[PinView]:
+        """List the pins, those that hold most first; without the scheduler those of the status."""
+        if self.unknown:
+            return list(self.policy.status.held_by) if self.policy.status else []
+        found = [
+            PinView(*claim, self.date(self.observed.scheduler.at + held.latest_s),
+                    tuple(sorted(held.workers)), len(held.workers))
+            for claim, held in pins_of(self.observed).items()
+        ]  # fmt: skip
+        return sorted(found, key=lambda pin: (-pin.count, pin.source, pin.owner))
+
+    def date(self, at: float) -> str:
+        """An instant of the scheduler's clock on the calendar."""
+        left_s = at - self.observed.scheduler.at
+        return "" if math.isinf(left_s) else instant(self.observed.at + left_s)
+
+
+def _as_told(row: RowView) -> Stay:
+    return Stay(row.reason, row.name, row.state, ENDS.get(row.reason, ""), row.message)
+
+
+def holds(status: StatusView) -> Iterator[Hold]:
+    """List the holds by group, or one of the whole cluster where it is not scaled at all."""
+    found = {("", status.reason): status.message} if status.reason in _NOT_SCALED else {}
+    for name, reason, message in _steps_up(status):
+        if ("", reason) not in found:
+            found.setdefault((name, reason), message)
+    for (name, reason), message in found.items():
+        if reason in ENDS:
+            yield Hold(name or "all groups", reason, ENDS[reason], message)
+
+
+def _steps_up(status: StatusView) -> Iterable[tuple[str, str, str]]:
+    """What the groups say, and the steps of the last decision that raised the load's number."""
+    yield from ((group.name, group.reason, group.message) for group in status.groups)
+    if decision := status.decision:
+        for step in decision.steps:
+            if step.replicas > decision.wanted:
+                yield decision.group, str(step.reason), step.message
+
+
+def answer(status: StatusView | None) -> str:
+    """Whether workers are too many, and what keeps them, in one line."""
+    if status is None:
+        return NOT_LOOKED
+    if status.reason in _NOT_SCALED:
+        return f"nothing leaves, because of {status.reason}: {status.message}"
+    workers = status.connected + status.pending - status.retiring
+    leaving = f"; {status.retiring} leaving now" if status.retiring else ""
+    there = f"{counted(workers, 'worker')}, {status.desired} desired"
+    if workers > status.desired:
+        reasons = ", ".join(f"{row.workers} {row.reason}" for row in status.blockers)
+        why = f": {reasons}" if reasons else ""
+        return f"{there}, {workers - status.desired} too many{why}{leaving}"
+    hold = next(holds(status), None)
+    held = f": {hold.reason} holds the load's number, {status.wanted}" if hold else ""
+    return f"{there}, none too many{held}{leaving}"
