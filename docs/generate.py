@@ -197,9 +197,9 @@ sent once in a session.
 from distributed import Client
 
 with Client("tcp://scheduler:8786") as client:
-    answer = client.sync(client.scheduler.adaptive_explain, protocol=1)
-    for worker in answer["workers"]:
-        print(worker["name"], worker["sentence"])
+    answer = client.sync(client.scheduler.adaptive_observe, protocol=1)
+    for name, tasks in zip(answer["introduced"]["name"], answer["workers"]["processing"]):
+        print(name, "has", tasks, "tasks")
 ```
 
 `None` instead of a dict means that this scheduler runs no agent.

@@ -129,7 +129,7 @@ class Agent:
         self.drains = Drains(
             self.scheduler,
             cordons=self.cordons,
-            pins_of=lambda ws, over: ", ".join(map(str, self.pins.holders(ws, over=over))),
+            pins_of=lambda ws, over: ", ".join(self.pins.holders(ws, over=over)),
             lease_s=lambda: self.settings.lease_s,
             lifetime_s=lambda: self.settings.lifetime_s,
             note=self.notes.add,
@@ -139,7 +139,7 @@ class Agent:
             self.scheduler,
             self.drains,
             leaving=self.out_of_service,
-            pinned_by=lambda ws: ", ".join(map(str, self.pins.holders(ws))),
+            pinned_by=lambda ws: ", ".join(self.pins.holders(ws)),
             expect_gates=self.expect_gates,
             note=self.notes.add,
         )
@@ -226,7 +226,6 @@ class Agent:
             wire.HELLO: guarded(self.hello, any_protocol=True),
             wire.CONFIGURE: guarded(self.configure),
             wire.OBSERVE: guarded(self.observe),
-            wire.EXPLAIN: guarded(lambda request: self.answers.explain(optional_names(request))),
             wire.RETIRE: guarded(self.retire),
             wire.CANCEL: guarded(self.cancel),
             wire.PIN: guarded(self.pins.pin),

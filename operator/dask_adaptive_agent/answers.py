@@ -1,11 +1,11 @@
-"""What the agent answers of one scheduler: its snapshot, and in words why workers stay or go."""
+"""What the agent answers of one scheduler: its snapshot."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
@@ -15,8 +15,6 @@ from dask_adaptive_agent.protocol.handlers import whole
 from dask_adaptive_agent.quotas.cordons import SHORT
 from dask_adaptive_agent.quotas.roster import GPU, gpu_bytes, managed_bytes
 from dask_adaptive_agent.relief.workers_to_close import Delegate
-from dask_adaptive_agent.service.data_copier import last_copies
-from dask_adaptive_agent.text import duration, plural, size_of
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from dask_adaptive_agent.demand.demand import DemandView
     from dask_adaptive_agent.drain.drain import Drain
     from dask_adaptive_agent.drain.drains import Drains
-    from dask_adaptive_agent.pins.pinned_workers import PinHolder, PinnedWorkers, WorkerFloors
+    from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers, WorkerFloors
     from dask_adaptive_agent.protocol.handlers import Parts
     from dask_adaptive_agent.protocol.operator_side import Notes, OperatorLease
     from dask_adaptive_agent.protocol.requests import AgentSettings
@@ -41,13 +39,6 @@ STATUS_NUMBER = {
 OTHER = wire.STATUSES.index("other")
 
 _IN_USE: wire.QuietPart = {"no_task_ms": 0, "no_client_ms": 0}
-
-
-class Objection(NamedTuple):
-    """The first thing that decides, and only that."""
-
-    veto: str  # one of V_*; empty: it does not stay, it is on its way out already
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -154,44 +145,6 @@ class Answers:
             activity=(scheduler.transition_counter, pins[1], wants[1]),
             is_busy=scheduler.total_occupancy > 0,
         )
-
-    def explain(self, names: list[str] | None) -> wire.ExplainAnswer:
-        """All about some workers, or about all; a name without a worker is left out."""
-        entries = self.roster.sync()
-        offered = {ws.address for ws in self.offered(entries)}
-        if names is None:
-            asked = list(self.scheduler.workers.values())
-        else:
-            by_name = self.roster.by_name()
-            asked = [ws for name in names for ws in by_name.get(name, ())]
-        shuffles = self.pins.shuffles()
-
-        def row(ws: WorkerState) -> wire.WorkerExplanation:
-            pins = self.pins.holders(ws, shuffles)
-            return self._row(entries[ws.address], pins, is_offered=ws.address in offered)
-
-        return {"protocol": wire.PROTOCOL, "workers": self.parts.rows("explanations", asked, row)}
-
-    def objection(
-        self, ws: WorkerState, pins: list[PinHolder], *, idle_s: float, is_offered: bool
-    ) -> Objection | None:
-        """Why a worker stays, or that it is leaving already; None: it may go."""
-        leaves = self._leaves(ws)
-        if leaves:
-            return Objection("", leaves)
-        if pins:
-            return Objection(wire.V_PINNED, f"stays: pinned by {', '.join(map(str, pins))}")
-        obstacle = self.drains.obstacle_to(ws)
-        if obstacle is not None:
-            return Objection(obstacle.code, f"stays: {obstacle.message}")
-        if ws.status.name not in ("running", "paused"):
-            elsewhere = f"is leaving, but not because of us: its status is {ws.status.name}"
-            return Objection("", elsewhere)
-        if not is_offered:
-            idle = f"idle for {duration(idle_s)}"
-            full = f"stays: {idle}, but without it results would fill over half of the memory"
-            return Objection(wire.V_NOT_OFFERED, full)
-        return None
 
     def _drains(self, ongoing: Mapping[str, Drain], now: float) -> list[Any]:
         entries = self.roster.entries
@@ -334,50 +287,6 @@ class Answers:
             # Futures that nobody waits for belong to a client of that name, which is none.
             "clients": len(scheduler.clients.keys() - {"fire-and-forget"}),
         }
-
-    def _row(
-        self, entry: Entry, pins: list[PinHolder], *, is_offered: bool
-    ) -> wire.WorkerExplanation:
-        ws, idle_s = entry.ws, self.roster.idle_s(entry)
-        held = self.objection(ws, pins, idle_s=idle_s, is_offered=is_offered)
-        sole = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
-        sole_bytes = sum([ts.nbytes for ts in sole])
-        drain = self.drains.ongoing.get(ws.address)
-        return {
-            "name": str(ws.name),
-            "address": ws.address,
-            "status": ws.status.name,
-            "idle_ms": int(idle_s * 1000),
-            "processing": [str(ts.key) for ts, _ in zip(ws.processing, range(10))],
-            "n_processing": len(ws.processing),
-            "sole_bytes": self.parts.section("bytes of results", lambda: whole(sole_bytes), 0),
-            "n_sole": len(sole),
-            "pins": list(map(str, pins)),
-            "held_by": [{"source": holder.source, "owner": holder.owner} for holder in pins],
-            "retirement": f"{drain.state}: {drain.message}" if drain else "",
-            "stopped": self.cordons.message_of(ws.address),
-            "runs": entry.runs,
-            "closable": is_offered,
-            "veto": held.veto if held else "",
-            "sentence": held.sentence if held else self._may_go(ws, idle_s),
-        }
-
-    def _may_go(self, ws: WorkerState, idle_s: float) -> str:
-        idle = f"idle for {duration(idle_s)}"
-        copies = last_copies(ws, self.cordons)
-        if not copies:
-            return f"may go: {idle}, no last copies"
-        size = size_of(sum([ts.nbytes for ts in copies]))
-        return f"may go: {idle}, {plural(len(copies), 'last copy', 'last copies')} ({size}) to move"
-
-    def _leaves(self, ws: WorkerState) -> str:
-        """Says what we do with a worker already; empty: nothing."""
-        drain = self.drains.ongoing.get(ws.address)
-        if drain is not None:
-            way = "is on its way out" if drain.terms.is_refusable else "its process is about to end"
-            return f"{way} ({drain.terms.reason}): {drain.message}"
-        stopped = self.cordons.message_of(ws.address)
-        return f"gets no more tasks: {stopped}" if stopped else ""
 
 
 def _stops(cordons: Cordons, entries: dict[str, Entry], now: float) -> list[wire.StopRow]:

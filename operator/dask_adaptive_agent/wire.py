@@ -21,7 +21,6 @@ PROTOCOL = 1
 HELLO = "adaptive_hello"
 CONFIGURE = "adaptive_configure"
 OBSERVE = "adaptive_observe"
-EXPLAIN = "adaptive_explain"
 RETIRE = "adaptive_retire"
 CANCEL = "adaptive_cancel"
 PIN = "adaptive_pin"
@@ -32,7 +31,7 @@ WANT = "adaptive_want"
 ANNOUNCE = "adaptive_announce"
 
 HANDLERS = (
-    HELLO, CONFIGURE, OBSERVE, EXPLAIN, RETIRE, CANCEL, PIN, UNPIN, LEAVE, LIMIT, WANT, ANNOUNCE,
+    HELLO, CONFIGURE, OBSERVE, RETIRE, CANCEL, PIN, UNPIN, LEAVE, LIMIT, WANT, ANNOUNCE,
 )  # fmt: skip
 
 #: Worker statuses by the number that stands for them in `Columns.status`.
@@ -549,8 +548,6 @@ class RetireOutcome(TypedDict):
 #: Why the agent refuses to retire a worker.
 V_PINNED, V_BUSY, V_ACTORS = "Pinned", "Busy", "Actors"
 V_NO_RECIPIENT, V_TIMEOUT = "NoRecipient", "Timeout"
-#: Only ever explained: `workers_to_close` does not offer it, since memory would get scarce.
-V_NOT_OFFERED = "NotOffered"
 
 
 class RetireAnswer(Message):
@@ -668,37 +665,3 @@ class LeaveRequest(Message, total=False):
     left_ms: int
     reason: str
     ending: bool  # default True: it is certain. False: back to service if nobody asks for 300 s
-
-
-class ExplainRequest(Message, total=False):
-    """Ask all about some workers; without `names`, about all. Answer: `ExplainAnswer`."""
-
-    names: list[str]
-
-
-class PinExplanation(TypedDict):
-    source: str  # SHUFFLE | MANUAL | CLIENT
-    owner: str
-
-
-class WorkerExplanation(TypedDict):
-    name: str
-    address: str
-    status: str
-    idle_ms: int
-    processing: list[str]  # keys, at most 10, as text
-    n_processing: int
-    sole_bytes: int
-    n_sole: int
-    pins: list[str]  # sentences
-    held_by: list[PinExplanation]  # parallel to pins
-    retirement: str  # a sentence, or ""
-    stopped: str  # a sentence, or ""
-    runs: int
-    closable: bool
-    veto: str  # why it stays, one of V_*; "": it may go, or is on its way out already
-    sentence: str  # why it may or may not go, in one sentence
-
-
-class ExplainAnswer(Message):
-    workers: list[WorkerExplanation]

@@ -338,15 +338,13 @@ async def test_who_was_asked_for_copies_and_cannot_is_replaced_by_another(c, s, 
 
 
 @with_agent()
-async def test_a_departure_is_explained(c, s, a, b) -> None:
+async def test_a_departure_is_observed(c, s, a, b) -> None:
     future = await running(c, a, 1, 0.3)
     await leave(s, a.name, reason="spot")
 
-    (one,) = (await ask(s, wire.EXPLAIN, names=[a.address]))["workers"]
     (row,) = (await ask(s, wire.OBSERVE))["departures"]
 
-    assert "its process is about to end (spot): waits for 1 task to finish" == one["sentence"]
-    assert "draining: waits for 1 task to finish" == one["retirement"]
+    assert "waits for 1 task to finish" == row["message"]
     assert ("spot", str(a.name), wire.DRAINING) == (row["reason"], row["name"], row["state"])
     await future
 
@@ -410,9 +408,10 @@ async def on(c: Any, name: Any) -> str:
     return str(await asyncio.wait_for(here, 10))
 
 
-async def meant(s: Any, name: str) -> list[str]:
+def meant(s: Any, name: str) -> list[str]:
     """Addresses of those whom our own messages mean by a name."""
-    return [row["address"] for row in (await ask(s, wire.EXPLAIN, names=[name]))["workers"]]
+    roster = s.plugins["dask-adaptive"].agent.roster
+    return [ws.address for ws in roster.by_name().get(name, ())]
 
 
 async def pinned(s: Any) -> set[str]:
@@ -432,7 +431,7 @@ async def test_a_worker_that_leaves_is_found_by_its_name(c, s, a, b) -> None:
 
     assert (a.address, a.name) == (s.aliases[a.name], s.workers[a.address].name)
     assert a.address == await on(c, a.name)
-    assert [a.address] == await meant(s, str(a.name))
+    assert [a.address] == meant(s, str(a.name))
     await c.gather([busy, waiting])
     await until_left(s, a.name)
     assert [(wire.DRAINED, "")] == await retire(s, a.name)
@@ -455,7 +454,7 @@ async def test_the_name_means_the_one_that_comes_once_it_is_there(c, s, a, b) ->
     async with Worker(s.address, name=a.name, nthreads=1) as comer:
         assert (comer.address, comer.name) == (s.aliases[a.name], s.workers[comer.address].name)
         assert comer.address == await on(c, a.name)
-        assert [comer.address] == await meant(s, str(a.name))
+        assert [comer.address] == meant(s, str(a.name))
         assert {a.address} == await pinned(s)  # whom it meant when it was said
         await pin(s, a, source=wire.CLIENT)
         assert {a.address, comer.address} == await pinned(s)

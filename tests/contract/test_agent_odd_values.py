@@ -175,13 +175,12 @@ def check_answers(s: Any) -> None:
                 put_task(s, odd)
             hello = sent(s.handlers[wire.HELLO]())
             seen = sent(s.handlers[wire.OBSERVE](meters=True, demand=True))
-            explained = sent(s.handlers[wire.EXPLAIN]())
         finally:
             clear_workers(s)
             s.unrunnable.clear()
             agent.demand._look_at = 0.0  # the next look is not to wait for its turn
 
-        for answer in (hello, seen, explained):
+        for answer in (hello, seen):
             assert "error" not in answer, answer
             for part, value in answer.items():
                 check_numbers(part, value)
@@ -234,7 +233,6 @@ async def test_what_fails_is_logged_once(s, a, b) -> None:
 REQUESTS: dict[str, Any] = {
     wire.CONFIGURE: wire.ConfigureRequest,
     wire.OBSERVE: wire.ObserveRequest,
-    wire.EXPLAIN: wire.ExplainRequest,
     wire.RETIRE: wire.RetireRequest,
     wire.CANCEL: wire.CancelRequest,
     wire.PIN: wire.PinRequest,

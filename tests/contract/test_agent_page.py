@@ -267,7 +267,7 @@ async def test_a_worker_on_its_way_out(s, agent, a, b) -> None:
     workers = agent.page.looks.take().tables["workers"]
 
     assert ["drained", "active"] == workers["state"]
-    assert workers["why"][0].startswith("is on its way out (Underutilized)")
+    assert workers["why"][0].startswith("Underutilized: ")
 
 
 async def test_what_it_says_besides(s, a, b) -> None:

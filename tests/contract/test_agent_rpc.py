@@ -63,7 +63,6 @@ MALFORMED: dict[str, list[dict[str, Any]]] = {
         {"decisions": [(1, "g", "r")]}, {"decisions": [("1", "g", "r", "m")]},
     ],
     wire.OBSERVE: [{"known": -1}, {"known": True}, {"target_duration_ms": 0}],
-    wire.EXPLAIN: [{"names": {"a": 1}}],
 }  # fmt: skip
 
 
@@ -198,29 +197,6 @@ async def test_target_is_the_schedulers_own(c, s, a, b) -> None:
     assert s.adaptive_target() == s.handlers[wire.OBSERVE]()["target"]
     assert 2 < seen["target"]
     await wait(futures)
-
-
-@with_agent(3)
-async def test_explanations_are_sentences(c, s, a, b, d) -> None:
-    future = c.submit(slow, 1, 0.5, workers=[a.address])
-    held = c.submit(slow, 2, 0, workers=[b.address])
-    await held
-    await ask(s, wire.PIN, names=[str(d.name)], source=wire.CLIENT, owner="Client-7", ttl_ms=12_000)
-
-    answer = await ask(s, wire.EXPLAIN)
-    said = {one["name"]: one for one in answer["workers"]}
-    await retire(s, b.name)
-    (leaving,) = (await ask(s, wire.EXPLAIN, names=[str(b.name)]))["workers"]
-
-    assert set(wire.WorkerExplanation.__annotations__) == set(leaving)
-    assert "stays: has 1 task" == said[str(a.name)]["sentence"]
-    assert 1 == len(said[str(a.name)]["processing"])
-    assert said[str(b.name)]["sentence"].startswith("may go: idle for 0 s, 1 last copy (1 kB)")
-    assert "stays: pinned by client Client-7 for 12 s more" == said[str(d.name)]["sentence"]
-    assert [{"source": wire.CLIENT, "owner": "Client-7"}] == list(said[str(d.name)]["held_by"])
-    assert [wire.V_BUSY, "", wire.V_PINNED] == [said[str(w.name)]["veto"] for w in (a, b, d)]
-    assert leaving["sentence"].startswith("is on its way out")
-    await future
 
 
 @with_agent(threads=2, client=False)

@@ -405,6 +405,17 @@ async def test_the_rest_is_held_when_one_worker_leaves(c, s, a, b) -> None:
     assert [] == await pins(s)
 
 
+@with_agent(5)
+async def test_the_rest_of_those_that_were_named_is_held(c, s, *workers) -> None:
+    """The agent refuses a claim in which a name has no worker; it answers halves of it."""
+    async with pinned([str(w.name) for w in workers], ttl=1, reason="rest") as pin:
+        await asyncio.gather(workers[1].close(), workers[4].close())
+        await until(lambda: len(s.workers) == 3)
+        here = [str(w.name) for w in (workers[0], workers[2], workers[3])]
+        await until(lambda: here == list(pin.workers))
+        assert 0 < pin.left_s <= 1
+
+
 @with_agent(threads=2)
 async def test_an_agent_that_goes_and_comes_back(c, s, a, b) -> None:
     with told() as records:

@@ -69,7 +69,6 @@ VETOES = {
     wire.V_ACTORS: Reason.HOLDS_ACTORS,
     wire.V_NO_RECIPIENT: Reason.NO_RECIPIENT,
     wire.V_TIMEOUT: Reason.RETIREMENT_TIMED_OUT,
-    wire.V_NOT_OFFERED: Reason.NOT_OFFERED,
 }
 
 
@@ -425,23 +424,6 @@ class ReadOnlyLink:
             return _problem(self._calls.address, exc)
         self._agent = agent
         return seen
-
-    async def explain(self, names: Sequence[str] | None = None) -> list[wire.WorkerExplanation]:
-        """
-        Why each worker may or may not go, in the agent's words.
-
-        Raises:
-            LinkError: No answer, or none that can be read.
-        """
-        asked: dict[str, Any] = {} if names is None else {"names": list(names)}
-        answer = await self._calls.call(wire.EXPLAIN, protocol=wire.PROTOCOL, **asked)
-        try:
-            # The first two are what an agent of 0.1.0 does not say.
-            rows: list[Any] = [{"veto": "", "held_by": (), **row} for row in answer["workers"]]
-            return [row for row in rows if row["name"] and row["sentence"]]
-        except (KeyError, TypeError) as exc:
-            address = self._calls.address
-            raise LinkError(f"{address} gives no readable explanation: {exc!r}") from exc
 
     async def close(self) -> None:
         await self._calls.close()

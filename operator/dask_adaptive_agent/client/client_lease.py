@@ -258,7 +258,7 @@ class ClientLease(Pin):
         except ValueError:
             if self._asked is not None:
                 raise
-            await self._hold(await self._those_here())  # one of all has left meanwhile
+            await self._hold_those_here()  # one of all has left meanwhile
 
     async def _whom(self) -> list[str]:
         if self._asked is not None:
@@ -273,6 +273,30 @@ class ClientLease(Pin):
 
     async def _hold(self, names: list[str]) -> None:
         asked_at = monotonic()
+        self._note(await self._pin(names), asked_at)
+
+    async def _hold_those_here(self) -> list[str]:
+        """Pin those that are still connected, and return them; PinUnavailable if there are none."""
+        asked_at = monotonic()
+        granted = await self._pin_those_here(self._names)
+        if not granted:
+            raise PinUnavailable("none of the workers is connected any more")
+        self._note(granted, asked_at)
+        return list(self.workers)
+
+    async def _pin_those_here(self, names: list[str]) -> list[tuple[str, int]]:
+        try:
+            return await self._pin(names)
+        except ValueError:
+            # The agent pins nobody where a name has no worker: halves lead to that name.
+            if len(names) == 1:
+                return []
+            half = len(names) // 2
+            first = await self._pin_those_here(names[:half])
+            return [*first, *await self._pin_those_here(names[half:])]
+
+    async def _pin(self, names: list[str]) -> list[tuple[str, int]]:
+        """Each name and for how many milliseconds; ValueError if one has no worker."""
         answer = await self._answer(
             wire.PIN,
             names=names,
@@ -282,18 +306,11 @@ class ClientLease(Pin):
             reason=self._reason,
             ttl_ms=math.ceil(self._ttl_s * 1000),
         )
-        granted = answer["pinned"]
-        self.workers = tuple(str(name) for name, _ in granted)
-        self._until = asked_at + min((ms for _, ms in granted), default=0) / 1000
+        return [(str(name), ms) for name, ms in answer["pinned"]]
 
-    async def _those_here(self) -> list[str]:
-        """The names that a worker has; PinUnavailable if there are none."""
-        rows = (await self._answer(wire.EXPLAIN, names=self._names))["workers"]
-        known = {row["name"] for row in rows} | {row["address"] for row in rows}
-        here = [name for name in self._names if name in known]
-        if not here:
-            raise PinUnavailable("none of the workers is connected any more")
-        return here
+    def _note(self, granted: list[tuple[str, int]], asked_at: float) -> None:
+        self.workers = tuple(name for name, _ in granted)
+        self._until = asked_at + min((ms for _, ms in granted), default=0) / 1000
 
     async def _answer(self, op: str, **request: Any) -> Any:
         answer = await self.connection.ask(op, protocol=wire.PROTOCOL, **request)
@@ -343,8 +360,7 @@ class ClientLease(Pin):
             await self._hold(self._names)
             self._complete_at = monotonic()
         except ValueError:
-            here = await self._those_here()
-            await self._hold(here)
+            here = await self._hold_those_here()
             if monotonic() - self._complete_at > RETURN_S:
                 self._names = here
 

@@ -271,15 +271,36 @@ class Looks:
             name = of.pins.name_of(ws)
             pins = of.pins.holders(ws, shuffles) if address in held or name in held else []
             idle_s = of.roster.idle_s(entry)
-            objection = of.objection(ws, pins, idle_s=idle_s, is_offered=address in offered)
             state = self._state(entry, is_pinned=bool(pins))
             # The operator knows more (windows, budgets), but what has happened since knows better.
             why = self.plans.workers.get(name, "") if state == ACTIVE else ""
-            why = why or (objection.sentence if objection else _may_go(entry, idle_s))
+            why = why or self._why(entry, pins, is_offered=address in offered)
             memory, tasks = ws.metrics.get("memory", 0), len(ws.processing)
             quota = self._quota(entry)
             rows.append((name, state, tasks, round(idle_s), memory, entry.runs, quota, why))
         return sorted(rows, key=lambda row: row[0])
+
+    def _why(self, entry: Entry, pins: list[str], *, is_offered: bool) -> str:
+        """The first thing that decides about a worker, and only that."""
+        ws, of = entry.ws, self.answers
+        drain = of.drains.ongoing.get(ws.address)
+        if drain is not None:
+            return f"{drain.terms.reason}: {drain.message}"
+        stopped = of.cordons.message_of(ws.address)
+        if stopped:
+            return f"gets no more tasks: {stopped}"
+        if pins:
+            return f"stays: pinned by {', '.join(pins)}"
+        obstacle = of.drains.obstacle_to(ws)
+        if obstacle is not None:
+            return f"stays: {obstacle.message}"
+        if ws.status.name not in ("running", "paused"):
+            return "leaves, but not because of us"
+        if not is_offered:
+            return "stays: without it results would fill over half of the memory"
+        # Exact last copies (`data_copier.last_copies`) would cost a look at each of its results.
+        move = f"{size_of(entry.sole_bytes)} to move" if entry.sole_bytes else "no last copies"
+        return f"may go: idle for {duration(of.roster.idle_s(entry))}, {move}"
 
     def _state(self, entry: Entry, *, is_pinned: bool) -> str:
         """The first of these that is true: what we do with it, what it is, that it is claimed."""
@@ -373,12 +394,6 @@ class Looks:
             (len(scheduler.unrunnable), "that no worker may run"),
         )
         return " · ".join([f"{plural(n, 'task')} {where}" for n, where in counts if n]) or "no task"
-
-
-def _may_go(entry: Entry, idle_s: float) -> str:
-    # The exact last copies (`data_copier.last_copies`) would cost a look at each of its results.
-    move = f"{size_of(entry.sole_bytes)} to move" if entry.sole_bytes else "no last copies"
-    return f"may go: idle for {duration(idle_s)}, {move}"
 
 
 def _named(names: list[str]) -> str:

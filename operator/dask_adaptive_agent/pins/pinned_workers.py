@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.pins.leases import CLIENT_AWAY_S, LeaseTable
@@ -43,17 +43,6 @@ logger = logging.getLogger(__name__)
 MOST_FLOORS, MOST_WORKERS = 1_000, 1_000_000
 
 LONGEST = "renewals included: the longest that the policy allows (spec.pins.client.maxDuration)"
-
-
-class PinHolder(NamedTuple):
-    """One claim on one worker, as answers tell of it."""
-
-    source: str
-    owner: str
-    message: str  # what for and how long, in words
-
-    def __str__(self) -> str:
-        return " ".join(self)
 
 
 @dataclass(eq=False)
@@ -144,9 +133,9 @@ class PinnedWorkers:
         ws: WorkerState,
         shuffles: list[ShuffleRun] | None = None,
         over: Collection[str] = (),
-    ) -> list[PinHolder]:
+    ) -> list[str]:
         """
-        The claims on a worker, what for and how long, but those of the sources `over`.
+        Who claims a worker, what for and how long, but for the sources `over`.
 
         Whoever asks about many workers gives what `shuffles()` has just said.
         """
@@ -154,7 +143,7 @@ class PinnedWorkers:
         held = []
         if ws.address in self.in_shuffles():
             held = [
-                PinHolder(wire.SHUFFLE, run.id, f"for {duration(self._left_s(run, now))} more")
+                f"{wire.SHUFFLE} {run.id} for {duration(self._left_s(run, now))} more"
                 for run in (self.shuffles() if shuffles is None else shuffles)
                 if ws.address in run.participants
             ]
@@ -162,8 +151,8 @@ class PinnedWorkers:
             for lease in self.leases.of(name):
                 if lease.source not in over:
                     reason = f"({lease.reason}) " if lease.reason else ""
-                    left = f"{reason}for {duration(lease.until - now)} more"
-                    held.append(PinHolder(lease.source, lease.owner, left))
+                    left = duration(lease.until - now)
+                    held.append(f"{lease.source} {lease.owner} {reason}for {left} more")
         return held
 
     def rows(self, entries: dict[str, Entry]) -> list[wire.PinRow]:

@@ -108,7 +108,7 @@ def shuffle(client: Client, frame: Any, load: Burst) -> tuple[list[str], Any]:
     future = client.compute(frame, workers=chosen, allow_other_workers=False)
     load.until("the shuffle's tasks at their workers", lambda: has_other_tasks(client))
     say(f"  All {load.end()} tasks of the burst are done.")
-    until("the shuffle to begin", lambda: all(sources_of_pins(client, name) for name in chosen))
+    until("the shuffle to begin", lambda: all(pins_of(client, name) for name in chosen))
     until("others to leave", lambda: len(names(client)) <= 3)
     assert set(chosen) <= set(names(client)), "a worker of the running shuffle left"
     say(f"  Down to {len(names(client))} workers while it runs; its own three are pinned.")
@@ -145,7 +145,7 @@ def pinned(client: Client, chosen: list[str], future: Any) -> None:
     keep = chosen[-1]
     say("Act 3: one of the three is pinned by hand; then the shuffle ends.")
     pin(keep, "10m")
-    until("the pin", lambda: "manual" in sources_of_pins(client, keep))
+    until("the pin", lambda: any(p["source"] == "manual" for p in pins_of(client, keep)))
     say(f"  pinned: {keep}")
     distributed.Event(OTHERS_LEFT, client=client).set()
     found = future.result()
@@ -165,20 +165,19 @@ def unpinned(client: Client, kept: str) -> None:
     say(f"  {took:.1f} s later the cluster is at its minimum.")
 
 
-def sources_of_pins(client: Client, worker: str) -> list[str]:
-    return [pin["source"] for row in asked(client, worker) for pin in row["held_by"]]
-
-
-def asked(client: Client, worker: str) -> Any:
-    answer = client.sync(client.scheduler.adaptive_explain, protocol=1, names=[worker])
-    return answer["workers"]
+def pins_of(client: Client, worker: str) -> list[Any]:
+    """Pins that hold a worker, as its scheduler's agent says."""
+    answer = client.sync(client.scheduler.adaptive_observe, protocol=1)
+    slots = dict(zip(answer["introduced"]["name"], answer["introduced"]["slot"], strict=True))
+    return [pin for pin in answer["pins"] if slots.get(worker) in pin["slots"]]
 
 
 def explained(client: Client, worker: str) -> str:
     """Why a worker stays: asked as a person would in this place."""
     if NAMESPACE is None:
-        return str(asked(client, worker)[0]["sentence"])
-    return kubectl("get", "dap") + kubectl("dask-adaptive", "explain", pod_of(worker))
+        held = [f"{pin['source']} ({pin['reason']})" for pin in pins_of(client, worker)]
+        return f"stays: pinned by {', '.join(held)}"
+    return kubectl("get", "dap") + kubectl("dask-adaptive", "explain", f"pod/{pod_of(worker)}")
 
 
 def pin(worker: str, duration: str | None) -> None:
