@@ -215,15 +215,10 @@ dry_run_option = click.option(
 )
 
 
-def output_formats(*formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`-o`, with the formats that a command has; the first is the default."""
-    return click.option(
-        "-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True,
-        help="For people or for programs.",
-    )  # fmt: skip
-
-
-output_option = output_formats("table", "json", "yaml")
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table",
+    show_default=True, help="For people or for programs.",
+)  # fmt: skip
 
 
 def duration(value: str | float) -> float:

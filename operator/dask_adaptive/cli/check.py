@@ -21,7 +21,7 @@ from dask_adaptive.cli.access import (
     output_option,
     policies_and_clusters,
 )
-from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, dump, show
+from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, counted, dump, show
 from dask_adaptive.cli.status_view import PolicyView, RowView, StatusView, list_policies
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.kube.api import (
@@ -150,7 +150,10 @@ def lines_of(found: Iterable[Finding]) -> list[Text]:
             lines.append(Text(f"        fix: {f.fix}", FAINT))
     ok, warnings, errors = (sum(f.level is level for f in found) for level in Level)
     style = BAD if errors else ODD if warnings else GOOD
-    return [*lines, Text(f"{ok} in order, {warnings} warnings, {errors} errors", style)]
+    return [
+        *lines,
+        Text(f"{ok} in order, {counted(warnings, 'warning')}, {counted(errors, 'error')}", style),
+    ]
 
 
 # The facts.
@@ -364,7 +367,7 @@ def _webhook(what: str, webhooks: Webhooks) -> Iterator[Finding]:
         fix = "the operator fills it in; its log says what is wrong with the webhook's certificate"
         yield _error(what, "has no caBundle: the API server can't trust it", fix)
     elif webhooks.ready:
-        yield _ok(what, f"registered, {webhooks.ready} endpoints ready")
+        yield _ok(what, f"registered, {counted(webhooks.ready, 'endpoint')} ready")
     else:
         yield _error(what, "has no endpoint", "check that the operator's pods are ready")
 

@@ -374,10 +374,8 @@ class KubeApi:
     async def replace(self, path: str, body: Json) -> Json:
         return await self._call("PUT", path, {"fieldManager": FIELD_MANAGER}, body)
 
-    async def patch(
-        self, path: str, body: Json, *, how: str = MERGE, manager: str = FIELD_MANAGER
-    ) -> Json:
-        return await self._call("PATCH", path, {"fieldManager": manager}, body, how)
+    async def patch(self, path: str, body: Json, *, how: str = MERGE) -> Json:
+        return await self._call("PATCH", path, {"fieldManager": FIELD_MANAGER}, body, how)
 
     async def delete(self, path: str, *, uid: str = "") -> Json:
         """Delete an object in the background; with `uid`, only if it is still that one."""
