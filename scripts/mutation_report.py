@@ -2,7 +2,7 @@
 """What became of the mutants of scripts/mutation.sh, for each module of the planner.
 
 mutation_report.py FOLDER [MODULE...] prints the table and what each survivor changed;
-mutation_report.py FOLDER --write FILE puts the table of all modules between the markers of FILE.
+mutation_report.py FOLDER --write FILE puts the sums between the markers of FILE.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def main(folder: Path, arguments: list[str]) -> None:
     if arguments[:1] == ["--write"]:
         page = Path(arguments[1])
         before, _, rest = page.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        page.write_text(before + BEGIN + table(list(modules(folder))) + END + after)
+        lines = table(list(modules(folder))).splitlines(keepends=True)
+        page.write_text("".join([before, BEGIN, *lines[:2], *lines[-2:], *rest.partition(END)[1:]]))
         return
     found = [m for m in modules(folder) if not arguments or m.name in arguments]
     for module in found:

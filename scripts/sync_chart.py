@@ -120,7 +120,7 @@ Then make a DaskCluster adaptive:
 
 Uninstalling takes back what the operator has written to objects of other people, and keeps the CRD
 and your AdaptivePolicies. The project's documentation says more, in `docs/howto`: `install.md`,
-`upgrade.md`, `openshift.md`, `two-operators.md` and `uninstall.md`.
+`upgrade.md` and `environments.md`.
 
 ## Values
 

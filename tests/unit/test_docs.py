@@ -172,7 +172,7 @@ def test_patches_of_policies_in_commands_are_valid() -> None:
                 {"clusterRef": {"name": "x"}, "maxReplicas": 9} | json.loads(found[1])["spec"]
             )
             count += 1
-    assert count >= 4
+    assert count
 
 
 def test_values_in_commands_are_in_the_chart() -> None:

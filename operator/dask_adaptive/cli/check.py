@@ -433,7 +433,8 @@ _FIXES: Mapping[str, str] = {
     Reason.CLUSTER_NOT_FOUND: "create the DaskCluster, or correct clusterRef",
     Reason.OWNERSHIP_CONFLICT: f"delete the other policy or the DaskAutoscaler, or hand the latter"
     f" over: kubectl annotate daskautoscaler NAME {ADOPT}=true",
-    Reason.AGENT_MISSING: "docs/howto/without-the-agent.md; the next scheduler pod gets the agent",
+    Reason.AGENT_MISSING: "docs/howto/install.md#how-the-agent-gets-in;"
+    " the next scheduler pod gets the agent",
     Reason.PROTOCOL_MISMATCH: "use the operator and the agent of one release",
     Reason.QUOTA_EXCEEDED: "free something, or raise the ResourceQuota",
 }

@@ -63,8 +63,8 @@ def page(runs: Runs) -> str:
         "with their defaults. Both run at the same time, each in a namespace of its own",
         "(`too-many`: one after the other). Medians; in brackets the least and the most.",
         "Worker-seconds are those of connected workers of the scaled group until the results were",
-        "there; in the row below, until the cluster is back at its minimum. Made by",
-        "`make bench-upstream`; raw figures: `upstream.jsonl`.",
+        "there; in the row below, until the cluster is back at its minimum. Rows without figures",
+        "are left out. Made by `make bench-upstream`; raw figures: `upstream.jsonl`.",
         "",
         "![Connected workers over time under both autoscalers, by workload](upstream.svg)",
         "",
@@ -79,8 +79,8 @@ def page(runs: Runs) -> str:
             ]
         lines += ["| | upstream | ours |", "|---|---|---|"]
         for title, key in _COLUMNS:
-            if not any(key in row for rows in sides.values() for row in rows):
-                continue
+            if not any(row.get(key) for rows in sides.values() for row in rows):
+                continue  # nothing of it on either side
             cells = " | ".join(spread(sides.get(side, []), key) for side in ("upstream", "ours"))
             lines.append(f"| {title} | {cells} |")
         lines += [f"| runs | {len(sides['upstream'])} | {len(sides['ours'])} |"]
