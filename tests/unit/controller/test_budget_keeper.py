@@ -62,9 +62,16 @@ class Stage:
         await self.keeper._report(self.keeper.settle())
 
 
+def wanting(*bodies: dict[str, Any], **needed: int) -> Stage:
+    """A stage on which clusters want so many workers."""
+    stage = Stage(*bodies)
+    for name, workers in needed.items():
+        stage.want(ClusterKey("ns", name), workers)
+    return stage
+
+
 def test_a_new_cluster_does_not_grow_before_its_part_is_known() -> None:
-    stage = Stage(budget(), *cluster("a", 5))
-    stage.want(A, 9)
+    stage = wanting(budget(), *cluster("a", 5), a=9)
     for body in cluster("b", 0):
         stage.world.take(ko.KIND[body["kind"]], None, body)
 
@@ -72,9 +79,7 @@ def test_a_new_cluster_does_not_grow_before_its_part_is_known() -> None:
 
 
 def test_both_have_their_part_and_hear_of_it() -> None:
-    stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
-    stage.want(A, 6)
-    stage.want(B, 6)
+    stage = wanting(budget(), *cluster("a", 6), *cluster("b", 0), a=6, b=6)
     stage.keeper.settle()
 
     assert {A, B} == set(stage.woken)
@@ -86,9 +91,7 @@ def test_both_have_their_part_and_hear_of_it() -> None:
 
 
 def test_what_others_hold_wakes_nobody_whose_part_stays() -> None:
-    stage = Stage(budget(), *cluster("a", 1), *cluster("b", 3))
-    stage.want(A, 3)
-    stage.want(B, 3)
+    stage = wanting(budget(), *cluster("a", 1), *cluster("b", 3), a=3, b=3)
     assert (3, 3) == (stage.allowed(A), stage.allowed(B))
     stage.woken.clear()
     for body in cluster("a", 3):
@@ -101,8 +104,7 @@ def test_what_others_hold_wakes_nobody_whose_part_stays() -> None:
 
 
 def test_a_cluster_that_has_told_nothing_keeps_what_it_has() -> None:
-    stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
-    stage.want(B, 6)
+    stage = wanting(budget(), *cluster("a", 6), *cluster("b", 0), b=6)
 
     assert (6, 0) == (stage.allowed(A), stage.allowed(B))
 
@@ -122,9 +124,7 @@ def test_resources_are_counted_as_the_template_requests_them() -> None:
 
 
 def test_a_policy_that_is_gone_wants_nothing() -> None:
-    stage = Stage(budget(), *cluster("a", 1), *cluster("b", 1))
-    stage.want(A, 9)
-    stage.want(B, 9)
+    stage = wanting(budget(), *cluster("a", 1), *cluster("b", 1), a=9, b=9)
     stage.world.take(ko.KIND["AdaptivePolicy"], "DELETED", ko.policy("a", "a"))
     stage.keeper.settle()
 
@@ -133,9 +133,7 @@ def test_a_policy_that_is_gone_wants_nothing() -> None:
 
 def test_two_clusters_of_a_namespace_do_not_count_on_the_same_room() -> None:
     room = ko.quota(hard={"requests.cpu": "8"}, used={"requests.cpu": "0"})
-    stage = Stage(room, *cluster("a", 0), *cluster("b", 0))
-    stage.want(A, 9)
-    stage.want(B, 9)
+    stage = wanting(room, *cluster("a", 0), *cluster("b", 0), a=9, b=9)
     stage.keeper.settle()
 
     assert (2, 2) == (stage.allowed(A), stage.allowed(B))
@@ -162,9 +160,7 @@ def test_one_cluster_alone_has_the_room_of_its_quota_for_itself() -> None:
 
 
 async def test_its_status() -> None:
-    stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
-    stage.want(A, 6)
-    stage.want(B, 9)
+    stage = wanting(budget(), *cluster("a", 6), *cluster("b", 0), a=6, b=9)
     await stage.pass_()
     (status,) = stage.written
     assert ["/apis/dask-adaptive.dev/v1alpha1/adaptivebudgets/all/status"] == stage.paths
@@ -281,9 +277,7 @@ async def test_a_spec_that_makes_no_sense_limits_nobody() -> None:
 async def test_after_a_restart_it_is_known_who_has_waited_since_when() -> None:
     row = {"namespace": "ns", "cluster": "b", "name": "b-default", "waitingSince": "2026-01-01"}
     old = {"groups": [{**row, "held": 0, "wanted": 9, "allowed": 0}]}
-    stage = Stage(budget(status=old), *cluster("a", 6), *cluster("b", 0))
-    stage.want(A, 6)
-    stage.want(B, 9)
+    stage = wanting(budget(status=old), *cluster("a", 6), *cluster("b", 0), a=6, b=9)
     await stage.pass_()
     since = {g["cluster"]: g.get("waitingSince") for g in stage.written[0]["groups"]}
 
@@ -291,8 +285,7 @@ async def test_after_a_restart_it_is_known_who_has_waited_since_when() -> None:
 
 
 def test_who_says_nothing_any_more_keeps_what_he_has() -> None:
-    stage = Stage(budget(), *cluster("a", 2), *cluster("b", 2))
-    stage.want(A, 6)
+    stage = wanting(budget(), *cluster("a", 2), *cluster("b", 2), a=6)
     stage.keeper.settle()
     stage.keeper.want(A, {})  # it is paused
     stage.want(B, 6)
@@ -306,9 +299,7 @@ def test_who_says_nothing_any_more_keeps_what_he_has() -> None:
 
 @pytest.mark.parametrize("kind", ["DaskCluster", "AdaptivePolicy"])
 def test_what_is_deleted_or_not_ours_any_more_counts_as_held(kind: str) -> None:
-    stage = Stage(budget(), *cluster("a", 4), *cluster("b", 0))
-    stage.want(A, 9)
-    stage.want(B, 9)
+    stage = wanting(budget(), *cluster("a", 4), *cluster("b", 0), a=9, b=9)
     (body,) = (each for each in cluster("a", 4) if each["kind"] == kind)
     if kind == "DaskCluster":
         body["metadata"]["deletionTimestamp"] = ko.CREATED
@@ -323,8 +314,7 @@ def test_what_is_deleted_or_not_ours_any_more_counts_as_held(kind: str) -> None:
 def test_a_budget_that_cannot_be_divided_stops_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = Stage(budget(), *cluster("a", 4), *cluster("b", 4))
-    stage.want(A, 9)
+    stage = wanting(budget(), *cluster("a", 4), *cluster("b", 4), a=9)
     stage.keeper.settle()
     before = stage.allowed(A), stage.allowed(B)
 
@@ -351,8 +341,7 @@ async def test_a_status_keeps_nothing_of_another_spec() -> None:
 
 
 async def test_one_of_the_same_name_knows_nothing_of_who_waited_before() -> None:
-    stage = Stage(budget(), *cluster("a", 6), *cluster("b", 0))
-    stage.want(B, 6)
+    stage = wanting(budget(), *cluster("a", 6), *cluster("b", 0), b=6)
     await stage.pass_()
     stage.world.take(ko.KIND["AdaptiveBudget"], "DELETED", budget())
     stage.now += 86_400
