@@ -58,7 +58,7 @@ else
   say "all tests run on your cluster: $(kubectl config current-context), namespaces e2e-*"
 fi
 say "installing both operators"
-"$root/scripts/install.sh" --set evictionGuard.enabled=true --set "scheduler.tls.secretNames={dask-tls}"
+"$root/scripts/install.sh" --set "scheduler.tls.secretNames={dask-tls}"
 
 disturbing=(tests/e2e/test_budget.py tests/e2e/test_crashes.py tests/e2e/test_first_hour.py tests/e2e/test_nodes.py tests/e2e/test_operations.py tests/e2e/test_upgrade.py)
 # Pods that live for a minute need others that start within it.

@@ -105,8 +105,7 @@ async def scene_of(
 ) -> AsyncIterator[Scene]:
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
     port = free_port()
-    guard = ("--set", "evictionGuard.enabled=true")
-    with registered(kubectl, *guard, port=port) as configurations:
+    with registered(kubectl, port=port) as configurations:
         settings = WebhookSettings(SECRET, HOST, makes, configurations)
         scene = Scene(api, kubectl, settings)
         if data:

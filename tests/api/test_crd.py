@@ -55,7 +55,6 @@ def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
     assert "Auto" == stored["idleTimeout"]
     assert {"enabled": True, "timeout": "1h"} == stored["pins"]["shuffle"]
     assert {"enabled": True, "maxDuration": "4h"} == stored["pins"]["client"]
-    assert {"enabled": False, "maxDelay": "10m"} == stored["evictionGuard"]
     assert {
         "nodeSignals": "Drain",
         "hints": True,
@@ -240,7 +239,7 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
     told = kubectl("explain", "adaptivepolicies.spec", "--recursive")
 
     assert "maxConcurrent" in told
-    fields = ("retirement", "evictionGuard", "disruption.budgets", "pins.client", "restartAt")
+    fields = ("retirement", "disruption.budgets", "pins.client", "restartAt")
     fields += ("scheduler.relief.pickling", "scheduler.config")
     fields += ("behavior.scaleUp.maxPending", "behavior.scaleDown.policies.period", "idle.after")
     fields += ("schedules.workerGroup", "fallback.replicas", "maxUnready", "workerGroups.priority")

@@ -329,8 +329,7 @@ def test_a_lease_of_others_is_not_ours(sole_account: Account) -> None:
 async def test_the_webhooks_certificate_and_no_other_secret(
     make: Callable[..., Account], kubectl: Kubectl, makes: bool
 ) -> None:
-    own = ("--set", "evictionGuard.enabled=true")
-    words = own if makes else (*own, "--set", "certificates.existingSecret=mine")
+    words = () if makes else ("--set", "certificates.existingSecret=mine")
     account = make(namespaced=True, words=words)
     where, release = kubectl.namespace, account.name
     objects = rendered(*words, namespace=where, release=where)

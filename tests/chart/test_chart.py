@@ -100,7 +100,6 @@ def test_an_index_of_charts_is_told_what_is_there() -> None:
         ("webhook.certificateDays=90", "certificateDays"),
         ("certificates.existingSecret=My_Secret", "existingSecret"),
         ("certificates.certManager.issuerRef.kind=ClusterIssuer", "issuerRef"),
-        ("evictionGuard.maxDelay=1m", "maxDelay"),
         ("hints.enabled=maybe", "enabled"),
         ("adopt=Sometimes", "adopt"),
         ("controllerName=Team_A", "controllerName"),
@@ -259,34 +258,6 @@ def test_the_webhook_stops_nobody_and_sees_only_pods_of_dask() -> None:
     assert ["scheduler", "worker"] == wanted["values"]
 
 
-def test_evictions_are_looked_at_only_where_asked_for() -> None:
-    key = ("ValidatingWebhookConfiguration", f"ns-{NAME}")
-    assert key not in rendered()
-    objects = rendered("--set", "evictionGuard.enabled=true,watch.namespaces={a}")
-    (hook,) = objects[key]["webhooks"]
-
-    assert ("Ignore", "NoneOnDryRun", 5) == (
-        hook["failurePolicy"],
-        hook["sideEffects"],
-        hook["timeoutSeconds"],
-    )
-    (rule,) = hook["rules"]
-    assert (["pods/eviction"], ["CREATE"]) == (rule["resources"], rule["operations"])
-    never, only = hook["namespaceSelector"]["matchExpressions"]
-    assert ("NotIn", "In", ["a"]) == (never["operator"], only["operator"], only["values"])
-    assert "kube-system" in never["values"]
-    assert "/evict" == hook["clientConfig"]["service"]["path"]
-    (condition,) = hook["matchConditions"]
-    assert "-worker-" in condition["expression"]
-
-
-def test_a_guard_without_the_webhook_is_refused() -> None:
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        helm_template("--set", "evictionGuard.enabled=true,webhook.enabled=false")
-
-    assert "evictionGuard.enabled needs webhook.enabled" in refused.value.stderr
-
-
 def rights(*words: str) -> set[tuple[str, str]]:
     """(verb, resource) of what the operator may do where Dask clusters are."""
     roles = [
@@ -360,7 +331,7 @@ GIVEN = ("--set", "certificates.existingSecret=mine")
 
 @pytest.mark.parametrize("words", [(), CERT_MANAGER, GIVEN])
 def test_rendered_twice_it_is_the_same(words: tuple[str, ...]) -> None:
-    everything = ("--set", "evictionGuard.enabled=true,replicas=2,monitoring.alerts.enabled=true")
+    everything = ("--set", "replicas=2,monitoring.alerts.enabled=true")
 
     assert helm_template(*words, *everything) == helm_template(*words, *everything)
     templates = "".join(path.read_text() for path in CHART.glob("templates/**/*.*"))
@@ -421,16 +392,14 @@ def test_one_of_the_three_ways_not_two() -> None:
     assert "exclude each other" in refused.value.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("--set", "evictionGuard.enabled=true")])
-def test_the_operator_may_write_its_own_webhook_configurations(words: tuple[str, ...]) -> None:
-    objects = rendered(*words, "--set", "watch.namespaces={a}")
-    kinds = {f"{kind.lower()}s" for kind, _ in objects if kind.endswith("WebhookConfiguration")}
+def test_the_operator_may_write_its_own_webhook_configuration() -> None:
+    objects = rendered("--set", "watch.namespaces={a}")
     (rule,) = objects["ClusterRole", f"ns-{NAME}-webhook"]["rules"]
 
-    assert kinds == set(rule["resources"])
+    assert ["mutatingwebhookconfigurations"] == rule["resources"]
     assert ([f"ns-{NAME}"], ["get", "patch"]) == (rule["resourceNames"], rule["verbs"])
-    told = env(pod_spec(*words))["DASK_ADAPTIVE_WEBHOOK_CONFIGURATIONS"].split()
-    assert {f"{kind}/ns-{NAME}" for kind in kinds} == set(told)
+    told = env(pod_spec())["DASK_ADAPTIVE_WEBHOOK_CONFIGURATIONS"]
+    assert f"mutatingwebhookconfigurations/ns-{NAME}" == told
 
 
 def test_without_the_webhook_there_is_nothing_of_it() -> None:

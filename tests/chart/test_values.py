@@ -42,7 +42,6 @@ OTHER: dict[str, Any] = {
     "certificates.existingSecret": "mine",
     "scheduler.tls.secretName": "mine",
     "scheduler.tls.secretNames": ["mine"],
-    "evictionGuard.enabled": True,
     "hints.enabled": False,
     "adopt": "Never",
     "allowDeleteCluster": False,
@@ -116,7 +115,6 @@ NEEDS: dict[str, dict[str, Any]] = {
 #: All objects that the chart can make at once.
 ALL: dict[str, Any] = {
     "replicas": 2,
-    "evictionGuard": {"enabled": True},
     "certificates": {"certManager": {"enabled": True}},
     "watch": {"namespaces": ["a"], "nodes": True},
     "networkPolicy": {"enabled": True, "egress": {"enabled": True}},

@@ -27,10 +27,9 @@ async def uncordoned(admin: Kubectl) -> AsyncIterator[list[str]]:
 async def test_a_node_is_drained_and_cordoned_and_nothing_is_redone(
     start: Start, admin: Kubectl, uncordoned: list[str]
 ) -> None:
-    guard = {"enabled": True, "maxDelay": "2m"}
     here_only = {"nodeSignals": "Ignore"}  # else all workers would leave: it is their node, too
     bounds = {"minReplicas": 2, "maxReplicas": 2}
-    c = await start(policy={**bounds, "evictionGuard": guard, "disruption": here_only})
+    c = await start(policy={**bounds, "disruption": here_only})
     await c.until_settled(2)
     doomed = min(await c.connected())
     here = {"workers": [await c.address_of(doomed)], "pure": False}
@@ -45,7 +44,6 @@ async def test_a_node_is_drained_and_cordoned_and_nothing_is_redone(
     said = await asyncio.to_thread(admin, "drain", node, selector, "--timeout=120s")
     assert f"pod/{pod['metadata']['name']} evicted" in said
     assert running.done()
-    await c.until_event("EvictionDelayed")
     await asyncio.to_thread(admin, "uncordon", node)
     await c.until_settled(2)  # its Deployment made another pod
     await c.client.gather([*results, running])

@@ -35,7 +35,6 @@ POLICY: dict[str, Any] = {
     "maxReplicas": 4,
     "idleTimeout": "8s",
     "target": {"duration": "3s"},
-    "evictionGuard": {"enabled": True, "maxDelay": "60s"},
     "disruption": {"budgets": [{"workers": "50%"}]},
     "recycle": {"tasks": {"max": 100, "jitter": "20%"}, "lifetime": None},
 }

@@ -22,6 +22,6 @@ leave() {
   if [ -z "$was_up" ] && [ "${KEEP:-}" != 1 ]; then localnode/down.sh; fi
 }
 trap leave EXIT
-scripts/install.sh --set evictionGuard.enabled=true
+scripts/install.sh
 export LOCALNODE_STATE=$state PYTHONPATH=operator:tests
 "$python" -m soak.run --minutes "${MINUTES:-30}" ${SEED:+--seed "$SEED"} ${WRITE:+--write docs/benchmarks/soak.md}

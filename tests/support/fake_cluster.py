@@ -230,9 +230,7 @@ class FakeCluster(SimulatedPorts):
         self.retired += [w.name for w in here if w.leaving is not Leaving.NO]
         return answers
 
-    async def leave(
-        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
-    ) -> list[Retired]:
+    async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
         self.left.append((tuple(names), left_s))
         return [Retired(n, "draining") for n in names]
 

@@ -1,4 +1,4 @@
-"""The chart's webhooks, registered with an API server so that it calls this process over TLS."""
+"""The chart's webhook, registered with an API server so that it calls this process over TLS."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from support.ports import free_port
 
 HOST = "127.0.0.1"
 SECRET = "r-dask-adaptive-certificate"
-KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+KIND = "MutatingWebhookConfiguration"
 
 
 @contextlib.contextmanager
 def registered(kubectl: Kubectl, *words: str, port: int) -> Iterator[tuple[str, ...]]:
     """
-    The chart's webhooks and its Secret, for one namespace only, and for kube-system if it may be.
+    The chart's webhook and its Secret, for one namespace only.
 
     The API server of tests can't reach a Service, so an URL is in its place; nothing else differs.
     """
     objects = rendered(*words, namespace=kubectl.namespace)
-    bodies = [body for (kind, _), body in objects.items() if kind in KINDS]
+    bodies = [body for (kind, _), body in objects.items() if kind == KIND]
     for body in bodies:
         (hook,) = body["webhooks"]
         path = hook["clientConfig"]["service"]["path"]
         hook["clientConfig"] = {"url": f"https://{HOST}:{port}{path}"}
         namespaces = hook.setdefault("namespaceSelector", {}).setdefault("matchExpressions", [])
-        here = {"operator": "In", "values": [kubectl.namespace, "kube-system"]}
+        here = {"operator": "In", "values": [kubectl.namespace]}
         namespaces.append({"key": "kubernetes.io/metadata.name", **here})
     secret = [body for (kind, _), body in objects.items() if kind == "Secret"]
     kubectl.apply(*bodies, *secret)
@@ -47,7 +47,7 @@ def registered(kubectl: Kubectl, *words: str, port: int) -> Iterator[tuple[str, 
 async def operator_with_webhooks(
     api: KubeApi, kubectl: Kubectl, *words: str, **more: Any
 ) -> AsyncIterator[Operator]:
-    """Run an operator, which makes the certificate of its webhooks."""
+    """Run an operator, which makes the certificate of its webhook."""
     port = free_port()
     with registered(kubectl, *words, port=port) as configurations:
         webhook = WebhookSettings(SECRET, HOST, makes=True, configurations=configurations)

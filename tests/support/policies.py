@@ -164,8 +164,6 @@ WRONG: list[tuple[str, str, str]] = [
     ("pins: {manual: {max: 1h}}", "pins.manual.max", ""),
     ("pins: {client: {maxDuration: 1d}}", "pins.client.maxDuration", _DURATION),
     ("pins: {client: 4h}", "pins.client", ""),
-    ("evictionGuard: {maxDelay: soon}", "evictionGuard.maxDelay", _DURATION),
-    ("evictionGuard: {enabled: 'yes'}", "evictionGuard.enabled", ""),
     ("disruption: {nodeSignals: drain}", "disruption.nodeSignals", ""),
     ("disruption: {hint: true}", "disruption.hint", ""),
     ("disruption: {budgets: {workers: 1}}", "disruption.budgets", ""),

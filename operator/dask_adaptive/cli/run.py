@@ -63,7 +63,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option(
     "--webhook-configurations", multiple=True, metavar="KIND/NAME",
-    help="Whose caBundle to keep: mutatingwebhookconfigurations/NAME, or validating…",
+    help="Whose caBundle to keep: mutatingwebhookconfigurations/NAME.",
 )  # fmt: skip
 @click.option(
     "--worker-grace", type=click.IntRange(min=1), default=300, show_default=True,

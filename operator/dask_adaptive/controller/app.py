@@ -24,7 +24,6 @@ from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
 from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
 from dask_adaptive.controller.compose import Composer, Connect
-from dask_adaptive.controller.evictions import EvictionReviewer
 from dask_adaptive.controller.kopf_watch import KopfWatch
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, LeaderLease, Timing
 from dask_adaptive.controller.metrics import Metrics
@@ -190,20 +189,12 @@ class Operator:
         if self._certificate is None:
             yield
             return
-        context = self._certificate.context
-        evictions = EvictionReviewer(
-            self._world, self._composer.events, self._metrics, routes=self._routes,
-            connect=self._connect,
-        )  # fmt: skip
         where = (self._settings.address, self._settings.webhook_port)
-        try:
-            async with _served(webhook_app(self._injector(), evictions), *where, context):
-                yield
-                # Of two replicas in an upgrade this is the old one: kube-proxy may go on sending
-                # requests here, and a scheduler whose request is refused starts without the agent.
-                await asyncio.sleep(LINGER_S)
-        finally:
-            await evictions.close()
+        async with _served(webhook_app(self._injector()), *where, self._certificate.context):
+            yield
+            # Of two replicas in an upgrade this is the old one: kube-proxy may go on sending
+            # requests here, and a scheduler whose request is refused starts without the agent.
+            await asyncio.sleep(LINGER_S)
 
     def _injector(self) -> Injector:
         return Injector(

@@ -102,11 +102,9 @@ class FollowingLink:
     async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
         await (await self._same()).announce(arriving, told)
 
-    async def leave(
-        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
-    ) -> list[Retired]:
+    async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
         link = await self._same()
-        return await link.leave(names, left_s=left_s, reason=reason, ending=ending)
+        return await link.leave(names, left_s=left_s, reason=reason)
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         return await (await self._same()).cancel(names)

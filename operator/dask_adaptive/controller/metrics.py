@@ -132,9 +132,6 @@ _COUNTERS = {
     "injections": _Metric(
         BETA, "Pods of schedulers and workers seen by the webhook, by result", ("result",)
     ),
-    "evictions": _Metric(
-        BETA, "Evictions seen by the webhook, by result; all but delayed are allowed", ("result",)
-    ),
 }
 #: Counters that are an agent's own.
 _OF_AGENTS = {
@@ -186,7 +183,7 @@ class Metrics:
         )
         self.leader, self.watched = gauges["leader"], gauges["policies"]
         self.certificate = gauges["webhook_certificate_expiration_timestamp_seconds"]
-        self.injections, self.evictions = counters["injections"], counters["evictions"]
+        self.injections = counters["injections"]
         self._expired = _Before(counters["pin_expired"], _SOURCES)
         self._redone = _Before(counters["tasks_redone"], _CAUSES)
         self._last = LastPasses()

@@ -1,7 +1,4 @@
-"""
-The webhooks: their paths, and the review of pods. `kube.inject` decides which pods
-get the agent.
-"""
+"""The webhook on pods of Dask. `kube.inject` decides which get the agent."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from dask_adaptive.controller.evictions import EvictionReviewer, answer_to
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.agent_config import AgentConfig, Consent
 from dask_adaptive.kube.api import CLUSTERS, GROUPS, POLICIES, Json, KubeApi, KubeError
@@ -57,8 +53,6 @@ SECOND_LOOK_S = 0.5
 
 logger = logging.getLogger(__name__)
 
-Review = Callable[[Mapping[str, Any]], Awaitable[Json]]
-
 
 class Injector:
     """
@@ -90,16 +84,17 @@ class Injector:
         outcome = await self._decide(request)
         result = "injected" if isinstance(outcome, Injection) else "skipped"
         self._metrics.injections.labels(result).inc()
-        more: Json = {}
+        response: Json = {"uid": request["uid"], "allowed": True}
         if isinstance(outcome, Injection):
             patch = json.dumps(list(outcome.patch)).encode()
-            more |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+            response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
         why = outcome.lacks if isinstance(outcome, Injection) else outcome.why
         if why:
             # Shown in the API server's audit log.
-            more["auditAnnotations"] = {"not-injected": why}
+            response["auditAnnotations"] = {"not-injected": why}
             logger.info("Pod in %s left as it is: %s", _where(request), why)
-        return answer_to(review, allowed=True, **more)
+        kind = {"apiVersion": review["apiVersion"], "kind": "AdmissionReview"}
+        return {**kind, "response": response}
 
     async def _decide(self, request: Mapping[str, Any]) -> Injection | Skip:
         pod, namespace = request["object"], request["namespace"]
@@ -223,21 +218,17 @@ def _chosen(policies: Sequence[PolicyObject]) -> PolicyObject | None:
     return written[0] if len(written) == 1 else None
 
 
-def webhook_app(injector: Injector, evictions: EvictionReviewer) -> web.Application:
-    """Serve `/mutate` (pods) and `/evict` (pods/eviction, where the chart registers it)."""
-    app = web.Application(client_max_size=8 * 1024**2)
-    app.router.add_post("/mutate", _handler(injector.review))
-    app.router.add_post("/evict", _handler(evictions.review))
-    return app
+def webhook_app(injector: Injector) -> web.Application:
+    """Serve `/mutate`."""
 
-
-def _handler(review: Review) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
+    async def mutate(request: web.Request) -> web.Response:
         try:
-            body = await review(await request.json())
+            body = await injector.review(await request.json())
         except (KeyError, TypeError, ValueError) as exc:
-            # Both webhooks have the failurePolicy Ignore: this counts as a yes.
+            # The webhook has the failurePolicy Ignore: this counts as a yes.
             return web.Response(status=400, text=f"not an AdmissionReview: {exc!r}")
         return web.json_response(body)
 
-    return answer
+    app = web.Application(client_max_size=8 * 1024**2)
+    app.router.add_post("/mutate", mutate)
+    return app

@@ -269,8 +269,8 @@ class KubePlatform:
             return
 
     async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
-        # Not an Eviction: neither a PodDisruptionBudget nor our own guard (controller/evictions.py)
-        # has a say, because what is in the pod has been handed over already.
+        # Not an Eviction: a PodDisruptionBudget has no say, because what is in the pod has been
+        # handed over already.
         try:
             await self._api.delete(PODS.path(self._key.namespace, pod), uid=pod_uid)
         except (NotFound, Conflict):

@@ -157,9 +157,7 @@ async def _retire(action: Retire, policy: Policy, ports: Ports) -> Outcome:
 
 
 async def _leave(action: Leave, ports: Ports) -> Outcome:
-    answers = await ports.link.leave(
-        action.dask_names, left_s=action.left_s, reason=action.reason, ending=True
-    )
+    answers = await ports.link.leave(action.dask_names, left_s=action.left_s, reason=action.reason)
     refusal = _refusal(answers)
     if refusal is not None:
         reason = refusal.veto or Reason.RETIREMENT_REFUSED

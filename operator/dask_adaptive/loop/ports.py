@@ -134,16 +134,13 @@ class SchedulerLink(Protocol):
         the page in the dashboard; nothing is sent where nothing has changed.
         """
 
-    async def leave(
-        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
-    ) -> list[Retired]:
+    async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
         """
         Say that the processes of Dask workers are about to end, or ask how far they are.
 
         Args:
             names: Names or addresses.
             left_s: Seconds until they end, whatever is still there.
-            ending: It is certain; else they come back to service if nobody asks again.
         """
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:

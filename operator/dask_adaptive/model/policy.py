@@ -95,14 +95,6 @@ class Pins:
     client: ClientPins = ClientPins()
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionGuard:
-    """Whether evictions of a worker's pod are put off until it has drained."""
-
-    enabled: bool = False
-    max_delay_s: Seconds = 10 * 60.0  # from the first eviction that was put off
-
-
 class PackNodes(str, enum.Enum):
     """What is done so that machines empty sooner."""
 
@@ -156,7 +148,6 @@ class Policy:
     shuffle: ShuffleWait = field(default_factory=ShuffleWait)
     pins: Pins = field(default_factory=Pins)
     retirement: Retirement = field(default_factory=Retirement)
-    eviction_guard: EvictionGuard = field(default_factory=EvictionGuard)
     disruption: Disruption = field(default_factory=Disruption)
     recycle: Recycle = field(default_factory=Recycle)
     worker_groups: WorkerGroups = ()

@@ -25,7 +25,6 @@ class Reason(str, enum.Enum):
     POD_ENDING = "PodEnding"
     WORKER_LEFT = "WorkerLeft"
     TASKS_GIVEN_BACK = "TasksGivenBack"
-    EVICTION_DELAYED = "EvictionDelayed"
 
     # why a worker is replaced
     TASK_QUOTA = "TaskQuota"

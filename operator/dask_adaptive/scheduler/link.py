@@ -184,13 +184,9 @@ class Link:
             **beaten,
         )
 
-    async def leave(
-        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
-    ) -> list[Retired]:
+    async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
         left_ms = max(1, round(min(left_s, LONGEST_S) * 1000))
-        return await self._let_go(
-            wire.LEAVE, names, left_ms=left_ms, reason=reason.value, ending=ending
-        )
+        return await self._let_go(wire.LEAVE, names, left_ms=left_ms, reason=reason.value)
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
         return await self._let_go(wire.CANCEL, names)

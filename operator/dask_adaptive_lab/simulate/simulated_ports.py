@@ -179,9 +179,7 @@ class SimulatedPorts:
             self.cluster.retire(name, reason)
         return Retired(name, worker.leaving.value)
 
-    async def leave(
-        self, names: Sequence[str], *, left_s: float, reason: Reason, ending: bool = True
-    ) -> list[Retired]:
+    async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
         return [self._retire(name, reason, busy_ok=True) for name in names]
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:

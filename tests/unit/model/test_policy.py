@@ -16,7 +16,6 @@ from dask_adaptive.model.policy import (
     ClientPins,
     ClusterRef,
     Disruption,
-    EvictionGuard,
     InvalidPolicy,
     ManualPins,
     Mode,
@@ -98,7 +97,6 @@ def test_every_field_is_read() -> None:
         pins: {shuffle: {enabled: false, timeout: 2h}, manual: {maxDuration: 8h},
                client: {enabled: false, maxDuration: 1h}}
         retirement: {gracePeriod: 1m, onTimeout: Force, onLifetime: Stock, maxConcurrent: 2}
-        evictionGuard: {enabled: true, maxDelay: 5m}
         disruption:
           nodeSignals: Ignore
           hints: false
@@ -144,7 +142,6 @@ def test_every_field_is_read() -> None:
         60.0, 0.3, ShuffleWait(False, 20.0),
         Pins(ShufflePins(False, 7200.0), ManualPins(28800.0), ClientPins(False, 3600.0)),
         Retirement(60.0, OnTimeout.FORCE, 2, OnLifetime.STOCK),
-        EvictionGuard(True, 300.0),
         Disruption(
             node_signals=False,
             hints=False,

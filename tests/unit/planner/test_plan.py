@@ -114,7 +114,7 @@ def test_plan(world: ObservedCluster, policy: dict[str, Any], expected: list[str
         pytest.param(cluster([worker("a", **DRAINING, **GOING), busy("b")], target=2), {}, ["=3"],
                      id="not-called-back"),
         pytest.param(cluster([pending("a", terminating="3 tasks", **GOING), busy("b")], target=2),
-                     {}, ["=3"], id="its-eviction-is-put-off-until-others-have-what-it-has"),
+                     {}, ["=3"], id="it-ends-once-others-have-what-it-has"),
         pytest.param(cluster([pending("a", terminating="3 tasks"), busy("b")], target=2), {}, [],
                      id="its-next-pod-comes-by-itself"),
         pytest.param(cluster([worker("a", **DRAINING), busy("b")], target=2), {}, ["cancel a"],

@@ -124,7 +124,7 @@ def _place(worker: ObservedWorker, *, node_terminates: bool) -> str:
             return "on_terminating_node" if is_free else "active"
         case Pending(terminating):
             # On a terminating node its last pod waits for others to take what it has, and does not
-            # end before: none comes in its place (an eviction that is put off).
+            # end before: none comes in its place.
             return "other" if terminating and node_terminates else "pending"
         case Retiring():
             return "retiring"
