@@ -23,8 +23,8 @@ remove_namespace() { # only one that install.sh made, and that nobody else uses
 remove_chart() { # RELEASE NAMESPACE
   local words=("$1" --namespace "$2" --ignore-not-found --wait --timeout 150s)
   if ! quiet_helm uninstall "${words[@]}"; then
-    # Our chart's hook takes annotations off workers' pods, with the operator's image, which may be gone.
-    say "trying once more without hooks; annotations dask-adaptive.dev/hints may stay on pods (dask-adaptive tidy removes them)"
+    # Our chart's hook gives DaskAutoscalers back, with the operator's image, which may be gone.
+    say "trying once more without hooks; DaskAutoscalers may stay adopted (dask-adaptive tidy gives them back)"
     quiet_helm uninstall "${words[@]}" --no-hooks || die "$1 could not be removed (see above)"
   fi
   remove_namespace "$2"

@@ -14,6 +14,7 @@ from dask_adaptive.kube.api import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
+    LEASES,
     PODS,
     POLICIES,
     Forbidden,
@@ -22,7 +23,6 @@ from dask_adaptive.kube.api import (
     Resource,
 )
 from dask_adaptive.kube.inject import MANAGED_LABELS
-from dask_adaptive.kube.notes import HINTS, PINNED_BY
 from dask_adaptive.kube.objects import ADOPTED, COMPONENT_LABEL, MANAGED_BY
 from support.kube_account import Account
 from support.kube_bodies import WORKER, autoscaler, body, pod, policy
@@ -31,7 +31,6 @@ from support.kube_server import Kubectl
 OURS, THEIRS = {"app": "ours", COMPONENT_LABEL: "worker"}, {"app": "theirs"}
 OPERATOR = "dask-adaptive-operator"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}
-IMAGE = {"spec": {"containers": [{"name": "worker", "image": "mine"}]}}
 
 
 def deployment(name: str, labels: dict[str, str]) -> Json:
@@ -62,7 +61,7 @@ def account(admin: Kubectl) -> Iterator[Account]:
     admin("create", "namespace", name)
     made = Account(admin.within(name), namespaced=True)
     made.kubectl.apply(
-        pod("ours", labels=OURS, annotations={"team": "a"}),
+        pod("ours", labels=OURS),
         pod("theirs", labels=THEIRS),
         deployment("ours", OURS),
         deployment("theirs", THEIRS),
@@ -142,15 +141,6 @@ NOTES = "only its own annotations"
     ("write", "why"),
     [
         (delete(PODS, "theirs"), "only pods of Dask workers"),
-        (meta(PODS, "theirs", annotations={PINNED_BY: "x"}), "only pods of Dask workers"),
-        (meta(PODS, "theirs", labels=OURS), "only pods of Dask workers"),
-        (patch(PODS, "ours", **IMAGE), "the spec of a pod"),
-        (meta(PODS, "ours", labels={"app": "db"}), FIXED),
-        (meta(PODS, "ours", ownerReferences=[OWNER]), FIXED),
-        (meta(PODS, "ours", finalizers=["x.dev/y"]), FIXED),
-        (meta(PODS, "ours", annotations={"other": "x"}), NOTES),
-        (meta(PODS, "ours", annotations={"team": "b"}), NOTES),
-        (meta(PODS, "ours", annotations={"team": None}), NOTES),
         (delete(DEPLOYMENTS, "theirs"), "only Deployments of Dask workers"),
         (create(CONFIG_MAPS, config_map("other", MANAGED_LABELS)), "only histories"),
         (create(CONFIG_MAPS, config_map(AGENT, MANAGED_LABELS)), "immutable"),
@@ -161,7 +151,11 @@ NOTES = "only its own annotations"
         (meta(CONFIG_MAPS, "theirs-adaptive-history", labels=MANAGED_LABELS), "somebody else's"),
         (patch(AUTOSCALERS, "etl", spec={"maximum": 9}), "the spec of a DaskAutoscaler"),
         (meta(AUTOSCALERS, "etl", labels={"a": "b"}), FIXED),
+        (meta(AUTOSCALERS, "etl", ownerReferences=[OWNER]), FIXED),
+        (meta(AUTOSCALERS, "etl", finalizers=["x.dev/y"]), FIXED),
         (meta(AUTOSCALERS, "etl", annotations={"team": "b"}), NOTES),
+        (meta(AUTOSCALERS, "etl", annotations={"other": "x"}), NOTES),
+        (create(LEASES, body(LEASES, "kube-scheduler")), "only its own Lease"),
         (create(POLICIES, policy("new")), "that it made"),
         (patch(POLICIES, "theirs", spec={"maxReplicas": 99}), "that it made"),
         (meta(POLICIES, "theirs", labels={MANAGED_BY: "adoption"}), "that it made"),
@@ -185,7 +179,6 @@ async def test_what_the_role_grants_and_a_policy_refuses(
 @pytest.mark.parametrize(
     "write",
     [
-        meta(PODS, "ours", annotations={PINNED_BY: "x", HINTS: ""}),
         delete(PODS, "ours"),
         delete(DEPLOYMENTS, "ours"),
         patch(CONFIG_MAPS, "ours-adaptive-history", data={"decisions.jsonl": ""}),

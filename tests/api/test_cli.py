@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_adaptive.cli.main import cli
-from support.kube_bodies import cluster_of_one, pod, policy
+from dask_adaptive.kube.objects import ADOPTED, COOLDOWN, MANAGED_BY
+from support.kube_bodies import autoscaler, cluster_of_one, pod, policy
 from support.kube_server import ROOT, Kubectl
 
 Run = Callable[..., Result]
@@ -44,56 +45,44 @@ def test_a_worker_is_explained_by_its_pod(run: Run, kubectl: Kubectl) -> None:
     assert 1 == run("explain", "worker/nobody").exit_code
 
 
-def worker(name: str, **annotations: str) -> dict[str, Any]:
-    return pod(name, labels=LABELS, annotations=annotations)
+def managed(name: str = "ours", **spec: Any) -> dict[str, Any]:
+    made = policy(name, "demo", **spec)
+    made["metadata"]["labels"] = {MANAGED_BY: "adoption"}
+    return made
 
 
-def annotations(kubectl: Kubectl) -> dict[str, Any]:
-    """Those of each pod, but for kubectl's own."""
-    found = {}
-    for one in kubectl.json("get", "pods")["items"]:
-        notes = one["metadata"].get("annotations") or {}
-        found[one["metadata"]["name"]] = {k: v for k, v in notes.items() if "kubectl" not in k}
-    return found
+def policies(kubectl: Kubectl) -> set[str]:
+    return {one["metadata"]["name"] for one in kubectl.json("get", "dap")["items"]}
 
 
 def test_tidy_removes_what_is_ours_and_nothing_else(run: Run, kubectl: Kubectl) -> None:
-    users = {"mine": "1", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
-    ours = {
-        "dask-adaptive.dev/hints": "karpenter.sh/do-not-disrupt",
-        "karpenter.sh/do-not-disrupt": "true",
-        "dask-adaptive.dev/pinned-by": "shuffle ab",
-    }
-    theirs = {"dask-adaptive.dev/pin": "4h", "dask-adaptive.dev/injected": "1"}
-    kubectl.apply(worker("a", **users, **ours), worker("b", **theirs), worker("c", **ours))
+    ours = {ADOPTED: "2026-01-01T00:00:00Z", COOLDOWN: "4000000000"}
+    kubectl.apply(managed(), policy("theirs"), autoscaler("demo", mine="1", **ours))
     planned = run("tidy", "--dry-run")
     assert (0, True) == (planned.exit_code, "nothing was written" in planned.output)
     assert 1 == run("tidy").exit_code, "nobody has said yes"
-    assert ours.keys() <= annotations(kubectl)["c"].keys()
+    assert {"ours", "theirs"} == policies(kubectl)
     result = run("tidy", "--yes")
 
     assert 0 == result.exit_code, result.output
-    assert {"a": users, "b": theirs, "c": {}} == annotations(kubectl)
-    assert f"{kubectl.namespace}/a: dask-adaptive.dev/hints" in result.output
-    assert "annotations removed from 2 pods" in result.output
-    assert "annotations removed from 0 pods" in run("tidy", "--yes").output
+    assert {"theirs"} == policies(kubectl)
+    left = kubectl.json("get", "daskautoscaler", "demo")["metadata"]["annotations"]
+    assert ("1", set()) == (left["mine"], ours.keys() & left.keys())
+    assert "1 DaskAutoscaler given back" in result.output
+    assert "0 policies of the operator's deleted" in run("tidy", "--yes").output
 
 
 def test_tidy_leaves_clusters_of_another_operator_alone(run: Run, kubectl: Kubectl) -> None:
-    kubectl.apply(
-        policy("p", LABELS["dask.org/cluster-name"], controllerName="b"),
-        worker("a", **{"dask-adaptive.dev/pinned-by": "shuffle ab"}),
-    )
-    kubectl("label", "dap", "p", "dask-adaptive.dev/managed-by=annotations")
-    assert "annotations removed from 0 pods" in run("tidy", "--yes").output
-    assert annotations(kubectl)["a"]
+    kubectl.apply(managed(controllerName="b"))
+    assert 0 == run("tidy", "--yes").exit_code
+    assert {"ours"} == policies(kubectl)
     dry = run("tidy", "--dry-run", "--controller-name", "b")
-    assert "p: deleted" in dry.output
+    assert "ours: deleted" in dry.output
     assert "nothing was written" in dry.output
     result = run("tidy", "--yes", "--controller-name", "b")
 
-    assert "annotations removed from 1 pod" in result.output
-    assert "p: deleted" in result.output
+    assert "ours: deleted" in result.output
+    assert set() == policies(kubectl)
 
 
 def test_tidy_keeps_to_the_namespaces_with_the_labels(
@@ -101,20 +90,18 @@ def test_tidy_keeps_to_the_namespaces_with_the_labels(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", kubectl.kubeconfig)
     run, label = partial(CliRunner().invoke, cli), f"team={kubectl.namespace}"
-    kubectl.apply(worker("a", **{"dask-adaptive.dev/pinned-by": "shuffle ab"}))
+    kubectl.apply(managed())
     tidied = ("tidy", "--yes", "--namespace-selector", label)
 
-    assert "annotations removed from 0 pods" in run(tidied).output, "none has them"
+    assert "0 policies of the operator's deleted" in run(tidied).output, "none has them"
     kubectl("label", "namespace", kubectl.namespace, label)
-    assert "annotations removed from 1 pod" in run(tidied).output
+    assert "1 policy of the operator's deleted" in run(tidied).output
 
 
 def test_tidy_waits_for_the_operator_to_stop(run: Run, kubectl: Kubectl) -> None:
     kubectl("create", "deployment", "operator", "--image=x", "--replicas=2")
-    kubectl.apply(
-        pod("operator-x", labels={"app": "operator"}),
-        worker("a", **{"dask-adaptive.dev/pinned-by": "x"}),
-    )
+    kubectl.apply(pod("operator-x", labels={"app": "operator"}), managed())
+    own = ("--lease-namespace", kubectl.namespace)
     target = f"{kubectl.namespace}/operator"
 
     def scaled() -> bool:
@@ -122,23 +109,24 @@ def test_tidy_waits_for_the_operator_to_stop(run: Run, kubectl: Kubectl) -> None
         return int(found["spec"]["replicas"]) == 0
 
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run, "tidy", "--yes", "--stop", target)
+        running = pool.submit(run, "tidy", "--yes", "--stop", target, *own)
         while not scaled():
             assert not running.done(), running.result().output
             time.sleep(0.2)
         time.sleep(1.5)
         assert not running.done(), "it goes on while a pod of the operator is there"
-        assert annotations(kubectl)["a"], "nothing is written before"
+        assert policies(kubectl), "nothing is written before"
         kubectl("delete", "pod", "operator-x", "--grace-period=0", "--force")
         result = running.result(timeout=20)
 
     assert 0 == result.exit_code, result.output
     assert f"deployment {target} stopped" in result.output
-    assert {} == annotations(kubectl)["a"]
+    assert not policies(kubectl)
 
 
 def test_tidy_without_an_operator(run: Run, kubectl: Kubectl) -> None:
-    result = run("tidy", "--yes", "--stop", f"{kubectl.namespace}/nobody")
+    own = ("--lease-namespace", kubectl.namespace)
+    result = run("tidy", "--yes", "--stop", f"{kubectl.namespace}/nobody", *own)
 
     assert (0, True) == (result.exit_code, "is gone already" in result.output)
     assert 2 == run("tidy", "--stop", "nobody").exit_code

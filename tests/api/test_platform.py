@@ -24,7 +24,7 @@ from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.loop.ports import Event, EventType, PlatformError
 from dask_adaptive.loop.status import READY, Condition, Status
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark, PlatformWorker
+from dask_adaptive.model.observed import PlatformWorker
 from dask_adaptive.model.reason import Reason
 from support.kube_bodies import autoscaler, body, cluster_of_one, pod, policy
 from support.kube_server import Kubectl
@@ -185,12 +185,12 @@ async def test_a_person_overrules_the_copy(scene: Scene) -> None:
     assert await scene.pin_left_s() is None
 
 
-def reporter_of(scene: Scene, *, hints: bool = True) -> KubeReporter:
+def reporter_of(scene: Scene) -> KubeReporter:
     found = scene.world.get(PolicyObject, scene.key.namespace, "p")
     assert found is not None
     events = EventPoster(scene.api, time.time)
     return KubeReporter(
-        found, api=scene.api, world=scene.world, events=events, wall_clock=time.time, hints=hints
+        found, api=scene.api, world=scene.world, events=events, wall_clock=time.time
     )
 
 
@@ -259,45 +259,6 @@ async def test_reporting_to_a_policy_that_is_gone_is_no_error(governed: Scene) -
     governed.kubectl("delete", "dap", "p")
 
     await reporter.status(Status(replicas=1))
-
-
-def notes_of(scene: Scene) -> dict[str, str]:
-    found = scene.kubectl.json("get", "pod", f"{WORKER}-ab-cd")
-    return dict(found["metadata"].get("annotations") or {})
-
-
-async def test_marks_go_round_and_leave_nothing(governed: Scene) -> None:
-    reporter = reporter_of(governed)
-    governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "mine=1")
-    await governed.world.resync(governed.api)
-    for mark in (Mark("shuffle ab", keep=True), Mark(keep=True), Mark("a person"), Mark()):
-        await reporter.mark(WORKER, mark)
-        assert mark == (await governed.worker()).mark
-        await reporter.mark(WORKER, mark)
-
-    assert {"mine": "1"} == notes_of(governed)
-    await reporter.mark("nobody", Mark("x"))
-
-
-async def test_what_somebody_has_set_meanwhile_is_not_overwritten(governed: Scene) -> None:
-    reporter = reporter_of(governed)
-    name = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-    governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", f"{name}=true")
-    await reporter.mark(WORKER, Mark(keep=True))  # the cache is behind
-
-    other = "karpenter.sh/do-not-disrupt"
-    ours = {other: "true", "dask-adaptive.dev/hints": other}
-    assert {name: "true", **ours} == notes_of(governed)
-    await governed.world.resync(governed.api)
-    governed.kubectl("annotate", "pod", f"{WORKER}-ab-cd", "more=1")
-    await reporter.mark(WORKER, Mark())
-    assert {name: "true", "more": "1"} == notes_of(governed)
-
-
-async def test_without_hints_pods_are_left_alone(governed: Scene) -> None:
-    await reporter_of(governed, hints=False).mark(WORKER, Mark("x", keep=True))
-
-    assert {} == notes_of(governed)
 
 
 async def test_a_pod_that_is_being_deleted_is_an_ending(scene: Scene) -> None:

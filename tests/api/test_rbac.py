@@ -35,7 +35,6 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.nodes import NodeObject
-from dask_adaptive.kube.notes import PINNED_BY
 from dask_adaptive.kube.objects import (
     ADOPT,
     ADOPTED,
@@ -46,11 +45,10 @@ from dask_adaptive.kube.objects import (
     parse_policy_object,
 )
 from dask_adaptive.kube.platform import KubePlatform
-from dask_adaptive.kube.reporter import DecisionLog, EventPoster, KubeReporter
+from dask_adaptive.kube.reporter import DecisionLog, EventPoster
 from dask_adaptive.kube.status_json import history_name, history_of
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support.kube_account import Account
@@ -114,7 +112,7 @@ async def test_the_operator_may_do_all_that_it_does(
                 await _adopted_and_released(kubectl)
         await _history_calls(api, kubectl)
         await _webhook_calls(api, where)
-        await _mark_calls(api, kubectl)
+        await _restart_worker(api, kubectl)
         await _delete_cluster(api, kubectl)
 
     refused = [r.getMessage() for r in caplog.records if "forbidden" in r.getMessage().lower()]
@@ -163,7 +161,7 @@ async def _webhook_calls(api: KubeApi, namespace: str) -> None:
     assert ClusterKey(namespace, "annotated").default_group == "annotated-default"
 
 
-async def _mark_calls(api: KubeApi, kubectl: Kubectl) -> None:
+async def _restart_worker(api: KubeApi, kubectl: Kubectl) -> None:
     labels = {COMPONENT_LABEL: "worker", CLUSTER_LABEL: "annotated"}
     kubectl.apply(pod("w", of="w", labels=labels))
     made = policy("annotated", "annotated")
@@ -171,15 +169,11 @@ async def _mark_calls(api: KubeApi, kubectl: Kubectl) -> None:
     parsed = parse_policy_object(made)
     world = World()
     await world.resync(api, [kubectl.namespace])
-    events = EventPoster(api, time.time)
-    reporter = KubeReporter(parsed, api=api, world=world, events=events, wall_clock=time.time)
-    await reporter.mark("w", Mark("a test", keep=True))
-    meta = kubectl.json("get", "pod", "w")["metadata"]
-    assert "a test" == meta["annotations"][PINNED_BY]
+    uid = kubectl.json("get", "pod", "w")["metadata"]["uid"]
     platform = KubePlatform(
         parsed.key, api=api, world=world, wall_clock=time.time, manual_max_s=lambda: 0.0
     )
-    await platform.restart_worker("w", "w", meta["uid"])
+    await platform.restart_worker("w", "w", uid)
     assert [] == kubectl.json("get", "pods")["items"]
 
 
@@ -234,16 +228,14 @@ def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) ->
     adopted = {ADOPTED: "2026-01-01T00:00:00Z", COOLDOWN: "4000000000"}
     made = policy("etl")
     made["metadata"]["labels"] = {MANAGED_BY: "adoption"}
-    marked = pod("w", labels={COMPONENT_LABEL: "worker"}, annotations={PINNED_BY: "x"})
     where = kubectl.namespace
     mine = ("--lease-namespace", where, "--controller-name", where)
     made["spec"]["controllerName"] = where
-    kubectl.apply(marked, autoscaler("etl", **adopted), made, body(LEASES, lease_name(where)))
+    kubectl.apply(autoscaler("etl", **adopted), made, body(LEASES, lease_name(where)))
     words = ["tidy", "--yes", "--stop", f"{where}/{account.name}", "-n", where, *mine]
     result = CliRunner().invoke(cli, words)
 
     assert 0 == result.exit_code, result.output
-    assert "annotations removed from 1 pod\n" in result.output
     left = kubectl.json("get", "daskautoscaler", "etl")["metadata"]["annotations"]
     assert not {COOLDOWN, ADOPTED} & set(left)
     assert [] == kubectl.json("get", "dap")["items"]
@@ -276,6 +268,7 @@ def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) ->
         ("patch", "nodes"),
         ("get", "pods"),
         ("update", "pods"),
+        ("patch", "pods"),
         ("create", "pods/eviction"),
         ("patch", "deployments/scale"),
         ("patch", "namespaces"),

@@ -26,7 +26,6 @@ from measuring import options, show, spread
 from bench.scale.bodies import Cluster, cluster_objects, deployment, pod, running
 from bench.scale.simulated import SimulatedScheduler
 from dask_adaptive.kube.cache.world import KINDS, World
-from dask_adaptive.kube.notes import HINTS, KEEP
 from dask_adaptive.kube.objects import PodObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.loop.one_pass import ClusterLoop
@@ -59,10 +58,6 @@ class Scene:
         for body in (deployment(self.cluster, name), pod(self.cluster, name)):
             if body["kind"] == "Pod":
                 body["status"] = running(ip, MADE)
-                # As the webhook has marked it, so that nobody has to.
-                body["metadata"].setdefault("annotations", {}).update(
-                    {HINTS: ",".join(KEEP)} | KEEP
-                )
             body["metadata"] |= {"creationTimestamp": MADE, "uid": f"{body['kind']}-{name}"}
             self._take(body)
         return name, f"tcp://{ip}:40000"

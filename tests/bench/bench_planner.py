@@ -4,8 +4,8 @@ What one plan costs, against the number of workers.
     PYTHONPATH=operator:tests python tests/bench/bench_planner.py [--json] [--workers N …]
 
 Three worlds: at rest, falling (half of the workers are not needed), and rising from half the load.
-The join of platform and scheduler, the status and the marks on pods are timed beside it, also where
-20 shuffles hold every worker; a plan for the day on which every node goes; and plans with four
+The join of platform and scheduler and the status are timed beside it, also where 20 shuffles hold
+every worker; a plan for the day on which every node goes; and plans with four
 quotas, of which no worker is near, and over which every worker is. `aged` makes an observation
 older, so that a plan can be made again without a new one.
 """
@@ -19,7 +19,6 @@ from typing import Any
 from measuring import milliseconds, options, show
 
 from dask_adaptive.loop.join import join
-from dask_adaptive.loop.marks import Marked, marks
 from dask_adaptive.loop.summary import status_of
 from dask_adaptive.model.observed import (
     ObservedCluster,
@@ -105,17 +104,11 @@ def calls(n: int) -> dict[str, Callable[[], Any]]:
         "plan, rising": lambda: plan(rising, policy, PAST, now=NOW),
         "join": lambda: join(KEY, view, at_rest.scheduler),
         "status": lambda: status_of(falling, policy, decided, (), now=NOW),
-        "marks": lambda: marks(
-            falling.groups[0].workers, Marked(), hints=True, idle_s=60.0, now=NOW
-        ),
         "plan, all nodes go": lambda: plan(doomed, policy, PAST, now=NOW),
         "plan, 4 quotas": lambda: plan(fresh, quotas, PAST, now=NOW),
         "plan, all over quota": lambda: plan(spent, quotas, PAST, now=NOW),
         "join, 20 shuffles": lambda: join(KEY, view, pinned),
         "status, 20 shuffles": lambda: status_of(seen, policy, decided, (), now=NOW),
-        "marks, 20 shuffles": lambda: marks(
-            seen.groups[0].workers, Marked(), hints=True, idle_s=60.0, now=NOW
-        ),
         "aged": lambda: aged(at_rest, 5.0),
         "remember": lambda: remember(PAST, falling, policy, decided, (), now=NOW),
     }

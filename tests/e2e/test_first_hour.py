@@ -114,7 +114,7 @@ async def test_after_a_disaster(walk: Walk, start: Start) -> None:
     (worker,) = await c.connected()
     await c.kubectl("annotate", "pod", await c.pod_of(worker), "dask-adaptive.dev/pin=1h")
     await c.edit(minReplicas=0)
-    await c.until(lambda: c.annotation(worker, "pinned-by"), "it is pinned")
+    await c.until(lambda: c.is_pinned(worker), "it is pinned")
     await walk.enter(c.namespace)
 
     for block in blocks(PAGES / "restore.md"):

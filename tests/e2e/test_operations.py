@@ -78,7 +78,7 @@ async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_onl
     await c.until_settled(2)
     keep, ends = sorted(await c.connected())
     await c.kubectl("annotate", "pod", await c.pod_of(keep), "dask-adaptive.dev/pin=1h")
-    await c.until(lambda: c.annotation(keep, "pinned-by"), "its pod says who holds it")
+    await c.until(lambda: c.is_pinned(keep), "the agent holds the pin")
     results = c.client.map(result, range(20), seconds=0.2, pure=False)
     await c.client.gather(results)
     deployment = f"deployment/{release.deployment}"
@@ -88,17 +88,14 @@ async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_onl
     before = await c.address_of(ends)
     await c.kubectl("delete", "pod", await c.pod_of(ends), "--wait=false")
 
-    async def is_pinned() -> bool:
-        return any(w.pins for w in (await c.observe()).workers if w.name == keep)
-
     async def is_new() -> bool:
         return before not in {w.address for w in (await c.observe()).workers} and (
             ends in await c.connected()
         )
 
-    await c.throughout(15.0, is_pinned, "the agent holds the pin")
+    await c.throughout(15.0, lambda: c.is_pinned(keep), "the agent holds the pin")
     await c.until(is_new, "the next pod has come, under the same name")
-    assert await is_pinned()
+    assert await c.is_pinned(keep)
     await c.client.gather(running)
     await asyncio.to_thread(release.kubectl, "scale", deployment, "--replicas=1")
     await c.edit(minReplicas=0)
@@ -108,7 +105,6 @@ async def test_without_the_operator_no_pin_is_lost_and_uninstalled_it_leaves_onl
     assert (24, 24, 0) == await c.counts()
 
     await asyncio.to_thread(release.uninstall)
-    assert "" == await c.annotation(keep, "pinned-by") == await c.annotation(keep, "hints")
     await _until_only_the_crds_are_left(c, release)
     futures = c.client.map(result, range(10), seconds=0.2, pure=False)
     assert 10 == len(await c.client.gather(futures))  # the DaskCluster goes on

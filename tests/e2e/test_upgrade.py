@@ -30,7 +30,7 @@ async def test_policies_histories_and_pins_survive_and_nothing_is_redone(
     await c.until_settled(2)
     keep = max(await c.connected())
     await c.kubectl("annotate", "pod", await c.pod_of(keep), "dask-adaptive.dev/pin=1h")
-    await c.until(lambda: c.annotation(keep, "pinned-by"), "its pod says who holds it")
+    await c.until(lambda: c.is_pinned(keep), "the agent holds the pin")
     before, history = await c.policy(), await _history(c)
     made = (await noted.policy())["metadata"]["uid"]
     workers = await c.deployments()

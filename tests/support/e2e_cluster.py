@@ -198,11 +198,9 @@ class LiveCluster:
         [pod] = await self.pods_of(worker)
         return pod
 
-    async def annotation(self, worker: str, name: str) -> str:
-        """One of ours, on a worker's pod; empty if it has none."""
-        pod = await self.api.get(PODS.path(self.namespace, await self.pod_of(worker)))
-        notes = pod["metadata"].get("annotations") or {}
-        return str(notes.get(f"dask-adaptive.dev/{name}", ""))
+    async def is_pinned(self, worker: str) -> bool:
+        """Whether the agent holds a pin of it."""
+        return any(w.pins for w in (await self.observe()).workers if w.name == worker)
 
     async def events(self, *reasons: str) -> list[Json]:
         """Our events on the policy, oldest first."""

@@ -12,7 +12,6 @@ from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import (
     Demand,
     Leaving,
-    Mark,
     Note,
     ObservedScheduler,
     Pin,
@@ -93,8 +92,6 @@ class FakeCluster(SimulatedPorts):
         self.refused = 0  # of these the platform
         self.retired: list[str] = []
         self.left: list[tuple[tuple[str, ...], float]] = []
-        self.asked: list[tuple[str, Mark]] = []
-        self.marks: dict[str, Mark] = {}
         self.limits: list[Limits] = []
         self.asked_meters: list[bool] = []
         self.announced: list[tuple[tuple[Arriving, ...], Told]] = []
@@ -172,8 +169,7 @@ class FakeCluster(SimulatedPorts):
         return before if self.is_stale and before is not None else view
 
     def platform_worker(self, worker: Worker) -> PlatformWorker:
-        mark = self.marks.get(worker.name, Mark())
-        seen = dataclasses.replace(super().platform_worker(worker), mark=mark)
+        seen = super().platform_worker(worker)
         return dataclasses.replace(seen, **self.on_platform.get(worker.name, {}))
 
     async def set_replicas(self, group: str, replicas: int) -> None:
@@ -256,7 +252,3 @@ class FakeCluster(SimulatedPorts):
     async def history(self, decisions: Sequence[Decision]) -> None:
         self.calls.append("history")
         self.decisions.append(tuple(decisions))
-
-    async def mark(self, worker: str, mark: Mark) -> None:
-        self.asked.append((worker, mark))
-        self.marks[worker] = mark

@@ -3,16 +3,15 @@ What the operator's account may write, kind by kind, where RBAC can grant only a
 code needs it. An update is judged by the object as it was, too: else a label, patched first, would open the rest.
 */}}
 {{- define "operator.admissionPolicies" -}}
-# Pods of workers are annotated (kube/reporter.py, cli/tidy.py) and deleted (kube/platform.py, restart_worker). Who
-# may patch a pod could also patch its image, which then runs with the rights of the pod.
+{{- $before := "oldObject.metadata.?annotations.orValue({})" -}}
+{{- $after := "object.metadata.?annotations.orValue({})" -}}
+{{- $ours := list "kubernetes.dask.org/cooldown-until" "dask-adaptive.dev/adopted" | toJson -}}
+# Pods of workers are deleted (kube/platform.py, restart_worker).
 - name: pods
-  rule: {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE, DELETE]}
+  rule: {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [DELETE]}
   validations:
   - expression: oldObject.?metadata.?labels[?"dask.org/component"].orValue("") == "worker"
-    message: dask-adaptive may change and delete only pods of Dask workers
-  - expression: object == null || object.spec == oldObject.spec
-    message: dask-adaptive may not change the spec of a pod
-  {{- include "operator.onlyAnnotations" (list "pod" "dask-adaptive.dev/pinned-by" "dask-adaptive.dev/hints" "cluster-autoscaler.kubernetes.io/safe-to-evict" "karpenter.sh/do-not-disrupt") | nindent 2 }}
+    message: dask-adaptive may delete only pods of Dask workers
 # The Deployment of a worker that has left is deleted (kube/platform.py, delete_worker).
 - name: deployments
   rule: {apiGroups: [apps], apiVersions: [v1], resources: [deployments], operations: [DELETE]}
@@ -39,7 +38,15 @@ code needs it. An update is judged by the object as it was, too: else a label, p
   validations:
   - expression: object.?spec == oldObject.?spec
     message: dask-adaptive may not change the spec of a DaskAutoscaler
-  {{- include "operator.onlyAnnotations" (list "DaskAutoscaler" "kubernetes.dask.org/cooldown-until" "dask-adaptive.dev/adopted") | nindent 2 }}
+  - expression: >-
+      object.metadata.?labels == oldObject.metadata.?labels &&
+      object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
+      object.metadata.?finalizers == oldObject.metadata.?finalizers
+    message: dask-adaptive may not change labels, owners or finalizers of a DaskAutoscaler
+  - expression: >-
+      {{ $before }}.all(k, k in {{ $ours }} || {{ $after }}[?k] == optional.of({{ $before }}[k])) &&
+      {{ $after }}.all(k, k in {{ $ours }} || k in {{ $before }})
+    message: dask-adaptive may change only its own annotations of a DaskAutoscaler
 # Policies made from annotations and by adoption (controller/annotated_policies.py, cli/tidy.py); of people's
 # policies only the status is written.
 - name: adaptivepolicies
@@ -61,22 +68,4 @@ code needs it. An update is judged by the object as it was, too: else a label, p
   validations:
   - expression: '[object, oldObject].all(o, o == null || o.?reportingComponent.orValue("") == "dask-adaptive-operator")'
     message: dask-adaptive may write only its own events
-{{- end -}}
-
-{{/* Validations of an update. Arguments: what people call the kind; annotations that may be changed. */}}
-{{- define "operator.onlyAnnotations" -}}
-{{- $before := "oldObject.metadata.?annotations.orValue({})" -}}
-{{- $after := "object.metadata.?annotations.orValue({})" -}}
-{{- $ours := rest . | toJson -}}
-- expression: >-
-    object == null ||
-    object.metadata.?labels == oldObject.metadata.?labels &&
-    object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
-    object.metadata.?finalizers == oldObject.metadata.?finalizers
-  message: dask-adaptive may not change labels, owners or finalizers of a {{ first . }}
-- expression: >-
-    object == null ||
-    {{ $before }}.all(k, k in {{ $ours }} || {{ $after }}[?k] == optional.of({{ $before }}[k])) &&
-    {{ $after }}.all(k, k in {{ $ours }} || k in {{ $before }})
-  message: dask-adaptive may change only its own annotations of a {{ first . }}
 {{- end -}}

@@ -46,12 +46,6 @@
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create, patch]
-{{- if .Values.hints.enabled }}
-# Annotations on workers' pods: owners of pins, and hints to autoscalers (kube/notes.py).
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [patch]
-{{- end }}
 # Scaling: the number of workers, and the Deployment of a worker that has left (kube/platform.py).
 - apiGroups: [kubernetes.dask.org]
   resources: [daskworkergroups/scale]

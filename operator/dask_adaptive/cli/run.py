@@ -71,7 +71,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option(
     "--hints/--no-hints", default=True, show_default=True,
-    help="Annotate the pods of pinned and busy workers for autoscalers of machines.",
+    help="Have the webhook annotate the pods of workers for autoscalers of machines.",
 )  # fmt: skip
 @click.option(
     "--scheduler-tls-secret", default="", metavar="NAME",

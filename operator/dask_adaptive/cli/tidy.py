@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import click
@@ -36,15 +36,11 @@ from dask_adaptive.kube.api import (
     NotFound,
     Resource,
 )
-from dask_adaptive.kube.notes import changes
 from dask_adaptive.kube.objects import (
-    COMPONENT_LABEL,
-    labelled_key,
     parse_autoscaler,
     parse_policy_object,
 )
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 
 #: The operator's pods must be gone within this time; their grace period is 30 s.
@@ -80,10 +76,8 @@ def command(
     """
     Remove everything the operator added.
 
-    DaskAutoscalers that it took over go back to dask-kubernetes, policies that it made itself are
-    deleted, and its annotations are removed from the pods of all Dask workers (hints to autoscalers
-    of machines, and who pins a worker). What people have set themselves stays, their
-    AdaptivePolicies as well. Helm runs this when the chart is uninstalled.
+    DaskAutoscalers that it took over go back to dask-kubernetes, and policies that it made itself
+    are deleted. What people have written stays. Helm runs this when the chart is uninstalled.
     """
     refuse_both(namespaces, namespace_selector)
     where, _, name = (stop or "").partition("/")
@@ -147,7 +141,6 @@ class Sweep:
     act: Callable[[KubeApi, str, Json], Awaitable[str]]  # on a path; returns what was done
     planned: str  # with a place for the count
     done: tuple[str, str]  # the same for one and for several
-    selector: str = ""
     controller: str = DEFAULT_CONTROLLER  # of the operator whose traces these are
 
 
@@ -158,18 +151,8 @@ async def _delete_policy(api: KubeApi, path: str, meta: Json) -> str:
 
 
 async def _wake_autoscaler(api: KubeApi, path: str, meta: Json) -> str:
-    await api.patch(path, _annotated(meta, woken_notes()))
+    await api.patch(path, {"metadata": {"uid": meta["uid"], "annotations": woken_notes()}})
     return "given back to dask-kubernetes"
-
-
-async def _clean_pod(api: KubeApi, path: str, meta: Json) -> str:
-    notes = changes(meta.get("annotations") or {}, Mark())
-    await api.patch(path, _annotated(meta, notes))
-    return ", ".join(sorted(notes))
-
-
-def _annotated(meta: Json, notes: Mapping[str, str | None]) -> Json:
-    return {"metadata": {"uid": meta["uid"], "annotations": notes}}
 
 
 #: Policies go first: as long as one is there, its cluster has somebody who scales it.
@@ -185,13 +168,6 @@ SWEEPS = (
         lambda body: parse_autoscaler(body).adopted_at is not None, _wake_autoscaler,
         "DaskAutoscalers to give back: {}",
         ("{} DaskAutoscaler given back", "{} DaskAutoscalers given back"),
-    ),
-    Sweep(
-        PODS, labelled_key,
-        lambda body: bool(changes(body["metadata"].get("annotations") or {}, Mark())),
-        _clean_pod, "pods to remove annotations from: {}",
-        ("annotations removed from {} pod", "annotations removed from {} pods"),
-        selector=f"{COMPONENT_LABEL}=worker",
     ),
 )  # fmt: skip
 
@@ -227,8 +203,8 @@ async def _found(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -> li
             policies = map(parse_policy_object, await api.list(POLICIES.path(scope)))
             others = {p.key for p in policies if p.controller != sweep.controller}
         with contextlib.suppress(NotFound):  # the kind is not installed (any more)
-            async for body in api.each(sweep.resource.path(scope), selector=sweep.selector):
+            async for body in api.each(sweep.resource.path(scope)):
                 if sweep.is_ours(body) and sweep.cluster(body) not in others:
-                    kept = ("namespace", "name", "uid", "annotations")
+                    kept = ("namespace", "name", "uid")
                     found.append({k: body["metadata"].get(k) for k in kept})
     return found

@@ -58,7 +58,7 @@ class Settings:
     webhook: WebhookSettings | None = None  # None: there is none
     certificate_namespace: str = "default"  # of the webhook's Secret
     grace_s: int = 300  # of workers' pods where nobody set one; the webhook writes it
-    hints: bool = True  # whether workers' pods may be annotated
+    hints: bool = True  # whether the webhook may annotate workers' pods for autoscalers
     scheduler_tls_secret: str = ""  # for clusters whose policies name none; empty: no TLS
     adopt: Adopt = Adopt.ANNOTATED  # which DaskAutoscalers are taken over
     kubeconfig: str | None = None  # None: the pod's service account, or the user's
@@ -105,7 +105,6 @@ class Operator:
         )  # fmt: skip
         self._composer = Composer(
             leading, self._world, routes=self._routes, connect=connect, budgets=self._budgets,
-            hints=settings.hints,
         )  # fmt: skip
         self._stop = asyncio.Event()
         self.visits = Visits(

@@ -180,11 +180,10 @@ class Composer:
         routes: Routes,
         connect: Connect = connect,
         budgets: BudgetKeeper | None = None,
-        hints: bool = True,
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hints, self._budgets = hints, budgets
+        self._budgets = budgets
         self._api, self._world, self._connect = api, world, connect
         self._wall_clock, self._clock = wall_clock, clock
         self._routes = routes
@@ -209,7 +208,6 @@ class Composer:
             world=self._world,
             events=self.events,
             wall_clock=self._wall_clock,
-            hints=self._hints,
         )
         link = FollowingLink(
             policy.key, world=self._world, routes=self._routes, consent=self._consent,

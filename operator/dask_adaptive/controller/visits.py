@@ -41,9 +41,6 @@ SILENT_AFTER = 3
 #: A whole pass, calls to a hanging scheduler included.
 PASS_DEADLINE_S = 60.0
 
-#: For taking the marks off the pods of a policy that is gone; the node's autoscaler waits for it.
-UNMARK_S = 60.0
-
 #: For what the history has not been told yet, when this process stops.
 FLUSH_S = 2.0
 
@@ -117,10 +114,7 @@ class Visitor:
                 await self._governed.loop.flush()
 
     async def let_go(self) -> None:
-        """
-        The policy is gone: put workers that it was draining back to service, if that works, and
-        take our marks off their pods.
-        """
+        """The policy is gone: put workers that it was draining back to service, if that works."""
         if self._last is None:
             return
         names = [
@@ -130,13 +124,8 @@ class Visitor:
             if worker.retiring is not None
             for name in worker.dask_names
         ]
-        if names:
-            await self._put_back(names)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(UNMARK_S):
-                await self._governed.loop.unmark()
-
-    async def _put_back(self, names: list[str]) -> None:
+        if not names:
+            return
         try:
             async with asyncio.timeout(10.0):
                 await self._governed.link.cancel(names)

@@ -123,7 +123,7 @@ class Injector:
             return inject(pod, name, version=__version__, settings=wishes.settings)
         return inject_worker(
             pod, name, version=__version__, grace_s=await self._grace(pod, key.namespace),
-            settings=wishes.settings, keep=wishes.hints and self._hints, packed=wishes.packed,
+            settings=wishes.settings, hints=wishes.hints and self._hints, packed=wishes.packed,
         )  # fmt: skip
 
     async def _cluster(self, namespace: str, name: str, *, fresh: bool) -> ClusterObject:

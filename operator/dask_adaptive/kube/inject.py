@@ -15,10 +15,8 @@ from typing import Any, TypedDict
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
-from dask_adaptive.kube.notes import changes
 from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, INJECT, INJECTED
 from dask_adaptive.kube.worker_pods import command_line, which
-from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.scheduler_settings import (
     INHERIT,
     Environment,
@@ -40,6 +38,12 @@ VOLUME = "dask-adaptive-agent"
 
 #: Of 100: how much a worker's pod prefers nodes that have others of its cluster.
 PACKED = 50
+
+#: With these annotations, cluster-autoscaler and Karpenter don't take a node away under the pod.
+HINTS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
 
 #: What the API server writes where nobody has asked for a grace period.
 DEFAULT_GRACE_S = 30
@@ -112,7 +116,7 @@ def inject(
 
 def inject_worker(
     pod: Mapping[str, Any], config_map: str, *, version: str, grace_s: int | None,
-    settings: SchedulerSettings = DEFAULTS, keep: bool = False, packed: bool = False,
+    settings: SchedulerSettings = DEFAULTS, hints: bool = False, packed: bool = False,
 ) -> Injection | Skip:  # fmt: skip
     """
     Have a worker's pod hand over its work before it ends, by a `preStop` hook.
@@ -121,8 +125,7 @@ def inject_worker(
 
     Args:
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
-        keep: Whether autoscalers of machines are to leave its node alone: it will soon be busy, and
-            one write less is needed then.
+        hints: Whether autoscalers of machines are to leave its node alone, as long as it is there.
         packed: Whether it should rather start on a node that has workers of its cluster.
     """
     why = objection(pod, WORKER)
@@ -138,11 +141,12 @@ def inject_worker(
         *_set_variables(f"/spec/containers/{at}", env, has_list=bool(container.get("env"))),
         *(_packed(pod) if packed else ()),
     )
-    hints = changes(pod["metadata"].get("annotations") or {}, Mark(keep=keep))
+    own = pod["metadata"].get("annotations") or {}
+    kept = {name: value for name, value in HINTS.items() if hints and name not in own}
     path, lifecycle = f"/spec/containers/{at}/lifecycle", container.get("lifecycle") or {}
     if lifecycle.get("preStop"):
         lacks = f"container {container['name']} has a preStop hook of its own"
-        note = _annotate(pod, {INJECTED: f"{version}, no preStop hook: {lacks}", **hints})
+        note = _annotate(pod, {INJECTED: f"{version}, no preStop hook: {lacks}", **kept})
         return Injection((*mount, *note), lacks)
     own_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     # What hangs at SIGTERM is not to hang for longer than it would have without us.
@@ -157,7 +161,7 @@ def inject_worker(
             *mount,
             _set(path, {**lifecycle, "preStop": hook}, replaces="lifecycle" in container),
             *(() if grace_s is None else (_grace(spec, grace_s),)),
-            *_annotate(pod, {INJECTED: version, **hints}),
+            *_annotate(pod, {INJECTED: version, **kept}),
         )
     )
 
@@ -295,7 +299,7 @@ def _append(parent: Mapping[str, Any], path: str, field: str, value: Json) -> It
         yield {"op": "add", "path": f"{path}/{field}", "value": [value]}
 
 
-def _annotate(pod: Mapping[str, Any], notes: Mapping[str, str | None]) -> Iterator[Json]:
+def _annotate(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Iterator[Json]:
     if not pod["metadata"].get("annotations"):
         yield {"op": "add", "path": "/metadata/annotations", "value": dict(notes)}
         return

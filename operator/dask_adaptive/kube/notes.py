@@ -1,6 +1,6 @@
 """
-Annotations on the objects of a cluster: what people ask by them (pins, pauses, quotas), and what we
-tell others about a worker on its pod. Pure.
+Annotations on the objects of a cluster by which people ask for something: pins, pauses, quotas.
+Pure.
 
 dask-kubernetes copies a DaskCluster's annotations to its children when it creates them, and nobody
 removes the copies. A copy is told from a person's own annotation by who owns it: the manager who
@@ -13,10 +13,6 @@ there). Without managedFields an annotation counts.
 * Quotas, a worker's end and its replacement: the nearest of pod, Deployment, DaskWorkerGroup and
   DaskCluster counts. Copies don't, except `expires-at`: a copy whose original is gone is an instant
   all the same.
-* Marks, which are ours: what people, or other programs, have set themselves is never overwritten
-  and never removed. Which of the annotations are ours is noted beside them; the note is there as
-  long as we ask for the worker to be kept, even if both annotations were somebody else's, so that
-  what is read is what was written.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ from dask_adaptive.model.amounts import (
     pin_end,
     read_instant,
 )
-from dask_adaptive.model.observed import ManualPin, Mark
+from dask_adaptive.model.observed import ManualPin
 from dask_adaptive.model.recycle import QuotaNotes
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 
@@ -402,41 +398,3 @@ def _recycle(
 
 def _lifted(note: Note) -> bool:
     return lifts(note.value) or note.value.lower() == "off"
-
-
-PINNED_BY = f"{DOMAIN}/pinned-by"
-HINTS = f"{DOMAIN}/hints"
-
-#: With these values, cluster-autoscaler and Karpenter don't take a node away under the pod.
-KEEP = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-}
-
-#: All annotations of a pod that these functions have to know.
-MARK_NAMES = frozenset({PINNED_BY, HINTS, *KEEP})
-
-
-def read_mark(notes: Mapping[str, str]) -> Mark:
-    """What a pod's annotations say of us."""
-    return Mark(pinned_by=notes.get(PINNED_BY, ""), keep=HINTS in notes)
-
-
-def changes(notes: Mapping[str, str], wanted: Mark) -> dict[str, str | None]:
-    """Annotations to set (or, with None, to remove) so that `read_mark` says `wanted`."""
-    now = read_mark(notes)
-    todo: dict[str, str | None] = {}
-    if wanted.pinned_by != now.pinned_by or (PINNED_BY in notes and not wanted.pinned_by):
-        todo[PINNED_BY] = wanted.pinned_by or None
-    if wanted.keep and not now.keep:
-        free = {name: value for name, value in KEEP.items() if name not in notes}
-        todo |= {**free, HINTS: ",".join(sorted(free))}
-    if now.keep and not wanted.keep:
-        todo |= {HINTS: None} | dict.fromkeys(_our_hints(notes))
-    return todo
-
-
-def _our_hints(notes: Mapping[str, str]) -> list[str]:
-    """Those that we set, and that nobody has changed since."""
-    noted = notes.get(HINTS, "").split(",")
-    return [name for name, value in KEEP.items() if name in noted and notes.get(name) == value]

@@ -19,13 +19,7 @@ import orjson
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.drift import Sketch, sketch
-from dask_adaptive.kube.notes import (
-    MARK_NAMES,
-    Note,
-    read_mark,
-    read_notes,
-    worker_spec_written_at,
-)
+from dask_adaptive.kube.notes import Note, read_notes, worker_spec_written_at
 from dask_adaptive.kube.worker_pods import (
     NO_SHAPE,
     Claims,
@@ -42,7 +36,6 @@ from dask_adaptive.kube.worker_pods import (
 )
 from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 
 #: What is in no namespace is about no cluster in particular; the world finds those it concerns.
@@ -235,7 +228,6 @@ class PodObject:
     node: str = ""
     host_network: bool = False  # its addresses are its node's
     ends_at: float | None = None  # seconds since 1970: deleted, and killed then at the latest
-    notes: tuple[tuple[str, str], ...] = ()  # annotations that `read_mark` has to know
     asks: tuple[Note, ...] = ()
     started_at: float | None = None  # seconds since 1970: taken on by its node
     deadline_s: float = math.inf  # seconds from then on: it is ended
@@ -250,16 +242,6 @@ class PodObject:
     @property
     def deadline_at(self) -> float:
         return math.inf if self.started_at is None else self.started_at + self.deadline_s
-
-    @property
-    def mark(self) -> Mark:
-        return _mark(self.notes)
-
-
-@functools.lru_cache(maxsize=4096)
-def _mark(notes: tuple[tuple[str, str], ...]) -> Mark:
-    """One object for all that bear the same, to save memory and time."""
-    return read_mark(dict(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +401,6 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
 def parse_pod(body: Mapping[str, Any]) -> PodObject:
     meta = parse_meta(body)
     spec, status = body.get("spec") or {}, body.get("status") or {}
-    annotations = body["metadata"].get("annotations") or {}
     ips = [entry.get("ip", "") for entry in status.get("podIPs") or []] or [status.get("podIP", "")]
     return PodObject(
         meta=meta,
@@ -432,9 +413,6 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         # Of a pod this is not when its deletion was asked for, but that plus its grace period
         # (apiserver's BeforeDelete).
         ends_at=read_instant(body["metadata"].get("deletionTimestamp") or ""),
-        notes=_one_for_all(
-            tuple(sorted((k, v) for k, v in annotations.items() if k in MARK_NAMES))
-        ),
         asks=read_notes(body["metadata"], f"pod {meta.name}", made_by_upstream=True),
         started_at=read_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
@@ -450,12 +428,6 @@ def _deployment_of(pod: Mapping[str, Any]) -> str:
             suffix = f"-{_labels(pod).get('pod-template-hash', '')}"
             return sys.intern(str(owner["name"]).removesuffix(suffix))
     return ""
-
-
-@functools.lru_cache(maxsize=1024)
-def _one_for_all(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Nearly all pods have the same annotations of ours: one object for them, to save memory."""
-    return notes
 
 
 def parse_namespace(body: Mapping[str, Any]) -> NamespaceObject:

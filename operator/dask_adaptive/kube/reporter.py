@@ -12,7 +12,7 @@ import math
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -37,14 +37,12 @@ from dask_adaptive.kube.api import (
     Resource,
 )
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.notes import changes
 from dask_adaptive.kube.objects import (
     BY_ADOPTION,
     DeploymentObject,
     Meta,
     PodObject,
     PolicyObject,
-    parse_pod,
 )
 from dask_adaptive.kube.status_json import (
     HISTORY_LABEL,
@@ -57,11 +55,10 @@ from dask_adaptive.kube.status_json import (
     unable_json,
     unreadable,
 )
-from dask_adaptive.kube.view import adopted, standing
+from dask_adaptive.kube.view import adopted
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.model.amounts import instant
-from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.plan import KEPT, Decision
 from dask_adaptive.model.reason import Reason
 
@@ -280,10 +277,6 @@ _TOLD_ON_PODS = frozenset({Reason.INVALID_PIN, Reason.INVALID_QUOTA})
 ADOPTED = "Adopted"
 
 
-#: A pod's status changes often, and each change makes what the watch has told stale.
-_TRIES = 3
-
-
 class EventQueue:
     """
     The news of one policy that is not posted yet, and how much of it may be.
@@ -342,7 +335,7 @@ FIRST_S, LONGEST_S = 1.0, 30.0
 
 
 class KubeReporter:
-    """Tells people what one policy does. Without `hints`, `mark` does nothing."""
+    """Tells people what one policy does."""
 
     def __init__(
         self,
@@ -353,9 +346,8 @@ class KubeReporter:
         events: EventPoster,
         wall_clock: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
-        hints: bool = True,
     ) -> None:
-        self._hints, self._clock = hints, clock
+        self._clock = clock
         self._policy, self._api, self._world = policy, api, world
         self._events, self._wall_clock = events, wall_clock
         self._news = EventQueue(wall_clock)
@@ -429,34 +421,6 @@ class KubeReporter:
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         await self._log.add(decisions)
-
-    async def mark(self, worker: str, mark: Mark) -> None:
-        key = self._policy.key
-        pods = standing(p for p in self._world.of(PodObject, key) if p.worker == worker)
-        pod = pods[0] if pods and self._hints else None
-        for _ in range(_TRIES):
-            notes = changes(dict(pod.notes), mark) if pod and not pod.meta.deleting else {}
-            if pod is None or not notes:
-                return
-            try:
-                return await self._annotate(pod, notes)
-            except NotFound:
-                return
-            except Conflict:
-                pod = await self._read(pod)
-
-    async def _annotate(self, pod: PodObject, notes: Mapping[str, str | None]) -> None:
-        # Only if it is still as we know it: what somebody has set since is not overwritten.
-        meta: Json = {"uid": pod.meta.uid, "annotations": notes}
-        meta |= {"resourceVersion": str(pod.meta.version)} if pod.meta.version else {}
-        await self._api.patch(PODS.path(pod.meta.namespace, pod.meta.name), {"metadata": meta})
-
-    async def _read(self, pod: PodObject) -> PodObject | None:
-        """The same pod as it is now; by a list, which the watch has the right to anyway."""
-        path = PODS.path(pod.meta.namespace)
-        found = await self._api.list(path, field=f"metadata.name={pod.meta.name}")
-        fresh = next(map(parse_pod, found), None)
-        return fresh if fresh and fresh.meta.uid == pod.meta.uid else None
 
     def _subject(self, worker: str) -> Subject | None:
         """The worker's pod; where it has none, its Deployment."""

@@ -40,7 +40,6 @@ from dask_adaptive.kube.worker_pods import Shape, at_least, at_most
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     ManualPin,
-    Mark,
     ObservedGroup,
     PlatformView,
     PlatformWorker,
@@ -241,7 +240,6 @@ class ClusterLook:
             manual_pin=self._pin(deployment, pod),
             node=pod.node if pod else "",
             node_terminating=node_terminating(self._world, pod) if pod else "",
-            mark=pod.mark if pod else Mark(),
             pod_uid=pod.meta.uid if pod else "",
             pod_created_at=pod.began_at if pod else 0.0,
             ends_at=ends_at,

@@ -306,7 +306,6 @@ def _joined(
         # The next pod is on its way, and on another machine.
         node="" if is_ending else worker.node,
         node_terminating="" if is_ending else worker.node_terminating,
-        mark=worker.mark,
         pod_uid=worker.pod_uid,
         pod_made_at=worker.pod_created_at or worker.made_at,
         use=one.use,

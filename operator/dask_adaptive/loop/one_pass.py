@@ -19,17 +19,14 @@ from dask_adaptive.loop.events import (
     events_of_quotas,
 )
 from dask_adaptive.loop.join import JoinedWorkers, join
-from dask_adaptive.loop.marks import Marked, marks
 from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
 from dask_adaptive.loop.status import Status
 from dask_adaptive.loop.summary import Calendar, recycles, status_of, wants_meters
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
-    Mark,
     Note,
     ObservedCluster,
     ObservedScheduler,
-    ObservedWorker,
     PlatformView,
 )
 from dask_adaptive.model.past import GroupPast, Past
@@ -110,9 +107,6 @@ class ClusterLoop:
         self._untold = Status()
         self._status_due_at = math.inf  # when that is to be written, if it was held back
         self._told = frozenset[Event]()
-        self._marked = Marked()
-        self._markable: tuple[ObservedWorker, ...] = ()  # as they were seen last
-        self._bearers = frozenset[str]()  # workers whose pods have been given a mark since
         self._attempts = Attempts(ports.clock)
         self._unanswered = 0  # questions in a row that the scheduler did not answer
         self._late: tuple[Note, ...] = ()  # heard while looking once more
@@ -155,7 +149,6 @@ class ClusterLoop:
         aborts = events_of_aborts(self._past.recycle, before)
         await self._report(observed, status, decided, outcomes, aborts)
         await self._chronicle.write(ports.reporter, now=now)
-        await self._mark(observed, policy)
         until_s = decided.valid_until - ports.clock()
         waits = (_next(observed, outcomes), until_s, self._attempts.left_s(), self._untold_s())
         again_in_s = max(min(waits), SHORTEST_S)
@@ -172,14 +165,6 @@ class ClusterLoop:
             return observed
         notes, self._late = (*self._late, *observed.scheduler.notes), ()
         return replace(observed, scheduler=replace(observed.scheduler, notes=notes))
-
-    async def unmark(self) -> None:
-        """Take all marks off the pods: nobody will keep them true any more."""
-        marked = {w.name for w in self._markable if w.mark != Mark()}
-        for worker in sorted(marked | self._bearers):
-            with contextlib.suppress(PlatformError):
-                await self._ports.reporter.mark(worker, Mark())
-        self._markable, self._bearers = (), frozenset()
 
     def _recall(self, view: PlatformView) -> None:
         """Take over what an earlier process has begun, once there is a date to go by."""
@@ -277,20 +262,6 @@ class ClusterLoop:
             with contextlib.suppress(PlatformError):
                 await self._tell_status()
         await self._chronicle.write(self._ports.reporter, now=math.inf)
-
-    async def _mark(self, observed: ObservedCluster, policy: Policy) -> None:
-        """Bring the annotations of pods in step with what is true of their workers."""
-        if not observed.scheduler.is_connected:
-            return  # nothing new is known of them
-        workers = self._markable = tuple(w for g in observed.groups for w in g.workers)
-        now = self._ports.clock()
-        bounds, hints = policy.bounds(observed.key.default_group), policy.disruption.hints
-        idle_s = max(b.idle_timeout_s for b in bounds)
-        changes, self._marked = marks(workers, self._marked, hints=hints, idle_s=idle_s, now=now)
-        self._bearers = frozenset(worker for worker, _ in changes)
-        for worker, mark in changes:
-            with contextlib.suppress(PlatformError):  # a pod that goes, a right that was taken
-                await self._ports.reporter.mark(worker, mark)
 
 
 def _is_ours(observed: ObservedCluster) -> bool:

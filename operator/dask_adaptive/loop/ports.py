@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.observed import Mark, ObservedScheduler, PlatformView
+from dask_adaptive.model.observed import ObservedScheduler, PlatformView
 from dask_adaptive.model.plan import Arriving, Claimed, Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -179,9 +179,6 @@ class Reporter(Protocol):
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         """Keep these decisions, oldest first; those kept before stay, `plan.KEPT` in all."""
-
-    async def mark(self, worker: str, mark: Mark) -> None:
-        """Annotate a worker's pod so; what people set themselves stays. `PlatformError`."""
 
 
 class Budgets(Protocol):

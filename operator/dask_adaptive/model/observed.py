@@ -141,14 +141,6 @@ class ManualPin:
     problem: str = ""  # not empty: the annotation could not be read, so it pins (fail safe)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Our annotations on a worker's pod, for autoscalers of machines and for people."""
-
-    pinned_by: str = ""  # who holds it; empty: nobody
-    keep: bool = False  # not to be evicted by autoscalers of machines: it is pinned or busy
-
-
 class Leaving(enum.Enum):
     """The state of a retirement."""
 
@@ -319,7 +311,6 @@ class PlatformWorker:
     manual_pin: ManualPin | None = None
     node: str = ""  # the machine under it; empty: none, or not known
     node_terminating: str = ""  # not empty: that machine is about to go; who says so
-    mark: Mark = Mark()  # as its pod is annotated now, by us
     pod_uid: str = ""
     pod_created_at: float = 0.0  # 0: unknown
     ends_at: float = math.inf  # by its pod's deadline, or an annotation
@@ -428,7 +419,6 @@ class ObservedWorker:
     manual_pin: ManualPin | None = None
     node: str = ""
     node_terminating: str = ""
-    mark: Mark = Mark()
     pod_uid: str = ""
     pod_made_at: float = 0.0  # the platform's clock
     use: Use = UNUSED

@@ -109,7 +109,7 @@ class Disruption:
 
     #: Drain workers whose node is about to go.
     node_signals: Annotated[bool, one_of({"Drain": True, "Ignore": False})] = True
-    hints: bool = True  # annotate pods of pinned and busy workers: not to be evicted
+    hints: bool = True  # the webhook annotates workers' pods: not to be evicted by autoscalers
     pack_nodes: PackNodes = PackNodes.LEAVING
     budgets: Annotated[tuple[Budget, ...], Listed(32)] = (Budget(Amount(percent=25.0)),)
     windows: Annotated[tuple[Window, ...], Listed(32)] = ()

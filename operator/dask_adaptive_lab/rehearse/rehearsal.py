@@ -23,7 +23,6 @@ from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
 from dask_adaptive.loop.ports import Event, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
@@ -55,9 +54,6 @@ class _Reporter:
                 watcher.happened(event)
 
     async def history(self, decisions: Sequence[Decision]) -> None: ...
-
-    async def mark(self, worker: str, mark: Mark) -> None:
-        """Processes of this machine have nobody who would evict them."""
 
 
 class Rehearsal:

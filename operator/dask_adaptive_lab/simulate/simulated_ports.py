@@ -14,7 +14,6 @@ from dask_adaptive.model.observed import (
     Cordon,
     Demand,
     Leaving,
-    Mark,
     ObservedGroup,
     ObservedScheduler,
     Pin,
@@ -203,8 +202,6 @@ class SimulatedPorts:
     async def tell(self, events: Sequence[Event]) -> None: ...
 
     async def history(self, decisions: Sequence[Decision]) -> None: ...
-
-    async def mark(self, worker: str, mark: Mark) -> None: ...
 
 
 def _pinned(

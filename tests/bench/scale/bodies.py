@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, POLICIES
-from dask_adaptive.kube.notes import changes
+from dask_adaptive.kube.inject import HINTS
 from dask_adaptive.kube.objects import HANDLED
-from dask_adaptive.model.observed import Mark
 from support import kube_bodies
 
 Json = dict[str, Any]
@@ -109,8 +108,9 @@ def worker_spec(cluster: Cluster, name: str) -> Json:
 def pod(cluster: Cluster, name: str, *, node: str = "node-1") -> Json:
     """As the ReplicaSet of that Deployment would make it, and our webhook annotates it."""
     spec = {**worker_spec(cluster, name), "nodeName": node}
-    hints = changes({}, Mark(keep=True))
-    return kube_bodies.pod(f"{name}-ab-x", spec, of=name, labels=labels(cluster), annotations=hints)
+    return kube_bodies.pod(
+        f"{name}-ab-x", spec, of=name, labels=labels(cluster), annotations=dict(HINTS)
+    )
 
 
 def running(ip: str, at: str) -> Json:

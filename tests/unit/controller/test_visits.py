@@ -50,7 +50,7 @@ class Stage:
         self.told: list[Status | Condition] = []
         self.generations: list[int] = []
         self.cancelled: list[str] = []
-        self.is_unmarked, self.claims_nothing_after = False, 0
+        self.claims_nothing_after = 0
         self.loop = self.link = self.reporter = self
 
     def govern(self, *_: Any) -> Any:
@@ -78,9 +78,6 @@ class Stage:
         return []
 
     async def flush(self) -> None: ...
-
-    async def unmark(self) -> None:
-        self.is_unmarked = True
 
     async def close(self) -> None: ...
 
@@ -145,7 +142,6 @@ async def test_workers_go_back_to_service_when_their_policy_goes() -> None:
     await visits._visit()
     await visits.let_go()
 
-    assert stage.is_unmarked
     assert ["w1-0", "w1-1"] == stage.cancelled
 
 

@@ -17,8 +17,7 @@ from dask_adaptive.controller.webhook import Injector
 from dask_adaptive.kube.agent_config import FRESH_S, AgentConfig, Consent
 from dask_adaptive.kube.agent_zip import LEAVE, MOUNT, agent_zip, bundle
 from dask_adaptive.kube.api import ApiUnreachable, NotFound
-from dask_adaptive.kube.inject import Skip
-from dask_adaptive.kube.notes import read_mark
+from dask_adaptive.kube.inject import HINTS, Skip
 from support import kube_objects as ko
 from support.json_patch import apply
 from support.kube_bodies import dask_pod
@@ -111,21 +110,22 @@ async def test_grace(of_pod: int, of_group: int | None, given: int | None, watch
     assert given == await scene.grace(pod(terminationGracePeriodSeconds=of_pod))
 
 
-KEEP = {"cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"}
+EVICT, DISRUPT = HINTS
 
 
 @pytest.mark.parametrize(
     ("disruption", "own", "expected"),
     [
-        pytest.param({}, {}, KEEP, id="it-will-soon-be-busy"),
-        pytest.param({"hints": False}, {}, set(), id="not-wanted"),
-        pytest.param({"hints": "?"}, {}, set(), id="not-understood"),
-        pytest.param(None, {}, set(), id="no-policy"),
-        pytest.param({}, dict.fromkeys(KEEP, "mine"), set(), id="somebody-says-otherwise"),
+        pytest.param({}, {}, HINTS, id="by-default"),
+        pytest.param({"hints": False}, {}, {}, id="not-wanted"),
+        pytest.param({"hints": "?"}, {}, {}, id="not-understood"),
+        pytest.param(None, {}, {}, id="no-policy"),
+        pytest.param({}, {EVICT: "true"}, {EVICT: "true", DISRUPT: "true"}, id="one-is-the-users"),
+        pytest.param({}, dict.fromkeys(HINTS, "mine"), dict.fromkeys(HINTS, "mine"), id="both-are"),
     ],
 )
 async def test_pods_of_new_workers_bear_the_hints(
-    disruption: dict[str, Any] | None, own: dict[str, str], expected: set[str]
+    disruption: dict[str, Any] | None, own: dict[str, str], expected: dict[str, str]
 ) -> None:
     policy = ko.policy()
     policy["spec"]["disruption"] = disruption
@@ -136,8 +136,7 @@ async def test_pods_of_new_workers_bear_the_hints(
     assert not isinstance(outcome, Skip)
     after = apply(body, outcome.patch)["metadata"]["annotations"]
 
-    assert expected == {name for name in KEEP if after.get(name, "mine") != "mine"}
-    assert (disruption == {}) == read_mark(after).keep
+    assert expected == {name: after[name] for name in HINTS if name in after}
 
 
 async def test_the_pods_own_grace_stays_where_its_group_cannot_be_read() -> None:

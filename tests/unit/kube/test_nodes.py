@@ -9,7 +9,7 @@ import pytest
 from dask_adaptive.kube.cache.world import KINDS, scopes_of
 from dask_adaptive.kube.nodes import parse_node
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import Mark, TerminatingPod
+from dask_adaptive.model.observed import TerminatingPod
 from support import kube_objects as ko
 from support.tables import table
 
@@ -106,14 +106,6 @@ def test_a_worker_knows_that_its_node_is_going() -> None:
     going = on("n1", metadata={"deletionTimestamp": ko.CREATED})
     (worker,) = ko.look(*base[:3], going, moved, ko.node("n1", CA)).workers
     assert "" == worker.node_terminating, "its new pod is elsewhere"
-
-
-def test_a_workers_mark_is_that_of_its_pod() -> None:
-    notes = {"dask-adaptive.dev/pinned-by": "p", "dask-adaptive.dev/hints": "", "x": "y"}
-    marked = on("n1", metadata={"annotations": notes})
-
-    (worker,) = ko.look(ko.cluster(), ko.deployment(), marked).workers
-    assert Mark("p", keep=True) == worker.mark
 
 
 AT_40_S = {"deletionTimestamp": "2026-02-01T00:00:40Z", "deletionGracePeriodSeconds": 30}

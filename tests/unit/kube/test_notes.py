@@ -6,28 +6,20 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dask_adaptive.kube.notes import (
-    HINTS,
-    KEEP,
-    MARK_NAMES,
-    PINNED_BY,
     PREFIX,
     QUOTAS,
     Asked,
     Note,
     asked,
-    changes,
     in_order,
     manual_pin,
-    read_mark,
     read_notes,
 )
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.model.amounts import instant
-from dask_adaptive.model.observed import ManualPin, Mark
+from dask_adaptive.model.observed import ManualPin
 from dask_adaptive.model.recycle import QuotaNotes
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 from support import kube_objects as ko
@@ -376,63 +368,3 @@ def test_copies_do_not_count_but_what_a_pod_alone_was_made_with_does() -> None:
         ("expires-at", "pod w"),
         ("expires-at", "Deployment w"),
     ] == [(n.name, n.holder) for n in found]
-
-
-# --- marks: what is written is what is read, and nobody else's is touched ----------------------
-
-EVICT, DISRUPT = KEEP
-BOTH = f"{EVICT},{DISRUPT}"
-OURS = {HINTS: BOTH, **KEEP}
-HALF = {EVICT: "true", DISRUPT: "true", HINTS: DISRUPT}
-KEPT = Mark(keep=True)
-
-Notes = dict[str, str]
-
-
-def written(notes: Notes, mark: Mark) -> Notes:
-    """The pod's annotations after the merge patch."""
-    merged = {**notes, **changes(notes, mark)}
-    return {name: value for name, value in merged.items() if value is not None}
-
-
-@pytest.mark.parametrize(
-    ("before", "mark", "after"),
-    [
-        pytest.param({}, Mark(), {}, id="nothing"),
-        pytest.param({}, KEPT, OURS, id="kept"),
-        pytest.param(OURS, Mark(), {}, id="free-again"),
-        pytest.param({}, Mark("shuffle ab"), {PINNED_BY: "shuffle ab"}, id="pinned"),
-        pytest.param({PINNED_BY: "a"}, Mark("b"), {PINNED_BY: "b"}, id="by-somebody-else"),
-        pytest.param({PINNED_BY: "a", **OURS}, KEPT, OURS, id="busy-but-not-pinned"),
-        pytest.param({PINNED_BY: ""}, Mark(), {}, id="an-empty-one-goes"),
-        pytest.param({EVICT: "true"}, KEPT, HALF, id="the-users-wish-stays"),
-        pytest.param(HALF, Mark(), {EVICT: "true"}, id="and-is-not-removed"),
-        pytest.param(dict(KEEP), KEPT, {**KEEP, HINTS: ""}, id="both-were-there-the-same"),
-        pytest.param({**KEEP, HINTS: ""}, Mark(), dict(KEEP), id="and-stay"),
-        pytest.param({**OURS, EVICT: "true"}, Mark(), {EVICT: "true"}, id="changed-by-the-user"),
-        pytest.param(
-            {HINTS: BOTH, DISRUPT: "true"}, KEPT, {HINTS: BOTH, DISRUPT: "true"}, id="removed-too"
-        ),
-        pytest.param({HINTS: "nonsense"}, Mark(), {}, id="a-note-of-nothing"),
-    ],
-)
-def test_marks(before: Notes, mark: Mark, after: Notes) -> None:
-    assert after == written(before, mark)
-
-
-marks = st.builds(Mark, pinned_by=st.sampled_from(["", "a", "b"]), keep=st.booleans())
-theirs = st.dictionaries(st.sampled_from([*KEEP]), st.sampled_from(["true", "false", "x"]))
-
-
-@given(theirs, st.lists(marks, max_size=6))
-def test_what_is_written_is_read_and_all_of_it_goes(users: Notes, wanted: list[Mark]) -> None:
-    notes = {"other": "1", **users}
-    for mark in wanted:
-        assert changes(notes, mark).keys() <= MARK_NAMES
-        notes = written(notes, mark)
-
-        assert mark == read_mark(notes)
-        assert {} == changes(notes, mark), "nothing is written twice"
-        assert users.items() <= notes.items()
-
-    assert {"other": "1", **users} == written(notes, Mark())

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from dask_adaptive.loop.conditions import conditions_of
-from dask_adaptive.loop.marks import AT_ONCE, Marked, marks, wanted_mark
-from dask_adaptive.loop.ports import EventType, PlatformError, Retired
+from dask_adaptive.loop.ports import EventType, Retired
 from dask_adaptive.loop.status import Status
 from dask_adaptive.loop.summary import pins_of, status_of
 from dask_adaptive.model.observed import (
     Leaving,
     ManualPin,
-    Mark,
     Note,
     ObservedCluster,
     ObservedScheduler,
@@ -30,7 +28,7 @@ from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import QuotaNotes, Replacing
 from dask_adaptive.planner.plan import plan
-from support.fake_cluster import W1, W2, FakeCluster, completed
+from support.fake_cluster import W1, W2, FakeCluster
 from support.worlds import (
     GOING,
     GPU,
@@ -352,111 +350,6 @@ def test_pins_are_rows_that_renewals_do_not_change() -> None:
     fake.pins = (dataclasses.replace(CLIENT, until=9_000.0),)
     fake.steps(2)
     assert 3 == len(fake.statuses)  # a later end is news
-
-
-def test_marks_follow_pins_and_tasks_on_edges_only() -> None:
-    fake = FakeCluster(2, target=2)
-    fake.steps(5)
-    assert [] == fake.asked
-
-    fake.pins = (CLIENT,)
-    fake.steps(20)
-    held = Mark("client nb-1 (debugging)", keep=True)
-    assert [(W1, held), (W2, held)] == fake.asked
-
-    fake.pins = ()
-    fake.occupy(2)
-    fake.steps(3, after_s=5.0)
-    assert 2 == len(fake.asked)  # a pin that is gone for a moment is not worth a call
-    fake.steps(10, after_s=5.0)
-    assert [(W1, Mark("", keep=True)), (W2, Mark("", keep=True))] == fake.asked[2:]
-
-    fake.occupy(0)
-    fake.steps(20)
-    assert [(W1, Mark()), (W2, Mark())] == fake.asked[4:]
-
-
-def test_a_mark_that_cannot_be_set_costs_no_pass() -> None:
-    fake = FakeCluster(1, target=1)
-    fake.occupy(3)
-
-    async def refuse(worker: str, mark: Mark) -> None:
-        raise PlatformError("pods is forbidden")
-
-    fake.mark = refuse  # type: ignore[method-assign]
-    fake.steps(3)
-
-    assert fake.statuses
-
-
-def test_hints_switched_off_and_a_policy_that_goes_leave_no_mark() -> None:
-    fake = FakeCluster(3, target=3)
-    fake.occupy(3)
-    fake.steps(2)
-    assert {Mark("", keep=True)} == set(fake.marks.values())
-
-    off = dataclasses.replace(POLICY, disruption=Disruption(hints=False))
-    fake.steps(2, off)
-    assert {Mark()} == set(fake.marks.values())
-
-    fake.steps(2)
-    assert {Mark("", keep=True)} == set(fake.marks.values())
-    completed(fake.loop.unmark())
-    assert {Mark()} == set(fake.marks.values())
-
-
-def test_many_marks_are_spread_over_passes_pinned_workers_first() -> None:
-    busy_ones = [busy(f"b{i:02}") for i in range(AT_ONCE)]
-    pinned = [worker(f"p{i}", pins=(SHUFFLE,)) for i in range(5)]
-    more = {"hints": True, "idle_s": 60.0}
-    first, memory = marks([*busy_ones, *pinned], Marked(), now=0.0, **more)
-    again, _ = marks([*busy_ones, *pinned], memory, now=1.0, **more)
-
-    assert AT_ONCE == len(first)
-    assert [f"p{i}" for i in range(5)] == [name for name, _ in first[:5]]
-    assert {Mark("shuffle", keep=True)} == {mark for _, mark in first[:5]}
-    assert [f"b{i:02}" for i in range(AT_ONCE - 5, AT_ONCE)] == [name for name, _ in again]
-
-
-def test_a_pod_that_soon_goes_keeps_its_mark() -> None:
-    """It goes with the pod: so a worker that leaves when it has been idle costs no write for it."""
-    fake = FakeCluster(2, target=2)
-    fake.occupy(2)
-    fake.steps(2)
-    fake.asked.clear()
-    fake.occupy(0)
-    fake.target = 0
-    fake.steps(40, after_s=1.0)
-
-    assert not fake.cluster.workers
-    assert [] == fake.asked
-
-
-@pytest.mark.parametrize(
-    ("seen", "expected"),
-    [
-        pytest.param(worker("a"), Mark(), id="idle"),
-        pytest.param(busy("a"), Mark("", keep=True), id="busy"),
-        pytest.param(busy("a", node_terminating="n1 is cordoned"), Mark(), id="its-machine-goes"),
-        pytest.param(
-            worker("a", pins=(SHUFFLE,), node_terminating="n1 is cordoned"),
-            Mark("shuffle", keep=True),
-            id="pinned-though-its-machine-goes",
-        ),
-        pytest.param(worker("a", leaving=Leaving.DRAINED), Mark(), id="drained"),
-        pytest.param(
-            worker("a", pins=(SHUFFLE, dataclasses.replace(SHUFFLE, owner="other"))),
-            Mark("shuffle", keep=True), id="two-shuffles-read-like-one",
-        ),
-        pytest.param(
-            worker("a", pins=tuple(Pin("client", f"c{i}", "", 1.0) for i in range(7))),
-            Mark("client c0, client c1, client c2, client c3, client c4 and 2 more", keep=True),
-            id="many",
-        ),
-    ],
-)  # fmt: skip
-def test_the_mark_that_is_true(seen: ObservedWorker, expected: Mark) -> None:
-    assert expected == wanted_mark(seen)
 
 
 def test_a_status_stays_small_and_its_order_the_same() -> None:
