@@ -29,7 +29,7 @@ from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import pod
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
-from support.kube_webhook import HOST, SECRET, registered
+from support.kube_webhook import HOST, KIND, SECRET, registered
 from support.ports import free_port
 
 _NOW = datetime.now(UTC)
@@ -73,10 +73,8 @@ class Scene:
         return self.operator._metrics.registry.get_sample_value(name, where) or 0.0
 
     def bundles(self) -> set[str]:
-        found = [
-            self.kubectl.json("get", *name.split("/")) for name in self.settings.configurations
-        ]
-        return {h["clientConfig"].get("caBundle", "") for body in found for h in body["webhooks"]}
+        body = self.kubectl.json("get", KIND, self.settings.configuration)
+        return {hook["clientConfig"].get("caBundle", "") for hook in body["webhooks"]}
 
     def fill(self, data: dict[str, str] | None) -> None:
         patch = yaml.safe_dump([{"op": "add", "path": "/data", "value": data}])
@@ -105,8 +103,8 @@ async def scene_of(
 ) -> AsyncIterator[Scene]:
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
     port = free_port()
-    with registered(kubectl, port=port) as configurations:
-        settings = WebhookSettings(SECRET, HOST, makes, configurations)
+    with registered(kubectl, port=port) as configuration:
+        settings = WebhookSettings(SECRET, HOST, makes, configuration)
         scene = Scene(api, kubectl, settings)
         if data:
             scene.fill(data)
@@ -149,8 +147,8 @@ async def test_an_empty_secret_is_filled_and_its_authority_trusted(scene: Scene)
 
 
 async def test_of_replicas_that_start_at_once_one_is_first(api: KubeApi, kubectl: Kubectl) -> None:
-    with registered(kubectl, port=free_port()) as configurations:
-        scene = Scene(api, kubectl, WebhookSettings(SECRET, HOST, True, configurations))
+    with registered(kubectl, port=free_port()) as configuration:
+        scene = Scene(api, kubectl, WebhookSettings(SECRET, HOST, True, configuration))
         replicas = [scene.replica() for _ in range(8)]
         while not all(await asyncio.gather(*(r.look() for r in replicas))):
             pass  # whoever comes too late with the configuration looks again

@@ -74,7 +74,7 @@ async def look(api: KubeApi, release: Release) -> None:
     told = {e["name"].removeprefix("DASK_ADAPTIVE_"): e.get("value", "") for e in container["env"]}
     settings = WebhookSettings(
         told["CERTIFICATE_SECRET"], told["WEBHOOK_HOST"], told["MAKE_CERTIFICATE"] == "true",
-        tuple(told["WEBHOOK_CONFIGURATIONS"].split()),
+        told["WEBHOOK_CONFIGURATION"],
     )  # fmt: skip
     ends_at = Metrics().certificate.labels(settings.secret)
     assert await CertificateKeeper(api, release.name, settings, ends_at).look()

@@ -55,6 +55,7 @@ from support.kube_account import Account
 from support.kube_bodies import autoscaler, body, group, pod, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl, rendered
+from support.kube_webhook import KIND
 
 
 @pytest.fixture
@@ -326,19 +327,19 @@ async def test_the_webhooks_certificate_and_no_other_secret(
     account = make(namespaced=True, words=words)
     where, release = kubectl.namespace, account.name
     objects = rendered(*words, namespace=where, release=where)
-    hooks = [o for (kind, _), o in objects.items() if kind.endswith("WebhookConfiguration")]
+    (hook,) = (o for (kind, _), o in objects.items() if kind == KIND)
+    name = hook["metadata"]["name"]
     secret = f"{release}-certificate" if makes else "mine"
     try:
-        kubectl.apply(*hooks)
+        kubectl.apply(hook)
         kubectl("create", "secret", "generic", secret)
         kubectl("create", "secret", "generic", "other")
-        names = tuple(f"{hook['kind'].lower()}s/{hook['metadata']['name']}" for hook in hooks)
         host = f"{release}-webhook.{where}.svc"
         if not makes:
             data = yaml.safe_dump({"data": make_certificate(host, datetime.now(UTC))})
             kubectl("patch", "secret", secret, "--patch", data)
         ends_at = Metrics().certificate.labels(secret)
-        settings = WebhookSettings(secret, host, makes, names)
+        settings = WebhookSettings(secret, host, makes, name)
         async with connected() as api:
             assert await CertificateKeeper(api, where, settings, ends_at).look()
             with pytest.raises(Forbidden):
@@ -346,5 +347,4 @@ async def test_the_webhooks_certificate_and_no_other_secret(
         assert makes == account.can("patch", f"secrets/{secret}")
         assert not account.can("patch", "mutatingwebhookconfigurations/other")
     finally:
-        for hook in hooks:
-            kubectl("delete", hook["kind"], hook["metadata"]["name"], "--ignore-not-found")
+        kubectl("delete", KIND, name, "--ignore-not-found")

@@ -16,7 +16,7 @@ from dask_adaptive.kube.api import KubeApi
 from support.kube_bodies import group, pod, policy
 from support.kube_operator import until
 from support.kube_server import ROOT, Kubectl, rendered
-from support.kube_webhook import operator_with_webhooks
+from support.kube_webhook import operator_with_webhook
 from support.ports import free_port
 
 LABELS = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
@@ -31,7 +31,7 @@ def scheduler(name: str, **metadata: Any) -> dict[str, Any]:
 async def webhook(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Kubectl]:
     """An operator with its webhook, registered as the chart does, for the test's namespace only."""
     kubectl("apply", "-f", str(ROOT / "manifests/examples/cluster.yaml"))
-    async with operator_with_webhooks(api, kubectl):
+    async with operator_with_webhook(api, kubectl):
         yield kubectl
 
 

@@ -394,8 +394,8 @@ def test_the_operator_may_write_its_own_webhook_configuration() -> None:
 
     assert ["mutatingwebhookconfigurations"] == rule["resources"]
     assert ([f"ns-{NAME}"], ["get", "patch"]) == (rule["resourceNames"], rule["verbs"])
-    told = env(pod_spec())["DASK_ADAPTIVE_WEBHOOK_CONFIGURATIONS"]
-    assert f"mutatingwebhookconfigurations/ns-{NAME}" == told
+    told = env(pod_spec())["DASK_ADAPTIVE_WEBHOOK_CONFIGURATION"]
+    assert f"ns-{NAME}" == told
 
 
 def test_without_the_webhook_there_is_nothing_of_it() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 from dask_adaptive.controller.app import Operator
 from dask_adaptive.controller.certificate import WebhookSettings
@@ -19,38 +18,34 @@ KIND = "MutatingWebhookConfiguration"
 
 
 @contextlib.contextmanager
-def registered(kubectl: Kubectl, *words: str, port: int) -> Iterator[tuple[str, ...]]:
+def registered(kubectl: Kubectl, *, port: int) -> Iterator[str]:
     """
-    The chart's webhook and its Secret, for one namespace only.
+    The chart's webhook and its Secret, for one namespace only; the name of its configuration.
 
     The API server of tests can't reach a Service, so an URL is in its place; nothing else differs.
     """
-    objects = rendered(*words, namespace=kubectl.namespace)
-    bodies = [body for (kind, _), body in objects.items() if kind == KIND]
-    for body in bodies:
-        (hook,) = body["webhooks"]
-        path = hook["clientConfig"]["service"]["path"]
-        hook["clientConfig"] = {"url": f"https://{HOST}:{port}{path}"}
-        namespaces = hook.setdefault("namespaceSelector", {}).setdefault("matchExpressions", [])
-        here = {"operator": "In", "values": [kubectl.namespace]}
-        namespaces.append({"key": "kubernetes.io/metadata.name", **here})
-    secret = [body for (kind, _), body in objects.items() if kind == "Secret"]
-    kubectl.apply(*bodies, *secret)
+    objects = rendered(namespace=kubectl.namespace)
+    ((name, body),) = ((name, one) for (kind, name), one in objects.items() if kind == KIND)
+    (hook,) = body["webhooks"]
+    path = hook["clientConfig"]["service"]["path"]
+    hook["clientConfig"] = {"url": f"https://{HOST}:{port}{path}"}
+    namespaces = hook.setdefault("namespaceSelector", {}).setdefault("matchExpressions", [])
+    here = {"operator": "In", "values": [kubectl.namespace]}
+    namespaces.append({"key": "kubernetes.io/metadata.name", **here})
+    secret = [one for (kind, _), one in objects.items() if kind == "Secret"]
+    kubectl.apply(body, *secret)
     try:
-        yield tuple(f"{body['kind'].lower()}s/{body['metadata']['name']}" for body in bodies)
+        yield name
     finally:
-        for body in bodies:
-            kubectl("delete", body["kind"], body["metadata"]["name"])
+        kubectl("delete", KIND, name)
 
 
 @contextlib.asynccontextmanager
-async def operator_with_webhooks(
-    api: KubeApi, kubectl: Kubectl, *words: str, **more: Any
-) -> AsyncIterator[Operator]:
+async def operator_with_webhook(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Operator]:
     """Run an operator, which makes the certificate of its webhook."""
     port = free_port()
-    with registered(kubectl, *words, port=port) as configurations:
-        webhook = WebhookSettings(SECRET, HOST, makes=True, configurations=configurations)
+    with registered(kubectl, port=port) as configuration:
+        webhook = WebhookSettings(SECRET, HOST, makes=True, configuration=configuration)
         where = {"webhook": webhook, "webhook_port": port}
-        async with running(api, kubectl.namespace, **where, **more) as operator:
+        async with running(api, kubectl.namespace, **where) as operator:
             yield operator

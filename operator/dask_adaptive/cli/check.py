@@ -32,6 +32,7 @@ from dask_adaptive.kube.api import (
     LEASES,
     PODS,
     POLICIES,
+    WEBHOOKS,
     ApiUnreachable,
     Json,
     KubeApi,
@@ -59,7 +60,6 @@ OPERATOR, UPSTREAM = "dask-adaptive-operator", "dask-kubernetes-operator"
 
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "")
 CRD_NAMES = tuple(f"{r.plural}.{r.group}" for r in (POLICIES, CLUSTERS, GROUPS, AUTOSCALERS))
-MUTATING = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "")
 ENDPOINTS = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 
 #: Rights that the operator's service account needs: a verb, a resource, its subresource.
@@ -227,7 +227,7 @@ def _home(operators: Sequence[Json] | Missing) -> tuple[str, str]:
 
 
 async def _webhooks(api: KubeApi) -> Webhooks:
-    found = await api.list(MUTATING.path(), selector=f"{NAME_LABEL}={OPERATOR}")
+    found = await api.list(WEBHOOKS.path(), selector=f"{NAME_LABEL}={OPERATOR}")
     hooks = [hook for body in found for hook in body["webhooks"]]
     service = next((s for h in hooks if (s := h["clientConfig"].get("service"))), None)
     if service is None:

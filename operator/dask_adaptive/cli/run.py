@@ -62,8 +62,8 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="By which the API server calls the webhook: SERVICE.NAMESPACE.svc.",
 )  # fmt: skip
 @click.option(
-    "--webhook-configurations", multiple=True, metavar="KIND/NAME",
-    help="Whose caBundle to keep: mutatingwebhookconfigurations/NAME.",
+    "--webhook-configuration", default="", metavar="NAME",
+    help="The MutatingWebhookConfiguration whose caBundle to keep.",
 )  # fmt: skip
 @click.option(
     "--worker-grace", type=click.IntRange(min=1), default=300, show_default=True,
@@ -116,7 +116,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option("--verbose", is_flag=True, help="Log passes that change nothing, too.")
 def command(
     *, access: Access, dev: bool, certificate_secret: str, make_certificate: bool,
-    webhook_host: str, webhook_configurations: tuple[str, ...], worker_grace: int, adopt: str,
+    webhook_host: str, webhook_configuration: str, worker_grace: int, adopt: str,
     identity: str | None, log_format: str, verbose: bool, lease_duration: float,
     renew_deadline: float, retry_period: float, rest: float, resync: float, **others: Any,
 ) -> None:  # fmt: skip
@@ -143,7 +143,7 @@ def command(
     if certificate_secret and not webhook_host:
         raise click.UsageError("--certificate-secret needs --webhook-host, which it is valid for")
     webhook = WebhookSettings(
-        certificate_secret, webhook_host, make_certificate, webhook_configurations
+        certificate_secret, webhook_host, make_certificate, webhook_configuration
     )
     set_up_logging(log_format, verbose=verbose)
     settings = Settings(

@@ -80,7 +80,7 @@ class Operator:
     """One replica. Probes, webhook and watches run always; passes only while it leads."""
 
     def __init__(self, settings: Settings, api: KubeApi, *, connect: Connect = connect) -> None:
-        self._settings, self._api, self._connect = settings, api, connect
+        self._settings, self._api = settings, api
         self._scopes = scopes_of(
             settings.namespaces, nodes=settings.nodes, budgets=settings.budgets,
             selector=settings.namespace_selector,
@@ -98,13 +98,13 @@ class Operator:
             timing=settings.timing,
         )
         leading = api.checked(self._lease.check)
-        self._routes = Routes(api, self._world, secret=settings.scheduler_tls_secret)
         self._budgets = BudgetKeeper(
             self._world, leading, self._metrics, wake=lambda key: self.visits.on_change(key),
             controller=settings.controller_name,
         )  # fmt: skip
         self._composer = Composer(
-            leading, self._world, routes=self._routes, connect=connect, budgets=self._budgets,
+            leading, self._world, connect=connect, budgets=self._budgets,
+            routes=Routes(api, self._world, secret=settings.scheduler_tls_secret),
         )  # fmt: skip
         self._stop = asyncio.Event()
         self.visits = Visits(

@@ -1,13 +1,13 @@
 """
 The webhook's certificate: read from one Secret in the operator's own namespace, served from memory,
-and its authority told to the API server as the `caBundle` of our webhook configurations.
+and its authority told to the API server as the `caBundle` of our webhook configuration.
 
 Who fills the Secret makes no difference: this process (`makes`), cert-manager, or people. Where
 replicas make one at the same time, the first write wins: each carries the version of the Secret
 that it was decided from, and whoever comes too late takes what is there.
 
-Nothing here stops anything else. Without a certificate connections are refused, and both webhooks
-have the failurePolicy Ignore.
+Nothing here stops anything else. Without a certificate connections are refused, and the webhook has
+the failurePolicy Ignore.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from dask_adaptive.backoff import Backoff
 from dask_adaptive.kube.api import (
     SECRETS,
     STRATEGIC,
+    WEBHOOKS,
     ApiUnreachable,
     Conflict,
     Forbidden,
@@ -55,7 +56,7 @@ from dask_adaptive.kube.api import (
 
 logger = logging.getLogger(__name__)
 
-#: How often the Secret and the configurations are looked at; and at first after an error.
+#: How often the Secret and the configuration are looked at; and at first after an error.
 LOOK_S, RETRY_S = 30.0, 2.0
 
 #: How long a certificate of our own is valid. After two thirds of it there is a new one.
@@ -78,7 +79,7 @@ class WebhookSettings:
     secret: str  # its name, in the operator's namespace
     host: str  # by which the API server calls the webhook: SERVICE.NAMESPACE.svc
     makes: bool = False  # whether this operator fills the Secret
-    configurations: tuple[str, ...] = ()  # mutatingwebhookconfigurations/NAME, validating…
+    configuration: str = ""  # name of the webhook's configuration
 
 
 class BadCertificate(Exception):
@@ -218,7 +219,7 @@ def _encoded(texts: Mapping[str, bytes]) -> dict[str, str]:
 
 class CertificateKeeper:
     """
-    Keeps Secret, configurations and what is served in step, for ever. Every replica has one.
+    Keeps Secret, configuration and what is served in step, for ever. Every replica has one.
 
     Args:
         ends_at: Is told when the certificate ends, in seconds since 1970; 0 while it can't be used,
@@ -274,8 +275,8 @@ class CertificateKeeper:
 
     async def _look(self) -> None:
         wrong = list[KubeError]()
-        # Before the Secret: if it changes after we have read it, so do these, and our write fails.
-        configurations = await self._configurations(wrong)
+        # Before the Secret: if it changes after we have read it, so does this, and our write fails.
+        configuration = await self._configuration(wrong)
         secret = await self._read()
         if self._settings.makes:
             try:
@@ -294,7 +295,8 @@ class CertificateKeeper:
             )
             why = f"that in Secret {self._where} is of no use: {exc}; {fix}"
             raise BadCertificate("; ".join([why, *map(str, wrong)])) from exc
-        await self._have_trusted(configurations, pair.data[CA], wrong)
+        if configuration is not None:
+            await self._have_trusted(configuration, pair.data[CA], wrong)
         self._serving = pair
         self._ends_at.set(pair.ends.timestamp())
         if wrong:
@@ -354,36 +356,32 @@ class CertificateKeeper:
             return "an old authority goes", _encoded({CA: _pem(known.authorities[0])})
         return "", {}
 
-    async def _configurations(self, wrong: list[KubeError]) -> list[tuple[str, Json]]:
-        """Our webhook configurations, by path."""
-        found = []
-        for name in self._settings.configurations:
-            path = f"/apis/admissionregistration.k8s.io/v1/{name}"
-            try:
-                found.append((path, await self._api.get(path)))
-            except (Forbidden, NotFound) as exc:
-                wrong.append(exc)
-        return found
+    async def _configuration(self, wrong: list[KubeError]) -> Json | None:
+        try:
+            return await self._api.get(WEBHOOKS.path(name=self._settings.configuration))
+        except (Forbidden, NotFound) as exc:
+            wrong.append(exc)
+            return None
 
-    async def _have_trusted(
-        self, configurations: list[tuple[str, Json]], bundle: str, wrong: list[KubeError]
-    ) -> None:
+    async def _have_trusted(self, body: Json, bundle: str, wrong: list[KubeError]) -> None:
         """Before the certificate is served, so that at no time the API server refuses it."""
-        for path, body in configurations:
-            old = [
-                {"name": hook["name"], "clientConfig": {"caBundle": bundle}}
-                for hook in body.get("webhooks") or ()
-                if hook["clientConfig"].get("caBundle") != bundle
-            ]
-            if not old:
-                continue
-            meta = {"resourceVersion": body["metadata"]["resourceVersion"]}
-            try:
-                await self._api.patch(path, {"metadata": meta, "webhooks": old}, how=STRATEGIC)
-            except (Forbidden, Invalid) as exc:  # somebody else may tell it
-                wrong.append(exc)
-            else:
-                logger.info("%s trusts the webhook's certificate", path.rpartition("/v1/")[2])
+        old = [
+            {"name": hook["name"], "clientConfig": {"caBundle": bundle}}
+            for hook in body.get("webhooks") or ()
+            if hook["clientConfig"].get("caBundle") != bundle
+        ]
+        if not old:
+            return
+        name = self._settings.configuration
+        change = {
+            "metadata": {"resourceVersion": body["metadata"]["resourceVersion"]}, "webhooks": old
+        }  # fmt: skip
+        try:
+            await self._api.patch(WEBHOOKS.path(name=name), change, how=STRATEGIC)
+        except (Forbidden, Invalid) as exc:  # somebody else may tell it
+            wrong.append(exc)
+        else:
+            logger.info("The API server trusts the webhook's certificate (%s)", name)
 
     def _offer(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         if self._serving is not None:

@@ -81,6 +81,12 @@ NODES = Resource("", "v1", "nodes", "Node")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+WEBHOOKS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+)
 
 
 Json: TypeAlias = dict[str, Any]

@@ -39,7 +39,7 @@ def test_each_variable_of_the_chart(
         "HTTP_PORT": "1", "WEBHOOK_PORT": "2", "CERTIFICATE_SECRET": "s",
         "CERTIFICATE_NAMESPACE": "c",
         "MAKE_CERTIFICATE": "true", "WEBHOOK_HOST": "h",
-        "WEBHOOK_CONFIGURATIONS": "mutating/a validating/b",
+        "WEBHOOK_CONFIGURATION": "hooks",
         "WORKER_GRACE": "30", "HINTS": "false", "ADOPT": "Always", "LOG_FORMAT": "json",
         "VERBOSE": "true", "REST": "30", "RESYNC": "60", "QPS": "20", "BURST": "40",
         "SCHEDULER_TLS_SECRET": "dask-tls", "NODES": "true",
@@ -55,7 +55,7 @@ def test_each_variable_of_the_chart(
             identity="me", namespaces=("a", "b"), lease_namespace="system",
             certificate_namespace="c",
             http_port=1, webhook_port=2, grace_s=30, hints=False,
-            webhook=WebhookSettings("s", "h", True, ("mutating/a", "validating/b")),
+            webhook=WebhookSettings("s", "h", True, "hooks"),
             adopt=Adopt.ALWAYS, controller_name="b", rest_s=30.0, resync_s=60.0, qps=20.0, burst=40,
             timing=Timing(30.0, 20.0, 4.0), scheduler_tls_secret="dask-tls", nodes=True,
         )

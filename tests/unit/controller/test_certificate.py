@@ -34,7 +34,7 @@ from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import ApiUnreachable, Conflict, Forbidden, Json, NotFound
 
 HOST = "r-webhook.ns.svc"
-HOOKS = "mutatingwebhookconfigurations/r"
+HOOKS = "r"
 NOW = datetime.now(UTC)
 
 
@@ -92,7 +92,7 @@ class Scene:
 
     def replica(self, ends_at: Gauge | None = None) -> CertificateKeeper:
         api: Any = self.api
-        settings = WebhookSettings("s", self.host, self.makes, (HOOKS,))
+        settings = WebhookSettings("s", self.host, self.makes, HOOKS)
         ends_at = ends_at or Metrics().certificate.labels("s")
         return CertificateKeeper(api, "ns", settings, ends_at, wall_clock=lambda: self.now)
 
