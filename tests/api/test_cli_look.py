@@ -36,7 +36,7 @@ STATUS = {
                      "outcome": "Held", "askedBy": "load", "inputs": {"queued": 0},
                      "steps": [{"stage": "load", "replicas": 1, "reason": "NoCandidates",
                                 "message": "so"}]},
-    "blockers": [{"reason": "Pinned", "workers": 1}, {"reason": "Busy", "workers": 1}],
+    "blockers": {"Pinned": 1, "Busy": 1},
 }  # fmt: skip
 
 

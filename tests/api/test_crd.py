@@ -18,12 +18,12 @@ from kubernetes.config import new_client_from_config
 from dask_adaptive.kube.annotated import wanted_spec
 from dask_adaptive.kube.objects import parse_cluster
 from dask_adaptive.kube.status_json import recycles_of, status_json
-from dask_adaptive.loop.status import READY, Condition, GroupRow, HeldBy, PauseRow, Status
+from dask_adaptive.loop.status import READY, Condition, GroupRow, HeldBy, Status, WorkerRow
 from dask_adaptive.model.observed import ReliefState
 from dask_adaptive.model.plan import Decision, Step
 from dask_adaptive.model.policy import ClusterRef, InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import GpuQuota, GroupRecycle, Replacing
+from dask_adaptive.model.recycle import GpuQuota, GroupRecycle
 from dask_adaptive.model.spec import Problem
 from dask_adaptive_agent import wire
 from support.kube_bodies import policy
@@ -257,12 +257,11 @@ DECIDED = Status(
         inputs={"queued": 6.0, "arrival_s": 12.5},
         steps=(Step("cap", 2, Reason.MAX_PENDING, "2 workers are on their way"),),
     ),
-    pause=PauseRow("scale-in is paused", until=1.8e9),
 )  # fmt: skip
 HELD = Status(held_by=(HeldBy("client", "Client-1", "a look", ("a", "b"), 12, until=1.8e9),))
 REPLACED = Status(
     recycled=((Reason.TASK_QUOTA, 3),), recent=(1.8e9,),
-    replacing=(Replacing("w1", Reason.TASK_QUOTA, "20 of 20 tasks run", "Due"),),
+    workers=(WorkerRow("w1", "Due", Reason.TASK_QUOTA, "20 of 20 tasks run"),),
 )  # fmt: skip
 
 

@@ -226,7 +226,7 @@ async def test_a_status_is_written_once(governed: Scene) -> None:
     await reporter_of(governed).status(status)  # as an operator that has just started
     assert first == await version()
     await reporter_of(governed).status(Status())
-    assert [] == governed.kubectl.json("get", "dap", "p")["status"]["pins"]
+    assert [] == governed.kubectl.json("get", "dap", "p")["status"]["heldBy"]
 
 
 async def test_the_same_news_is_one_event(governed: Scene) -> None:

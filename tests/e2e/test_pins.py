@@ -27,7 +27,7 @@ async def test_a_pinned_worker_is_the_last_to_stay_and_explain_says_why(start: S
 
     assert {keep} == await c.connected()
     assert 1 == (await c.status())["pinned"]
-    assert [{"source": "manual", "workers": 1}] == (await c.status())["pins"]
+    assert ["manual"] == [row["source"] for row in (await c.status())["heldBy"]]
     said = await dask_adaptive(c, "explain", f"pod/{pod}")
     assert "Pinned: pinned by annotation (a long debugging session" in said
     answer = json.loads(await dask_adaptive(c, "explain", c.name, "-o", "json"))

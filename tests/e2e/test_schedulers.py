@@ -91,8 +91,7 @@ def worker_ttl(value: str) -> dict[str, Any]:
 
 async def states(c: LiveCluster) -> dict[str, str]:
     """Of each relief, as the status says."""
-    rows = ((await c.status()).get("scheduler") or {}).get("relief") or []
-    return {row["name"]: row["state"] for row in rows}
+    return ((await c.status()).get("scheduler") or {}).get("relief") or {}
 
 
 async def in_scheduler(c: LiveCluster, key: str) -> Any:

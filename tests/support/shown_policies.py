@@ -35,15 +35,15 @@ STATUS: dict[str, Any] = {
         {"source": "client", "owner": "notebook", "reason": "a look",
          "workers": ["w1", "w2", "w3", "w4"], "count": 12},
     ],
-    "blockers": [{"reason": "Pinned", "workers": 2}, {"reason": "Busy", "workers": 1}],
-    "pendingReasons": [{"reason": "Unschedulable", "workers": 2}],
+    "blockers": {"Busy": 1, "Pinned": 2},
+    "pendingReasons": {"Unschedulable": 2},
     "workers": [
-        {"name": "w1", "pod": "w1-x", "state": "Active", "reason": "Pinned",
+        {"name": "w1", "state": "Active", "reason": "Pinned",
          "message": "pinned by shuffle ab12"},
-        {"name": "w9", "pod": "w9-x", "state": "Draining", "reason": "Retiring",
+        {"name": "w9", "state": "Draining", "reason": "Retiring",
          "message": "2 results to move"},
+        {"name": "w7", "state": "Due", "reason": "Lifetime", "message": ""},
     ],
-    "replacing": [{"worker": "w7", "state": "Due", "reason": "Lifetime", "message": ""}],
     "conditions": [
         {"type": "Ready", "status": "True", "reason": "Reconciled", "message": "served"},
         {"type": "Injected", "status": "False", "reason": "InjectionRefused",
@@ -69,6 +69,12 @@ def policy(
 
 
 GPU = {"workerGroups": [{"name": "etl-gpu", "minReplicas": 1, "maxReplicas": 4}]}
-HELD = {**STATUS, "pause": {"message": "scale-in held by kubectl", "until": "2026-02-01T12:00:00Z"}}
+HELD = {
+    **STATUS,
+    "conditions": [
+        *STATUS["conditions"][:-1],
+        {"type": "Paused", "status": "True", "reason": "ScaleInPaused", "message": "by kubectl"},
+    ],
+}
 #: Of an operator that tells of no groups and no decisions yet.
-OLD = {k: v for k, v in STATUS.items() if k not in ("groups", "lastDecision", "pause")}
+OLD = {k: v for k, v in STATUS.items() if k not in ("groups", "lastDecision")}

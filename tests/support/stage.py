@@ -187,6 +187,11 @@ class Watched(Watcher):
                 raise TimeoutError(f"{what}: last seen {self.status}")
             await asyncio.sleep(0.05)
 
+    @property
+    def replacing(self) -> bool:
+        """Tells whether a worker is to be replaced, or leaves."""
+        return any(row.state in {"Due", "Surging", "Draining"} for row in self.status.workers)
+
     async def connected(self, workers: int) -> None:
         await self.until(lambda: self.status.connected == workers, f"{workers} workers")
 
@@ -195,7 +200,7 @@ class Watched(Watcher):
 
         def is_settled() -> bool:
             numbers = {self.status.connected, self.status.replicas}
-            return numbers == {workers} and not self.status.replacing
+            return numbers == {workers} and not self.replacing
 
         await self.until(is_settled, f"settled at {workers}")
 

@@ -30,7 +30,7 @@ from dask_adaptive.cli.status_view import (
 )
 from dask_adaptive.cli.why import Live, Stay, answer, holds
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS
-from dask_adaptive.kube.objects import CLUSTER_LABEL
+from dask_adaptive.kube.objects import CLUSTER_LABEL, parse_pod
 from dask_adaptive.kube.status_json import history_name, history_of, merged
 from dask_adaptive.model.amounts import format_bytes, instant
 from dask_adaptive.model.keys import ClusterKey
@@ -141,7 +141,7 @@ async def _worker(api: KubeApi, name: str, access: Access) -> Answer:
         fail(f"no worker {name} in namespace {where} is under an AdaptivePolicy", NOTHING)
     ends = pod is not None and "deletionTimestamp" in pod["metadata"]
     live, events = await _live(api, policy, access), await _events(api, where, name)
-    return of_worker(name, live, events, ends=ends)
+    return of_worker(parse_pod(pod).worker if pod else name, live, events, ends=ends)
 
 
 async def _budget(api: KubeApi, name: str, access: Access) -> Answer:
@@ -218,27 +218,25 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
     Put together what is known of a worker.
 
     Args:
-        name: Its own, or its pod's.
-        ends: That pod is being deleted, whatever becomes of the worker.
+        ends: The pod that was asked about is being deleted, whatever becomes of the worker.
     """
     policy, status = live.policy, live.policy.status or StatusView()
-    worker = next((w for w in live.workers if name in (w.name, w.pod)), None)
-    row = status.worker(worker.name if worker else name)
-    own = worker.name if worker else row.name if row else name
+    worker = next((w for w in live.workers if w.name == name), None)
     if ends:
+        row = status.worker(name)
         said = row.message if row else "its pod is being deleted, and nothing waits for its work"
-        stay = Stay(Reason.POD_ENDING.value, own, "Going", "", said)
+        stay = Stay(Reason.POD_ENDING.value, name, "Going", "", said)
     elif worker:
         stay = live.stay(worker)
     else:
-        stay = Stay(Reason.LEAVING_ALREADY.value, own, "Going", "", "its Deployment is gone")
+        stay = Stay(Reason.LEAVING_ALREADY.value, name, "Going", "", "its Deployment is gone")
     facts = {"ends": stay.ends} if stay.ends else {}
-    if replaced := next((r for r in status.replacing if r.name == own), None):
+    if replaced := next((r for r in status.replaced if r.name == name), None):
         facts["being replaced"] = f"{replaced.state}: {replaced.reason}: {replaced.message}"
     facts |= _worker_facts(worker, live) if worker and not ends else {}
-    pins = [pin for pin in live.pins() if own in pin.workers]
+    pins = [pin for pin in live.pins() if name in pin.workers]
     quotas = _quotas(worker, live) if worker and not ends else []
-    about = f"worker {own}, under AdaptivePolicy {policy.name}: {stay.state}"
+    about = f"worker {name}, under AdaptivePolicy {policy.name}: {stay.state}"
     sections = (
         Section("quotas", ("QUOTA", "USED", "LIMIT", "PART"), quotas),
         Section("pins", _PINS, [_pin(pin) for pin in pins]),
@@ -289,12 +287,11 @@ def _pin(pin: PinView) -> Sequence[str]:
 
 def _reliefs(live: Live, status: StatusView) -> list[Sequence[str]]:
     """Render the reliefs of a scheduler, as they are now if it answered."""
-    counts = {
-        relief.name: ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in relief.counts)
-        for relief in live.observed.scheduler.relief
-    }
-    reliefs = live.observed.scheduler.relief or status.scheduler.relief
-    return [(r.name, r.state, r.message or counts.get(r.name, "")) for r in reliefs]
+    rows: list[Sequence[str]] = []
+    for relief in live.observed.scheduler.relief:
+        counts = ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in relief.counts)
+        rows.append((relief.name, relief.state, relief.message or counts))
+    return rows or [(name, state, "") for name, state in status.scheduler.relief.items()]
 
 
 def _worker_facts(worker: ObservedWorker, live: Live) -> dict[str, str]:

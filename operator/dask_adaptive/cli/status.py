@@ -36,6 +36,7 @@ from dask_adaptive.cli.status_view import (
     StatusView,
     fail_without_policy,
     list_policies,
+    most_first,
     views_of,
 )
 from dask_adaptive.kube.api import POLICIES, ApiUnreachable
@@ -150,9 +151,6 @@ def _numbers(status: StatusView, names: Iterable[str]) -> str:
 
 def _summary(status: StatusView) -> Iterable[Cell]:
     yield f"  {status.reason}: {status.message}"
-    if pause := status.pause:
-        until = f" (until {pause.until})" if pause.until else ""
-        yield Text.assemble("  ", Text(f"held: {pause.message}{until}", ODD))
     scheduler = status.scheduler
     agent = f"agent {scheduler.agent}" if scheduler.agent else "no agent"
     yield Text(f"  scheduler: distributed {scheduler.distributed or '?'}, {agent}", FAINT)
@@ -190,10 +188,10 @@ def _conditions(status: StatusView) -> list[Text]:
 
 def _counts(status: StatusView) -> list[str]:
     counts = (
-        ("not needed, and stay", [f"{row.workers} {row.reason}" for row in status.blockers]),
-        ("pending", [f"{row.workers} {row.reason}" for row in status.pending_reasons]),
-        ("recycled so far", [f"{n} {reason}" for reason, n in sorted(status.recycled.items())]),
-        ("being replaced", [f"{r.name} ({r.state}): {r.reason}" for r in status.replacing]),
+        ("not needed, and stay", most_first(status.blockers)),
+        ("pending", most_first(status.pending_reasons)),
+        ("recycled so far", most_first(status.recycled)),
+        ("being replaced", [f"{r.name} ({r.state}): {r.reason}" for r in status.replaced]),
     )
     return [f"  {what}: {', '.join(rows)}" for what, rows in counts if rows]
 

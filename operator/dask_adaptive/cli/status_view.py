@@ -37,13 +37,12 @@ def _written(default: T, *keys: str) -> T:
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """A worker, a condition, a relief or setting of the scheduler: its state, and why."""
+    """A worker or a condition: its state, and why."""
 
-    name: str = _written("", "name", "type", "worker", "key")
+    name: str = _written("", "name", "type")
     state: str = _written("", "state", "status")
     reason: str = ""
     message: str = ""
-    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +61,16 @@ class PinView:
         return f"{shown} and {more} more" if more > 0 else shown
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCount:
-    """A number of workers, by a reason."""
-
-    workers: int
-    reason: str = ""
+def most_first(workers: Mapping[str, int]) -> list[str]:
+    """Render numbers of workers, by reason."""
+    return [f"{n} {why}" for why, n in sorted(workers.items(), key=lambda row: (-row[1], row[0]))]
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
     distributed: str = ""
     agent: str = ""
-    relief: tuple[RowView, ...] = _of(RowView)
-
-
-@dataclass(frozen=True, slots=True)
-class PauseView:
-    message: str = ""
-    until: str = ""
+    relief: Mapping[str, str] = field(default_factory=dict)  # states, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +99,19 @@ class StatusView(GroupView):
     workers: tuple[RowView, ...] = _of(RowView)  # about which there is something to say
     held_by: tuple[PinView, ...] = _of(PinView)
     conditions: tuple[RowView, ...] = _of(RowView)
-    blockers: tuple[WorkerCount, ...] = _of(WorkerCount)  # not needed, and stay
-    pending_reasons: tuple[WorkerCount, ...] = _of(WorkerCount)
-    replacing: tuple[RowView, ...] = _of(RowView)  # workers
+    blockers: Mapping[str, int] = field(default_factory=dict)  # not needed, and stay, by reason
+    pending_reasons: Mapping[str, int] = field(default_factory=dict)
     recycled: Mapping[str, int] = field(default_factory=dict)  # by reason
     scheduler: SchedulerView = field(default=SchedulerView(), metadata={"kind": SchedulerView})
-    pause: PauseView | None = field(default=None, metadata={"kind": PauseView})
     decision: Decision | None = None  # the last one
 
     def worker(self, name: str) -> RowView | None:
-        """Find a worker by its name or its pod's."""
-        return next((w for w in self.workers if name in (w.name, w.pod)), None)
+        return next((w for w in self.workers if name == w.name), None)
+
+    @property
+    def replaced(self) -> list[RowView]:
+        """Workers that are to be replaced, or whose replacement starts."""
+        return [w for w in self.workers if w.state in ("Due", "Surging")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_adaptive.cli.output import counted
-from dask_adaptive.cli.status_view import NOT_LOOKED, PinView, PolicyView, RowView, StatusView
+from dask_adaptive.cli.status_view import (
+    NOT_LOOKED,
+    PinView,
+    PolicyView,
+    RowView,
+    StatusView,
+    most_first,
+)
 from dask_adaptive.loop.summary import pins_of, worker_row, worker_state
 from dask_adaptive.model.amounts import format_bytes, format_duration, instant
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
@@ -189,7 +196,7 @@ def answer(status: StatusView | None) -> str:
     leaving = f"; {status.retiring} leaving now" if status.retiring else ""
     there = f"{counted(workers, 'worker')}, {status.desired} desired"
     if workers > status.desired:
-        reasons = ", ".join(f"{row.workers} {row.reason}" for row in status.blockers)
+        reasons = ", ".join(most_first(status.blockers))
         why = f": {reasons}" if reasons else ""
         return f"{there}, {workers - status.desired} too many{why}{leaving}"
     hold = next(holds(status), None)

@@ -313,8 +313,9 @@ def _arrivals(result: PassResult) -> _Series:
 
 
 def _pinned(result: PassResult) -> _Series:
-    held = dict.fromkeys(_SOURCES, 0) | dict(result.status.pins)
-    return {(source,): workers for source, workers in held.items()}
+    workers = (w for group in result.observed.groups for w in group.workers)
+    held = [source for w in workers for source in {pin.source for pin in w.pins}]
+    return {(source,): held.count(source) for source in _SOURCES}
 
 
 def _pin_ages(result: PassResult) -> dict[str, list[float]]:

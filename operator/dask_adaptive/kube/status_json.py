@@ -17,7 +17,7 @@ from dask_adaptive import DOMAIN
 from dask_adaptive.kube.api import CONFIG_MAPS, POLICIES, Json
 from dask_adaptive.kube.inject import MANAGED_LABELS
 from dask_adaptive.kube.objects import PolicyObject
-from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, PauseRow, Status, steady
+from dask_adaptive.loop.status import Condition, GroupRow, HeldBy, Status, steady
 from dask_adaptive.model.amounts import instant, read_instant
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
@@ -39,7 +39,6 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
         "replicas": status.replicas,
         "desiredReplicas": status.desired,
         "wantedReplicas": status.wanted,
-        "target": status.target,
         "connected": status.connected,
         "pending": status.pending,
         "idle": status.idle,
@@ -48,24 +47,24 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
         "retiring": status.retiring,
         "reason": str(status.reason),
         "message": _cut(status.message),
-        "pins": [{"source": source, "workers": n} for source, n in status.pins],
         "heldBy": held_json(status.held_by, before.get("heldBy") or [], now=now),
-        "blockers": [{"reason": str(reason), "workers": n} for reason, n in status.blockers],
-        "pendingReasons": [
-            {"reason": _cut(why), "workers": n} for why, n in status.pending_reasons
-        ],
-        "workers": _rows(status.workers, "name", "pod", "state", "reason", "message"),
+        "blockers": _instead(before.get("blockers"), {str(r): n for r, n in status.blockers}),
+        "pendingReasons": _instead(
+            before.get("pendingReasons"), {_cut(why): n for why, n in status.pending_reasons}
+        ),
+        "workers": _rows(status.workers, "name", "state", "reason", "message"),
         "groups": [_group_json(row) for row in status.groups],
         **_optional("lastDecision", _decision_json(status.last_decision, before), before),
-        **_optional("pause", _pause_json(status.pause, before), before),
         "recycled": {str(reason): n for reason, n in status.recycled},
         "recentRecycles": [instant(at) for at in status.recent],
-        "replacing": _rows(status.replacing, "worker", "reason", "state", "message"),
         "scheduler": {
             "distributed": status.distributed,
             "agent": status.agent,
             "tlsSecretName": status.tls_secret,
-            "relief": _rows(status.relief, "name", "state", "message"),
+            "relief": _instead(
+                (before.get("scheduler") or {}).get("relief"),
+                {row.name: row.state for row in status.relief},
+            ),
         },
         "conditions": conditions_json(
             status.conditions, before.get("conditions") or [], generation=status.generation, now=now
@@ -118,25 +117,22 @@ def idle_of(status: Mapping[str, Any]) -> dict[str, IdleTime]:
     return found
 
 
+def _instead(old: Mapping[str, Any] | None, new: Json) -> Json:
+    """A merge patch adds to objects: what is not in the new one is null."""
+    return {**dict.fromkeys(old or ()), **new}
+
+
 def _optional(key: str, value: Any, before: Mapping[str, Any]) -> Json:
     """In a merge patch null takes away what was there; what was not there is left out."""
     return {} if value is None and before.get(key) is None else {key: value}
 
 
-def _pause_json(row: PauseRow | None, before: Mapping[str, Any]) -> Json | None:
-    if row is None:
-        return None
-    until = None if row.until is None else instant(row.until)
-    return {"message": _cut(row.message), **_optional("until", until, before.get("pause") or {})}
-
-
 def _decision_json(decision: Decision | None, before: Mapping[str, Any]) -> Json | None:
-    """A merge patch adds to objects: figures of the last decision that this one lacks are null."""
     if decision is None:
         return None
     written = decision_json(decision)
     old = (before.get("lastDecision") or {}).get("inputs") or {}
-    return {**written, "inputs": {**dict.fromkeys(old), **written["inputs"]}}
+    return {**written, "inputs": _instead(old, written["inputs"])}
 
 
 def last_decision_of(status: Mapping[str, Any]) -> Decision | None:

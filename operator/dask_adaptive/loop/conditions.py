@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dask_adaptive.loop import status as st
-from dask_adaptive.loop.status import Condition, PauseRow, steady
-from dask_adaptive.model.amounts import instant
+from dask_adaptive.loop.status import Condition
 from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import Outcome, Plan
 from dask_adaptive.model.policy import Mode, Policy
@@ -29,31 +28,16 @@ NAMED, VALUE_LETTERS = 3, 60
 _SHOWN, _SECRET = "distributed.", "distributed.nanny."
 
 
-def pause_row(observed: ObservedCluster, before: PauseRow | None) -> PauseRow | None:
-    """
-    Args:
-        before: As told last: an end that has not really moved stays as told.
-    """
-    pause = observed.pause
-    if not is_paused(pause):
-        return None
-    message = "; ".join(part for part in (pause.message, pause.problem) if part)
-    if pause.left_s is None:
-        return PauseRow(message or "paused")
-    until = float(round(observed.at + pause.left_s))
-    return PauseRow(message or "paused", steady(until, before.until if before else None))
-
-
-def paused(policy: Policy, pause: Pause, row: PauseRow | None) -> Condition:
+def paused(policy: Policy, pause: Pause) -> Condition:
     """The condition `Paused`: true while anything at all is held by people."""
     if policy.mode is Mode.PAUSED:
         return Condition(st.PAUSED, True, Reason.PAUSED, "mode is Paused")
-    if row is None:
+    if not is_paused(pause):
         is_advising = policy.mode is Mode.ADVISE
         reason = Reason.ADVISING if is_advising else Reason.RECONCILED
         return Condition(st.PAUSED, False, reason, f"mode is {policy.mode.value}")
-    end = "" if row.until is None else f", until {instant(row.until)}"
-    return Condition(st.PAUSED, True, _reason(pause), row.message + end)
+    message = "; ".join(part for part in (pause.message, pause.problem) if part)
+    return Condition(st.PAUSED, True, _reason(pause), message or "paused")
 
 
 def _reason(pause: Pause) -> Reason:
@@ -116,13 +100,12 @@ def _cut(value: str) -> str:
 
 def conditions_of(
     observed: ObservedCluster, policy: Policy, decided: Plan, outcomes: Sequence[Outcome],
-    *, pause: PauseRow | None = None, unheard: str = "",
+    *, unheard: str = "",
 ) -> tuple[Condition, ...]:  # fmt: skip
     """
     All eight conditions, always, in the order in which they are shown.
 
     Args:
-        pause: What people hold, as it is told.
         unheard: Why the agent could not be told of limits; empty: it was.
     """
     return (
@@ -132,7 +115,7 @@ def conditions_of(
         configured(observed.scheduler, policy),
         _able(observed, policy, decided, outcomes, unheard),
         _limited(decided),
-        paused(policy, observed.pause, pause),
+        paused(policy, observed.pause),
         _watching(observed),
     )
 

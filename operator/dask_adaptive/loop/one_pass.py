@@ -297,8 +297,11 @@ def _pressing(status: Status) -> Iterator[object]:
     What has to be told as soon as it is there; that it is no more can wait. Workers on their way
     out are by their absence why `replicas` is too high, to an operator that comes after this one.
     """
-    yield from (row.name for row in status.workers if row.state not in {"Active", "Pending"})
-    yield from ((r.worker, r.reason, r.state) for r in status.replacing)
+    for row in status.workers:
+        if row.state in {"Due", "Surging"}:
+            yield row.name, row.reason, row.state
+        elif row.state not in {"Active", "Pending"}:
+            yield row.name
     yield from status.recycled
     yield from status.recent
 
@@ -307,7 +310,6 @@ def _milestones(status: Status) -> object:
     """What people and other programs wait for."""
     return (
         status.generation,
-        status.pause,
         status.distributed,
         status.agent,
         status.relief,

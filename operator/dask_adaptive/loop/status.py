@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from dask_adaptive.model.observed import ReliefState
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Replacing
 from dask_adaptive.planner.number.idle_time import IdleTime
 
 #: Condition types, in the order in which they are shown.
@@ -42,10 +41,9 @@ class WorkerRow:
     """
 
     name: str
-    state: str  # "Pending" | "Active" | "Stopped" | "Draining" | "Drained" | "Going"
+    state: str  # Pending, Active, Due, Surging, Stopped, Draining, Drained or Going
     reason: Reason
     message: str
-    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +78,6 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PauseRow:
-    """What people hold by annotation."""
-
-    message: str
-    until: float | None = None  # seconds since 1970; moves only when it really has moved
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """
     One cluster as its policy reports it. Holds no number that changes by itself as time passes,
@@ -106,18 +96,14 @@ class Status:
     retiring: int = 0
     reason: Reason = Reason.RECONCILED
     message: str = ""
-    target: int = 0  # what the scheduler's adaptive_target said
-    pins: tuple[tuple[str, int], ...] = ()  # workers held, by source of the pin
     held_by: tuple[HeldBy, ...] = ()  # in all groups; at most 100
     blockers: tuple[tuple[Reason, int], ...] = ()  # workers that are not needed and stay, by reason
     pending_reasons: tuple[tuple[str, int], ...] = ()
     workers: tuple[WorkerRow, ...] = ()  # at most 100
     groups: tuple[GroupRow, ...] = ()  # that are scaled, the default one first; at most 50
     last_decision: Decision | None = None
-    pause: PauseRow | None = None
     recycled: tuple[tuple[Reason, int], ...] = ()  # recycles begun so far, by reason
     recent: tuple[float, ...] = ()  # seconds since 1970: automatic ones of this hour, at most 200
-    replacing: tuple[Replacing, ...] = ()  # in all groups; at most 50
     distributed: str = ""
     agent: str = ""
     tls_secret: str = ""  # by which the scheduler is reached; empty: without TLS

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dask_adaptive.loop.conditions import conditions_of, pause_row
+from dask_adaptive.loop.conditions import conditions_of
 from dask_adaptive.loop.events import about
 from dask_adaptive.loop.join import owner
 from dask_adaptive.loop.status import GroupRow, HeldBy, Status, WorkerRow, steady
@@ -41,7 +41,7 @@ NEARLY = 0.8
 
 #: What one status holds of each: an object of the API server should stay small. Rows are those of
 #: workers, and of pins.
-MAX_ROWS, MAX_REPLACING, MAX_GROUPS, MAX_RECENT = 100, 50, 50, 200
+MAX_ROWS, MAX_GROUPS, MAX_RECENT = 100, 50, 200
 
 #: Workers that are named in the row of a pin.
 MAX_NAMES = 10
@@ -138,8 +138,6 @@ def status_of(
     groups = [sort_workers(g, heed_nodes=policy.disruption.node_signals) for g in scaled]
     serving = [w for g in groups for w in (*g.active, *g.on_terminating_node)]
     busy = sum(1 for w in serving if w.processing)
-    held = Counter(pin.source for w in workers if w.pins for pin in w.pins)
-    pause = pause_row(observed, before.pause if before else None)
     return Status(
         generation=generation,
         replicas=sum(group.replicas for group in scaled),
@@ -153,25 +151,19 @@ def status_of(
         retiring=sum(len(g.retiring) for g in groups),
         reason=decided.reason,
         message=decided.message,
-        target=scheduler.target,
-        pins=tuple(sorted(held.items())),
         held_by=held_by(observed, policy, before.held_by if before else (), now=now),
         blockers=count_blockers(decided.blockers),
         pending_reasons=_pending_reasons(groups),
         workers=tuple(islice(_rows(observed, groups, decided, outcomes), MAX_ROWS)),
         groups=tuple(group_rows(groups, decided, idle))[:MAX_GROUPS],
         last_decision=last,
-        pause=pause,
         recycled=recycles.totals,
         recent=recycles.recent,
-        replacing=decided.replacing[:MAX_REPLACING],
         distributed=scheduler.distributed,
         agent=scheduler.agent,
         tls_secret=scheduler.tls_secret,
         relief=scheduler.relief,
-        conditions=conditions_of(
-            observed, policy, decided, outcomes, pause=pause, unheard=recycles.unheard
-        ),
+        conditions=conditions_of(observed, policy, decided, outcomes, unheard=recycles.unheard),
     )
 
 
@@ -219,20 +211,22 @@ def _rows(
         match done.get(worker.name):
             case Retire(_, _, reason, message):
                 word = reason if reason.replaces else Reason.RETIRING
-                yield WorkerRow(worker.name, "Draining", word, message, worker.pod)
+                yield WorkerRow(worker.name, "Draining", word, message)
                 continue
             case Delete(_, _, _, reason, message) | Restart(_, _, _, _, reason, message):
-                yield WorkerRow(worker.name, "Going", reason, message, worker.pod)
+                yield WorkerRow(worker.name, "Going", reason, message)
                 continue
         is_exposed = worker.name in node_terminates
         row = worker_row(worker, is_exposed=is_exposed)
         blocker = blocked.get(worker.name)
         if blocker is not None and (row is None or is_exposed):
             row = (blocker.reason, blocker.message)
-        if worker.name in due:
-            row = _due(due[worker.name], worker, row, blocker)
+        state = worker_state(worker)
+        if (replacing := due.get(worker.name)) is not None:
+            row = _due(replacing, worker, row, blocker)
+            state = replacing.state if state == "Active" else state
         if row is not None:
-            yield WorkerRow(worker.name, worker_state(worker), *row, pod=worker.pod)
+            yield WorkerRow(worker.name, state, *row)
 
 
 def _is_usual(worker: ObservedWorker) -> bool:

@@ -60,7 +60,7 @@ def condition(kind: str, status: str, reason: str) -> Json:
 
 
 def worker(reason: str, message: str) -> Json:
-    return {"name": "w1", "pod": "w1-x", "reason": reason, "message": message}
+    return {"name": "w1", "reason": reason, "message": message}
 
 
 FINE: Json = {

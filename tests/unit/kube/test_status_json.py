@@ -14,7 +14,6 @@ from dask_adaptive.kube.status_json import leaving_of, recycles_of, status_json,
 from dask_adaptive.loop.status import PAUSED, READY, Condition, HeldBy, Status, WorkerRow
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Replacing
 from support import kube_objects as ko
 
 HELD = HeldBy("client", "nb-1", "debugging", ("a", "b"), 2, until=5_000.0, left_s=3600.0)
@@ -26,9 +25,8 @@ STATUS = Status(
     idle=2,
     reason=Reason.NO_CANDIDATES,
     message="1 worker too many, all held",
-    pins=(("manual", 1),),
     blockers=((Reason.PINNED, 1),),
-    workers=(WorkerRow("w1", "Active", Reason.PINNED, "held 3h59m by kubectl", pod="w1-x"),),
+    workers=(WorkerRow("w1", "Active", Reason.PINNED, "held 3h59m by kubectl"),),
     conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
     held_by=(HELD,),
 )
@@ -98,20 +96,23 @@ def test_figures_of_an_earlier_decision_do_not_stay_in_the_object() -> None:
     after = rendered(Status(last_decision=new), rendered(Status(last_decision=old)))
 
     assert {"queued": 5.0, "old": None} == after["lastDecision"]["inputs"]
-    assert "pause" not in after
+
+
+def test_who_stays_no_more_does_not_stay_in_the_object() -> None:
+    before = rendered(Status(blockers=((Reason.BUSY, 2), (Reason.PINNED, 1))))
+
+    assert {"Busy": 2, "Pinned": 1} == before["blockers"]
+    assert {"Busy": 3, "Pinned": None} == rendered(Status(blockers=((Reason.BUSY, 3),)), before)[
+        "blockers"
+    ]
 
 
 def test_what_a_fresh_operator_knows_of_recycles_and_of_those_that_leave() -> None:
-    row = Replacing("w1", Reason.TASK_QUOTA, "20 of 20 tasks run", "Surging")
     recent = (ko.CREATED_AT, ko.CREATED_AT + 7200)
     states = {"a": "Draining", "b": "Active", "c": "Going", "d": "Drained"}
     workers = tuple(WorkerRow(name, state, Reason.RETIRING, "") for name, state in states.items())
-    written = rendered(
-        Status(workers=workers, replacing=(row,), recycled=((Reason.TASK_QUOTA, 3),), recent=recent)
-    )
+    written = rendered(Status(workers=workers, recycled=((Reason.TASK_QUOTA, 3),), recent=recent))
 
-    said = {"worker": "w1", "reason": "TaskQuota", "state": "Surging", "message": row.message}
-    assert [said] == written["replacing"]
     assert ["a", "c", "d"] == leaving_of(written)
     assert ({Reason.TASK_QUOTA: 3}, recent) == recycles_of(written)
     assert {Reason.TASK_QUOTA: 3} == recycles_of({"recycled": {"TaskQuota": 3, "Later": 1}})[0]

@@ -57,7 +57,6 @@ def test_workers_are_counted_by_what_they_do() -> None:
     s = status(world)
 
     assert (4, 1, 2, 1, 1, 1) == (s.connected, s.pending, s.idle, s.busy, s.pinned, s.retiring)
-    assert (("shuffle", 1),) == s.pins
 
 
 SENTENCE = "21 of 20 runs"
@@ -119,7 +118,7 @@ def done(action: Action) -> Outcome:
             ("Going", Reason.TASK_QUOTA, SENTENCE), id="restarted-at-its-quota",
         ),
         pytest.param(
-            busy("a"), planned(DUE), [], ("Active", Reason.TASK_QUOTA, SENTENCE), id="due"
+            busy("a"), planned(DUE), [], ("Due", Reason.TASK_QUOTA, SENTENCE), id="due"
         ),
         pytest.param(
             busy("a", stopped="is at its quota of 20 runs"), planned(), [],
@@ -135,11 +134,11 @@ def done(action: Action) -> Outcome:
         ),
         pytest.param(
             busy("a", pins=(SHUFFLE,)), planned(DUE), [],
-            ("Active", Reason.PINNED, f"{SENTENCE}; pinned by shuffle 5f3a"), id="due-and-pinned",
+            ("Due", Reason.PINNED, f"{SENTENCE}; pinned by shuffle 5f3a"), id="due-and-pinned",
         ),
         pytest.param(
             busy("a"), blocked(Reason.OUTSIDE_WINDOW, "the next window opens at 02:00"), [],
-            ("Active", Reason.OUTSIDE_WINDOW, f"{SENTENCE}; the next window opens at 02:00"),
+            ("Due", Reason.OUTSIDE_WINDOW, f"{SENTENCE}; the next window opens at 02:00"),
             id="held",
         ),
         pytest.param(

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dask_adaptive.loop.one_pass import STATUS_EVERY_S, write_throttle
-from dask_adaptive.loop.status import Condition, GroupRow, PauseRow, Status, WorkerRow
+from dask_adaptive.loop.status import Condition, GroupRow, Status, WorkerRow
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Replacing
 from support.fake_cluster import FakeCluster, completed
 
 CONDITION = Condition("Ready", True, Reason.RECONCILED, "")
@@ -53,8 +52,8 @@ def test_a_process_that_stops_writes_what_waits() -> None:
 
 
 ROW = WorkerRow("w1", "Draining", Reason.RETIRING, "idle")
-DUE = Replacing("w1", Reason.LIFETIME, "59m of 1h", "Due")
-OLD = Status(workers=(ROW,), replacing=(DUE,), groups=(GROUP,), conditions=(CONDITION,))
+DUE = WorkerRow("w3", "Due", Reason.LIFETIME, "59m of 1h")
+OLD = Status(workers=(ROW, DUE), groups=(GROUP,), conditions=(CONDITION,))
 
 
 @pytest.mark.parametrize(
@@ -64,11 +63,10 @@ OLD = Status(workers=(ROW,), replacing=(DUE,), groups=(GROUP,), conditions=(COND
         replace(OLD, last_decision=Decision(1.0, "g", 1, 1, 1, Reason.BUSY, "", "Done")),
         replace(OLD, desired=3, reason=Reason.BUSY, groups=(replace(GROUP, reason=Reason.BUSY),)),
         replace(OLD, busy=3, idle=1, connected=4, pending=2, replicas=6, wanted=7, message="x"),
-        replace(OLD, workers=(replace(ROW, state="Going", reason=Reason.DRAINED),)),
+        replace(OLD, workers=(replace(ROW, state="Going", reason=Reason.DRAINED), DUE)),
         replace(OLD, workers=(ROW, WorkerRow("w2", "Pending", Reason.NEVER_CONNECTED, "starts"))),
         replace(OLD, workers=()),
-        replace(OLD, replacing=(replace(DUE, message="59m30s of 1h"),)),
-        replace(OLD, replacing=()),
+        replace(OLD, workers=(ROW, replace(DUE, message="59m30s of 1h"))),
         replace(OLD, groups=(replace(GROUP, connected=9, message="x"),)),
         replace(OLD, conditions=(replace(CONDITION, message="x"),)),
     ],
@@ -82,10 +80,9 @@ def test_what_moves_with_the_load_can_wait(new: Status) -> None:
     [
         replace(OLD, generation=2),
         replace(OLD, workers=(ROW, replace(ROW, name="w2"))),
-        replace(OLD, replacing=(replace(DUE, state="Surging"),)),
+        replace(OLD, workers=(ROW, replace(DUE, state="Surging"))),
         replace(OLD, recycled=((Reason.LIFETIME, 1),)),
         replace(OLD, recent=(1.0,)),
-        replace(OLD, pause=PauseRow("held")),
         replace(OLD, distributed="2026.8.0"),
         replace(OLD, agent="1"),
         replace(OLD, conditions=(replace(CONDITION, status=False),)),
