@@ -16,8 +16,9 @@ from distributed import Client, wait
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.worker_side import prestop
-from support.agent_work import ask
+from support.agent_work import ask, until
 from support.leave_processes import (
+    PATIENCE_S,
     cluster,
     ended,
     heard,
@@ -123,7 +124,7 @@ async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path: Pat
         hook = await p.hook("w")
         # Before, its name is taken: nobody here starts a worker again that was refused.
         await _until_departing(p.address)
-        await p.until(lambda: p.ran().count("task"))
+        await until(lambda: p.ran().count("task"), PATIENCE_S)
         await p.worker("w", "--no-nanny")
         may_end.touch()
         await ended(hook)
@@ -254,7 +255,7 @@ async def test_a_worker_whose_scheduler_never_came_up_ends_at_once(tmp_path: Pat
             p.address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
             await p.worker("w", "--no-nanny")
             hook = await p.script("w", grace_s=300)
-            await p.until(psutil.Process(hook.pid).children)
+            await until(psutil.Process(hook.pid).children, PATIENCE_S)
             hook.send_signal(signal.SIGTERM)  # nothing makes it fail
 
             said = await asyncio.wait_for(ended(hook), 15)

@@ -15,7 +15,7 @@ from distributed import Client
 
 from dask_adaptive.kube.agent_zip import LEAVE_SOURCE, agent_zip
 from dask_adaptive_lab.local import processes as local_processes
-from support.agent_work import ask
+from support.agent_work import ask, until
 
 #: No single wait of a test may take longer; a machine under load is slow, a hang is a failure.
 PATIENCE_S = 60.0
@@ -104,7 +104,7 @@ class Processes:
             "scheduler", "--port", "0", "--no-dashboard", "--host", host,
             "--scheduler-file", str(file), *preload,
         )  # fmt: skip
-        await self.until(lambda: file.exists() and file.read_text().strip().endswith("}"))
+        await until(lambda: file.exists() and file.read_text().strip().endswith("}"), PATIENCE_S)
         import json
 
         self.address = json.loads(file.read_text())["address"]
@@ -153,13 +153,6 @@ class Processes:
         )  # fmt: skip
         self._all.append(process)
         return process
-
-    async def until(self, condition: Callable[[], Any]) -> None:
-        async def check() -> None:
-            while not condition():
-                await asyncio.sleep(0.05)
-
-        await asyncio.wait_for(check(), PATIENCE_S)
 
     async def note_kinds(self) -> list[str]:
         answer = await ask(self.address, "adaptive_observe")

@@ -9,15 +9,9 @@ import pytest
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.operator_side import OperatorLease, OperatorPlans
+from support.agent_cluster import StillClock
 
 LEASE_S = 300.0
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 MESSAGE: dict[str, Any] = {
@@ -43,7 +37,7 @@ def known(plans: OperatorPlans) -> tuple[Any, ...]:
 
 
 def test_each_message_is_the_whole_and_is_kept_until_it_is_cleared() -> None:
-    plans = OperatorPlans(clock := Clock())
+    plans = OperatorPlans(clock := StillClock())
     nothing = ("", "", {}, [], 0, None, [])
     assert nothing == known(plans)
 
@@ -61,7 +55,7 @@ def test_each_message_is_the_whole_and_is_kept_until_it_is_cleared() -> None:
 
 
 def test_arrivals_count_down() -> None:
-    plans = OperatorPlans(clock := Clock())
+    plans = OperatorPlans(clock := StillClock())
     plans.update(MESSAGE)
     assert [(2, 10.0), (3, 60.0)] == plans.arriving
 
@@ -82,7 +76,7 @@ def test_arrivals_count_down() -> None:
     ],
 )
 def test_who_is_long_overdue_is_given_up(expected_s: int, later_s: float, left: int) -> None:
-    plans = OperatorPlans(clock := Clock())
+    plans = OperatorPlans(clock := StillClock())
     plans.update({"arriving": [(1, expected_s * 1000)]})
 
     clock.now += later_s
@@ -91,7 +85,7 @@ def test_who_is_long_overdue_is_given_up(expected_s: int, later_s: float, left: 
 
 
 def test_who_has_joined_is_not_waited_for() -> None:
-    plans = OperatorPlans(Clock())
+    plans = OperatorPlans(StillClock())
     plans.update(MESSAGE)
 
     left = []
@@ -103,7 +97,7 @@ def test_who_has_joined_is_not_waited_for() -> None:
 
 
 def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone() -> None:
-    clock, ended = Clock(), []
+    clock, ended = StillClock(), []
     lease = OperatorLease(clock, lambda: LEASE_S, lambda: ended.append(clock.now))
     assert (math.inf, math.inf) == (lease.left_s, lease.silent_s)
 
@@ -123,7 +117,7 @@ def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone() -> None:
 
 
 def test_what_is_too_long_is_cut() -> None:
-    plans = OperatorPlans(Clock())
+    plans = OperatorPlans(StillClock())
     plans.update(
         {
             "policy": "p" * 1000,

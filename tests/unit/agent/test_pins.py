@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dask_adaptive_agent.pins.leases import SPENT_S, LeaseTable
 from dask_adaptive_agent.protocol.operator_side import KEPT, NAMED, Notes
+from support.agent_cluster import StillClock
 
 TOTAL_S = 90.0
 NAMES = st.sampled_from("abc")
@@ -30,17 +31,10 @@ STEPS = st.lists(
 )
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Model:
     """The plainest one: a list of what is claimed, walked through at each step."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: StillClock) -> None:
         self.clock = clock
         self.leases: dict[Any, dict[str, Any]] = {}
         self.expired = {"manual": 0, "client": 0}
@@ -81,7 +75,7 @@ class Model:
                 lease["until"] = min(lease["until"], self.clock.now + within_s)
 
 
-def apply(table: LeaseTable, model: Model, clock: Clock, step: tuple[Any, ...]) -> None:
+def apply(table: LeaseTable, model: Model, clock: StillClock, step: tuple[Any, ...]) -> None:
     """The same step to the table and to its model."""
     what, *how = step
     if what == "wait":
@@ -121,7 +115,7 @@ def assert_empty(table: LeaseTable) -> None:
 
 @given(STEPS)
 def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps: list[Any]) -> None:
-    clock = Clock()
+    clock = StillClock(0.0)
     table, model = LeaseTable(clock), Model(clock)
     for step in steps:
         apply(table, model, clock, step)
@@ -146,7 +140,7 @@ def test_the_table_holds_what_was_claimed_until_it_ends_and_then_nothing(steps: 
 
 def test_many_pins_leave_nothing_behind() -> None:
     """As many as an hour has: renewed, given up, left to expire, their workers and clients gone."""
-    clock, dice = Clock(), random.Random(0)
+    clock, dice = StillClock(0.0), random.Random(0)
     table = LeaseTable(clock)
     most = most_ends = 0
     for i in range(20_000):
@@ -176,7 +170,7 @@ def test_many_pins_leave_nothing_behind() -> None:
 
 
 def test_notes_are_numbered_bounded_and_told_from_what_was_heard_on() -> None:
-    clock = Clock()
+    clock = StillClock(0.0)
     notes = Notes(clock)
     for i in range(KEPT + 5):
         notes.add("kind", f"message {i}", (str(n) for n in range(50)))
