@@ -33,7 +33,21 @@ BOOKMARK_S = 60.0
 #: No list is longer, whatever the client would take: so lists come in pages here, too.
 PAGE = 2
 
+_KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: k, user: u, namespace: {namespace}}}}}]
+clusters: [{{name: k, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+users: [{{name: u, user: {{token: {token}}}}}]
+"""
+
 _WRITES = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def kubeconfig_of(port: int, token: str, namespace: str = "default") -> str:
+    """For a server of this machine."""
+    return _KUBECONFIG.format(port=port, token=token, namespace=namespace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 
 from bench.scale import bodies
-from chaos.apiserver import ApiServer, Trouble
+from chaos.apiserver import ApiServer, Trouble, kubeconfig_of
 from chaos.clock import Pace
 from chaos.faults import MAKERS, PARTIAL, Fault, schedule
 from chaos.judge import Judge
@@ -42,15 +42,6 @@ END_S = 30.0
 
 #: What is logged where nobody has thought of something. (kopf logs what ends it as errors, too.)
 _BUGS = ("ERROR   dask_adaptive", "internal error", "was never retrieved", "was never awaited")
-
-KUBECONFIG = """\
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
-clusters: [{{name: k, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
-users: [{{name: u, user: {{token: {who}}}}}]
-"""
 
 
 @dataclass(frozen=True)
@@ -198,7 +189,7 @@ class World:
         if one.runs:
             return
         kubeconfig = self._folder / f"{who}.kubeconfig"
-        kubeconfig.write_text(KUBECONFIG.format(port=self.server.port, who=who))
+        kubeconfig.write_text(kubeconfig_of(self.server.port, who))
         one.http_port, one.was_killed, one.is_told = free_port(), False, False
         wrong_s = self.dice.choice((0, 0, 600, -600))
         command = [

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from api.conftest import admin, kubeconfig, kubectl  # noqa: F401
-from chaos.apiserver import ApiServer
-from chaos.round import KUBECONFIG
+from chaos.apiserver import ApiServer, kubeconfig_of
 from chaos.store import Store
 from dask_adaptive.kube.api import GROUPS, LEASES, MERGE, NAMESPACES, PODS, KubeApi, Resource
 from support import kube_bodies
@@ -189,7 +188,7 @@ async def ours(folder: Path) -> AsyncIterator[Client]:
     store.create(NAMESPACES, "", {"metadata": {"name": "team"}})
     async with server.serving():
         path = folder / "kubeconfig"
-        path.write_text(KUBECONFIG.format(port=server.port, who="test"))
+        path.write_text(kubeconfig_of(server.port, "test"))
         api = await KubeApi.connect(kubeconfig=str(path))
         try:
             yield Client(api, "team")

@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_adaptive.cli.main import cli
-from support.canned_api import CannedApi
+from support.stored_api import ServedApi
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def api() -> Iterator[CannedApi]:
-    made = CannedApi()
+def api() -> Iterator[ServedApi]:
+    made = ServedApi()
     try:
         yield made
     finally:
@@ -24,7 +24,7 @@ def api() -> Iterator[CannedApi]:
 
 
 @pytest.fixture
-def run(api: CannedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(api: ServedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A command line in namespace `team`, without kubectl on the PATH."""
     monkeypatch.setenv("KUBECONFIG", api.kubeconfig(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))

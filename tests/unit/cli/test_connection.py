@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from chaos.apiserver import kubeconfig_of
 from dask_adaptive.cli import tidy
 from dask_adaptive.cli.access import Access
 from dask_adaptive.cli.main import cli
-from support.canned_api import KUBECONFIG
 
-NOWHERE = KUBECONFIG.format(server="http://127.0.0.1:1")
+NOWHERE = kubeconfig_of(1, "t", "team")
 
 
 @pytest.fixture

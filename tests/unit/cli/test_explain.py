@@ -15,7 +15,7 @@ from dask_adaptive.cli.access import Access
 from dask_adaptive.cli.explain import Answer, of_budget, of_cluster, of_worker
 from dask_adaptive.cli.status_view import views_of
 from dask_adaptive.cli.why import ENDS, FREE, Live
-from dask_adaptive.kube.api import BUDGETS
+from dask_adaptive.kube.api import BUDGETS, SECRETS
 from dask_adaptive.kube.objects import parse_policy_object
 from dask_adaptive.kube.status_json import history_body
 from dask_adaptive.model.amounts import read_instant
@@ -33,11 +33,11 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota, QuotaNotes, Use
 from dask_adaptive_agent.loading.attach import install
 from support import kube_objects as ko
-from support.canned_api import CannedApi
 from support.certificates import Authority, secret, security
 from support.golden import compare_text, rendered
 from support.kube_bodies import body
 from support.shown_policies import OLD, STATUS, policy
+from support.stored_api import ServedApi
 from support.worlds import busy, cluster, dated, pending, worker
 
 Json = dict[str, Any]
@@ -187,7 +187,7 @@ def test_a_budget_is_golden() -> None:
 
 
 @pytest.fixture
-def etl(api: CannedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def etl(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """Namespace `ns` with cluster `etl` and its worker `w1`, without a way to its scheduler."""
     limited = ko.policy()
     limited["spec"]["recycle"] = {"lifetime": {"max": "12h"}, "tasks": {"max": 20}}
@@ -263,7 +263,7 @@ def stand_in_for_kubectl(folder: Path, script: str) -> None:
 
 
 @pytest.fixture
-def access(api: CannedApi, tmp_path: Path) -> Access:
+def access(api: ServedApi, tmp_path: Path) -> Access:
     return Access(kubeconfig=api.kubeconfig(tmp_path))
 
 
@@ -275,7 +275,7 @@ def access(api: CannedApi, tmp_path: Path) -> Access:
     ],
 )
 async def test_a_scheduler_that_takes_tls_only_is_asked_with_the_secret_of_the_operator(
-    spec: dict[str, Any], status: dict[str, Any], api: CannedApi, access: Access,
+    spec: dict[str, Any], status: dict[str, Any], api: ServedApi, access: Access,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     authority, policy = Authority(), ko.policy()
@@ -291,6 +291,6 @@ async def test_a_scheduler_that_takes_tls_only_is_asked_with_the_secret_of_the_o
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         assert (await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), access)).agent
 
-        api.objects.popitem()
+        api.store.remove(SECRETS, "ns", "certs")
         seen = await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), access)
         assert "there is no Secret ns/certs" in seen.message

@@ -14,9 +14,9 @@ from rich.text import Text
 from dask_adaptive.cli import output
 from dask_adaptive.cli.status import page
 from dask_adaptive.cli.status_view import views_of
-from support.canned_api import CannedApi
 from support.golden import compare_text, rendered
 from support.shown_policies import GPU, HELD, OLD, STATUS, policy
+from support.stored_api import ServedApi
 
 Json = dict[str, Any]
 
@@ -44,13 +44,13 @@ def items(run: Any, *words: str) -> list[Json]:
         ),
     ],
 )
-def test_one_cluster(name: str, policies: list[Json], api: CannedApi, run: Any) -> None:
+def test_one_cluster(name: str, policies: list[Json], api: ServedApi, run: Any) -> None:
     api.add(*policies)
 
     compare_text(f"{name}.txt", show(run, "status", "etl"))
 
 
-def test_a_line_for_each_cluster_is_golden(api: CannedApi, run: Any) -> None:
+def test_a_line_for_each_cluster_is_golden(api: ServedApi, run: Any) -> None:
     api.add(policy(STATUS), policy(HELD, name="other", mode="Advise"), policy(name="new"))
 
     compare_text("status-list.txt", show(run, "status"))
@@ -62,7 +62,7 @@ def test_status_with_colours_is_golden() -> None:
     )
 
 
-def test_status_for_programs_has_the_bounds_of_each_group(api: CannedApi, run: Any) -> None:
+def test_status_for_programs_has_the_bounds_of_each_group(api: ServedApi, run: Any) -> None:
     api.add(policy(STATUS, minReplicas=2, **GPU))
     (told,) = items(run, "status", "etl")
 
