@@ -194,12 +194,11 @@ class Tracer:
 
     Args:
         redact: Whether names are hashed: those of prefixes (functions), groups and owners.
-        session: Number of the first session, where an earlier recording is gone on with.
     """
 
-    def __init__(self, *, redact: bool = False, session: int = 0) -> None:
+    def __init__(self, *, redact: bool = False) -> None:
         self._redact = redact
-        self._session, self._sessions = "", session - 1
+        self._session, self._sessions = "", -1
         self._seen: set[str] | None = None  # workers that are connected; None: nothing seen yet
         self._threads: dict[str, int] = {}
 
@@ -287,30 +286,24 @@ class TraceFile:
     A trace that is being written, each sample at once, so that what is there is always whole.
 
     Args:
-        path: A trace of the same cluster that is there already is continued.
         every_s: Between two samples.
-        cluster: Its name, where it must be that of the trace that is there.
         clock: Seconds since 1970.
 
     Raises:
-        InvalidTrace: The file holds something else, or the trace of another cluster.
-        OSError: It can't be read or written.
+        OSError: It is there already, or can't be written.
     """
 
     def __init__(
-        self, path: Path, *, every_s: float, cluster: str = "", redact: bool = False,
+        self, path: Path, *, every_s: float, redact: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._path, self._every_s, self._clock = path, every_s, clock
         self.samples, self.written_at = 0, clock()
         self._started: float | None = None
-        session = 0
-        if path.exists() and path.stat().st_size:
-            session = self._continue(hashed(cluster) if redact else cluster, redact)
-        self._tracer = Tracer(redact=redact, session=session)
+        self._tracer = Tracer(redact=redact)
 
     def __enter__(self) -> TraceFile:
-        self._file: IO[str] = self._path.open("a", encoding="utf-8")
+        self._file: IO[str] = self._path.open("x", encoding="utf-8")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -329,17 +322,3 @@ class TraceFile:
         self._file.write(sample_line(sample) + "\n")
         self._file.flush()
         self.samples, self.written_at = self.samples + 1, now
-
-    def _continue(self, cluster: str, redact: bool) -> int:
-        """Read what is there; a line that was cut off is removed. Returns the next session."""
-        text = self._path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        lines = whole.splitlines()
-        origin = read_origin(lines[0] if lines else text)
-        if (origin.cluster, origin.is_redacted) != (cluster, redact):
-            kind = "a redacted" if origin.is_redacted else "an unredacted"
-            raise InvalidTrace(f"it holds {kind} trace of cluster {origin.cluster}, not {cluster}")
-        if whole != text:
-            self._path.write_text(whole, encoding="utf-8")
-        self._started = origin.started
-        return read_trace(lines).samples[-1].session + 1 if len(lines) > 1 else 0

@@ -86,37 +86,22 @@ async def recorded(path: Path, kubectl: Kubectl, *, samples: int, redact: bool =
     assert "samples in" in said
 
 
-async def test_record_until_ctrl_c_go_on_and_simulate(
+async def test_record_until_ctrl_c_and_simulate(
     run: Run, client: Client, kubectl: Kubectl, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.jsonl"
-    await recorded(path, kubectl, samples=2)
     async with Worker(client.scheduler.address, name="w1", nthreads=2):
         futures = client.map(slow, range(30), seconds=4, pure=False)
-        before = path.read_text().count("\n")
-        await recorded(path, kubectl, samples=before + 6)
+        await recorded(path, kubectl, samples=6)
         assert await unfinished(client), "recorded while there was work"
     trace = read_trace(path.read_text().splitlines())
 
-    assert (0, 1) == (trace.samples[0].session, trace.samples[-1].session)
     assert {0, 1} >= {s.groups[0].connected for s in trace.samples}
     assert max(s.unfinished for s in trace.samples) > 0
     policy = str(ROOT / "manifests/examples/policy.yaml")
     told = await run("simulate", policy, "--trace", str(path), "-o", "json")
     figures = json.loads(told.output)["runs"][1]["figures"]
     assert (0, 0, len(futures)) == (figures["redone"], figures["unfinished"], 30)
-
-
-async def test_simulate_what_there_is_to_do_now(run: Run, client: Client) -> None:
-    policy = str(ROOT / "manifests/examples/policy.yaml")
-    futures = client.map(slow, range(40), seconds=30, pure=False)
-    while await unfinished(client) < len(futures):
-        await asyncio.sleep(0.1)
-    told = await run("simulate", policy, "--cluster", "demo", "--startup", "5s")
-
-    assert 0 == told.exit_code, told.output
-    assert "as recorded" not in told.output, "nothing was"
-    assert "workers at most" in told.output
 
 
 async def test_explain_names_each_worker(run: Run, client: Client, kubectl: Kubectl) -> None:

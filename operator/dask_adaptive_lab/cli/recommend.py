@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,28 +19,21 @@ from dask_adaptive.cli.access import (
 from dask_adaptive.cli.output import aligned, dump, show
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.policy import Policy
 from dask_adaptive_lab.cli.files import read_manifest, read_trace_file
 from dask_adaptive_lab.simulate.advice import (
     Advice,
     Result,
-    Runner,
     Tried,
     advise,
     changed,
     front,
     parts_of,
-    result_of,
     search,
     too_short,
 )
-from dask_adaptive_lab.simulate.draw import scatter
 from dask_adaptive_lab.trace import Trace
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-#: Recordings with fewer samples are done with before other processes have started.
-_WORTH_PROCESSES = 2_000
 
 
 @click.command("recommend")
@@ -60,8 +49,7 @@ def command(traces: tuple[Path, ...], policy: Path | None, tries: int, output: s
     Suggest policies for the work that TRACES tell of, with what each costs and saves.
 
     TRACES are files that `record` wrote, best of several days. Policies are tried in the model of
-    `simulate`, by two processes at most; nothing is changed anywhere. The same traces always give
-    the same advice.
+    `simulate`; nothing is changed anywhere. The same traces always give the same advice.
 
     Exit codes: 1 if the traces are too short to tell; 2 for a policy or trace that makes no sense.
     """
@@ -96,8 +84,7 @@ def _search(spec: Mapping[str, Any], read: Sequence[Trace], tries: int) -> list[
 
     if not (parts := parts_of(read)):
         fail("nobody was seen at work in these traces: record more often (--every)", NOTHING)
-    with _runner(parts) as run:
-        tried = search(spec, parts, run, limit=tries, told=tell)
+    tried = search(spec, parts, limit=tries, told=tell)
     if not any(one.is_done for one in tried):
         fail(f"none of {len(tried)} policies does all the work: allow more workers", NOTHING)
     return tried
@@ -111,28 +98,12 @@ def _default_for(traces: Sequence[Trace]) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-@contextlib.contextmanager
-def _runner(parts: Sequence[Trace]) -> Iterator[Runner]:
-    """Replays policies on each part, where that takes a while with two processes."""
-    if sum(len(p.samples) for p in parts) < _WORTH_PROCESSES:
-        yield lambda policies: map(functools.partial(_results, parts), policies)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, spawn) as pool:
-        # The parts go with each policy: they are pickled in less time than a replay takes.
-        yield lambda policies: pool.map(functools.partial(_results, parts), policies)
-
-
-def _results(parts: Sequence[Trace], policy: Policy) -> list[Result]:
-    return [result_of(part, policy) for part in parts]
-
-
 def _table(tried: Sequence[Tried], advice: Sequence[Advice], today: str) -> Iterator[str | Text]:
     done = sum(one.is_done for one in tried)
     yield f"policies that do all the work: {done}, on {len(tried[0].parts)} days or traces"
     if not tried[0].is_done:
         yield f"Work is left undone by {today}."
-    yield from ("", *_plot(tried, advice), "")
+    yield ""
     rows = [_row(today, tried[0].total())]
     rows += [_row(f"{n} {a.title}", a.tried.total()) for n, a in enumerate(advice, 1)]
     yield from aligned(("", "WORKER-HOURS", "MEAN WAIT", "MAKESPAN"), rows)
@@ -143,24 +114,6 @@ def _table(tried: Sequence[Tried], advice: Sequence[Advice], today: str) -> Iter
 def _row(title: str, result: Result) -> tuple[str, str, str, str]:
     hours, makespan = f"{result.worker_s / 3600:.2f}", format_duration(result.makespan_s)
     return (title, hours, f"{result.wait_s:.1f}s", makespan)
-
-
-def _plot(tried: Sequence[Tried], advice: Sequence[Advice]) -> list[str]:
-    marked = [
-        *((t, "·") for t in tried),
-        *((t, "o") for t in front(tried)),
-        (tried[0], "T"),
-        *((a.tried, str(n)) for n, a in enumerate(advice, 1)),
-    ]
-    now, totals = tried[0].total(), [(t.total(), mark) for t, mark in marked]
-    # Policies that are far worse than today's would press all others into a corner.
-    near = [
-        (r.worker_s / 3600, r.wait_s, mark)
-        for r, mark in totals
-        if mark not in "·o" or (r.worker_s <= 3 * now.worker_s and r.wait_s <= 3 * now.wait_s + 1)
-    ]
-    key = "T today's   1 2 3 advice   o the front: nothing is better in both   · others"
-    return [*scatter(near, "worker-hours", "mean wait of a task in seconds"), key]
 
 
 def _sentences(n: int, advice: Advice, now: Result) -> Iterator[str]:

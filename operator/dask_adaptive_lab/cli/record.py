@@ -1,8 +1,4 @@
-"""
-`dask-adaptive record CLUSTER`: what a cluster has to do, second by second, into a file.
-
-Also what it has to do now, as `simulate` asks for it.
-"""
+"""`dask-adaptive record CLUSTER`: what a cluster has to do, second by second, into a file."""
 
 from __future__ import annotations
 
@@ -27,13 +23,12 @@ from dask_adaptive.cli.access import (
     kube_options,
 )
 from dask_adaptive.cli.cluster_now import link_to, platform_view
-from dask_adaptive.kube.api import PODS, KubeApi, KubeError
-from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL
+from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.loop.join import join
-from dask_adaptive.model.amounts import format_duration, read_instant
+from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
-from dask_adaptive_lab.trace import InvalidTrace, Trace, TraceFile, Tracer
+from dask_adaptive_lab.trace import TraceFile
 
 if TYPE_CHECKING:
     from dask_adaptive.scheduler.link import ReadOnlyLink
@@ -49,7 +44,7 @@ GIVE_UP_S = 60.0
 @click.argument("cluster", shell_complete=clusters)
 @click.option(
     "-o", "--output", "path", required=True, type=click.Path(dir_okay=False, path_type=Path),
-    help="The trace; appends to a file that exists.",
+    help="The trace, a new file.",
 )  # fmt: skip
 @click.option("--for", "for_s", type=duration, help="Duration; default: until Ctrl-C.")
 @click.option(
@@ -80,13 +75,13 @@ def record(
     key = ClusterKey(access.namespace, cluster)
 
     async def session(api: KubeApi) -> int:
-        with TraceFile(path, every_s=every_s, cluster=cluster, redact=redact) as file:
+        with TraceFile(path, every_s=every_s, redact=redact) as file:
             await _Recording(api, key, access, file, every_s, _stopped(for_s)).run()
             return file.samples
 
     try:
         samples = access.ask(session)
-    except (InvalidTrace, OSError) as exc:
+    except OSError as exc:
         fail(f"{path}: {exc}", USAGE)
     if not samples:
         fail("nothing was recorded", NOTHING)
@@ -151,45 +146,3 @@ class _Recording:
     async def _rest(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), max(seconds, 0.0))
-
-
-async def trace_of_now(
-    api: KubeApi, namespace: str, cluster: str, *, access: Access, now: float
-) -> Trace | str:
-    """
-    What a cluster has to do now, as a trace of one sample; or why that is not known.
-
-    How long its workers take to come is guessed from how long their pods took to be ready.
-    """
-    key = ClusterKey(namespace, cluster)
-    seen = await platform_view(api, key)
-    if not seen.found:
-        return f"there is no DaskCluster {cluster} in namespace {namespace}"
-    try:
-        async with link_to(key, access) as link:
-            scheduler = await link.observe(demand=True)
-    except ConnectionError as exc:
-        return f"the scheduler can't be reached: {exc}"
-    observed, tracer = join(key, seen, scheduler), Tracer()
-    sample = tracer.sample(observed, t=0.0)
-    if sample is None:
-        return scheduler.message or "its agent is too old to say what work there is"
-    arrived = await _ready_after(api, key)
-    origin = tracer.origin(observed, started=now, every_s=1.0)
-    return Trace(origin, (replace(sample, arrived=arrived),))
-
-
-async def _ready_after(api: KubeApi, key: ClusterKey) -> tuple[tuple[str, float], ...]:
-    """Measure how long each worker's pod took from its creation until it was ready, by group."""
-    selector = f"{CLUSTER_LABEL}={key.name},{COMPONENT_LABEL}=worker"
-    took = []
-    for pod in await api.list(PODS.path(key.namespace), selector=selector):
-        meta = pod["metadata"]
-        made = read_instant(meta.get("creationTimestamp") or "")
-        conditions = (pod.get("status") or {}).get("conditions") or []
-        ready = [c for c in conditions if c.get("type") == "Ready" and c.get("status") == "True"]
-        at = read_instant(ready[0].get("lastTransitionTime") or "") if ready else None
-        if made is not None and at is not None and at >= made:
-            group = (meta.get("labels") or {}).get(GROUP_LABEL, "")
-            took.append((group, at - made))
-    return tuple(took)

@@ -37,9 +37,6 @@ DAY_S = 86_400.0
 #: What differs from today's policy: values of a spec, by dotted path.
 Changes: TypeAlias = Mapping[str, Any]
 
-#: Runs policies on all parts of the recording; the order is that of the policies.
-Runner: TypeAlias = Callable[[Sequence[Policy]], Iterable[Sequence["Result"]]]
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -133,6 +130,14 @@ def result_of(trace: Trace, policy: Policy) -> Result:
     )
 
 
+def results_of(parts: Sequence[Trace], policy: Policy) -> list[Result]:
+    return [result_of(part, policy) for part in parts]
+
+
+#: Runs a policy on all parts of the recording.
+Runner: TypeAlias = Callable[[Sequence[Trace], Policy], Sequence[Result]]
+
+
 def changed(spec: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
     """A spec with other values. What lies beside them stays."""
     made: dict[str, Any] = json.loads(json.dumps(spec))
@@ -193,7 +198,7 @@ def regular_hours(parts: Sequence[Trace]) -> list[dict[str, str]]:
 
 
 def search(
-    spec: Mapping[str, Any], parts: Sequence[Trace], run: Runner, *, limit: int,
+    spec: Mapping[str, Any], parts: Sequence[Trace], run: Runner = results_of, *, limit: int,
     told: Callable[[int], object] = lambda _: None,
 ) -> list[Tried]:  # fmt: skip
     """
@@ -212,9 +217,8 @@ def search(
     seen, tried, expanded = list[Policy](), list[Tried](), set[str]()
 
     def attempt(batch: Iterable[Changes]) -> None:
-        new = list(itertools.islice(_sensible(spec, batch, seen), limit - len(seen)))
-        for (changes, _), results in zip(new, run([p for _, p in new]), strict=True):
-            one = Tried(changes, tuple(results))
+        for changes, policy in itertools.islice(_sensible(spec, batch, seen), limit - len(seen)):
+            one = Tried(changes, tuple(run(parts, policy)))
             if not tried or one.is_done:
                 tried.append(one)
         told(len(seen))

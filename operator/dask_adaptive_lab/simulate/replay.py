@@ -37,7 +37,6 @@ class Assumptions:
     startup_s: float | None = None  # for every worker; None: as measured
     capacity: int | None = None  # workers that there is room for; None: any number
     threads: int | None = None  # of each worker; None: as recorded
-    price: float | None = None  # of a worker for an hour; None: no cost is shown
     places: int | None = None  # workers that a node has room for; None: nodes are not looked at
 
 
@@ -66,7 +65,6 @@ class Figures:
     mean_wait_s: float | None = None  # of a task that could have run, in the queue
     redone: int | None = None
     unfinished: int = 0  # tasks that were not done when it ended
-    cost: float | None = None
     node_s: float | None = None  # sum over all nodes of the time that each was there
     least_node_s: float | None = None  # the same if as few nodes had held as many workers
 
@@ -79,7 +77,7 @@ class Run:
     finished: int = 0  # tasks
 
 
-def recorded(trace: Trace, assumed: Assumptions = Assumptions()) -> Run:
+def recorded(trace: Trace) -> Run:
     """The recording, in the form of a run."""
     points = tuple(
         Point(
@@ -98,7 +96,7 @@ def recorded(trace: Trace, assumed: Assumptions = Assumptions()) -> Run:
     if at_work:  # both the beginning and the end are seen half a sample late
         end = points[min(at_work[-1] + 1, len(points) - 1)]
         makespan_s = end.t - points[at_work[0]].t
-    return Run("as recorded", points, _figures(points, makespan_s, assumed))
+    return Run("as recorded", points, _figures(points, makespan_s))
 
 
 def replay(
@@ -115,7 +113,7 @@ def replay(
     points = _passes(trace, policy, ports)
     cluster = ports.cluster
     first_at = min((a.at for a in cluster.workload.arrivals), default=0.0)
-    figures = _figures(points, max(0.0, cluster.last_work_at - first_at), assumed)
+    figures = _figures(points, max(0.0, cluster.last_work_at - first_at))
     figures = replace(
         figures,
         mean_wait_s=cluster.waited_s / cluster.finished if cluster.finished else 0.0,
@@ -133,16 +131,14 @@ def worker_seconds(points: Sequence[Point], until: float) -> float:
     return sum(p.present * (b - a) for p, (a, b) in zip(points, spans, strict=True))
 
 
-def _figures(points: Sequence[Point], makespan_s: float, assumed: Assumptions) -> Figures:
-    worker_s = worker_seconds(points, points[-1].t)
+def _figures(points: Sequence[Point], makespan_s: float) -> Figures:
     return Figures(
         peak=max(p.present for p in points),
-        worker_s=worker_s,
+        worker_s=worker_seconds(points, points[-1].t),
         makespan_s=makespan_s,
         lasted_s=points[-1].t,
         turns=turns([p.present - p.leaving for p in points]),
         unfinished=points[-1].unfinished,
-        cost=None if assumed.price is None else worker_s / 3600 * assumed.price,
     )
 
 

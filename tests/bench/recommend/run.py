@@ -125,7 +125,7 @@ def _until(holds: Callable[[], bool], patience_s: float = 300.0) -> None:
 def rows_of(name: str, measure: Measure) -> Iterator[str]:
     """Measure twice, before and after the advice; one row of the table each."""
     first = measure(name, TODAY)
-    tried = search(TODAY, [first], lambda ps: ([result_of(first, p)] for p in ps), limit=TRIES)
+    tried = search(TODAY, [first], limit=TRIES)
     yield _row(name, "before", tried[0].total(), first, {})
     advice = advise(tried)
     # The first is the cheapest: what most would take.

@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 from dask_adaptive.cli.main import cli
 from dask_adaptive.model.observed import PrefixWork
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive_lab.cli import recommend
 from dask_adaptive_lab.cli.files import read_policy
 from dask_adaptive_lab.trace import Origin, Sample, TraceGroup, origin_line, sample_line
 from support.golden import compare_text
@@ -93,15 +92,6 @@ def test_a_policy_of_today_may_lack_a_name_and_have_empty_sections(folder: Path)
 
     assert 0 == result.exit_code, result.output
     assert "name: etl" in result.stdout
-
-
-@pytest.mark.usefixtures("folder")
-def test_two_processes_give_the_same_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("0.jsonl", "--policy", "policy.yaml", "--tries", "6")
-    alone = told(*words).stdout
-    monkeypatch.setattr(recommend, "_WORTH_PROCESSES", 1)
-
-    assert alone == told(*words).stdout
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dask_adaptive.model.observed import (
     Want,
 )
 from dask_adaptive.model.reason import Reason
-from dask_adaptive_lab.trace import InvalidTrace, TraceFile, Tracer, hashed, read_trace
+from dask_adaptive_lab.trace import TraceFile, Tracer, hashed, read_trace
 
 KEY = ClusterKey("team", "etl")
 
@@ -42,9 +42,7 @@ def cluster(*workers: ObservedWorker, session: str = "a", done: int = 0) -> Obse
 
 def record(path: Path, *seen: ObservedCluster, at: float, redact: bool = False) -> None:
     now = iter(range(int(at), int(at) + 99))
-    file = TraceFile(
-        path, every_s=1.0, cluster="etl", redact=redact, clock=lambda: float(next(now))
-    )
+    file = TraceFile(path, every_s=1.0, redact=redact, clock=lambda: float(next(now)))
     with file:
         for each in seen:
             file.write(each)
@@ -91,38 +89,10 @@ def test_what_a_scheduler_does_not_say_is_no_sample() -> None:
     assert Tracer().sample(ObservedCluster(KEY), t=0.0) is None
 
 
-def test_a_recording_is_gone_on_with_by_the_clock_of_its_first_line(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    record(path, cluster(done=4), cluster(done=5), at=100)
-    with path.open("a") as file:
-        file.write('{"t":7,"ses')  # the plug was pulled
-    record(path, cluster(done=9), cluster(done=1, session="b"), at=160)
-    trace = read_trace(path.read_text().splitlines())
+    path.write_text("# my notes")
+    with pytest.raises(FileExistsError), TraceFile(path, every_s=1.0):
+        pass
 
-    assert 4 == len(trace.samples)
-    assert [0, 0, 1, 2] == [s.session for s in trace.samples]
-    assert trace.samples[2].t >= 60 - 1
-    assert 1 == path.read_text().count('"trace":1')
-
-
-@pytest.mark.parametrize(
-    ("there", "cluster_name", "redact", "said"),
-    [
-        pytest.param("# my notes\n", "etl", False, "no trace", id="another-file"),
-        pytest.param(None, "ml", False, "of cluster etl", id="another-cluster"),
-        pytest.param(None, "etl", True, "an unredacted trace", id="unredacted"),
-    ],
-)
-def test_a_file_that_holds_something_else_is_not_touched(
-    there: str | None, cluster_name: str, redact: bool, said: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "t.jsonl"
-    if there is None:
-        record(path, cluster(), at=100)
-    else:
-        path.write_text(there)
-    before = path.read_text()
-    with pytest.raises(InvalidTrace, match=said):
-        TraceFile(path, every_s=1.0, cluster=cluster_name, redact=redact)
-
-    assert before == path.read_text()
+    assert "# my notes" == path.read_text()

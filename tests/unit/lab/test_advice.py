@@ -25,7 +25,6 @@ from dask_adaptive_lab.simulate.advice import (
     search,
     too_short,
 )
-from dask_adaptive_lab.simulate.draw import HEIGHT, WIDTH, scatter
 from dask_adaptive_lab.simulate.replay import replay
 from dask_adaptive_lab.simulate.workload import WorkBurst, workload_of
 from dask_adaptive_lab.trace import Origin, Sample, Trace, TraceGroup
@@ -56,11 +55,7 @@ WAVES = trace([10, 60, 110, 300], end=420)
 
 
 def tried(*traces: Trace, limit: int = 12, **spec: Any) -> list[Tried]:
-    parts = parts_of(traces)
-    return search(
-        {**SPEC, **spec}, parts, lambda ps: ([result_of(t, p) for t in parts] for p in ps),
-        limit=limit,
-    )  # fmt: skip
+    return search({**SPEC, **spec}, parts_of(traces), limit=limit)
 
 
 class TestFollowing:
@@ -171,7 +166,7 @@ class TestAdvice:
     def test_no_more_policies_are_tried_than_allowed(self, limit: int) -> None:
         asked: list[int] = []
         made = search(
-            SPEC, [WAVES], lambda ps: [[Result(float(len(asked)), 1.0, 1.0, 1)] for _ in ps],
+            SPEC, [WAVES], lambda *_: [Result(float(len(asked)), 1.0, 1.0, 1)],
             limit=limit, told=asked.append,
         )  # fmt: skip
 
@@ -202,16 +197,16 @@ class TestAdvice:
         assert not any("maxReplicas" in t.changes for t in made)
 
     def test_a_policy_that_loses_work_is_no_advice(self) -> None:
-        def run(policies: Sequence[Policy]) -> list[list[Result]]:
-            return [[Result(99.0, 9.0, 9.0, 1) if p == today else lossy] for p in policies]
+        def run(_: Sequence[Trace], policy: Policy) -> list[Result]:
+            return [Result(99.0, 9.0, 9.0, 1) if policy == today else lossy]
 
         today, lossy = parse_policy(SPEC), Result(1.0, 1.0, 1.0, 1, is_done=False)
 
         assert [] == advise(search(SPEC, [WAVES], run, limit=9))
 
     def test_where_today_loses_work_only_what_does_all_of_it_is_advice(self) -> None:
-        def run(policies: Sequence[Policy]) -> list[list[Result]]:
-            return [[lossy if p.max_replicas <= 4 else whole] for p in policies]
+        def run(_: Sequence[Trace], policy: Policy) -> list[Result]:
+            return [lossy if policy.max_replicas <= 4 else whole]
 
         lossy, whole = Result(1.0, 1.0, 1.0, 1, is_done=False), Result(9.0, 9.0, 9.0, 1)
         made = search(SPEC, [WAVES], run, limit=60)
@@ -280,14 +275,3 @@ class TestDays:
         days = [trace(begins, started=(20_000 + n) * DAY_S) for n in range(2)]
 
         assert [] == regular_hours(days)
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.sampled_from("·oT1")), min_size=1)
-)
-def test_a_scatter_plot_shows_its_last_point(points: list[tuple[float, float, str]]) -> None:
-    lines = scatter(points, "x", "y")
-
-    assert 2 * HEIGHT + 4 == len(lines)
-    assert any(points[-1][2] in line.partition("│")[2] for line in lines)
-    assert all(len(line) <= WIDTH + 12 for line in lines)
