@@ -69,9 +69,8 @@ LOST, FORCED, ENDED = "lost", "forced", "ended"
 
 #: Kinds of `NoteRow`: what has happened in the scheduler that people should be told, once.
 #: A shuffle ran longer than `shuffle_timeout_ms` and pins no more; it may be broken from now on.
-N_SHUFFLE_PIN_EXPIRED = "ShufflePinExpired"
-#: A client's pin came to the longest that the policy allows, and its caller still lives.
-N_CLIENT_PIN_EXPIRED = "ClientPinExpired"
+#: Or a client's pin came to the longest that the policy allows, and its caller still lives.
+N_PIN_EXPIRED = "PinExpired"
 #: Somebody named workers to retire or to restart: it was obeyed, and these pins were broken.
 N_PINS_OVERRIDDEN = "PinsOverridden"
 #: A worker whose process was about to end has left: no task, no last copy.
@@ -90,7 +89,7 @@ N_RELIEF_FAILED = "ReliefFailed"
 N_SHUFFLE_WAITED = "ShuffleWaited"
 
 NOTES = (
-    N_SHUFFLE_WAITED, N_SHUFFLE_PIN_EXPIRED, N_CLIENT_PIN_EXPIRED, N_PINS_OVERRIDDEN,
+    N_SHUFFLE_WAITED, N_PIN_EXPIRED, N_PINS_OVERRIDDEN,
     N_WORKER_LEFT, N_TASKS_GIVEN_BACK, N_TASK_TOO_LONG, N_QUOTA_REACHED, N_SERIALIZATION_HEAVY,
     N_RELIEF_FAILED,
 )  # fmt: skip

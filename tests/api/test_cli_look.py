@@ -118,8 +118,8 @@ def test_check(run: Run, kubectl: Kubectl) -> None:
     assert ("CRD adaptivepolicies.dask-adaptive.dev", "ok") in found
     assert ("CRD daskworkergroups.kubernetes.dask.org", "ok") in found
     assert ("operator", "error") in found
-    row = {"name": "w1", "state": "Active", "reason": "InvalidPin", "message": "'soon' is no pin"}
-    say(kubectl, workers=[row])
+    row = {"name": "w1", "state": "Active", "reason": "InvalidAnnotation"}
+    say(kubectl, workers=[{**row, "message": "'soon' is no pin"}])
     text = run("check").output
     assert "worker w1: 'soon' is no pin" in text
     assert "fix: correct that annotation" in text

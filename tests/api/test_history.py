@@ -66,7 +66,7 @@ class Scene:
 
     def told(self) -> list[str]:
         found = self.kubectl.json("get", "events")["items"]
-        return [e["message"] for e in found if e["reason"] == "HistoryLost"]
+        return [e["message"] for e in found if e["reason"] == "ActionFailed"]
 
     async def write(self, data: dict[str, str], **more: Any) -> None:
         path = CONFIG_MAPS.path(self.kubectl.namespace, NAME)

@@ -231,7 +231,7 @@ async def test_a_status_is_written_once(governed: Scene) -> None:
 
 async def test_the_same_news_is_one_event(governed: Scene) -> None:
     reporter = reporter_of(governed)
-    event = Event(EventType.WARNING, Reason.INVALID_PIN, "mend it", worker=WORKER)
+    event = Event(EventType.WARNING, Reason.INVALID_ANNOTATION, "mend it", worker=WORKER)
     await reporter.tell([Event(EventType.NORMAL, Reason.UNDERUTILIZED, "x", would=True)])
     for _ in range(3):
         await reporter.tell([event])
@@ -239,8 +239,8 @@ async def test_the_same_news_is_one_event(governed: Scene) -> None:
     events = governed.kubectl.json("get", "events")["items"]
     told = {(e["involvedObject"]["kind"], e["reason"], e.get("count")) for e in events}
     assert {
-        ("AdaptivePolicy", "InvalidPin", 3),
-        ("Pod", "InvalidPin", 3),
+        ("AdaptivePolicy", "InvalidAnnotation", 3),
+        ("Pod", "InvalidAnnotation", 3),
         ("AdaptivePolicy", "WouldUnderutilized", 1),
     } == told
 

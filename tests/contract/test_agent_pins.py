@@ -97,7 +97,7 @@ async def test_renewals_end_with_the_policys_limit_and_that_is_told_once(s, a, b
     assert not seen["pins"]
     assert {wire.CLIENT: 1} == seen["pins_expired"]
     (note,) = seen["notes"]
-    assert (wire.N_CLIENT_PIN_EXPIRED, ["0"]) == (note["kind"], list(note["names"]))
+    assert (wire.N_PIN_EXPIRED, ["0"]) == (note["kind"], list(note["names"]))
     assert "looks at it" in note["message"]
     assert (1, 60_000) == (note["number"], note["age_ms"])
     session = {"session": seen["session"], "heard": 1}

@@ -215,7 +215,7 @@ async def test_a_shuffle_pins_for_a_limited_time_and_that_is_told_once(
         assert 1 == len(seen["shuffles"])
         assert {wire.SHUFFLE: 1} == seen["pins_expired"]
         (note,) = seen["notes"]
-        assert wire.N_SHUFFLE_PIN_EXPIRED == note["kind"]
+        assert wire.N_PIN_EXPIRED == note["kind"]
         assert run.id in note["message"]
         assert {str(w.name) for w in (a, *rest)} == set(note["names"])
     assert [] == agent.pins.holders(s.workers[a.address])

@@ -102,7 +102,7 @@ async def test_another_protocol_is_a_problem_with_a_remedy(s, link) -> None:
 
     seen = await link.observe(POLICY)
 
-    assert Reason.PROTOCOL_MISMATCH is seen.problem
+    assert Reason.AGENT_MISSING is seen.problem
     assert "speaks protocol 99" in seen.message
     assert "upgrade the older side" in seen.message
 

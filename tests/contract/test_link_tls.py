@@ -103,7 +103,7 @@ async def test_what_is_wrong_with_certificates_is_said(words: str) -> None:
     async with scheduler(theirs) as s:
         seen = await seen_from(s.address, ours)
 
-    assert Reason.TLS_FAILED is seen.problem
+    assert Reason.SCHEDULER_UNREACHABLE is seen.problem
     assert words in seen.message
 
 
@@ -142,5 +142,5 @@ async def test_a_scheduler_without_tls_is_told_from_a_bad_certificate() -> None:
     server.close()
     await server.wait_closed()
 
-    assert Reason.TLS_FAILED is seen.problem
+    assert Reason.SCHEDULER_UNREACHABLE is seen.problem
     assert "set spec.scheduler.protocol to tcp" in seen.message

@@ -69,7 +69,7 @@ async def test_a_scheduler_that_is_gone_takes_no_worker_with_it_and_no_pin(start
         return any(w.pins for w in (await c.observe()).workers if w.name == keep)
 
     await c.until(is_pinned_again, "the new scheduler's agent knows of the pin")
-    assert ("True", "Connected") == await c.condition("Injected")
+    assert ("True", "Reconciled") == await c.condition("Injected")
     futures = c.client.map(result, range(8), seconds=0.5, pure=False)
     assert 8 == len(await c.client.gather(futures))
     assert (8, 8, 0) == await c.counts()

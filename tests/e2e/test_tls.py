@@ -31,7 +31,7 @@ async def test_workers_come_and_go_pins_hold_and_pods_hand_over(
     start: Start, authority: Authority
 ) -> None:
     c = await start(tls=authority.tls(), policy=POLICY)
-    assert ("True", "Connected") == await c.condition("Injected")
+    assert ("True", "Reconciled") == await c.condition("Injected")
     assert NAME == (await c.status())["scheduler"]["tlsSecretName"]
     await c.client.gather(await c.grow_to(2, tasks=12))
 
@@ -89,7 +89,7 @@ async def _replace(c: LiveCluster, tls: Tls) -> None:
 async def _tls_failed(c: LiveCluster, words: str) -> bool:
     conditions = (await c.status())["conditions"]
     found = next(x for x in conditions if x["type"] == "SchedulerConnected")
-    return found["reason"] == "TlsFailed" and words in found["message"]
+    return found["reason"] == "SchedulerUnreachable" and words in found["message"]
 
 
 async def _connected(c: LiveCluster) -> bool:

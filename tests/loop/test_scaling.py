@@ -80,11 +80,11 @@ async def test_a_shuffle_that_outlasts_its_limit_is_told_and_holds_nobody(stage:
     await s.until(lambda: s.status.connected == 3, "three workers")
     total = shuffled_sum(s)
     await s.until(lambda: any(h.source == "shuffle" for h in s.status.held_by), "it is held")
-    await s.until(lambda: "ShufflePinExpired" in s.reasons(), "never silently")
+    await s.until(lambda: "PinExpired" in s.reasons(), "never silently")
     await s.until(lambda: s.status.held_by == (), "not any more")
 
     assert 24 * sum(range(1000)) == await total
-    assert 1 == len([e for e in s.events if e.reason is Reason.SHUFFLE_PIN_EXPIRED])
+    assert 1 == len([e for e in s.events if e.reason is Reason.PIN_EXPIRED])
     assert s.last is not None
     assert ("shuffle", 1) in s.last.observed.scheduler.pins_expired
 

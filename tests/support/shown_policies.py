@@ -73,7 +73,7 @@ HELD = {
     **STATUS,
     "conditions": [
         *STATUS["conditions"][:-1],
-        {"type": "Paused", "status": "True", "reason": "ScaleInPaused", "message": "by kubectl"},
+        {"type": "Paused", "status": "True", "reason": "ScalingPaused", "message": "by kubectl"},
     ],
 }
 #: Of an operator that tells of no groups and no decisions yet.

@@ -406,7 +406,7 @@ def _policy(what: str, cluster: str, status: StatusView | None) -> Iterator[Find
     if not faults:
         yield _ok(what, f"{status.reason}: {status.message}")
     for row in status.workers:
-        if row.reason in (Reason.INVALID_PIN, Reason.INVALID_QUOTA):
+        if row.reason == Reason.INVALID_ANNOTATION:
             fix = "correct that annotation with kubectl annotate --overwrite, or remove it"
             yield _error(f"worker {row.name}", row.message, fix)
     agent = status.scheduler.agent
@@ -422,8 +422,11 @@ def _is_fault(condition: RowView) -> bool:
 
 
 _FAULTS_WHEN_TRUE = frozenset(
-    {Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.UNSCHEDULABLE, Reason.INVALID_PAUSE}
-)
+    {
+        Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.UNSCHEDULABLE,
+        Reason.INVALID_ANNOTATION,
+    }
+)  # fmt: skip
 
 #: Nothing is broken: what the policy is for has not been created yet.
 _HARMLESS = frozenset({Reason.CLUSTER_NOT_FOUND})
@@ -435,7 +438,6 @@ _FIXES: Mapping[str, str] = {
     f" over: kubectl annotate daskautoscaler NAME {ADOPT}=true",
     Reason.AGENT_MISSING: "docs/howto/install.md#how-the-agent-gets-in;"
     " the next scheduler pod gets the agent",
-    Reason.PROTOCOL_MISMATCH: "use the operator and the agent of one release",
     Reason.QUOTA_EXCEEDED: "free something, or raise the ResourceQuota",
 }
 

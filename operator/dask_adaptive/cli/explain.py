@@ -229,7 +229,7 @@ def of_worker(name: str, live: Live, events: Sequence[Json], *, ends: bool) -> A
     elif worker:
         stay = live.stay(worker)
     else:
-        stay = Stay(Reason.LEAVING_ALREADY.value, name, "Going", "", "its Deployment is gone")
+        stay = Stay(Reason.RETIRING.value, name, "Going", "", "its Deployment is gone")
     facts = {"ends": stay.ends} if stay.ends else {}
     if replaced := next((r for r in status.replaced if r.name == name), None):
         facts["being replaced"] = f"{replaced.state}: {replaced.reason}: {replaced.message}"

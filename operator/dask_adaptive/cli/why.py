@@ -38,14 +38,13 @@ ENDS: Mapping[str, str] = {
     "ShuffleAhead": "when the shuffle is done",
     "Settling": "when dask-kubernetes has completed the last change",
     "Retiring": "when it has handed over what it holds",
-    "ScaleInPaused": "when the annotation paused-scale-in ends or is removed",
-    "InvalidPause": "when the annotation is fixed or removed",
+    "ScalingPaused": "when the annotation ends or is removed",
+    "InvalidAnnotation": "when the annotation is fixed or removed",
     "Paused": "with spec.mode Auto, and without the annotation paused",
     "Advising": "with spec.mode Auto",
     "Fallback": "when the scheduler answers again",
     "TooManyUnready": "when the workers are back (maxUnready)",
     "SchedulerUnreachable": "when the scheduler answers again",
-    "ProtocolMismatch": "with an operator and an agent of one release",
     "AgentMissing": "when the agent is in the scheduler",
     "OwnershipConflict": "when only one autoscaler scales the cluster",
     "ClusterNotFound": "when the DaskCluster exists",
@@ -64,7 +63,7 @@ FREE = "Free"
 
 #: Reasons for which a cluster is not scaled at all.
 _NOT_SCALED = frozenset(
-    ("Paused", "Advising", "SchedulerUnreachable", "ProtocolMismatch", "AgentMissing",
+    ("Paused", "Advising", "SchedulerUnreachable", "AgentMissing",
      "OwnershipConflict", "ClusterNotFound", "InvalidPolicy", "Fallback", "TooManyUnready")
 )  # fmt: skip
 

@@ -75,7 +75,7 @@ class FollowingLink:
             route = await self._routes.to(self._key, policy)
             link = await self._follow(route, attach=not refused)
         except TlsFailed as exc:
-            return ObservedScheduler(problem=Reason.TLS_FAILED, message=str(exc))
+            return ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE, message=str(exc))
         observed = await link.observe(policy, meters=meters)
         if route.secret:
             observed = replace(observed, tls_secret=route.secret)

@@ -189,7 +189,6 @@ class Complain:
     """Change nothing; tell who wrote it how to mend it."""
 
     message: str
-    reason: Reason = Reason.INVALID_POLICY
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +259,7 @@ def steps(
     except InvalidPolicy as exc:
         # As it was until somebody mends it: what rests goes on resting.
         taken = next((a for a in seen.standing if a.adopted_at is not None), None)
-        problems = [Complain(str(exc), Reason.INVALID_ADOPTION)]
+        problems = [Complain(str(exc))]
     changes = list(_policy_steps(seen, taken, controller))
     if not _is_served(seen, changes):
         taken = None  # upstream must not rest for nobody
@@ -294,8 +293,7 @@ def _policy_steps(seen: _Seen, taken: AutoscalerObject | None, controller: str) 
         else:
             spec = adopted_spec(cluster, taken, cluster.note(IDLE), controller)
     except InvalidPolicy as exc:
-        invalid = Reason.INVALID_POLICY if by == BY_ANNOTATIONS else Reason.INVALID_ADOPTION
-        yield Complain(str(exc), invalid)
+        yield Complain(str(exc))
         return
     if not ours:
         yield Make(policy_body(cluster, spec, by))

@@ -160,7 +160,7 @@ class DecisionLog:
         logger.warning("AdaptivePolicy %s: %s", self._policy.key, message)
         about = Subject.of(POLICIES, self._policy.meta)
         try:
-            news = News(EventType.WARNING, str(Reason.HISTORY_LOST), message)
+            news = News(EventType.WARNING, str(Reason.ACTION_FAILED), message)
             await self._events.post(about, news)
         except KubeError as exc:
             logger.warning("An event about it fails, too: %s", exc)
@@ -271,7 +271,7 @@ MOST_WAITING = 200
 _UNTOLD = frozenset({Reason.DRAINED, Reason.REPLICAS_CORRECTED})
 
 #: Who has annotated a pod wrongly looks there as well.
-_TOLD_ON_PODS = frozenset({Reason.INVALID_PIN, Reason.INVALID_QUOTA})
+_TOLD_ON_PODS = frozenset({Reason.INVALID_ANNOTATION})
 
 #: The condition that a DaskAutoscaler was taken over; there only while it is so.
 ADOPTED = "Adopted"

@@ -42,10 +42,8 @@ def paused(policy: Policy, pause: Pause) -> Condition:
 
 def _reason(pause: Pause) -> Reason:
     if pause.problem:
-        return Reason.INVALID_PAUSE
-    if pause.all:
-        return Reason.PAUSED
-    return Reason.SCALE_IN_PAUSED if pause.scale_in else Reason.SCALE_OUT_PAUSED
+        return Reason.INVALID_ANNOTATION
+    return Reason.PAUSED if pause.all else Reason.SCALING_PAUSED
 
 
 def injected(scheduler: ObservedScheduler) -> Condition:
@@ -54,7 +52,7 @@ def injected(scheduler: ObservedScheduler) -> Condition:
         failed = [f"{r.name} ({r.message})" for r in scheduler.relief if r.state == wire.R_FAILED]
         off = f"; off, stock code serves: {', '.join(failed)}" if failed else ""
         message = f"agent {scheduler.agent}{off}"
-        return Condition(st.INJECTED, True, Reason.CONNECTED, message)
+        return Condition(st.INJECTED, True, Reason.RECONCILED, message)
     if scheduler.problem is not None and scheduler.lacks_agent:
         return Condition(st.INJECTED, False, scheduler.problem, scheduler.message)
     message = "not known while the scheduler does not answer"
@@ -149,7 +147,7 @@ def _ready(observed: ObservedCluster, decided: Plan) -> Condition:
 
 def _connected(scheduler: ObservedScheduler) -> Condition:
     if scheduler.problem is None or scheduler.lacks_agent:
-        return Condition(st.SCHEDULER_CONNECTED, True, Reason.CONNECTED, "the scheduler answers")
+        return Condition(st.SCHEDULER_CONNECTED, True, Reason.RECONCILED, "the scheduler answers")
     status = None if scheduler.problem is Reason.CLUSTER_NOT_FOUND else False
     return Condition(st.SCHEDULER_CONNECTED, status, scheduler.problem, scheduler.message)
 

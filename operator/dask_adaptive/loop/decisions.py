@@ -30,6 +30,7 @@ from dask_adaptive.model.plan import (
 )
 from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.planner.number.floors import is_paused
 
 #: What only carries on with something that was decided before.
 _CARRIES_ON = frozenset({Reason.REPLICAS_CORRECTED, Reason.DRAINED})
@@ -37,8 +38,7 @@ _CARRIES_ON = frozenset({Reason.REPLICAS_CORRECTED, Reason.DRAINED})
 _ASKED_BY = {
     Reason.SCHEDULED_MINIMUM: "schedule",
     Reason.PAUSED: "annotation",
-    Reason.SCALE_IN_PAUSED: "annotation",
-    Reason.SCALE_OUT_PAUSED: "annotation",
+    Reason.SCALING_PAUSED: "annotation",
     Reason.TOO_FEW_REPLICAS: "policy",
     Reason.TOO_MANY_REPLICAS: "policy",
     Reason.CLUSTER_IDLE: "policy",
@@ -209,8 +209,6 @@ _FULL = frozenset(
         Reason.QUOTA_EXCEEDED,
         Reason.BUDGET_SHARED,
         Reason.ADMISSION_REFUSED,
-        Reason.CLUSTER_LIMIT,
-        Reason.SCALE_OUT_PAUSED,
     }
 )
 
@@ -258,7 +256,7 @@ def _said(worker: ObservedWorker, leaving: Mapping[str, str], held: Mapping[str,
 
 def _can_grow(observed: ObservedCluster, policy: Policy, decided: Plan) -> dict[str, int]:
     """How many more workers of each group may still be asked for."""
-    if policy.mode is not Mode.AUTO:
+    if policy.mode is not Mode.AUTO or (is_paused(observed.pause) and observed.pause.scale_out):
         return {}
     bounds = {b.name: b for b in policy.bounds(observed.key.default_group)}
     left = {p.group: bounds[p.group].maximum - p.desired for p in decided.groups if _grows(p)}

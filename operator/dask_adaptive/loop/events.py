@@ -25,8 +25,7 @@ from dask_adaptive.model.recycle import RecyclePast
 #: What has cost something, or is about to: people should look.
 _WARNED = frozenset(
     {
-        Reason.SHUFFLE_PIN_EXPIRED,
-        Reason.CLIENT_PIN_EXPIRED,
+        Reason.PIN_EXPIRED,
         Reason.PINS_OVERRIDDEN,
         Reason.TASKS_GIVEN_BACK,
         Reason.TASK_TOO_LONG,
@@ -43,7 +42,7 @@ def events_of_outcomes(outcomes: Sequence[Outcome]) -> Iterator[Event]:
     """What was done, and what was refused or failed; each is about a worker or the policy."""
     for outcome in outcomes:
         worker = about(outcome.action)
-        if isinstance(outcome.action, SetPin) and outcome.reason is Reason.INVALID_PIN:
+        if isinstance(outcome.action, SetPin) and outcome.reason is Reason.INVALID_ANNOTATION:
             yield Event(EventType.WARNING, outcome.reason, outcome.message, worker)
         elif outcome.done and outcome.reason is Reason.RECYCLE_ABORTED:
             continue  # `events_of_aborts` tells it, with or without such an action
@@ -79,7 +78,8 @@ def events_of_quotas(observed: ObservedCluster) -> Iterator[Event]:
         for worker in group.workers:
             notes = worker.quota_notes
             if notes is not None and notes.problem:
-                yield Event(EventType.WARNING, Reason.INVALID_QUOTA, notes.problem, worker.name)
+                reason = Reason.INVALID_ANNOTATION
+                yield Event(EventType.WARNING, reason, notes.problem, worker.name)
 
 
 def events_of_aborts(now: RecyclePast, before: RecyclePast) -> Iterator[Event]:

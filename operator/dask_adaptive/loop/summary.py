@@ -272,12 +272,12 @@ def _due(
 
 def worker_row(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:
     if worker.is_deleting:
-        return Reason.LEAVING_ALREADY, "is being deleted"
+        return Reason.RETIRING, "is being deleted"
     if worker.retiring is not None:
         said = worker.retiring.message or worker.retiring.word
         return Reason.RETIRING, f"{worker.node_terminating}: {said}" if is_exposed else said
     if worker.manual_pin is not None and worker.manual_pin.problem:
-        return Reason.INVALID_PIN, worker.manual_pin.problem
+        return Reason.INVALID_ANNOTATION, worker.manual_pin.problem
     if worker.is_pinned:
         return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
     return _row_of_unheld(worker, is_exposed=is_exposed)
@@ -293,9 +293,9 @@ def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason,
     if worker.cordon is not None:
         return Reason.QUOTA_REACHED, worker.cordon.message
     if worker.quota_notes is not None and worker.quota_notes.problem:
-        return Reason.INVALID_QUOTA, worker.quota_notes.problem
+        return Reason.INVALID_ANNOTATION, worker.quota_notes.problem
     if isinstance(worker.lifecycle, Closing):
-        return Reason.LEAVING_ALREADY, "is being closed by somebody else"
+        return Reason.RETIRING, "is being closed by somebody else"
     return None
 
 

@@ -10,7 +10,6 @@ class Reason(str, enum.Enum):
 
     # why a number of replicas is what it is
     LOAD_INCREASED = "LoadIncreased"
-    BELOW_MINIMUM = "BelowMinimum"
     REPLICAS_CORRECTED = "ReplicasCorrected"
     DESIRED_WITHIN_RANGE = "DesiredWithinRange"
     TOO_MANY_REPLICAS = "TooManyReplicas"
@@ -43,11 +42,9 @@ class Reason(str, enum.Enum):
     RECYCLING = "Recycling"
     RECYCLE_ABORTED = "RecycleAborted"
     RECYCLE_STORM = "RecycleStorm"
-    OUTSIDE_WINDOW = "OutsideWindow"
-    TOO_YOUNG = "TooYoung"
+    NOT_YET = "NotYet"
     QUOTA_REACHED = "QuotaReached"
     TASK_TOO_LONG = "TaskTooLong"
-    INVALID_QUOTA = "InvalidQuota"
 
     # why nothing leaves
     SCALE_DOWN_STABILIZED = "ScaleDownStabilized"
@@ -63,7 +60,6 @@ class Reason(str, enum.Enum):
     NOT_OFFERED = "NotOffered"
     HOLDS_ACTORS = "HoldsActors"
     NO_RECIPIENT = "NoRecipient"
-    LEAVING_ALREADY = "LeavingAlready"
 
     # what stands in the way of the whole pass
     PAUSED = "Paused"
@@ -71,8 +67,6 @@ class Reason(str, enum.Enum):
     CLUSTER_NOT_FOUND = "ClusterNotFound"
     OWNERSHIP_CONFLICT = "OwnershipConflict"
     SCHEDULER_UNREACHABLE = "SchedulerUnreachable"
-    TLS_FAILED = "TlsFailed"
-    PROTOCOL_MISMATCH = "ProtocolMismatch"
     AGENT_MISSING = "AgentMissing"
     INJECTION_REFUSED = "InjectionRefused"
     INVALID_POLICY = "InvalidPolicy"
@@ -85,9 +79,8 @@ class Reason(str, enum.Enum):
     # pins
     PIN_REQUESTED = "PinRequested"
     PIN_REMOVED = "PinRemoved"
-    INVALID_PIN = "InvalidPin"
-    SHUFFLE_PIN_EXPIRED = "ShufflePinExpired"
-    CLIENT_PIN_EXPIRED = "ClientPinExpired"
+    INVALID_ANNOTATION = "InvalidAnnotation"
+    PIN_EXPIRED = "PinExpired"
     PINS_OVERRIDDEN = "PinsOverridden"
 
     # what makes or bounds a number of replicas
@@ -101,7 +94,6 @@ class Reason(str, enum.Enum):
     SCALE_DOWN_LIMITED = "ScaleDownLimited"
     DELAY_AFTER_SCALE_UP = "DelayAfterScaleUp"
     MAX_PENDING = "MaxPending"
-    CLUSTER_LIMIT = "ClusterLimit"
     UNSCHEDULABLE = "Unschedulable"
     QUOTA_EXCEEDED = "QuotaExceeded"
     BUDGET_SHARED = "BudgetShared"
@@ -109,26 +101,21 @@ class Reason(str, enum.Enum):
     CLUSTER_IDLE = "ClusterIdle"
 
     # who holds it
-    SCALE_IN_PAUSED = "ScaleInPaused"
-    SCALE_OUT_PAUSED = "ScaleOutPaused"
-    INVALID_PAUSE = "InvalidPause"
+    SCALING_PAUSED = "ScalingPaused"
     FALLBACK = "Fallback"
     TOO_MANY_UNREADY = "TooManyUnready"
 
     # adoption of a DaskAutoscaler, and shuffles that waited
     ADOPTED = "Adopted"
     RELEASED = "Released"
-    INVALID_ADOPTION = "InvalidAdoption"
     INVALID_BUDGET = "InvalidBudget"
     SHUFFLE_WAITED = "ShuffleWaited"
-    HISTORY_LOST = "HistoryLost"
 
     # outcomes
     RETIREMENT_REFUSED = "RetirementRefused"
     RETIREMENT_TIMED_OUT = "RetirementTimedOut"
     ACTION_FAILED = "ActionFailed"
     UNREADABLE = "Unreadable"
-    CONNECTED = "Connected"
     RECONCILED = "Reconciled"
 
     @property

@@ -338,7 +338,7 @@ def _floor(context: PassContext, group: ObservedGroup, bounds: GroupBounds) -> S
         minimum = 0  # nobody used the cluster when the scheduler was last heard
     below = f"{group.replicas} replicas are below minReplicas {minimum}"
     fallback = fallback_floor(context) if group.name == context.default_group else None
-    lowest = Step("bounds", minimum, Reason.BELOW_MINIMUM, below)
+    lowest = Step("bounds", minimum, Reason.TOO_FEW_REPLICAS, below)
     floors = (lowest, scheduled_floor(context, group.name), fallback)
     return max((step for step in floors if step is not None), key=lambda step: step.replicas)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from dask_adaptive.loop.ports import LinkError, Retired, Tls, TlsFailed, Told
+from dask_adaptive.loop.ports import LinkError, Retired, Tls, Told
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
@@ -72,16 +72,12 @@ VETOES = {
 }
 
 
-class ProtocolMismatch(LinkError):
-    """The agent speaks another protocol; upgrading the older side mends it."""
-
-
 class AgentGone(LinkError):
     """The scheduler answers, its agent does not: it has been restarted without one."""
 
 
 class NoAgent(LinkError):
-    """The scheduler has no agent, and was given none."""
+    """The scheduler has no agent that we understand, and was given none."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -432,9 +428,10 @@ async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
         return None
     theirs = answer["protocol"]
     if theirs != wire.PROTOCOL:
-        raise ProtocolMismatch(
+        raise NoAgent(
+            Reason.AGENT_MISSING,
             f"the agent in {calls.address} speaks protocol {theirs}, this program"
-            f" {wire.PROTOCOL}: upgrade the older side (restart the scheduler for its agent)"
+            f" {wire.PROTOCOL}: upgrade the older side (restart the scheduler for its agent)",
         )
     return dict(answer)
 
@@ -442,10 +439,6 @@ async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
 def _problem(address: str, exc: Exception) -> ObservedScheduler:
     if isinstance(exc, NoAgent):
         return ObservedScheduler(problem=exc.reason, message=str(exc))
-    if isinstance(exc, ProtocolMismatch):
-        return ObservedScheduler(problem=Reason.PROTOCOL_MISMATCH, message=str(exc))
-    if isinstance(exc, TlsFailed):
-        return ObservedScheduler(problem=Reason.TLS_FAILED, message=str(exc))
     odd = f"{address} does not answer like a scheduler: {exc!r}"
     message = str(exc) if isinstance(exc, LinkError) else odd
     return ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE, message=message)

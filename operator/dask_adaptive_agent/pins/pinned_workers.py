@@ -93,7 +93,7 @@ class PinnedWorkers:
         workers = self.scheduler.workers
         held = [str(workers[a].name) for a in sorted(run.participants) if a in workers]
         self.note(
-            wire.N_SHUFFLE_PIN_EXPIRED,
+            wire.N_PIN_EXPIRED,
             f"shuffle {run.id} has run for over {limit} (spec.pins.shuffle.timeout) and pins its "
             f"{plural(len(held), 'worker')} no more: if one of them leaves, it starts over",
             held,
@@ -221,7 +221,7 @@ class PinnedWorkers:
                 pin = f"a pin from code ({reason})" if reason else "a pin from code"
                 still = f"{pin} has {spent}; its caller still asks for it"
                 held = [str(ws.name) for ws in workers.values()]
-                self.note(wire.N_CLIENT_PIN_EXPIRED, still, held)
+                self.note(wire.N_PIN_EXPIRED, still, held)
             raise Refused(spent)
         granted_s = self.leases.pin(
             workers, reason=reason, ttl_s=ttl_s, total_s=cap_s, client=client, **claimant

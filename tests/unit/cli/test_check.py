@@ -128,15 +128,15 @@ CASES = [
         for kind, status, reason, level in (
             ("Ready", "False", "OwnershipConflict", Level.ERROR),
             ("Ready", "False", "ClusterNotFound", Level.WARNING),
-            ("SchedulerConnected", "False", "ProtocolMismatch", Level.WARNING),
+            ("SchedulerConnected", "False", "AgentMissing", Level.WARNING),
             ("Injected", "False", "AgentMissing", Level.WARNING),
             ("SchedulerConfigured", "False", "PendingRestart", Level.WARNING),
             ("AbleToScale", "False", "ActionFailed", Level.ERROR),
             ("ScalingLimited", "True", "QuotaExceeded", Level.WARNING),
-            ("Paused", "True", "InvalidPause", Level.WARNING),
+            ("Paused", "True", "InvalidAnnotation", Level.WARNING),
         )
     ),
-    ("pin", {"policies": [policy(workers=[worker("InvalidPin", "'soon' is none of")])]},
+    ("pin", {"policies": [policy(workers=[worker("InvalidAnnotation", "'soon' is none of")])]},
      Level.ERROR, "worker w1: 'soon' is none of"),
     ("agent-of-another-release", {"policies": [policy(scheduler={"agent": "9.9"})]},
      Level.WARNING, "its scheduler has agent 9.9"),

@@ -200,7 +200,7 @@ async def test_a_certificate_that_is_missing_is_an_answer() -> None:
 
     seen = await link.observe(Policy(ClusterRef("etl"), 1))
 
-    assert Reason.TLS_FAILED is seen.problem
+    assert Reason.SCHEDULER_UNREACHABLE is seen.problem
     assert "there is no Secret ns/certs" in seen.message
 
 

@@ -31,7 +31,7 @@ from support.stored_api import StoredApi
 from support.worlds import KEY, POLICY
 
 IDLE = Event(EventType.NORMAL, Reason.UNDERUTILIZED, "idle for 1m", worker="a")
-WARNING = Event(EventType.WARNING, Reason.INVALID_PAUSE, "mend it")
+WARNING = Event(EventType.WARNING, Reason.INVALID_ANNOTATION, "mend it")
 
 
 class Reported(FakeCluster):
@@ -123,7 +123,7 @@ def test_warnings_come_first_and_of_what_was_decided_only_that() -> None:
     queue.add([replace(IDLE, worker="c")])
     told += iter(queue.take, ())
 
-    assert [Reason.INVALID_PAUSE, Reason.DRAINED, Reason.UNDERUTILIZED] == [
+    assert [Reason.INVALID_ANNOTATION, Reason.DRAINED, Reason.UNDERUTILIZED] == [
         e[0].reason for e in told
     ]
     assert "a, b, c: idle for 1m; a: idle for 2m" == sentence(told[-1])

@@ -97,7 +97,7 @@ def test_a_quota_that_cannot_be_read_is_told_once() -> None:
     fake.steps(3)
 
     assert [(W1, "recycle-tasks says x")] == [
-        (e.worker, e.message) for e in fake.events if e.reason is Reason.INVALID_QUOTA
+        (e.worker, e.message) for e in fake.events if e.reason is Reason.INVALID_ANNOTATION
     ]
 
 

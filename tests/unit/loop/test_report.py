@@ -93,11 +93,11 @@ def done(action: Action) -> Outcome:
         ),
         pytest.param(
             worker("a", manual_pin=ManualPin(5.0, "", "cannot be read")), planned(), [],
-            ("Active", Reason.INVALID_PIN, "cannot be read"), id="its-pin-cannot-be-read",
+            ("Active", Reason.INVALID_ANNOTATION, "cannot be read"), id="its-pin-cannot-be-read",
         ),
         pytest.param(
             busy("a", quota_notes=QuotaNotes(problem="recycle-tasks says x")), planned(), [],
-            ("Active", Reason.INVALID_QUOTA, "recycle-tasks says x"), id="nor-its-quota",
+            ("Active", Reason.INVALID_ANNOTATION, "recycle-tasks says x"), id="nor-its-quota",
         ),
         # An operator that dies before its next pass must leave word of whom it was taking away.
         pytest.param(
@@ -137,8 +137,8 @@ def done(action: Action) -> Outcome:
             ("Due", Reason.PINNED, f"{SENTENCE}; pinned by shuffle 5f3a"), id="due-and-pinned",
         ),
         pytest.param(
-            busy("a"), blocked(Reason.OUTSIDE_WINDOW, "the next window opens at 02:00"), [],
-            ("Due", Reason.OUTSIDE_WINDOW, f"{SENTENCE}; the next window opens at 02:00"),
+            busy("a"), blocked(Reason.NOT_YET, "the next window opens at 02:00"), [],
+            ("Due", Reason.NOT_YET, f"{SENTENCE}; the next window opens at 02:00"),
             id="held",
         ),
         pytest.param(
@@ -281,7 +281,7 @@ def test_notes_are_told_once_each_about_its_worker() -> None:
     fake = FakeCluster(2, target=2)
     fake.notes = [
         Note(1, Reason.WORKER_LEFT, "left with nothing", (W2,)),
-        Note(2, Reason.SHUFFLE_PIN_EXPIRED, "shuffle 5f3a ran on", (W1, W2)),
+        Note(2, Reason.PIN_EXPIRED, "shuffle 5f3a ran on", (W1, W2)),
         Note(3, Reason.TASKS_GIVEN_BACK, "1 task given back", (f"{W1}-1",)),
         Note(4, Reason.TASKS_GIVEN_BACK, "1 task given back", ("gone",)),
         Note(5, Reason.TASK_TOO_LONG, "said", (W1,)),
@@ -293,7 +293,7 @@ def test_notes_are_told_once_each_about_its_worker() -> None:
 
     assert [
         (EventType.NORMAL, Reason.WORKER_LEFT, W2),
-        (EventType.WARNING, Reason.SHUFFLE_PIN_EXPIRED, ""),
+        (EventType.WARNING, Reason.PIN_EXPIRED, ""),
         (EventType.WARNING, Reason.TASKS_GIVEN_BACK, W1),
         (EventType.WARNING, Reason.TASKS_GIVEN_BACK, ""),
         (EventType.WARNING, Reason.TASK_TOO_LONG, W1),

@@ -106,7 +106,7 @@ def test_configured(scheduler: Any, policy: Any, expected: tuple[Any, Any], word
 def test_a_relief_that_failed_is_said_where_the_agent_is() -> None:
     found = injected(SEEN)
 
-    assert (True, Reason.CONNECTED) == (found.status, found.reason)
+    assert (True, Reason.RECONCILED) == (found.status, found.reason)
     assert "agent 1.0; off, stock code serves: host (WorkerState has no host)" == found.message
     assert "agent 1.0" == injected(dataclasses.replace(SEEN, relief=(WELL,))).message
 

@@ -252,8 +252,8 @@ def test_what_upstream_has_handled_is_heeded(
         pytest.param(ObservedCluster(KEY), {}, Reason.CLUSTER_NOT_FOUND, [], id="no-group-yet"),
         pytest.param(dataclasses.replace(cluster([A, B]), conflict="another policy"), {},
                      Reason.OWNERSHIP_CONFLICT, [], id="two-owners"),
-        pytest.param(cluster([A, B], problem=Reason.PROTOCOL_MISMATCH), {},
-                     Reason.PROTOCOL_MISMATCH, [], id="another-protocol"),
+        pytest.param(cluster([A, B], problem=Reason.AGENT_MISSING), {},
+                     Reason.AGENT_MISSING, [], id="another-protocol"),
         pytest.param(cluster([A, B]), {"mode": Mode.PAUSED}, Reason.PAUSED, [], id="paused"),
     ],
 )  # fmt: skip

@@ -148,6 +148,6 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
     is_as_long = held is not None and abs(held_s - ttl_s) <= PIN_SLACK_S
     if held is not None and is_as_long and held.reason == asked.reason:
         return
-    reason = Reason.INVALID_PIN if asked.problem else Reason.PIN_REQUESTED
+    reason = Reason.INVALID_ANNOTATION if asked.problem else Reason.PIN_REQUESTED
     message = asked.problem or f"pinned by annotation for {format_duration(ttl_s)}"
     yield SetPin(worker.name, worker.dask_names, ttl_s, asked.reason, reason, message)

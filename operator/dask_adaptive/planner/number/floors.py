@@ -136,12 +136,12 @@ def paused_step(desired: int, serving: int, pause: Pause) -> Step | None:
     if pause.all:
         return _pause_step(serving, Reason.PAUSED, pause, "nothing is scaled")
     if pause.scale_in and desired < serving:
-        reason, what = Reason.SCALE_IN_PAUSED, "no worker leaves"
+        what = "no worker leaves"
     elif pause.scale_out and desired > serving:
-        reason, what = Reason.SCALE_OUT_PAUSED, "no worker is requested"
+        what = "no worker is requested"
     else:
         return None
-    reason = Reason.INVALID_PAUSE if pause.problem else reason
+    reason = Reason.INVALID_ANNOTATION if pause.problem else Reason.SCALING_PAUSED
     return _pause_step(serving, reason, pause, f"{desired} wanted, {serving} held: {what}")
 
 

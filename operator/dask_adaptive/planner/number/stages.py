@@ -156,7 +156,7 @@ def _limited(draft: Draft, number: int, maximum: int) -> Draft:
     if number == draft.number:
         return draft
     message = f"{draft.number} needed, {number} for now: maxReplicas of all groups is {maximum}"
-    return draft.at(Step("cluster", number, Reason.CLUSTER_LIMIT, message))
+    return draft.at(Step("cluster", number, Reason.TOO_MANY_REPLICAS, message))
 
 
 def _paused(draft: Draft, context: PassContext) -> Draft:
@@ -226,7 +226,6 @@ LIMITS = (
     Reason.QUOTA_EXCEEDED,
     Reason.BUDGET_SHARED,
     Reason.ADMISSION_REFUSED,
-    Reason.CLUSTER_LIMIT,
     Reason.TOO_MANY_REPLICAS,
     Reason.MAX_PENDING,
     Reason.SCALE_UP_LIMITED,
@@ -263,7 +262,7 @@ def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
     if asks.reason in _USUAL:
         return Reason.LOAD_INCREASED, there
     if asks.reason is Reason.TOO_FEW_REPLICAS:
-        return Reason.BELOW_MINIMUM, there
+        return asks.reason, there
     return asks.reason, f"{asks.message}: {draft.number} workers, {workers.serving} there"
 
 

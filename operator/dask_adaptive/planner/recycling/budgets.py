@@ -192,11 +192,11 @@ def _untimely(
     if candidate.is_urgent or candidate.reason in _WILLED:
         return None
     if not at.is_open:
-        return Reason.OUTSIDE_WINDOW, f"{message}; waits for a window (disruption.windows)"
+        return Reason.NOT_YET, f"{message}; waits for a window (disruption.windows)"
     least_s = at.recycle.min_age_s
     if least_s and not at.context.horizon.is_over(least_s - at.clocks.pod_age_s(worker)):
         least = format_duration(least_s)
-        return Reason.TOO_YOUNG, f"{message}; its pod is younger than {least} (minAge)"
+        return Reason.NOT_YET, f"{message}; its pod is younger than {least} (minAge)"
     return None
 
 

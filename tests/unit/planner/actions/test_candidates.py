@@ -63,7 +63,7 @@ HELD = Pin("manual", OWNER, "why", 60.0)
     asked_for=({"manual_pin": ManualPin(60.0, "why")},
         SetPin("a", ("a",), 60.0, "why", Reason.PIN_REQUESTED, "1m")),
     unreadable=({"manual_pin": ManualPin(60.0, "why", "cannot be read")},
-        SetPin("a", ("a",), 60.0, "why", Reason.INVALID_PIN, "")),
+        SetPin("a", ("a",), 60.0, "why", Reason.INVALID_ANNOTATION, "")),
     gone=({"pins": (HELD,)}, Unpin("a", ("a",), Reason.PIN_REMOVED, "")),
     not_ours=({"pins": (replace(HELD, owner="me"),)}, None),
     nor_a_persons=({"pins": (replace(HELD, source="client"),)}, None),

@@ -444,7 +444,7 @@ def test_a_group_at_rest_is_told_by_who_asked_for_it() -> None:
 @pytest.mark.parametrize(
     ("min_replicas", "target", "expected"),
     [
-        (3, 0, (Reason.BELOW_MINIMUM, "0 1 3")),
+        (3, 0, (Reason.TOO_FEW_REPLICAS, "0 1 3")),
         (3, 4, (Reason.LOAD_INCREASED, "4 1 4")),
     ],
 )

@@ -253,7 +253,7 @@ def limited(
 
 def limit(needed: int, number: int) -> Step:
     message = f"{needed} needed, {number} for now: maxReplicas of all groups is 6"
-    return Step("cluster", number, Reason.CLUSTER_LIMIT, message)
+    return Step("cluster", number, Reason.TOO_MANY_REPLICAS, message)
 
 
 def several(make: Any, names: str, **changes: Any) -> list[ObservedWorker]:

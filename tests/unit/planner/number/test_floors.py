@@ -188,7 +188,7 @@ def paused(desired: int, pause: Pause, workers: Any = FIVE, *, group: str = GROU
     return found
 
 
-IN, OUT = Reason.SCALE_IN_PAUSED, Reason.SCALE_OUT_PAUSED
+IN, OUT = Reason.SCALING_PAUSED, Reason.SCALING_PAUSED
 
 
 @table(
@@ -203,7 +203,7 @@ IN, OUT = Reason.SCALE_IN_PAUSED, Reason.SCALE_OUT_PAUSED
     over=(2, {"all": True, "left_s": 0.0}, GROUP, 2, None),
     not_over=(2, {"all": True, "left_s": 0.1}, GROUP, 5, Reason.PAUSED),
     unreadable_holds_what_it_is_about=(2, {"problem": "?", "scale_in": True}, GROUP, 5,
-        Reason.INVALID_PAUSE),
+        Reason.INVALID_ANNOTATION),
     and_nothing_else=(9, {"problem": "?", "scale_in": True}, GROUP, 9, None),
 )  # fmt: skip
 def test_a_pause_of_five_workers(
