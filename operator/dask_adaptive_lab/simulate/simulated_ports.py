@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -127,7 +125,6 @@ class SimulatedPorts:
             session="simulated",
             distributed="simulated",
             agent="simulated",
-            target=adaptive_target(cluster, policy.target.duration_s),
             workers=tuple(
                 self.process(w, pins) for w, pins in _pinned(here, self.recorded, cluster.now)
             ),
@@ -244,26 +241,3 @@ def _prefixes(
 
 
 _NO_SHAPE = PrefixWork("", None, 0, 0, 0)
-
-
-def adaptive_target(cluster: SimulatedCluster, duration_s: float) -> int:
-    """
-    What the scheduler's own rule would ask for. Memory, which is not modelled, asks for nothing.
-
-    Source:
-        `distributed.Scheduler.adaptive_target` (2026.8.0).
-    """
-    workers = [w for w in cluster.workers.values() if w.is_here]
-    counts = cluster.ready + Counter({name: n for name, (n, _) in cluster.running().items()})
-    queued = cluster.ready.total()
-    work_s = sum(n * (cluster.mean_s(name) or UNKNOWN_S) for name, n in counts.items())
-    cpu = math.ceil(work_s / duration_s)
-    if queued <= cpu:
-        cpu = min(counts.total(), cpu)
-    if workers:
-        cpu = math.ceil(cpu / sum(w.threads for w in workers) * len(workers))
-    elif queued:
-        cpu = max(1, cpu)
-    if cpu >= len(workers):
-        return cpu
-    return sum(bool(w.running) for w in workers)
