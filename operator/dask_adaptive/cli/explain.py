@@ -19,7 +19,7 @@ from dask_adaptive.cli.access import (
     kube_options,
     output_option,
 )
-from dask_adaptive.cli.output import HEAD, Cell, aligned, dump, show
+from dask_adaptive.cli.output import HEAD, Cell, aligned, counted, dump, show
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
     PinView,
@@ -191,7 +191,7 @@ def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> 
     if cost:
         total = f"{cost.seconds:.1f} s and {format_bytes(cost.sent_bytes)}"
         share = f"{cost.share:.0%} of the scheduler's CPU time in the last minute"
-        facts["serializing"] = f"{total} for {cost.calls:,} tasks; {share}"
+        facts["serializing"] = f"{total} for {counted(cost.calls, 'task')}; {share}"
     functions = cost.top[:_FUNCTIONS] if cost else ()
     serialized = [
         (row.function, f"{row.calls:,}", f"{row.seconds:.2f}", format_bytes(row.sent_bytes),

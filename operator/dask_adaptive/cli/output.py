@@ -61,8 +61,8 @@ def console() -> Console:
 
 
 def counted(n: int, one: str) -> str:
-    """A number of things: `1 worker`, `2 workers`."""
-    return f"{n} {one}" if n == 1 else f"{n} {one}s"
+    """A number of things: `1 worker`, `2,000 workers`."""
+    return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
 
 
 def show(lines: Iterable[Cell], to: Console | None = None) -> None:

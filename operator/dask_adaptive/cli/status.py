@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -37,21 +37,17 @@ from dask_adaptive.cli.status_view import (
     fail_without_policy,
     list_policies,
     most_first,
-    views_of,
 )
-from dask_adaptive.kube.api import POLICIES, ApiUnreachable
+from dask_adaptive.kube.api import ApiUnreachable
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import Json, KubeApi
 
-#: The version that a watch begins with was forgotten by the API server: list again.
-_GONE = 410
-
 #: Conditions that should be False; all others should be True.
 _BAD_WHEN_TRUE = ("ScalingLimited", "Paused")
 
-#: Between two attempts to reach the API server.
-_AGAIN_S = 2.0
+#: Seconds between two looks of `-w`.
+_EVERY_S = 2.0
 
 
 #: Figures of a cluster, in its line and on its screen.
@@ -198,48 +194,19 @@ def _counts(status: StatusView) -> list[str]:
 
 async def _follow(api: KubeApi, where: str | None, name: str | None, output: str) -> None:
     terminal, told = console(), dict[tuple[str, str], str]()
-    async for bodies in _changes(api, where):
-        policies = views_of(bodies, name)
+    policies = await list_policies(api, where, name)
+    while True:
         if output == "table" and terminal.is_terminal:
             terminal.clear()
             show(screen(policies, name) or ["no AdaptivePolicy yet"], terminal)
-            continue
-        for policy in policies:
-            said = summary(policy) if output == "table" else stream(as_json(policy), output)
-            if told.get((policy.namespace, policy.name)) != said:
-                told[policy.namespace, policy.name] = said
-                click.echo(said)
-
-
-async def _changes(api: KubeApi, where: str | None) -> AsyncIterator[list[Json]]:
-    """All policies, now and each time that one of them changes; breaks of the watch are bridged."""
-    path = POLICIES.path(where)
-    listed = await api.get(path)
-    while True:
-        known = {_key(p): p for p in listed.get("items") or []}
-        yield list(known.values())
-        version = listed["metadata"]["resourceVersion"]
+        else:
+            for policy in policies:
+                said = summary(policy) if output == "table" else stream(as_json(policy), output)
+                if told.get((policy.namespace, policy.name)) != said:
+                    told[policy.namespace, policy.name] = said
+                    click.echo(said)
+        await asyncio.sleep(_EVERY_S)
         try:
-            async for event, policy in api.watch(path, version=version):
-                if event == "DELETED":
-                    known.pop(_key(policy), None)
-                else:
-                    known[_key(policy)] = policy
-                yield list(known.values())
+            policies = await list_policies(api, where, name)
         except ApiUnreachable as exc:
-            if exc.status != _GONE:
-                click.echo(str(exc), err=True)
-        listed = await _listed(api, path)
-
-
-def _key(policy: Json) -> tuple[str, str]:
-    return policy["metadata"]["namespace"], policy["metadata"]["name"]
-
-
-async def _listed(api: KubeApi, path: str) -> Json:
-    """The whole list, once the API server can be reached."""
-    while True:
-        try:
-            return await api.get(path)
-        except ApiUnreachable:
-            await asyncio.sleep(_AGAIN_S)
+            click.echo(str(exc), err=True)

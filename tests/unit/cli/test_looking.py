@@ -11,9 +11,10 @@ import pytest
 import yaml
 from rich.text import Text
 
-from dask_adaptive.cli import output
+from dask_adaptive.cli import output, status
 from dask_adaptive.cli.status import page
 from dask_adaptive.cli.status_view import views_of
+from dask_adaptive.kube.api import ApiUnreachable
 from support.golden import compare_text, rendered
 from support.shown_policies import GPU, HELD, OLD, STATUS, policy
 from support.stored_api import ServedApi
@@ -85,6 +86,24 @@ def test_after_so_long_a_worker_of_a_group_may_leave(
     (view,) = views_of([policy(status, **spec)])
 
     assert expected == view.idle_s(group)
+
+
+def test_watching_adds_a_line_for_each_change(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = views_of([policy(STATUS)]), views_of([policy({**STATUS, "replicas": 9})])
+    looks = iter((first, first, ApiUnreachable("no answer"), second, KeyboardInterrupt()))
+
+    async def look(*_: Any) -> Any:
+        if isinstance(found := next(looks), BaseException):
+            raise found
+        return found
+
+    monkeypatch.setattr(status, "list_policies", look)
+    monkeypatch.setattr(status, "_EVERY_S", 0)
+
+    lines = show(run, "status", "-w").splitlines()
+    assert ["team/etl: 8 replicas", "no answer", "team/etl: 9 replicas"] == [
+        line.partition(",")[0] for line in lines
+    ]
 
 
 def test_nothing_found_is_exit_code_1(run: Any) -> None:
