@@ -13,7 +13,7 @@ from dask_adaptive_agent import dask_config, wire
 from dask_adaptive_agent.protocol.changes import Signs
 from dask_adaptive_agent.protocol.handlers import whole
 from dask_adaptive_agent.quotas.cordons import SHORT
-from dask_adaptive_agent.quotas.roster import GPU, gpu_bytes, managed_bytes
+from dask_adaptive_agent.quotas.roster import managed_bytes
 from dask_adaptive_agent.relief.workers_to_close import Delegate
 from dask_adaptive_agent.worker_side import lifetime
 
@@ -239,11 +239,9 @@ class Answers:
             "runs": [e.runs for e in every],
             "failures": [0 if e.record is None else self.cordons.n_failures(e) for e in every],
             "managed": parts.column("managed memory", every, lambda e: managed_bytes(e.ws)),
-            "mean_ms": cordons.durations.means_ms(entries),
             "matched": [
                 (e.slot, e.record.match.text) for e in every if e.record and e.record.match
             ],
-            "gpu": self._gpus(every),
             "lifetimes": parts.rows(
                 "lifetimes",
                 [e for e in every if lifetime.METRIC in e.ws.metrics],
@@ -255,11 +253,6 @@ class Answers:
                 "expected", lambda: whole(cordons.deadlines.expected_s() * 1000), 0
             ),
         }
-
-    def _gpus(self, entries: list[Entry]) -> list[tuple[int, int, int]]:
-        with_gpu = [e for e in entries if GPU in e.ws.metrics]
-        used = self.parts.rows("GPUs", with_gpu, lambda e: (e.slot, gpu_bytes(e.ws)))
-        return [(slot, *of_gpu) for slot, of_gpu in used if of_gpu is not None]
 
     def _serialized(self) -> wire.SerializedPart | None:
         # Not an import: only the relief knows whether it measures.

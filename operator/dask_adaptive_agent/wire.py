@@ -215,9 +215,7 @@ class Meters(TypedDict):
     runs: list[int]  # reports of runs since the process joined: finished, erred, rescheduled
     failures: list[int]  # runs that raised within the worker's window, less those blamed on tasks
     managed: list[int]  # bytes of results in its memory (not on disk), as last reported
-    mean_ms: list[int]  # mean duration of its runs; 0: none yet, or nobody asked to measure
     matched: list[tuple[int, str]]  # (slot, text) of a failure that a pattern matched
-    gpu: list[tuple[int, int, int]]  # (slot, bytes used, bytes in all), the fullest device
     lifetimes: list[tuple[int, int]]  # (slot, ms left) by Dask's own --lifetime
     too_short: list[int]  # slots: get no more tasks, because they end too soon for some that wait
     held: int  # tasks without a worker while there are such workers
@@ -563,7 +561,6 @@ class LimitProfile(TypedDict, total=False):
     fresh_ms: int  # how long a new worker lives; -1: no end (default)
     floor_ms: int  # no task is expected to take less; default 0
     deviations: float  # a task is expected to take its mean and so many deviations; default 2
-    measure: bool  # whether `Meters.mean_ms` is wanted; default False
     runs: int  # of a worker that is not named, as `others`; 0: never stopped for them (default)
 
 

@@ -34,7 +34,6 @@ MANY, FAR_MS, NEAR_MS = 2**40, 10**8, 10**5
 LIMITS: dict[str, tuple[int, tuple[int, int], dict[str, Any]]] = {
     "counting": (MANY, (-1, -1), {"patterns": PATTERNS}),
     "exact": (MANY, (-1, -1), {"exact": True, "patterns": PATTERNS}),
-    "measured": (0, (-1, -1), {"measure": True}),
     "far": (0, (FAR_MS, FAR_MS), {}),
     "near": (0, (NEAR_MS, FAR_MS), {}),
 }

@@ -49,7 +49,7 @@ def world(n: int, target: int) -> ObservedCluster:
 
 def used(observed: ObservedCluster, runs: int) -> ObservedCluster:
     """Its workers have made so many runs."""
-    use = Use(runs=runs, failures=3, process=0.5, unmanaged=0.2, unmanaged_bytes=10**9)
+    use = Use(runs=runs, failures=3, process=0.5, unmanaged=0.2)
     workers = tuple(
         replace(w, use=use, pod_uid=f"pod-{w.name}", pod_made_at=-500.0)
         for w in observed.groups[0].workers

@@ -388,8 +388,7 @@ class Books:
         self.s.handlers[wire.CANCEL](names=[str(ws.name)])
 
     def meter(self, ws: Any, much: int) -> None:
-        ws.metrics = {**ws.metrics, "memory": 10_000_000 * much, "gpu": {"memory-used": much}}
-        ws.extra = {"gpu": {"memory-total": 40}}
+        ws.metrics = {**ws.metrics, "memory": 10_000_000 * much}
         self.agent.roster.entries[ws.address].runs += much
 
     def run(self, ws: Any, much: int) -> None:
@@ -432,13 +431,12 @@ def rough(worker: Any) -> list[float]:
     use = worker.use
     return [
         worker.processing, worker.sole_bytes, worker.memory, use.runs, use.process, use.unmanaged,
-        use.unmanaged_bytes, use.gpu,
     ]  # fmt: skip
 
 
 def exact(worker: Any) -> Any:
     """What must not be off, in whole seconds; ends are known to some seconds."""
-    use = dataclasses.replace(worker.use, runs=0, process=0, unmanaged=0, unmanaged_bytes=0, gpu=0)
+    use = dataclasses.replace(worker.use, runs=0, process=0, unmanaged=0)
     return dataclasses.replace(
         worker, processing=worker.processing > 0, sole_bytes=0, memory=0, use=use, pins=(),
         idle_since=0.0,

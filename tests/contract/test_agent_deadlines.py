@@ -459,7 +459,7 @@ async def test_durations_are_means_and_spreads(c, s, a, b, agent) -> None:
     durations = agent.cordons.durations
     await c.submit(slow, 0, 0.01)
     assert not durations.is_on
-    await limit_ends(s, {a.name: 60.0}, measure=True, floor_ms=10_000)
+    await limit_ends(s, {a.name: 60.0}, floor_ms=10_000)
     assert durations.is_on
     prefix = s.task_prefixes["slow"]
 
@@ -471,10 +471,6 @@ async def test_durations_are_means_and_spreads(c, s, a, b, agent) -> None:
     spread_s = (durations.expected_s(prefix, 2.0, 0.0) - mean_s) / 2
     assert 0.05 < spread_s < 0.25
     assert 10.0 == durations.expected_s(prefix, 2.0, 10.0)
-    seen = await meters(s)
-    of_b = seen["mean_ms"][[ws.name for ws in s.workers.values()].index(b.name)]
-    assert 200 <= of_b <= 350
-    assert 1 == sum(1 for ms in seen["mean_ms"] if ms)
     await limit_ends(s, {})
     assert not durations.is_on
 

@@ -62,7 +62,6 @@ METRICS = st.fixed_dictionaries(
     optional={
         "memory": ODD,
         "spilled_bytes": st.one_of(ODD, st.fixed_dictionaries({"memory": ODD, "disk": ODD})),
-        "gpu": st.one_of(ODD, st.fixed_dictionaries({"memory-used": ODD})),
         "dask-adaptive": st.one_of(ODD, st.fixed_dictionaries({"left_s": ODD, "lifetime_s": ODD})),
     },
 )
@@ -72,7 +71,6 @@ WORKER = st.fixed_dictionaries(
         "name": st.one_of(TEXTS, st.integers(), st.tuples(TEXTS), st.none()),
         "memory_limit": st.one_of(st.just(2**33), NUMBERS),
         "nthreads": st.one_of(st.just(1), NUMBERS),
-        "extra": st.fixed_dictionaries({}, optional={"gpu": st.just({"memory-total": NAN})}),
         "status": st.sampled_from(list(Status)),
         "executing": NUMBERS,
         "nbytes": st.one_of(st.just(10), NUMBERS),
@@ -194,14 +192,12 @@ def check_answers(s: Any) -> None:
 @with_agent(client=False)
 async def test_a_metric_that_is_no_number_costs_its_own_row_only(s, a, b) -> None:
     first, second = s.workers[a.address], s.workers[b.address]
-    first.extra["gpu"] = second.extra["gpu"] = {"memory-total": 100}
-    first.metrics.update(gpu={"memory-used": NAN}, memory=NAN)
-    second.metrics.update(gpu={"memory-used": 70}, memory=1000)
+    first.metrics.update(memory=NAN)
+    second.metrics.update(memory=1000)
 
     seen = await ask(s, wire.OBSERVE, meters=True, demand=True)
 
     slot = {name: slot for slot, name in enumerate(seen["introduced"]["name"])}
-    assert [(slot[str(b.name)], 70, 100)] == [tuple(row) for row in seen["meters"]["gpu"]]
     assert 0 == seen["workers"]["memory"][slot[str(a.name)]]
     assert 1000 == seen["workers"]["memory"][slot[str(b.name)]]
 

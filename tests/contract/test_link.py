@@ -623,8 +623,8 @@ async def test_what_was_asked_for_otherwise_is_not_mixed(s, agent, workers, link
     await waiting
     again = await link.observe(POLICY, meters=True)
 
-    assert all(w.use.unmanaged_bytes for w in metered.workers)
-    assert all(w.use.unmanaged_bytes for w in again.workers)
+    assert all(w.use.unmanaged for w in metered.workers)
+    assert all(w.use.unmanaged for w in again.workers)
 
 
 @pytest.mark.parametrize("there", ["an older agent", "no agent", "nobody yet"])

@@ -204,7 +204,6 @@ async def test_what_quotas_are_measured_by_is_read(s, client, workers, link) -> 
 
     assert 5 == limited.use.runs
     assert 0 < limited.use.unmanaged <= limited.use.process < 1
-    assert 0 < limited.use.unmanaged_bytes <= limited.memory
     assert (0, 0.0, 0.0) == (unlimited.use.runs, unlimited.use.process, unlimited.use.unmanaged)
     assert math.inf == limited.lifetime_ends_at
 

@@ -167,7 +167,6 @@ class AnyWorld:
                 MemoryQuota(),
                 MemoryQuota(soft=0.5, for_s=60.0),
                 MemoryQuota(hard=0.9),
-                MemoryQuota(leak_rate=1e6, leak_window_s=600.0),
             ),
             failures=FailureQuota(self._one(0, 3)),
             min_age_s=self._one(0.0, 0.0, 60.0),
@@ -190,7 +189,7 @@ class AnyWorld:
         going = is_connected and self._p(0.15)
         reason = self._one(Reason.UNDERUTILIZED, Reason.LIFETIME, Reason.TASK_QUOTA)
         tasks = self._one(0, 0, 2) if is_connected else 0
-        use = Use(self._n(60), self._n(3), "", self._rng.random(), self._rng.random(), 10**9)
+        use = Use(self._n(60), self._n(3), "", self._rng.random(), self._rng.random())
         return ObservedWorker(
             name=name,
             uid=f"uid-{name}",
@@ -310,8 +309,6 @@ class AnyWorld:
             recycle=RecyclePast(
                 begun=tuple(sorted(self._ago(3600 * 1.1) for _ in range(self._n(3)))),
                 above_since={pod: self._ago() for pod in self._few(pods)},
-                samples={pod: ((NOW - 1, 10**9),) for pod in pods},
-                growth={pod: 2e6 for pod in self._few(pods)},
                 pace={w.pod_uid: self._pace(w) for w in workers},
                 surging_since={n: self._ago() for n in self._few(names)},
                 aborted={n: (NOW + self._s(), "late") for n in self._few(names) if self._p(0.2)},

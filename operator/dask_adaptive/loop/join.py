@@ -368,9 +368,6 @@ def highest(uses: Iterable[Use]) -> Use:
         match=_said(u.match for u in distinct),
         process=max(u.process for u in distinct),
         unmanaged=max(u.unmanaged for u in distinct),
-        unmanaged_bytes=max(u.unmanaged_bytes for u in distinct),
-        gpu=max(u.gpu for u in distinct),
-        mean_s=max(u.mean_s for u in distinct),
     )
 
 

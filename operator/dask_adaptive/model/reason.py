@@ -30,10 +30,7 @@ class Reason(str, enum.Enum):
     LIFETIME = "Lifetime"
     MEMORY_SOFT = "MemorySoft"
     MEMORY_HARD = "MemoryHard"
-    MEMORY_LEAK = "MemoryLeak"
-    GPU_MEMORY = "GpuMemory"
     FAILURES = "Failures"
-    OUTLIER = "Outlier"
     RECYCLE_REQUESTED = "RecycleRequested"
     RESTART_REQUESTED = "RestartRequested"
     DRIFTED = "Drifted"
@@ -135,7 +132,6 @@ class Reason(str, enum.Enum):
 _REPLACING = frozenset(
     {
         Reason.TASK_QUOTA, Reason.LIFETIME, Reason.MEMORY_SOFT, Reason.MEMORY_HARD,
-        Reason.MEMORY_LEAK, Reason.GPU_MEMORY, Reason.FAILURES, Reason.OUTLIER,
-        Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED, Reason.DRIFTED,
+        Reason.FAILURES, Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED, Reason.DRIFTED,
     }
 )  # fmt: skip

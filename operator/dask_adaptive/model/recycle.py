@@ -20,9 +20,7 @@ from dask_adaptive.model.spec import (
     Must,
     Number,
     Part,
-    Positive,
     PositiveSeconds,
-    Rate,
     Seconds,
     Surge,
     Workers,
@@ -38,7 +36,6 @@ class Quota(str, enum.Enum):
     TASKS = "tasks"
     LIFETIME = "lifetime"
     MEMORY = "memory"
-    GPU_MEMORY = "gpuMemory"
     FAILURES = "failures"
 
 
@@ -52,14 +49,6 @@ class Measure(str, enum.Enum):
 
     UNMANAGED = "Unmanaged"  # of the process, less results: what leaks
     PROCESS = "Process"
-
-
-class Trait(str, enum.Enum):
-    """By what workers of a group are compared."""
-
-    DURATION = "Duration"
-    FAILURES = "Failures"
-    UNMANAGED_MEMORY = "UnmanagedMemory"
 
 
 Deviations = Annotated[Number, Must(lambda d: d <= 10, "must be at most 10")]
@@ -99,33 +88,14 @@ class MemoryQuota:
     for_s: Seconds = 120.0  # so long above the soft line
     hard: Line = math.inf  # of the whole process
     measure: Measure = Measure.UNMANAGED
-    leak_rate: Rate = math.inf  # bytes of unmanaged memory an hour
-    leak_window_s: Annotated[Seconds, Must(lambda s: s >= 60, "must be at least 1m")] = 3600.0
     override_pins: bool = False  # the hard line beats pins of people
 
     def checks(self) -> Iterator[Check]:
-        yield from _lines(self)
-        if math.inf == self.soft == self.hard == self.leak_rate and self != MemoryQuota():
-            words = "has no quota: set soft, hard or leakRate"
-            yield Check("", words, ("soft", "hard", "leakRate"))
-
-
-@dataclass(frozen=True, slots=True)
-class GpuQuota:
-    soft: Line = math.inf
-    for_s: Seconds = 120.0
-    hard: Line = math.inf
-
-    def checks(self) -> Iterator[Check]:
-        yield from _lines(self)
-        if math.inf == self.soft == self.hard and self != GpuQuota():
+        if math.isfinite(self.soft) and self.soft >= self.hard:
+            words = "must be lower than hard: lower the one or raise the other"
+            yield Check(".soft", words, ("soft", "hard"))
+        if math.inf == self.soft == self.hard and self != MemoryQuota():
             yield Check("", "has no quota: set soft or hard", ("soft", "hard"))
-
-
-def _lines(quota: MemoryQuota | GpuQuota) -> Iterator[Check]:
-    if math.isfinite(quota.soft) and quota.soft >= quota.hard:
-        words = "must be lower than hard: lower the one or raise the other"
-        yield Check(".soft", words, ("soft", "hard"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +103,6 @@ class FailureQuota:
     max: Count = 0  # 0: no quota
     window_s: PositiveSeconds = 600.0
     patterns: Annotated[tuple[Glob, ...], Listed(32, key=itself)] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Replace outliers: above the mean of the group by so many standard deviations."""
-
-    by: Annotated[tuple[Trait, ...], Listed(3, key=itself)] = ()  # empty: off
-    deviations: Annotated[Deviations, Must(lambda d: d > 0, "must be more than 0")] = 2.0
-    min_tasks: Positive = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +121,7 @@ class GroupRecycle:
     tasks: TaskQuota = TaskQuota()
     lifetime: LifetimeQuota = LifetimeQuota()
     memory: MemoryQuota = MemoryQuota()
-    gpu_memory: GpuQuota = GpuQuota()
     failures: FailureQuota = FailureQuota()
-    selection: Selection = Selection()
     drift: bool = True
     min_age_s: Seconds = 0.0
     strategy: Strategy = Strategy()
@@ -213,9 +172,6 @@ class Use:
     match: str = ""  # text of a failure that a pattern matched
     process: float = 0.0  # memory, parts of the limit
     unmanaged: float = 0.0
-    unmanaged_bytes: int = 0
-    gpu: float = 0.0
-    mean_s: float = 0.0  # of its runs; 0: not measured
 
 
 #: Shared by all workers of which nothing is measured.
@@ -242,7 +198,6 @@ class Profile:
     fresh_s: float = math.inf
     floor_s: float = 0.0
     deviations: float = 2.0
-    measure: bool = False
     runs: int = 0
 
 
@@ -282,11 +237,8 @@ class RecyclePast:
 
     begun: tuple[float, ...] = ()  # when recycles for quotas began, this hour; seconds of `now`
     totals: Mapping[Reason, int] = field(default_factory=dict)  # recycles begun, by reason
-    # These four by life, see `effective_quotas.life_of`.
-    #: Since when over a soft line of memory; of GPU memory: by life and ` gpu`.
-    above_since: Mapping[str, float] = field(default_factory=dict)
-    samples: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
-    growth: Mapping[str, float] = field(default_factory=dict)  # bytes an hour, told from samples
+    # These two by life, see `effective_quotas.life_of`.
+    above_since: Mapping[str, float] = field(default_factory=dict)  # over the soft line of memory
     pace: Mapping[str, tuple[float, int, float]] = field(default_factory=dict)  # (at, runs, runs/s)
     surging_since: Mapping[str, float] = field(default_factory=dict)  # asked for a replacement
     aborted: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # (until, why)

@@ -30,7 +30,6 @@ from dask_adaptive.model.amounts import (
     parse_amount,
     parse_duration,
     parse_percent,
-    parse_quantity,
     read_instant,
 )
 
@@ -261,8 +260,6 @@ _SURGE_WORDS = "must be a whole number of at least 1, or a percentage of more th
 Surge = Annotated[
     Amount, Kind(parse_amount, _SURGE_WORDS, 8), Must(lambda a: a.of(100) > 0, _SURGE_WORDS)
 ]
-_SIZE_WORDS = "must be a quantity of bytes an hour, such as 500Mi or 1G"
-Rate = Annotated[float, Kind(parse_quantity, _SIZE_WORDS, 16), Must(lambda b: b > 0, _SIZE_WORDS)]
 
 Cron = Annotated[str, Kind(_cron, longest=128)]
 Zone = Annotated[str, Kind(_zone, "must be a time zone, such as Europe/Berlin or UTC", 64)]

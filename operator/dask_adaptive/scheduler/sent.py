@@ -159,6 +159,5 @@ def _profile(profile: Profile) -> LimitProfile:
         "fresh_ms": _end_ms(profile.fresh_s),
         "floor_ms": round(profile.floor_s * 1000),
         "deviations": profile.deviations,
-        "measure": profile.measure,
         "runs": profile.runs,
     }

@@ -334,13 +334,12 @@ def read_meters(snapshot: Mapping[str, Any], memory_limit: Callable[[int], int])
         return Metered()
     columns = snapshot["workers"]
     matched = dict(meters["matched"])
-    gpu = {slot: used / total for slot, used, total in meters["gpu"] if total > 0}
     rows = zip(
         columns["slot"], columns["memory"], meters["runs"], meters["failures"], meters["managed"],
-        meters["mean_ms"], strict=True,
+        strict=True,
     )  # fmt: skip
     uses = {}
-    for slot, memory, runs, failures, managed, mean_ms in rows:
+    for slot, memory, runs, failures, managed in rows:
         limit, unmanaged = memory_limit(slot), max(0, memory - managed)
         uses[slot] = Use(
             runs,
@@ -348,9 +347,6 @@ def read_meters(snapshot: Mapping[str, Any], memory_limit: Callable[[int], int])
             matched.get(slot, ""),
             memory / limit if limit else 0.0,
             unmanaged / limit if limit else 0.0,
-            unmanaged,
-            gpu.get(slot, 0.0),
-            mean_ms / 1000,
         )
     return Metered(
         uses=uses,

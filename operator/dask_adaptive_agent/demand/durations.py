@@ -77,7 +77,6 @@ class Durations:
         self._old: dict[TaskPrefix, tuple[int, float]] = {}
         self._new: dict[TaskPrefix, tuple[int, float]] = {}
         self._spreads: dict[str, Spread] = {}
-        self._by_worker: dict[str, tuple[float, int]] = {}  # seconds and runs, by address
         #: From then on the next report is measured; infinite: none is.
         self.next_at = math.inf
         #: Prefixes with unfinished tasks, and other known ones, as of the last look.
@@ -159,33 +158,22 @@ class Durations:
         self._there.update(prefixes)
         self._others.difference_update(prefixes)
 
-    def means_ms(self, addresses: Collection[str]) -> list[int]:
-        """The mean of each worker's runs since they are measured; 0: none."""
-        sums = [self._by_worker.get(address, (0.0, 0)) for address in addresses]
-        return [max(1, round(s / runs * 1000)) if runs else 0 for s, runs in sums]
-
-    def forget(self, address: str) -> None:
-        """A worker has left."""
-        self._by_worker.pop(address, None)
-
     def report(self, msg: dict[str, Any], now: float) -> None:
         """A worker reports a run; the scheduler has not heard of it yet. Never raises."""
         self.next_at = now + PAUSE_S
         try:
-            self._add(msg["key"], msg["worker"], msg.get("startstops") or ())
+            self._add(msg["key"], msg.get("startstops") or ())
         except Exception:
             # Fail open: the scheduler's own averages remain.
             logger.exception("Failed to measure a run")
 
-    def _add(self, key: Any, address: str, startstops: Any) -> None:
+    def _add(self, key: Any, startstops: Any) -> None:
         ts = self.scheduler.tasks.get(key)
         if ts is None:
             return
         for one in startstops:
             if one["action"] == "compute":
                 took = max(0.0, one["stop"] - one["start"])
-                seconds, runs = self._by_worker.get(address, (0.0, 0))
-                self._by_worker[address] = (seconds + took, runs + 1)
                 spread = self._spreads.get(ts.prefix.name)
                 if spread is None:
                     self._spreads[ts.prefix.name] = Spread(took)

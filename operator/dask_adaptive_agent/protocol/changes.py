@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
-from itertools import repeat
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -302,10 +301,8 @@ def _meter_rows(snapshot: Mapping[str, Any]) -> Iterable[Row]:
         marks.setdefault(slot, []).append((snapshot["now_ms"] + left_ms) // 10_000)
     for slot in meters["too_short"]:
         marks.setdefault(slot, []).append(True)
-    gpu = {slot: used for slot, used, _ in meters["gpu"]}
-    columns = [meters[name] for name in ("failures", "runs", "managed", "mean_ms")]
-    used = map(gpu.get, snapshot["workers"]["slot"], repeat(0))
-    for slot, failures, *rough in zip(snapshot["workers"]["slot"], *columns, used):
+    columns = [meters[name] for name in ("failures", "runs", "managed")]
+    for slot, failures, *rough in zip(snapshot["workers"]["slot"], *columns):
         yield slot, (failures, marks.get(slot)), tuple(rough)
 
 
@@ -314,7 +311,7 @@ def _cut(columns: Mapping[str, Any], places: list[int], sent: set[int]) -> dict[
     every = len(columns["slot"] if "slot" in columns else columns["runs"])
     out: dict[str, Any] = {}
     for name, values in columns.items():
-        if name in ("matched", "gpu", "lifetimes"):
+        if name in ("matched", "lifetimes"):
             out[name] = [row for row in values if row[0] in sent]
         elif name == "too_short":
             out[name] = [slot for slot in values if slot in sent]

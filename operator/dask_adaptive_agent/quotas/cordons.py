@@ -256,7 +256,6 @@ class Cordons:
         entry = self.entries.get(address)
         if entry is not None and entry.record is not None:
             self.failures.forget(entry.record)
-        self.durations.forget(address)
         self.hand_over(address)
 
     def close(self, *, is_closing: bool = False) -> None:

@@ -102,7 +102,7 @@ class Deadlines:
                     entry.ends_at = min(entry.ends_at, entry.own_end_at)
         since = now - LATE_S
         self.have_ends = any([since < e.ends_at < math.inf for e in self.entries.values()])
-        self.durations.switch(self.have_ends or any(p.measure for p in self.limits.rules))
+        self.durations.switch(self.have_ends)
         if self.have_ends:
             self._judge(now)
         else:

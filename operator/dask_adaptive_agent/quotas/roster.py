@@ -5,9 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dask_adaptive_agent.protocol.handlers import whole
 from dask_adaptive_agent.quotas.worker_limits import NEVER
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 BUDGET = 20_000
 #: Results that it looks at although their worker has the same data: copies elsewhere may be gone.
 AGAIN = 1_000
-
-#: The metric of a worker's GPUs: a number, or a list of them, by key.
-GPU = "gpu"
 
 
 class Entry:
@@ -176,24 +172,3 @@ def managed_bytes(ws: WorkerState) -> int:
     spilled = ws.metrics.get("spilled_bytes")
     on_disk = spilled.get("memory") if spilled else 0
     return max(0, ws.nbytes - on_disk) if on_disk else ws.nbytes
-
-
-def gpu_bytes(ws: WorkerState) -> tuple[int, int] | None:
-    """
-    (used, in all) of the fullest GPU of a worker; None: it has none, or does not say.
-
-    Source:
-        `distributed.worker.add_gpu_metrics`: `diagnostics.nvml.real_time` at each heartbeat,
-        `one_time` at the start. Numbers; lists of them, one for each device, where a worker has
-        many (dask-cuda).
-    """
-    used = _numbers(ws.metrics.get(GPU), "memory-used")
-    total = _numbers((ws.extra or {}).get(GPU), "memory-total")
-    devices = [(u, t) for u, t in zip(used, total) if t > 0]
-    return max(devices, key=lambda device: device[0] / device[1], default=None)
-
-
-def _numbers(metric: Any, key: str) -> list[int]:
-    value = metric.get(key) if isinstance(metric, dict) else None
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [whole(one) if isinstance(one, (int, float)) else 0 for one in values]

@@ -63,7 +63,6 @@ class Rules:
     fresh_s: float = math.inf
     floor_s: float = 0.0
     deviations: float = 2.0
-    measure: bool = False
     runs: int = 0  # of workers that are not named; 0: any number
 
     def match(self, exception_text: str) -> str:
@@ -171,7 +170,6 @@ def _rules(profile: Request) -> Rules:
         fresh_s=math.inf if fresh_ms < 0 else fresh_ms / 1000,
         floor_s=number(profile, "floor_ms", 0, high=LONGEST_MS) / 1000,
         deviations=float(deviations),
-        measure=flag(profile, "measure", False),
         runs=number(profile, "runs", 0, high=2**53),
     )
 

@@ -48,9 +48,9 @@ def test_limits_are_by_name_or_by_address(limits: WorkerLimits) -> None:
 def test_rules_have_defaults(limits: WorkerLimits) -> None:
     first, second = limits.rules
 
-    assert (True, 0, 600.0, math.inf, 0.0, 2.0, False) == (
+    assert (True, 0, 600.0, math.inf, 0.0, 2.0) == (
         first.exact, first.failures, first.window_s, first.fresh_s, first.floor_s,
-        first.deviations, first.measure,
+        first.deviations,
     )  # fmt: skip
     assert (False, 3, 1.0, 5.0, 0.02, 1.0) == (
         second.exact, second.failures, second.window_s, second.fresh_s, second.floor_s,

@@ -209,8 +209,8 @@ def test_the_next_pod_of_a_worker_is_on_another_node() -> None:
 
 
 def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
-    one = Use(runs=7, failures=1, process=0.2, unmanaged=0.1, unmanaged_bytes=10, gpu=0.5)
-    other = Use(runs=2, failures=3, match="CUDA", process=0.9, mean_s=0.5)
+    one = Use(runs=7, failures=1, process=0.2, unmanaged=0.1)
+    other = Use(runs=2, failures=3, match="CUDA", process=0.9)
     worker = only(
         joined(
             process("w-0", use=one, cordon=STOPPED, lifetime_ends_at=90.0),
@@ -219,7 +219,7 @@ def test_of_several_processes_in_a_pod_the_highest_use_of_each_counts() -> None:
         )
     )
 
-    assert Use(7, 3, "CUDA", 0.9, 0.1, 10, 0.5, 0.5) == worker.use
+    assert Use(7, 3, "CUDA", 0.9, 0.1) == worker.use
     assert (STOPPED, True, 90.0) == (worker.cordon, worker.too_short, Clocks().ends_in_s(worker))
     assert one is only(joined(process("w", use=one))).use
     assert UNUSED is only(joined(process("w"))).use

@@ -32,17 +32,14 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
     Budget,
     FailureQuota,
-    GpuQuota,
     GroupRecycle,
     LifetimeQuota,
     Measure,
     MemoryQuota,
     Recycle,
-    Selection,
     Strategy,
     StrategyType,
     TaskQuota,
-    Trait,
     Window,
 )
 from dask_adaptive.model.scaling import (
@@ -109,18 +106,16 @@ def test_every_field_is_read() -> None:
           tasks: {max: 1000, jitter: 10%, exact: true, fromWalltime: true}
           lifetime: {max: 12h, jitter: 20%, minTaskDuration: 1s, deviations: 1.5, margin: 30s,
                      walltime: true}
-          memory: {soft: 80%, for: 1m, hard: 92%, measure: Process, leakRate: 500Mi,
-                   leakWindow: 30m, overridePins: true}
-          gpuMemory: {soft: 70%, for: 3m, hard: 95%}
+          memory: {soft: 80%, for: 1m, hard: 92%, measure: Process,
+                   overridePins: true}
           failures: {max: 20, window: 5m, patterns: ["*CUDA error*", "*No space left*"]}
-          selection: {by: [Duration, UnmanagedMemory], deviations: 3, minTasks: 50}
           drift: false
           minAge: 5m
           maxPerHour: 20%
           strategy: {type: InPlace, maxSurge: 25%, readyTimeout: 2m}
         workerGroups:
         - {name: etl-gpu, minReplicas: 1, maxReplicas: 3, idleTimeout: 10m, priority: -7,
-           recycle: {gpuMemory: {hard: 90%}}}
+           recycle: {memory: {hard: 90%}}}
         - {name: etl-big, maxReplicas: 2}
         - {name: etl-fixed}
         restartAt: "2026-01-31T18:00:00Z"
@@ -157,15 +152,13 @@ def test_every_field_is_read() -> None:
         Recycle(
             TaskQuota(1000, 0.1, True, True),
             LifetimeQuota(43200.0, 0.2, 1.0, 1.5, 30.0, True),
-            MemoryQuota(0.8, 60.0, 0.92, Measure.PROCESS, 500 * 2**20, 1800.0, True),
-            GpuQuota(0.7, 180.0, 0.95),
+            MemoryQuota(0.8, 60.0, 0.92, Measure.PROCESS, True),
             FailureQuota(20, 300.0, ("*CUDA error*", "*No space left*")),
-            Selection((Trait.DURATION, Trait.UNMANAGED_MEMORY), 3.0, 50),
             False, 300.0, Strategy(StrategyType.IN_PLACE, Amount(percent=25.0), 120.0),
             Amount(percent=20.0),
         ),
         (
-            WorkerGroup("etl-gpu", 3, 1, 600.0, -7, GroupRecycle(gpu_memory=GpuQuota(hard=0.9))),
+            WorkerGroup("etl-gpu", 3, 1, 600.0, -7, GroupRecycle(memory=MemoryQuota(hard=0.9))),
             WorkerGroup("etl-big", 2), WorkerGroup("etl-fixed"),
         ),
         1769882400.0,

@@ -9,7 +9,7 @@ from itertools import chain
 
 from dask_adaptive.model.observed import Clocks, ObservedWorker
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import GroupRecycle, Limit, Limits, Profile, Trait
+from dask_adaptive.model.recycle import GroupRecycle, Limit, Limits, Profile
 from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.recycling.effective_quotas import effective_quotas, own_tasks
 from dask_adaptive.planner.recycling.select import GroupRecycling
@@ -126,7 +126,7 @@ class _GroupLimits:
 
     def told(self, *, others: bool) -> Sequence[ObservedWorker]:
         """Workers that may have a limit; with `others` all, those without one included."""
-        if others or self._recycle.tasks.max or self._is_watched or self._profile.measure:
+        if others or self._recycle.tasks.max or self._is_watched:
             return self.group.workers
         return [w for w in self.group.workers if w.quota_notes is not None or w.has_end]
 
@@ -150,7 +150,7 @@ class _GroupLimits:
         self._is_counted |= limit.runs > 0
         is_watched = _watches(profile)
         self._is_watched |= is_watched
-        if not is_watched and not profile.measure and limit == _NO_LIMIT:
+        if not is_watched and limit == _NO_LIMIT:
             return _UNBOUND
         return limit, profile
 
@@ -207,5 +207,4 @@ def profile_of(recycle: GroupRecycle, workers: Sequence[ObservedWorker], clocks:
         fresh_s=fresh_s,
         floor_s=recycle.lifetime.min_task_duration_s,
         deviations=recycle.lifetime.deviations,
-        measure=Trait.DURATION in recycle.selection.by,
     )

@@ -15,17 +15,9 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.capacity import arrival_s, starts
-from dask_adaptive.planner.recycling.anomalies import Sample, growth, with_sample
 from dask_adaptive.planner.recycling.budgets import HOUR_S
 from dask_adaptive.planner.recycling.effective_quotas import life_of
-from dask_adaptive.planner.recycling.quotas import (
-    SOFT_LINES,
-    Number,
-    QuotaContext,
-    SoftMemory,
-    alike,
-    paced_over_s,
-)
+from dask_adaptive.planner.recycling.quotas import SOFT_MEMORY, QuotaContext, alike, paced_over_s
 
 #: Passes that follow each other faster than this say nothing of a pace.
 SHORTEST_S = 1.0
@@ -117,8 +109,6 @@ class _Kept:
     """What is known of workers that are still there."""
 
     above_since: dict[str, float] = field(default_factory=dict)
-    samples: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
-    growth: dict[str, float] = field(default_factory=dict)
     pace: dict[str, tuple[float, int, float]] = field(default_factory=dict)
 
 
@@ -137,41 +127,20 @@ def remember_quotas(
             w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)
         ]
         for own, same in alike(workers, at):
-            limits = [(s, s.use(own), s.lines(own.recycle).soft) for s in SOFT_LINES]
-            lines = [line for line in limits if line[2] < math.inf]
-            memory = own.recycle.memory
-            if not (lines or own.recycle.tasks.max or math.isfinite(memory.leak_rate)):
-                continue
-            for worker in same:
-                _keep(kept, worker, own, lines, over_s=over_s)
-    return replace(
-        past,
-        above_since=kept.above_since,
-        samples=kept.samples,
-        growth=kept.growth,
-        pace=kept.pace,
-    )
+            if own.recycle.tasks.max or own.recycle.memory.soft < math.inf:
+                for worker in same:
+                    _keep(kept, worker, own, over_s=over_s)
+    return replace(past, above_since=kept.above_since, pace=kept.pace)
 
 
-def _keep(
-    kept: _Kept,
-    worker: ObservedWorker,
-    at: QuotaContext,
-    lines: Sequence[tuple[SoftMemory, Number, float]],
-    *,
-    over_s: float,
-) -> None:
+def _keep(kept: _Kept, worker: ObservedWorker, at: QuotaContext, *, over_s: float) -> None:
     life, past = life_of(worker), at.past
     known = past.pace.get(life)
     kept.pace[life] = _pace(known, worker, at, over_s=over_s)
     if known is None or worker.use.runs < known[1]:
         past = _NOTHING  # another process, though maybe in the same pod: its memory began anew
-    for line, use, limit in lines:
-        if use(worker) >= limit:
-            key = line.key(worker)
-            kept.above_since[key] = past.above_since.get(key, at.now)
-    if math.isfinite(at.recycle.memory.leak_rate):
-        _keep_samples(kept, worker, at, past)
+    if SOFT_MEMORY.use(at)(worker) >= at.recycle.memory.soft:
+        kept.above_since[life] = past.above_since.get(life, at.now)
 
 
 def _pace(
@@ -198,19 +167,3 @@ def _pace(
     # An average that begins at nothing comes too late for a worker that is spent within seconds.
     is_young = 0 < age_s < 3 * over_s
     return now, runs, max(pace, runs / age_s) if is_young else pace
-
-
-def _keep_samples(
-    kept: _Kept, worker: ObservedWorker, at: QuotaContext, past: RecyclePast
-) -> None:  # fmt: skip
-    life, quota = life_of(worker), at.recycle.memory
-    window_s = quota.leak_window_s
-    before = past.samples.get(life, ())
-    samples = with_sample(before, at.now, worker.use.unmanaged_bytes, window_s=window_s)
-    kept.samples[life] = samples
-    if samples is before:
-        grows = past.growth.get(life, 0.0)
-    else:
-        grows = growth(samples, window_s=window_s, notable=quota.leak_rate)
-    if grows > 0:
-        kept.growth[life] = grows

@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.model.amounts import format_bytes, format_duration
+from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, ObservedWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
-    GpuQuota,
     GroupRecycle,
     Measure,
-    MemoryQuota,
     Quota,
     QuotaNotes,
     QuotaUse,
     RecyclePast,
 )
 from dask_adaptive.planner.context import Horizon, PassContext
-from dask_adaptive.planner.recycling.anomalies import SAMPLES, Outlier, find_outliers
 from dask_adaptive.planner.recycling.effective_quotas import (
     effective_quotas,
     has_spent,
@@ -81,7 +78,6 @@ class QuotaContext:
     horizon: Horizon = field(default_factory=Horizon)
     restart_at: float = -math.inf  # pods made before are replaced
     expected_s: float = 0.0  # of the longest unfinished task
-    outliers: Mapping[str, Outlier] = field(default_factory=dict)
 
     @property
     def now(self) -> float:
@@ -363,20 +359,13 @@ class EndOfLife(QuotaRule):
 
 
 class SoftMemory(QuotaRule):
-    """Memory that has been above a soft line for long; the past knows since when, by `key`."""
+    """Memory that has been above the soft line for long; the past knows since when."""
 
     quota, reason = Quota.MEMORY, Reason.MEMORY_SOFT
-    field = "recycle.memory.soft"
     shown = "{what} {use:.0%}", "soft {limit:.0%} for {within}"
 
-    def lines(self, recycle: GroupRecycle) -> MemoryQuota | GpuQuota:
-        return recycle.memory
-
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return self.lines(at.recycle).soft
-
-    def key(self, worker: ObservedWorker) -> str:
-        return life_of(worker)
+        return at.recycle.memory.soft
 
     def is_unmanaged(self, at: QuotaContext) -> bool:
         return at.recycle.memory.measure is Measure.UNMANAGED
@@ -389,39 +378,21 @@ class SoftMemory(QuotaRule):
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         what = "unmanaged" if self.is_unmanaged(at) else "process"
-        within = format_duration(self.lines(at.recycle).for_s)
+        within = format_duration(at.recycle.memory.for_s)
         return {**super().figures(worker, at, limit), "what": what, "within": within}
 
     def judge(
         self, worker: ObservedWorker, at: QuotaContext, limit: float
     ) -> RecycleCandidate | None:
-        found, for_s = super().judge(worker, at, limit), self.lines(at.recycle).for_s
-        left_s = at.past.above_since.get(self.key(worker), at.now) + for_s - at.now
+        found, for_s = super().judge(worker, at, limit), at.recycle.memory.for_s
+        left_s = at.past.above_since.get(life_of(worker), at.now) + for_s - at.now
         if found is None or not at.horizon.is_over(left_s - at.past.ready_s):
             return None
         is_over = at.horizon.is_over(left_s)
         since = f"for over {format_duration(for_s)}" if is_over else "for long"
         line = f"{limit:.0%} of the limit"
-        message = f"{self.name(at)} has been above {line} {since} ({self.field})"
+        message = f"{self.name(at)} has been above {line} {since} (recycle.memory.soft)"
         return found._replace(message=message, is_over=is_over)
-
-
-class SoftGpuMemory(SoftMemory):
-    quota, reason = Quota.GPU_MEMORY, Reason.GPU_MEMORY
-    field = "recycle.gpuMemory.soft"
-    shown = "{use:.0%}", "soft {limit:.0%} for {within}"
-
-    def lines(self, recycle: GroupRecycle) -> GpuQuota:
-        return recycle.gpu_memory
-
-    def key(self, worker: ObservedWorker) -> str:
-        return f"{life_of(worker)} gpu"
-
-    def use(self, at: QuotaContext) -> Number:
-        return HardGpuMemory.used
-
-    def name(self, at: QuotaContext) -> str:
-        return "GPU memory"
 
 
 class HardMemory(QuotaRule):
@@ -440,39 +411,6 @@ class HardMemory(QuotaRule):
         use = self.used(worker)
         # In steps of 5 %, or each breath that a worker takes would be news.
         return {"use": use, "limit": limit, "level": max(limit * 100, math.floor(use * 20) * 5)}
-
-
-class HardGpuMemory(HardMemory):
-    quota, reason = Quota.GPU_MEMORY, Reason.GPU_MEMORY
-    words = "{level:.0f}% of GPU memory is taken (recycle.gpuMemory.hard)", ""
-    shown = "{use:.0%}", "hard {limit:.0%}"
-
-    @staticmethod
-    def used(worker: ObservedWorker) -> float:
-        return worker.use.gpu
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return at.recycle.gpu_memory.hard
-
-
-class MemoryLeak(QuotaRule):
-    quota, reason = Quota.MEMORY, Reason.MEMORY_LEAK
-    words = "unmanaged memory grows by {use} an hour (recycle.memory.leakRate {limit})", ""
-
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        found = super().near(workers, at)
-        if found:  # the next sample is due
-            at.horizon.within(at.recycle.memory.leak_window_s / SAMPLES)
-        return found
-
-    def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
-        return at.recycle.memory.leak_rate
-
-    def use(self, at: QuotaContext) -> Number:
-        return lambda worker: at.past.growth.get(life_of(worker), 0.0)
-
-    def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        return {"use": format_bytes(self.use(at)(worker)), "limit": format_bytes(limit)}
 
 
 class FailureCount(QuotaRule):
@@ -518,24 +456,6 @@ class FailurePattern(FailureCount):
         text, patterns = worker.use.match, len(at.recycle.failures.patterns)
         found = "one" if text else "none"
         return {"text": " ".join(text.split())[:SHOWN], "found": found, "patterns": patterns}
-
-
-class StandsOut(QuotaRule):
-    """It is far from the rest of its group, by what it takes for the same work."""
-
-    reason = Reason.OUTLIER
-
-    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
-        return bool(at.recycle.selection.by)
-
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        return [w for w in workers if w.name in at.outliers] if at.outliers else ()
-
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
-        found = at.outliers.get(worker.name)
-        return found and RecycleCandidate(worker.name, self.reason, found.message, found.ratio)
 
 
 class Requested(QuotaRule):
@@ -588,12 +508,11 @@ class Drifted(Requested):
         return [w for w in workers if w.drift]
 
 
-SOFT_LINES = (SoftMemory(), SoftGpuMemory())
+SOFT_MEMORY = SoftMemory()
 
 RULES: tuple[QuotaRule, ...] = (
-    TaskRuns(), TasksThatFit(), PodAge(), EndOfLife(), SOFT_LINES[0], HardMemory(), MemoryLeak(),
-    SOFT_LINES[1], HardGpuMemory(), FailurePattern(), FailureCount(), StandsOut(), Requested(),
-    RestartedGroup(), Drifted(),
+    TaskRuns(), TasksThatFit(), PodAge(), EndOfLife(), SOFT_MEMORY, HardMemory(),
+    FailurePattern(), FailureCount(), Requested(), RestartedGroup(), Drifted(),
 )  # fmt: skip
 
 
@@ -623,7 +542,6 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
         horizon=horizon,
         restart_at=begins_at if horizon.is_over(begins_at - observed.at) else -math.inf,
         expected_s=observed.scheduler.expected_s,
-        outliers=find_outliers(workers, recycle.selection),
     )
     found: list[RecycleCandidate] = []
     uses: dict[Quota, tuple[float, str]] = {}

@@ -42,9 +42,6 @@ from dask_adaptive.planner.recycling.quotas import (
 #: may change with their ages.
 CONTESTED_S = 1.0
 
-#: Before memory is so full that the nanny kills, it is too late to wait for a replacement.
-_AT_ONCE = frozenset({Reason.MEMORY_HARD, Reason.GPU_MEMORY})
-
 
 @dataclass(frozen=True, slots=True)
 class GroupRecycling:
@@ -315,7 +312,7 @@ class ReplacementSelector:
         # The hasty have places of their own: they must not wait for those that drain for hours, and
         # one that waits for a budget must not keep those from leaving that use the budget up.
         is_ending = is_last_chance(worker, candidate, self._at)
-        is_hasty = is_ending or (candidate.is_urgent and candidate.reason in _AT_ONCE)
+        is_hasty = is_ending or _is_at_once(candidate)
         taken = self._hasty if is_hasty else self._surging + self._draining
         has_place = taken < self._slots
         has_failed = has_place and self._has_failed(worker)
@@ -411,7 +408,7 @@ class BudgetGate:
             message = f"{candidate.message}; {missing}, {allowed:.0f} may be (disruption.budgets)"
             self.blockers.append(Blocker(worker.name, Reason.BUDGET_EXHAUSTED, message))
             return False
-        return is_ready or (candidate.is_urgent and candidate.reason in _AT_ONCE)
+        return is_ready or _is_at_once(candidate)
 
     def _begin(self, worker: ObservedWorker, candidate: RecycleCandidate) -> None:
         self._begun += 1
@@ -432,6 +429,11 @@ def why_missing(workers: GroupWorkers, at: RecycleContext) -> str:
         return f"{late}: no worker was created"
     waiting = (w.waiting for w in ranked_pending(workers.pending) if w.waiting)
     return f"{late}: {next(waiting, 'still starting')}"
+
+
+def _is_at_once(candidate: RecycleCandidate) -> bool:
+    """Before memory is so full that the nanny kills, it is too late to wait for a replacement."""
+    return candidate.reason is Reason.MEMORY_HARD
 
 
 def _floor_of(worker: ObservedWorker, heads: Headcount, at: RecycleContext) -> int:

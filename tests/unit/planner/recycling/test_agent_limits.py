@@ -26,10 +26,8 @@ from dask_adaptive.model.recycle import (
     QuotaNotes,
     Recycle,
     RecyclePast,
-    Selection,
     Strategy,
     TaskQuota,
-    Trait,
     Use,
 )
 from dask_adaptive.model.scaling import WorkerGroup
@@ -223,9 +221,8 @@ def test_the_profile_of_a_group() -> None:
         tasks=TaskQuota(9, exact=True),
         lifetime=LifetimeQuota(min_task_duration_s=1.0, deviations=3.0),
         failures=FailureQuota(20, 60.0, ("x",)),
-        selection=Selection((Trait.DURATION,)),
     )
-    whole = Profile(True, 20, 60.0, ("x",), math.inf, 1.0, 3.0, True, 9)
+    whole = Profile(True, 20, 60.0, ("x",), math.inf, 1.0, 3.0, 9)
 
     assert (whole,) == told([A, B], recycle).profiles
 
@@ -307,8 +304,6 @@ def test_the_lowest_exact_quota_of_any_group_holds_for_newcomers() -> None:
         (Recycle(failures=FailureQuota(5)), 1),
         (Recycle(failures=FailureQuota(patterns=("x",))), 1),
         (Recycle(lifetime=LifetimeQuota(9e9)), 0),
-        (Recycle(selection=Selection((Trait.DURATION,))), 0),
-        (Recycle(selection=Selection((Trait.DURATION,)), min_age_s=600.0), 0),
     ],
 )
 def test_workers_may_be_stopped_only_by_rules_that_stop(recycle: Recycle, stops: int) -> None:

@@ -19,7 +19,6 @@ from dask_adaptive.model.recycle import (
     Amount,
     Budget,
     FailureQuota,
-    GpuQuota,
     GroupRecycle,
     LifetimeQuota,
     Measure,
@@ -29,10 +28,8 @@ from dask_adaptive.model.recycle import (
     Recycle,
     RecyclePast,
     Replacing,
-    Selection,
     Strategy,
     TaskQuota,
-    Trait,
     Use,
     Window,
 )
@@ -44,7 +41,6 @@ from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, pending, wor
 
 AT = 1_700_000_000.0  # 22:13 UTC
 SHUT = Disruption(windows=(Window("0 2 * * *", 3600.0),))
-MIB = 2**20
 
 
 def never_for(*reasons: Reason) -> Disruption:
@@ -101,8 +97,6 @@ MARGIN = Recycle(lifetime=LifetimeQuota(margin_s=20.0))
 SOFT = Recycle(memory=MemoryQuota(soft=0.8))
 HARD = Recycle(memory=MemoryQuota(hard=0.92))
 PROCESS = Recycle(memory=MemoryQuota(soft=0.8, measure=Measure.PROCESS))
-LEAK = Recycle(memory=MemoryQuota(leak_rate=500.0 * MIB))
-GPU = Recycle(gpu_memory=GpuQuota(soft=0.8, hard=0.95))
 FAILURES = Recycle(failures=FailureQuota(20, 600.0, ("CUDA error",)))
 PATTERN = Recycle(failures=FailureQuota(patterns=("CUDA error",)))
 BOTH = Recycle(tasks=TaskQuota(1000, exact=True), failures=FailureQuota(20))
@@ -111,7 +105,7 @@ FAILED: dict[str, Any] = {"stopped": "20 failures", "stopped_for": Quota.FAILURE
 
 
 def above(seconds: float) -> RecyclePast:
-    return RecyclePast(above_since={"uid-a": NOW - seconds, "uid-a gpu": NOW - seconds})
+    return RecyclePast(above_since={"uid-a": NOW - seconds})
 
 
 def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
@@ -199,21 +193,6 @@ UNMANAGED_LONG = "unmanaged memory has been above 80% of the limit for long (rec
         pytest.param({"use": Use(unmanaged=0.5), "quota_notes": QuotaNotes(memory_soft=0.4)},
             SOFT, above(120.0), (Reason.MEMORY_SOFT, "over", "unmanaged memory has been above 40%"
             " of the limit for over 2m (recycle.memory.soft)"), id="own-soft"),
-        pytest.param({}, LEAK, RecyclePast(growth={"uid-a": 2.0**31}), (Reason.MEMORY_LEAK, "over",
-            "unmanaged memory grows by 2.0 GiB an hour (recycle.memory.leakRate 500 MiB)"),
-            id="leak"),
-        pytest.param({}, LEAK, RecyclePast(growth={"uid-a": 499.0 * MIB}), None, id="leaks-little"),
-        pytest.param({}, Recycle(), RecyclePast(growth={"uid-a": 2.0**31}), None,
-            id="leaks-do-not-count"),
-        pytest.param({"use": Use(gpu=0.96)}, GPU, None, (Reason.GPU_MEMORY, "over!",
-            "95% of GPU memory is taken (recycle.gpuMemory.hard)"), id="gpu-hard"),
-        pytest.param({"use": Use(gpu=0.8)}, GPU, above(120.0), (Reason.GPU_MEMORY, "over", "GPU"
-            " memory has been above 80% of the limit for over 2m (recycle.gpuMemory.soft)"),
-            id="gpu-soft"),
-        pytest.param({"use": Use(gpu=0.8)}, GPU, above(110.0), (Reason.GPU_MEMORY, "soon", "GPU"
-            " memory has been above 80% of the limit for long (recycle.gpuMemory.soft)"),
-            id="gpu-soon"),
-        pytest.param({"use": Use(gpu=0.85)}, GPU, None, None, id="gpu-since-now"),
         pytest.param({"use": Use(failures=19)}, FAILURES, None, None, id="one-failure-left"),
         pytest.param({"use": Use(failures=20)}, FAILURES, None, (Reason.FAILURES, "over",
             "20 runs failed within 10m (recycle.failures.max 20)"), id="failures"),
@@ -415,7 +394,7 @@ def test_a_quota_of_one_task_leaves_one_whatever_its_jitter() -> None:
 
 ALL = Recycle(
     TaskQuota(1000), LifetimeQuota(3600.0), MemoryQuota(0.8, 0.0, 0.92),
-    gpu_memory=GpuQuota(0.5, 0.0, 0.95), failures=FailureQuota(20, patterns=("x",)),
+    FailureQuota(20, patterns=("x",)),
 )  # fmt: skip
 
 
@@ -443,10 +422,9 @@ def test_the_most_pressing_comes_first() -> None:
         worker("ends", ends_in_s=5.0),
         worker("ends-first", ends_in_s=1.0),
         worker("full", use=Use(process=0.93)),
-        worker("gpu", use=Use(gpu=0.99)),
     ]
     expected = [
-        "gpu", "full", "ends-first", "ends", "paused", "fails", "fails-just", "asked", "tasks-more",
+        "full", "ends-first", "ends", "paused", "fails", "fails-just", "asked", "tasks-more",
         "tasks", "drift",
     ]  # fmt: skip
 
@@ -454,28 +432,25 @@ def test_the_most_pressing_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "recycle", "past", "ratio"),
+    ("changes", "recycle", "ratio"),
     [
-        pytest.param({"pod_age_s": 4500.0}, ALL, {}, 1.25, id="age"),
-        pytest.param({"use": Use(unmanaged=0.96)}, ALL, {}, 1.2, id="soft"),
-        pytest.param({"use": Use(gpu=0.65)}, ALL, {}, 1.3, id="gpu-soft"),
-        pytest.param({}, dataclasses.replace(LEAK, tasks=TaskQuota(1000)),
-                     {"growth": {"uid-x": 750.0 * MIB}}, 1.5, id="leak"),
+        pytest.param({"pod_age_s": 4500.0}, ALL, 1.25, id="age"),
+        pytest.param({"use": Use(unmanaged=0.96)}, ALL, 1.2, id="soft"),
         pytest.param({"ends_in_s": 45.0, "use": Use(runs=1)}, Recycle(
-                     TaskQuota(1000, from_walltime=True)), {}, 100 / 85, id="tasks-that-fit"),
+                     TaskQuota(1000, from_walltime=True)), 100 / 85, id="tasks-that-fit"),
         pytest.param({"ends_in_s": 10.5, "use": Use(runs=1)}, Recycle(
-                     TaskQuota(1000, from_walltime=True)), {}, 100 / 50.5, id="no-time-for-any"),
+                     TaskQuota(1000, from_walltime=True)), 100 / 50.5, id="no-time-for-any"),
     ],
 )  # fmt: skip
 def test_who_is_further_over_goes_first(
-    changes: dict[str, Any], recycle: Recycle, past: dict[str, Any], ratio: float
+    changes: dict[str, Any], recycle: Recycle, ratio: float
 ) -> None:
     """Told by two workers that are a little more, and a little less, over their quota of tasks."""
     more, less = (worker(n, use=Use(runs=round(1000 * (ratio + by)))) for n, by in
                   (("more", 0.01), ("less", -0.01)))  # fmt: skip
     workers = [less, worker("x", **changes), more]
     scheduler = {"expected_s": 50.0} if recycle.tasks.from_walltime else {}
-    found = ordered(workers, recycle, past=RecyclePast(**past), scheduler=scheduler)
+    found = ordered(workers, recycle, scheduler=scheduler)
 
     assert ["more", "x", "less"] == found
 
@@ -526,11 +501,10 @@ def test_of_several_reasons_the_freest_counts_and_then_the_others() -> None:
 
 
 def test_of_two_reasons_alike_the_one_that_is_further_over_is_told() -> None:
-    both = dataclasses.replace(LEAK, tasks=TaskQuota(10))
-    grows = RecyclePast(growth={"uid-a": 1500.0 * MIB})
-    found = [verdict({"use": Use(runs=n)}, both, grows) for n in (20, 30, 40)]
+    both = Recycle(TaskQuota(10), LifetimeQuota(100.0))
+    found = [verdict({"use": Use(runs=n), "pod_age_s": 300.0}, both) for n in (20, 30, 40)]
 
-    reasons = [Reason.MEMORY_LEAK, Reason.MEMORY_LEAK, Reason.TASK_QUOTA]
+    reasons = [Reason.LIFETIME, Reason.LIFETIME, Reason.TASK_QUOTA]
     assert reasons == [one[0] for one in found if one]
 
 
@@ -541,82 +515,6 @@ def test_who_is_not_connected_or_goes_anyway_is_never_due() -> None:
         assert ["b"] == [use.worker for use in decided.uses]
 
 
-# --- outliers -------------------------------------------------------------------------------------
-
-
-def used(**fields: Any) -> Use:
-    return Use(**{"runs": 10, **fields})
-
-
-TRAITS = (Trait.DURATION, Trait.FAILURES, Trait.UNMANAGED_MEMORY)
-SLOW = [used(mean_s=1.0)] * 9
-
-
-def standing_out(uses: Sequence[Use], **selection: Any) -> dict[str, str]:
-    chosen = dataclasses.replace(Selection(TRAITS, min_tasks=10), **selection)
-    workers = [busy(f"w{i}", use=use, actors=True) for i, use in enumerate(uses)]
-    rows = decide(workers, Recycle(selection=chosen)).replacing
-    assert {Reason.OUTLIER} >= {row.reason for row in rows}
-    return {row.worker: row.message for row in rows}
-
-
-@pytest.mark.parametrize(
-    ("uses", "selection", "expected"),
-    [
-        pytest.param([used(mean_s=0.1)] * 9, {}, [], id="alike-but-for-rounding"),
-        pytest.param([used(failures=3)] * 6, {"deviations": 0.0}, [], id="alike-whatever-the-line"),
-        pytest.param([*SLOW, used(mean_s=5.0)], {}, ["w9"], id="slow"),
-        pytest.param([*[used(mean_s=5.0)] * 9, used(mean_s=1.0)], {}, [], id="fast-is-well"),
-        pytest.param([*SLOW, used(runs=9, mean_s=5.0)], {}, [], id="has-run-too-little-to-tell"),
-        pytest.param([*SLOW[:2], used(mean_s=5.0)], {"deviations": 0.5}, [], id="too-few"),
-        pytest.param([*SLOW[:3], used(mean_s=5.0)], {"deviations": 0.5}, ["w3"], id="just-enough"),
-        pytest.param([*[used()] * 9, used(failures=5)], {}, ["w9"], id="fails"),
-        pytest.param([*[used(unmanaged_bytes=1)] * 9, used(unmanaged_bytes=9)], {}, ["w9"],
-                     id="large"),
-        pytest.param([*SLOW[:3], *[used()] * 6, used(mean_s=9.0)], {"deviations": 1.0}, ["w9"],
-                     id="who-is-not-measured-is-not-fast"),
-        pytest.param([*SLOW[:2], used(), used(mean_s=9.0)], {"deviations": 1.0}, [],
-                     id="nor-one-of-the-fewest"),
-        # Of 5 with one alone its distance from the mean is 2 deviations.
-        pytest.param([*[used()] * 4, used(failures=5)], {}, [], id="the-line-is-not-above-it"),
-        pytest.param([*[used()] * 4, used(failures=5)], {"deviations": 1.9}, ["w4"], id="above-it"),
-    ],
-)  # fmt: skip
-def test_who_stands_out(uses: list[Use], selection: dict[str, Any], expected: list[str]) -> None:
-    assert expected == list(standing_out(uses, **selection))
-
-
-@pytest.mark.parametrize(
-    ("slow", "written", "mean"),
-    [(5.0, "5s", "2s"), (1.4, "1.4s", "1.1s"), (397.0, "397s", "100s"), (401.0, "401s", "101s")],
-)
-def test_an_outlier_is_told_in_short_numbers(slow: float, written: str, mean: str) -> None:
-    uses = [*SLOW[:3], used(mean_s=slow)]
-    limit = "(recycle.selection: above it by 1 deviations)"
-
-    said = f"a task takes on average {written}, its group's mean is {mean} {limit}"
-    assert {"w3": said} == standing_out(uses, deviations=1.0)
-    for trait in ({"failures": 4}, {"unmanaged_bytes": 4 * MIB}):
-        (said,) = standing_out([*[used()] * 9, used(**trait)], deviations=1.0).values()
-        what = "failures: 4, its group's mean is 0.4 " if "failures" in trait else (
-            "unmanaged memory: 4.0 MiB, its group's mean is 410 KiB ")  # fmt: skip
-        assert f"{what}{limit}" == said
-
-
-def test_of_two_traits_the_one_further_above_its_line_is_told_and_comes_first() -> None:
-    def first_of(uses: Sequence[Use], *traits: Trait) -> str:
-        return standing_out(uses, by=traits, deviations=1.0)["w3"].split(" ")[0]
-
-    far = [*[used(failures=1000, mean_s=1.0)] * 3, used(failures=1001, mean_s=9.0)]
-    both = (Trait.FAILURES, Trait.DURATION)
-    assert ["a", "a"] == [first_of(far, *both), first_of(far, *both[::-1])]
-    alike = [used(failures=n, mean_s=float(n)) for n in (1, 1, 1, 9)]
-    assert ["failures:", "a"] == [first_of(alike, *both), first_of(alike, *both[::-1])]
-    two = standing_out([*[used(mean_s=1.0)] * 7, used(mean_s=9.0), used(mean_s=19.0)],
-                       deviations=0.5)  # fmt: skip
-    assert ["w8", "w7"] == list(two)
-
-
 # --- how far quotas are used ----------------------------------------------------------------------
 
 
@@ -624,33 +522,25 @@ def used_up(decided: Plan) -> dict[Quota, tuple[str, float]]:
     return {use.quota: (use.worker, round(use.ratio, 4)) for use in decided.uses}
 
 
-USED = busy("a", use=Use(5, 1, "", 0.3, 0.2, 0, 0.3), pod_age_s=30.0)
+USED = busy("a", use=Use(5, 1, "", 0.3, 0.2), pod_age_s=30.0)
 
 
 @pytest.mark.parametrize(
-    ("recycle", "past", "expected"),
+    ("recycle", "expected"),
     [
-        pytest.param(Recycle(lifetime=LifetimeQuota(0.5)), {}, (Quota.LIFETIME, "a", 60.0),
+        pytest.param(Recycle(lifetime=LifetimeQuota(0.5)), (Quota.LIFETIME, "a", 60.0),
                      id="lifetime-below-a-second"),
-        pytest.param(Recycle(memory=MemoryQuota(soft=0.8, hard=0.6)), {}, (Quota.MEMORY, "a", 0.5),
+        pytest.param(Recycle(memory=MemoryQuota(soft=0.8, hard=0.6)), (Quota.MEMORY, "a", 0.5),
                      id="the-higher-of-both"),
-        pytest.param(Recycle(memory=MemoryQuota(leak_rate=9.0)), {}, (Quota.MEMORY, "a", 0.0),
-                     id="no-leak"),
-        pytest.param(Recycle(memory=MemoryQuota(leak_rate=8.0)), {"growth": {"uid-b": 4.0}},
-                     (Quota.MEMORY, "b", 0.5), id="leak"),
     ],
 )  # fmt: skip
-def test_the_highest_use_of_a_quota(
-    recycle: Recycle, past: dict[str, Any], expected: tuple[Quota, str, float] | None
-) -> None:
-    found = decide([USED, busy("b"), busy("c")], recycle, RecyclePast(**past))
-
-    assert ({expected[0]: expected[1:]} if expected else {}) == used_up(found)
+def test_the_highest_use_of_a_quota(recycle: Recycle, expected: tuple[Quota, str, float]) -> None:
+    assert {expected[0]: expected[1:]} == used_up(decide([USED, busy("b"), busy("c")], recycle))
 
 
 def test_annotations_and_ends_count_as_uses() -> None:
     workers = [
-        busy("a", use=Use(runs=500, unmanaged=0.4, failures=2, gpu=0.3), pod_age_s=360.0),
+        busy("a", use=Use(runs=500, unmanaged=0.4, failures=2), pod_age_s=360.0),
         busy("b", use=Use(runs=100, process=0.69, failures=5, match="x"), pod_age_s=1800.0),
         busy("c", use=Use(runs=30), quota_notes=QuotaNotes(tasks=40), ends_in_s=110.0,
              pod_age_s=300.0),
@@ -658,7 +548,7 @@ def test_annotations_and_ends_count_as_uses() -> None:
 
     assert {
         Quota.TASKS: ("c", 0.75), Quota.LIFETIME: ("c", 0.75), Quota.MEMORY: ("b", 0.75),
-        Quota.GPU_MEMORY: ("a", 0.6), Quota.FAILURES: ("b", 1.0),
+        Quota.FAILURES: ("b", 1.0),
     } == used_up(decide(workers, ALL))  # fmt: skip
 
 
@@ -690,9 +580,6 @@ def test_an_end_is_a_use_of_its_life(ends_in_s: float, expected: float) -> None:
                      (Quota.MEMORY, "process 40%", "soft 80% for 2m", 0.5), id="of-the-process"),
         pytest.param({"use": Use(process=0.46)}, HARD,
                      (Quota.MEMORY, "process 46%", "hard 92%", 0.5), id="hard"),
-        pytest.param({}, LEAK, None, id="a-leak-takes-many-looks-to-tell"),
-        pytest.param({"use": Use(gpu=0.4)}, Recycle(gpu_memory=GpuQuota(hard=0.8)),
-                     (Quota.GPU_MEMORY, "40%", "hard 80%", 0.5), id="gpu-hard"),
         pytest.param({"use": Use(failures=1500)}, Recycle(failures=FailureQuota(2000, 600.0)),
                      (Quota.FAILURES, "1,500 runs failed", "2,000 within 10m", 0.75), id="failed"),
         pytest.param({}, Recycle(failures=FailureQuota(patterns=("x", "y"))),
@@ -702,12 +589,12 @@ def test_an_end_is_a_use_of_its_life(ends_in_s: float, expected: float) -> None:
     ],
 )  # fmt: skip
 def test_explain_says_what_is_used_of_what(
-    changes: dict[str, Any], recycle: Recycle, expected: tuple[Quota, str, str, float] | None
+    changes: dict[str, Any], recycle: Recycle, expected: tuple[Quota, str, str, float]
 ) -> None:
     lines = quota_lines(worker("a", **changes), recycle, Clocks())
 
     found = [(line.quota, line.used, line.limit, round(line.ratio, 3)) for line in lines]
-    assert ([expected] if expected else []) == found
+    assert [expected] == found
 
 
 # --- whatever there is ----------------------------------------------------------------------------
@@ -727,7 +614,6 @@ uses = st.builds(
     match=st.sampled_from(["", "", "CUDA error"]),
     process=st.floats(0, 1),
     unmanaged=st.floats(0, 1),
-    gpu=st.floats(0, 1),
 )
 #: Instants since 1970 are not finer than this.
 spans = st.integers(0, 5000 * 2**10).map(lambda n: n / 2**10)
@@ -747,11 +633,7 @@ fleets = st.lists(somes, max_size=4).map(
 LIVES = [f"uid-w{i}" for i in range(4)]
 pasts = st.builds(
     RecyclePast,
-    above_since=st.dictionaries(
-        st.sampled_from([life + k for life in LIVES for k in ("", " gpu")]),
-        st.floats(NOW - 300, NOW),
-    ),
-    growth=st.dictionaries(st.sampled_from(LIVES), st.floats(0, 1e10)),
+    above_since=st.dictionaries(st.sampled_from(LIVES), st.floats(NOW - 300, NOW)),
     pace=st.dictionaries(
         st.sampled_from(LIVES),
         st.tuples(st.just(NOW), st.integers(0, 1000), st.floats(0, 50)),
@@ -764,10 +646,7 @@ recycles = st.builds(
                     st.booleans()),
     lifetime=st.builds(LifetimeQuota, st.sampled_from([math.inf, 3600.0]), st.floats(0, 1)),
     memory=st.builds(MemoryQuota, st.sampled_from([math.inf, 0.8]), st.just(60.0),
-                     st.sampled_from([math.inf, 0.92]), st.sampled_from(list(Measure)),
-                     st.sampled_from([math.inf, 1e9])),
-    gpu_memory=st.builds(GpuQuota, st.sampled_from([math.inf, 0.8]), st.just(60.0),
-                  st.sampled_from([math.inf, 0.92])),
+                     st.sampled_from([math.inf, 0.92]), st.sampled_from(list(Measure))),
     failures=st.builds(FailureQuota, st.sampled_from([0, 20]), st.just(60.0),
                        st.sampled_from([(), ("CUDA",)])),
     drift=st.booleans(),
@@ -809,8 +688,6 @@ def test_the_order_of_workers_does_not_matter(
 def test_the_uses_told_are_the_highest_there_are(
     workers: list[ObservedWorker], recycle: Recycle
 ) -> None:
-    memory = dataclasses.replace(recycle.memory, leak_rate=math.inf)
-    recycle = dataclasses.replace(recycle, memory=memory)
     lines: dict[Quota, float] = {}
     for line in (line for each in workers for line in quota_lines(each, recycle, Clocks())):
         lines[line.quota] = max(line.ratio, lines.get(line.quota, 0.0))
@@ -837,7 +714,7 @@ def test_who_has_used_more_is_not_less_due(
 
     more = dataclasses.replace(
         use, runs=use.runs + runs, failures=use.failures + failures,
-        process=use.process + memory, unmanaged=use.unmanaged + memory, gpu=use.gpu + memory,
+        process=use.process + memory, unmanaged=use.unmanaged + memory,
     )  # fmt: skip
     less_used, more_used = states(use, age_s), states(more, age_s + runs)
 

@@ -28,7 +28,6 @@ from dask_adaptive.model.recycle import (
     Amount,
     Budget,
     FailureQuota,
-    GpuQuota,
     GroupRecycle,
     LifetimeQuota,
     MemoryQuota,
@@ -36,10 +35,8 @@ from dask_adaptive.model.recycle import (
     QuotaNotes,
     RecyclePast,
     Replacing,
-    Selection,
     Strategy,
     TaskQuota,
-    Trait,
     Use,
 )
 from dask_adaptive.model.scaling import WorkerGroup
@@ -330,11 +327,8 @@ def test_who_is_replaced_is_told() -> None:
         (Reason.LIFETIME, {"lifetime": LifetimeQuota(9.0)}, {}),
         (Reason.MEMORY_SOFT, {"memory": MemoryQuota(soft=0.5)}, {"memory": MemoryQuota()}),
         (Reason.MEMORY_HARD, {"memory": MemoryQuota(hard=0.5)}, {"memory": MemoryQuota()}),
-        (Reason.MEMORY_LEAK, {"memory": MemoryQuota(leak_rate=9.0)}, {"memory": MemoryQuota()}),
-        (Reason.GPU_MEMORY, {"gpu_memory": GpuQuota(hard=0.5)}, {}),
         (Reason.FAILURES, {"failures": FailureQuota(3)}, {}),
         (Reason.FAILURES, {"failures": FailureQuota(patterns=("x",))}, {}),
-        (Reason.OUTLIER, {"selection": Selection((Trait.DURATION,))}, {}),
         (Reason.RECYCLE_REQUESTED, {"asked": {"recycle_asked": "ann"}}, {}),
         (Reason.RESTART_REQUESTED, {"policy": {"restart_at": AT}}, {}),
         (Reason.DRIFTED, {"asked": {"drift": "image"}}, {}),
@@ -448,13 +442,13 @@ def test_the_hasty_have_as_many_places_as_the_others() -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param({"use": Use(gpu=0.65)}, id="over-the-soft-line-of-its-gpu"),
+        pytest.param({"use": Use(unmanaged=0.65)}, id="over-its-soft-line"),
         pytest.param({"ends_in_s": 99.0, "too_short": True}, id="ends-but-not-yet"),
     ],
 )
 def test_who_is_not_about_to_be_killed_has_an_ordinary_place(first: dict[str, Any]) -> None:
     workers = [busy("a", **first), *spent("b"), *healthy("c")]
-    decided = turn(workers, gpu_memory=GpuQuota(soft=0.5, for_s=0.0))
+    decided = turn(workers, memory=MemoryQuota(soft=0.5, for_s=0.0))
 
     assert {"a": "Surging", "b": "Due"} == states(decided)
     assert {"a"} == decided.waiting
