@@ -197,10 +197,8 @@ def test_whatever_is_written_both_refuse_it_or_none(
     except InvalidPolicy as exc:
         ours = exc.problems
 
-    # It has no list of time zones, and takes a list for a date.
-    is_list_of_dates = path == ("restartAt",) and isinstance(value, list)
-    known_to_us_only = path[-1] == "timeZone" or is_list_of_dates
-    assert bool(theirs) == bool(ours) or (ours and known_to_us_only), (theirs, ours)
+    # It has no list of time zones.
+    assert bool(theirs) == bool(ours) or (ours and path[-1] == "timeZone"), (theirs, ours)
 
 
 @pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client", "server"])
@@ -239,7 +237,7 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
     told = kubectl("explain", "adaptivepolicies.spec", "--recursive")
 
     assert "maxConcurrent" in told
-    fields = ("retirement", "disruption.budgets", "pins.client", "restartAt")
+    fields = ("retirement", "disruption.budgets", "pins.client")
     fields += ("scheduler.relief.pickling", "scheduler.config")
     fields += ("behavior.scaleUp.maxPending", "behavior.scaleDown.policies.period", "idle.after")
     fields += ("schedules.workerGroup", "fallback.replicas", "maxUnready", "workerGroups.priority")

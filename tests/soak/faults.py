@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from dask_adaptive.kube.api import NODES, PODS, Json, KubeError, NotFound, Throttled
@@ -184,14 +183,12 @@ class Faults:
         dice = self._dice
         fewest = dice.randint(0, 2)
         bounds = {"minReplicas": fewest, "maxReplicas": fewest + dice.randint(1, 3)}
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         edits: list[dict[str, Any]] = [
             bounds,
             bounds,
             {"idleTimeout": dice.choice(["3s", "8s", "30s"])},
             {"recycle": {"tasks": {"max": dice.choice([0, 30, 100])}}},
             {"recycle": {"lifetime": dice.choice([None, {"max": "1m"}])}},
-            {"restartAt": now},
         ]
         spec = dice.choice(edits)
         fault = self._journal.begin(name, json.dumps(spec))

@@ -145,7 +145,6 @@ class AnyWorld:
             ),
             recycle=self._some(0.6, self._recycle, Recycle()),
             worker_groups=self._some(0.4, lambda: groups, ()),
-            restart_at=self._some(0.2, lambda: AT + self._s(200) - 100),
         )
 
     def _direction(self) -> dict[str, Any]:

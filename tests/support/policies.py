@@ -182,8 +182,6 @@ WRONG: list[tuple[str, str, str]] = [
      "disruption.windows[0].duration", "must be longer than 0s"),
     ("disruption: {windows: [{schedule: daily, duration: 2h}]}", "disruption.windows[0].schedule",
      _FIELDS),
-    ("restartAt: tomorrow", "restartAt", ""),
-    ("restartAt: '2026-01-31T18:00:00'", "restartAt", ""),
     # Quotas
     ("recycle: []", "recycle", ""),
     ("recycle: {task: {}}", "recycle.task", ""),
@@ -287,8 +285,6 @@ TAKEN = [
     "{recycle: {tasks: {max: 9, exact: true}}, disruption: {budgets: [{workers: 0,"
     " reasons: [Lifetime]}, {workers: 1%}]}}",
     "disruption: {windows: [{schedule: '*/5 0-6 1,15 * MON-FRI', duration: 2h}]}",
-    "restartAt: '2026-01-31T18:00:00+01:00'",
-    "restartAt: '2026-01-31T18:00:00.250Z'",
     "{mode: , recycle: {memory: }, workerGroups: [{name: g, maxReplicas: }]}",
     "scheduler: {relief: {prefixes: Disabled, pickling: Shared}}",
     "scheduler: {config: {distributed: {scheduler: {worker-ttl: 10m, worker-saturation: 1.5},"

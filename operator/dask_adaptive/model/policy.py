@@ -30,7 +30,6 @@ from dask_adaptive.model.spec import (
     Check,
     ControllerName,
     Count,
-    Instant,
     InvalidPolicy,
     Listed,
     ObjectName,
@@ -151,7 +150,6 @@ class Policy:
     disruption: Disruption = field(default_factory=Disruption)
     recycle: Recycle = field(default_factory=Recycle)
     worker_groups: WorkerGroups = ()
-    restart_at: Instant | None = None  # seconds since 1970: pods made before are replaced
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     controller_name: ControllerName = DEFAULT_CONTROLLER  # the operators of that name serve it
 

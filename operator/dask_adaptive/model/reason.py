@@ -32,7 +32,6 @@ class Reason(str, enum.Enum):
     MEMORY_HARD = "MemoryHard"
     FAILURES = "Failures"
     RECYCLE_REQUESTED = "RecycleRequested"
-    RESTART_REQUESTED = "RestartRequested"
     DRIFTED = "Drifted"
 
     # how its replacement goes
@@ -132,6 +131,6 @@ class Reason(str, enum.Enum):
 _REPLACING = frozenset(
     {
         Reason.TASK_QUOTA, Reason.LIFETIME, Reason.MEMORY_SOFT, Reason.MEMORY_HARD,
-        Reason.FAILURES, Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED, Reason.DRIFTED,
+        Reason.FAILURES, Reason.RECYCLE_REQUESTED, Reason.DRIFTED,
     }
 )  # fmt: skip

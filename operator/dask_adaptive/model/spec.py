@@ -30,7 +30,6 @@ from dask_adaptive.model.amounts import (
     parse_amount,
     parse_duration,
     parse_percent,
-    read_instant,
 )
 
 #: So many problems are shown: the message of a condition stays readable.
@@ -160,14 +159,6 @@ def _text(value: Any) -> str:
     return value
 
 
-def _instant(value: Any) -> float:
-    is_rfc3339 = isinstance(value, str) and re.match(r"[0-9-]{10}[Tt]", value)
-    instant = read_instant(value) if is_rfc3339 else None
-    if instant is None:
-        raise ValueError
-    return instant
-
-
 def _cron(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(_CRON, value):
         raise ValueError(_CRON_WORDS)
@@ -263,10 +254,6 @@ Surge = Annotated[
 
 Cron = Annotated[str, Kind(_cron, longest=128)]
 Zone = Annotated[str, Kind(_zone, "must be a time zone, such as Europe/Berlin or UTC", 64)]
-Instant = Annotated[
-    float,
-    Kind(_instant, 'must be an instant with its zone, in quotes, such as "2026-01-31T18:00:00Z"'),
-]
 Glob = Annotated[str, Kind(_glob, longest=200)]
 
 

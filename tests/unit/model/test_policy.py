@@ -118,7 +118,6 @@ def test_every_field_is_read() -> None:
            recycle: {memory: {hard: 90%}}}
         - {name: etl-big, maxReplicas: 2}
         - {name: etl-fixed}
-        restartAt: "2026-01-31T18:00:00Z"
         scheduler: {relief: {host: Disabled}, config: {a.b: 1}}
     """)
     expected = Policy(
@@ -161,7 +160,6 @@ def test_every_field_is_read() -> None:
             WorkerGroup("etl-gpu", 3, 1, 600.0, -7, GroupRecycle(memory=MemoryQuota(hard=0.9))),
             WorkerGroup("etl-big", 2), WorkerGroup("etl-fixed"),
         ),
-        1769882400.0,
         SchedulerSettings(ReliefChoices(host="Disabled"), (Setting(("a", "b"), 1),)),
         "team-a",
     )  # fmt: skip

@@ -249,7 +249,6 @@ def demand(running: int = 1, **row: Any) -> Demand:
         ),
         pytest.param(33.0, at(busy("a", **AGED)), {"recycle": LATE},
                      OVER, id="a-back-off"),
-        pytest.param(50.0, at(busy("a", **AGED)), {}, {"restart_at": AT + 50}, id="a-restart"),
     ],
 )  # fmt: skip
 def test_a_plan_holds_until_the_next_rule_turns(

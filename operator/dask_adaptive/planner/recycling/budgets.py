@@ -24,9 +24,6 @@ HOUR_S = 3600.0
 #: A pod that is younger than its Deployment by more than this is not its first one.
 FIRST_POD_S = 30.0
 
-#: Somebody wants these now: neither windows nor minAge hold them. (Drift is rolled out in windows.)
-_WILLED = (Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED)
-
 #: Why a worker waits: the word, and a sentence.
 Objection = tuple[Reason, str]
 
@@ -189,7 +186,8 @@ def _untimely(
     is_held = not candidate.is_manual or worker.name in aborted
     if why and is_held and not is_last_chance(worker, candidate, at):
         return Reason.RECYCLE_ABORTED, why
-    if candidate.is_urgent or candidate.reason in _WILLED:
+    # Somebody wants it now: neither windows nor minAge hold it. (Drift is rolled out in windows.)
+    if candidate.is_urgent or candidate.reason is Reason.RECYCLE_REQUESTED:
         return None
     if not at.is_open:
         return Reason.NOT_YET, f"{message}; waits for a window (disruption.windows)"

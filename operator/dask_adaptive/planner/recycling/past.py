@@ -26,7 +26,7 @@ SHORTEST_S = 1.0
 LONGEST_S = 3600.0
 
 #: What people asked for is not counted by maxPerHour.
-_ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.RESTART_REQUESTED, Reason.DRIFTED})
+_ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.DRIFTED})
 
 _NOTHING = RecyclePast()
 

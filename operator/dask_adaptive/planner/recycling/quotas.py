@@ -18,7 +18,6 @@ from typing import NamedTuple
 from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, ObservedWorker
-from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
     GroupRecycle,
@@ -76,7 +75,6 @@ class QuotaContext:
     recycle: GroupRecycle  # as `effective_quotas` gives it, but for jitter
     past: RecyclePast = _NO_PAST
     horizon: Horizon = field(default_factory=Horizon)
-    restart_at: float = -math.inf  # pods made before are replaced
     expected_s: float = 0.0  # of the longest unfinished task
 
     @property
@@ -459,7 +457,7 @@ class FailurePattern(FailureCount):
 
 
 class Requested(QuotaRule):
-    """Somebody wants this worker replaced; the two rules below are alike."""
+    """Somebody wants this worker replaced; the rule below is alike."""
 
     reason = Reason.RECYCLE_REQUESTED
 
@@ -481,22 +479,6 @@ class Requested(QuotaRule):
         return RecycleCandidate(worker.name, self.reason, wish, is_manual=True) if wish else None
 
 
-class RestartedGroup(Requested):
-    reason = Reason.RESTART_REQUESTED
-
-    def wish(self, worker: ObservedWorker, at: QuotaContext) -> str:
-        is_older = worker.pod_made_at < at.restart_at
-        return "its pod was made before spec.restartAt" if is_older else ""
-
-    def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
-        return at.restart_at > -math.inf
-
-    def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        if at.restart_at == -math.inf:
-            return ()
-        return [w for w in workers if w.pod_made_at < at.restart_at]
-
-
 class Drifted(Requested):
     reason = Reason.DRIFTED
 
@@ -512,7 +494,7 @@ SOFT_MEMORY = SoftMemory()
 
 RULES: tuple[QuotaRule, ...] = (
     TaskRuns(), TasksThatFit(), PodAge(), EndOfLife(), SOFT_MEMORY, HardMemory(),
-    FailurePattern(), FailureCount(), Requested(), RestartedGroup(), Drifted(),
+    FailurePattern(), FailureCount(), Requested(), Drifted(),
 )  # fmt: skip
 
 
@@ -534,13 +516,11 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     workers = [w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)]
     observed, policy = context.observed, context.policy
     recycle = policy.recycle_of(group.name)
-    begins_at = math.inf if policy.restart_at is None else policy.restart_at
     horizon = context.horizon
     at = QuotaContext(
         recycle=recycle,
         past=context.past.recycle,
         horizon=horizon,
-        restart_at=begins_at if horizon.is_over(begins_at - observed.at) else -math.inf,
         expected_s=observed.scheduler.expected_s,
     )
     found: list[RecycleCandidate] = []
@@ -630,14 +610,13 @@ def quota_lines(
     return tuple(lines)
 
 
-def still_applies(worker: ObservedWorker, recycle: GroupRecycle, policy: Policy) -> bool:
+def still_applies(worker: ObservedWorker, recycle: GroupRecycle) -> bool:
     """
     Whether a worker could still be replaced for the reason for which it drains.
 
     Its use of the quota does not count: memory falls, and failures are forgotten, as it drains.
     """
-    restart_at = -math.inf if policy.restart_at is None else policy.restart_at
-    at = QuotaContext(effective_quotas(worker, recycle), restart_at=restart_at)
+    at = QuotaContext(effective_quotas(worker, recycle))
     return any(r.applies(worker, at) for r in RULES if r.reason is worker.retires_for)
 
 

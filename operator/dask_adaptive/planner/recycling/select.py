@@ -177,7 +177,7 @@ def _settle_leaving(
         is_needed = needed > 0 or not at.is_scaled
         if worker.name in failed:
             back.append(_cancel(worker, Reason.RECYCLE_ABORTED, failed[worker.name]))
-        elif not still_applies(worker, at.recycle, at.context.policy):
+        elif not still_applies(worker, at.recycle):
             if worker.is_drained and not is_needed:
                 continue
             back.append(_cancel(worker, Reason.WANTED_AGAIN, "the reason no longer applies"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Amount, Recycle, Strategy, StrategyType, TaskQuota
-from support.fake_cluster import EPOCH, FakeCluster
+from support.fake_cluster import FakeCluster
 from support.recycles import IN_PLACE
 from support.worlds import POLICY
 
@@ -59,8 +59,8 @@ def test_every_worker_is_replaced_in_the_end_and_the_number_is_what_it_was() -> 
     fake, policy = FakeCluster(6), policy_of(6)
     fake.steps(60, policy, after_s=1.0, tasks=6)
     olds = set(fake.cluster.workers)
-    calm = policy_of(6, tasks=TaskQuota(6_000))
-    fake.steps(180, dataclasses.replace(calm, restart_at=EPOCH + 60), after_s=1.0, tasks=6)
+    fake.on_platform = {name: {"recycle_asked": "ann"} for name in olds}
+    fake.steps(180, policy_of(6, tasks=TaskQuota(6_000)), after_s=1.0, tasks=6)
 
     assert olds
     assert not olds & set(fake.cluster.workers)

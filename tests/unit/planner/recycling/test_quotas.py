@@ -271,19 +271,6 @@ def test_no_window_keeps_a_worker_whose_last_task_is_assigned(
     assert "a" in {row.worker for row in decide(within, exact).replacing}
 
 
-@pytest.mark.parametrize(
-    ("restart_at", "expected"),
-    [(AT - 101, ""), (AT - 100, ""), (AT - 99, "over!*"), (AT, "over!*"), (AT + 1, "")],
-)
-def test_pods_made_before_the_restart_are_due_once_its_time_has_come(
-    restart_at: float, expected: str
-) -> None:
-    found = verdict({"pod_age_s": 100.0}, Recycle(), restart_at=restart_at)
-
-    words = "its pod was made before spec.restartAt"
-    assert found == ((Reason.RESTART_REQUESTED, expected, words) if expected else None)
-
-
 def test_jitter_lowers_a_quota_and_is_told() -> None:
     def said(recycle: Recycle, **changes: Any) -> str:
         found = verdict(changes, recycle)
@@ -651,20 +638,18 @@ recycles = st.builds(
                        st.sampled_from([(), ("CUDA",)])),
     drift=st.booleans(),
 )  # fmt: skip
-restarts = st.none() | st.floats(AT - 5000, AT + 10)
 
 
-@given(fleets, recycles, pasts, restarts, st.floats(0, 100))
+@given(fleets, recycles, pasts, st.floats(0, 100))
 def test_whether_a_worker_is_due_does_not_depend_on_others(
-    workers: list[ObservedWorker], recycle: Recycle, past: RecyclePast, restart_at: float | None,
-    expected_s: float,
-) -> None:  # fmt: skip
+    workers: list[ObservedWorker], recycle: Recycle, past: RecyclePast, expected_s: float
+) -> None:
     """Of many those that may be due are told by a cheap look, which is to miss nobody."""
 
     def due(some: list[ObservedWorker]) -> set[tuple[str, Reason, str]]:
         free = dataclasses.replace(recycle, strategy=Strategy(max_surge=Amount(99)))
         some = [dataclasses.replace(w, cordon=None) for w in some]
-        decided = decide(some, free, past, restart_at=restart_at, disruption=Disruption(budgets=()),
+        decided = decide(some, free, past, disruption=Disruption(budgets=()),
                          scheduler={"expected_s": expected_s})  # fmt: skip
         return {(row.worker, row.reason, row.message) for row in decided.replacing}
 

@@ -41,7 +41,6 @@ from dask_adaptive.model.recycle import (
 )
 from dask_adaptive.model.scaling import WorkerGroup
 from support.recycles import (
-    AT,
     DRAINED,
     DRAINING,
     FULL,
@@ -330,7 +329,6 @@ def test_who_is_replaced_is_told() -> None:
         (Reason.FAILURES, {"failures": FailureQuota(3)}, {}),
         (Reason.FAILURES, {"failures": FailureQuota(patterns=("x",))}, {}),
         (Reason.RECYCLE_REQUESTED, {"asked": {"recycle_asked": "ann"}}, {}),
-        (Reason.RESTART_REQUESTED, {"policy": {"restart_at": AT}}, {}),
         (Reason.DRIFTED, {"asked": {"drift": "image"}}, {}),
     ],
 )  # fmt: skip
