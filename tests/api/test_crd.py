@@ -58,7 +58,6 @@ def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
     assert {
         "nodeSignals": "Drain",
         "hints": True,
-        "packNodes": "Leaving",
         "budgets": [{"workers": "25%"}],
         "windows": [],
     } == stored["disruption"]

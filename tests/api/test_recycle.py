@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dask_adaptive.kube.api import NODES, PODS, KubeApi
+from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.kube.cache.world import KINDS, World
-from dask_adaptive.kube.platform import FreeGpus, KubePlatform
+from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.view import view
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformWorker
@@ -22,7 +21,6 @@ from support.upstream_code import built_worker
 
 KIND = {k.resource.kind: k for k in KINDS}
 HOUR = 3600.0
-GPU = "nvidia.com/gpu"
 RECYCLE = "dask-adaptive.dev/recycle"
 
 #: All that the comparison looks at, in words that the API server changes.
@@ -209,55 +207,3 @@ def _wait_for_the_next_second() -> None:
     now = int(time.time())
     while int(time.time()) == now:
         time.sleep(0.02)
-
-
-@pytest.fixture
-def node(admin: Kubectl) -> Iterator[str]:
-    name = f"n-{uuid.uuid4().hex[:8]}"
-    admin("create", "-f", "-", stdin=json.dumps(
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}))  # fmt: skip
-    yield name
-    admin("delete", "node", name)
-
-
-async def test_free_gpus(scene: Scene, node: str) -> None:
-    status = {"allocatable": {GPU: "4"}, "capacity": {GPU: "4"},
-              "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
-    await scene.api.patch(NODES.path(None, node, "status"), {"status": status})
-    claim = {"name": "worker", "image": "x", "resources": {"limits": {GPU: "2"}}}
-    scene.make({"containers": [claim]})
-
-    async def free(**needs: int) -> int | None:
-        world = World()
-        await world.resync(scene.api)
-        return await FreeGpus(scene.api, world, time.time).count({GPU: 2, **needs})
-
-    assert 4 == await free()
-    scene.pod("etl-default-worker-w1", nodeName=node)
-    assert 2 == await free()
-    one = {**claim, "resources": {"limits": {GPU: "1"}}}
-    scene.pod("etl-default-worker-w1", nodeName=node, containers=[one])
-    assert 0 == await free(), "one is left, which is too few for a worker"
-    await _count_once_a_while(scene)
-    world = await scene.world()
-    assert (await scene.platform(world).look()).free_gpus is None, "no node can be seen"
-    scene.kubectl("cordon", node)
-    assert 0 == await free()
-    assert 2 == (await scene.workers())[0].gpus
-
-
-async def _count_once_a_while(scene: Scene) -> None:
-    """Pods are listed at most every 15 s, for all clusters together."""
-    world, now = World(), 0.0
-    await world.resync(scene.api)
-    gpus = FreeGpus(scene.api, world, lambda: now)
-    before = await gpus.count({GPU: 1})
-    for one in scene.kubectl.json("get", "pods")["items"]:
-        path = PODS.path(scene.kubectl.namespace, one["metadata"]["name"])
-        patch = {"metadata": {"labels": {"x": "y"}}}
-        await scene.api.patch(path, patch)
-    scene.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
-    now = 14.0
-    assert before == await gpus.count({GPU: 1}) == 1
-    now = 15.0
-    assert 4 == await gpus.count({GPU: 1})

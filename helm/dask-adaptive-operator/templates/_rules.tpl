@@ -15,9 +15,8 @@
   resources: [pods, services, resourcequotas]
   verbs: [list, watch]
 {{- if not .Values.watch.namespaces }}
-# Workers leave nodes that are about to go away (kube/nodes.py), and a worker with a GPU is replaced by
-# a new one only if there is a free GPU (kube/platform.py). Nodes are in no namespace: an operator with
-# Roles only has a ClusterRole of its own for them, if watch.nodes asks for it.
+# Workers leave nodes that are about to go away (kube/nodes.py). Nodes are in no namespace: an operator
+# with Roles only has a ClusterRole of its own for them, if watch.nodes asks for it.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch]

@@ -14,7 +14,7 @@ from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.inject import refusal
 from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
-from dask_adaptive.kube.platform import FreeGpus, KubePlatform
+from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.route import Route, Routes
 from dask_adaptive.kube.status_json import idle_of, last_decision_of, leaving_of, recycles_of
@@ -188,7 +188,6 @@ class Composer:
         self._wall_clock, self._clock = wall_clock, clock
         self._routes = routes
         self._consent = Consent(api, clock)
-        self._gpus = FreeGpus(api, world, wall_clock)
         self.events = EventPoster(api, wall_clock)
 
     def govern(self, policy: PolicyObject, current: Callable[[], Policy | None]) -> Governed:
@@ -199,7 +198,6 @@ class Composer:
             world=self._world,
             wall_clock=self._wall_clock,
             manual_max_s=lambda: (current() or _DEFAULTS).pins.manual.max_duration_s,
-            gpus=self._gpus,
             budgets=self._budgets,
         )
         reporter = KubeReporter(

@@ -39,7 +39,7 @@ from dask_adaptive.kube.objects import (
     parse_policy_object,
 )
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.policy import InvalidPolicy, PackNodes, disruption_of
+from dask_adaptive.model.policy import InvalidPolicy, disruption_of
 from dask_adaptive.model.scheduler_settings import SchedulerSettings, scheduler_settings
 from dask_adaptive_agent import __version__
 
@@ -123,7 +123,7 @@ class Injector:
             return inject(pod, name, version=__version__, settings=wishes.settings)
         return inject_worker(
             pod, name, version=__version__, grace_s=await self._grace(pod, key.namespace),
-            settings=wishes.settings, hints=wishes.hints and self._hints, packed=wishes.packed,
+            settings=wishes.settings, hints=wishes.hints and self._hints,
         )  # fmt: skip
 
     async def _cluster(self, namespace: str, name: str, *, fresh: bool) -> ClusterObject:
@@ -159,7 +159,6 @@ class Wishes(NamedTuple):
 
     settings: SchedulerSettings = SchedulerSettings()
     hints: bool = False  # annotate workers' pods for autoscalers of machines
-    packed: bool = False  # workers' pods rather start where others of their cluster are
 
 
 class PolicyFinder:
@@ -187,9 +186,8 @@ class PolicyFinder:
         if chosen is None:
             return Wishes()
         try:
-            disruption = disruption_of(chosen.spec)
-            is_packed = disruption.pack_nodes is PackNodes.LEAVING_AND_NEW
-            return Wishes(scheduler_settings(chosen.spec), disruption.hints, is_packed)
+            hints = disruption_of(chosen.spec).hints
+            return Wishes(scheduler_settings(chosen.spec), hints)
         except InvalidPolicy as exc:
             logger.warning("Pod of %s gets defaults: %s", key, exc)
             return Wishes()

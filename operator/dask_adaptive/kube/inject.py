@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.agent_zip import BOOT_PATH, LEAVE_PATH, MOUNT, PRELOAD
 from dask_adaptive.kube.api import Json
-from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, INJECT, INJECTED
+from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
 from dask_adaptive.kube.worker_pods import command_line, which
 from dask_adaptive.model.scheduler_settings import (
     INHERIT,
@@ -35,9 +35,6 @@ _COMMANDS = {
 }
 
 VOLUME = "dask-adaptive-agent"
-
-#: Of 100: how much a worker's pod prefers nodes that have others of its cluster.
-PACKED = 50
 
 #: With these annotations, cluster-autoscaler and Karpenter don't take a node away under the pod.
 HINTS = {
@@ -116,7 +113,7 @@ def inject(
 
 def inject_worker(
     pod: Mapping[str, Any], config_map: str, *, version: str, grace_s: int | None,
-    settings: SchedulerSettings = DEFAULTS, hints: bool = False, packed: bool = False,
+    settings: SchedulerSettings = DEFAULTS, hints: bool = False,
 ) -> Injection | Skip:  # fmt: skip
     """
     Have a worker's pod hand over its work before it ends, by a `preStop` hook.
@@ -126,7 +123,6 @@ def inject_worker(
     Args:
         grace_s: The pod's new `terminationGracePeriodSeconds`; None: it keeps its own.
         hints: Whether autoscalers of machines are to leave its node alone, as long as it is there.
-        packed: Whether it should rather start on a node that has workers of its cluster.
     """
     why = objection(pod, WORKER)
     if why:
@@ -139,7 +135,6 @@ def inject_worker(
     mount = (
         *_mount(pod, at, config_map, optional=True),
         *_set_variables(f"/spec/containers/{at}", env, has_list=bool(container.get("env"))),
-        *(_packed(pod) if packed else ()),
     )
     own = pod["metadata"].get("annotations") or {}
     kept = {name: value for name, value in HINTS.items() if hints and name not in own}
@@ -237,20 +232,6 @@ def _left_out(env: Environment) -> str:
     if not env.left_out:
         return ""
     return f"{INHERIT} is set in the pod already; left out: {', '.join(env.left_out)}"
-
-
-def _packed(pod: Mapping[str, Any]) -> Iterator[Json]:
-    """One more preference; those that are there stay."""
-    labels = pod["metadata"].get("labels") or {}
-    mine = {name: labels[name] for name in (CLUSTER_LABEL, COMPONENT_LABEL) if name in labels}
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": mine}}
-    parent, path = pod["spec"], "/spec"
-    for field in ("affinity", "podAffinity"):
-        if not parent.get(field):
-            yield {"op": "add", "path": f"{path}/{field}", "value": {}}
-        parent, path = parent.get(field) or {}, f"{path}/{field}"
-    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
-    yield from _append(parent, path, preferred, {"weight": PACKED, "podAffinityTerm": term})
 
 
 def _grace(spec: Mapping[str, Any], grace_s: int) -> Json:

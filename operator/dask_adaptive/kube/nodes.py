@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_adaptive.kube.objects import NOWHERE, Meta, parse_meta
-from dask_adaptive.kube.worker_pods import Claims, gpus_in
 from dask_adaptive.model.keys import ClusterKey
 
 #: Taints with which somebody says that a node is about to go, whatever their value and effect.
@@ -39,16 +38,10 @@ class NodeObject:
 
     meta: Meta
     signals: tuple[str, ...] = ()  # who says that it is about to go; most telling first
-    is_ready: bool = True
-    gpus: Claims = ()  # that it has for pods
 
     @property
     def key(self) -> ClusterKey:
         return NOWHERE
-
-    @property
-    def takes_pods(self) -> bool:
-        return self.is_ready and not self.signals
 
     @property
     def terminating(self) -> str:
@@ -67,16 +60,7 @@ def parse_node(body: Mapping[str, Any]) -> NodeObject:
         signals[DELETED] = None
     if spec.get("unschedulable"):
         signals[CORDONED] = None
-    status = body.get("status") or {}
-    return NodeObject(
-        meta,
-        tuple(signals),
-        is_ready=not any(
-            c.get("type") == "Ready" and c.get("status") != "True"
-            for c in status.get("conditions") or []
-        ),
-        gpus=gpus_in(status.get("allocatable")),
-    )
+    return NodeObject(meta, tuple(signals))
 
 
 def _going_taints(taints: Iterable[Mapping[str, Any]]) -> Iterator[str]:

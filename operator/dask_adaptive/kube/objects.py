@@ -22,12 +22,10 @@ from dask_adaptive.kube.drift import Sketch, sketch
 from dask_adaptive.kube.notes import Note, read_notes, worker_spec_written_at
 from dask_adaptive.kube.worker_pods import (
     NO_SHAPE,
-    Claims,
     Resources,
     Shape,
     deployment_refused,
     deployment_waiting,
-    gpus_of,
     pod_waiting,
     resources_of,
     shape_of,
@@ -213,7 +211,6 @@ class DeploymentObject:
     refused: str = ""  # who refuses to let its pod be made, and why
     asks: tuple[Note, ...] = ()
     sketch: Sketch = ()
-    gpus: Claims = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +391,6 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentObject:
         refused=deployment_refused(body),
         asks=read_notes(body["metadata"], f"Deployment {meta.name}", made_by_upstream=True),
         sketch=sketch(pod_spec),
-        gpus=gpus_of(pod_spec),
     )
 
 

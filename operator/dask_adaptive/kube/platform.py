@@ -1,11 +1,10 @@
-"""The Platform that is Kubernetes: one cluster read and changed, free GPUs counted."""
+"""The Platform that is Kubernetes: one cluster read and changed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,11 +18,9 @@ from dask_adaptive.kube.api import (
     Conflict,
     Forbidden,
     KubeApi,
-    KubeError,
     NotFound,
 )
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.notes import Note
 from dask_adaptive.kube.objects import (
     GROUP_LABEL,
@@ -31,78 +28,13 @@ from dask_adaptive.kube.objects import (
     parse_autoscaler,
     parse_group,
 )
-from dask_adaptive.kube.view import ClusterLook, adopted, conflict, gpus_needed, is_settling, view
-from dask_adaptive.kube.worker_pods import gpus_of
+from dask_adaptive.kube.view import ClusterLook, adopted, conflict, is_settling, view
 from dask_adaptive.loop.ports import PlatformError, PlatformUnread
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
 from dask_adaptive.model.scaling import Allowance
 
 logger = logging.getLogger(__name__)
-
-#: Pods of all namespaces are listed at most so often.
-EVERY_S = 15.0
-
-#: Pods that have ended claim nothing.
-_UNENDED = "status.phase!=Succeeded,status.phase!=Failed"
-
-
-class FreeGpus:
-    """
-    Counts free GPUs, out of the nodes in the cache and a list of all pods.
-
-    One for all clusters: the list is a long one.
-    """
-
-    def __init__(self, api: KubeApi, world: World, clock: Callable[[], float]) -> None:
-        self._api, self._world, self._clock = api, world, clock
-        self._claimed: Mapping[str, Counter[str]] | None = None  # by node
-        self._asked_at = float("-inf")
-        self._problem = ""
-
-    async def count(self, needs: Mapping[str, int]) -> int | None:
-        """
-        How many GPUs could be claimed at once by pods like these; None if nobody knows.
-
-        Args:
-            needs: By resource, how many one pod claims. Where pods need several, those on a machine
-                that has too few for one more pod are not free.
-        """
-        every = self._world.all(NodeObject)
-        if not every:
-            return None  # we are not allowed to see any
-        nodes = [node for node in every if node.takes_pods and node.gpus]
-        claimed = await self._claims() if nodes else {}
-        if claimed is None:
-            return None
-        return min((_free(nodes, claimed, name, need) for name, need in needs.items()), default=0)
-
-    async def _claims(self) -> Mapping[str, Counter[str]] | None:
-        if self._clock() - self._asked_at < EVERY_S:
-            return self._claimed
-        self._asked_at = self._clock()
-        claimed: dict[str, Counter[str]] = {}
-        try:
-            async for pod in self._api.each(PODS.path(), field=_UNENDED):
-                spec = pod.get("spec") or {}
-                gpus = gpus_of(spec)
-                if gpus and spec.get("nodeName"):
-                    claimed.setdefault(spec["nodeName"], Counter()).update(dict(gpus))
-        except KubeError as exc:
-            if str(exc) != self._problem:  # without a ClusterRole it is always the same
-                logger.warning("Cannot find out which GPUs are free: %s", exc)
-            self._claimed, self._problem = None, str(exc)
-        else:
-            self._claimed, self._problem = claimed, ""
-        return self._claimed
-
-
-def _free(
-    nodes: Iterable[NodeObject], claimed: Mapping[str, Counter[str]], name: str, need: int
-) -> int:
-    taken = {node: gpus[name] for node, gpus in claimed.items()}
-    left = (dict(n.gpus).get(name, 0) - taken.get(n.meta.name, 0) for n in nodes)
-    return sum(max(rest, 0) // need * need for rest in left)
 
 
 class _SetTimes:
@@ -152,13 +84,11 @@ class KubePlatform:
         world: World,
         wall_clock: Callable[[], float],
         manual_max_s: Callable[[], float],
-        gpus: FreeGpus | None = None,
         budgets: Allowances | None = None,
     ) -> None:
         self._key, self._api, self._world = key, api, world
         self._wall_clock, self._manual_max_s = wall_clock, manual_max_s
         self._budgets = budgets
-        self._gpus = gpus or FreeGpus(api, world, wall_clock)
         self._times, self._look = _SetTimes(), ClusterLook()
 
     async def look(self) -> PlatformView:
@@ -176,16 +106,13 @@ class KubePlatform:
             look=self._look,
         )
         self._times.forget_others()
-        needs = gpus_needed(self._world, self._key)
         seen = replace(seen, losses=self._world.losses(self._key.namespace))
         if self._budgets is not None:
             groups = (
                 replace(g, allowance=self._budgets.allowed(self._key, g.name)) for g in seen.groups
             )
             seen = replace(seen, groups=tuple(groups))
-        if not needs:
-            return seen
-        return replace(seen, free_gpus=await self._gpus.count(needs))
+        return seen
 
     async def _settle(self) -> None:
         """Wait for upstream's autoscaler: what lasts some seconds is no conflict to tell of."""

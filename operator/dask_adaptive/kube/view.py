@@ -36,7 +36,7 @@ from dask_adaptive.kube.objects import (
     PolicyObject,
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject, room
-from dask_adaptive.kube.worker_pods import Shape, at_least, at_most
+from dask_adaptive.kube.worker_pods import Shape, at_least
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     ManualPin,
@@ -58,7 +58,7 @@ def view(
     look: ClusterLook | None = None,
 ) -> PlatformView:
     """
-    All that Kubernetes knows of a cluster, but for `free_gpus`; `now` in seconds since 1970.
+    All that Kubernetes knows of a cluster; `now` in seconds since 1970.
 
     Args:
         since: None: what nobody noted was set now.
@@ -87,11 +87,6 @@ def view(
             chain(*look.asks, *(p.asks for p in policies)), now=now, since=since
         ),
     )
-
-
-def gpus_needed(world: World, key: ClusterKey) -> dict[str, int]:
-    """By resource, the most GPUs that one worker of a cluster claims."""
-    return at_most(d.gpus for d in world.of(DeploymentObject, key) if d.gpus)
 
 
 def standing(pods: Iterable[PodObject]) -> list[PodObject]:
@@ -246,7 +241,6 @@ class ClusterLook:
             quota_notes=wishes.notes,
             recycle_asked=wishes.recycle,
             drift=self._drift(deployment),
-            gpus=sum(number for _, number in deployment.gpus),
             unscheduled_at=pod.unscheduled_at if pod and not pod.meta.deleting else None,
             refused="" if pod and not pod.meta.deleting else deployment.refused,
         )

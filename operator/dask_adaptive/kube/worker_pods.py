@@ -4,8 +4,7 @@ Pods of workers, by their specs and status. Pure.
 How a container is started says how many threads and resources its worker has, read as `dask worker`
 does (`distributed.cli.dask_worker`). What stands in images, configuration files or shell scripts is
 not seen: then the number of threads is that of the container's CPUs. Then, what a pod takes of its
-namespace's quotas, as Kubernetes counts it; why one does not run, in the words of Kubernetes; and
-which GPUs it claims.
+namespace's quotas, as Kubernetes counts it; and why one does not run, in the words of Kubernetes.
 """
 
 from __future__ import annotations
@@ -320,38 +319,3 @@ def _said(reason: str, message: str | None) -> str:
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"
     return f"{reason}: {text}" if text else reason
-
-
-#: Resources one of which is one device, or a slice of one that nobody else gets.
-#: Not among them: what device plugins offer by the thousandth (gpu.intel.com/millicores).
-GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe"})
-GPU_PREFIXES = ("nvidia.com/mig-",)
-
-#: (resource, number), by name.
-Claims = tuple[tuple[str, int], ...]
-
-
-def gpus_of(pod_spec: Mapping[str, Any] | None) -> Claims:
-    """What a pod claims: all its containers together, or the greediest of its init containers."""
-    spec = pod_spec or {}
-    total: Counter[str] = Counter()
-    for container in spec.get("containers") or ():
-        total.update(dict(gpus_in((container.get("resources") or {}).get("limits"))))
-    for container in spec.get("initContainers") or ():
-        total |= Counter(dict(gpus_in((container.get("resources") or {}).get("limits"))))
-    return tuple(sorted(total.items()))
-
-
-def gpus_in(resources: Mapping[str, Any] | None) -> Claims:
-    """The GPUs in a list of resources. They come whole: Kubernetes refuses parts of them."""
-    found = ((str(name), str(number)) for name, number in (resources or {}).items())
-    gpus = (row for row in found if row[0] in GPUS or row[0].startswith(GPU_PREFIXES))
-    return tuple(sorted((name, int(number)) for name, number in gpus if number.isdigit()))
-
-
-def at_most(claims: Iterable[Claims]) -> dict[str, int]:
-    """The most of each resource that one of them claims."""
-    most: Counter[str] = Counter()
-    for claim in claims:
-        most |= Counter(dict(claim))
-    return dict(most)

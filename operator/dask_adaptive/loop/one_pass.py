@@ -42,7 +42,7 @@ from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 
 #: The time between passes where nobody tells of changes: of a scheduler without the agent or that
-#: does not answer, of quotas, of free GPUs, or that what was done did not come about.
+#: does not answer, of quotas, or that what was done did not come about.
 POLL_S = 5.0
 
 #: The shortest time between two passes.
@@ -278,7 +278,7 @@ def _claims(decided: Plan, policy: Policy) -> dict[str, Claimed]:
 def _next(observed: ObservedCluster, outcomes: tuple[Outcome, ...]) -> float:
     """Seconds until another look is worth it, because not all that may change is told."""
     is_blind = not observed.scheduler.is_connected
-    is_limited = observed.free_gpus is not None or any(g.room for g in observed.groups)
+    is_limited = any(g.room for g in observed.groups)
     if outcomes or is_blind or is_limited:
         return POLL_S
     return math.inf

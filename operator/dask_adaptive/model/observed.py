@@ -317,7 +317,6 @@ class PlatformWorker:
     quota_notes: QuotaNotes | None = None
     recycle_asked: str = ""  # not empty: somebody wants it replaced; who
     drift: str = ""  # not empty: what differs from what its group asks for by now
-    gpus: int = 0  # whole GPUs that its pod claims
     unscheduled_at: float | None = None  # since then no node has had room for its pod
     refused: str = ""  # not empty: its pod can't even be made (quota, admission); who says so
 
@@ -345,7 +344,6 @@ class PlatformView:
     workers: tuple[PlatformWorker, ...] = ()
     terminating: tuple[TerminatingPod, ...] = ()
     at: float = 0.0  # seconds since 1970, when this was seen
-    free_gpus: int | None = None  # on machines that are there; None: unknown
     pause: Pause = NO_PAUSE
     uid: str = ""  # of the cluster
     losses: tuple[str, ...] = ()  # what can't be seen there, and what is not done for want of it
@@ -430,7 +428,6 @@ class ObservedWorker:
     quota_notes: QuotaNotes | None = None
     recycle_asked: str = ""
     drift: str = ""
-    gpus: int = 0
     nthreads: int = 0  # of its Dask workers together; 0 while it is not connected
     unscheduled_at: float | None = None  # the platform's clock
     refused: str = ""
@@ -538,7 +535,6 @@ class ObservedCluster:
     strangers: tuple[str, ...] = ()  # Dask workers that belong to no Deployment of the cluster
     terminating: tuple[TerminatingPod, ...] = ()
     at: float = 0.0  # seconds since 1970
-    free_gpus: int | None = None
     pause: Pause = NO_PAUSE
     uid: str = ""
     losses: tuple[str, ...] = ()

@@ -94,14 +94,6 @@ class Pins:
     client: ClientPins = ClientPins()
 
 
-class PackNodes(str, enum.Enum):
-    """What is done so that machines empty sooner."""
-
-    DISABLED = "Disabled"
-    LEAVING = "Leaving"  # of workers that may leave, those whose node is soonest empty go first
-    LEAVING_AND_NEW = "LeavingAndNew"  # and new ones rather start where workers are
-
-
 @dataclass(frozen=True, slots=True)
 class Disruption:
     """What is made of news about machines, and told to those who take them away."""
@@ -109,7 +101,6 @@ class Disruption:
     #: Drain workers whose node is about to go.
     node_signals: Annotated[bool, one_of({"Drain": True, "Ignore": False})] = True
     hints: bool = True  # the webhook annotates workers' pods: not to be evicted by autoscalers
-    pack_nodes: PackNodes = PackNodes.LEAVING
     budgets: Annotated[tuple[Budget, ...], Listed(32)] = (Budget(Amount(percent=25.0)),)
     windows: Annotated[tuple[Window, ...], Listed(32)] = ()
 

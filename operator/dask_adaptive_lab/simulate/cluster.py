@@ -48,7 +48,6 @@ class Worker:
     is_cordoned: bool = False  # it has had all runs that its quota allows
     deleting: bool = False
     is_stuck: bool = False  # there is no room for it
-    node: str = ""
 
     @property
     def is_here(self) -> bool:
@@ -78,17 +77,15 @@ class SimulatedCluster:
         capacity: Workers that there is room for; the others wait for it. None: any number.
         handle_s: How long dask-kubernetes takes to act on a change of `replicas`.
         drain_s: How long the agent takes to empty a worker once its tasks are done.
-        nodes: The machines; None: nobody asks for them.
     """
 
     def __init__(
         self, workload: Workload, startup: Startup, threads: Mapping[str, int], *,
         capacity: int | None = None, handle_s: float = 0.0, drain_s: float = DRAIN_S,
-        nodes: Nodes | None = None,
     ) -> None:  # fmt: skip
         self.workload, self.startup, self._threads = workload, startup, threads
         self.capacity = math.inf if capacity is None else capacity
-        self._handle_s, self._drain_s, self.nodes = handle_s, drain_s, nodes
+        self._handle_s, self._drain_s = handle_s, drain_s
         self.now = 0.0
         self.workers: dict[str, Worker] = {}
         self.replicas: dict[str, int] = dict.fromkeys(threads, 0)
@@ -176,8 +173,6 @@ class SimulatedCluster:
         threads = max(1, self._threads[group])
         worker = Worker(name, f"{name}-uid", group, self.now, threads, pod_at=self.now)
         self.workers[name] = worker
-        if self.nodes is not None:
-            worker.node = self.nodes.take()
         self.replicas.setdefault(group, 0)
         if connects_at is None:
             self.start(worker)
@@ -200,8 +195,6 @@ class SimulatedCluster:
             return
         replicas = self.handled[group] = self.replicas[group]
         present = [w for w in self.of(group) if not w.deleting]
-        if self.nodes is not None:
-            self.nodes.expect(replicas - len(present))
         for _ in range(replicas - len(present)):
             self.add(group)
         for worker in present[replicas:]:
@@ -313,8 +306,6 @@ class SimulatedCluster:
 
     def _pass_time(self, until: float) -> None:
         self.waited_s += self.ready.total() * max(0.0, until - self.now)
-        if self.nodes is not None:
-            self.nodes.pass_time(max(0.0, until - self.now))
         self.now = max(self.now, until)
 
     def _at(self, when: float, happen: Callable[[], object]) -> None:
@@ -331,9 +322,7 @@ class SimulatedCluster:
 
     def _remove(self, name: str) -> None:
         """Forget a worker, and give its room to the next one."""
-        gone = self.workers.pop(name, None)
-        if gone is not None and self.nodes is not None:
-            self.nodes.leave(gone.node)
+        self.workers.pop(name, None)
         self.fill()
 
     def fill(self) -> None:
@@ -498,47 +487,3 @@ def _spread(number: int) -> float:
         number //= 2
         share /= 2
     return value
-
-
-class Nodes:
-    """
-    Nodes as a cluster's autoscaler keeps them: as many more as pods that come together need, and
-    none that is empty. No time passes until one is there, or gone: that is the same for all orders.
-
-    Args:
-        places: Workers that a node has room for.
-        packed: Whether a worker prefers the fullest node with room (the webhook's affinity); else
-            it gets the emptiest, as `NodeResourcesFit` spreads pods by default (LeastAllocated).
-    """
-
-    def __init__(self, places: int, *, packed: bool = False) -> None:
-        self._places, self._packed = places, packed
-        self._workers: Counter[str] = Counter()  # by node
-        self._names = (f"n{number}" for number in itertools.count(1))
-        self.node_s = 0.0  # sum over all nodes of the time that each was there
-        self.least_s = 0.0  # the same if at each moment as few nodes had held as many workers
-
-    def expect(self, workers: int) -> None:
-        """So many come together: there is room for all of them before the first is placed."""
-        free = sum(self._places - there for there in self._workers.values())
-        for _ in range(math.ceil(max(0, workers - free) / self._places)):
-            self._workers[next(self._names)] = 0
-
-    def take(self) -> str:
-        """A place for a worker: the name of its node."""
-        self.expect(1)
-        sign = -1 if self._packed else 1
-        open_nodes = (n for n, workers in self._workers.items() if workers < self._places)
-        node = min(open_nodes, key=lambda n: (sign * self._workers[n], n))
-        self._workers[node] += 1
-        return node
-
-    def leave(self, node: str) -> None:
-        """A worker is gone."""
-        self._workers[node] -= 1
-        if not self._workers[node]:
-            del self._workers[node]
-
-    def pass_time(self, seconds: float) -> None:
-        self.node_s += len(self._workers) * seconds
-        self.least_s += math.ceil(self._workers.total() / self._places) * seconds

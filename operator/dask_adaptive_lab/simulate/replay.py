@@ -13,9 +13,9 @@ from itertools import pairwise
 from dask_adaptive.loop.one_pass import POLL_S, SHORTEST_S, ClusterLoop, PassResult
 from dask_adaptive.model.keys import DEFAULT, ClusterKey, default_group_of
 from dask_adaptive.model.observed import Leaving
-from dask_adaptive.model.policy import Mode, PackNodes, Policy
+from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.scaling import AUTO_S, MOST_S
-from dask_adaptive_lab.simulate.cluster import Nodes, SimulatedCluster, Startup, startup_of
+from dask_adaptive_lab.simulate.cluster import SimulatedCluster, Startup, startup_of
 from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive_lab.simulate.workload import Workload, workload_of
 from dask_adaptive_lab.trace import Trace
@@ -37,7 +37,6 @@ class Assumptions:
     startup_s: float | None = None  # for every worker; None: as measured
     capacity: int | None = None  # workers that there is room for; None: any number
     threads: int | None = None  # of each worker; None: as recorded
-    places: int | None = None  # workers that a node has room for; None: nodes are not looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,6 @@ class Figures:
     mean_wait_s: float | None = None  # of a task that could have run, in the queue
     redone: int | None = None
     unfinished: int = 0  # tasks that were not done when it ended
-    node_s: float | None = None  # sum over all nodes of the time that each was there
-    least_node_s: float | None = None  # the same if as few nodes had held as many workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +116,6 @@ def replay(
         mean_wait_s=cluster.waited_s / cluster.finished if cluster.finished else 0.0,
         redone=cluster.redone,
         unfinished=points[-1].unfinished + cluster.lost + cluster.to_come,
-        node_s=None if cluster.nodes is None else cluster.nodes.node_s,
-        least_node_s=None if cluster.nodes is None else cluster.nodes.least_s,
     )
     return Run(title, points, figures, cluster.finished)
 
@@ -154,9 +149,7 @@ def _ports(trace: Trace, policy: Policy, assumed: Assumptions, work: Workload) -
     key, first = ClusterKey("simulated", default.removesuffix(DEFAULT)), trace.samples[0]
     came, startup = _arrivals(trace, assumed)
     threads = _threads(trace, policy, key, assumed)
-    packed = policy.disruption.pack_nodes is PackNodes.LEAVING_AND_NEW
-    nodes = None if assumed.places is None else Nodes(assumed.places, packed=packed)
-    cluster = SimulatedCluster(work, startup, threads, capacity=assumed.capacity, nodes=nodes)
+    cluster = SimulatedCluster(work, startup, threads, capacity=assumed.capacity)
     cluster.advance(first.t)
     for group in first.groups:
         cluster.replicas[group.name] = cluster.handled[group.name] = group.replicas

@@ -91,7 +91,6 @@ class SimulatedPorts:
             pod_created_at=self._started + worker.pod_at,
             waiting="Unschedulable: the simulated cluster is full" if is_stuck else "",
             unscheduled_at=made_at if is_stuck else None,
-            node=worker.node,
         )
 
     async def set_replicas(self, group: str, replicas: int) -> None:

@@ -123,21 +123,3 @@ AT_40_S = {"deletionTimestamp": "2026-02-01T00:00:40Z", "deletionGracePeriodSeco
 )  # fmt: skip
 def test_pods_that_end(pod: dict[str, Any], ending: tuple[TerminatingPod, ...]) -> None:
     assert ending == ko.look(ko.cluster(), pod, now=ko.CREATED_AT).terminating
-
-
-@pytest.mark.parametrize(
-    ("more", "takes_pods"),
-    [
-        ({}, True),
-        ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, True),
-        ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, False),
-        ({"spec": {"unschedulable": True}}, False),
-    ],
-)
-def test_nodes_that_take_pods(more: dict[str, Any], takes_pods: bool) -> None:
-    body = {**ko.node("n1", spec=more.get("spec", {})), "status": more.get("status", {})}
-    body["status"] |= {"allocatable": {"cpu": "4", "nvidia.com/gpu": "8"}}
-    node = parse_node(body)
-
-    assert takes_pods == node.takes_pods
-    assert (("nvidia.com/gpu", 8),) == node.gpus

@@ -1,11 +1,10 @@
-"""Threads, resources and GPUs of workers that are not there yet, by how they will be started."""
+"""Threads and resources of workers that are not there yet, by how they will be started."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dask_adaptive.kube.view import gpus_needed
-from dask_adaptive.kube.worker_pods import gpus_of, resources_of, threads_of
+from dask_adaptive.kube.worker_pods import resources_of, threads_of
 from support import kube_objects as ko
 from support.tables import table
 
@@ -92,40 +91,3 @@ def test_a_view_has_them_of_each_group_and_the_clusters_uid() -> None:
 
     (group,) = seen.groups
     assert (2, (("GPU", 1.0),), "uid-etl") == (group.threads, group.resources, seen.uid)
-
-
-def claiming(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    def made(limits: dict[str, Any]) -> dict[str, Any]:
-        return {"resources": {"limits": limits}}
-
-    return {"containers": [*map(made, containers)], "initContainers": [*map(made, init)]}
-
-
-@table(
-    "spec, expected",
-    nothing=({}, ()),
-    no_gpu=(claiming({"cpu": "1", "memory": "1Gi"}), ()),
-    one=(claiming({"nvidia.com/gpu": "1"}), (("nvidia.com/gpu", 1),)),
-    containers_together_with_init_containers_before_them=(
-        claiming({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": "2"}, init=({"nvidia.com/gpu": 1},)),
-        (("nvidia.com/gpu", 3),)),
-    amd=(claiming({"amd.com/gpu": "2"}), (("amd.com/gpu", 2),)),
-    a_slice=(claiming({"nvidia.com/mig-1g.5gb": "1"}), (("nvidia.com/mig-1g.5gb", 1),)),
-    intel_without_its_thousandths=(
-        claiming({"gpu.intel.com/i915": 1, "gpu.intel.com/millicores": 500}),
-        (("gpu.intel.com/i915", 1),)),
-    none_of_it=(claiming({"nvidia.com/gpu": "0"}), (("nvidia.com/gpu", 0),)),
-)  # fmt: skip
-def test_gpus_that_a_pod_claims(spec: dict[str, Any], expected: Any) -> None:
-    assert expected == gpus_of(spec)
-
-
-def test_the_gpus_of_a_worker_and_of_the_greediest() -> None:
-    def deployment(name: str, number: int) -> dict[str, Any]:
-        return ko.deployment(name, spec={"template": {"spec": claiming({"amd.com/gpu": number})}})
-
-    bodies = (ko.cluster(), deployment("a", 2), deployment("b", 1), ko.deployment("c"))
-
-    assert [2, 1, 0] == [w.gpus for w in ko.look(*bodies).workers]
-    assert {"amd.com/gpu": 2} == gpus_needed(ko.world_of(*bodies), ko.KEY)
-    assert {} == gpus_needed(ko.world_of(ko.cluster(), ko.deployment()), ko.KEY)

@@ -248,12 +248,12 @@ def test_what_the_platform_knows_of_quotas_is_carried_over() -> None:
     worker = only(
         joined(
             process("w", leaving=Leaving.DRAINING, leaving_reason=Reason.TASK_QUOTA),
-            pod_uid="p", quota_notes=notes, recycle_asked="annotated", drift="image", gpus=2,
+            pod_uid="p", quota_notes=notes, recycle_asked="annotated", drift="image",
         )
     )  # fmt: skip
 
-    assert ("p", notes, "annotated", "image", 2, Reason.TASK_QUOTA) == (
-        worker.pod_uid, worker.quota_notes, worker.recycle_asked, worker.drift, worker.gpus,
+    assert ("p", notes, "annotated", "image", Reason.TASK_QUOTA) == (
+        worker.pod_uid, worker.quota_notes, worker.recycle_asked, worker.drift,
         worker.retires_for,
     )  # fmt: skip
 

@@ -21,7 +21,6 @@ from dask_adaptive.model.policy import (
     Mode,
     OnLifetime,
     OnTimeout,
-    PackNodes,
     Pins,
     Policy,
     Retirement,
@@ -97,7 +96,6 @@ def test_every_field_is_read() -> None:
         disruption:
           nodeSignals: Ignore
           hints: false
-          packNodes: LeavingAndNew
           budgets: [{workers: 10%}, {workers: 2, reasons: [TaskQuota, Lifetime]}]
           windows:
           - {schedule: 0 2 * * *, duration: 2h, timeZone: Europe/Berlin}
@@ -139,7 +137,6 @@ def test_every_field_is_read() -> None:
         Disruption(
             node_signals=False,
             hints=False,
-            pack_nodes=PackNodes.LEAVING_AND_NEW,
             budgets=(
                 Budget(Amount(percent=10.0)),
                 Budget(Amount(2), frozenset({Reason.TASK_QUOTA, Reason.LIFETIME})),

@@ -212,7 +212,7 @@ def scale_down(
     idle_s = 0.0 if gives_back else draft.bounds.idle_timeout_s
     free, blockers = _divide(context, workers, idle_s=idle_s, busy_ok=gives_back)
     budget = context.policy.retirement.max_concurrent - leaving
-    order = node_order(context.observed, context.policy, free)
+    order = node_order(context.observed, free)
     chosen = ranked(free, order, first=due)[: max(0, min(surplus, budget))]
     retired = (_retire(context, w, desired, order(w), gives_back=gives_back) for w in chosen)
     actions: tuple[Action, ...] = (*deletions, *retired)

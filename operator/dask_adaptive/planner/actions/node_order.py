@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
-from dask_adaptive.model.policy import PackNodes, Policy
 
 #: Results that only one worker holds, in bytes: up to this much costs nothing to move.
 LITTLE = 1 << 20
@@ -20,19 +19,15 @@ Emptiness = tuple[int, int, str]
 NodeOrder = Callable[[ObservedWorker], Emptiness]
 
 
-def node_order(
-    observed: ObservedCluster, policy: Policy, free: Iterable[ObservedWorker]
-) -> NodeOrder:
+def node_order(observed: ObservedCluster, free: Iterable[ObservedWorker]) -> NodeOrder:
     """
-    How soon a worker's node can be empty, lowest first; all alike where nodes do not matter.
+    How soon a worker's node can be empty, lowest first.
 
     Of what else runs on a node nothing is known: it counts as if these were all.
 
     Args:
         free: Workers that may leave now.
     """
-    if policy.disruption.pack_nodes is PackNodes.DISABLED:
-        return lambda _: (0, 0, "")
     every = Counter(w.node for group in observed.groups for w in group.workers if _stays(w))
     going = Counter(w.node for w in free)
 

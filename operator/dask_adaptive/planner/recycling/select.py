@@ -195,10 +195,7 @@ def _comes_back(worker: ObservedWorker, at: RecycleContext) -> bool:
         return True
     if worker.retires_for is Reason.DRIFTED:
         return False  # it would be what it was
-    if not at.surges or has_spent(worker, at.recycle):
-        return True
-    free = at.context.observed.free_gpus
-    return worker.gpus > 0 and (free is None or free < worker.gpus)
+    return not at.surges or has_spent(worker, at.recycle)
 
 
 def _restarts(workers: GroupWorkers, at: RecycleContext) -> tuple[Restart, ...]:
@@ -250,7 +247,7 @@ class ReplacementSelector:
         # One that drains is one more than desired still. Drained ones are as good as gone.
         self._draining = sum(w.is_replaced and w.is_draining for w in workers.retiring)
         self._hasty = self._surging = 0
-        self._gpus, self._floors = at.context.observed.free_gpus, at.context.past.floors
+        self._floors = at.context.past.floors
         self._is_still = not any(w.takes_tasks for w in workers.active)
         self.left = at.left
         self._why_missing = why_missing(workers, at)
@@ -300,13 +297,10 @@ class ReplacementSelector:
     def _is_by_surge(self, worker: ObservedWorker, candidate: RecycleCandidate) -> bool:
         at = self._at
         if self._spare > 0 or worker.name in self._floors:
-            return True  # its replacement may be there already, on the last GPU
+            return True  # its replacement may be there already
         # Where no worker takes tasks, none takes results either: without one more nobody can drain.
         is_stuck = candidate.is_spent and self._is_still and at.is_scaled
-        may_surge = at.surges and not (candidate.is_spent and at.hold)
-        if not (may_surge or is_stuck):
-            return False
-        return not worker.gpus or (self._gpus is not None and self._gpus >= worker.gpus)
+        return is_stuck or (at.surges and not (candidate.is_spent and at.hold))
 
     def _surge(self, worker: ObservedWorker, candidate: RecycleCandidate) -> None:
         # The hasty have places of their own: they must not wait for those that drain for hours, and
@@ -343,10 +337,7 @@ class ReplacementSelector:
         return self._heads.in_service - 1 < min(_floor_of(worker, self._heads, at), at.desired)
 
     def _take(self, worker: ObservedWorker, candidate: RecycleCandidate, *, by_surge: bool) -> None:
-        if by_surge:
-            if self._spare <= 0 and self._gpus is not None:
-                self._gpus -= worker.gpus
-            self._spare -= 1
+        self._spare -= by_surge
         self.left -= not candidate.is_manual
         self.chosen.append(Chosen(worker, candidate, by_surge))
 

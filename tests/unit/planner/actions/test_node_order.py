@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import ObservedWorker
 from dask_adaptive.model.plan import Plan, Retire
-from dask_adaptive.model.policy import Disruption, PackNodes
 from dask_adaptive.planner.actions.node_order import LITTLE
 from dask_adaptive.planner.plan import plan
 from support.any_world import AnyWorld
 from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, worker
-
-PLAIN = dataclasses.replace(POLICY, disruption=Disruption(pack_nodes=PackNodes.DISABLED))
 
 
 def on(node: str, *names: str, **facts: Any) -> list[ObservedWorker]:
@@ -28,16 +26,15 @@ def leaving(decided: Plan) -> list[str]:
     return [a.worker for a in decided.actions if isinstance(a, Retire)]
 
 
-def planned(*workers: ObservedWorker, wanted: int, policy: Any = POLICY) -> list[str]:
+def planned(*workers: ObservedWorker, wanted: int) -> list[str]:
     world = cluster(workers, target=wanted)
-    return leaving(plan(world, policy, past_of(PAST), now=NOW))
+    return leaving(plan(world, POLICY, past_of(PAST), now=NOW))
 
 
 def test_the_node_that_is_soonest_empty_empties() -> None:
     workers = (*on("big", "a", "b", "c"), *on("small", "d", "e"))
 
     assert ["d", "e"] == planned(*workers, wanted=3)
-    assert ["a", "b"] == planned(*workers, wanted=3, policy=PLAIN)
 
 
 def test_a_node_that_must_stay_gives_nobody_first() -> None:
@@ -69,23 +66,21 @@ def test_it_is_said() -> None:
 @given(st.integers(0, 10**6), st.lists(st.sampled_from("xyz"), min_size=40, max_size=40))
 def test_as_many_leave_and_nobody_who_may_not(seed: int, nodes: list[str]) -> None:
     world = AnyWorld(seed)
-    groups, free = [], iter(nodes * 9)
-    for group in world.observed.groups:
-        workers = tuple(dataclasses.replace(w, node=next(free)) for w in group.workers)
-        groups.append(dataclasses.replace(group, workers=workers))
-    observed = dataclasses.replace(world.observed, groups=tuple(groups))
-    plain = dataclasses.replace(world.policy, disruption=dataclasses.replace(
-        world.policy.disruption, pack_nodes=PackNodes.DISABLED))  # fmt: skip
-    packed = plan(observed, world.policy, world.past, now=NOW)
-    other = plan(observed, plain, world.past, now=NOW)
+
+    def placed(names: Iterator[str]) -> Plan:
+        groups = []
+        for group in world.observed.groups:
+            workers = tuple(dataclasses.replace(w, node=next(names)) for w in group.workers)
+            groups.append(dataclasses.replace(group, workers=workers))
+        observed = dataclasses.replace(world.observed, groups=tuple(groups))
+        return plan(observed, world.policy, world.past, now=NOW)
+
+    packed, other = placed(iter(nodes * 9)), placed(itertools.repeat("x"))
 
     assert len(leaving(packed)) == len(leaving(other))
     assert set(packed.blockers) == set(other.blockers)
     assert packed.groups == other.groups
 
 
-@pytest.mark.parametrize("pack", PackNodes)
-def test_on_one_node_it_is_as_ever(pack: PackNodes) -> None:
-    policy = dataclasses.replace(POLICY, disruption=Disruption(pack_nodes=pack))
-
-    assert ["a", "b"] == planned(*on("x", "a", "b", "c"), wanted=1, policy=policy)
+def test_on_one_node_it_is_as_ever() -> None:
+    assert ["a", "b"] == planned(*on("x", "a", "b", "c"), wanted=1)

@@ -99,18 +99,15 @@ DRIFTED_A = busy("a", **{**DRAINED, "leaving_reason": Reason.DRIFTED}, drift="im
                      id="in-place-within-the-budget"),
         pytest.param([GOES_A, OLD_B, C, D], 4, IN_PLACE, [], id="in-place-one-after-the-other"),
         pytest.param([DRIFTED_A, B, C], 3, IN_PLACE, ["=4"], id="drift-needs-a-new-deployment"),
-        pytest.param([busy("a", **SPENT, gpus=1), B, C, D, pending("e")], 4, {"free_gpus": 0}, [],
-                     id="the-replacement-has-taken-the-free-gpu"),
     ],
 )  # fmt: skip
 def test_who_is_replaced(
     workers: list[ObservedWorker], target: int, settings: dict[str, Any], expected: list[str]
 ) -> None:
     rest = dict(settings)
-    past, free_gpus = past_of(**rest.pop("past", {})), rest.pop("free_gpus", None)
-    world = dataclasses.replace(cluster(workers, target=target), free_gpus=free_gpus)
+    past = past_of(**rest.pop("past", {}))
 
-    assert expected == actions(decide(world, past, **rest))
+    assert expected == actions(decide(cluster(workers, target=target), past, **rest))
 
 
 @pytest.mark.parametrize(
@@ -453,33 +450,12 @@ def test_who_is_not_about_to_be_killed_has_an_ordinary_place(first: dict[str, An
     assert not [a for a in decided.actions if isinstance(a, Retire)]
 
 
-@pytest.mark.parametrize(
-    ("desired", "free_gpus", "expected"),
-    [
-        pytest.param(5, 0, set(), id="none-without-a-gpu"),
-        pytest.param(5, 2, {"a", "b"}, id="one-for-each-free-gpu"),
-        pytest.param(4, 1, {"a", "b"}, id="the-one-that-is-there-takes-no-gpu"),
-        pytest.param(3, 0, {"a", "b"}, id="one-for-each-that-is-there"),
-        pytest.param(5, None, set(), id="none-where-gpus-are-unknown"),
-    ],
-)
-def test_replacements_share_the_free_gpus(
-    desired: int, free_gpus: int | None, expected: set[str]
-) -> None:
-    workers = [*spent("abc", gpus=1), *healthy("de", gpus=1)]
-    world = {"free_gpus": free_gpus}
-
-    assert expected == set(
-        turn(workers, desired=desired, world=world, strategy=Strategy(max_surge=Amount(3))).floors
-    )
-
-
 def test_a_paused_worker_is_no_replacement() -> None:
-    workers = [*spent("a", gpus=1), *healthy("b", gpus=1)]
-    world = {"free_gpus": 0}
+    workers = [*spent("a"), *healthy("b")]
 
-    assert {} == turn([*workers, busy("c", paused=True)], desired=2, world=world).floors
-    assert {"a"} == set(turn([*workers, busy("c")], desired=2, world=world).floors)
+    paused = turn([*workers, busy("c", paused=True)], desired=2, **IN_PLACE)
+    assert {} == paused.floors
+    assert {"a"} == set(turn([*workers, busy("c")], desired=2, **IN_PLACE).floors)
 
 
 @pytest.mark.parametrize(
@@ -566,7 +542,7 @@ def test_parts_are_those_of_the_workers_that_are_desired() -> None:
 
 def test_who_is_replaced_in_place_and_may_not_leave_is_due() -> None:
     one = (Budget(Amount(1)),)
-    decided = turn(spent("ab", gpus=1), world={"free_gpus": 0}, budgets=one)
+    decided = turn(spent("ab"), budgets=one, **IN_PLACE)
 
     assert {"a": "Draining", "b": "Due"} == states(decided)
 
@@ -615,17 +591,6 @@ def test_who_that_drains_comes_back(
     assert {(Reason.WANTED_AGAIN, "the reason no longer applies")} >= {
         (a.reason, a.message) for a in backs
     }
-
-
-@pytest.mark.parametrize(
-    ("free_gpus", "expected"), [(1, ["=3"]), (0, ["restart a"]), (None, ["restart a"])]
-)
-def test_a_drained_worker_comes_back_if_there_is_no_gpu_for_another(
-    free_gpus: int | None, expected: list[str]
-) -> None:
-    workers = [drains("a", gpus=1), *healthy("b")]
-
-    assert expected == actions(turn(workers, world={"free_gpus": free_gpus}))
 
 
 @pytest.mark.parametrize(
