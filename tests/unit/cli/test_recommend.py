@@ -78,7 +78,7 @@ def test_for_programs() -> None:
 
 
 def test_without_a_policy_of_today_the_advice_is_a_whole_one(folder: Path) -> None:
-    result = told("0.jsonl", "--tries", "12")
+    result = told("0.jsonl", "--tries", "6")
     assert "the defaults" in result.stdout
     (folder / "new.yaml").write_text(result.stdout[result.stdout.index("---") :].split("---")[1])
 
@@ -88,7 +88,7 @@ def test_without_a_policy_of_today_the_advice_is_a_whole_one(folder: Path) -> No
 def test_a_policy_of_today_may_lack_a_name_and_have_empty_sections(folder: Path) -> None:
     bare = POLICY.replace("metadata: {name: etl}\n", "").replace("idle", "target: , idle")
     (folder / "bare.yaml").write_text(bare)
-    result = told("0.jsonl", "--policy", "bare.yaml", "--tries", "12")
+    result = told("0.jsonl", "--policy", "bare.yaml", "--tries", "3")
 
     assert 0 == result.exit_code, result.output
     assert "name: etl" in result.stdout

@@ -147,7 +147,7 @@ class TestFront:
 
 class TestAdvice:
     def test_it_is_a_valid_policy_that_does_all_the_work_and_better(self) -> None:
-        made = tried(WAVES)
+        made = tried(WAVES, limit=20)
         advice, now = advise(made), made[0].total()
 
         assert advice
@@ -157,9 +157,9 @@ class TestAdvice:
             assert then.is_done
             assert then.worker_s < now.worker_s or then.wait_s < now.wait_s
             assert then.tasks == now.tasks == 160
-
-    def test_the_same_trace_gives_the_same_advice(self) -> None:
-        assert advise(tried(WAVES, limit=6)) == advise(tried(WAVES, limit=6))
+            # What could be left out without a loss is left out: today's values never return.
+            assert all(SPEC.get(path) != value for path, value in each.tried.changes.items())
+            assert () == each.held_out, "of one trace nobody can say how sure it is"
 
     @settings(max_examples=3, deadline=None)
     @given(st.integers(2, 12))
@@ -172,11 +172,6 @@ class TestAdvice:
 
         assert 1 <= len(made) <= limit == asked[-1]
 
-    def test_every_word_of_it_matters(self) -> None:
-        """What could be left out without a loss is left out: today's values never return."""
-        for each in advise(tried(WAVES, limit=20)):
-            assert all(SPEC.get(path) != value for path, value in each.tried.changes.items())
-
     def test_several_traces_say_how_sure_it_is(self) -> None:
         days = [trace([10, 60, 110], started=20_000 * DAY_S + n * DAY_S) for n in range(3)]
         (first, *_) = advise(tried(*days, limit=8))
@@ -187,13 +182,14 @@ class TestAdvice:
     def test_a_policy_that_only_advises_is_tried_as_if_it_acted(self) -> None:
         assert tried(WAVES, limit=2) == tried(WAVES, limit=2, mode="Advise")
 
-    def test_one_trace_does_not(self) -> None:
-        assert all(() == each.held_out for each in advise(tried(WAVES, limit=10)))
-
     def test_bounds_of_a_policy_with_groups_are_left_alone(self) -> None:
         groups = [{"name": "etl-gpu", "maxReplicas": 2}]
-        made = tried(WAVES, limit=12, workerGroups=groups)
+        made = search(
+            {**SPEC, "workerGroups": groups}, [WAVES],
+            lambda *_: [Result(1.0, 1.0, 1.0, 1)], limit=60,
+        )  # fmt: skip
 
+        assert made[1:]
         assert not any("maxReplicas" in t.changes for t in made)
 
     def test_a_policy_that_loses_work_is_no_advice(self) -> None:
