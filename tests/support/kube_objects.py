@@ -31,6 +31,10 @@ def meta(name: str, **more: Any) -> dict[str, Any]:
     return {**base, **more}
 
 
+def namespace(name: str = "ns") -> dict[str, Any]:
+    return {"kind": "Namespace", "metadata": {"name": name}}
+
+
 def cluster(name: str = "etl", **metadata: Any) -> dict[str, Any]:
     return {"kind": "DaskCluster", "metadata": meta(name, **metadata), "spec": {}}
 

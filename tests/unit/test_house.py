@@ -50,6 +50,7 @@ NO_CODE = {
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@cache
 def code_lines(file: Path) -> int:
     """Lines that hold code: no blanks, comments or docstrings, so that a reason costs nothing."""
     with tokenize.open(file) as opened:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -16,11 +15,12 @@ from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.controller.webhook import Injector
 from dask_adaptive.kube.agent_config import FRESH_S, AgentConfig, Consent
 from dask_adaptive.kube.agent_zip import LEAVE, MOUNT, agent_zip, bundle
-from dask_adaptive.kube.api import ApiUnreachable, NotFound
+from dask_adaptive.kube.api import ApiUnreachable
 from dask_adaptive.kube.inject import HINTS, Skip
 from support import kube_objects as ko
 from support.json_patch import apply
 from support.kube_bodies import dask_pod
+from support.stored_api import StoredApi
 
 POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
 
@@ -29,45 +29,17 @@ def pod(**spec: Any) -> dict[str, Any]:
     return dask_pod("worker", **{"terminationGracePeriodSeconds": 30, **spec})
 
 
-class Api:
-    """An API server that has some objects, and a namespace; the calls are counted."""
-
-    def __init__(self, *objects: dict[str, Any]) -> None:
-        self.objects = {"ns": {"metadata": {}}, **{o["metadata"]["name"]: o for o in objects}}
-        self.calls = list[tuple[str, str]]()
-        self.broken = False
-
-    def count(self, verb: str, name: str | None = None) -> int:
-        return sum(v == verb and name in (None, n) for v, n in self.calls)
-
-    async def get(self, path: str) -> dict[str, Any]:
-        return self._take("GET", path)
-
-    async def patch(self, path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
-        return self._take("PATCH", path)
-
-    async def list(self, path: str, **_: Any) -> list[dict[str, Any]]:
-        self._take("LIST", path)
-        return [o for o in self.objects.values() if o.get("kind") == "AdaptivePolicy"]
-
-    def _take(self, verb: str, path: str) -> dict[str, Any]:
-        self.calls.append((verb, path.rpartition("/")[2]))
-        if self.broken:
-            raise ApiUnreachable("no answer")
-        name = path.rpartition("/")[2]
-        if verb == "GET" and name not in self.objects:
-            raise NotFound(path)
-        return dict(self.objects.get(name, {}))
+def api_of(*bodies: dict[str, Any]) -> StoredApi:
+    return StoredApi(ko.namespace(), *bodies)
 
 
 class Scene:
-    def __init__(self, api: Api, *watched: dict[str, Any]) -> None:
+    def __init__(self, api: StoredApi, *watched: dict[str, Any]) -> None:
         self.now = 0.0
-        made: Any = api
-        config = AgentConfig(made, bundle(), clock=lambda: self.now)
-        consent = Consent(made, lambda: self.now, ttl_s=1e9)
+        config = AgentConfig(api, bundle(), clock=lambda: self.now)
+        consent = Consent(api, lambda: self.now, ttl_s=1e9)
         world = ko.world_of(*watched)
-        self.injector = Injector(made, world, config, consent, Metrics(), grace_s=300)
+        self.injector = Injector(api, world, config, consent, Metrics(), grace_s=300)
 
     async def spec(self, body: dict[str, Any], **more: Any) -> dict[str, Any]:
         """Of the pod, once it is injected."""
@@ -105,7 +77,7 @@ def group(grace_s: int | None) -> dict[str, Any]:
 @pytest.mark.parametrize("watched", [True, False])
 async def test_grace(of_pod: int, of_group: int | None, given: int | None, watched: bool) -> None:
     objects = [ko.cluster(), group(of_group)]
-    scene = Scene(Api(*objects), *(objects if watched else []))
+    scene = Scene(api_of(*objects), *(objects if watched else []))
 
     assert given == await scene.grace(pod(terminationGracePeriodSeconds=of_pod))
 
@@ -129,7 +101,7 @@ async def test_pods_of_new_workers_bear_the_hints(
 ) -> None:
     policy = ko.policy()
     policy["spec"]["disruption"] = disruption
-    scene = Scene(Api(), *([ko.cluster()] if disruption is None else [ko.cluster(), policy]))
+    scene = Scene(api_of(), *([ko.cluster()] if disruption is None else [ko.cluster(), policy]))
     body = pod()
     body["metadata"] |= {"annotations": own} if own else {}
     outcome = await scene.injector._decide({"object": body, "namespace": "ns"})
@@ -140,30 +112,30 @@ async def test_pods_of_new_workers_bear_the_hints(
 
 
 async def test_the_pods_own_grace_stays_where_its_group_cannot_be_read() -> None:
-    scene = Scene(Api(ko.cluster()))
+    scene = Scene(api_of(ko.cluster()))
 
     assert await scene.grace(pod()) is None
 
 
 async def test_a_burst_of_workers_is_one_write() -> None:
-    api = Api()
+    api = api_of()
     scene = Scene(api, ko.cluster(), group(None))
     for expected in (1, 1, 2):
         await asyncio.gather(*(scene.grace(pod()) for _ in range(300)))
-        assert expected == api.count("PATCH")
+        assert expected == api.count("patch")
         scene.now += FRESH_S / 2
-    assert 1 == api.count("GET"), "the namespace's consent, once"
+    assert 1 == api.count("get"), "the namespace's consent, once"
 
 
 async def test_a_write_that_failed_is_tried_again_by_the_next_pod() -> None:
-    api = Api()
+    api = api_of()
     scene = Scene(api, ko.cluster(), group(None))
     await scene.grace(pod(), dryRun=True)
-    assert 0 == api.count("PATCH")
-    api.broken = True
+    assert 0 == api.count("patch")
+    api.errors[""] = ApiUnreachable("no answer")
     with pytest.raises(AssertionError, match="can't be created or checked"):
         await scene.grace(pod())
-    api.broken = False
+    api.errors.clear()
 
     assert 300 == await scene.grace(pod())
     assert {} == scene.injector._config._locks._locks
@@ -203,38 +175,36 @@ def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_scheduler_starts_with_what_its_policy_says(
     watched: list[dict[str, Any]], listed: list[dict[str, Any]], expected: dict[str, str]
 ) -> None:
-    api = Api(ko.cluster(), *listed)
+    api = api_of(ko.cluster(), *listed)
     scene = Scene(api, ko.cluster(), *watched)
 
     assert expected == await scene.variables(dask_pod("scheduler"))
-    assert bool(watched) == (0 == api.count("LIST", "adaptivepolicies"))
+    assert bool(watched) == (0 == api.count("list adaptivepolicies"))
 
 
 async def test_a_worker_starts_with_what_the_watch_has_said() -> None:
-    api = Api()
+    api = api_of()
 
     assert {POLLING: "600s"} == await Scene(api, ko.cluster()).variables(pod())
     assert {} == await Scene(api, ko.cluster(), policy_with()).variables(pod())
-    assert 0 == api.count("LIST")
+    assert 0 == api.count("list")
 
 
-async def test_policies_that_cannot_be_listed_keep_no_agent_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    api = Api(ko.cluster())
-    monkeypatch.setattr(api, "list", AsyncMock(side_effect=ApiUnreachable("no answer")))
+async def test_policies_that_cannot_be_listed_keep_no_agent_out() -> None:
+    api = api_of(ko.cluster())
+    api.errors["list adaptivepolicies"] = ApiUnreachable("no answer")
 
     assert {} == await Scene(api, ko.cluster()).variables(dask_pod("scheduler"))
 
 
 @pytest.mark.usefixtures("_no_wait")
 async def test_a_scheduler_is_sure_of_its_config_map_each_time() -> None:
-    api = Api(ko.cluster())
+    api = api_of(ko.cluster())
     scene = Scene(api, ko.cluster())
     for _ in range(2):
         await scene.variables(dask_pod("scheduler"))
 
-    assert (2, 2) == (api.count("PATCH"), api.count("GET", "etl"))
+    assert (2, 2) == (api.count("patch"), api.count("get daskclusters etl"))
 
 
 # --- the hook itself --------------------------------------------------------------------------

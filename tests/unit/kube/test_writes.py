@@ -40,8 +40,7 @@ class Reported(FakeCluster):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        body = {"kind": "Namespace", "metadata": {"name": "ns"}}
-        self.api = api = StoredApi(ko.policy(), body)
+        self.api = api = StoredApi(ko.namespace(), ko.policy())
         world = ko.world_of(ko.policy())
         (policy,) = world.all(PolicyObject)
         wall_clock = lambda: self.cluster.now + 1.8e9  # noqa: E731
