@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -16,7 +18,7 @@ from distributed import Client
 from packaging.version import Version
 
 from dask_adaptive_agent import wire
-from support.relief_processes import WAYS, running
+from dask_adaptive_agent.relief.registry import VARIABLE
 from support.same_graph import Senders, computed, differences
 
 pytestmark = pytest.mark.skipif(
@@ -27,6 +29,53 @@ pytestmark = pytest.mark.skipif(
 GRAPHS = int(os.environ.get("GRAPHS", "2000"))
 CLUSTER_GRAPHS = int(os.environ.get("CLUSTER_GRAPHS", "100"))
 FIRST = int(os.environ.get("FIRST_GRAPH", "1000"))
+
+
+ROOT = Path(__file__).resolve().parents[2]
+PRELOAD = {"DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_adaptive_agent.preload"}
+#: All processes can import the same, whether they run the agent or not.
+PATH = f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'tests'}"
+ALL_OFF = ",".join(f"{name}={wire.DISABLED}" for name in wire.RELIEFS)
+
+#: What a scheduler's environment has, by the way in which it is run.
+WAYS: dict[str, dict[str, str]] = {
+    "without the agent": {},
+    "with the agent": PRELOAD,
+    "all reliefs off": {**PRELOAD, VARIABLE: ALL_OFF},
+    "callables shared": {**PRELOAD, VARIABLE: f"pickling={wire.SHARED}"},
+}
+
+
+@contextlib.contextmanager
+def running(folder: Path, way: str) -> Iterator[Path]:
+    """A scheduler and two workers, as processes; the file that tells where the scheduler is."""
+    folder.mkdir()
+    file = folder / "scheduler.json"
+    bare = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "PYTHONPATH"))}
+    bare |= {"PYTHONWARNINGS": "ignore", "PYTHONPATH": PATH, "PYTHONHASHSEED": "0"}
+    here = ["--dashboard-address", "127.0.0.1:0", "--no-dashboard", "--scheduler-file", str(file)]
+    commands = [["dask_scheduler", "--host", "127.0.0.1", "--port", "0", *here]]
+    for name in ("first", "second"):
+        commands.append(
+            ["dask_worker", "--scheduler-file", str(file), "--no-nanny", "--no-dashboard"]
+        )
+        commands[-1] += ["--nthreads", "1", "--name", name]
+    processes = []
+    try:
+        for i, (module, *arguments) in enumerate(commands):
+            with open(folder / f"{i}.log", "wb") as log:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", f"distributed.cli.{module}", *arguments],
+                        env={**bare, **WAYS[way]} if i == 0 else bare,
+                        cwd=folder, stdout=log, stderr=log,
+                    )
+                )  # fmt: skip
+        yield file
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from dask_adaptive.model.policy import parse_policy
 from dask_adaptive_lab.local.processes import Machine
 from dask_adaptive_lab.rehearse.rehearsal import Rehearsal
 from dask_adaptive_lab.rehearse.views import Watcher
-from support.killer import Killer
 from support.tasks import slow
 
 #: No single wait of a test may take longer; a machine under load is slow, a hang is a failure.
@@ -64,6 +63,31 @@ class Machines:
         going = "node n1: cordoned" if worker.name in self.going else ""
         waiting = "Pending: its next pod" if worker.name in self.ends_at else worker.waiting
         return replace(worker, node_terminating=going, waiting=waiting)
+
+
+class Killer:
+    """
+    Wraps a port; ends the loop's task right before or after the first call of one method, as if the
+    operator had been killed there.
+    """
+
+    def __init__(self, port: Any, method: str, when: str) -> None:
+        self._port, self._method, self._when = port, method, when
+        self.has_struck = False
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._port, name)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if self._when == "after":
+                await real(*args, **kwargs)
+            self.has_struck = True
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(3600)  # never returns: the process is gone
+
+        return call if name == self._method else real
 
 
 class Watched(Watcher):
