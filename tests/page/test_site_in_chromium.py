@@ -32,7 +32,7 @@ async def test_search_works_without_a_server_and_nothing_is_fetched(
     async with tab(browser, tmp_path / "profile", width=1280) as page:
         await page.open(f"{(SITE / 'index.html').as_uri()}?q=unpin")
 
-        await page.until("matching documents", "Pin a worker")
+        await page.until("matching documents", "Pin workers")
 
         fetched = await page.run("performance.getEntriesByType('resource').map(e => e.name)")
         assert [] == [name for name in fetched if not name.startswith("file:")]
