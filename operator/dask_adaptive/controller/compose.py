@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from dask_adaptive.controller.budget_keeper import BudgetKeeper
@@ -30,7 +31,7 @@ from dask_adaptive.loop.ports import (
 )
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
-from dask_adaptive.model.plan import Arriving, Claimed
+from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
@@ -149,17 +150,6 @@ class FollowingLink:
             return f"whether namespace {self._key.namespace} allows it can't be read ({exc})"
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterBudgets:
-    """What one cluster shares; see `loop.ports.Budgets`."""
-
-    key: ClusterKey
-    keeper: BudgetKeeper
-
-    def want(self, claims: Mapping[str, Claimed]) -> None:
-        self.keeper.want(self.key, claims)
-
-
 @dataclass(frozen=True)
 class Governed:
     """One policy at work: its loop, and what must be closed or told at its end."""
@@ -179,7 +169,7 @@ class Composer:
         *,
         routes: Routes,
         connect: Connect = connect,
-        budgets: BudgetKeeper | None = None,
+        budgets: BudgetKeeper,
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -198,7 +188,7 @@ class Composer:
             world=self._world,
             wall_clock=self._wall_clock,
             manual_max_s=lambda: (current() or _DEFAULTS).pins.manual.max_duration_s,
-            budgets=self._budgets,
+            allowance=partial(self._budgets.allowed, policy.key),
         )
         reporter = KubeReporter(
             policy,
@@ -211,9 +201,12 @@ class Composer:
             policy.key, world=self._world, routes=self._routes, consent=self._consent,
             connect=self._connect,
         )  # fmt: skip
-        budgets = None if self._budgets is None else ClusterBudgets(policy.key, self._budgets)
         ports = Ports(
-            platform=platform, link=link, reporter=reporter, clock=self._clock, budgets=budgets
+            platform=platform,
+            link=link,
+            reporter=reporter,
+            clock=self._clock,
+            claim=partial(self._budgets.want, policy.key),
         )
         recycled, recent = recycles_of(policy.status)
         loop = ClusterLoop(

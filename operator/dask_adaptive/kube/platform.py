@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from dask_adaptive.kube.annotated import SETTLE_S, at_rest
 from dask_adaptive.kube.api import (
@@ -66,15 +65,13 @@ class _SetTimes:
 _PATIENCE_S, _LOOK_S = SETTLE_S + 3.0, 0.5
 
 
-class Allowances(Protocol):
-    """What groups may have of what they share."""
-
-    def allowed(self, key: ClusterKey, group: str) -> Allowance | None:
-        """None: it shares nothing."""
-
-
 class KubePlatform:
-    """Reads the cache, writes to the API; see `loop.ports.Platform`."""
+    """
+    Reads the cache, writes to the API; see `loop.ports.Platform`.
+
+    Args:
+        allowance: What a group may have of what clusters share; None: it shares nothing.
+    """
 
     def __init__(
         self,
@@ -84,11 +81,11 @@ class KubePlatform:
         world: World,
         wall_clock: Callable[[], float],
         manual_max_s: Callable[[], float],
-        budgets: Allowances | None = None,
+        allowance: Callable[[str], Allowance | None] = lambda _: None,
     ) -> None:
         self._key, self._api, self._world = key, api, world
         self._wall_clock, self._manual_max_s = wall_clock, manual_max_s
-        self._budgets = budgets
+        self._allowance = allowance
         self._times, self._look = _SetTimes(), ClusterLook()
 
     async def look(self) -> PlatformView:
@@ -106,13 +103,9 @@ class KubePlatform:
             look=self._look,
         )
         self._times.forget_others()
-        seen = replace(seen, losses=self._world.losses(self._key.namespace))
-        if self._budgets is not None:
-            groups = (
-                replace(g, allowance=self._budgets.allowed(self._key, g.name)) for g in seen.groups
-            )
-            seen = replace(seen, groups=tuple(groups))
-        return seen
+        groups = (replace(g, allowance=self._allowance(g.name)) for g in seen.groups)
+        losses = self._world.losses(self._key.namespace)
+        return replace(seen, groups=tuple(groups), losses=losses)
 
     async def _settle(self) -> None:
         """Wait for upstream's autoscaler: what lasts some seconds is no conflict to tell of."""

@@ -133,8 +133,7 @@ class ClusterLoop:
         idle = idle_times(policy, observed, self._past)
         policy = with_idle_times(policy, idle, self._key.default_group)
         decided = plan(observed, policy, self._past, now=ports.clock())
-        if ports.budgets is not None:
-            ports.budgets.want(_claims(decided, policy))
+        ports.claim(_claims(decided, policy))
         outcomes = await act(decided, policy, ports, self._attempts, self._still_unused(policy))
         unheard = await self._limit(observed, decided)
         before, now = self._past.recycle, ports.clock()
@@ -155,9 +154,8 @@ class ClusterLoop:
         return PassResult(observed, decided, outcomes, status, again_in_s, policy)
 
     def claim_nothing(self) -> None:
-        """Others have no part to leave for a cluster of which no pass can tell what it needs."""
-        if self._ports.budgets is not None:
-            self._ports.budgets.want({})
+        """Withdraw this cluster's claim while no pass can tell what it needs."""
+        self._ports.claim({})
 
     def _with_late(self, observed: ObservedCluster) -> ObservedCluster:
         """What was heard while looking once more is told with what is heard now."""

@@ -181,17 +181,17 @@ class Reporter(Protocol):
         """Keep these decisions, oldest first; those kept before stay, `plan.KEPT` in all."""
 
 
-class Budgets(Protocol):
-    """What many clusters share. What it allows comes with what the platform sees."""
-
-    def want(self, claims: Mapping[str, Claimed]) -> None:
-        """Tell what each group would have, did it share nothing; one that is not named stays."""
-
-
 @dataclass(frozen=True)
 class Ports:
+    """
+    Attributes:
+        clock: Monotonic seconds.
+        claim: Reports how many workers each group needs, for what clusters share. What a group may
+            have comes with what the platform sees.
+    """
+
     platform: Platform
     link: SchedulerLink
     reporter: Reporter
-    clock: Callable[[], float]  # monotonic seconds
-    budgets: Budgets | None = None  # None: nothing is shared
+    clock: Callable[[], float]
+    claim: Callable[[Mapping[str, Claimed]], None] = lambda _: None

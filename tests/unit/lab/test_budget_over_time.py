@@ -32,7 +32,7 @@ class Sharing(SimulatedPorts):
         self.claim: Claimed | None = None
 
     def ports(self) -> Ports:
-        return replace(super().ports(), budgets=self)
+        return replace(super().ports(), claim=self.want)
 
     async def look(self) -> PlatformView:
         seen = await super().look()

@@ -15,24 +15,14 @@ from dask_adaptive.model.reason import Reason
 from support.fake_cluster import GROUP, KEY, POLICY, FakeCluster
 
 
-class Heard:
-    """All that was told."""
-
-    def __init__(self) -> None:
-        self.claims: list[Mapping[str, Claimed]] = []
-
-    def want(self, claims: Mapping[str, Claimed]) -> None:
-        self.claims.append(claims)
-
-
 def told(policy: Policy = POLICY, **changes: Any) -> Mapping[str, Claimed]:
     """By a pass over two workers that have work for five."""
-    fake, heard = FakeCluster(workers=2, target=5), Heard()
+    fake, heard = FakeCluster(workers=2, target=5), list[Mapping[str, Claimed]]()
     for name, value in changes.items():
         setattr(fake, name, value)
-    fake.loop = ClusterLoop(KEY, dataclasses.replace(fake.ports(), budgets=heard))
+    fake.loop = ClusterLoop(KEY, dataclasses.replace(fake.ports(), claim=heard.append))
     fake.step(policy)
-    (claims,) = heard.claims
+    (claims,) = heard
     return claims
 
 
