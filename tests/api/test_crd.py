@@ -23,7 +23,7 @@ from dask_adaptive.model.observed import ReliefState
 from dask_adaptive.model.plan import Decision, Step
 from dask_adaptive.model.policy import ClusterRef, InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import GroupRecycle, MemoryQuota
+from dask_adaptive.model.recycle import GroupRecycle, MemoryLimit
 from dask_adaptive.model.spec import Problem
 from dask_adaptive_agent import wire
 from support.kube_bodies import policy
@@ -79,7 +79,9 @@ def test_defaults_of_a_groups_recycle_are_those_of_the_model(kubectl: Kubectl) -
     kubectl.apply(policy(workerGroups=[group]))
     stored = parse_policy(kubectl.json("get", "dap", "p")["spec"])
 
-    assert {"etl-gpu": GroupRecycle(memory=MemoryQuota(hard=0.9))} == stored.group_recycle
+    assert {"etl-gpu": GroupRecycle(memory=MemoryLimit(hard=0.9))} == {
+        group.name: group.recycle for group in stored.worker_groups
+    }
 
 
 class Refused(Exception):

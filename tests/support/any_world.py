@@ -159,7 +159,7 @@ class AnyWorld:
     def _recycle(self) -> Recycle:
         return Recycle(
             tasks=TaskQuota(self._one(0, 50), self._one(0, 0.5), self._p(0.2), self._p(0.2)),
-            lifetime=LifetimeQuota(self._one(math.inf, 120.0), self._one(0, 0.5), walltime=False)
+            lifetime=LifetimeQuota(self._one(math.inf, 120.0), jitter=self._one(0, 0.5))
             if self._p(0.8)
             else LifetimeQuota(120.0, walltime=True),
             memory=self._one(

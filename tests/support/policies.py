@@ -67,8 +67,12 @@ WRONG: list[tuple[str, str, str]] = [
     (f"workerGroups: [{_named(33)}]", "workerGroups", ""),
     ("workerGroups: [{name: g, recycle: {maxPerHour: 3}}]", "workerGroups[0].recycle.maxPerHour",
      ""),
-    ("workerGroups: [{name: g, recycle: {tasks: {jitter: much}}}]",
-     "workerGroups[0].recycle.tasks.jitter", _PART),
+    ("workerGroups: [{name: g, recycle: {tasks: {jitter: 10%}}}]",
+     "workerGroups[0].recycle.tasks.jitter", ""),
+    ("workerGroups: [{name: g, recycle: {lifetime: {walltime: true}}}]",
+     "workerGroups[0].recycle.lifetime.walltime", "needs max: how long workers have"),
+    ("workerGroups: [{name: g, recycle: {memory: {soft: 90%, hard: 80%}}}]",
+     "workerGroups[0].recycle.memory.soft", "must be lower than hard"),
     ("workerGroups: [{name: g, minReplicas: 3, maxReplicas: 4},"
      " {name: etl-default, minReplicas: 3, maxReplicas: 3}]", "workerGroups",
      "the minReplicas of all groups (6) must not be more than spec.maxReplicas (5): lower them"),
@@ -193,12 +197,10 @@ WRONG: list[tuple[str, str, str]] = [
     ("recycle: {tasks: {exact: 'yes'}}", "recycle.tasks.exact", ""),
     ("{recycle: {tasks: {max: 9, exact: true}}, disruption: {budgets: [{workers: 0%,"
      " reasons: [TaskQuota]}]}}", "disruption.budgets", _STILL),
-    ("{workerGroups: [{name: a, recycle: {tasks: {max: 9, exact: true}}}],"
-     " disruption: {budgets: [{workers: 0}]}}", "disruption.budgets", _STILL),
     ("recycle: {lifetime: {max: 0s}}", "recycle.lifetime.max", "must be longer than 0s"),
     ("recycle: {lifetime: {max: 1d}}", "recycle.lifetime.max", _DURATION),
     ("recycle: {lifetime: {walltime: true}}", "recycle.lifetime.walltime",
-     "needs recycle.lifetime.max: how long workers have"),
+     "needs max: how long workers have"),
     ("recycle: {lifetime: {jitter: 101%}}", "recycle.lifetime.jitter", _PART),
     ("recycle: {lifetime: {deviations: -1}}", "recycle.lifetime.deviations", ""),
     ("recycle: {lifetime: {deviations: 10.5}}", "recycle.lifetime.deviations", ""),
@@ -208,8 +210,6 @@ WRONG: list[tuple[str, str, str]] = [
     ("recycle: {memory: {soft: 0%}}", "recycle.memory.soft", _LINE),
     ("recycle: {memory: {hard: 0.0%}}", "recycle.memory.hard", _LINE),
     ("recycle: {memory: {soft: 0.8}}", "recycle.memory.soft", ""),
-    ("recycle: {memory: {for: 5m}}", "recycle.memory", "has no quota: set soft or hard"),
-    ("recycle: {memory: {overridePins: true}}", "recycle.memory", "has no quota: set soft or hard"),
     ("recycle: {memory: {hard: 9%, measure: RSS}}", "recycle.memory.measure", ""),
     ("recycle: {failures: {window: 0s, max: 1}}", "recycle.failures.window",
      "must be longer than 0s"),
@@ -258,7 +258,7 @@ TAKEN = [
     "{}",
     "controllerName: team-a.example.org",
     "{minReplicas: 1, workerGroups: [{name: etl-gpu, minReplicas: 1, maxReplicas: 9,"
-    " idleTimeout: 10m}, {name: big, maxReplicas: 0, priority: -3, recycle: {drift: false}},"
+    " idleTimeout: 10m}, {name: big, maxReplicas: 0, priority: -3, recycle: {tasks: {max: 9}}},"
     f" {{name: fixed, recycle: {{}}}}], schedules: [{{{_CRON}, duration: 1h, minReplicas: 2,"
     f" workerGroup: ''}}, {{{_CRON}, duration: 1h, minReplicas: 2, workerGroup: etl-gpu,"
     " timeZone: Europe/Berlin}, {cron: '*/5 0-6 1,15 * MON-FRI', duration: 1h, minReplicas: 2,"
@@ -278,6 +278,7 @@ TAKEN = [
     "recycle: {maxPerHour: 2.5%, strategy: {maxSurge: 25%}}",
     "recycle: {maxPerHour: 0, strategy: {maxSurge: 3}}",
     "recycle: {memory: {soft: 80.5%, hard: 100%, for: 5m}}",
+    "{recycle: {memory: {for: 5m}}, workerGroups: [{name: g, recycle: {memory: {soft: 80%}}}]}",
     "recycle: {tasks: {jitter: 100%}, lifetime: {deviations: 0}}",
     "recycle: {failures: {patterns: ['*CUDA error*', 'OSError(28, *)', '*(a|b)*', '* $x ^y*']}}",
     "disruption: {budgets: [], windows: []}",

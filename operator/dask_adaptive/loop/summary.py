@@ -28,7 +28,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.plan import Blocker, Decision, Delete, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import GroupRecycle, Quota, Recycle, RecyclePast, Replacing
+from dask_adaptive.model.recycle import Quota, Recycle, RecyclePast, Replacing
 from dask_adaptive.planner.actions.candidates import claims
 from dask_adaptive.planner.actions.groups import GroupWorkers, sort_workers
 from dask_adaptive.planner.context import scaled_groups
@@ -101,8 +101,8 @@ def recycles(
 
 def wants_meters(view: PlatformView, policy: Policy) -> bool:
     """Whether anything has a quota: the policy, a group in it, or a single worker."""
-    own = policy.group_recycle.values()
-    if replace(policy.recycle, max_per_hour=None) != Recycle() or set(own) - {GroupRecycle()}:
+    every = (policy.recycle, *policy.group_recycle.values())
+    if any(replace(recycle, max_per_hour=None) != Recycle() for recycle in every):
         return True
     return any(w.quota_notes is not None or w.ends_at < math.inf for w in view.workers)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.keys import default_group_of
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Budget, GroupRecycle, Recycle, Window
+from dask_adaptive.model.recycle import Budget, Recycle, Window
 from dask_adaptive.model.scaling import (
     AUTO_S,
     Behavior,
@@ -172,11 +172,12 @@ class Policy:
         return (default, *own.values())
 
     @cached_property
-    def group_recycle(self) -> Mapping[str, GroupRecycle]:
-        """By worker group: what it has instead of `recycle`."""
-        return {g.name: g.recycle for g in self.worker_groups if g.recycle is not None}
+    def group_recycle(self) -> Mapping[str, Recycle]:
+        """By worker group with limits of its own: what holds instead of `recycle`."""
+        own = {g.name: g.recycle for g in self.worker_groups if g.recycle is not None}
+        return {name: limits.within(self.recycle) for name, limits in own.items()}
 
-    def recycle_of(self, group: str) -> GroupRecycle:
+    def recycle_of(self, group: str) -> Recycle:
         return self.group_recycle.get(group, self.recycle)
 
     def checks(self) -> Iterator[Check]:
@@ -193,7 +194,7 @@ class Policy:
                 ".disruption.budgets",
                 "has one of 0 for TaskQuota, and with recycle.tasks.exact workers would come to"
                 " their quota and never be replaced: raise it, or drop exact",
-                ("disruption", "recycle", "workerGroups"),
+                ("disruption", "recycle"),
             )
 
     def _checks_of_groups(self) -> Iterator[Check]:
@@ -231,9 +232,7 @@ class Policy:
             for budget in self.disruption.budgets
             if not budget.reasons or Reason.TASK_QUOTA in budget.reasons
         )
-        return is_forbidden and any(
-            recycle.tasks.exact for recycle in (self.recycle, *self.group_recycle.values())
-        )
+        return is_forbidden and self.recycle.tasks.exact
 
 
 def disruption_of(spec: Mapping[str, Any]) -> Disruption:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from dask_adaptive.model.amounts import Amount
@@ -58,49 +58,62 @@ Replaces = Annotated[Reason, one_of({r.value: r for r in Reason if r.replaces})]
 
 
 @dataclass(frozen=True, slots=True)
-class TaskQuota:
+class TaskLimit:
     max: Count = 0  # runs; 0: no quota
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQuota(TaskLimit):
     jitter: Part = 0.0  # a worker's own quota is up to this part lower
     exact: bool = False  # not one run more, though nobody is left to work
     from_walltime: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class LifetimeQuota:
+class LifetimeLimit:
     max_s: PositiveSeconds = math.inf
-    jitter: Part = 0.0
-    min_task_duration_s: Seconds = 0.0  # no task is expected to take less
-    deviations: Deviations = 2.0  # a task is expected to take its mean and so many deviations
-    margin_s: Seconds = 10.0  # before a worker's end it is drained: data moves, nothing runs
     walltime: bool = False  # somebody else ends workers then
 
     def checks(self) -> Iterator[Check]:
         if self.walltime and math.isinf(self.max_s):
-            words = "needs recycle.lifetime.max: how long workers have"
-            yield Check(".walltime", words, ("walltime", "max"))
+            yield Check(".walltime", "needs max: how long workers have", ("walltime", "max"))
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryQuota:
+class LifetimeQuota(LifetimeLimit):
+    jitter: Part = 0.0
+    min_task_duration_s: Seconds = 0.0  # no task is expected to take less
+    deviations: Deviations = 2.0  # a task is expected to take its mean and so many deviations
+    margin_s: Seconds = 10.0  # before a worker's end it is drained: data moves, nothing runs
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
     """Parts of the worker's memory limit, 0..1; infinite: no quota."""
 
     soft: Line = math.inf
-    for_s: Seconds = 120.0  # so long above the soft line
     hard: Line = math.inf  # of the whole process
-    measure: Measure = Measure.UNMANAGED
-    override_pins: bool = False  # the hard line beats pins of people
 
     def checks(self) -> Iterator[Check]:
         if math.isfinite(self.soft) and self.soft >= self.hard:
             words = "must be lower than hard: lower the one or raise the other"
             yield Check(".soft", words, ("soft", "hard"))
-        if math.inf == self.soft == self.hard and self != MemoryQuota():
-            yield Check("", "has no quota: set soft or hard", ("soft", "hard"))
 
 
 @dataclass(frozen=True, slots=True)
-class FailureQuota:
+class MemoryQuota(MemoryLimit):
+    for_s: Seconds = 120.0  # so long above the soft line
+    measure: Measure = Measure.UNMANAGED
+    override_pins: bool = False  # the hard line beats pins of people
+
+
+@dataclass(frozen=True, slots=True)
+class FailureLimit:
     max: Count = 0  # 0: no quota
+
+
+@dataclass(frozen=True, slots=True)
+class FailureQuota(FailureLimit):
     window_s: PositiveSeconds = 600.0
     patterns: Annotated[tuple[Glob, ...], Listed(32, key=itself)] = ()
 
@@ -115,8 +128,8 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRecycle:
-    """What one worker group has instead of `spec.recycle`."""
+class Recycle:
+    """`spec.recycle`."""
 
     tasks: TaskQuota = TaskQuota()
     lifetime: LifetimeQuota = LifetimeQuota()
@@ -125,13 +138,28 @@ class GroupRecycle:
     drift: bool = True
     min_age_s: Seconds = 0.0
     strategy: Strategy = Strategy()
+    max_per_hour: Workers | None = None  # recycles for quotas; None: no limit
 
 
 @dataclass(frozen=True, slots=True)
-class Recycle(GroupRecycle):
-    """`spec.recycle`."""
+class GroupRecycle:
+    """The limits that one worker group has instead of those in `spec.recycle`."""
 
-    max_per_hour: Workers | None = None  # recycles for quotas; None: no limit
+    tasks: TaskLimit = TaskLimit()
+    lifetime: LifetimeLimit = LifetimeLimit()
+    memory: MemoryLimit = MemoryLimit()
+    failures: FailureLimit = FailureLimit()
+
+    def within(self, recycle: Recycle) -> Recycle:
+        """All that holds for the group: how its quotas work is the same in all groups."""
+        lifetime, memory = self.lifetime, self.memory
+        return replace(
+            recycle,
+            tasks=replace(recycle.tasks, max=self.tasks.max),
+            lifetime=replace(recycle.lifetime, max_s=lifetime.max_s, walltime=lifetime.walltime),
+            memory=replace(recycle.memory, soft=memory.soft, hard=memory.hard),
+            failures=replace(recycle.failures, max=self.failures.max),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,14 @@ from dask_adaptive.model.plan import Cancel, Outcome, Plan, Restart
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
+    GroupRecycle,
     Quota,
     QuotaNotes,
     QuotaUse,
     Recycle,
     RecyclePast,
     Replacing,
+    TaskLimit,
     TaskQuota,
 )
 from dask_adaptive.model.scaling import WorkerGroup
@@ -146,7 +148,12 @@ QUOTA = Recycle(tasks=TaskQuota(max=20))
     [
         pytest.param({}, {}, False, id="none"),
         pytest.param({"recycle": QUOTA}, {}, True, id="policy"),
-        pytest.param({"worker_groups": (WorkerGroup("g", recycle=QUOTA),)}, {}, True, id="group"),
+        pytest.param(
+            {"worker_groups": (WorkerGroup("g", recycle=GroupRecycle(TaskLimit(9))),)},
+            {},
+            True,
+            id="group",
+        ),
         pytest.param({}, {"quota_notes": QuotaNotes(tasks=5)}, True, id="annotation"),
         pytest.param({}, {"ends_at": 60.0}, True, id="deadline"),
     ],

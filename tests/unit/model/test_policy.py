@@ -34,6 +34,7 @@ from dask_adaptive.model.recycle import (
     GroupRecycle,
     LifetimeQuota,
     Measure,
+    MemoryLimit,
     MemoryQuota,
     Recycle,
     Strategy,
@@ -147,14 +148,14 @@ def test_every_field_is_read() -> None:
         ),
         Recycle(
             TaskQuota(1000, 0.1, True, True),
-            LifetimeQuota(43200.0, 0.2, 1.0, 1.5, 30.0, True),
-            MemoryQuota(0.8, 60.0, 0.92, Measure.PROCESS, True),
+            LifetimeQuota(43200.0, True, 0.2, 1.0, 1.5, 30.0),
+            MemoryQuota(0.8, 0.92, 60.0, Measure.PROCESS, True),
             FailureQuota(20, 300.0, ("*CUDA error*", "*No space left*")),
             False, 300.0, Strategy(StrategyType.IN_PLACE, Amount(percent=25.0), 120.0),
             Amount(percent=20.0),
         ),
         (
-            WorkerGroup("etl-gpu", 3, 1, 600.0, -7, GroupRecycle(memory=MemoryQuota(hard=0.9))),
+            WorkerGroup("etl-gpu", 3, 1, 600.0, -7, GroupRecycle(memory=MemoryLimit(hard=0.9))),
             WorkerGroup("etl-big", 2), WorkerGroup("etl-fixed"),
         ),
         SchedulerSettings(ReliefChoices(host="Disabled"), (Setting(("a", "b"), 1),)),
@@ -185,12 +186,17 @@ def test_the_default_group_has_the_policys_bounds_unless_it_has_its_own() -> Non
 
 
 def test_a_group_has_its_own_quotas_or_those_of_the_cluster() -> None:
-    group = "workerGroups: [{name: gpu, recycle: {minAge: 1m}}]"
-    policy = parse_policy(spec(f"{{recycle: {{tasks: {{max: 9}}}}, {group}}}"))
+    group = "workerGroups: [{name: gpu, recycle: {memory: {soft: 70%}}}]"
+    usual = "{tasks: {max: 9, jitter: 10%}, memory: {hard: 90%, for: 1m}, minAge: 5m, drift: false}"
+    policy = parse_policy(spec(f"{{recycle: {usual}, {group}}}"))
 
     assert 9 == policy.recycle_of("etl-default").tasks.max
-    assert 0 == policy.recycle_of("gpu").tasks.max
-    assert 9 == replace(policy, worker_groups=()).recycle_of("gpu").tasks.max
+    expected = Recycle(
+        TaskQuota(jitter=0.1), memory=MemoryQuota(soft=0.7, for_s=60.0), min_age_s=300.0,
+        drift=False,
+    )  # fmt: skip
+    assert expected == policy.recycle_of("gpu")
+    assert policy.recycle == replace(policy, worker_groups=()).recycle_of("gpu")
 
 
 @pytest.mark.parametrize(("written", "field", "words"), WRONG)

@@ -9,7 +9,7 @@ from itertools import chain
 
 from dask_adaptive.model.observed import Clocks, ObservedWorker
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import GroupRecycle, Limit, Limits, Profile
+from dask_adaptive.model.recycle import Limit, Limits, Profile, Recycle
 from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.recycling.effective_quotas import effective_quotas, own_tasks
 from dask_adaptive.planner.recycling.select import GroupRecycling
@@ -164,7 +164,7 @@ def _watches(profile: Profile) -> bool:
 
 
 def limit_of(
-    worker: ObservedWorker, recycle: GroupRecycle, horizon: Horizon, *, expected_s: float
+    worker: ObservedWorker, recycle: Recycle, horizon: Horizon, *, expected_s: float
 ) -> Limit:
     """
     What the agent is to enforce for each Dask worker of this worker; `profile` is 0.
@@ -185,7 +185,7 @@ def limit_of(
     return Limit(runs, left_s) if runs or left_s < math.inf else _NO_LIMIT
 
 
-def profile_of(recycle: GroupRecycle, workers: Sequence[ObservedWorker], clocks: Clocks) -> Profile:
+def profile_of(recycle: Recycle, workers: Sequence[ObservedWorker], clocks: Clocks) -> Profile:
     """
     The rules that the workers of one group share.
 

@@ -11,7 +11,7 @@ from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import GroupRecycle, StrategyType
+from dask_adaptive.model.recycle import Recycle, StrategyType
 from dask_adaptive.model.windows import is_open, turns_at
 from dask_adaptive.planner.actions.candidates import claims
 from dask_adaptive.planner.actions.groups import GroupWorkers
@@ -43,7 +43,7 @@ class RecycleContext:
         return self.context.horizon.clocks
 
     @cached_property
-    def recycle(self) -> GroupRecycle:
+    def recycle(self) -> Recycle:
         return self.context.policy.recycle_of(self.group.name)
 
     @cached_property
@@ -198,7 +198,7 @@ def _untimely(
     return None
 
 
-def beats_pins(candidate: RecycleCandidate, recycle: GroupRecycle) -> bool:
+def beats_pins(candidate: RecycleCandidate, recycle: Recycle) -> bool:
     """Whether pins of people and of code do not count."""
     return candidate.reason is Reason.MEMORY_HARD and recycle.memory.override_pins
 

@@ -11,18 +11,18 @@ from typing import TypeVar
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import GroupRecycle, LifetimeQuota, Quota, QuotaNotes, TaskQuota
+from dask_adaptive.model.recycle import LifetimeQuota, Quota, QuotaNotes, Recycle, TaskQuota
 
 T = TypeVar("T")
 
 
-def effective_quotas(worker: ObservedWorker, recycle: GroupRecycle) -> GroupRecycle:
+def effective_quotas(worker: ObservedWorker, recycle: Recycle) -> Recycle:
     """The quotas of a worker's group, or what its annotations say instead; without jitter."""
     return recycle if worker.quota_notes is None else _annotated(recycle, worker.quota_notes)
 
 
 @lru_cache(maxsize=1024)
-def _annotated(recycle: GroupRecycle, notes: QuotaNotes) -> GroupRecycle:
+def _annotated(recycle: Recycle, notes: QuotaNotes) -> Recycle:
     def own(noted: T | None, usual: T) -> T:
         return usual if noted is None else noted
 
@@ -69,7 +69,7 @@ def own_lifetime_s(worker: ObservedWorker, quota: LifetimeQuota) -> float:
     return quota.max_s * (1 - quota.jitter * shares(life_of(worker))[1])
 
 
-def has_spent(worker: ObservedWorker, recycle: GroupRecycle) -> bool:
+def has_spent(worker: ObservedWorker, recycle: Recycle) -> bool:
     """Whether a worker has used up an exact quota of tasks, and so gets no more of them."""
     return recycle.tasks.exact and (
         (worker.cordon is not None and worker.cordon.quota is Quota.TASKS)
@@ -85,7 +85,7 @@ def with_walltimes(observed: ObservedCluster, policy: Policy) -> ObservedCluster
     return replace(observed, groups=groups)
 
 
-def _with_walltimes(group: ObservedGroup, recycle: GroupRecycle) -> ObservedGroup:
+def _with_walltimes(group: ObservedGroup, recycle: Recycle) -> ObservedGroup:
     if not recycle.lifetime.walltime:
         return group
     workers = []

@@ -20,11 +20,11 @@ from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
-    GroupRecycle,
     Measure,
     Quota,
     QuotaNotes,
     QuotaUse,
+    Recycle,
     RecyclePast,
 )
 from dask_adaptive.planner.context import Horizon, PassContext
@@ -72,7 +72,7 @@ class RecycleCandidate(NamedTuple):
 class QuotaContext:
     """What a rule may look at besides the worker."""
 
-    recycle: GroupRecycle  # as `effective_quotas` gives it, but for jitter
+    recycle: Recycle  # as `effective_quotas` gives it, but for jitter
     past: RecyclePast = _NO_PAST
     horizon: Horizon = field(default_factory=Horizon)
     expected_s: float = 0.0  # of the longest unfinished task
@@ -592,9 +592,7 @@ class QuotaLine:
     ratio: float  # 1: used up
 
 
-def quota_lines(
-    worker: ObservedWorker, recycle: GroupRecycle, clocks: Clocks
-) -> tuple[QuotaLine, ...]:
+def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tuple[QuotaLine, ...]:
     """Every quota that holds for a worker, but those whose use takes many looks to tell."""
     at = QuotaContext(effective_quotas(worker, recycle), horizon=Horizon(clocks=clocks))
     lines = []
@@ -610,7 +608,7 @@ def quota_lines(
     return tuple(lines)
 
 
-def still_applies(worker: ObservedWorker, recycle: GroupRecycle) -> bool:
+def still_applies(worker: ObservedWorker, recycle: Recycle) -> bool:
     """
     Whether a worker could still be replaced for the reason for which it drains.
 

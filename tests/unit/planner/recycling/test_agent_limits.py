@@ -27,6 +27,7 @@ from dask_adaptive.model.recycle import (
     Recycle,
     RecyclePast,
     Strategy,
+    TaskLimit,
     TaskQuota,
     Use,
 )
@@ -268,7 +269,7 @@ def test_newcomers_are_watched_by_the_rules_of_all_and_strangers_are_not(
                      id="groups-differ"),
         pytest.param(Recycle(TaskQuota(20)), {"others": [busy("c")],
                      "worker_groups": (
-                         WorkerGroup("more", recycle=GroupRecycle(TaskQuota(7))),)}, False,
+                         WorkerGroup("more", recycle=GroupRecycle(TaskLimit(7))),)}, False,
                      id="not-exact"),
     ],
 )  # fmt: skip
@@ -282,7 +283,7 @@ def test_whether_newcomers_are_watched(
 
 def test_the_lowest_exact_quota_of_any_group_holds_for_newcomers() -> None:
     """Nobody can tell yet to which group they belong; those without a quota are told so."""
-    groups = (WorkerGroup("more", recycle=GroupRecycle(TaskQuota(7, exact=True))),)
+    groups = (WorkerGroup("more", recycle=GroupRecycle(TaskLimit(7))),)
     limits = told([A, B], ALL, others=[busy("c", **OLD)], worker_groups=groups)
 
     assert limits.others is not None

@@ -20,6 +20,7 @@ from dask_adaptive.model.recycle import (
     Budget,
     FailureQuota,
     GroupRecycle,
+    LifetimeLimit,
     LifetimeQuota,
     Measure,
     MemoryQuota,
@@ -276,7 +277,10 @@ def test_jitter_lowers_a_quota_and_is_told() -> None:
         found = verdict(changes, recycle)
         return "" if found is None else found[2]
 
-    tasks, ages = Recycle(tasks=TaskQuota(1000, 0.5)), Recycle(lifetime=LifetimeQuota(3600.0, 0.5))
+    tasks, ages = (
+        Recycle(tasks=TaskQuota(1000, 0.5)),
+        Recycle(lifetime=LifetimeQuota(3600.0, jitter=0.5)),
+    )
     by_tasks = said(tasks, use=Use(runs=1000))
     assert by_tasks.startswith("1,000 tasks run (recycle.tasks.max 1000, less its jitter: ")
     own = int(by_tasks.rpartition(" ")[2].rstrip(")"))
@@ -289,7 +293,7 @@ def test_jitter_lowers_a_quota_and_is_told() -> None:
 @pytest.mark.parametrize("jitter", [0.3, 1.0])
 def test_jitter_is_drawn_once_for_each_pod_and_spreads_them_evenly(jitter: float) -> None:
     """Of tasks and of lifetime independently; a new pod draws anew."""
-    lifetime = LifetimeQuota(1000.0, jitter, walltime=True)
+    lifetime = LifetimeQuota(1000.0, walltime=True, jitter=jitter)
     policy = dataclasses.replace(
         POLICY, recycle=Recycle(TaskQuota(1000, jitter, exact=True), lifetime)
     )
@@ -323,7 +327,7 @@ def test_jitter_is_drawn_once_for_each_pod_and_spreads_them_evenly(jitter: float
     ],
 )  # fmt: skip
 def test_a_walltime_is_an_end(changes: dict[str, Any], expected: float) -> None:
-    rules = GroupRecycle(lifetime=LifetimeQuota(600.0, walltime=True))
+    rules = GroupRecycle(lifetime=LifetimeLimit(600.0, walltime=True))
     groups = (WorkerGroup("etl-default", recycle=rules),)
     policy = dataclasses.replace(POLICY, worker_groups=groups)
     world = cluster([worker("a", **changes)])
@@ -338,7 +342,9 @@ def test_a_walltime_is_an_end(changes: dict[str, Any], expected: float) -> None:
 
 @pytest.mark.parametrize("what", ["tasks", "lifetime"])
 def test_with_jitter_another_than_the_one_with_most_may_have_used_up_its_own(what: str) -> None:
-    quota = Recycle(**{what: {"tasks": TaskQuota, "lifetime": LifetimeQuota}[what](100_000, 0.5)})
+    quota = Recycle(
+        **{what: {"tasks": TaskQuota, "lifetime": LifetimeQuota}[what](100_000, jitter=0.5)}
+    )
 
     def one(name: str, used: float) -> ObservedWorker:
         runs, age_s = (round(used), 0.0) if what == "tasks" else (0, used)
@@ -380,7 +386,7 @@ def test_a_quota_of_one_task_leaves_one_whatever_its_jitter() -> None:
 # --- in which order -------------------------------------------------------------------------------
 
 ALL = Recycle(
-    TaskQuota(1000), LifetimeQuota(3600.0), MemoryQuota(0.8, 0.0, 0.92),
+    TaskQuota(1000), LifetimeQuota(3600.0), MemoryQuota(0.8, 0.92, 0.0),
     FailureQuota(20, patterns=("x",)),
 )  # fmt: skip
 
@@ -631,9 +637,10 @@ recycles = st.builds(
     Recycle,
     tasks=st.builds(TaskQuota, st.sampled_from([0, 10, 1000]), st.floats(0, 1), st.booleans(),
                     st.booleans()),
-    lifetime=st.builds(LifetimeQuota, st.sampled_from([math.inf, 3600.0]), st.floats(0, 1)),
-    memory=st.builds(MemoryQuota, st.sampled_from([math.inf, 0.8]), st.just(60.0),
-                     st.sampled_from([math.inf, 0.92]), st.sampled_from(list(Measure))),
+    lifetime=st.builds(LifetimeQuota, st.sampled_from([math.inf, 3600.0]), jitter=st.floats(0, 1)),
+    memory=st.builds(MemoryQuota, st.sampled_from([math.inf, 0.8]),
+                     st.sampled_from([math.inf, 0.92]), st.just(60.0),
+                     st.sampled_from(list(Measure))),
     failures=st.builds(FailureQuota, st.sampled_from([0, 20]), st.just(60.0),
                        st.sampled_from([(), ("CUDA",)])),
     drift=st.booleans(),

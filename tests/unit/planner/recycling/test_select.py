@@ -36,6 +36,7 @@ from dask_adaptive.model.recycle import (
     RecyclePast,
     Replacing,
     Strategy,
+    TaskLimit,
     TaskQuota,
     Use,
 )
@@ -272,7 +273,7 @@ def test_drift_elsewhere_is_told() -> None:
 
 
 def test_a_group_may_have_quotas_of_its_own() -> None:
-    own = (WorkerGroup(GPU, recycle=GroupRecycle(tasks=TaskQuota(100))),)
+    own = (WorkerGroup(GPU, recycle=GroupRecycle(TaskLimit(100))),)
     world = others(busy("a", **SPENT), B)
 
     assert [] == actions(decide(world, policy={"worker_groups": own}))
