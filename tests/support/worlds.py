@@ -213,7 +213,7 @@ def short(action: Action) -> str:
 
 def facts(message: str) -> str:
     """Its figures, and the fields that it names: what it says of them may be said better."""
-    return " ".join(re.findall(r"[\w,.-]*\d[\w%.]*\b%?|[a-z]\w*(?:\.\w+)+", message))
+    return " ".join(re.findall(r"[\w,.-]*\d[\w%.]*\b%?|[a-z][\w-]*(?:\.\w+)+(?:/[\w-]+)?", message))
 
 
 def actions(decided: Plan) -> list[str]:

@@ -158,7 +158,7 @@ def test_the_tightest_of_several_holds_and_says_so() -> None:
     found = allowances((p, divide(p, {}, now=0.0)) for p in (wide, tight))[holder("a")]
     other = allowances([(wide, divide(wide, {}, now=0.0))])[holder("a")]
 
-    assert (4, "4 9 8 nvidia.com") == (found.workers, facts(found.message))
+    assert (4, "4 9 8 nvidia.com/gpu") == (found.workers, facts(found.message))
     assert "AdaptiveBudget gpus" in found.message
     assert "9 9 60 24 5" == facts(other.message)
     assert "shared with b (24) and c" in other.message
