@@ -141,7 +141,7 @@ async def test_tls_without_a_secret_says_where_to_name_one() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "words"),
     [
-        ({"protocol": "ucx"}, "must be tcp, tls, ws or wss"),
+        ({"protocol": "ucx"}, "tcp, tls, ws or wss"),
         ({"protocol": "tcp", **NAMED}, r"tls\.secretName: is for"),
         ({"tls": {"secretName": ""}}, r"1 to 253 characters"),
     ],

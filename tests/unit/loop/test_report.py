@@ -121,8 +121,8 @@ def done(action: Action) -> Outcome:
             busy("a"), planned(DUE), [], ("Due", Reason.TASK_QUOTA, SENTENCE), id="due"
         ),
         pytest.param(
-            busy("a", stopped="is at its quota of 20 runs"), planned(), [],
-            ("Stopped", Reason.QUOTA_REACHED, "is at its quota of 20 runs"), id="stopped",
+            busy("a", stopped="has had 20 runs"), planned(), [],
+            ("Stopped", Reason.QUOTA_REACHED, "has had 20 runs"), id="stopped",
         ),
         pytest.param(
             busy("a", stopped="at 20 runs"), planned(DUE), [],
@@ -137,8 +137,8 @@ def done(action: Action) -> Outcome:
             ("Due", Reason.PINNED, f"{SENTENCE}; pinned by shuffle 5f3a"), id="due-and-pinned",
         ),
         pytest.param(
-            busy("a"), blocked(Reason.NOT_YET, "the next window opens at 02:00"), [],
-            ("Due", Reason.NOT_YET, f"{SENTENCE}; the next window opens at 02:00"),
+            busy("a"), blocked(Reason.NOT_YET, "it opens at 02:00"), [],
+            ("Due", Reason.NOT_YET, f"{SENTENCE}; it opens at 02:00"),
             id="held",
         ),
         pytest.param(
@@ -321,12 +321,12 @@ def test_an_agent_that_does_not_hear_of_an_end_is_told_on_once() -> None:
     fake.terminating = (TerminatingPod(W1, "w0-x", ("10.0.0.1",), 42.0),)
 
     async def too_old(names: Any, **_: Any) -> list[Retired]:
-        return [Retired(n, "active", None, "agent 0.0.1 is too old to hear of it") for n in names]
+        return [Retired(n, "active", None, "agent 0.0.1 is too old") for n in names]
 
     fake.leave = too_old  # type: ignore[method-assign]
     fake.steps(5)
 
-    assert [(Reason.RETIREMENT_REFUSED, "agent 0.0.1 is too old to hear of it", W1)] == [
+    assert [(Reason.RETIREMENT_REFUSED, "agent 0.0.1 is too old", W1)] == [
         (e.reason, e.message, e.worker) for e in fake.events
     ]
 
