@@ -122,7 +122,7 @@ class Agent:
             is_leaving=self.is_draining,
             in_shuffle=lambda address: address in self.pins.in_shuffles(),
             are_arriving=lambda: bool(self.plans.arriving),
-            expect_gates=self.expect_gates,
+            expect_leaving=self.expect_leaving,
             note=self.notes.add,
             clock=self.clock,
         )
@@ -140,7 +140,6 @@ class Agent:
             self.drains,
             leaving=self.out_of_service,
             pinned_by=lambda ws: ", ".join(self.pins.holders(ws)),
-            expect_gates=self.expect_gates,
             note=self.notes.add,
         )
         self.redone = Redone(self.scheduler, self._cause)
@@ -199,11 +198,17 @@ class Agent:
         )
 
     def install(self) -> None:
-        """Change what the agent changes from the start on, as far as this release allows it."""
+        """
+        Change what has to be changed from the start on, as far as this release allows it.
+
+        Counters: put in later, runs and losses of before would be missing, and idle times be wrong.
+        Calls that retire workers: one that has begun unseen would take away a worker that we drain.
+        """
         self._add_feature("counting", self.cordons.install)
-        self._add_feature("workers_to_close", self.closing.install)
         self._add_feature("orders", self.upstream_calls.install)
         self._add_feature("removals", lambda put: put.before_removals(self.redone.removing))
+        if self.parts.section("shuffles", lambda: bool(self.shuffles.running()), True):
+            self.expect_holds()
 
     def close(self, *, is_closing: bool) -> None:
         """Stop what runs by itself, and leave nothing in what schedulers of a process share."""
@@ -228,7 +233,7 @@ class Agent:
             wire.OBSERVE: guarded(self.observe),
             wire.RETIRE: guarded(self.retire),
             wire.CANCEL: guarded(self.cancel),
-            wire.PIN: guarded(self.pins.pin),
+            wire.PIN: guarded(self.pin),
             wire.UNPIN: guarded(self.pins.unpin),
             wire.LEAVE: guarded(self.leave),
             wire.LIMIT: guarded(self.limit),
@@ -305,8 +310,11 @@ class Agent:
         wait_s = min(wait_ms, wire.MOST_WAIT_MS) / 1000
         return self.watch.wait(caller, version, wait_s, take_later)
 
+    def pin(self, request: Request) -> wire.PinAnswer:
+        self.expect_holds()
+        return self.pins.pin(request)
+
     def retire(self, request: Request) -> wire.RetireAnswer:
-        self.expect_gates()
         asked = names(request)
         busy_ok = flag(request, "busy_ok", False)
         terms = Terms(
@@ -322,9 +330,7 @@ class Agent:
         return self._each(names(request), self.drains.cancel)
 
     def leave(self, request: Request) -> wire.RetireAnswer:
-        self.expect_gates()
-        if "names" not in self.features:
-            self._add_feature("names", self.drains.free_names)
+        self._expect("names", self.drains.free_names)
         terms = Terms(
             reason=text(request, "reason", "its process ends"),
             left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
@@ -398,12 +404,20 @@ class Agent:
             ]
         return workers
 
-    def expect_gates(self) -> None:
-        """From the first cordon on, or the first message that may begin a drain."""
-        if "gates" not in self.features:
-            self._add_feature(
-                "gates", lambda put: put.put(patching.STATUS_CHANGE, self.cordons.gates.hearing)
-            )
+    def expect_leaving(self) -> None:
+        """To be called before a worker is cordoned, or drains."""
+        self._expect(
+            "gates", lambda put: put.put(patching.STATUS_CHANGE, self.cordons.gates.hearing)
+        )
+        self.expect_holds()
+
+    def expect_holds(self) -> None:
+        """To be called before something holds a worker, or takes it out of service."""
+        self._expect("workers_to_close", self.closing.install)
+
+    def _expect(self, name: str, install: Callable[[Patches], object]) -> None:
+        if name not in self.features:
+            self._add_feature(name, install)
 
     def _lapse(self) -> None:
         """Nobody has renewed what the operator has said: the scheduler works as without it."""
@@ -442,6 +456,7 @@ class Agent:
         self.notes.add(wire.N_RELIEF_FAILED, f"{name} is off, stock code serves: {why}")
 
     def _serve_shuffles(self) -> None:
+        self.expect_holds()
         self._add_feature("shuffle_choice", self.placement.install)
         self._add_feature("shuffle_wait", self.shuffle_wait.install)
 

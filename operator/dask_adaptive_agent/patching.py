@@ -427,10 +427,13 @@ def relief(name: str) -> str:
 
 
 def _with_rpc(
-    name: str, rpc: str, why: str, guard: Callable[[Any, Any], None]
+    name: str, rpc: str, why: str, guard: Callable[[Any, Any], None], when: str = "always"
 ) -> tuple[Target, Target]:
     """A method, and the handler by which clients and workers call it."""
-    return Target("Scheduler", name, why, guard=guard), Target(_RPC, rpc, why, guard=guard)
+    return (
+        Target("Scheduler", name, why, when, guard=guard),
+        Target(_RPC, rpc, why, when, guard=guard),
+    )
 
 
 _STREAM, _RPC = "Scheduler.stream_handlers", "Scheduler.handlers"
@@ -469,6 +472,7 @@ WORKERS_TO_CLOSE, WORKERS_TO_CLOSE_RPC = _with_rpc(
     "Pinned workers are never named, and workers that are leaving are not counted. Upstream's rule "
     "decides, or somebody else's, if one is there already. Where it fails, no worker is named.",
     _answers_by_n,
+    when="from the first pin, shuffle, drain or cordon on",
 )
 RETIRE_WORKERS, RETIRE_WORKERS_RPC = _with_rpc(
     "retire_workers",
@@ -476,20 +480,6 @@ RETIRE_WORKERS, RETIRE_WORKERS_RPC = _with_rpc(
     "A worker whose `--lifetime` has ended is drained first. A call that names pinned workers is "
     "obeyed, and noted.",
     _takes("workers", "names", "stimulus_id"),
-)
-RESTART_WORKERS_RPC = Target(
-    _RPC,
-    "restart_workers",
-    "A call that names pinned workers is obeyed, and noted.",
-    releases="2024.2.0 and later",
-    guard=_takes("workers", "stimulus_id"),
-)
-BROADCAST_RPC = Target(
-    _RPC,
-    "broadcast",
-    "As `restart_workers`, which clients of these releases send to nannies.",
-    releases="before 2024.2.0",
-    guard=_takes("msg", "workers", "nanny"),
 )
 REMOVE_WORKER, REMOVE_WORKER_RPC = _with_rpc(
     "remove_worker",
@@ -525,14 +515,6 @@ ADD_TO_PROCESSING = Target(
     "A worker that has as many tasks as its quota allows is taken out of service at once.",
     when="while a quota of tasks is exact",
     way_out="`spec.recycle.tasks.exact: false`",
-)
-SLOTS_OPENED = Target(
-    "Scheduler",
-    "stimulus_queue_slots_maybe_opened",
-    "Tries again where a worker left service, and its slots with it, while tasks were assigned.",
-    when="while a quota of tasks is exact and the scheduler validates",
-    way_out="`spec.recycle.tasks.exact: false`",
-    guard=_takes("stimulus_id"),
 )
 MOVE_TASK_REQUEST = Target(
     "extensions.stealing",

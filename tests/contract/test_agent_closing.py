@@ -41,7 +41,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 async def s() -> AsyncIterator[Any]:
     """A scheduler with the agent, whose workers exist in its books only."""
     async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
-        install(scheduler)
+        install(scheduler).expect_holds()
         yield scheduler
         clear_workers(scheduler)
 
@@ -277,7 +277,9 @@ async def test_somebodys_own_rule_decides(how: str) -> None:
         _, pinned, free = (fake_worker(s, i) for i in range(3))
         theirs = s.workers_to_close
         agent = install(s)
-        agent.pins.leases.pin([pinned.address], source=wire.MANUAL, owner="o", reason="", ttl_s=60)
+        agent.pin(
+            {"source": wire.MANUAL, "owner": "o", "names": [pinned.address], "ttl_ms": 60_000}
+        )
 
         asked = s.handlers["workers_to_close"] if how == "handler" else s.workers_to_close
         offered = s.handlers[wire.OBSERVE]()["closable"]

@@ -442,13 +442,11 @@ async def test_retiring_without_names_honours_pins(c, s, a, b, agent) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("named", [True, False])
 @with_agent(Worker=Nanny, timeout=90)
-async def test_restarting_is_obeyed_and_told_once(c, s, a, b, agent, named) -> None:
-    """Contract: `Client.restart_workers` goes through a call that we wrap, on every release."""
+async def test_restarting_is_obeyed_and_told_once(c, s, a, b, agent) -> None:
     await pin(s, a)
 
-    await (c.restart_workers([s.aliases[a.name]]) if named else c.restart())
+    await c.restart()
 
     assert [BROKEN] == notes(agent)
     await until(lambda: s.aliases.get(a.name) in s.workers and 2 == len(s.workers))

@@ -27,7 +27,7 @@ async def test_hello_answers_whatever_the_protocol(s, a, b, agent) -> None:
     keys = ("protocol", "agent", "session", "scheduler_id")
     assert expected == tuple(answer[key] for key in keys)
     in_place = {name for name, is_there in answer["hooks"].items() if is_there}
-    assert {"shuffle", "stealing", "workers_to_close", "counting", "orders", "removals"} <= in_place
+    assert {"shuffle", "stealing", "counting", "orders", "removals"} <= in_place
 
 
 @with_agent(threads=2, client=False)
@@ -201,6 +201,7 @@ async def test_target_is_the_schedulers_own(c, s, a, b) -> None:
 
 @with_agent(threads=2, client=False)
 async def test_a_broken_hook_never_stops_the_scheduler(s, a, b, agent) -> None:
+    agent.expect_holds()
     agent.pins = agent.roster = agent.drains = None  # type: ignore[assignment]
 
     assert [] == s.workers_to_close(n=1)

@@ -321,7 +321,19 @@ class Fire:
         table, way = self.s._TRANSITIONS_TABLE, ("released", "waiting")
         self.s._TRANSITIONS_TABLE = {**table, way: erred_or(table[way])}
         BaseTCPListener._handle_stream = closes_if_stopped
+        self.s.stimulus_queue_slots_maybe_opened = self._feed_queue
         return self
+
+    def _feed_queue(self, *, stimulus_id: str) -> None:
+        """
+        Upstream asserts that each task that it offers begins. With an exact quota a worker leaves
+        service in the middle, and takes its slots with it: schedulers of users do not validate.
+        """
+        self.s.validate = False
+        try:
+            type(self.s).stimulus_queue_slots_maybe_opened(self.s, stimulus_id=stimulus_id)
+        finally:
+            self.s.validate = True
 
     async def __aexit__(self, failed: Any, *_: Any) -> None:
         if failed:

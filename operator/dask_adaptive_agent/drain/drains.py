@@ -309,6 +309,7 @@ class Drains:
 
     def _begin(self, ws: WorkerState, terms: Terms) -> Drain:
         logger.info("Draining worker %s (%s): %s", ws.name, ws.address, terms.reason)
+        self.cordons.expect_leaving()
         self.cordons.hand_over(ws.address)
         drain = self.ongoing[ws.address] = Drain(self, self._gates.hold(ws), terms)
         return drain

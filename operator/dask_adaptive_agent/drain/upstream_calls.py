@@ -1,5 +1,5 @@
 """
-Calls that name workers to retire or to restart: obeyed, and noted if they break pins.
+Calls that name workers to retire: obeyed, and noted if they break pins, as a restart of all is.
 
 What names no worker (`retire_workers(n=…)`) goes through `workers_to_close`, which honours pins.
 """
@@ -34,31 +34,24 @@ NOT_ANSWERING = "check-worker-ttl"
 
 @dataclass
 class UpstreamCalls:
-    """Wraps `retire_workers`, `restart_workers` and `restart` of one scheduler."""
+    """Wraps `retire_workers` of one scheduler, and hears of `restart`."""
 
     scheduler: Scheduler
     drains: Drains  # drain whose lifetime is over; leave those that a call names to it
     leaving: Callable[[], Collection[str]]  # addresses: their pins have been respected
     pinned_by: Callable[[WorkerState], str]  # in words
-    expect_gates: Callable[[], None]  # as for `Cordons`
     note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
 
     def install(self, patches: Patches) -> None:
         # Upstream's HTTP API calls the method.
         patches.put(patching.RETIRE_WORKERS, self._retiring)
-        patches.put(
-            patching.RETIRE_WORKERS_RPC, lambda stock: self._retiring(stock, "retire_workers")
-        )
-        # Before it had restart_workers, Client.restart_workers broadcast to nannies.
-        has_it = "restart_workers" in self.scheduler.handlers
-        target = patching.RESTART_WORKERS_RPC if has_it else patching.BROADCAST_RPC
-        patches.put(target, self._restarting)
+        patches.put(patching.RETIRE_WORKERS_RPC, lambda stock: self._retiring(stock, is_rpc=True))
 
     def restarts(self) -> None:
         """`SchedulerPlugin.restart`: `Scheduler.restart` is about to restart all workers."""
-        self._note_pins("restart", self._named(None), "restart")
+        self._note_pins("restart", list(self.scheduler.workers.values()), "restart")
 
-    def _retiring(self, stock: Call, op: str = "") -> Call:
+    def _retiring(self, stock: Call, *, is_rpc: bool = False) -> Call:
         @wraps(stock)
         async def retire_workers(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = _readable(args, kwargs)
@@ -66,12 +59,11 @@ class UpstreamCalls:
             stimulus = str(kwargs.get("stimulus_id") or "")
             if stimulus.startswith(LIFETIME):
                 # Never raises, unless it is cancelled: then the call is, too.
-                self.expect_gates()
                 for address in workers or ():
                     await self.drains.lifetime(address)
                 return await stock(*args, **kwargs)
             named = self._named(workers or (), kwargs.get("names"))
-            self._note_pins("retire", named, stimulus, op)
+            self._note_pins("retire", named, stimulus, self._caller() if is_rpc else "")
             with self.drains.others_retire(named) as retired:
                 answer = await stock(*args, **kwargs)
                 retired.update(answer)
@@ -79,38 +71,23 @@ class UpstreamCalls:
 
         return retire_workers
 
-    def _restarting(self, stock: Call) -> Call:
-        @wraps(stock)
-        async def restart(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = _readable(args, kwargs)
-            workers = args[0] if args else kwargs.get("workers")
-            stimulus, msg = str(kwargs.get("stimulus_id") or ""), kwargs.get("msg")
-            if msg is None:
-                self._note_pins("restart", self._named(workers), stimulus, "restart_workers")
-            elif isinstance(msg, dict) and msg.get("op") == "restart" and kwargs.get("nanny"):
-                self._note_pins("restart", self._named(workers), stimulus, "broadcast")
-            return await stock(*args, **kwargs)
-
-        return restart
-
-    def _named(
-        self, addresses: Iterable[str] | None, names: Iterable[Any] | None = None
-    ) -> list[WorkerState]:
-        """Those of these names, or addresses; all if there are none of either."""
+    def _named(self, addresses: Iterable[str], names: Iterable[Any] | None) -> list[WorkerState]:
+        """Those of these names, or else addresses."""
         known = self.scheduler.workers
         try:
             if names is not None:
                 texts = {str(name) for name in names}  # as Scheduler.retire_workers compares them
                 return [ws for ws in known.values() if str(ws.name) in texts]
-            every = known if addresses is None else dict.fromkeys(addresses)
-            return [known[address] for address in every if address in known]
+            return [known[address] for address in dict.fromkeys(addresses) if address in known]
         except Exception:
             # Fail open: upstream's code judges its arguments.
             logger.exception("Failed to find the workers that a call names")
             return []
 
-    def _note_pins(self, verb: str, named: list[WorkerState], stimulus: str, op: str = "") -> None:
-        """Note the pins that a call breaks, if any; `op`: of an RPC."""
+    def _note_pins(
+        self, verb: str, named: list[WorkerState], stimulus: str, caller: str = ""
+    ) -> None:
+        """Note the pins that a call breaks, if any."""
         if stimulus.startswith((OURS, NOT_ANSWERING)):
             return
         try:
@@ -123,22 +100,23 @@ class UpstreamCalls:
             if len(pinned) > 3:
                 shown.append(f"{len(pinned) - 3} more")
             call = f" ({stimulus})" if stimulus else ""
-            message = f"somebody{self._caller(op)}{call} named pinned workers to {verb}, and was "
+            message = f"somebody{caller}{call} named pinned workers to {verb}, and was "
             names = [str(ws.name) for ws, _ in pinned]
             self.note(wire.N_PINS_OVERRIDDEN, f"{message}obeyed: {'; '.join(shown)}", names)
         except Exception:
             # Fail open: the call is obeyed, noted or not.
             logger.exception("Failed to find the pins that a call to %s workers has broken", verb)
 
-    def _caller(self, op: str) -> str:
+    def _caller(self) -> str:
         """
-        The addresses of whoever has this RPC answered now.
+        The addresses of whoever has the RPC answered now.
 
         Not by a handler that asks for its connection: what others have put over it need not pass
         one on.
         """
-        comms: dict[Any, Any] = getattr(self.scheduler, "_comms", {}) if op else {}
-        callers = sorted({str(comm.peer_address) for comm, its in comms.items() if its == op})
+        comms: dict[Any, Any] = getattr(self.scheduler, "_comms", {})
+        ops = ((comm, op) for comm, op in comms.items() if op == "retire_workers")
+        callers = sorted({str(comm.peer_address) for comm, _ in ops})
         return f" at {' or '.join(callers)}" if callers else ""
 
 

@@ -53,10 +53,7 @@ class AssignedRuns:
         try:
             with self._patches.together() as self._put:
                 self._patches.put(patching.ADD_TO_PROCESSING, self._adding)
-                scheduler = self.scheduler
-                if scheduler.validate and hasattr(scheduler, patching.SLOTS_OPENED.name):
-                    self._patches.put(patching.SLOTS_OPENED, self._opening)
-                if stealing(scheduler) is not None:
+                if stealing(self.scheduler) is not None:
                     self._patches.put(patching.MOVE_TASK_REQUEST, self._moving)
         except patching.Mismatch as error:
             logger.warning("Quotas cannot be exact in this scheduler: %s", error)
@@ -99,25 +96,6 @@ class AssignedRuns:
             return answer
 
         return add_to_processing
-
-    def _opening(self, stock: Call) -> Call:
-        """
-        The stock method counts all free slots first. A worker that leaves service between two tasks
-        takes its slots with it; the next task then stays queued, and is tried again as often as
-        slots were counted. Only schedulers that validate object: each task must have begun.
-        """
-
-        def queue_slots_maybe_opened(*, stimulus_id: str) -> None:
-            running = self.scheduler.running
-            while True:
-                before = len(running)
-                try:
-                    return stock(stimulus_id=stimulus_id)  # type: ignore[no-any-return]
-                except AssertionError:
-                    if len(running) >= before:
-                        raise
-
-        return queue_slots_maybe_opened
 
     def _moving(self, stock: Call) -> Call:
         def move_task_request(ts: TaskState, victim: WorkerState, thief: WorkerState) -> Any:

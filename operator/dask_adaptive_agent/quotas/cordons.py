@@ -90,7 +90,7 @@ class Cordons:
     is_leaving: Callable[[str], bool]  # an address drains, or somebody else retires it
     in_shuffle: Callable[[str], bool]  # an address takes part in a P2P shuffle
     are_arriving: Callable[[], bool]  # workers are on their way
-    expect_gates: Callable[[], None]  # patches the handler of statuses, from the first cordon on
+    expect_leaving: Callable[[], None]  # called before a worker is cordoned, or drains
     note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
     clock: Callable[[], float]
 
@@ -333,7 +333,7 @@ class Cordons:
             if ws.status not in STAYING or self.is_leaving(ws.address):
                 return False
             gate = self.gates.hold(ws)
-        self.expect_gates()  # no request need have come: a worker's lifetime is enough
+        self.expect_leaving()
         out[ws.address] = Cordon(gate, why, self.clock(), Mover(self.scheduler, ws, self.clock))
         gate.thaw()
         gate.shut()
