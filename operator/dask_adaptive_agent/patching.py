@@ -22,6 +22,7 @@ import functools
 import importlib
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MethodType, ModuleType
@@ -48,6 +49,29 @@ class Mismatch(Exception):
 
 
 @dataclass(frozen=True)
+class Releases:
+    """Releases of distributed from one on, and before another; empty: there is no such bound."""
+
+    since: str = ""
+    before: str = ""
+
+    def __contains__(self, release: str) -> bool:
+        number = _number(release)
+        is_before = not self.before or number < _number(self.before)
+        return _number(self.since) <= number and is_before
+
+    def __str__(self) -> str:
+        bounds = [f"{self.since} and later"] if self.since else []
+        bounds += [f"before {self.before}"] if self.before else []
+        return ", ".join(bounds) or "all"
+
+
+def _number(release: str) -> list[int]:
+    """Of `2026.7.0+3.g1a2b3c4`: 2026, 7 and 0."""
+    return [int(part) for part in re.findall(r"\d+", release)[:3]]
+
+
+@dataclass(frozen=True)
 class Target:
     """
     One place of upstream's.
@@ -62,7 +86,7 @@ class Target:
     why: str  # we are there
     when: str = "always"  # it is in force
     way_out: str = NO_AGENT  # how people do without it; where a guard fails, it is off by itself
-    releases: str = "all"  # of distributed where it is patched
+    releases: Releases = Releases()  # of distributed where it is patched
     #: Raises `Mismatch` unless upstream's code behaves as known. It gets the scheduler and what is
     #: there without us. The documentation quotes its docstring.
     guard: Callable[[Any, Any], None] | None = None
@@ -438,7 +462,6 @@ def _with_rpc(
 
 _STREAM, _RPC = "Scheduler.stream_handlers", "Scheduler.handlers"
 _SCHEDULER = "distributed.scheduler"
-_OLD = "before 2024.6.0"
 
 _REPORT = _takes("key", "worker", "stimulus_id")
 _COUNTS = "Counts the run for quotas, and notes when its worker was last active."
@@ -500,14 +523,14 @@ SHUFFLE_CHOICE = Target(
     "_calculate_worker_for",
     _CHOOSING,
     when="from the first P2P shuffle on",
-    releases="2024.2.0 and later",
+    releases=Releases(since="2024.2.0"),
 )
 SHUFFLE_CHOICE_OLD = Target(
     "extensions.shuffle",
     "_pin_output_workers",
     _CHOOSING,
     when="from the first P2P shuffle on",
-    releases="before 2024.2.0",
+    releases=Releases(before="2024.2.0"),
 )
 ADD_TO_PROCESSING = Target(
     "Scheduler",
@@ -528,6 +551,7 @@ IDENTITY_RPC = Target(
     "identity",
     "Answers from a message that is kept for up to a second.",
     way_out=relief("identity"),
+    releases=Releases(before="2026.7.0"),
     guard=_is_upstreams,
     proof="A kept answer reads like a fresh one.",
 )
@@ -536,7 +560,7 @@ CLIENT_HEARTBEAT = Target(
     "heartbeat-client",
     "Tells clients of workers to poll hardly at all, and others by how many people there are.",
     way_out=relief("clientInfo"),
-    releases="2025.4.0 and later",
+    releases=Releases(since="2025.4.0", before="2026.7.0"),
     guard=_is_upstreams,
     proof="On a stand-in it notes the time, sends one interval, and asks for nothing else.",
 )
@@ -545,7 +569,7 @@ IS_IDLE = Target(
     "is_idle",
     "With many task groups, asks for tasks that are assigned, queued or unrunnable instead.",
     way_out=relief("idle"),
-    releases="2023.5.1 and later",
+    releases=Releases(since="2023.5.1"),
     guard=_is_upstreams,
     proof="For a task group in each state it answers as known, and asks for nothing else. For this "
     "scheduler both ways give the same answer.",
@@ -555,6 +579,7 @@ PICKLE_DUMPS = Target(
     "dumps",
     "Pickles a callable that goes by value once, not once for each task.",
     way_out=relief("pickling"),
+    releases=Releases(since="2023.8.1"),
     proof="Samples of tasks give the same values when they have come through a message.",
 )
 HOST = Target(
@@ -562,7 +587,7 @@ HOST = Target(
     "host",
     "Parses each worker's address once.",
     way_out=relief("host"),
-    releases="before 2025.4.0",
+    releases=Releases(before="2025.4.0"),
     guard=_is_upstreams,
     proof="Its answer for a known address needs nothing but that address.",
 )
@@ -575,7 +600,7 @@ PREFIX_READS = tuple(
         name,
         "Keeps upstream's answer for a prefix with many groups for a moment.",
         way_out=relief("prefixes"),
-        releases=_OLD,
+        releases=Releases(before="2024.6.0"),
         guard=_is_upstreams,
     )
     for name in ("states", "active_states", "nbytes_total", "duration", "types", "__len__")

@@ -21,8 +21,9 @@ from typing import Any
 from distributed.scheduler import Computation
 from measuring import Row, options, show_sides, sides
 
-from dask_adaptive_agent.relief.registry import Place
-from dask_adaptive_agent.relief.task_groups import IdleRelief, PrefixesRelief
+from dask_adaptive_agent.relief.before_2024_6 import PrefixesRelief
+from dask_adaptive_agent.relief.idle import IdleRelief
+from dask_adaptive_agent.relief.registry import Place, is_needed
 from support.relief_driven import alone
 
 
@@ -31,7 +32,7 @@ def relieved(s: Any) -> Iterator[None]:
     reliefs = [
         kind(Place(s, time.monotonic, lambda *_: None, lambda _: None))
         for kind in (PrefixesRelief, IdleRelief)
-        if not kind.needless()
+        if is_needed(kind.name)
     ]
     for relief in reliefs:
         relief.install()

@@ -13,13 +13,14 @@ from typing import Any
 import dask.config
 import pytest
 from dask.system import CPU_COUNT
-from distributed import Scheduler, wait
+from distributed import Client, Scheduler, wait
 from distributed.active_memory_manager import RetireWorker
 from distributed.core import Status, rpc
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.relief.registry import is_needed
 from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
 from support.agent_work import slow, until
 
@@ -30,6 +31,24 @@ QUIET = {"distributed.worker.memory.monitor-interval": "1h"}
 def test_statuses_of_the_wire_are_those_of_workers() -> None:
     named = set(wire.STATUSES) - {"other"}
     assert named <= {status.name for status in Status}
+
+
+def test_polls_of_clients_ask_for_no_worker_since_2026_7() -> None:
+    poll = inspect.signature(Client._update_scheduler_info).parameters.get("n_workers")
+
+    assert is_needed("identity") == (poll is None or poll.default != 0)
+    assert is_needed("clientInfo") == (poll is not None and poll.default != 0)
+
+
+async def test_the_variable_for_pods_of_workers_is_one_that_clients_read() -> None:
+    key = "distributed.client.scheduler-info-interval"
+    variables = {"DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL": "600s"}
+    with dask.config.set({key: dask.config.get(key, config=dask.config.collect_env(variables))}):
+        async with (
+            Scheduler(port=0, dashboard=False) as s,
+            Client(s.address, asynchronous=True, set_as_default=False) as c,
+        ):
+            assert 600_000 == c._periodic_callbacks["scheduler-info"].callback_time
 
 
 def test_the_status_change_handler_takes_these_arguments() -> None:

@@ -12,6 +12,7 @@ from distributed import Scheduler
 from distributed.comm import get_address_host
 from distributed.scheduler import ClientState
 
+from dask_adaptive_agent.relief.registry import Place
 from support.agent_fakes import clear_workers, fake_worker
 
 CLIENT = "driven"
@@ -164,3 +165,10 @@ async def alone(n_workers: int = 0) -> AsyncIterator[Driven]:
             yield driven
         finally:
             driven.clear()
+
+
+def installed(kind: Any, s: Any) -> Any:
+    """A relief at work in a scheduler, whatever its release needs."""
+    relief = kind(Place(s, lambda: 0.0, lambda *_: None, lambda _: None))
+    relief.install()
+    return relief

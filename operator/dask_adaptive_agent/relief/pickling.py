@@ -283,14 +283,6 @@ class PicklingRelief(Relief):
             self._sharing = Sharing(place, self.patches, PICKLES, self.meter)
         self._timer: object | None = None
 
-    @classmethod
-    def needless(cls) -> str:
-        # Before 2023.8.1 the scheduler calls `dumps_task` when a graph arrives, which keeps
-        # the bytes of the last 100 functions (`dumps_function`), and sends bytes.
-        if hasattr(distributed_worker, "dumps_task"):
-            return "this release pickles functions once by itself, when a graph arrives"
-        return ""
-
     def install(self) -> None:
         self.patches.put(patching.PICKLE_DUMPS, PICKLES.over)
         unheard = SerializationMeter(self.place.clock, lambda *_: None)  # of what is tried only

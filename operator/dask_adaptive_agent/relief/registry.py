@@ -17,7 +17,9 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from dask_adaptive_agent import wire
+import distributed
+
+from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.patching import Mismatch as Mismatch
 from dask_adaptive_agent.patching import Patches
 
@@ -30,15 +32,30 @@ logger = logging.getLogger(__name__)
 VARIABLE = "DASK_ADAPTIVE_RELIEF"
 
 #: All reliefs by name, in the order in which they are applied. A module is imported only when its
-#: relief is applied: what it imports may be gone from a newer release, and only it with it.
+#: relief is applied: what it imports may be gone from a newer release, and only it with it. Modules
+#: that are named for a release go when no older one is supported any more.
 KINDS = {
-    "prefixes": "dask_adaptive_agent.relief.task_groups:PrefixesRelief",
-    "idle": "dask_adaptive_agent.relief.task_groups:IdleRelief",
+    "prefixes": "dask_adaptive_agent.relief.before_2024_6:PrefixesRelief",
+    "idle": "dask_adaptive_agent.relief.idle:IdleRelief",
     "pickling": "dask_adaptive_agent.relief.pickling:PicklingRelief",
-    "host": "dask_adaptive_agent.relief.identity:HostRelief",
-    "identity": "dask_adaptive_agent.relief.identity:IdentityRelief",
-    "clientInfo": "dask_adaptive_agent.relief.client_info:ClientInfoRelief",
+    "host": "dask_adaptive_agent.relief.before_2025_4:HostRelief",
+    "identity": "dask_adaptive_agent.relief.before_2026_7:IdentityRelief",
+    "clientInfo": "dask_adaptive_agent.relief.before_2026_7:ClientInfoRelief",
 }
+
+#: The releases of distributed that have each relief's load.
+RELEASES = {
+    name: next(t.releases for t in patching.TARGETS if t.way_out == patching.relief(name))
+    for name in KINDS
+}
+
+
+_VERSION: str = distributed.__version__  # type: ignore[attr-defined]
+
+
+def is_needed(name: str) -> bool:
+    """Tells whether this release of distributed has the load."""
+    return _VERSION in RELEASES[name]
 
 
 def at_start(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -82,11 +99,6 @@ class Relief:
         self.place = place
         #: Its changes of upstream's code; `uninstall` puts them back.
         self.patches = Patches(place.scheduler)
-
-    @classmethod
-    def needless(cls) -> str:
-        """Why there is nothing to do on this release of distributed; empty: there is."""
-        return ""
 
     def install(self) -> None:
         """
@@ -165,12 +177,12 @@ class Reliefs:
     def _apply(self, name: str, choice: str) -> _State:
         if choice == wire.DISABLED:
             return _State(wire.R_DISABLED, f"spec.scheduler.relief.{name} says so")
+        if not is_needed(name):
+            why = f"distributed {RELEASES[name]} has this load; this is {_VERSION}"
+            return _State(wire.R_NOT_NEEDED, why)
         try:
             module, _, attribute = KINDS[name].partition(":")
             kind: type[Relief] = getattr(import_module(module), attribute)
-            why = kind.needless()
-            if why:
-                return _State(wire.R_NOT_NEEDED, why)
             give_up = partial(self._give_up, name)
             relief = kind(Place(self.scheduler, self.clock, self.note, give_up), choice)
         except Exception as error:

@@ -11,12 +11,30 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive_agent.patching import Mismatch, Patches, Target
+from dask_adaptive_agent.patching import Mismatch, Patches, Releases, Target
 
 METHOD = Target("Scheduler", "name", "why")
 STREAM = Target("Scheduler.stream_handlers", "report", "why")
 MODULE = Target("stand_in_for_upstream", "function", "why")
 CLASS = Target("stand_in_for_upstream:Class", "prop", "why")
+
+
+@pytest.mark.parametrize(
+    ("releases", "within", "outside", "words"),
+    [
+        (Releases(), ["2023.5.0", "2026.8.0"], [], "all"),
+        (Releases(since="2024.2.0"), ["2024.2.0", "2024.10.0"], ["2024.1.9"], "2024.2.0 and later"),
+        (Releases(before="2024.10.0"), ["2024.9.1"], ["2024.10.0+3.gabc123"], "before 2024.10.0"),
+        (
+            Releases("2025.4.0", "2026.7.0"), ["2026.6.0"], ["2025.3.0", "2026.7.0"],
+            "2025.4.0 and later, before 2026.7.0",
+        ),
+    ],
+)  # fmt: skip
+def test_releases(releases: Releases, within: list[str], outside: list[str], words: str) -> None:
+    assert all(one in releases for one in within)
+    assert not any(one in releases for one in outside)
+    assert words == str(releases)
 
 
 class Owner:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import dask
-import distributed.scheduler
 import pytest
 from distributed import Client, Scheduler, Worker, get_client, worker_client
 from distributed.core import Status, rpc
 from distributed.protocol import dumps, loads
 from distributed.protocol.serialize import Serialized
-from distributed.scheduler import WorkerState
 from distributed.utils_test import gen_cluster, inc
 
 from dask_adaptive_agent.loading.attach import install, uninstall
-from dask_adaptive_agent.relief import client_info, identity
-from dask_adaptive_agent.relief.client_info import PREFIX, QUIET_S, has_slim_polls
-from dask_adaptive_agent.relief.identity import MAX_AGE_S, POPULAR, HostRelief, IdentityRelief
-from dask_adaptive_agent.relief.registry import Place
-from support.agent_cluster import StillClock, clear_shared, with_agent
+from dask_adaptive_agent.relief import before_2026_7
+from dask_adaptive_agent.relief.before_2026_7 import (
+    MAX_AGE_S,
+    POPULAR,
+    PREFIX,
+    QUIET_S,
+    IdentityRelief,
+)
+from dask_adaptive_agent.relief.registry import Place, is_needed
+from support.agent_cluster import StillClock, with_agent
 from support.agent_fakes import clear_workers, fake_worker
 from support.agent_work import until
 from support.fire import nothing_breaks
 
-SLIM = pytest.mark.skipif(not has_slim_polls(), reason="all identities are whole here")
+pytestmark = pytest.mark.skipif(not is_needed("identity"), reason="no poll asks for workers here")
+SLIM = pytest.mark.skipif(not is_needed("clientInfo"), reason="all identities are whole here")
 
 
 class Applied:
@@ -324,7 +327,7 @@ async def test_a_person_keeps_the_intervals_that_were_configured(s, a, agent) ->
 @SLIM
 @gen_cluster(nthreads=[("127.0.0.1", 2)])
 async def test_many_people_are_slowed_down_as_upstream_does(s, a, monkeypatch) -> None:
-    monkeypatch.setattr(client_info, "FEW", 10)
+    monkeypatch.setattr(before_2026_7, "FEW", 10)
     agent = install(s)
     async with AsyncExitStack() as stack:
         people = [await stack.enter_async_context(person(s, heartbeat="50ms")) for _ in range(10)]
@@ -358,60 +361,3 @@ async def test_over_websockets_heartbeats_go_on_as_upstream_has_them() -> None:
                 await until(lambda: interval_ms(c, HEARTBEAT) == 5_000)
 
             assert 0 == agent.reliefs.get("clientInfo").counts()["adjusted"]
-
-
-async def test_the_variable_for_pods_of_workers_is_one_that_clients_read() -> None:
-    key = "distributed.client.scheduler-info-interval"
-    variables = {"DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL": "600s"}
-    value = dask.config.get(key, config=dask.config.collect_env(variables))
-    async with (
-        Scheduler(port=0, dashboard=False) as s,
-        person(s, scheduler_info_interval=value) as c,
-    ):
-        assert QUIET_MS == interval_ms(c)
-
-
-STOCK_HOST = WorkerState.__dict__["host"]  # at import no test has run yet
-HOSTS_ONLY = pytest.mark.skipif(
-    bool(HostRelief.needless()), reason=HostRelief.needless() or "needed"
-)
-ADDRESSES = (
-    "tcp://10.1.2.3:4567",
-    "tls://worker-0.workers.dask.svc:8788",
-    "tcp://[2001:db8::1]:8080",
-    "ws://10.0.0.1:1",
-)
-
-
-@pytest.fixture(autouse=True)
-def _its_own_patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers of other tests may have closed without taking it out."""
-    clear_shared()
-    identity.host_of.cache_clear()
-    if not HostRelief.needless():
-        monkeypatch.setattr(WorkerState, "host", STOCK_HOST)
-
-
-@HOSTS_ONLY
-@gen_cluster(nthreads=[])
-async def test_hosts_are_equal_to_upstreams(s) -> None:
-    workers = [SimpleNamespace(address=address) for address in ADDRESSES]
-    expected = [STOCK_HOST.fget(worker) for worker in workers]
-    install(s)
-    ours = WorkerState.__dict__["host"]
-
-    for _ in range(2):
-        assert expected == [ours.fget(worker) for worker in workers]
-    assert (STOCK_HOST.__doc__, None) == (ours.__doc__, ours.fset)
-
-
-@HOSTS_ONLY
-@with_agent(3, client=False)
-async def test_an_address_is_parsed_once(s, *_, agent, monkeypatch) -> None:
-    s.identity()
-    monkeypatch.setattr(distributed.scheduler, "get_address_host", None)
-
-    for _ in range(10):
-        assert {"127.0.0.1"} == {info["host"] for info in s.identity()["workers"].values()}
-
-    assert {"addresses": 3} == agent.reliefs.get("host").counts()
