@@ -20,9 +20,11 @@ from rich.console import Console
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive_lab.rehearse import demo
 from dask_adaptive_lab.rehearse.views import PlainView, RehearsalFigures
+from dask_adaptive_lab.tally import tally_of
 
 LOOK_S = 0.5
 
@@ -45,8 +47,11 @@ async def kubectl(namespace: str, *words: str) -> Any:
 class Onlooker:
     """Looks at one policy and its scheduler every half second, and tells what is new."""
 
-    def __init__(self, namespace: str, name: str, link: Link, view: PlainView) -> None:
-        self._namespace, self._name, self._link, self._view = namespace, name, link, view
+    def __init__(
+        self, namespace: str, name: str, link: Link, calls: SchedulerCalls, view: PlainView
+    ) -> None:
+        self._namespace, self._name, self._view = namespace, name, view
+        self._link, self._calls = link, calls
         self._told = set[str]()
         self._line = ""
         self.figures: RehearsalFigures | None = None
@@ -61,6 +66,8 @@ class Onlooker:
         policy, status = parse_policy(found["spec"]), found.get("status", {})
         scheduler = await self._link.observe(policy)
         self._record(policy, status, scheduler)
+        assert self.figures is not None
+        self.figures.counted(await tally_of(self._calls))
         self._tell_status(status)
         await self._tell_events()
 
@@ -75,7 +82,6 @@ class Onlooker:
             },
             wanted=status.get("wantedReplicas", 0),
             desired=status.get("desiredReplicas", 0),
-            tally=scheduler.tally,
             recycled=tuple((Reason(w), n) for w, n in status.get("recycled", {}).items()),
         )
 
@@ -99,9 +105,9 @@ class Onlooker:
 
 async def main(namespace: str, name: str, address: str) -> int:
     console = Console()
-    link = connect(address, attach=False, tally=True)
+    link, calls = connect(address, attach=False), SchedulerCalls(address)
     view = PlainView(console)
-    onlooker = Onlooker(namespace, name, link, view)
+    onlooker = Onlooker(namespace, name, link, calls, view)
     await onlooker.look()
     looking = asyncio.create_task(onlooker.run())
     script = await asyncio.create_subprocess_exec(
@@ -118,6 +124,7 @@ async def main(namespace: str, name: str, address: str) -> int:
     looking.cancel()
     await asyncio.gather(looking, return_exceptions=True)
     await link.close()
+    await calls.close()
     figures = onlooker.figures
     assert figures is not None
     console.print(figures.table())

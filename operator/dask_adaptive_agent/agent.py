@@ -40,7 +40,7 @@ from dask_adaptive_agent.protocol.requests import (
 from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
 from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
-from dask_adaptive_agent.redone import Redone, TallyPlugin
+from dask_adaptive_agent.redone import Redone
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
 from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, WorkersToClose
 from dask_adaptive_agent.service.task_mover import stealing
@@ -75,7 +75,6 @@ class Agent:
         self.lease = OperatorLease(clock, lambda: self.settings.lease_s, self._lapse)
         self.plans = OperatorPlans(clock)
         self.limits = WorkerLimits(clock)
-        self.tally: TallyPlugin | None = None
         self._make_claims()
         self._make_exits()
         self._make_shuffles()
@@ -187,7 +186,6 @@ class Agent:
             floors=self.floors,
             shuffles=self.shuffles,
             redone=self.redone,
-            tally=lambda: self.tally,
             reliefs=self.reliefs,
             demand=self.demand,
             settings=self.settings,
@@ -218,7 +216,6 @@ class Agent:
         self.reliefs.close()
         self.cordons.close(is_closing=is_closing)  # first: nobody comes back to be stopped
         self.drains.close(is_closing=is_closing)
-        self._set_tally(False)
 
     def has_feature(self, name: str) -> bool:
         """Tells whether a feature is in place and calls still reach it."""
@@ -256,7 +253,6 @@ class Agent:
                 "shuffle": self.shuffles.is_known,
                 **{name: self.has_feature(name) for name in self.features},
                 "stealing": stealing(self.scheduler) is not None,
-                "tally": self.tally is not None,
                 "exact": self.cordons.assigned.is_possible,
                 "page": self.page.is_in_place,
             },
@@ -265,9 +261,8 @@ class Agent:
 
     def configure(self, request: Request) -> Request:
         changes = read_settings(request)
-        if request.keys() - {"protocol", "tally"}:
+        if changes:
             self.lease.begin()
-        self._set_tally(changes.get("tally", self.settings.tally))
         self.settings.update(changes)
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
@@ -466,14 +461,6 @@ class Agent:
         by_name = self.roster.by_name()
         outcomes = [combined(name, [act(ws) for ws in by_name.get(name, ())]) for name in asked]
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
-
-    def _set_tally(self, wanted: bool) -> None:
-        if wanted and self.tally is None:
-            self.tally = TallyPlugin(self.scheduler, self.shuffles)
-            self.tally.install(self.patches)
-        elif not wanted and self.tally is not None:
-            self.tally.uninstall()
-            self.tally = None
 
 
 def _over_pins(request: Request) -> frozenset[str]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dask_adaptive_agent.protocol.requests import AgentSettings
     from dask_adaptive_agent.quotas.cordons import Cordons
     from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
-    from dask_adaptive_agent.redone import Redone, TallyPlugin
+    from dask_adaptive_agent.redone import Redone
     from dask_adaptive_agent.relief.registry import Reliefs
     from dask_adaptive_agent.shuffle.runs import Shuffles
 
@@ -57,7 +57,6 @@ class Answers:
     floors: WorkerFloors
     shuffles: Shuffles
     redone: Redone
-    tally: Callable[[], TallyPlugin | None]
     reliefs: Reliefs
     demand: DemandView
     settings: AgentSettings
@@ -79,7 +78,6 @@ class Answers:
         offered = self.offered(entries)
         columns = self._columns(list(entries.values()), now)
         processing = sum(columns["processing"])
-        tally = self.tally()
         actors = section("actors", lambda: [e.slot for e in entries.values() if e.ws.actors], None)
         pins = section("pins", lambda: self.pins.rows(entries), None)
         wants = section("wants", self.floors.rows, None)
@@ -115,7 +113,6 @@ class Answers:
             ),
             "redone": dict(self.redone.counts),
             "totals": self._totals(processing=processing),
-            "tally": section("tally", tally.answer, None) if tally else None,
             "relief": section("relief", self.reliefs.rows, []),
             "config_in_force": section(
                 "config", lambda: dask_config.in_force(self.settings.config), None

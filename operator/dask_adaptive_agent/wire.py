@@ -150,7 +150,6 @@ class ConfigureRequest(Message, total=False):
     client_pins: bool  # whether code may pin; default True
     client_max_ms: int  # the longest that one client's pin lasts, renewals included; default 4 h
     lease_ms: int  # see `ObserveRequest`; default, and the longest that counts: 300 s
-    tally: bool  # count runs and repeated runs by key (rehearsals and tests); default False
     relief: dict[str, str]  # by name of `RELIEFS`; the whole of it: who is not named is AUTO
     shuffle_wait_ms: int  # the longest that a shuffle's creation waits for workers; 0: never
     on_lifetime: str  # at the end of `--lifetime`: LIFETIME_DRAIN (default) | LIFETIME_STOCK
@@ -343,20 +342,6 @@ class Totals(TypedDict):
     clients: int
 
 
-class TallyPart(TypedDict):
-    """
-    Runs counted since `configure(tally=True)`: runs - tasks + interrupted were redone, if any.
-    """
-
-    tasks: int  # different keys that finished at least once
-    runs: int  # runs that finished, repeated ones included
-    erred: int  # runs that raised; user errors, not counted as redone
-    repeated: int  # runs that finished for a key that had finished before
-    interrupted: int  # tasks taken from a worker that left while it ran them
-    max_shuffle_run: int  # highest run id of any shuffle seen; 1: none was restarted
-    shuffles: int  # different shuffles seen
-
-
 class Snapshot(Message):
     """The scheduler at one instant; the answer to `observe`."""
 
@@ -380,7 +365,6 @@ class Snapshot(Message):
     has_lifetimes: bool  # some worker ends by Dask's own --lifetime: `Meters` says when
     redone: dict[str, int]  # by LOST | FORCED | ENDED: tasks and results lost with workers
     totals: Totals
-    tally: TallyPart | None
     relief: list[ReliefRow]  # one for each of `RELIEFS`
     #: By key of `ConfigureRequest.config`: the values with which the scheduler runs; a key without
     #: a value is left out. None: they could not be read.
@@ -397,7 +381,7 @@ class Update(Snapshot):
 
     Otherwise `workers` and `meters` have only the rows that have changed, and `closable`, `actors`
     and the lists of slots in `meters` only slots of those. Absent is what has not changed of pins
-    (`pins_expired`, too), retirements, departures, shuffles, stops, redone, totals, tally, relief,
+    (`pins_expired`, too), retirements, departures, shuffles, stops, redone, totals, relief,
     config_in_force, demand, wants and serialized. That time passes is no change, and neither is a
     row whose counts and bytes have moved by less than 3 %: ask for all of it from time to time.
     """

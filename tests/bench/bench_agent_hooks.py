@@ -5,7 +5,7 @@ What the agent costs a scheduler for each task: microseconds of CPU, with and wi
 
 Handlers are driven directly, with no sockets: released, waiting, processing, task-finished, memory,
 forgotten. Variants take turns, so that a slow minute of the machine hits them all; `over_us` is the
-median of the differences to stock of the same turn. `tally` counts runs; `counting` has a quota of
+median of the differences to stock of the same turn. `counting` has a quota of
 tasks, and patterns of failures, that no worker comes to; with `exact`, assignments count, too.
 Workers may have ends: `measured` has none, but durations are wanted; `far`: each has one, hours
 away; `near`: every second one ends too soon for anything.
@@ -37,7 +37,7 @@ LIMITS: dict[str, tuple[int, tuple[int, int], dict[str, Any]]] = {
     "far": (0, (FAR_MS, FAR_MS), {}),
     "near": (0, (NEAR_MS, FAR_MS), {}),
 }
-VARIANTS = ("stock", "an empty plugin", "agent", "tally", *LIMITS)
+VARIANTS = ("stock", "an empty plugin", "agent", *LIMITS)
 
 
 class Empty(SchedulerPlugin):
@@ -53,8 +53,6 @@ def become(s: Any, variant: str) -> None:
         return
     agent = install(s)
     agent.roster.sync()
-    if variant == "tally":
-        s.handlers[wire.CONFIGURE](tally=True)
     if variant not in LIMITS:
         return
     runs, left_ms, profile = LIMITS[variant]

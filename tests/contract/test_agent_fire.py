@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from distributed.utils_test import gen_cluster
 
-from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
-from support.agent_work import ask, tally
+from support.agent_work import count_runs, tally
 from support.fire import EVERYTHING, HARMLESS, RESTARTS_SHUFFLES, Fire, Graph, nothing_breaks
 
 #: A task is not given up however often its worker is killed, nor a connection on a busy machine.
@@ -72,7 +71,7 @@ def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
     async def run(c, s) -> None:
         dice = random.Random(f"harmless {seed}")
         agent = install(s)
-        await ask(s, wire.CONFIGURE, tally=True)
+        count_runs(s)
         graph = Graph(dice, 200, shuffles=3)
         async with Fire(c, s, agent, dice) as fire:
             for _ in range(4):
@@ -83,10 +82,10 @@ def test_nothing_is_run_twice_whatever_we_do(seed: int) -> None:
             await graph.check(fire.score)
             assert not fire.score.given_up
 
-            tasks, runs = await tally(s, "tasks", "runs")
+            tasks, runs = tally(s, "tasks", "runs")
             assert 200 < tasks == runs
-            assert (0, 0) == await tally(s, "repeated", "interrupted")
-            assert (3, 1) == await tally(s, "shuffles", "max_shuffle_run")
+            assert (0, 0) == tally(s, "repeated", "interrupted")
+            assert (3, 1) == tally(s, "shuffles", "max_shuffle_run")
             assert 3 < len(fire.happened)
 
     with nothing_breaks(known):
@@ -102,7 +101,7 @@ def burn_everything(seed: str, seconds: float) -> str:
         end = time.monotonic() + seconds
         dice = random.Random(seed)
         agent = install(s)
-        await ask(s, wire.CONFIGURE, tally=True)
+        count_runs(s)
         async with Fire(c, s, agent, dice) as fire:
             try:
                 while time.monotonic() < end:

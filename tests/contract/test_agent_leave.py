@@ -20,6 +20,7 @@ from support.agent_work import (
     Counter,
     ask,
     by_slot,
+    count_runs,
     holding,
     leave,
     nobody_fetches_from,
@@ -83,7 +84,7 @@ async def test_a_pin_is_waited_for_and_a_drained_worker_stays_drained(c, s, a, b
 async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
     c, s, a, b, agent
 ) -> None:
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
     results = await holding(c, a, 8)
     long = c.submit(slow, "long", 8, key="long", workers=[a.address], allow_other_workers=True)
     await until(lambda: a.state.executing_count)
@@ -98,7 +99,7 @@ async def test_when_time_runs_out_data_goes_first_and_the_task_is_given_back(
     assert wire.N_TASKS_GIVEN_BACK == kind
     assert "1 task given back: long" in message
     assert "could not be moved" not in message
-    assert (0, 1) == await tally(s, "repeated", "interrupted")
+    assert (0, 1) == tally(s, "repeated", "interrupted")
     assert ["gone"] == await leave(s, a.name)
     long.release()
 
@@ -381,7 +382,7 @@ async def test_taking_the_agent_out_brings_workers_back_by_their_names(c, s, a, 
 @with_agent(3, timeout=90)
 async def test_a_shuffle_ends_before_its_participant_leaves(c, s, a, b, d, agent, shape) -> None:
     pytest.importorskip("dask.array")
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
     future = rechunked(c, blocks=20 if shape == "slow" else 4)
     await until(agent.shuffles.running)
 
@@ -392,7 +393,7 @@ async def test_a_shuffle_ends_before_its_participant_leaves(c, s, a, b, d, agent
 
     assert 6400 == await future
     keys = ("shuffles", "max_shuffle_run", "repeated", "interrupted")
-    assert (1, 1, 0, 0) == await tally(s, *keys)
+    assert (1, 1, 0, 0) == tally(s, *keys)
     assert 0 < a.state.executed_count
 
 

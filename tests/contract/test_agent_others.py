@@ -21,6 +21,7 @@ from support.agent_quota import limit
 from support.agent_work import (
     RUNS,
     ask,
+    count_runs,
     holding,
     leave,
     nobody_fetches_from,
@@ -299,7 +300,7 @@ class ClosesSlowly(WorkerPlugin):
 @pytest.mark.parametrize("meanwhile", ["is called back", "a bound task comes"])
 @with_agent(config=NEVER_PAUSES)
 async def test_a_worker_that_says_that_it_closes_gets_nothing_more(c, s, a, b, meanwhile) -> None:
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
     await a.plugin_add(plugin=ClosesSlowly(), name="slow")
     await until_state(s, a.name, wire.DRAINED)
     await until(lambda: a.status == Status.closing_gracefully)
@@ -322,7 +323,7 @@ async def test_a_worker_that_says_that_it_closes_gets_nothing_more(c, s, a, b, m
     if meanwhile == "is called back":
         await c.gather(futures)
     await until(lambda: a.address not in s.workers)
-    assert (0,) == await tally(s, "interrupted")
+    assert (0,) == tally(s, "interrupted")
 
 
 @with_agent(timeout=60)

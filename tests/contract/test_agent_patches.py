@@ -96,9 +96,8 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
 
 async def use_all(c, s, a, b) -> None:
     """Everything on that patches something, and at work."""
-    # Durations first: 0.1.0 left the layers that lay below the tally's.
     await limit(s, [a, b], 1000, exact=True, left_ms=3_600_000)
-    await ask(s, wire.CONFIGURE, tally=True, relief={"pickling": "Shared"})
+    await ask(s, wire.CONFIGURE, relief={"pickling": "Shared"})
     await ask(s, wire.OBSERVE, meters=True, demand=True)
     assert 20 == len(await c.gather(c.map(runs, range(20), [0.001] * 20, pure=False)))
     s.plugins["dask-adaptive"].transition("shuffle-barrier-none", "released", "waiting")
@@ -133,7 +132,7 @@ async def test_also_where_features_come_and_go_while_it_is_attached(c, s, a, b) 
     with_agent = s.stream_handlers["task-finished"]
     for _ in range(4):
         await use_all(c, s, a, b)
-        await ask(s, wire.CONFIGURE, tally=False, relief={"pickling": "Auto"})
+        await ask(s, wire.CONFIGURE, relief={"pickling": "Auto"})
         await limit(s, [])
 
     assert with_agent is s.stream_handlers["task-finished"]

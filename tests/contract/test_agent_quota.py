@@ -28,6 +28,7 @@ from support.agent_quota import (
 from support.agent_work import (
     RUNS,
     ask,
+    count_runs,
     leave,
     pin,
     retire,
@@ -180,7 +181,7 @@ def test_an_exact_limit_is_never_passed(load: Load, nthreads: int, how: str) -> 
         # begins, and a worker that leaves service in the middle takes its slots with it.
         s.validate = False
         install(s)
-        await ask(s, wire.CONFIGURE, tally=True)
+        count_runs(s)
         await limit(s, workers[:2], MOST, exact=True)
         await c.gather(await load(c, s, workers))
 
@@ -188,7 +189,7 @@ def test_an_exact_limit_is_never_passed(load: Load, nthreads: int, how: str) -> 
         assert dict(made()) == {address: n for address, n in counted.items() if n}
         assert all(counted[w.address] <= MOST for w in workers[:2]), counted
         assert 60 == sum(counted.values())
-        assert (0,) == await tally(s, "interrupted")
+        assert (0,) == tally(s, "interrupted")
         if load is stolen:  # how much is stolen is a matter of time
             assert all(counted[w.address] for w in workers[:2]), counted
         else:
@@ -439,7 +440,7 @@ async def test_the_only_worker_finishes_what_it_has_and_the_next_one_does_the_re
 
 @with_agent(4)
 async def test_two_over_quota_at_once_are_retired_and_nothing_is_redone(c, s, *workers) -> None:
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
     await limit(s, workers[:2], 5)
     futures = c.map(runs, range(60), delay_s=0.02)
     await until(lambda: not {s.workers[w.address] for w in workers[:2]} & s.running)
@@ -452,7 +453,7 @@ async def test_two_over_quota_at_once_are_retired_and_nothing_is_redone(c, s, *w
         await w.close()
     await c.gather(futures)
 
-    assert (60, 60, 0, 0) == await tally(s, "tasks", "runs", "repeated", "interrupted")
+    assert (60, 60, 0, 0) == tally(s, "tasks", "runs", "repeated", "interrupted")
 
 
 @with_agent()

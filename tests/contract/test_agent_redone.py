@@ -10,7 +10,18 @@ from distributed import Worker, wait
 
 from dask_adaptive_agent import wire
 from support.agent_cluster import with_agent
-from support.agent_work import RUNS, ask, leave, retire, running, slow, tally, until, until_state
+from support.agent_work import (
+    RUNS,
+    ask,
+    count_runs,
+    leave,
+    retire,
+    running,
+    slow,
+    tally,
+    until,
+    until_state,
+)
 
 NOTHING = {wire.LOST: 0, wire.FORCED: 0, wire.ENDED: 0}
 
@@ -138,7 +149,7 @@ async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b, agent) -> None
 
 
 async def counting(s) -> None:
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
 
 
 def fail(i: int) -> None:
@@ -147,16 +158,16 @@ def fail(i: int) -> None:
 
 @with_agent()
 async def test_each_run_is_counted_once(c, s, a, b) -> None:
-    await counting(s)
+    count_runs(s)
 
     await c.gather(c.map(slow, range(7), delay_s=0))
 
-    assert (7, 7, 0, 0, 0) == await tally(s, "tasks", "runs", "repeated", "interrupted", "erred")
+    assert (7, 7, 0, 0, 0) == tally(s, "tasks", "runs", "repeated", "interrupted", "erred")
 
 
 @with_agent()
 async def test_results_lost_and_computed_again_are_repeated(c, s, a, b) -> None:
-    await counting(s)
+    count_runs(s)
     futures = c.map(slow, range(5), delay_s=0, workers=[a.address], allow_other_workers=True)
     await wait(futures)
     on_a = len(s.workers[a.address].has_what)
@@ -165,33 +176,33 @@ async def test_results_lost_and_computed_again_are_repeated(c, s, a, b) -> None:
     await c.gather(futures)
 
     assert 5 + on_a == len(RUNS)
-    assert (5, 5 + on_a, on_a) == await tally(s, "tasks", "runs", "repeated")
+    assert (5, 5 + on_a, on_a) == tally(s, "tasks", "runs", "repeated")
     assert on_a
 
 
 @with_agent()
 async def test_a_task_taken_from_a_worker_that_left_is_interrupted(c, s, a, b) -> None:
-    await counting(s)
+    count_runs(s)
     future = await running(c, a, 1, 0.5, allow_other_workers=True)
 
     await s.remove_worker(a.address, stimulus_id="test", close=False)
     await future
 
-    assert (1, 1, 0, 1) == await tally(s, "tasks", "runs", "repeated", "interrupted")
+    assert (1, 1, 0, 1) == tally(s, "tasks", "runs", "repeated", "interrupted")
 
 
 @with_agent()
 async def test_an_erred_run_is_not_redone_work(c, s, a, b) -> None:
-    await counting(s)
+    count_runs(s)
 
     await wait(c.submit(fail, 1, retries=2))
 
-    assert (0, 0, 3, 0) == await tally(s, "tasks", "runs", "erred", "repeated")
+    assert (0, 0, 3, 0) == tally(s, "tasks", "runs", "erred", "repeated")
 
 
 @with_agent()
 async def test_a_key_that_was_forgotten_is_new_again(c, s, a, b) -> None:
-    await counting(s)
+    count_runs(s)
     future = c.submit(slow, 1, 0, key="mine")
     await future
     future.release()
@@ -199,15 +210,4 @@ async def test_a_key_that_was_forgotten_is_new_again(c, s, a, b) -> None:
 
     await c.submit(slow, 2, 0, key="mine")
 
-    assert (2, 2, 0) == await tally(s, "tasks", "runs", "repeated")
-
-
-@with_agent()
-async def test_the_tally_can_be_turned_off(c, s, a, b) -> None:
-    before = dict(s.handlers), dict(s.stream_handlers), dict(s.plugins)
-    await ask(s, wire.CONFIGURE, tally=True)
-
-    await ask(s, wire.CONFIGURE, tally=False)
-
-    assert before == (dict(s.handlers), dict(s.stream_handlers), dict(s.plugins))
-    assert (await ask(s, wire.OBSERVE))["tally"] is None
+    assert (2, 2, 0) == tally(s, "tasks", "runs", "repeated")

@@ -52,7 +52,6 @@ MALFORMED: dict[str, list[dict[str, Any]]] = {
     wire.UNPIN: [{"names": 3, "source": "manual", "owner": "o"}],
     wire.CONFIGURE: [
         {"lease_ms": 0}, {"shuffle_wait_ms": -1}, {"on_lifetime": "Never"}, {"lifetime_ms": 0},
-        {"tally": 1},
     ],
     wire.ANNOUNCE: [
         {"arriving": 5}, {"arriving": "ab"}, {"arriving": [5]}, {"arriving": [(1,)]},
@@ -110,7 +109,6 @@ async def test_configure_keeps_what_is_not_named(s, a, b) -> None:
         "on_lifetime": wire.LIFETIME_DRAIN,
         "lifetime_ms": 900_000,
         "shuffle_wait_ms": 60_000,
-        "tally": False,
         "relief": {},
         "config": {},
     } == answer
@@ -138,7 +136,6 @@ async def test_a_snapshot_has_all_that_the_wire_promises(c, s, a, b) -> None:
     assert (2, 2, 4, 3, 1) == tuple(
         seen["totals"][k] for k in ("workers", "running", "threads", "tasks", "clients")
     )
-    assert seen["tally"] is None
 
 
 @with_agent(threads=2, clock=StillClock)
@@ -218,7 +215,6 @@ async def test_uninstall_puts_everything_back(c, s, a, b) -> None:
 
     before = state()
     install(s)
-    await ask(s, wire.CONFIGURE, tally=True)
     await retire(s, a.name)
     uninstall(s)
     uninstall(s)
@@ -279,7 +275,7 @@ async def test_without_the_leader_a_scheduler_is_stock_within_five_minutes(
         clock.ahead_s += 74
         if who != "nobody":
             await ask(s, wire.OBSERVE, meters=True)
-            await ask(s, wire.CONFIGURE, tally=False)
+            await ask(s, wire.CONFIGURE)
     assert not s.running
     assert agent.plans.policy
     assert 0 == agent.lease.lapses
@@ -327,7 +323,7 @@ async def test_a_scheduler_that_nobody_has_told_anything_keeps_its_reliefs(
 ) -> None:
     before = states(await ask(s, wire.OBSERVE))
     clock.ahead_s += 1e6
-    await ask(s, wire.CONFIGURE, tally=True)
+    await ask(s, wire.CONFIGURE)
 
     assert (before, 0) == (states(seen := await ask(s, wire.OBSERVE)), seen["lapses"])
     assert agent.lease.lapses == 0

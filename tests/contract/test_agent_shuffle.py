@@ -18,6 +18,7 @@ from support.agent_work import (
     BLOCKS,
     RUNS,
     ask,
+    count_runs,
     rechunked,
     retire,
     slow_block,
@@ -32,7 +33,7 @@ da = pytest.importorskip("dask.array")
 
 @with_agent(4)
 async def test_a_participant_is_refused_and_the_shuffle_runs_once(c, s, a, *rest, agent) -> None:
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
     future = rechunked(c)
     await until(agent.shuffles.running)
 
@@ -46,8 +47,8 @@ async def test_a_participant_is_refused_and_the_shuffle_runs_once(c, s, a, *rest
     assert (4, 4, pin["owner"]) == (len(pin["slots"]), shuffle["workers"], shuffle["id"])
     assert 3_590_000 < pin["left_ms"] <= 3_600_000
     keys = ("shuffles", "max_shuffle_run", "repeated", "interrupted")
-    assert (1, 1, 0, 0) == await tally(s, *keys)
-    tasks, runs = await tally(s, "tasks", "runs")
+    assert (1, 1, 0, 0) == tally(s, *keys)
+    tasks, runs = tally(s, "tasks", "runs")
     assert tasks == runs
     # Each block may run once more on an empty array where dask infers what map_blocks returns.
     assert 2 * BLOCKS == len([shape for shape in RUNS if 80 in shape])
@@ -153,7 +154,7 @@ ENDS: dict[str, Any] = {
 @pytest.mark.parametrize("end", ENDS)
 @with_agent(4)
 async def test_a_shuffle_leaves_nothing_when(c, s, a, *rest, agent, end) -> None:
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
     future = rechunked(c)
     await until(agent.shuffles.pinned)
 
@@ -239,7 +240,7 @@ async def test_shuffle_pins_can_be_off(c, s, a, *rest, agent) -> None:
 @pytest.mark.thorough
 @with_agent(4)
 async def test_a_participant_that_dies_is_seen_in_the_tally(c, s, a, *rest, agent) -> None:
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
     future = rechunked(c)
     await until(agent.shuffles.running)
     await ask(s, wire.OBSERVE)
@@ -249,7 +250,7 @@ async def test_a_participant_that_dies_is_seen_in_the_tally(c, s, a, *rest, agen
     with contextlib.suppress(RuntimeError):  # before 2023.8 a shuffle was not restarted
         await future
 
-    shuffles, run, *again = await tally(s, "shuffles", "max_shuffle_run", "repeated", "interrupted")
+    shuffles, run, *again = tally(s, "shuffles", "max_shuffle_run", "repeated", "interrupted")
     assert 1 == shuffles
     assert future.status == "error" or (2 <= run and any(again))
     assert interrupted <= 4

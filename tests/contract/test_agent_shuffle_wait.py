@@ -19,7 +19,7 @@ from dask_adaptive_agent.patching import SHUFFLE_RPC
 from dask_adaptive_agent.shuffle import delay
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
 from support.agent_cluster import with_agent
-from support.agent_work import BLOCKS, RUNS, ask, leave, rechunked, tally, until
+from support.agent_work import BLOCKS, RUNS, ask, count_runs, leave, rechunked, tally, until
 
 da = pytest.importorskip("dask.array")
 
@@ -105,7 +105,7 @@ def seconds_reported(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def test_outputs_go_to_workers_that_were_on_their_way(c, s, a, agent, monkeypatch) -> None:
     reported = seconds_reported(monkeypatch)
     RUNS.clear()
-    await ask(s, wire.CONFIGURE, tally=True)
+    count_runs(s)
     await announce(s, in_s=4)
     future = rechunked(c)
     await until(lambda: agent.shuffle_wait.ongoing)
@@ -123,7 +123,7 @@ async def test_outputs_go_to_workers_that_were_on_their_way(c, s, a, agent, monk
         assert set(s.workers) == set(given)
         (message,) = told(agent)
         assert "3 workers came, its outputs" in message
-        assert (1, 1, 0) == await tally(s, "shuffles", "max_shuffle_run", "repeated")
+        assert (1, 1, 0) == tally(s, "shuffles", "max_shuffle_run", "repeated")
         assert 2 * BLOCKS == len([shape for shape in RUNS if 80 in shape])
         # The wait is a part of what the worker has said, and not of what tasks are taken to last.
         # Both clocks agree to a few tenths of a second.

@@ -81,8 +81,7 @@ async def test_outputs_of_a_shuffle_go_to_workers_that_were_still_on_their_way(
     of_outputs = {f.key for f in futures_of(outputs)}
     holders = {w for w, keys in held.items() if of_outputs & set(keys)}
     assert 3 == len(holders), f"outputs are on {len(holders)} of 3 workers"
-    tally = (await c.observe()).tally
-    assert tally is not None
+    tally = await c.tally()
     assert (1, 1, 0) == (tally.shuffles, tally.max_shuffle_run, tally.redone)
     await c.until(lambda: c.events("ShuffleWaited"), "an event tells of it, with others")
 

@@ -12,6 +12,7 @@ from distributed import wait
 from distributed.core import rpc
 
 from dask_adaptive_agent import wire
+from dask_adaptive_lab.run_counter import COUNTED, RunCounter
 
 #: One entry an execution; workers of `gen_cluster` run in this process.
 RUNS: list[Any] = []
@@ -90,10 +91,14 @@ async def ask(scheduler: Any, message: str, /, **request: Any) -> dict[str, Any]
         return answer
 
 
-async def tally(scheduler: Any, *keys: str) -> tuple[int, ...]:
-    """These figures of the tally, where it has been turned on."""
-    counted = (await ask(scheduler, wire.OBSERVE))["tally"]
-    assert set(wire.TallyPart.__annotations__) == set(counted)
+def count_runs(scheduler: Any) -> None:
+    """From now on."""
+    RunCounter(scheduler).install()
+
+
+def tally(scheduler: Any, *keys: str) -> tuple[int, ...]:
+    """These figures of the runs since `count_runs`."""
+    counted = scheduler.handlers[COUNTED]()
     return tuple(counted[key] for key in keys)
 
 

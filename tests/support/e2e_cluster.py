@@ -28,7 +28,9 @@ from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LAB
 from dask_adaptive.loop.ports import Tls
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import parse_policy
+from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
+from dask_adaptive_lab.tally import Tally, tally_of
 from support.certificates import security
 from support.e2e_objects import adaptive_policy
 from support.e2e_tasks import held
@@ -58,6 +60,7 @@ class LiveCluster:
         self.client: Any = None
         self.more_to_tell: list[Callable[[], str]] = []  # of whoever knows more about a failure
         self._link: Link | None = None
+        self._calls: SchedulerCalls | None = None
 
     async def create(self, *objects: dict[str, Any]) -> None:
         """
@@ -76,7 +79,7 @@ class LiveCluster:
             await self.until(self._is_complete, "upstream makes all parts, at the second try")
 
     async def open(self, *, tally: bool = True) -> None:
-        """Connect a client once the scheduler answers; `tally`: have its agent count runs."""
+        """Connect a client once the scheduler answers; `tally`: have it count runs."""
         await self.until(self._is_scheduler_ready, "the scheduler's pod is ready")
         service = await self.api.get(SERVICES.path(self.namespace, f"{self.name}-scheduler"))
         address = f"{'tls' if self._tls else 'tcp'}://{service['spec']['clusterIP']}:8786"
@@ -86,24 +89,31 @@ class LiveCluster:
         self.client = await make(address, asynchronous=True, timeout="30s", security=who)
 
     async def count(self, address: str = "", *, tally: bool = True) -> None:
-        """Ask the agent anew, if there is one, to count runs from now on."""
-        if self._link is not None:
-            await self._link.close()
+        """Connect anew; `tally`: have the scheduler count runs from now on."""
+        await self._disconnect()
         address = address or self.client.scheduler.address
-        self._link = connect(address, tls=self._tls, attach=False, tally=tally)
+        self._link = connect(address, tls=self._tls, attach=False)
+        self._calls = SchedulerCalls(address, tls=self._tls)
 
         async def answers() -> bool:
             return (await self.observe()).is_connected
 
         # kube-proxy may be a moment behind; until then who knows who answers at a Service's IP.
         await self.until(answers, f"the scheduler answers at {address}")
+        if tally:
+            await self.tally()
 
     async def close(self) -> None:
         if self.client is not None:
             await self.client.close()
-        if self._link is not None:
-            await self._link.close()
-        self.client = self._link = None
+        self.client = None
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        for one in (self._link, self._calls):
+            if one is not None:
+                await one.close()
+        self._link = self._calls = None
 
     async def kubectl(self, *words: str, stdin: str | None = None) -> str:
         return await asyncio.to_thread(self._kubectl, *words, stdin=stdin)
@@ -215,9 +225,12 @@ class LiveCluster:
 
     async def counts(self) -> tuple[int, int, int]:
         """Tasks, runs, and how many of them were redone."""
-        tally = (await self.observe()).tally
-        assert tally is not None
+        tally = await self.tally()
         return tally.tasks, tally.runs, tally.redone
+
+    async def tally(self) -> Tally:
+        assert self._calls is not None
+        return await tally_of(self._calls)
 
     # Waiting.
 

@@ -32,6 +32,7 @@ from distributed.core import Status
 from distributed.scheduler import decide_worker
 
 from dask_adaptive_agent import wire
+from dask_adaptive_lab.run_counter import COUNTED
 from support.agent_quota import limit
 from support.agent_work import ask, leave, until
 
@@ -297,8 +298,8 @@ class Fire:
 
     def summary(self) -> str:
         """One line."""
-        score, tally = self.score, self.agent.tally
-        ran = tally.answer() if tally else {}
+        score, counted = self.score, self.s.handlers.get(COUNTED)
+        ran = counted() if counted else {}
         return (
             f"fire: {score.rounds} rounds, {sum(self.happened.values())} events, "
             f"{score.checked} results checked, {score.lost} lost, {score.wrong} wrong, "

@@ -15,11 +15,12 @@ from distributed import Client
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.status import Status
-from dask_adaptive.model.observed import PlatformView, PlatformWorker, Tally, TerminatingPod
+from dask_adaptive.model.observed import PlatformView, PlatformWorker, TerminatingPod
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive_lab.local.processes import Machine
 from dask_adaptive_lab.rehearse.rehearsal import Rehearsal
 from dask_adaptive_lab.rehearse.views import Watcher
+from dask_adaptive_lab.tally import Tally
 from support.tasks import slow
 
 #: No single wait of a test may take longer; a machine under load is slow, a hang is a failure.
@@ -112,6 +113,7 @@ class Watched(Watcher):
         self._wrap_ports = wrap_ports or self.rehearsal.wrap_ports
         self.rehearsal.wrap_ports = self._wrap_ports
         self.last: PassResult | None = None
+        self._tally: Tally | None = None
         self._status = Status()
         self.events: list[Event] = []
         self.peak = 0
@@ -124,6 +126,9 @@ class Watched(Watcher):
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.rehearsal.__aexit__(kind, exc, tb)
+
+    def counted(self, tally: Tally) -> None:
+        self._tally = tally
 
     def saw(self, result: PassResult) -> None:
         self.last, self._status = result, result.status
@@ -138,9 +143,8 @@ class Watched(Watcher):
 
     @property
     def tally(self) -> Tally:
-        assert self.last is not None
-        assert self.last.observed.scheduler.tally is not None
-        return self.last.observed.scheduler.tally
+        assert self._tally is not None
+        return self._tally
 
     def names(self) -> set[str]:
         """Workers that exist, connected or not."""

@@ -204,23 +204,6 @@ class Shuffle:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Runs counted by the agent since it was asked to count. `redone` is the promise we keep."""
-
-    tasks: int
-    runs: int
-    erred: int
-    repeated: int
-    interrupted: int
-    shuffles: int
-    max_shuffle_run: int
-
-    @property
-    def redone(self) -> int:
-        return self.repeated + self.interrupted
-
-
-@dataclass(frozen=True, slots=True)
 class ReliefState:
     """One load that is taken off the scheduler, or not, and why."""
 
@@ -274,7 +257,6 @@ class ObservedScheduler:
     expected_s: float = 0.0  # how long the longest of the unfinished tasks is expected to take
     queued: int = 0
     processing: int = 0
-    tally: Tally | None = None
     relief: tuple[ReliefState, ...] = ()
     #: Dask's configuration in force, for keys that the policy sets: a value's JSON by key, without
     #: those that have no value. None: nobody there can say.

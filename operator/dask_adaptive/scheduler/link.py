@@ -128,12 +128,10 @@ class Link:
         *,
         attach: bool,
         governs: bool = False,
-        tally: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._calls, self._clock = calls, clock
         self._may_attach, self._governs = attach, governs
-        self._extra = {"tally": True} if tally else {}
         self._caller = uuid4().hex
         self._notes = NoteReader()
         self._peer: _Agent | None = None
@@ -219,8 +217,7 @@ class Link:
 
     async def _observe(self, policy: Policy, *, meters: bool) -> ObservedScheduler:
         agent = await self._agent()
-        settings = self._settings(policy) if self._governs else self._extra
-        await self._configure(agent, settings)
+        await self._configure(agent, policy)
         asked = {
             "meters": meters or agent.reader.has_lifetimes,
             "demand": True,
@@ -241,7 +238,7 @@ class Link:
         lapses = answer.get("lapses", 0)  # an agent of 0.1.0 keeps what it was told
         if lapses != agent.lapses:
             agent.settings, agent.limits, agent.plans, agent.lapses = None, None, NOTHING, lapses
-            await self._configure(agent, settings)
+            await self._configure(agent, policy)
         now = self._clock()
         agent.reader.read(answer, at=now)
         agent.answered(now)
@@ -268,8 +265,8 @@ class Link:
         agent.heard_at = now
         return True
 
-    def _settings(self, policy: Policy) -> dict[str, Any]:
-        return {
+    async def _configure(self, agent: _Agent, policy: Policy) -> None:
+        settings = {
             "shuffle_pins": policy.pins.shuffle.enabled,
             "shuffle_timeout_ms": round(policy.pins.shuffle.timeout_s * 1000),
             "manual_max_ms": round(policy.pins.manual.max_duration_s * 1000),
@@ -280,11 +277,8 @@ class Link:
             "lifetime_ms": max(1, round(min(policy.retirement.grace_period_s, LONGEST_S) * 1000)),
             "relief": policy.scheduler.relief.chosen,
             "config": flat(policy.scheduler.config),
-            **self._extra,
         }
-
-    async def _configure(self, agent: _Agent, settings: Mapping[str, Any]) -> None:
-        if settings and agent.settings != settings:
+        if self._governs and agent.settings != settings:
             await self._ask(wire.CONFIGURE, **settings)
             agent.settings = settings
 
@@ -340,7 +334,6 @@ def connect(
     timeout_s: float = 5.0,
     attach: bool = True,
     governs: bool = False,
-    tally: bool = False,
 ) -> Link:
     """
     Make a link to a scheduler; nothing is sent before the first call.
@@ -352,13 +345,12 @@ def connect(
         attach: Whether the agent may be put into a scheduler that runs without it.
         governs: Whether observing configures the agent and renews the lease of all that it was
             told. Only the leading operator's passes do that; everybody else just looks.
-        tally: Have the agent count runs by key: for rehearsals and tests.
 
     Raises:
         TlsFailed: `tls` can't be used.
     """
     calls = SchedulerCalls(address, tls=tls, timeout_s=timeout_s)
-    return Link(calls, attach=attach, governs=governs, tally=tally)
+    return Link(calls, attach=attach, governs=governs)
 
 
 async def attach(calls: SchedulerCalls) -> None:

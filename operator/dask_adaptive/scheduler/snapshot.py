@@ -28,7 +28,6 @@ from dask_adaptive.model.observed import (
     Serialized,
     SerializedFunction,
     Shuffle,
-    Tally,
     UpcomingShuffle,
     Want,
 )
@@ -147,7 +146,6 @@ class SnapshotReader:
             expected_s=parts["expected_s"],
             queued=parts["queued"],
             processing=parts["processing"],
-            tally=parts["tally"],
             relief=parts.get("relief", ()),
             config=parts.get("config_in_force"),
             serialized=parts.get("serialized"),
@@ -249,7 +247,7 @@ class SnapshotReader:
         quiet = answer.get("quiet", {})
         quiet_ms = [quiet.get(name, 0) for name in ("no_task_ms", "no_client_ms")]
         parts["quiet"] = [self._in(-ms) if ms else None for ms in quiet_ms]
-        for required in ("shuffles", "tally", "queued"):
+        for required in ("shuffles", "queued"):
             parts[required]
 
     def _read_marks(self, answer: Mapping[str, Any]) -> set[int]:
@@ -466,7 +464,6 @@ _PARTS: Mapping[str, Callable[[Any], Any]] = {
     "shuffles": partial(_rows, Shuffle),
     "pins_expired": _counts,
     "redone": _counts,
-    "tally": lambda row: _record(Tally, row) if row else None,
     "relief": _relief,
     "config_in_force": lambda by_key: None if by_key is None else json_by_key(by_key),
     "serialized": _serialized,

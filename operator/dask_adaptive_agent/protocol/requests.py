@@ -126,7 +126,6 @@ class AgentSettings:
     )
     lifetime_ms: int = _setting(millis, 15 * 60_000)
     shuffle_wait_ms: int = _setting(partial(number, high=LONGEST_MS), 60_000)
-    tally: bool = _setting(flag, False)
     relief: Mapping[str, str] = _setting(partial(mapping, of=str), {})
     config: Mapping[str, Any] = _setting(mapping, {})
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 
 from dask_adaptive.loop.one_pass import ClusterLoop, PassResult
-from dask_adaptive.loop.ports import Event, Platform, PlatformError, Ports, SchedulerLink
+from dask_adaptive.loop.ports import Event, LinkError, Platform, PlatformError, Ports, SchedulerLink
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Decision
@@ -28,11 +28,13 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import AUTO_S, MOST_S, GroupBounds
 from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
+from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
 from dask_adaptive_lab.local.annotations import ENVIRONMENT
 from dask_adaptive_lab.local.processes import LocalPlatform, LocalScheduler, Machine
 from dask_adaptive_lab.rehearse import demo
 from dask_adaptive_lab.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
+from dask_adaptive_lab.tally import tally_of
 from dask_adaptive_lab.trace import TraceFile
 
 #: Passes come faster than in a cluster: a rehearsal is watched by a person.
@@ -96,6 +98,7 @@ class Rehearsal:
         )
         self.platform: LocalPlatform
         self.link: Link
+        self._calls: SchedulerCalls
         self.wrap_ports: Callable[[Platform, SchedulerLink], tuple[Platform, SchedulerLink]] = (
             lambda platform, link: (platform, link)
         )
@@ -143,8 +146,9 @@ class Rehearsal:
             leaving, recycled, recent: What it reads from the policy's status; see `ClusterLoop`.
         """
         self.link = connect(
-            self.address, attach=self._attach, governs=True, tally=True, timeout_s=self._timeout_s
+            self.address, attach=self._attach, governs=True, timeout_s=self._timeout_s
         )
+        self._calls = SchedulerCalls(self.address, timeout_s=self._timeout_s)
         platform, link = self.wrap_ports(self.platform, self.link)
         ports = Ports(platform, link, self._reporter, time.monotonic)
         loop = ClusterLoop(self.key, ports, leaving, recycled=recycled, recent=recent)
@@ -158,6 +162,7 @@ class Rehearsal:
                 await self._passes
             self._passes = None
             await self.link.close()
+            await self._calls.close()
 
     def raise_if_broken(self) -> None:
         """Raise what ended the loop, if anything did: a defect of ours."""
@@ -168,9 +173,17 @@ class Rehearsal:
         while True:
             with contextlib.suppress(PlatformError):  # seen again in the next pass
                 result = await loop.one_pass(self.policy)
+                if result.observed.scheduler.is_connected:
+                    await self._count()
                 for watcher in self._watchers:
                     watcher.saw(result)
             await asyncio.sleep(PASS_S)
+
+    async def _count(self) -> None:
+        with contextlib.suppress(LinkError):  # asked again after the next pass
+            tally = await tally_of(self._calls)
+            for watcher in self._watchers:
+                watcher.counted(tally)
 
 
 #: After the script, workers get their idleTimeout and this much more to leave.

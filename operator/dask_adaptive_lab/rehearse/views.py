@@ -22,9 +22,10 @@ from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import Event, EventType
 from dask_adaptive.loop.summary import worker_state
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import Clocks, ObservedWorker, Tally
+from dask_adaptive.model.observed import Clocks, ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.actions.candidates import claims
+from dask_adaptive_lab.tally import Tally
 
 _COLOURS = {
     "Pending": "yellow", "Active": "green", "Stopped": "yellow", "Draining": "magenta",
@@ -46,6 +47,9 @@ class Watcher:
 
     def happened(self, event: Event) -> None:
         """The loop reported an event."""
+
+    def counted(self, tally: Tally) -> None:
+        """Runs were counted at the end of a pass, before `saw`."""
 
     def saw(self, result: PassResult) -> None:
         """A pass has ended."""
@@ -82,6 +86,7 @@ class Page(Watcher):
     def __init__(self, title: str) -> None:
         self._title, self._began = title, time.monotonic()
         self._result: PassResult | None = None
+        self._tally: Tally | None = None
         self._said: deque[str] = deque(maxlen=6)
         self._happened: deque[tuple[str, Text]] = deque(maxlen=9)
 
@@ -92,6 +97,9 @@ class Page(Watcher):
         style = "red" if event.type is EventType.WARNING else "cyan"
         text = Text.assemble((event.reason.value, style), " ", _sentence(event))
         self._happened.append((f"{time.monotonic() - self._began:4.0f} s", text))
+
+    def counted(self, tally: Tally) -> None:
+        self._tally = tally
 
     def saw(self, result: PassResult) -> None:
         self._result = result
@@ -104,7 +112,7 @@ class Page(Watcher):
             happened.add_row(*row)
         said = Text("\n".join(self._said), style="bold")
         return Group(
-            Rule(self._title), _headline(self._result), _workers(self._result),
+            Rule(self._title), _headline(self._result, self._tally), _workers(self._result),
             Rule("done, and why"), happened, Rule("the script"), said,
         )  # fmt: skip
 
@@ -143,12 +151,12 @@ def _sentence(event: Event) -> str:
     return f"{event.worker} {event.message}" if event.worker else event.message
 
 
-def _headline(result: PassResult) -> Text:
+def _headline(result: PassResult, tally: Tally | None) -> Text:
     s, scheduler = result.status, result.observed.scheduler
     text = Text(f"{s.wanted} wanted · {s.desired} desired · {s.connected} connected   ")
     text.append(f"{scheduler.processing + scheduler.queued} tasks to do   ")
-    if scheduler.tally is not None:
-        text.append(f"{scheduler.tally.runs} runs, {scheduler.tally.redone} redone   ", "bold")
+    if tally is not None:
+        text.append(f"{tally.runs} runs, {tally.redone} redone   ", "bold")
     if s.recycled:
         text.append(f"{sum(n for _, n in s.recycled)} recycled   ", "magenta")
     for shuffle in scheduler.shuffles:
@@ -201,6 +209,9 @@ class RehearsalFigures(Watcher):
         self.to_connected_s: list[float] = []  # from load to the workers it asked for, each time
         self.to_gone_s: list[float] = []  # from a worker's last task to its end, each worker
 
+    def counted(self, tally: Tally) -> None:
+        self.tally = tally
+
     def saw(self, result: PassResult) -> None:
         workers = [w for g in result.observed.groups for w in g.workers]
         idle_s = result.observed.clocks.idle_s
@@ -209,13 +220,12 @@ class RehearsalFigures(Watcher):
             idle_s={w.name: idle_s(w) for w in workers if w.is_connected},
             wanted=result.plan.wanted,
             desired=result.plan.desired,
-            tally=result.observed.scheduler.tally,
             recycled=result.status.recycled,
         )
 
     def add(
         self, *, present: int, idle_s: Mapping[str, float], wanted: int, desired: int,
-        tally: Tally | None, recycled: Sequence[tuple[Reason, int]] = (),
+        recycled: Sequence[tuple[Reason, int]] = (),
     ) -> None:  # fmt: skip
         """
         Add one moment; the time since the last one counts with the workers of then.
@@ -227,7 +237,6 @@ class RehearsalFigures(Watcher):
         self.worker_s += self.present * (now - self._last)
         self.present, self._last = present, now
         self.peak = max(self.peak, len(idle_s))
-        self.tally = tally or self.tally
         self.recycled = tuple(recycled)
         if self._rising_since is None:
             self._rising_since = now if min(wanted, desired) > len(idle_s) else None
@@ -270,7 +279,7 @@ class RehearsalFigures(Watcher):
     def _rows_of_tasks(self) -> list[tuple[str, str]]:
         tally = self.tally
         if tally is None:
-            return [("tasks", "not counted: the agent was not there")]
+            return [("tasks", "not counted: the scheduler did not allow it")]
         rows = [
             ("tasks that finished", str(tally.tasks)),
             ("runs", str(tally.runs)),

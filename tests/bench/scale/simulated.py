@@ -183,7 +183,6 @@ class SimulatedScheduler:
             "has_lifetimes": False,
             "redone": {},
             "totals": self._totals(workers),
-            "tally": None,
             "relief": RELIEF,
             "config_in_force": {},
             "demand": self._demand(workers) if request.get("demand") else None,

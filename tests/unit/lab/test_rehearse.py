@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import Tally
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive_lab.rehearse.rehearsal import missing_here
 from dask_adaptive_lab.rehearse.views import RehearsalFigures
+from dask_adaptive_lab.tally import Tally
 
 TALLY = Tally(10, 12, 1, 2, 1, 1, 1)
 
@@ -19,9 +19,10 @@ def figures_of(*moments: tuple[float, dict[str, float], dict[str, Any]]) -> Rehe
     """RehearsalFigures of a cluster of up to four: at which time who had been idle for how long."""
     now = 0.0
     figures = RehearsalFigures(maximum=4, clock=lambda: now)
+    figures.counted(TALLY)
     for now, idle_s, more in moments:  # noqa: B007
         least = {"present": len(idle_s), "wanted": 0, "desired": 0}
-        figures.add(idle_s=idle_s, tally=TALLY, **{**least, **more})
+        figures.add(idle_s=idle_s, **{**least, **more})
     return figures
 
 
