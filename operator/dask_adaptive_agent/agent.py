@@ -64,7 +64,6 @@ class Agent:
         self.scheduler = scheduler
         self.clock = clock
         self.session = uuid4().hex
-        self.started_at = clock()
         self.patches = Patches(scheduler)
         self.features: dict[str, list[Patch]] = {}
         self.settings = AgentSettings(relief=at_start())
@@ -88,9 +87,9 @@ class Agent:
             self.parts,
             self.shuffle_wait.ongoing,
         )
-        self.answers = self._make_answers()
+        self.answers = Answers(self)
         self.watch = Watch(lambda: self.parts.section("signs", self.answers.signs, None))
-        self.page = DashboardPage(scheduler, Looks(self.answers, self.limits, self.plans))
+        self.page = DashboardPage(scheduler, Looks(self))
 
     def _make_claims(self) -> None:
         """Whoever holds workers, or wants some."""
@@ -172,29 +171,6 @@ class Agent:
             note=self.notes.add,
         )
 
-    def _make_answers(self) -> Answers:
-        return Answers(
-            scheduler=self.scheduler,
-            clock=self.clock,
-            session=self.session,
-            parts=self.parts,
-            roster=self.roster,
-            sole=self.sole,
-            drains=self.drains,
-            cordons=self.cordons,
-            pins=self.pins,
-            floors=self.floors,
-            shuffles=self.shuffles,
-            redone=self.redone,
-            reliefs=self.reliefs,
-            demand=self.demand,
-            settings=self.settings,
-            lease=self.lease,
-            notes=self.notes,
-            offered=self.offered,
-            out_of_service=self.out_of_service,
-        )
-
     def install(self) -> None:
         """
         Change what has to be changed from the start on, as far as this release allows it.
@@ -247,7 +223,6 @@ class Agent:
             "python": ".".join(map(str, sys.version_info[:3])),
             "session": self.session,
             "scheduler_id": self.scheduler.id,
-            "uptime_ms": int((self.clock() - self.started_at) * 1000),
             "hooks": {
                 "valid_workers_downscaling": HAS_HOOK,
                 "shuffle": self.shuffles.is_known,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
@@ -18,19 +17,12 @@ from dask_adaptive_agent.relief.workers_to_close import Delegate
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
+    from distributed.scheduler import WorkerState
 
-    from dask_adaptive_agent.demand.demand import DemandView
+    from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.drain.drain import Drain
-    from dask_adaptive_agent.drain.drains import Drains
-    from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers, WorkerFloors
-    from dask_adaptive_agent.protocol.handlers import Parts
-    from dask_adaptive_agent.protocol.operator_side import Notes, OperatorLease
-    from dask_adaptive_agent.protocol.requests import AgentSettings
     from dask_adaptive_agent.quotas.cordons import Cordons
-    from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
-    from dask_adaptive_agent.redone import Redone
-    from dask_adaptive_agent.relief.registry import Reliefs
+    from dask_adaptive_agent.quotas.roster import Entry
     from dask_adaptive_agent.shuffle.runs import Shuffles
 
 STATUS_NUMBER = {
@@ -41,29 +33,11 @@ OTHER = wire.STATUSES.index("other")
 _IN_USE: wire.QuietPart = {"no_task_ms": 0, "no_client_ms": 0}
 
 
-@dataclass(frozen=True)
 class Answers:
     """Reads what one scheduler is at. Changes nothing."""
 
-    scheduler: Scheduler
-    clock: Callable[[], float]
-    session: str
-    parts: Parts
-    roster: Roster
-    sole: SoleBytes
-    drains: Drains
-    cordons: Cordons
-    pins: PinnedWorkers
-    floors: WorkerFloors
-    shuffles: Shuffles
-    redone: Redone
-    reliefs: Reliefs
-    demand: DemandView
-    settings: AgentSettings
-    lease: OperatorLease
-    notes: Notes
-    offered: Callable[[dict[str, Entry]], list[WorkerState]]
-    out_of_service: Callable[[], Collection[str]]
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
 
     def snapshot(
         self, *, known: int, heard: int, target_s: float | None, meters: bool, demand: bool
@@ -73,25 +47,26 @@ class Answers:
 
         Introductions start at `known`, notes behind `heard`; `target_s` None: as it is configured.
         """
-        entries, section, now = self.roster.entries, self.parts.section, self.clock()
-        section("data of workers", lambda: self.sole.refresh(entries.values()), None)
-        offered = self.offered(entries)
+        agent = self._agent
+        entries, section, now = agent.roster.entries, agent.parts.section, agent.clock()
+        section("data of workers", lambda: agent.sole.refresh(entries.values()), None)
+        offered = agent.offered(entries)
         columns = self._columns(list(entries.values()), now)
         processing = sum(columns["processing"])
         actors = section("actors", lambda: [e.slot for e in entries.values() if e.ws.actors], None)
-        pins = section("pins", lambda: self.pins.rows(entries), None)
-        wants = section("wants", self.floors.rows, None)
-        of = self.drains
+        pins = section("pins", lambda: agent.pins.rows(entries), None)
+        wants = section("wants", agent.floors.rows, None)
+        of = agent.drains
         retirements = section("retirements", lambda: self._drains(of.retirements(), now), None)
         departures = section("departures", lambda: self._drains(of.terminations(), now), None)
         # Fail closed: nobody may go while it is not known who must stay.
         is_known = None not in (actors, pins, wants, retirements, departures)
         return {
             "protocol": wire.PROTOCOL,
-            "session": self.session,
+            "session": agent.session,
             "now_ms": int(now * 1000),
-            "known": self.roster.known,
-            "lapses": self.lease.lapses,
+            "known": agent.roster.known,
+            "lapses": agent.lease.lapses,
             "introduced": self._introduction([e for e in entries.values() if e.slot >= known]),
             "workers": columns,
             # Where nobody can tell how many are wanted, all that are there are.
@@ -99,44 +74,45 @@ class Answers:
             "closable": [entries[ws.address].slot for ws in offered] if is_known else [],
             "actors": actors or [],
             "pins": pins or [],
-            "pins_expired": dict(self.pins.leases.expired),
+            "pins_expired": dict(agent.pins.leases.expired),
             "retirements": retirements or [],
             "departures": departures or [],
-            "notes": self.notes.since(heard),
-            "shuffles": section("shuffles", lambda: _shuffles(self.shuffles, now), []),
-            "stops": section("stops", lambda: _stops(self.cordons, entries, now), []),
+            "notes": agent.notes.since(heard),
+            "shuffles": section("shuffles", lambda: _shuffles(agent.shuffles, now), []),
+            "stops": section("stops", lambda: _stops(agent.cordons, entries, now), []),
             "meters": section("meters", self._meters, None) if meters else None,
             "has_lifetimes": section(
                 "lifetimes",
                 lambda: any([lifetime.METRIC in e.ws.metrics for e in entries.values()]),
                 False,
             ),
-            "redone": dict(self.redone.counts),
+            "redone": dict(agent.redone.counts),
             "totals": self._totals(processing=processing),
-            "relief": section("relief", self.reliefs.rows, []),
+            "relief": section("relief", agent.reliefs.rows, []),
             "config_in_force": section(
-                "config", lambda: dask_config.in_force(self.settings.config), None
+                "config", lambda: dask_config.in_force(agent.settings.config), None
             ),
-            "demand": section("demand", self.demand.answer, None) if demand else None,
+            "demand": section("demand", agent.demand.answer, None) if demand else None,
             "wants": wants or [],
             "quiet": section(
-                "quiet", lambda: self.demand.quiet.answer(processing=processing), _IN_USE
+                "quiet", lambda: agent.demand.quiet.answer(processing=processing), _IN_USE
             ),
             "serialized": section("serialized", self._serialized, None),
         }
 
     def signs(self) -> Signs:
         """What tells of changes, in the time that a few tasks take: with 5,000 workers 0.1 ms."""
-        scheduler, drains = self.scheduler, self.drains.ongoing
-        pins, wants = self.pins.leases.revision(), self.floors.revision()
+        agent = self._agent
+        scheduler, drains = agent.scheduler, agent.drains.ongoing
+        pins, wants = agent.pins.leases.revision(), agent.floors.revision()
         return Signs(
             events=(
                 frozenset(scheduler.running),
-                (len(scheduler.workers), self.roster.known, len(scheduler.clients)),
-                (pins[0], wants[0], self.lease.lapses, self.notes.number),
-                [(run.run_id, len(run.participants)) for run in self.pins.shuffles()],
+                (len(scheduler.workers), agent.roster.known, len(scheduler.clients)),
+                (pins[0], wants[0], agent.lease.lapses, agent.notes.number),
+                [(run.run_id, len(run.participants)) for run in agent.pins.shuffles()],
                 [(address, its.phase, its.is_forced, its.terms) for address, its in drains.items()],
-                frozenset(self.cordons.ongoing),
+                frozenset(agent.cordons.ongoing),
             ),
             load=(len(scheduler.tasks), len(scheduler.queued), len(scheduler.unrunnable)),
             activity=(scheduler.transition_counter, pins[1], wants[1]),
@@ -144,7 +120,7 @@ class Answers:
         )
 
     def _drains(self, ongoing: Mapping[str, Drain], now: float) -> list[Any]:
-        entries = self.roster.entries
+        entries = self._agent.roster.entries
         return [
             {
                 "slot": entries[address].slot,
@@ -153,9 +129,7 @@ class Answers:
                 "for_ms": int((now - its.since) * 1000),
                 "left_ms": -1 if math.isinf(its.left_s) else int(its.left_s * 1000),
                 "message": its.message,
-                **(
-                    {"forced": its.is_forced} if its.terms.is_refusable else {"name": str(its.name)}
-                ),
+                "name": str(its.name),
             }
             for address, its in ongoing.items()
             if address in entries
@@ -163,10 +137,10 @@ class Answers:
 
     def _introduction(self, entries: list[Entry]) -> wire.Introduction:
         def name(ws: WorkerState) -> str:
-            return self.parts.section("names", lambda: str(ws.name), ws.address)
+            return self._agent.parts.section("names", lambda: str(ws.name), ws.address)
 
         names = [name(entry.ws) for entry in entries]
-        column = self.parts.column
+        column = self._agent.parts.column
         return {
             "slot": [e.slot for e in entries],
             "name": names,
@@ -192,14 +166,11 @@ class Answers:
             else:
                 # Such that the instant is the same in each snapshot.
                 idle_ms.append(now_ms - int(entry.active_at * 1000))
-        column = self.parts.column
+        column = self._agent.parts.column
         return {
             "slot": [e.slot for e in entries],
             "status": status,
             "processing": processing,
-            "occupancy_ms": column(
-                "occupancy", entries, lambda e: e.ws.occupancy * 1000 if e.ws.processing else 0
-            ),
             "idle_ms": idle_ms,
             "sole_bytes": column("bytes of results", entries, lambda e: e.sole_bytes),
             "memory": column("memory", entries, lambda e: e.ws.metrics.get("memory", 0)),
@@ -212,11 +183,11 @@ class Answers:
         The stock method runs on a stand-in, so each release keeps its own rule; it asks for
         workers_to_close(), which is `offered` already.
         """
-        scheduler: Any = self.scheduler
-        workers = {address: entry.ws for address, entry in self.roster.entries.items()}
+        scheduler: Any = self._agent.scheduler
+        workers = {address: entry.ws for address, entry in self._agent.roster.entries.items()}
         # A plain dict also saves milliseconds: the scheduler's own is sorted, and slow to walk.
         overrides: dict[str, Any] = {"workers_to_close": lambda: offered, "workers": workers}
-        leaving = self.out_of_service()
+        leaving = self._agent.out_of_service()
         if leaving:
             leaving_s = sum([workers[a].occupancy for a in leaving if a in workers])
             overrides["workers"] = {a: ws for a, ws in workers.items() if a not in leaving}
@@ -224,17 +195,18 @@ class Answers:
         return whole(type(scheduler).adaptive_target(Delegate(scheduler, **overrides), duration_s))
 
     def _meters(self) -> wire.Meters:
-        cordons, entries = self.cordons, self.roster.entries
+        agent = self._agent
+        cordons, entries = agent.cordons, agent.roster.entries
         short = [
             entries[address].slot
             for address, cordon in cordons.ongoing.items()
             if cordon.why.kind == SHORT and address in entries
         ]
         every = list(entries.values())
-        parts = self.parts
+        parts = agent.parts
         return {
             "runs": [e.runs for e in every],
-            "failures": [0 if e.record is None else self.cordons.n_failures(e) for e in every],
+            "failures": [0 if e.record is None else agent.cordons.n_failures(e) for e in every],
             "managed": parts.column("managed memory", every, lambda e: managed_bytes(e.ws)),
             "matched": [
                 (e.slot, e.record.match.text) for e in every if e.record and e.record.match
@@ -245,7 +217,7 @@ class Answers:
                 lambda e: (e.slot, whole(lifetime.left_s(e.ws) * 1000)),
             ),
             "too_short": short,
-            "held": len(self.scheduler.queued) + len(self.scheduler.unrunnable) if short else 0,
+            "held": len(agent.scheduler.queued) + len(agent.scheduler.unrunnable) if short else 0,
             "expected_ms": parts.section(
                 "expected", lambda: whole(cordons.deadlines.expected_s() * 1000), 0
             ),
@@ -253,14 +225,14 @@ class Answers:
 
     def _serialized(self) -> wire.SerializedPart | None:
         # Not an import: only the relief knows whether it measures.
-        meter = getattr(self.reliefs.get("pickling"), "meter", None)
+        meter = getattr(self._agent.reliefs.get("pickling"), "meter", None)
         return None if meter is None else meter.answer()
 
     def _totals(self, *, processing: int) -> wire.Totals:
-        scheduler, entries = self.scheduler, self.roster.entries
+        scheduler, entries = self._agent.scheduler, self._agent.roster.entries
 
         def total(name: str, number: Callable[[], float]) -> int:
-            return self.parts.section(name, lambda: whole(number()), 0)
+            return self._agent.parts.section(name, lambda: whole(number()), 0)
 
         return {
             "workers": len(scheduler.workers),
@@ -270,7 +242,6 @@ class Answers:
             "processing": processing,
             "queued": len(scheduler.queued),
             "unrunnable": len(scheduler.unrunnable),
-            "occupancy_ms": total("occupancy", lambda: scheduler.total_occupancy * 1000),
             "memory": total(
                 "bytes of results", lambda: sum([e.ws.nbytes for e in entries.values()])
             ),

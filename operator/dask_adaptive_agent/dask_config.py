@@ -11,6 +11,8 @@ from typing import Any
 
 import dask.config
 
+from dask_adaptive_agent.protocol.handlers import sendable
+
 #: Characters of one value. A policy's values are shorter, so one that is cut is unlike all of them.
 LONGEST = 50_000
 
@@ -27,7 +29,7 @@ def in_force(wanted: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in wanted.items():
         running = dask.config.get(_new_name(key), _ABSENT)
         if running is not _ABSENT:
-            plain = _value(running, value)
+            plain = sendable(_value(running, value))
             text = repr(plain)
             found[key] = plain if len(text) <= LONGEST else text[:LONGEST]
     return found
@@ -49,17 +51,4 @@ def _value(running: Any, wanted: Any) -> Any:
             for name, own in names.items()
             if own in running
         }
-    return _plain(running)
-
-
-def _plain(value: Any) -> Any:
-    """As msgpack can send it: whole numbers of 64 bits, texts of valid characters."""
-    if isinstance(value, Mapping):
-        return {_plain(str(key)): _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if value is None or isinstance(value, (bool, float)):
-        return value
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return value
-    return str(value).encode(errors="replace").decode()
+    return running

@@ -134,7 +134,6 @@ class HelloAnswer(Message):
     python: str
     session: str  # new with each start of the scheduler or of the agent in it
     scheduler_id: str
-    uptime_ms: int  # since the agent started
     hooks: dict[str, bool]  # what is in place: "valid_workers_downscaling", "shuffle", "stealing"…
     relief: list[ReliefRow]  # one for each of `RELIEFS`
 
@@ -199,7 +198,6 @@ class Columns(TypedDict):
     slot: list[int]
     status: list[int]  # index into STATUSES
     processing: list[int]  # tasks assigned to it: waiting, running or long-running
-    occupancy_ms: list[int]
     idle_ms: list[int]  # since it last had a task (or joined); 0 while it has one
     sole_bytes: list[int]  # bytes of results that no other worker holds
     memory: list[int]  # bytes of its process, as last reported
@@ -256,29 +254,22 @@ class RetirementRow(TypedDict):
     """One worker on its way out."""
 
     slot: int
+    name: str
     state: str  # DRAINING | DRAINED
     reason: str  # as given by the request
     for_ms: int  # since it was asked for
-    left_ms: int  # until its deadline
-    forced: bool  # drained by force at its deadline: tasks were still running
+    left_ms: int  # until its deadline; -1: there is none
     message: str  # what it is waiting for, in words
 
 
-class DepartureRow(TypedDict):
+class DepartureRow(RetirementRow):
     """
     One worker whose process is about to end, by whoever's decision (`leave`, or `--lifetime`).
 
     It takes no new tasks. It is no retirement: nobody can call it back, and it is not counted as
-    one. Its place is taken by another process, often under the same name.
+    one. Its place is taken by another process, often under the same name: then the worker itself is
+    renamed, and its name here is still what it was.
     """
-
-    slot: int
-    name: str  # as it was; the worker itself is renamed when another one comes with its name
-    state: str  # DRAINING | DRAINED
-    reason: str
-    for_ms: int
-    left_ms: int  # until it ends, whatever is still there; -1: it waits as long as it takes
-    message: str  # what it is waiting for, in words
 
 
 class NoteRow(TypedDict):
@@ -337,7 +328,6 @@ class Totals(TypedDict):
     processing: int  # assigned to workers
     queued: int
     unrunnable: int
-    occupancy_ms: int
     memory: int  # bytes of results, each counted once a copy
     clients: int
 

@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
-from dask_adaptive_agent.answers import Answers
 from dask_adaptive_agent.quotas.worker_limits import NEVER
 from dask_adaptive_agent.text import duration, plural, size_of
 
 if TYPE_CHECKING:
-    from dask_adaptive_agent.protocol.operator_side import OperatorPlans
+    from dask_adaptive_agent.agent import Agent
     from dask_adaptive_agent.quotas.roster import Entry
-    from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -212,9 +210,7 @@ class Look(NamedTuple):
 class Looks:
     """What the page shows of one agent."""
 
-    answers: Answers
-    limits: WorkerLimits
-    plans: OperatorPlans
+    agent: Agent
     count: int = 0  # looks taken
     _at: float = -math.inf
     _last: Look | None = None
@@ -222,7 +218,7 @@ class Looks:
 
     def take(self) -> Look:
         """Read everything, at most once a second. Never raises: the summary names what failed."""
-        clock = self.answers.clock
+        clock = self.agent.clock
         if self._last is None or clock() - self._at >= FRESH_S:
             self.count += 1
             self._last = self._taken()
@@ -230,12 +226,12 @@ class Looks:
         return self._last
 
     def _taken(self) -> Look:
-        self.answers.roster.sync()
+        self.agent.roster.sync()
         readers: dict[str, Callable[[], list[Any]]] = {
             "workers": self._workers,
             # The last first.
             "decisions": lambda: [
-                (_clock_time(at), *rest) for at, *rest in reversed(self.plans.decisions)
+                (_clock_time(at), *rest) for at, *rest in reversed(self.agent.plans.decisions)
             ],
             "pins": self._pins,
             "ahead": lambda: [*self._running(), *self._upcoming(), *self._wants()][:ROWS],
@@ -260,7 +256,7 @@ class Looks:
 
     def _workers(self) -> list[tuple[Any, ...]]:
         """A row for each worker, by name: state, tasks, quotas, and why it stays or leaves."""
-        of = self.answers
+        of = self.agent
         entries = of.roster.entries
         of.sole.refresh(entries.values())
         offered = {ws.address for ws in of.offered(entries)}
@@ -273,7 +269,7 @@ class Looks:
             idle_s = of.roster.idle_s(entry)
             state = self._state(entry, is_pinned=bool(pins))
             # The operator knows more (windows, budgets), but what has happened since knows better.
-            why = self.plans.workers.get(name, "") if state == ACTIVE else ""
+            why = self.agent.plans.workers.get(name, "") if state == ACTIVE else ""
             why = why or self._why(entry, pins, is_offered=address in offered)
             memory, tasks = ws.metrics.get("memory", 0), len(ws.processing)
             quota = self._quota(entry)
@@ -282,7 +278,7 @@ class Looks:
 
     def _why(self, entry: Entry, pins: list[str], *, is_offered: bool) -> str:
         """The first thing that decides about a worker, and only that."""
-        ws, of = entry.ws, self.answers
+        ws, of = entry.ws, self.agent
         drain = of.drains.ongoing.get(ws.address)
         if drain is not None:
             return f"{drain.terms.reason}: {drain.message}"
@@ -305,10 +301,10 @@ class Looks:
     def _state(self, entry: Entry, *, is_pinned: bool) -> str:
         """The first of these that is true: what we do with it, what it is, that it is claimed."""
         address = entry.ws.address
-        drain = self.answers.drains.ongoing.get(address)
+        drain = self.agent.drains.ongoing.get(address)
         if drain is not None:
             return drain.state if drain.terms.is_refusable else ENDING
-        if address in self.answers.cordons.ongoing:
+        if address in self.agent.cordons.ongoing:
             return STOPPED
         if entry.ws.status is not Status.running:
             return entry.ws.status.name
@@ -316,21 +312,21 @@ class Looks:
 
     def _quota(self, entry: Entry) -> str:
         """The used part of each limit of a worker; empty: it has none."""
-        limit = self.limits.of_worker(entry.ws)
+        limit = self.agent.limits.of_worker(entry.ws)
         said = []
         if limit.runs != NEVER:
             said.append(f"{entry.runs} of {plural(limit.runs, 'run')}")
         if limit.rules.failures and entry.record is not None:
-            failures = self.answers.cordons.n_failures(entry)
+            failures = self.agent.cordons.n_failures(entry)
             said.append(f"{failures} of {limit.rules.failures} failures")
         if not math.isinf(entry.ends_at):
-            said.append(f"ends in {duration(max(0.0, entry.ends_at - self.answers.clock()))}")
+            said.append(f"ends in {duration(max(0.0, entry.ends_at - self.agent.clock()))}")
         return ", ".join(said)
 
     def _pins(self) -> list[tuple[Any, ...]]:
         """Pins: by whom, what for and how long; those that end soonest first."""
-        entries = self.answers.roster.entries
-        pins = sorted(self.answers.pins.rows(entries), key=lambda row: row["left_ms"])[:ROWS]
+        entries = self.agent.roster.entries
+        pins = sorted(self.agent.pins.rows(entries), key=lambda row: row["left_ms"])[:ROWS]
         names = {entry.slot: str(entry.ws.name) for entry in entries.values()} if pins else {}
         return [
             (
@@ -344,13 +340,13 @@ class Looks:
         ]
 
     def _running(self) -> Iterator[tuple[str, str, str]]:
-        now = self.answers.clock()
-        for run in self.answers.shuffles.running():
+        now = self.agent.clock()
+        for run in self.agent.shuffles.running():
             workers = plural(len(run.participants), "worker")
             yield "shuffle runs", run.id, f"for {duration(now - run.since)}, on {workers}"
 
     def _upcoming(self) -> Iterator[tuple[str, str, str]]:
-        for row in self.answers.demand.upcoming():
+        for row in self.agent.demand.upcoming():
             what, waits = "shuffle is to begin", ""
             if row["waiting"]:
                 what = "shuffle waits for workers"
@@ -359,14 +355,14 @@ class Looks:
             yield what, row["id"], f"{waits}{inputs} to come, {outputs}"
 
     def _wants(self) -> Iterator[tuple[str, str, str]]:
-        for row in self.answers.floors.rows():
+        for row in self.agent.floors.rows():
             of_group = f" of {row['group']}" if row["group"] else ""
             floor = f"at least {plural(row['workers'], 'worker')}{of_group}"
             left = duration(row["left_ms"] / 1000)
             yield "workers asked for", row["owner"], f"{floor} for {left} more"
 
     def _policy(self) -> str:
-        plans = self.plans
+        plans = self.agent.plans
         if not plans.policy:
             silent = "<b>No operator has contacted the agent lately.</b>"
             return f"{silent} What the agent itself knows is below."
@@ -382,12 +378,12 @@ class Looks:
                 parts.append(f'<b style="color:{colour}">{counted[state]} {escape(state)}</b>')
         parts += [
             f"<b>{workers} on the way</b> ({f'in {duration(in_s)}' if in_s else 'due'})"
-            for workers, in_s in self.plans.arriving
+            for workers, in_s in self.agent.plans.arriving
         ]
         return " · ".join(parts)
 
     def _work(self) -> str:
-        scheduler: Any = self.answers.scheduler
+        scheduler: Any = self.agent.scheduler
         counts = (
             (sum([len(ws.processing) for ws in list(scheduler.workers.values())]), "at workers"),
             (len(scheduler.queued), "queued"),

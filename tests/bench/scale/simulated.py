@@ -138,7 +138,6 @@ class SimulatedScheduler:
             "python": "3.11.0",
             "session": self.session,
             "scheduler_id": f"Scheduler-{self.session}",
-            "uptime_ms": int((self.clock() - self._started_at) * 1000),
             "hooks": dict.fromkeys(hooks, True),
             "relief": RELIEF,
         }
@@ -215,7 +214,6 @@ class SimulatedScheduler:
             "slot": [w.slot for w in workers],
             "status": [0 if w.leaving_at is None else leaving for w in workers],
             "processing": [int(w.busy) for w in workers],
-            "occupancy_ms": [TASK_MS * w.busy for w in workers],
             "idle_ms": idle,
             "sole_bytes": [self.held + w.slot for w in workers],
             "memory": [400 * 2**20 + tick + w.slot for w in workers],
@@ -228,7 +226,7 @@ class SimulatedScheduler:
             "reason": worker.reason,
             "for_ms": self._ms_since(worker.leaving_at or 0.0),
             "left_ms": 900_000,
-            "forced": False,
+            "name": worker.name,
             "message": "its data is being moved",
         }
 
@@ -259,7 +257,6 @@ class SimulatedScheduler:
             "processing": busy,
             "queued": self._tasks - busy,
             "unrunnable": 0,
-            "occupancy_ms": TASK_MS * busy,
             "memory": len(workers) * 2**20,
             "clients": 1,
         }
