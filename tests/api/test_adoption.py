@@ -193,7 +193,7 @@ async def test_a_persons_policy_wins_and_upstream_rests(notebook: Notebook) -> N
 async def test_what_makes_no_sense_is_left_to_upstream(notebook: Notebook) -> None:
     async with notebook.served(adopt=Adopt.ALWAYS):
         await notebook.adapt(9, 2)
-        await until(lambda: "InvalidPolicy" in notebook.told())
+        await until(lambda: "InvalidSpec" in notebook.told())
         assert ([], {}) == (notebook.policies(), notebook.notes())
         await notebook.adapt(1, 2)
         await until(ours(notebook))

@@ -250,11 +250,11 @@ RELIEVED = Status(
     relief=(ReliefState("idle", "Active"), ReliefState("host", "Failed", "why")),
 )
 DECIDED = Status(
-    groups=(GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.NEEDED_RESOURCES, "6 tasks need GPU=1"),),
+    groups=(GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.LOAD_INCREASED, "6 tasks need GPU=1"),),
     last_decision=Decision(
-        1.8e9, "etl-gpu", 1, 3, 2, Reason.MAX_PENDING, "3 wanted", "Done",
+        1.8e9, "etl-gpu", 1, 3, 2, Reason.SCALE_UP_LIMITED, "3 wanted", "Done",
         inputs={"queued": 6.0, "arrival_s": 12.5},
-        steps=(Step("cap", 2, Reason.MAX_PENDING, "2 workers are on their way"),),
+        steps=(Step("cap", 2, Reason.SCALE_UP_LIMITED, "2 workers are on their way"),),
     ),
 )  # fmt: skip
 HELD = Status(held_by=(HeldBy("client", "Client-1", "a look", ("a", "b"), 12, until=1.8e9),))

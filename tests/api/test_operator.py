@@ -130,7 +130,7 @@ async def test_of_two_operators_of_two_names_one_makes_the_policy_and_serves_it(
 
     def complaints() -> list[str]:
         found = kubectl.json("get", "events")["items"]
-        return [e["message"] for e in found if e["reason"] == "InvalidPolicy"]
+        return [e["message"] for e in found if e["reason"] == "InvalidSpec"]
 
     async with (
         running(api, kubectl.namespace, controller_name="a") as one,

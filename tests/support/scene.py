@@ -32,7 +32,7 @@ TOLD = Told(
     decisions=(
         (1795000000.0, "etl-default", "LoadIncreased", "0 → 4: 120 tasks queued, 96 s of work"),
         (1795000042.0, "etl-default", "LoadIncreased", "4 → 7: 64 tasks queued, 180 s of work"),
-        (1795000301.0, "etl-gpu", "NeededResources", "0 → 1: 3 tasks need GPU 1"),
+        (1795000301.0, "etl-gpu", "LoadIncreased", "0 → 1: 3 tasks need GPU 1"),
         (1795000365.0, "etl-default", "ScaleDownStabilized", "7 held: 5 wanted, 41 s of 60 s left"),
         (1795000402.0, "etl-default", "Underutilized", f"7 → 6: {DRAINING} leaves, idle for 61 s"),
     ),

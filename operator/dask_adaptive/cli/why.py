@@ -28,8 +28,7 @@ from dask_adaptive.planner.context import Horizon
 ENDS: Mapping[str, str] = {
     "ScaleDownStabilized": "once the load has been low for behavior.scaleDown.stabilizationWindow"
     " (by default idleTimeout)",
-    "ScaleDownLimited": "when the period of behavior.scaleDown.policies is over",
-    "DelayAfterScaleUp": "behavior.scaleDown.delayAfterScaleUp after the last rise",
+    "ScaleDownLimited": "when behavior.scaleDown allows it (policies, delayAfterScaleUp)",
     "WithinTolerance": "when the load needs fewer than behavior.scaleDown.tolerance allows",
     "BudgetExhausted": "when one of those that leave is gone (retirement.maxConcurrent)",
     "TooFewReplicas": "with a lower minReplicas",
@@ -48,10 +47,9 @@ ENDS: Mapping[str, str] = {
     "AgentMissing": "when the agent is in the scheduler",
     "OwnershipConflict": "when only one autoscaler scales the cluster",
     "ClusterNotFound": "when the DaskCluster exists",
-    "InvalidPolicy": "when the policy is fixed",
+    "InvalidSpec": "when the policy is fixed",
     "Busy": "when its tasks are done",
     "HoldsActors": "when its actors are released",
-    "NotOffered": "when results are released, or memory is added",
     "NoRecipient": "when another worker is there, or the results are released",
     "IdleGrace": "after idleTimeout without a task",
     "Pinned": "when the pin ends",
@@ -64,7 +62,7 @@ FREE = "Free"
 #: Reasons for which a cluster is not scaled at all.
 _NOT_SCALED = frozenset(
     ("Paused", "Advising", "SchedulerUnreachable", "AgentMissing",
-     "OwnershipConflict", "ClusterNotFound", "InvalidPolicy", "Fallback", "TooManyUnready")
+     "OwnershipConflict", "ClusterNotFound", "InvalidSpec", "Fallback", "TooManyUnready")
 )  # fmt: skip
 
 

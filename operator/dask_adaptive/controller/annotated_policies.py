@@ -210,7 +210,7 @@ class AnnotatedPolicies:
         new = complaints - self._complaints.get(cluster.key, frozenset())
         for complaint in sorted(new, key=lambda c: c.message):
             logger.warning("DaskCluster %s: %s", cluster.key, complaint.message)
-            news = News(EventType.WARNING, str(Reason.INVALID_POLICY), complaint.message)
+            news = News(EventType.WARNING, str(Reason.INVALID_SPEC), complaint.message)
             await self._events.post(Subject.of(CLUSTERS, cluster.meta), news)
         if complaints:
             self._complaints[cluster.key] = complaints

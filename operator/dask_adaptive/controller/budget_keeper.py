@@ -163,7 +163,7 @@ class BudgetKeeper:
         # It is a merge patch: what is no more has to be named.
         if shared is None:
             status: Json = dict.fromkeys(before.keys() - {"observedGeneration", "conditions"})
-            ready = Condition(READY, False, Reason.INVALID_BUDGET, str(self._wrong.get(name)))
+            ready = Condition(READY, False, Reason.INVALID_SPEC, str(self._wrong.get(name)))
         else:
             pool, division = shared
             since = self._waiting(budget.meta.uid, division, before, now)

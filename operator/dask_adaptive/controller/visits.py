@@ -142,7 +142,7 @@ class Visitor:
             async with asyncio.timeout(PASS_DEADLINE_S):
                 result = await self._governed.loop.one_pass(self._policy, self._generation)
         except InvalidPolicy as exc:
-            return await self._failed("invalid", Reason.INVALID_POLICY, str(exc))
+            return await self._failed("invalid", Reason.INVALID_SPEC, str(exc))
         except PlatformUnread as exc:
             return await self._failed("unread", Reason.UNREADABLE, str(exc))
         except PlatformError as exc:

@@ -53,7 +53,6 @@ class Reason(str, enum.Enum):
     PINNED = "Pinned"
     BUSY = "Busy"
     IDLE_GRACE = "IdleGrace"
-    NOT_OFFERED = "NotOffered"
     HOLDS_ACTORS = "HoldsActors"
     NO_RECIPIENT = "NoRecipient"
 
@@ -65,7 +64,7 @@ class Reason(str, enum.Enum):
     SCHEDULER_UNREACHABLE = "SchedulerUnreachable"
     AGENT_MISSING = "AgentMissing"
     INJECTION_REFUSED = "InjectionRefused"
-    INVALID_POLICY = "InvalidPolicy"
+    INVALID_SPEC = "InvalidSpec"
 
     # the scheduler's load and its configuration
     RELIEF_FAILED = "ReliefFailed"
@@ -83,13 +82,10 @@ class Reason(str, enum.Enum):
     SCHEDULED_MINIMUM = "ScheduledMinimum"
     CLIENT_WANTS = "ClientWants"
     SHUFFLE_AHEAD = "ShuffleAhead"
-    NEEDED_RESOURCES = "NeededResources"
     WITHIN_TOLERANCE = "WithinTolerance"
     SCALE_UP_STABILIZED = "ScaleUpStabilized"
     SCALE_UP_LIMITED = "ScaleUpLimited"
     SCALE_DOWN_LIMITED = "ScaleDownLimited"
-    DELAY_AFTER_SCALE_UP = "DelayAfterScaleUp"
-    MAX_PENDING = "MaxPending"
     UNSCHEDULABLE = "Unschedulable"
     QUOTA_EXCEEDED = "QuotaExceeded"
     BUDGET_SHARED = "BudgetShared"
@@ -104,7 +100,6 @@ class Reason(str, enum.Enum):
     # adoption of a DaskAutoscaler, and shuffles that waited
     ADOPTED = "Adopted"
     RELEASED = "Released"
-    INVALID_BUDGET = "InvalidBudget"
     SHUFFLE_WAITED = "ShuffleWaited"
 
     # outcomes

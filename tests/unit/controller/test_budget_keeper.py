@@ -270,7 +270,7 @@ async def test_a_spec_that_makes_no_sense_limits_nobody() -> None:
     ((condition,),) = (status["conditions"] for status in stage.written)
 
     assert stage.allowed(A) is None
-    assert ("False", "InvalidBudget") == (condition["status"], condition["reason"])
+    assert ("False", "InvalidSpec") == (condition["status"], condition["reason"])
     assert condition["message"].startswith("spec.limits: must name")
 
 

@@ -122,7 +122,7 @@ async def test_a_spec_that_makes_no_sense_is_reported() -> None:
 
     (told,) = stage.told
     assert isinstance(told, Condition)
-    assert Reason.INVALID_POLICY is told.reason
+    assert Reason.INVALID_SPEC is told.reason
     assert [7] == stage.generations
 
 

@@ -59,7 +59,7 @@ def test_a_pass_that_fails_changes_nothing_of_what_was_seen() -> None:
     """Conditions that nobody looked at stay those of the spec that they were seen under."""
     other = Condition(PAUSED, False, Reason.RECONCILED, "mode is Auto")
     before = rendered(dataclasses.replace(STATUS, conditions=(*STATUS.conditions, other)))
-    ready = Condition(READY, False, Reason.INVALID_POLICY, "minReplicas: mend it")
+    ready = Condition(READY, False, Reason.INVALID_SPEC, "minReplicas: mend it")
     after = unable_json(ready, generation=4, before=before, now=T1)
 
     changed = {key for key in after if after[key] != before[key]}

@@ -407,7 +407,7 @@ def up(count: int) -> dict[str, Any]:
                      id="a-minimum-holds-at-once"),
         pytest.param(cluster([A], target=9),
                      policy_of(behavior=Behavior(ScaleUp(max_pending=3))), ["=4"],
-                     Reason.MAX_PENDING, id="max-pending"),
+                     Reason.SCALE_UP_LIMITED, id="max-pending"),
         pytest.param(cluster([busy("a"), pending("p", unschedulable_s=400.0)], target=9),
                      policy_of(),
                      [], Reason.UNSCHEDULABLE, id="none-would-come"),

@@ -59,7 +59,7 @@ def not_offered(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | 
     if worker.closable:
         return None
     return (
-        Reason.NOT_OFFERED,
+        Reason.NO_RECIPIENT,
         "not offered by the scheduler's workers_to_close: its memory is needed",
     )
 

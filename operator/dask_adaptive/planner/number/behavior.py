@@ -158,7 +158,7 @@ def _fallen(
     if not horizon.is_over(down.delay_after_scale_up_s - max(0.0, since_up_s)):
         delay = format_duration(down.delay_after_scale_up_s)
         message = f"{steady} needed, {current} held for {delay} after more were requested"
-        return current, Step("delay", current, Reason.DELAY_AFTER_SCALE_UP, message)
+        return current, Step("delay", current, Reason.SCALE_DOWN_LIMITED, message)
     allowed = _allowed_down(current, down, past.changes, watched_s, horizon)
     if allowed is None or steady >= allowed:
         return steady, None

@@ -95,7 +95,7 @@ def _by_pending(workers: GroupWorkers, policy: Policy, there: int) -> Step | Non
         return None
     pending = len(workers.pending)
     message = f"{pending} workers are pending, maxPending is {most}"
-    return Step("cap", there + max(0, most - pending), Reason.MAX_PENDING, message)
+    return Step("cap", there + max(0, most - pending), Reason.SCALE_UP_LIMITED, message)
 
 
 def _by_room(group: ObservedGroup, there: int) -> Step | None:

@@ -100,9 +100,6 @@ def _load(one: Supply, wanted: int, message: str, inputs: Mapping[str, float]) -
     reason = Reason.LOAD_INCREASED if wanted > one.serving else Reason.UNDERUTILIZED
     if wanted == one.serving:
         reason = Reason.DESIRED_WITHIN_RANGE
-    needed = inputs.get("bound_workers", 0)
-    if reason is Reason.LOAD_INCREASED and 2 * needed > wanted:
-        reason = Reason.NEEDED_RESOURCES
     known = {
         **inputs,
         "serving": float(one.serving),

@@ -227,7 +227,6 @@ LIMITS = (
     Reason.BUDGET_SHARED,
     Reason.ADMISSION_REFUSED,
     Reason.TOO_MANY_REPLICAS,
-    Reason.MAX_PENDING,
     Reason.SCALE_UP_LIMITED,
     Reason.TOO_FEW_REPLICAS,
     Reason.SCALE_DOWN_LIMITED,

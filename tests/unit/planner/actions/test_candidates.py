@@ -105,7 +105,7 @@ def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin: Pin, is_lifted: bool
     actors=({"actors": True}, Reason.HOLDS_ACTORS, "actors"),
     idle_for_long_enough=({"idle_s": 90.0}, None, ""),
     idle_for_less=({"idle_s": 89.9}, Reason.IDLE_GRACE, "1m30s (idleTimeout)"),
-    not_offered=({"closable": False}, Reason.NOT_OFFERED, "workers_to_close"),
+    not_offered=({"closable": False}, Reason.NO_RECIPIENT, "workers_to_close"),
     nobody_to_take_its_results=({"sole_bytes": 1, "dask_names": ("a", "b")}, Reason.NO_RECIPIENT,
         "last copy"),
     somebody_to_take_them=({"sole_bytes": 1}, None, ""),

@@ -560,16 +560,11 @@ def test_workers_that_do_what_only_they_may_are_not_free_for_the_rest(
     assert expected == wanted(scene([work], workers, needs=needs), replace(ANY, max_replicas=most))
 
 
-@pytest.mark.parametrize(
-    ("bound", "others", "expected"),
-    [(2, 3, Reason.LOAD_INCREASED), (3, 3, Reason.LOAD_INCREASED), (4, 3, Reason.NEEDED_RESOURCES)],
-)
-def test_the_reason_is_what_most_are_wanted_for(bound: int, others: int, expected: Reason) -> None:
-    needs = (replace(BY_NAME, tasks=bound, seconds=1000.0 * bound),)
-    found = asked(scene([free(others)], needs=needs))[GROUP]
+def test_what_is_bound_to_a_group_is_a_figure_of_its_load() -> None:
+    needs = (replace(BY_NAME, tasks=4, seconds=4000.0),)
+    found = asked(scene([free(3)], needs=needs))[GROUP]
 
-    assert (bound + others, expected) == (found.wanted, told(found).reason)
-    assert float(bound) == found.inputs["bound_workers"]
+    assert (7, 4.0) == (found.wanted, found.inputs["bound_workers"])
 
 
 # Tasks that only some workers may run
