@@ -534,7 +534,6 @@ class LimitProfile(TypedDict, total=False):
     patterns: list[str]  # globs (* and ?) of repr(exception): stop at once; 32 of 256 characters
     fresh_ms: int  # how long a new worker lives; -1: no end (default)
     floor_ms: int  # no task is expected to take less; default 0
-    deviations: float  # a task is expected to take its mean and so many deviations; default 2
     runs: int  # of a worker that is not named, as `others`; 0: never stopped for them (default)
 
 

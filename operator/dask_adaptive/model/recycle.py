@@ -17,8 +17,6 @@ from dask_adaptive.model.spec import (
     Glob,
     Line,
     Listed,
-    Must,
-    Number,
     Part,
     PositiveSeconds,
     Seconds,
@@ -43,15 +41,6 @@ class StrategyType(str, enum.Enum):
     SURGE = "Surge"  # the replacement first
     IN_PLACE = "InPlace"  # the pod is deleted once drained; its Deployment brings the next
 
-
-class Measure(str, enum.Enum):
-    """Which memory the soft line is about."""
-
-    UNMANAGED = "Unmanaged"  # of the process, less results: what leaks
-    PROCESS = "Process"
-
-
-Deviations = Annotated[Number, Must(lambda d: d <= 10, "must be at most 10")]
 
 #: Reasons for which a worker is replaced.
 Replaces = Annotated[Reason, one_of({r.value: r for r in Reason if r.replaces})]
@@ -83,7 +72,6 @@ class LifetimeLimit:
 class LifetimeQuota(LifetimeLimit):
     jitter: Part = 0.0
     min_task_duration_s: Seconds = 0.0  # no task is expected to take less
-    deviations: Deviations = 2.0  # a task is expected to take its mean and so many deviations
     margin_s: Seconds = 10.0  # before a worker's end it is drained: data moves, nothing runs
 
 
@@ -103,7 +91,6 @@ class MemoryLimit:
 @dataclass(frozen=True, slots=True)
 class MemoryQuota(MemoryLimit):
     for_s: Seconds = 120.0  # so long above the soft line
-    measure: Measure = Measure.UNMANAGED
     override_pins: bool = False  # the hard line beats pins of people
 
 
@@ -225,7 +212,6 @@ class Profile:
     patterns: tuple[str, ...] = ()
     fresh_s: float = math.inf
     floor_s: float = 0.0
-    deviations: float = 2.0
     runs: int = 0
 
 

@@ -158,6 +158,5 @@ def _profile(profile: Profile) -> LimitProfile:
         "patterns": list(profile.patterns),
         "fresh_ms": _end_ms(profile.fresh_s),
         "floor_ms": round(profile.floor_s * 1000),
-        "deviations": profile.deviations,
         "runs": profile.runs,
     }

@@ -30,6 +30,9 @@ FOREVER_S = LONGEST_MS / 1000
 #: round trips in RFC 6298, but from 0: one long run says nothing of the next one's difference.
 NEWEST = 0.25
 
+#: A task is expected to take its mean and so much of the spread.
+DEVIATIONS = 2.0
+
 #: Seconds between two runs that are measured: a thousand a second cost 0.2 % of the loop.
 PAUSE_S = 0.001
 
@@ -122,9 +125,9 @@ class Durations:
             return float((total - old_total) / runs)
         return float(total / done)
 
-    def expected_s(self, prefix: TaskPrefix, deviations: float, floor_s: float) -> float:
+    def expected_s(self, prefix: TaskPrefix, floor_s: float) -> float:
         """
-        What the next run is expected to take at most: a mean, and so many deviations.
+        What the next run is expected to take at most: a mean, and `DEVIATIONS`.
 
         The mean is the scheduler's, or ours where it has forgotten its own after an outlier.
         Without a finished run: what those that run have taken already (`max_exec_time`, from
@@ -135,9 +138,9 @@ class Durations:
         if mean < 0:
             unknown_s = self.scheduler.UNKNOWN_TASK_DURATION
             mean = max(prefix.max_exec_time, unknown_s) if spread is None else spread.mean
-        return max(floor_s, mean + (0.0 if spread is None else deviations * spread.deviation))
+        return max(floor_s, mean + (0.0 if spread is None else DEVIATIONS * spread.deviation))
 
-    def kinds(self, deviations: float, floor_s: float) -> tuple[list[TaskKind], list[TaskKind]]:
+    def kinds(self, floor_s: float) -> tuple[list[TaskKind], list[TaskKind]]:
         """Kinds of tasks that run or are to run; and those known that are not there now."""
         now = self.clock()
         if now >= self._look_at:
@@ -149,8 +152,8 @@ class Durations:
                     self._others.add(prefix)
             self._look_at = now + (self.clock() - now) / LOOK_PART
         return (
-            [TaskKind(self.expected_s(p, deviations, floor_s), p) for p in self._there],
-            [TaskKind(self.expected_s(p, deviations, floor_s), p) for p in self._others],
+            [TaskKind(self.expected_s(p, floor_s), p) for p in self._there],
+            [TaskKind(self.expected_s(p, floor_s), p) for p in self._others],
         )
 
     def came(self, prefixes: Collection[TaskPrefix]) -> None:

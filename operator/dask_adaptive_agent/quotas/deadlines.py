@@ -158,10 +158,7 @@ class Deadlines:
 
     def _kinds(self) -> tuple[list[TaskKind], list[TaskKind]]:
         rules = self.limits.rules
-        return self.durations.kinds(
-            max([one.deviations for one in rules], default=UNNAMED.deviations),
-            max([one.floor_s for one in rules], default=UNNAMED.floor_s),
-        )
+        return self.durations.kinds(max([one.floor_s for one in rules], default=UNNAMED.floor_s))
 
     def _note_too_long(self, prefix: TaskPrefix, expected_s: float, now: float) -> None:
         name = prefix.name

@@ -62,7 +62,6 @@ class Rules:
     patterns: tuple[str, ...] = ()
     fresh_s: float = math.inf
     floor_s: float = 0.0
-    deviations: float = 2.0
     runs: int = 0  # of workers that are not named; 0: any number
 
     def match(self, exception_text: str) -> str:
@@ -159,9 +158,6 @@ def _rules(profile: Request) -> Rules:
     bounded("patterns", len(patterns), 32, "entries")
     longest = max(map(len, patterns), default=0)
     bounded("patterns", longest, 256, "characters in an entry")
-    deviations = profile.get("deviations", 2.0)
-    if type(deviations) not in (int, float) or not 0 <= deviations <= 100:
-        raise Malformed(f"deviations must be a number from 0 to 100, not {shown(deviations)}")
     return Rules(
         exact=flag(profile, "exact", False),
         failures=number(profile, "failures", 0, high=MOST_FAILURES),
@@ -169,7 +165,6 @@ def _rules(profile: Request) -> Rules:
         patterns=tuple(patterns),
         fresh_s=math.inf if fresh_ms < 0 else fresh_ms / 1000,
         floor_s=number(profile, "floor_ms", 0, high=LONGEST_MS) / 1000,
-        deviations=float(deviations),
         runs=number(profile, "runs", 0, high=2**53),
     )
 

@@ -18,7 +18,7 @@ REQUEST: dict[str, Any] = {
     "profile": [0, 1, 0],
     "profiles": [
         {"exact": True, "patterns": ["*CUDA*", "OSError*"]},
-        {"failures": 3, "window_ms": 1000, "fresh_ms": 5000, "floor_ms": 20, "deviations": 1},
+        {"failures": 3, "window_ms": 1000, "fresh_ms": 5000, "floor_ms": 20},
     ],
     "stops": 2,
 }
@@ -48,13 +48,11 @@ def test_limits_are_by_name_or_by_address(limits: WorkerLimits) -> None:
 def test_rules_have_defaults(limits: WorkerLimits) -> None:
     first, second = limits.rules
 
-    assert (True, 0, 600.0, math.inf, 0.0, 2.0) == (
+    assert (True, 0, 600.0, math.inf, 0.0) == (
         first.exact, first.failures, first.window_s, first.fresh_s, first.floor_s,
-        first.deviations,
     )  # fmt: skip
-    assert (False, 3, 1.0, 5.0, 0.02, 1.0) == (
+    assert (False, 3, 1.0, 5.0, 0.02) == (
         second.exact, second.failures, second.window_s, second.fresh_s, second.floor_s,
-        second.deviations,
     )  # fmt: skip
     assert ["*CUDA*", "", "OSError*"] == [
         first.match(text) for text in ("RuntimeError('CUDA')", "ValueError()", "OSError(28)")
@@ -86,8 +84,6 @@ def test_each_request_replaces_the_last_one(limits: WorkerLimits) -> None:
         ({"profiles": [{"patterns": ["x"] * 33}]}, "patterns must have at most 32"),
         ({"profiles": [{"patterns": "CUDA"}]}, "patterns must be a list"),
         ({"profiles": [{"patterns": [7]}, {}]}, "patterns must be a list"),
-        ({"profiles": [{"deviations": "2"}]}, "deviations must be a number"),
-        ({"profiles": [{"deviations": True}]}, "deviations must be a number"),
         ({"profiles": [{"exact": 1}]}, "exact must be true"),
         ({"profiles": [{"fresh_ms": -2}]}, "fresh_ms must be a whole"),
         ({"stops": None}, "stops must be a whole"),

@@ -33,7 +33,6 @@ from dask_adaptive.model.recycle import (
     FailureQuota,
     GroupRecycle,
     LifetimeQuota,
-    Measure,
     MemoryLimit,
     MemoryQuota,
     Recycle,
@@ -103,10 +102,9 @@ def test_every_field_is_read() -> None:
           - {schedule: 0 3 * * SUN, duration: 30m}
         recycle:
           tasks: {max: 1000, jitter: 10%, exact: true, fromWalltime: true}
-          lifetime: {max: 12h, jitter: 20%, minTaskDuration: 1s, deviations: 1.5, margin: 30s,
+          lifetime: {max: 12h, jitter: 20%, minTaskDuration: 1s, margin: 30s,
                      walltime: true}
-          memory: {soft: 80%, for: 1m, hard: 92%, measure: Process,
-                   overridePins: true}
+          memory: {soft: 80%, for: 1m, hard: 92%, overridePins: true}
           failures: {max: 20, window: 5m, patterns: ["*CUDA error*", "*No space left*"]}
           drift: false
           minAge: 5m
@@ -148,8 +146,8 @@ def test_every_field_is_read() -> None:
         ),
         Recycle(
             TaskQuota(1000, 0.1, True, True),
-            LifetimeQuota(43200.0, True, 0.2, 1.0, 1.5, 30.0),
-            MemoryQuota(0.8, 0.92, 60.0, Measure.PROCESS, True),
+            LifetimeQuota(43200.0, True, 0.2, 1.0, 30.0),
+            MemoryQuota(0.8, 0.92, 60.0, True),
             FailureQuota(20, 300.0, ("*CUDA error*", "*No space left*")),
             False, 300.0, Strategy(StrategyType.IN_PLACE, Amount(percent=25.0), 120.0),
             Amount(percent=20.0),
@@ -214,8 +212,8 @@ def test_what_makes_sense_is_taken(written: str) -> None:
 
 
 def test_nan_is_no_number() -> None:
-    with pytest.raises(InvalidPolicy, match="deviations: must be a number"):
-        parse_policy({**LEAST, "recycle": {"lifetime": {"deviations": math.nan}}})
+    with pytest.raises(InvalidPolicy, match="maxReplicas: must be a whole number"):
+        parse_policy({**LEAST, "maxReplicas": math.nan})
 
 
 def test_all_problems_are_found_at_once() -> None:

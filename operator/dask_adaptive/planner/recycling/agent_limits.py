@@ -206,5 +206,4 @@ def profile_of(recycle: Recycle, workers: Sequence[ObservedWorker], clocks: Cloc
         patterns=recycle.failures.patterns,
         fresh_s=fresh_s,
         floor_s=recycle.lifetime.min_task_duration_s,
-        deviations=recycle.lifetime.deviations,
     )

@@ -17,7 +17,7 @@ from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.capacity import arrival_s, starts
 from dask_adaptive.planner.recycling.budgets import HOUR_S
 from dask_adaptive.planner.recycling.effective_quotas import life_of
-from dask_adaptive.planner.recycling.quotas import SOFT_MEMORY, QuotaContext, alike, paced_over_s
+from dask_adaptive.planner.recycling.quotas import QuotaContext, alike, paced_over_s
 
 #: Passes that follow each other faster than this say nothing of a pace.
 SHORTEST_S = 1.0
@@ -139,7 +139,7 @@ def _keep(kept: _Kept, worker: ObservedWorker, at: QuotaContext, *, over_s: floa
     kept.pace[life] = _pace(known, worker, at, over_s=over_s)
     if known is None or worker.use.runs < known[1]:
         past = _NOTHING  # another process, though maybe in the same pod: its memory began anew
-    if SOFT_MEMORY.use(at)(worker) >= at.recycle.memory.soft:
+    if worker.use.unmanaged >= at.recycle.memory.soft:
         kept.above_since[life] = past.above_since.get(life, at.now)
 
 

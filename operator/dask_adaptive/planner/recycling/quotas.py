@@ -20,7 +20,6 @@ from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
-    Measure,
     Quota,
     QuotaNotes,
     QuotaUse,
@@ -360,24 +359,18 @@ class SoftMemory(QuotaRule):
     """Memory that has been above the soft line for long; the past knows since when."""
 
     quota, reason = Quota.MEMORY, Reason.MEMORY_SOFT
-    shown = "{what} {use:.0%}", "soft {limit:.0%} for {within}"
+    shown = "unmanaged {use:.0%}", "soft {limit:.0%} for {within}"
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.memory.soft
 
-    def is_unmanaged(self, at: QuotaContext) -> bool:
-        return at.recycle.memory.measure is Measure.UNMANAGED
-
-    def use(self, at: QuotaContext) -> Number:
-        return _unmanaged if self.is_unmanaged(at) else HardMemory.used
-
-    def name(self, at: QuotaContext) -> str:
-        return "unmanaged memory" if self.is_unmanaged(at) else "its process's memory"
+    @staticmethod
+    def used(worker: ObservedWorker) -> float:
+        return worker.use.unmanaged
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        what = "unmanaged" if self.is_unmanaged(at) else "process"
         within = format_duration(at.recycle.memory.for_s)
-        return {**super().figures(worker, at, limit), "what": what, "within": within}
+        return {**super().figures(worker, at, limit), "within": within}
 
     def judge(
         self, worker: ObservedWorker, at: QuotaContext, limit: float
@@ -389,7 +382,7 @@ class SoftMemory(QuotaRule):
         is_over = at.horizon.is_over(left_s)
         since = f"for over {format_duration(for_s)}" if is_over else "for long"
         line = f"{limit:.0%} of the limit"
-        message = f"{self.name(at)} has been above {line} {since} (recycle.memory.soft)"
+        message = f"unmanaged memory has been above {line} {since} (recycle.memory.soft)"
         return found._replace(message=message, is_over=is_over)
 
 
@@ -490,10 +483,8 @@ class Drifted(Requested):
         return [w for w in workers if w.drift]
 
 
-SOFT_MEMORY = SoftMemory()
-
 RULES: tuple[QuotaRule, ...] = (
-    TaskRuns(), TasksThatFit(), PodAge(), EndOfLife(), SOFT_MEMORY, HardMemory(),
+    TaskRuns(), TasksThatFit(), PodAge(), EndOfLife(), SoftMemory(), HardMemory(),
     FailurePattern(), FailureCount(), Requested(), Drifted(),
 )  # fmt: skip
 
@@ -629,10 +620,6 @@ def paced_over_s(past: RecyclePast) -> float:
 
 def _notes_of(worker: ObservedWorker) -> QuotaNotes:
     return worker.quota_notes or _NO_NOTES
-
-
-def _unmanaged(worker: ObservedWorker) -> float:
-    return worker.use.unmanaged
 
 
 def _part(use: float, limit: float) -> float:

@@ -220,10 +220,10 @@ def test_a_walltime_is_an_end() -> None:
 def test_the_profile_of_a_group() -> None:
     recycle = Recycle(
         tasks=TaskQuota(9, exact=True),
-        lifetime=LifetimeQuota(min_task_duration_s=1.0, deviations=3.0),
+        lifetime=LifetimeQuota(min_task_duration_s=1.0),
         failures=FailureQuota(20, 60.0, ("x",)),
     )
-    whole = Profile(True, 20, 60.0, ("x",), math.inf, 1.0, 3.0, 9)
+    whole = Profile(True, 20, 60.0, ("x",), math.inf, 1.0, 9)
 
     assert (whole,) == told([A, B], recycle).profiles
 

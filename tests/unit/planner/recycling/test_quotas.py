@@ -22,7 +22,6 @@ from dask_adaptive.model.recycle import (
     GroupRecycle,
     LifetimeLimit,
     LifetimeQuota,
-    Measure,
     MemoryQuota,
     Quota,
     QuotaNotes,
@@ -98,7 +97,6 @@ LIFETIME = Recycle(lifetime=LifetimeQuota(3600.0))
 MARGIN = Recycle(lifetime=LifetimeQuota(margin_s=20.0))
 SOFT = Recycle(memory=MemoryQuota(soft=0.8))
 HARD = Recycle(memory=MemoryQuota(hard=0.92))
-PROCESS = Recycle(memory=MemoryQuota(soft=0.8, measure=Measure.PROCESS))
 FAILURES = Recycle(failures=FailureQuota(20, 600.0, ("CUDA error",)))
 PATTERN = Recycle(failures=FailureQuota(patterns=("CUDA error",)))
 BOTH = Recycle(tasks=TaskQuota(1000, exact=True), failures=FailureQuota(20))
@@ -187,9 +185,6 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
         pytest.param({"use": Use(unmanaged=0.79)}, SOFT, above(120.0), None, id="fell-again"),
         pytest.param({"use": Use(process=0.9, unmanaged=0.1)}, SOFT, above(120.0), None,
                      id="full-of-results-but-healthy"),
-        pytest.param({"use": Use(process=0.9, unmanaged=0.1)}, PROCESS, above(120.0),
-                     (Reason.MEMORY_SOFT, "over", "80% 2m recycle.memory.soft"),
-                     id="measured-by-process"),
         pytest.param({"use": Use(unmanaged=0.5), "quota_notes": QuotaNotes(memory_soft=0.4)}, SOFT,
                      above(120.0), (Reason.MEMORY_SOFT, "over", "40% 2m recycle.memory.soft"),
                      id="own-soft"),
@@ -585,8 +580,6 @@ def test_an_end_is_a_use_of_its_life(ends_in_s: float, expected: float) -> None:
                      (Quota.LIFETIME, "ends in 0s", "20s before its end", 1.0), id="its-end"),
         pytest.param({"use": Use(unmanaged=0.4)}, SOFT,
                      (Quota.MEMORY, "unmanaged 40%", "soft 80% for 2m", 0.5), id="soft"),
-        pytest.param({"use": Use(unmanaged=0.1, process=0.4)}, PROCESS,
-                     (Quota.MEMORY, "process 40%", "soft 80% for 2m", 0.5), id="of-the-process"),
         pytest.param({"use": Use(process=0.46)}, HARD,
                      (Quota.MEMORY, "process 46%", "hard 92%", 0.5), id="hard"),
         pytest.param({"use": Use(failures=1500)}, Recycle(failures=FailureQuota(2000, 600.0)),
@@ -655,8 +648,7 @@ recycles = st.builds(
                     st.booleans()),
     lifetime=st.builds(LifetimeQuota, st.sampled_from([math.inf, 3600.0]), jitter=st.floats(0, 1)),
     memory=st.builds(MemoryQuota, st.sampled_from([math.inf, 0.8]),
-                     st.sampled_from([math.inf, 0.92]), st.just(60.0),
-                     st.sampled_from(list(Measure))),
+                     st.sampled_from([math.inf, 0.92]), st.just(60.0)),
     failures=st.builds(FailureQuota, st.sampled_from([0, 20]), st.just(60.0),
                        st.sampled_from([(), ("CUDA",)])),
     drift=st.booleans(),
