@@ -101,7 +101,7 @@ TASK = st.fixed_dictionaries(
 
 def put(s: Any, i: int, odd: dict[str, Any]) -> None:
     ws = fake_worker(s, i)
-    for what in ("metrics", "memory_limit", "nthreads", "extra"):
+    for what in ("metrics", "memory_limit", "nthreads"):
         setattr(ws, what, odd[what])
     s.aliases.pop(ws.name, None)
     ws.name = ws.address if odd["name"] is None else odd["name"]
