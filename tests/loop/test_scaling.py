@@ -133,7 +133,7 @@ async def test_paused_returns_and_keeps_workers(stage: Start) -> None:
 
 
 async def test_without_an_agent_only_the_minimum_is_kept(stage: Start) -> None:
-    s = await stage(workers=1, spec={"minReplicas": 2}, inject=False, attach=False)
+    s = await stage(spec={"minReplicas": 2}, inject=False, attach=False)
     futures = s.client.map(slow, range(20), seconds=0.3, pure=False)
     await s.until(lambda: len(s.names()) == 2, "as many as minReplicas")
     await s.client.gather(futures)
