@@ -13,7 +13,6 @@ import signal
 import stat
 import subprocess
 import sys
-import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -122,14 +121,3 @@ async def test_explain_names_each_worker(run: Run, client: Client, kubectl: Kube
         )  # fmt: skip
         assert "the scheduler was not asked" not in answer["facts"]
         await future.cancel()
-
-
-async def test_report_asks_the_agent(run: Run, client: Client, tmp_path: Path) -> None:
-    async with Worker(client.scheduler.address, name="w1"), Worker(client.scheduler.address):
-        await run("report", "-o", str(tmp_path / "r.zip"))
-    with zipfile.ZipFile(tmp_path / "r.zip") as archive:
-        text = archive.read("agents/demo.json").decode()
-
-    workers = json.loads(text)["workers"]
-    assert "w1" in {w["name"] for w in workers}
-    assert (2, False) == (len(workers), "127.0.0.1" in text)

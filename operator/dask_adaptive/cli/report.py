@@ -7,8 +7,8 @@ import json
 import platform
 import re
 import zipfile
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,8 +16,7 @@ import click
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.cli.access import USAGE, Access, fail, kube_options
-from dask_adaptive.cli.check import CRD_NAMES, CRDS, NAME_LABEL, OPERATOR, UPSTREAM
-from dask_adaptive.cli.cluster_now import link_to
+from dask_adaptive.cli.check import NAME_LABEL, OPERATOR, UPSTREAM
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
     CLUSTERS,
@@ -37,16 +36,12 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.objects import CLUSTER_LABEL
 from dask_adaptive.kube.status_json import HISTORY_LABEL, history_name
-from dask_adaptive.model.keys import ClusterKey, hashed
 from dask_adaptive_agent import __version__, wire
-
-#: Port of the operator's metrics; the chart names it so.
-_METRICS_PORT = 8080
 
 #: Secrets and other people's ConfigMaps are never asked for.
 _KINDS = {
-    "policies": (POLICIES, ""), "clusters": (CLUSTERS, ""), "groups": (GROUPS, ""),
-    "autoscalers": (AUTOSCALERS, ""), "quotas": (QUOTAS, ""),
+    "clusters": (CLUSTERS, ""), "groups": (GROUPS, ""), "autoscalers": (AUTOSCALERS, ""),
+    "quotas": (QUOTAS, ""),
     "deployments": (DEPLOYMENTS, CLUSTER_LABEL), "pods": (PODS, CLUSTER_LABEL),
 }  # fmt: skip
 
@@ -59,12 +54,11 @@ _EVENTS_ABOUT = frozenset(
 #: Left out on purpose; for those who send a report, and for those who read it.
 NEVER = (
     "Secrets, and ConfigMaps other than the decision history",
-    "values of environment variables, except some of our own settings",
-    "arguments of programs: only the names of known options are in",
+    "commands, arguments and environment variables",
     "annotations that are not ours, and labels that do not say what belongs to what",
     "volumes, image pull secrets, service accounts, affinities, tolerations",
     "Dask's configuration: only its keys are in",
-    "keys of tasks, results, addresses; names of functions and of owners are hashed",
+    "fields with addresses or names of nodes",
     "in logs, events and messages: what looks like a secret, an address or a mail address",
 )
 
@@ -86,11 +80,11 @@ def command(path: Path, lines: int, access: Access) -> None:
     Write a zip to attach to a bug report. Look into it before you send it.
 
     It holds what this namespace has of policies, Dask clusters and their pods, events, the history
-    of decisions, the operator's log and metrics, and one snapshot of each scheduler: all by an
-    allow-list. What was left out is in its manifest.json.
+    of decisions, and the operator's log: all by an allow-list. What was left out is in its
+    manifest.json.
     """
     where = access.namespace
-    report = access.ask(lambda api: gather(api, where, lines=lines, access=access))
+    report = access.ask(lambda api: gather(api, where, lines=lines))
     try:
         report.write(path, namespace=where)
     except OSError as exc:
@@ -105,13 +99,7 @@ class Report:
     """The files gathered so far, redacted."""
 
     files: dict[str, str] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)  # objects, by file
     left_out: dict[str, str] = field(default_factory=dict)  # and why
-
-    def put(self, name: str, bodies: Sequence[Json]) -> None:
-        rows = [allowed(body, OURS.get(name, FIELDS)) for body in bodies]
-        self.files[f"{name}.json"] = json.dumps(rows, indent=2)
-        self.counts[f"{name}.json"] = len(rows)
 
     async def attempt(self, name: str, question: Awaitable[T], default: T) -> T:
         """Wait for an answer, and note why there is none; raise if there is no API server."""
@@ -127,7 +115,8 @@ class Report:
         """Ask for objects and keep them; returns them as they are."""
         bodies = await self.attempt(name, question, ())
         if name not in self.left_out:
-            self.put(name, bodies)
+            rows = [allowed(body, OURS.get(name, FIELDS)) for body in bodies]
+            self.files[f"{name}.json"] = _json(rows)
         return bodies
 
     def write(self, path: Path, *, namespace: str) -> None:
@@ -135,10 +124,7 @@ class Report:
         manifest = {
             "report": 1,
             "namespace": namespace,
-            "files": [
-                {"name": name, **({"objects": self.counts[name]} if name in self.counts else {})}
-                for name in sorted(self.files)
-            ],
+            "files": sorted(self.files),
             "could not be read": self.left_out,
             "never in": NEVER,
         }
@@ -151,7 +137,7 @@ def _json(value: object) -> str:
     return json.dumps(value, indent=2)
 
 
-async def gather(api: KubeApi, namespace: str, *, lines: int, access: Access) -> Report:
+async def gather(api: KubeApi, namespace: str, *, lines: int) -> Report:
     """
     All parts. What can't be had is noted in the report.
 
@@ -165,24 +151,13 @@ async def gather(api: KubeApi, namespace: str, *, lines: int, access: Access) ->
         "python": platform.python_version(), "kubernetes": allowed(server, FIELDS),
     }  # fmt: skip
     report.files["versions.json"] = _json(versions)
-    found: dict[str, Sequence[Json]] = {}
     for name, (resource, selector) in _KINDS.items():
-        query = api.list(resource.path(namespace), selector=selector)
-        found[name] = await report.take(name, query)
+        await report.take(name, api.list(resource.path(namespace), selector=selector))
+    policies = await report.take("policies", api.list(POLICIES.path(namespace)))
     await report.take("events", _events(api, namespace))
-    await report.take("history", _histories(api, namespace, found["policies"]))
-    await report.take("crds", _each(api, [CRDS.path(name=name) for name in CRD_NAMES]))
+    await report.take("history", _histories(api, namespace, policies))
     await _operators(api, report, lines)
-    workers = {d["metadata"]["name"] for d in found["deployments"]}
-    for cluster in sorted({p["spec"]["clusterRef"]["name"] for p in found["policies"]}):
-        key, name = ClusterKey(namespace, cluster), f"agents/{cluster}.json"
-        if text := await report.attempt(name, _snapshot(key, access, workers), ""):
-            report.files[name] = text
     return report
-
-
-async def _each(api: KubeApi, paths: Sequence[str]) -> list[Json]:
-    return [await api.get(path) for path in paths]
 
 
 async def _events(api: KubeApi, namespace: str) -> list[Json]:
@@ -203,7 +178,7 @@ async def _histories(api: KubeApi, namespace: str, policies: Sequence[Json]) -> 
 
 
 async def _operators(api: KubeApi, report: Report, lines: int) -> None:
-    """Ours and upstream's: Deployments, pods, the end of ours' logs, and its metrics."""
+    """Ours and upstream's: Deployments, pods, and the end of ours' logs."""
     selector = f"{NAME_LABEL} in ({OPERATOR},{UPSTREAM})"
     await report.take("operators", api.list(DEPLOYMENTS.path(), selector=selector))
     for pod in await report.take("operator-pods", api.list(PODS.path(), selector=selector)):
@@ -216,23 +191,9 @@ async def _operators(api: KubeApi, report: Report, lines: int) -> None:
         texts = {f"logs/{name}.log": api.text(log, tail)}
         if any(s.get("restartCount") for s in statuses):
             texts[f"logs/{name}-previous.log"] = api.text(log, {**tail, "previous": "true"})
-        texts[f"metrics/{name}.txt"] = _metrics(api, where, name)
         for file, question in texts.items():
             if text := await report.attempt(file, question, ""):
                 report.files[file] = scrubbed(text)
-
-
-async def _metrics(api: KubeApi, namespace: str, pod: str) -> str:
-    path = PODS.path(namespace, f"{pod}:{_METRICS_PORT}", "proxy") + "/metrics"
-    ours = [line for line in (await api.text(path)).splitlines() if "dask_adaptive_" in line]
-    return "\n".join(ours) + "\n"
-
-
-async def _snapshot(key: ClusterKey, access: Access, workers: set[str]) -> str:
-    async with link_to(key, access) as link:
-        seen = await link.observe(demand=True)
-    known = workers | {relief.name for relief in seen.relief}
-    return _json(allowed(asdict(seen), snapshot_rules(known)))
 
 
 # What may leave a cluster: an allow-list. Whatever is not named here stays. Values that people
@@ -291,10 +252,6 @@ def _keys(value: Any) -> Any:
     return {k: _keys(v) for k, v in value.items()} if isinstance(value, Mapping) else GONE
 
 
-def _hash(value: Any) -> str:
-    return hashed(str(value))
-
-
 def _ours(notes: Mapping[str, Any]) -> dict[str, Any]:
     ours = {k: scrubbed(str(v)) for k, v in notes.items() if k.startswith(f"{DOMAIN}/")}
     return {**ours, "others": len(notes) - len(ours)}
@@ -304,35 +261,6 @@ def _labels(labels: Mapping[str, Any]) -> dict[str, Any]:
     """Labels that say what belongs to whom; others are people's own."""
     known = ("dask.org/", "app.kubernetes.io/", "pod-template-hash", f"{DOMAIN}/")
     return {k: v for k, v in labels.items() if k.startswith(known)}
-
-
-#: Options of `dask worker` and `dask scheduler` that bear on scaling. Not their values.
-_OPTIONS = re.compile(
-    r"--(name|nthreads|nworkers|memory-limit|resources|lifetime|lifetime-stagger|lifetime-restart"
-    r"|no-nanny|nanny|death-timeout|preload|preload-argv|protocol|tls-[a-z-]+|host|interface"
-    r"|idle-timeout|no-dashboard|dashboard|dashboard-address|worker-port|listen-address)\b"
-)
-
-
-def _option(word: str) -> str:
-    found = _OPTIONS.match(str(word))
-    return found[0] if found else GONE
-
-
-#: Variables whose values are ours, and numbers or words of a few.
-_OUR_VARIABLES = re.compile(
-    r"DASK_ADAPTIVE_(HTTP_PORT|WEBHOOK_PORT|WORKER_GRACE|HINTS|LOG_FORMAT|VERBOSE|NAMESPACES)"
-)
-
-
-def _variable(variable: Any) -> Any:
-    """The name of a variable; its value only if it is a setting of ours."""
-    if not isinstance(variable, Mapping):
-        return GONE
-    name = str(variable.get("name") or "")
-    if _OUR_VARIABLES.fullmatch(name) and "value" in variable:
-        return {"name": name, "value": scrubbed(str(variable["value"]))}
-    return {"name": name if name.startswith("DASK_") else hashed(name)}
 
 
 #: Fields of objects that leave as they are: names, numbers, and words that Kubernetes chooses from.
@@ -345,17 +273,7 @@ _KEPT = """
     startedAt finishedAt restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds
     hostNetwork priority priorityClassName
     count firstTimestamp lastTimestamp eventTime reportingComponent involvedObject source component
-    group versions served storage
     major minor gitVersion platform
-"""
-
-#: The same of an `ObservedScheduler`.
-_KEPT_OF_SCHEDULER = """
-    problem distributed agent at target queued processing held expected_s pins_expired redone
-    relief state notes number kind shuffles run_id workers wants left_s quiet no_task_s no_client_s
-    demand prefixes mean_s running ready waiting longest_s done level width fan_in
-    status nthreads idle_since sole_bytes memory memory_limit closable actors leaving_reason cordon
-    quota pins source until latest since
 """
 
 #: What leaves of a field, wherever in an object it is. None: all of it; of an object, the fields
@@ -364,9 +282,8 @@ Rules: TypeAlias = "Mapping[str, Callable[[Any], Any] | None]"
 
 FIELDS: Rules = {
     **dict.fromkeys(_KEPT.split()),
-    "labels": _labels, "annotations": _ours, "nodeName": _hash, "image": scrub, "message": scrub,
-    "resources": scrub, "command": _option, "args": _option, "env": _variable, "hard": scrub,
-    "used": scrub,
+    "labels": _labels, "annotations": _ours, "image": scrub, "message": scrub,
+    "resources": scrub, "hard": scrub, "used": scrub,
 }  # fmt: skip
 
 #: Objects of ours leave in full, but for Dask's configuration. Of ConfigMaps only ours get here.
@@ -382,26 +299,9 @@ def allowed(value: Any, rules: Rules) -> Any:
         return [allowed(item, rules) for item in value]
     if not isinstance(value, Mapping):
         return value
-    return {key: _said(child, rules[key], rules) for key, child in value.items() if key in rules}
-
-
-def _said(value: Any, rule: Callable[[Any], Any] | None, rules: Rules) -> Any:
-    if rule is None:
-        return allowed(value, rules)
-    return [rule(item) for item in value] if isinstance(value, (list, tuple)) else rule(value)
-
-
-def snapshot_rules(known: Collection[str]) -> Rules:
-    """
-    What may be said of an `ObservedScheduler` as a dict: no key, no address.
-
-    Args:
-        known: Names of reliefs, and of workers that Kubernetes knows, which the report has anyway.
-            Any other name is hashed: it may be an address, a function, or what people like.
-    """
-    return {
-        **dict.fromkeys(_KEPT_OF_SCHEDULER.split()),
-        "message": scrub, "owner": _hash,
-        "name": lambda name: name if name in known else hashed(name),
-        "leaving": lambda leaving: leaving.value,
-    }  # fmt: skip
+    kept = {}
+    for key, child in value.items():
+        if key in rules:
+            rule = rules[key]
+            kept[key] = allowed(child, rules) if rule is None else rule(child)
+    return kept
