@@ -4,8 +4,7 @@ What many task groups cost a scheduler, with upstream's code and with the relief
     PYTHONPATH=operator:tests python tests/bench/bench_relief_prefixes.py [--json]
 
 Stock and ours take turns in one run, so that a slow minute of the machine hits both. Handlers are
-driven directly; what a client's submit costs is measured with whole clusters: relief/run.py. Of
-cases that a relief is no help with, `ours` is upstream's code again, to show what is left.
+driven directly; what a client's submit costs is measured with whole clusters: relief/run.py.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from distributed.scheduler import Computation
 from measuring import Row, options, show_sides, sides
 
 from dask_adaptive_agent.relief.before_2024_6 import PrefixesRelief
@@ -78,8 +76,6 @@ async def reads(n_groups: int, repeat: int) -> list[Row]:
         s = driven.s
         driven.hold(n_groups)
         prefix: Any = s.task_prefixes["load"]
-        computation = Computation()
-        computation.groups = set(s.task_groups.values())
         cases = {
             f"TaskPrefix.{name}": read(name, lambda: prefix)
             for name in ("states", "active_states", "nbytes_total", "duration", "types")
@@ -90,8 +86,6 @@ async def reads(n_groups: int, repeat: int) -> list[Row]:
         cases["get_task_prefix_states"] = lambda: per_call_us(s.get_task_prefix_states)
         if hasattr(s, "is_idle"):
             cases["is_idle"] = read("is_idle", lambda: s)
-        cases["Computation.states (no relief)"] = read("states", lambda: computation)
-        cases["Computation.stop (no relief)"] = read("stop", lambda: computation)
         return alternated(s, cases, "us", repeat)
 
 

@@ -1,7 +1,7 @@
 """
 What has been measured: kept in docs/benchmarks/relief.jsonl, shown as a table and as a plot.
 
-    python report.py --add LINES --release 2026.8.0 --source pickling
+    python report.py --add LINES --release 2026.8.0 --source prefixes
     python report.py
 
 Figures of another run of the same release, source and case are replaced. Nothing is written that

@@ -3,7 +3,7 @@
 # Writes docs/benchmarks/relief.jsonl, and relief.md and relief.svg from it.
 #
 #   make bench-relief                                        everything: up to 25 minutes on 2 cores
-#   make bench-relief RELEASES="2026.8.0" CASES="map-script pickling" REPEATS=5
+#   make bench-relief RELEASES="2026.8.0" CASES="map-script prefixes" REPEATS=5
 #
 # CASES are those of tests/bench/relief/run.py, and names of tests/bench/bench_relief_*.py and "closing".
 # What is measured replaces what the .jsonl has of that release and case; the rest of it stays.
