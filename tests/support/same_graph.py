@@ -411,23 +411,3 @@ def differences(seed: int, senders: Senders, n_sends: int = 6) -> list[str]:
                 text = f"stock …{stock[part]}\n {name} …{outcome[part]}"
                 wrong.append(f"graph {seed}, send {i}:\n {text}\n {str(task)[:500]}")
     return wrong
-
-
-def computed(client: Any, seed: int) -> list[str]:
-    """What a cluster makes of tasks that call one object, and of tasks that take their results."""
-    graph = Graph(seed)
-    function, args = graph._function(2), [graph._value(2) for _ in range(2)]
-    if graph.is_mutating:
-        return []
-    out = []
-    calls = {
-        "called": (function, *([one] * 5 for one in args)),
-        "given": (same_graph_worker.told, [function] * 5, [args] * 5),
-    }
-    for name, (what, *columns) in calls.items():
-        try:
-            futures = client.map(what, *columns, pure=False)
-            out += client.gather(client.map(same_graph_worker.told_of, futures, pure=False))
-        except Exception as error:
-            out.append(f"{name}: {type(error).__name__}")  # its text may name keys
-    return out

@@ -89,20 +89,6 @@ def outcome(data: bytes, buffers: Any) -> str:
     return re.sub("0x[0-9a-f]+", "", text)
 
 
-def told(function: Any, args: Any) -> str:
-    """As a task: what a call gives."""
-    try:
-        text = shape([args, function(*args)], {})
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-    return re.sub("0x[0-9a-f]+", "", text)
-
-
-def told_of(value: Any) -> str:
-    """As a task: what another one gave."""
-    return re.sub("0x[0-9a-f]+", "", shape(value, {}))
-
-
 def main() -> None:
     while True:
         try:
