@@ -223,7 +223,7 @@ def test_every_command_and_option_is_documented(name: str) -> None:
         ADOPTED,
         COOLDOWN,
         HISTORY_LABEL,
-        *(notes.PREFIX + n for n in (*notes.QUOTAS, *notes.PAUSES)),
+        *(notes.PREFIX + n for n in (*notes.ENDS, *notes.PAUSES)),
         *(notes.PREFIX + n for n in (annotated.MAXIMUM, annotated.MINIMUM, annotated.IDLE)),
     ],
 )

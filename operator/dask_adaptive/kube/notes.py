@@ -1,6 +1,6 @@
 """
-Annotations on the objects of a cluster by which people ask for something: pins, pauses, quotas.
-Pure.
+Annotations on the objects of a cluster by which people ask for something: pins, pauses, and a
+worker's end or replacement. Pure.
 
 dask-kubernetes copies a DaskCluster's annotations to its children when it creates them, and nobody
 removes the copies. A copy is told from a person's own annotation by who owns it: the manager who
@@ -10,7 +10,7 @@ there). Without managedFields an annotation counts.
 
 * Pins: a copy must not outlive its original, so it never counts; the original is read anyway.
 * Pauses: the policy's annotation wins over one of the same name on the cluster.
-* Quotas, a worker's end and its replacement: the nearest of pod, Deployment, DaskWorkerGroup and
+* A worker's end and its replacement: the nearest of pod, Deployment, DaskWorkerGroup and
   DaskCluster counts. Copies don't, except `expires-at`: a copy whose original is gone is an instant
   all the same.
 """
@@ -20,19 +20,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import (
     instant,
     lifts,
     parse_duration,
-    parse_percent,
     pin_end,
     read_instant,
 )
 from dask_adaptive.model.observed import ManualPin
-from dask_adaptive.model.recycle import QuotaNotes
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 
 PREFIX = f"{DOMAIN}/"
@@ -118,7 +116,7 @@ def read_notes(
     metadata: Mapping[str, Any], holder: str, *, made_by_upstream: bool = False
 ) -> tuple[Note, ...]:
     """
-    The annotations of an object about pins, pauses and quotas.
+    The annotations of an object about pins, pauses, ends and replacements.
 
     Args:
         holder: What to call the object when people are told of it.
@@ -242,71 +240,27 @@ def _time_of(note: Note, since: Since) -> float:
         return -math.inf
 
 
-RECYCLE, EXPIRES = "recycle", "expires-at"
+RECYCLE, EXPIRES = ENDS = "recycle", "expires-at"
 
 _INSTANT = "an instant such as 2026-01-31T18:00:00Z"
-
-V = TypeVar("V", int, float)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What people ask of one worker."""
 
-    notes: QuotaNotes | None = None
     recycle: str = ""  # not empty: it is to be replaced; who says so
     expires_at: float = math.inf  # seconds since 1970
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader(Generic[V]):
-    """How one quota is written."""
-
-    read: Callable[[str], V]  # raises ValueError
-    off: V
-    example: str
-
-
-def _whole(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-def _positive(read: Callable[[str], float]) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        if (value := read(text)) <= 0:
-            raise ValueError(text)
-        return value
-
-    return parse
-
-
-_TASKS = _Reader(_whole, 0, 'a whole number such as "50"')
-_LIFETIME = _Reader(_positive(parse_duration), math.inf, 'a duration such as "2h"')
-_SOFT = _Reader(_positive(parse_percent), math.inf, 'a percentage such as "70%"')
-_HARD = _Reader(_positive(parse_percent), math.inf, 'a percentage such as "90%"')
-_FAILURES = _Reader(_whole, 0, 'a whole number such as "5"')
-
-QUOTAS = (
-    RECYCLE,
-    EXPIRES,
-    "recycle-tasks",
-    "recycle-lifetime",
-    "recycle-memory-soft",
-    "recycle-memory-hard",
-    "recycle-failures",
-)
+    problem: str = ""  # not empty: what can't be read, and how to correct it
 
 
 #: All that people ask by.
-_NAMES = ("pin", *PAUSES, *QUOTAS)
+_NAMES = ("pin", *PAUSES, *ENDS)
 
 
 def in_order(pod: Iterable[Note], deployment: Sequence[Note], above: Iterable[Note]) -> list[Note]:
     """
-    The annotations about quotas that count for one worker, nearest first.
+    The annotations about its end or replacement that count for one worker, nearest first.
 
     Args:
         above: Of its DaskWorkerGroup, then of its DaskCluster.
@@ -315,7 +269,7 @@ def in_order(pod: Iterable[Note], deployment: Sequence[Note], above: Iterable[No
     # somebody's, say.
     inherited = {note.name for note in deployment}
     near = [n if n.name in inherited else replace(n, is_copy=False) for n in pod]
-    every = [note for note in (*near, *deployment, *above) if note.name in QUOTAS]
+    every = [note for note in (*near, *deployment, *above) if note.name in ENDS]
     own = [note for note in every if not note.is_copy]
     return [*own, *(note for note in every if note.is_copy and note.name == EXPIRES)]
 
@@ -328,41 +282,11 @@ def asked(notes: Sequence[Note], *, began_at: float, now: float, since: Since) -
         notes: Those that count, nearest first.
         began_at: When its pod was started, in seconds since 1970; 0: it has none.
     """
-    if not notes:
-        return _NOTHING
     problems: list[str] = []
-
-    def one(name: str, reader: _Reader[V]) -> V | None:
-        return _nearest([n for n in notes if n.name == name], reader, problems)
-
-    quotas = QuotaNotes(
-        tasks=one("recycle-tasks", _TASKS),
-        lifetime_s=one("recycle-lifetime", _LIFETIME),
-        memory_soft=one("recycle-memory-soft", _SOFT),
-        memory_hard=one("recycle-memory-hard", _HARD),
-        failures=one("recycle-failures", _FAILURES),
-    )
     expires_at = _expires_at([n for n in notes if n.name == EXPIRES], began_at, problems)
     wanted = [n for n in notes if n.name == RECYCLE]
     recycle = _recycle(wanted, began_at, now, since, problems) if began_at else ""
-    quotas = replace(quotas, problem="; ".join(problems))
-    return Asked(quotas if quotas != _NO_QUOTAS else None, recycle, expires_at)
-
-
-_NOTHING, _NO_QUOTAS = Asked(), QuotaNotes()
-
-
-def _nearest(notes: Sequence[Note], reader: _Reader[V], problems: list[str]) -> V | None:
-    if not notes:
-        return None
-    note = notes[0]
-    if note.value.lower() == "off":
-        return reader.off
-    try:
-        return reader.read(note.value)
-    except ValueError:
-        problems.append(f'{note} is neither {reader.example} nor "off"; the policy applies')
-        return None
+    return Asked(recycle, expires_at, "; ".join(problems))
 
 
 def _expires_at(notes: Iterable[Note], began_at: float, problems: list[str]) -> float:

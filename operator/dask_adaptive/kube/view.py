@@ -238,7 +238,7 @@ class ClusterLook:
             pod_uid=pod.meta.uid if pod else "",
             pod_created_at=pod.began_at if pod else 0.0,
             ends_at=ends_at,
-            quota_notes=wishes.notes,
+            annotation_problem=wishes.problem,
             recycle_asked=wishes.recycle,
             drift=self._drift(deployment),
             unscheduled_at=pod.unscheduled_at if pod and not pod.meta.deleting else None,

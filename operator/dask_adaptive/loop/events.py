@@ -72,14 +72,12 @@ def events_of_notes(observed: ObservedCluster) -> Iterator[Event]:
         yield Event(kind, note.kind, note.message, worker or "")
 
 
-def events_of_quotas(observed: ObservedCluster) -> Iterator[Event]:
+def events_of_annotations(observed: ObservedCluster) -> Iterator[Event]:
     """Annotations that can't be read: told as long as they stand."""
     for group in observed.groups:
         for worker in group.workers:
-            notes = worker.quota_notes
-            if notes is not None and notes.problem:
-                reason = Reason.INVALID_ANNOTATION
-                yield Event(EventType.WARNING, reason, notes.problem, worker.name)
+            if problem := worker.annotation_problem:
+                yield Event(EventType.WARNING, Reason.INVALID_ANNOTATION, problem, worker.name)
 
 
 def events_of_aborts(now: RecyclePast, before: RecyclePast) -> Iterator[Event]:

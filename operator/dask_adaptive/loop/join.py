@@ -313,7 +313,7 @@ def _joined(
         paused=one.status == "paused",
         cordon=one.cordon,
         too_short=one.too_short,
-        quota_notes=worker.quota_notes,
+        annotation_problem=worker.annotation_problem,
         recycle_asked=worker.recycle_asked,
         drift=worker.drift,
         nthreads=one.nthreads,

@@ -13,10 +13,10 @@ from dask_adaptive.loop.decisions import DecisionHistory, told
 from dask_adaptive.loop.events import (
     events_of_aborts,
     events_of_advice,
+    events_of_annotations,
     events_of_conditions,
     events_of_notes,
     events_of_outcomes,
-    events_of_quotas,
 )
 from dask_adaptive.loop.join import JoinedWorkers, join
 from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
@@ -226,7 +226,7 @@ class ClusterLoop:
     ) -> None:
         """Tell people of what is new: an unchanged world causes no call."""
         happened = frozenset(events_of_outcomes(outcomes))
-        happened |= {*events_of_advice(decided), *events_of_quotas(observed)}
+        happened |= {*events_of_advice(decided), *events_of_annotations(observed)}
         new = sorted(happened - self._told, key=lambda e: (e.worker, e.reason.value, e.message))
         noted = events_of_notes(observed)  # each comes only once, and may well say the same again
         news = (*events_of_conditions(status, self._status), *new, *noted, *once)

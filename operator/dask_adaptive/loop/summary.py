@@ -100,11 +100,11 @@ def recycles(
 
 
 def wants_meters(view: PlatformView, policy: Policy) -> bool:
-    """Whether anything has a quota: the policy, a group in it, or a single worker."""
+    """Whether anything has a quota: the policy, a group in it, or a worker that ends."""
     every = (policy.recycle, *policy.group_recycle.values())
     if any(replace(recycle, max_per_hour=None) != Recycle() for recycle in every):
         return True
-    return any(w.quota_notes is not None or w.ends_at < math.inf for w in view.workers)
+    return any(w.ends_at < math.inf for w in view.workers)
 
 
 def is_pressing(decided: Plan) -> bool:
@@ -232,7 +232,7 @@ def _rows(
 def _is_usual(worker: ObservedWorker) -> bool:
     """Nearly all are: one look at what `worker_row` would find nothing in."""
     is_free = not worker.pins and worker.manual_pin is None
-    is_free = is_free and worker.cordon is None and worker.quota_notes is None
+    is_free = is_free and worker.cordon is None and not worker.annotation_problem
     return is_free and isinstance(worker.lifecycle, Serving)
 
 
@@ -292,8 +292,8 @@ def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason,
         return Reason.NODE_GOING, worker.node_terminating
     if worker.cordon is not None:
         return Reason.QUOTA_REACHED, worker.cordon.message
-    if worker.quota_notes is not None and worker.quota_notes.problem:
-        return Reason.INVALID_ANNOTATION, worker.quota_notes.problem
+    if worker.annotation_problem:
+        return Reason.INVALID_ANNOTATION, worker.annotation_problem
     if isinstance(worker.lifecycle, Closing):
         return Reason.RETIRING, "is being closed by somebody else"
     return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import UNUSED, Quota, QuotaNotes, Use
+from dask_adaptive.model.recycle import UNUSED, Quota, Use
 from dask_adaptive.model.scaling import NO_PAUSE, Allowance, Pause, Room
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class PlatformWorker:
     pod_uid: str = ""
     pod_created_at: float = 0.0  # 0: unknown
     ends_at: float = math.inf  # by its pod's deadline, or an annotation
-    quota_notes: QuotaNotes | None = None
+    annotation_problem: str = ""  # not empty: what can't be read, and how to correct it
     recycle_asked: str = ""  # not empty: somebody wants it replaced; who
     drift: str = ""  # not empty: what differs from what its group asks for by now
     unscheduled_at: float | None = None  # since then no node has had room for its pod
@@ -407,7 +407,7 @@ class ObservedWorker:
     cordon: Cordon | None = None
     paused: bool = False  # starts nothing, and takes no data: Dask pauses workers short of memory
     too_short: bool = False
-    quota_notes: QuotaNotes | None = None
+    annotation_problem: str = ""
     recycle_asked: str = ""
     drift: str = ""
     nthreads: int = 0  # of its Dask workers together; 0 while it is not connected

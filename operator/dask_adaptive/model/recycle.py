@@ -167,18 +167,6 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaNotes:
-    """What annotations on one worker say instead of its policy; None: nothing."""
-
-    tasks: int | None = None
-    lifetime_s: float | None = None
-    memory_soft: float | None = None
-    memory_hard: float | None = None
-    failures: int | None = None
-    problem: str = ""  # not empty: what can't be read, and how to mend it; the policy's counts
-
-
-@dataclass(frozen=True, slots=True)
 class Use:
     """What a worker has used up; of several processes the highest of each."""
 

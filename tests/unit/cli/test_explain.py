@@ -30,7 +30,7 @@ from dask_adaptive.model.observed import (
 )
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Quota, QuotaNotes, Use
+from dask_adaptive.model.recycle import Quota, Use
 from dask_adaptive_agent.loading.attach import install
 from support import kube_objects as ko
 from support.certificates import Authority, secret, security
@@ -77,7 +77,7 @@ WORKERS = [
     worker("w10"),
     pending("w11", waiting="Unschedulable: 0/3 nodes are free"),
     worker("w12", stopped="was given 20 of 20 runs", stopped_for=Quota.TASKS),
-    worker("w13", quota_notes=QuotaNotes(problem="recycle-tasks says x")),
+    worker("w13", annotation_problem="expires-at says x"),
 ]
 
 FUNCTIONS = (SerializedFunction("etl.step", 4_000, 12.0, 5e7, 57_000),)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dask_adaptive.kube.notes import (
+    ENDS,
     PREFIX,
-    QUOTAS,
     Asked,
     Note,
     asked,
@@ -20,7 +21,6 @@ from dask_adaptive.kube.notes import (
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.observed import ManualPin
-from dask_adaptive.model.recycle import QuotaNotes
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 from support import kube_objects as ko
 
@@ -213,7 +213,7 @@ async def test_a_duration_begins_once(noted: Any, again: Any, left_s: Any) -> No
     assert list(zip(left_s, [1200.0, 1200.0, 900.0], strict=True)) == found
 
 
-# --- quotas, a worker's end and its replacement -----------------------------------------------
+# --- a worker's end and its replacement --------------------------------------------------------
 
 
 def note(name: str, value: str, holder: str = "pod w", **more: Any) -> Note:
@@ -229,50 +229,17 @@ def far(name: str, value: str) -> Note:
 
 
 @pytest.mark.parametrize(
-    ("notes", "expected"),
-    [
-        ([], None),
-        ([note("recycle-tasks", "50")], QuotaNotes(tasks=50)),
-        ([note("recycle-tasks", "5"), far("recycle-tasks", "9")], QuotaNotes(tasks=5)),
-        ([note("recycle-tasks", "off")], QuotaNotes(tasks=0)),
-        ([note("recycle-lifetime", "2h")], QuotaNotes(lifetime_s=7200)),
-        ([note("recycle-lifetime", "Off")], QuotaNotes(lifetime_s=math.inf)),
-        ([note("recycle-memory-soft", "70%")], QuotaNotes(memory_soft=0.7)),
-        ([note("recycle-memory-soft", "2.5%")], QuotaNotes(memory_soft=0.025)),
-        ([note("recycle-memory-soft", "off")], QuotaNotes(memory_soft=math.inf)),
-        ([note("recycle-memory-hard", "100%")], QuotaNotes(memory_hard=1.0)),
-        ([note("recycle-failures", "5")], QuotaNotes(failures=5)),
-        ([note("recycle-failures", "off")], QuotaNotes(failures=0)),
-    ],
-)
-def test_a_quota_of_one_worker(notes: list[Note], expected: QuotaNotes | None) -> None:
-    assert expected == ask(*notes).notes
-
-
-@pytest.mark.parametrize(
     ("name", "value", "hint"),
     [
-        ("recycle-tasks", "many", '"50"'),
-        ("recycle-tasks", "0", '"50"'),
-        ("recycle-tasks", "-1", '"off"'),
-        ("recycle-lifetime", "2 days", '"2h"'),
-        ("recycle-lifetime", "0s", '"2h"'),
-        ("recycle-memory-soft", "0.7", '"70%"'),
-        ("recycle-memory-soft", "0%", '"70%"'),
-        ("recycle-memory-hard", "101%", '"90%"'),
-        ("recycle-failures", "", '"5"'),
         ("expires-at", "tonight", "2026-01-31T18:00:00Z"),
         ("expires-at", "2026-01-31T18:00:00", "2026-01-31T18:00:00Z"),
         ("recycle", "yes", '"now"'),
     ],
 )
-def test_a_quota_that_cannot_be_read_says_how_to_mend_it(name: str, value: str, hint: str) -> None:
+def test_what_cannot_be_read_says_how_to_mend_it(name: str, value: str, hint: str) -> None:
     found = ask(note(name, value), far(name, "7%"))
-    notes = found.notes
 
-    assert notes is not None
-    assert notes == QuotaNotes(problem=notes.problem), "the policy's value counts"
-    assert all(word in notes.problem for word in (f'{name}: "{value}" on pod w', hint))
+    assert all(word in found.problem for word in (f'{name}: "{value}" on pod w', hint))
     assert ("", math.inf) == (found.recycle, found.expires_at)
 
 
@@ -298,7 +265,7 @@ BEFORE = "2026-01-31T23:00:00Z"
 def test_who_is_to_be_replaced(notes: list[Note], is_asked: bool) -> None:
     found = ask(*notes)
 
-    assert (is_asked, None) == (bool(found.recycle), found.notes)
+    assert (is_asked, "") == (bool(found.recycle), found.problem)
     assert not ask(*notes, began_at=0.0).recycle, "no pod, nothing to replace"
 
 
@@ -313,8 +280,7 @@ def test_now_without_a_time_replaces_nothing() -> None:
     found = ask(note("recycle", "now", set_at=None))
 
     assert not found.recycle
-    assert found.notes is not None
-    assert "2026-01-31T18:00:00Z" in found.notes.problem
+    assert "2026-01-31T18:00:00Z" in found.problem
 
 
 def ends(value: str, holder: str = "pod w", **more: Any) -> Note:
@@ -348,23 +314,22 @@ def test_annotations_are_read_with_who_set_them() -> None:
     def read(by: str, **names: str) -> tuple[Note, ...]:
         return read_notes(ko.noted(by, **names), "pod w", made_by_upstream=True)
 
-    names = dict.fromkeys(QUOTAS, "x")
+    names = dict.fromkeys(ENDS, "x")
 
-    assert [Note("pod w", name, "x", BEGAN) for name in QUOTAS] == list(read("kubectl", **names))
+    assert [Note("pod w", name, "x", BEGAN) for name in ENDS] == list(read("kubectl", **names))
     assert {True} == {n.is_copy for n in read("upstream", **names)}
     assert () == read("kubectl", drained="1")
 
 
 def test_copies_do_not_count_but_what_a_pod_alone_was_made_with_does() -> None:
-    tasks = note("recycle-tasks", "5", is_copy=True)
-    end = ends(instant(BEGAN + 60), is_copy=True)
-    alone = note("recycle-failures", "3", is_copy=True)  # a webhook has set it
-    on_deployment = [note(n.name, n.value, "Deployment w", is_copy=True) for n in (tasks, end)]
-    found = in_order([tasks, end, alone], on_deployment, [far("recycle-tasks", "9")])
+    wish, end = note("recycle", "now", is_copy=True), ends(instant(BEGAN + 60), is_copy=True)
+    copied = [note(n.name, n.value, "Deployment w", is_copy=True) for n in (wish, end)]
+    found = in_order([wish, end], copied, [far("recycle", "now")])
 
     assert [
-        ("recycle-failures", "pod w"),
-        ("recycle-tasks", "DaskCluster etl"),
+        ("recycle", "DaskCluster etl"),
         ("expires-at", "pod w"),
         ("expires-at", "Deployment w"),
     ] == [(n.name, n.holder) for n in found]
+    # A webhook has set it on the pod alone.
+    assert replace(wish, is_copy=False) == in_order([wish], copied[1:], [])[0]

@@ -17,7 +17,6 @@ from dask_adaptive.model.observed import (
     PlatformView,
     PlatformWorker,
 )
-from dask_adaptive.model.recycle import QuotaNotes
 from support import kube_objects as ko
 
 
@@ -260,13 +259,11 @@ def test_when_an_annotation_means_something_else(
 
 
 @pytest.mark.parametrize("kind", ["pod", "deployment", "group", "template", "cluster"])
-def test_quotas_and_wishes_from_near_and_far(kind: str) -> None:
-    notes = annotated(recycle="now", recycle_tasks="7")
+def test_wishes_from_near_and_far(kind: str) -> None:
+    notes = annotated(recycle="now")
     group = ko.group()
     if kind == "template":  # nobody notes when that was set
-        group["spec"]["worker"]["metadata"] = annotated(
-            recycle="2026-02-01T01:00:00Z", recycle_tasks="7"
-        )
+        group["spec"]["worker"]["metadata"] = annotated(recycle="2026-02-01T01:00:00Z")
     bodies = {
         "cluster": ko.cluster(**(notes if kind == "cluster" else {})),
         "group": ko.group(**notes) if kind == "group" else group,
@@ -275,7 +272,6 @@ def test_quotas_and_wishes_from_near_and_far(kind: str) -> None:
     }
     (found,) = ko.look(*bodies.values(), now=NOW).workers
 
-    assert QuotaNotes(tasks=7) == found.quota_notes
     assert "dask-adaptive.dev/recycle" in found.recycle_asked
 
 

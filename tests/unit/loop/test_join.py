@@ -27,7 +27,7 @@ from dask_adaptive.model.observed import (
     TerminatingPod,
 )
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import UNUSED, Quota, QuotaNotes, Use
+from dask_adaptive.model.recycle import UNUSED, Quota, Use
 from support.worlds import GROUP, KEY, SHUFFLE
 
 
@@ -244,16 +244,15 @@ def test_the_age_of_a_pod(created_at: float, expected: float) -> None:
 
 
 def test_what_the_platform_knows_of_quotas_is_carried_over() -> None:
-    notes = QuotaNotes(tasks=5)
     worker = only(
         joined(
             process("w", leaving=Leaving.DRAINING, leaving_reason=Reason.TASK_QUOTA),
-            pod_uid="p", quota_notes=notes, recycle_asked="annotated", drift="image",
+            pod_uid="p", annotation_problem="?", recycle_asked="annotated", drift="image",
         )
     )  # fmt: skip
 
-    assert ("p", notes, "annotated", "image", Reason.TASK_QUOTA) == (
-        worker.pod_uid, worker.quota_notes, worker.recycle_asked, worker.drift,
+    assert ("p", "?", "annotated", "image", Reason.TASK_QUOTA) == (
+        worker.pod_uid, worker.annotation_problem, worker.recycle_asked, worker.drift,
         worker.retires_for,
     )  # fmt: skip
 

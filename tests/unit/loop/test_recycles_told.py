@@ -20,7 +20,6 @@ from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
     GroupRecycle,
     Quota,
-    QuotaNotes,
     QuotaUse,
     Recycle,
     RecyclePast,
@@ -92,13 +91,13 @@ def test_an_aborted_recycle_is_told_once_with_or_without_an_action() -> None:
     assert [] == list(events_of_outcomes([Outcome(cancelled, True, cancelled.reason, "")]))
 
 
-def test_a_quota_that_cannot_be_read_is_told_once() -> None:
+def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
     fake = FakeCluster(1, target=1)
     fake.occupy(1)
-    fake.on_platform[W1] = {"quota_notes": QuotaNotes(problem="recycle-tasks says x")}
+    fake.on_platform[W1] = {"annotation_problem": "expires-at says x"}
     fake.steps(3)
 
-    assert [(W1, "recycle-tasks says x")] == [
+    assert [(W1, "expires-at says x")] == [
         (e.worker, e.message) for e in fake.events if e.reason is Reason.INVALID_ANNOTATION
     ]
 
@@ -154,7 +153,6 @@ QUOTA = Recycle(tasks=TaskQuota(max=20))
             True,
             id="group",
         ),
-        pytest.param({}, {"quota_notes": QuotaNotes(tasks=5)}, True, id="annotation"),
         pytest.param({}, {"ends_at": 60.0}, True, id="deadline"),
     ],
 )

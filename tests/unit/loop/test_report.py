@@ -26,7 +26,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.plan import Action, Blocker, Delete, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import QuotaNotes, Replacing
+from dask_adaptive.model.recycle import Replacing
 from dask_adaptive.planner.plan import plan
 from support.fake_cluster import W1, W2, FakeCluster
 from support.worlds import (
@@ -96,8 +96,8 @@ def done(action: Action) -> Outcome:
             ("Active", Reason.INVALID_ANNOTATION, "cannot be read"), id="its-pin-cannot-be-read",
         ),
         pytest.param(
-            busy("a", quota_notes=QuotaNotes(problem="recycle-tasks says x")), planned(), [],
-            ("Active", Reason.INVALID_ANNOTATION, "recycle-tasks says x"), id="nor-its-quota",
+            busy("a", annotation_problem="expires-at says x"), planned(), [],
+            ("Active", Reason.INVALID_ANNOTATION, "expires-at says x"), id="nor-its-end",
         ),
         # An operator that dies before its next pass must leave word of whom it was taking away.
         pytest.param(

@@ -11,7 +11,7 @@ from dask_adaptive.model.observed import Clocks, ObservedWorker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile, Recycle
 from dask_adaptive.planner.context import Horizon, PassContext
-from dask_adaptive.planner.recycling.effective_quotas import effective_quotas, own_tasks
+from dask_adaptive.planner.recycling.effective_quotas import own_tasks
 from dask_adaptive.planner.recycling.select import GroupRecycling
 
 #: What a worker has left within the margin before its end: next to nothing. An agent that hears
@@ -96,8 +96,8 @@ class _GroupLimits:
     @property
     def newcomers(self) -> Profile | None:
         """
-        By what workers of this group are watched that nobody has seen yet. Their own jitter and
-        annotations are told once they have been.
+        By what workers of this group are watched that nobody has seen yet. Their own jitter is
+        told once they have been.
         """
         if self._recycle.min_age_s:
             return replace(self._loose, runs=self.exact_runs) if self.exact_runs else None
@@ -128,7 +128,7 @@ class _GroupLimits:
         """Workers that may have a limit; with `others` all, those without one included."""
         if others or self._recycle.tasks.max or self._is_watched:
             return self.group.workers
-        return [w for w in self.group.workers if w.quota_notes is not None or w.has_end]
+        return [w for w in self.group.workers if w.has_end]
 
     def of(self, worker: ObservedWorker) -> tuple[Limit, Profile]:
         horizon, least_s = self._at.context.horizon, self._recycle.min_age_s
@@ -138,25 +138,18 @@ class _GroupLimits:
         )
         runs_out = self._is_exact or (may_stop and self._may_runs)
         profile = self._profile if may_stop else self._loose
-        if not _is_special(worker):
+        if not worker.has_end:
             runs = own_tasks(worker, self._recycle.tasks) if runs_out else 0
             limit = self._by_runs.get(runs) or self._by_runs.setdefault(runs, Limit(runs))
         else:
             limit = limit_of(worker, self._recycle, horizon, expected_s=self._expected_s)
             limit = limit if runs_out else replace(limit, runs=0)
-            notes = worker.quota_notes
-            if may_stop and self._may_fail and notes is not None and notes.failures is not None:
-                profile = replace(profile, failures=notes.failures)
         self._is_counted |= limit.runs > 0
         is_watched = _watches(profile)
         self._is_watched |= is_watched
         if not is_watched and limit == _NO_LIMIT:
             return _UNBOUND
         return limit, profile
-
-
-def _is_special(worker: ObservedWorker) -> bool:
-    return worker.quota_notes is not None or worker.has_end
 
 
 def _watches(profile: Profile) -> bool:
@@ -175,7 +168,7 @@ def limit_of(
     left_s, ends_in_s = 0.0, horizon.clocks.ends_in_s(worker)
     if not horizon.is_over(ends_in_s):
         left_s = max(IMMINENT_S, ends_in_s - recycle.lifetime.margin_s)
-    runs = own_tasks(worker, effective_quotas(worker, recycle).tasks)
+    runs = own_tasks(worker, recycle.tasks)
     if recycle.tasks.from_walltime and expected_s > 0 and math.isfinite(left_s):
         # Exact limits count what is assigned, too: that is on its way already.
         given = worker.use.runs + (worker.processing if recycle.tasks.exact else 0)

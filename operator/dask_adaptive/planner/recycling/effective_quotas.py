@@ -1,4 +1,4 @@
-"""What one worker may use: its group's quotas, its own annotations before them, less its jitter."""
+"""What one worker may use: its group's quotas, less its jitter."""
 
 from __future__ import annotations
 
@@ -6,36 +6,11 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TypeVar
 
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import LifetimeQuota, Quota, QuotaNotes, Recycle, TaskQuota
-
-T = TypeVar("T")
-
-
-def effective_quotas(worker: ObservedWorker, recycle: Recycle) -> Recycle:
-    """The quotas of a worker's group, or what its annotations say instead; without jitter."""
-    return recycle if worker.quota_notes is None else _annotated(recycle, worker.quota_notes)
-
-
-@lru_cache(maxsize=1024)
-def _annotated(recycle: Recycle, notes: QuotaNotes) -> Recycle:
-    def own(noted: T | None, usual: T) -> T:
-        return usual if noted is None else noted
-
-    tasks, lifetime, memory = recycle.tasks, recycle.lifetime, recycle.memory
-    soft, hard = own(notes.memory_soft, memory.soft), own(notes.memory_hard, memory.hard)
-    failures = recycle.failures
-    return replace(
-        recycle,
-        tasks=replace(tasks, max=own(notes.tasks, tasks.max)),
-        lifetime=replace(lifetime, max_s=own(notes.lifetime_s, lifetime.max_s)),
-        memory=replace(memory, soft=soft, hard=hard),
-        failures=replace(failures, max=own(notes.failures, failures.max)),
-    )
+from dask_adaptive.model.recycle import LifetimeQuota, Quota, Recycle, TaskQuota
 
 
 def life_of(worker: ObservedWorker) -> str:
@@ -90,7 +65,6 @@ def _with_walltimes(group: ObservedGroup, recycle: Recycle) -> ObservedGroup:
         return group
     workers = []
     for worker in group.workers:
-        own_s = own_lifetime_s(worker, effective_quotas(worker, recycle).lifetime)
-        ends_at = worker.pod_made_at + own_s
+        ends_at = worker.pod_made_at + own_lifetime_s(worker, recycle.lifetime)
         workers.append(replace(worker, ends_at=ends_at) if ends_at < worker.ends_at else worker)
     return replace(group, workers=tuple(workers))

@@ -17,7 +17,7 @@ from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.capacity import arrival_s, starts
 from dask_adaptive.planner.recycling.budgets import HOUR_S
 from dask_adaptive.planner.recycling.effective_quotas import life_of
-from dask_adaptive.planner.recycling.quotas import QuotaContext, alike, paced_over_s
+from dask_adaptive.planner.recycling.quotas import QuotaContext, paced_over_s
 
 #: Passes that follow each other faster than this say nothing of a pace.
 SHORTEST_S = 1.0
@@ -122,14 +122,13 @@ def remember_quotas(
     """
     kept, over_s = _Kept(), paced_over_s(past)
     for group in observed.groups:
-        at = QuotaContext(policy.recycle_of(group.name), past, Horizon(now, observed.clocks))
-        workers = [
-            w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)
-        ]
-        for own, same in alike(workers, at):
-            if own.recycle.tasks.max or own.recycle.memory.soft < math.inf:
-                for worker in same:
-                    _keep(kept, worker, own, over_s=over_s)
+        recycle = policy.recycle_of(group.name)
+        if not recycle.tasks.max and math.isinf(recycle.memory.soft):
+            continue
+        at = QuotaContext(recycle, past, Horizon(now, observed.clocks))
+        for worker in group.workers:
+            if worker.dask_names and not isinstance(worker.lifecycle, Deleting):
+                _keep(kept, worker, at, over_s=over_s)
     return replace(past, above_since=kept.above_since, pace=kept.pace)
 
 

@@ -9,26 +9,17 @@ goes over the one table `RULES`. When a worker is replaced, and how many at once
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from dask_adaptive import DOMAIN
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.observed import Clocks, Deleting, ObservedGroup, ObservedWorker
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import (
-    Quota,
-    QuotaNotes,
-    QuotaUse,
-    Recycle,
-    RecyclePast,
-)
+from dask_adaptive.model.recycle import Quota, QuotaUse, Recycle, RecyclePast
 from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.recycling.effective_quotas import (
-    effective_quotas,
     has_spent,
     life_of,
     own_lifetime_s,
@@ -48,7 +39,7 @@ Workers = Sequence[ObservedWorker]
 Figures = dict[str, "float | str"]
 Number = Callable[[ObservedWorker], float]
 
-_NO_NOTES, _NO_PAST, _NO_PACE = QuotaNotes(), RecyclePast(), (0.0, 0, 0.0)
+_NO_PAST, _NO_PACE = RecyclePast(), (0.0, 0, 0.0)
 
 
 class RecycleCandidate(NamedTuple):
@@ -71,7 +62,7 @@ class RecycleCandidate(NamedTuple):
 class QuotaContext:
     """What a rule may look at besides the worker."""
 
-    recycle: Recycle  # as `effective_quotas` gives it, but for jitter
+    recycle: Recycle  # the quotas of the worker's group
     past: RecyclePast = _NO_PAST
     horizon: Horizon = field(default_factory=Horizon)
     expected_s: float = 0.0  # of the longest unfinished task
@@ -83,16 +74,6 @@ class QuotaContext:
     @property
     def clocks(self) -> Clocks:
         return self.horizon.clocks
-
-
-def alike(workers: Workers, at: QuotaContext) -> Iterator[tuple[QuotaContext, Workers]]:
-    """Workers by what their annotations say, each time with the quotas that hold for them."""
-    noted: dict[QuotaNotes | None, list[ObservedWorker]] = defaultdict(list)
-    for worker in [w for w in workers if w.quota_notes is not None]:
-        noted[worker.quota_notes].append(worker)
-    usual = [w for w in workers if w.quota_notes is None] if noted else workers
-    for same in filter(None, (usual, *noted.values())):
-        yield replace(at, recycle=effective_quotas(same[0], at.recycle)), same
 
 
 class QuotaRule:
@@ -120,7 +101,7 @@ class QuotaRule:
         return math.inf
 
     def lowest(self, workers: Workers, at: QuotaContext) -> float:
-        """The lowest limit that any of these workers may have, which are alike and have one."""
+        """The lowest limit that any of these workers may have, which have one."""
         return self.limit(workers[0], at)
 
     def use(self, at: QuotaContext) -> Number:
@@ -166,7 +147,7 @@ class QuotaRule:
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         """
-        Those that may be due, and the one of the highest use: a cheap look at many that are alike.
+        Those that may be due, and the one of the highest use: a cheap look at many.
 
         Only they are judged. It may name too many, never too few.
         """
@@ -230,8 +211,7 @@ class TaskRuns(QuotaRule):
         return found._replace(is_spent=True) if found and is_spent else found
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        noted, maximum = _notes_of(worker).tasks, str(at.recycle.tasks.max)
-        source = _source("tasks", noted, maximum, str(limit))
+        source = _source("tasks", str(at.recycle.tasks.max), str(limit))
         return {"use": worker.use.runs, "limit": limit, "source": source}
 
 
@@ -305,8 +285,8 @@ class PodAge(QuotaRule):
         return found and found._replace(rises=1 / limit)
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        own, noted = format_duration(limit), _notes_of(worker).lifetime_s
-        source = _source("lifetime", noted, format_duration(at.recycle.lifetime.max_s), own)
+        own = format_duration(limit)
+        source = _source("lifetime", format_duration(at.recycle.lifetime.max_s), own)
         return {"age": format_duration(at.clocks.pod_age_s(worker)), "own": own, "source": source}
 
 
@@ -417,8 +397,8 @@ class FailureCount(QuotaRule):
         return at.recycle.failures.max or math.inf
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        quota, noted = at.recycle.failures, _notes_of(worker).failures
-        source = _source("failures", noted, str(quota.max), str(quota.max))
+        quota = at.recycle.failures
+        source = _source("failures", str(quota.max), str(quota.max))
         within = format_duration(quota.window_s)
         return {**super().figures(worker, at, limit), "within": within, "source": source}
 
@@ -516,17 +496,14 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     )
     found: list[RecycleCandidate] = []
     uses: dict[Quota, tuple[float, str]] = {}
-    for own, same in alike(workers, at):
-        cordoned = [w for w in same if w.cordon is not None]  # may be due whatever they have used
-        free = [w for w in same if w.cordon is None] if cordoned else same
-        for rule in RULES:
-            near = (*rule.near(free, own), *cordoned)
-            limits = [rule.limit(w, own) for w in near]
-            found += filter(
-                None, (rule.judge(w, own, n) for w, n in zip(near, limits, strict=True))
-            )
-            if rule.quota is not None and (used := rule.highest(near, limits, own)) is not None:
-                uses[rule.quota] = min(used, uses.get(rule.quota, used))
+    cordoned = [w for w in workers if w.cordon is not None]  # may be due whatever they have used
+    free = [w for w in workers if w.cordon is None] if cordoned else workers
+    for rule in RULES:
+        near = (*rule.near(free, at), *cordoned)
+        limits = [rule.limit(w, at) for w in near]
+        found += filter(None, (rule.judge(w, at, n) for w, n in zip(near, limits, strict=True)))
+        if rule.quota is not None and (used := rule.highest(near, limits, at)) is not None:
+            uses[rule.quota] = min(used, uses.get(rule.quota, used))
     return Assessment(
         _in_order(found, horizon),
         tuple(QuotaUse(group.name, q, -uses[q][0], uses[q][1]) for q in Quota if q in uses),
@@ -585,7 +562,7 @@ class QuotaLine:
 
 def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tuple[QuotaLine, ...]:
     """Every quota that holds for a worker, but those whose use takes many looks to tell."""
-    at = QuotaContext(effective_quotas(worker, recycle), horizon=Horizon(clocks=clocks))
+    at = QuotaContext(recycle, horizon=Horizon(clocks=clocks))
     lines = []
     for rule in RULES:
         if rule.quota is None or rule.shown is None:
@@ -605,7 +582,7 @@ def still_applies(worker: ObservedWorker, recycle: Recycle) -> bool:
 
     Its use of the quota does not count: memory falls, and failures are forgotten, as it drains.
     """
-    at = QuotaContext(effective_quotas(worker, recycle))
+    at = QuotaContext(recycle)
     return any(r.applies(worker, at) for r in RULES if r.reason is worker.retires_for)
 
 
@@ -618,17 +595,11 @@ def paced_over_s(past: RecyclePast) -> float:
     return max(PACE_S, past.ready_s)
 
 
-def _notes_of(worker: ObservedWorker) -> QuotaNotes:
-    return worker.quota_notes or _NO_NOTES
-
-
 def _part(use: float, limit: float) -> float:
     return use / (limit or 1e-9)
 
 
-def _source(name: str, noted: float | None, maximum: str, own: str) -> str:
+def _source(name: str, maximum: str, own: str) -> str:
     """Where a limit comes from."""
-    if noted is not None:
-        return f"annotation {DOMAIN}/recycle-{name}: {own}"
     said = f"recycle.{name}.max {maximum}"
     return said if own == maximum else f"{said}, less its jitter: {own}"

@@ -23,7 +23,6 @@ from dask_adaptive.model.recycle import (
     Limits,
     MemoryQuota,
     Profile,
-    QuotaNotes,
     Recycle,
     RecyclePast,
     Strategy,
@@ -132,27 +131,6 @@ def test_an_exact_quota_holds_whatever_holds_its_replacement_back(settings: dict
     assert limits.others is not None, "and for those that join before the next pass"
     newcomer = limits.profiles[limits.others]
     assert (20, True) == (newcomer.runs, newcomer.exact)
-
-
-@pytest.mark.parametrize(
-    ("recycle", "notes", "expected", "stops"),
-    [
-        pytest.param(Recycle(), QuotaNotes(tasks=7), (7, 0, False, ()), 1, id="its-runs"),
-        pytest.param(Recycle(), QuotaNotes(failures=3), (0, 3, False, ()), 1, id="its-failures"),
-        pytest.param(Recycle(), QuotaNotes(memory_soft=0.5), None, 0, id="nothing-here"),
-        pytest.param(ALL, QuotaNotes(tasks=0, failures=0), (0, 0, True, ("x",)), 1, id="no-quota"),
-        pytest.param(LOOSE, QuotaNotes(tasks=7, failures=3), (7, 3, False, ("x",)), 1, id="both"),
-    ],
-)  # fmt: skip
-def test_a_worker_is_told_its_own_numbers(
-    recycle: Recycle, notes: QuotaNotes, expected: Any, stops: int
-) -> None:
-    noted = dataclasses.replace(A, quota_notes=notes)
-    for workers in ([noted, B], [B, noted]):
-        limits = told(workers, recycle)
-        assert (expected, stops) == (row(limits, "a"), limits.stops)
-    usual = row(told([A, B], recycle), "b")
-    assert usual == row(told([noted, B], recycle), "b")
 
 
 FITS = Recycle(TaskQuota(from_walltime=True))

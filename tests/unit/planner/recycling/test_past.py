@@ -14,7 +14,6 @@ from dask_adaptive.model.plan import Action, GroupPlan, Outcome, Plan, Restart, 
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
     MemoryQuota,
-    QuotaNotes,
     Recycle,
     RecyclePast,
     Strategy,
@@ -67,15 +66,10 @@ def test_another_process_begins_with_clean_memory(other: ObservedWorker) -> None
     assert {other.pod_uid: NOW + 300} == second.above_since
 
 
-def test_a_workers_own_line_counts() -> None:
-    own = QuotaNotes(memory_soft=0.5)
-    high = worker("a", use=Use(unmanaged=0.5), quota_notes=own)
+def test_without_a_soft_line_no_worker_is_above_it() -> None:
+    high = worker("a", use=Use(unmanaged=2.0))
 
-    assert {"uid-a": NOW} == seen(RecyclePast(), high, recycle=Recycle()).above_since
-    assert (
-        {}
-        == seen(RecyclePast(), worker("a", use=Use(unmanaged=2.0)), recycle=Recycle()).above_since
-    )
+    assert {} == seen(RecyclePast(), high, recycle=Recycle()).above_since
 
 
 @pytest.mark.parametrize("gone", [(), (pending("a"),), (worker("a", deleting=True),)])

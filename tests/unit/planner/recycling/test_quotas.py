@@ -24,7 +24,6 @@ from dask_adaptive.model.recycle import (
     LifetimeQuota,
     MemoryQuota,
     Quota,
-    QuotaNotes,
     Recycle,
     RecyclePast,
     Replacing,
@@ -140,21 +139,11 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
         pytest.param({"use": Use(runs=998), **LAST}, TASKS, None, None,
                      id="a-cordon-that-is-lifted"),
         pytest.param(LAST, Recycle(tasks=TaskQuota(exact=True)), None, None, id="of-a-quota-gone"),
-        pytest.param({"use": Use(runs=60), "quota_notes": QuotaNotes(tasks=50)}, Recycle(), None,
-                     (Reason.TASK_QUOTA, "over", "60 dask-adaptive.dev/recycle-tasks 50"),
-                     id="only-its-own"),
-        pytest.param({"use": Use(runs=9999), "quota_notes": QuotaNotes(tasks=0)}, TASKS, None, None,
-                     id="off-for-this-worker"),
         pytest.param({"pod_age_s": 3589.0}, LIFETIME, None, None, id="younger"),
         pytest.param({"pod_age_s": 3590.0}, LIFETIME, None,
                      (Reason.LIFETIME, "soon", "1h recycle.lifetime.max 1h"), id="old-soon"),
         pytest.param({"pod_age_s": 3600.0}, LIFETIME, None,
                      (Reason.LIFETIME, "over", "1h recycle.lifetime.max 1h"), id="old"),
-        pytest.param({"pod_age_s": 3600.0, "quota_notes": QuotaNotes(lifetime_s=math.inf)},
-                     LIFETIME, None, None, id="old-and-may-be"),
-        pytest.param({"pod_age_s": 3600.0, "quota_notes": QuotaNotes(lifetime_s=60.0)}, LIFETIME,
-                     None, (Reason.LIFETIME, "over", "1m dask-adaptive.dev/recycle-lifetime 1m"),
-                     id="own-age"),
         pytest.param({"ends_in_s": 10.0}, Recycle(), None,
                      (Reason.LIFETIME, "over!*", "10s recycle.lifetime.margin"), id="ends"),
         pytest.param({"ends_in_s": 20.0}, Recycle(), None, (Reason.LIFETIME, "soon!", ""),
@@ -170,8 +159,6 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
         pytest.param({"use": Use(process=0.91)}, HARD, None, None, id="below-hard"),
         pytest.param({"use": Use(process=0.92)}, HARD, None,
                      (Reason.MEMORY_HARD, "over!", "92% recycle.memory.hard"), id="at-hard"),
-        pytest.param({"use": Use(process=0.97), "quota_notes": QuotaNotes(memory_hard=math.inf)},
-                     HARD, None, None, id="hard-off"),
         pytest.param({"use": Use(unmanaged=0.8)}, SOFT, None, None, id="above-soft-since-now"),
         pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(120.0),
                      (Reason.MEMORY_SOFT, "over", "80% 2m recycle.memory.soft"), id="soft"),
@@ -185,16 +172,9 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
         pytest.param({"use": Use(unmanaged=0.79)}, SOFT, above(120.0), None, id="fell-again"),
         pytest.param({"use": Use(process=0.9, unmanaged=0.1)}, SOFT, above(120.0), None,
                      id="full-of-results-but-healthy"),
-        pytest.param({"use": Use(unmanaged=0.5), "quota_notes": QuotaNotes(memory_soft=0.4)}, SOFT,
-                     above(120.0), (Reason.MEMORY_SOFT, "over", "40% 2m recycle.memory.soft"),
-                     id="own-soft"),
         pytest.param({"use": Use(failures=19)}, FAILURES, None, None, id="one-failure-left"),
         pytest.param({"use": Use(failures=20)}, FAILURES, None,
                      (Reason.FAILURES, "over", "20 10m recycle.failures.max 20"), id="failures"),
-        pytest.param({"use": Use(failures=3), "quota_notes": QuotaNotes(failures=3)}, FAILURES,
-                     None,
-                     (Reason.FAILURES, "over", "3 10m dask-adaptive.dev/recycle-failures 3"),
-                     id="own-failures"),
         pytest.param({"use": Use(match="RuntimeError('CUDA error:\n" + "x" * 200)}, FAILURES, None,
                      (Reason.FAILURES, "over", "recycle.failures.patterns"), id="pattern"),
         pytest.param({"use": Use(match="CUDA error")}, TASKS, None, None, id="no-pattern-now"),
@@ -214,8 +194,6 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
         pytest.param({"drift": "image"}, Recycle(), None, (Reason.DRIFTED, "over*", ""),
                      id="drift"),
         pytest.param({"drift": "image"}, Recycle(drift=False), None, None, id="drift-is-well"),
-        pytest.param({"quota_notes": QuotaNotes(problem="?")}, TASKS, None, None,
-                     id="what-cannot-be-read-changes-nothing"),
     ],
 )  # fmt: skip
 def test_a_worker_is_due(
@@ -333,8 +311,6 @@ def test_jitter_is_drawn_once_for_each_pod_and_spreads_them_evenly(jitter: float
         pytest.param({"pod_age_s": 700.0}, 0.0, id="over"),
         pytest.param({"pod_age_s": 100.0, "ends_in_s": 60.0}, 60.0, id="an-earlier-end-counts"),
         pytest.param({"pod_age_s": 100.0, "ends_in_s": 900.0}, 500.0, id="a-later-one-does-not"),
-        pytest.param({"pod_age_s": 100.0, "quota_notes": QuotaNotes(lifetime_s=300.0)}, 200.0,
-                     id="its-own"),
     ],
 )  # fmt: skip
 def test_a_walltime_is_an_end(changes: dict[str, Any], expected: float) -> None:
@@ -384,7 +360,7 @@ def test_all_are_found_that_are_due() -> None:
         assert {"a", "b"} == {row.worker for row in rows}
     idle = busy("b", use=Use(runs=960))
     assert verdict({"use": Use(runs=955)}, TASKS, pace(5.0), others=(idle, C)) is not None
-    old = busy("b", pod_age_s=3580.0, quota_notes=None)
+    old = busy("b", pod_age_s=3580.0)
     assert verdict({"pod_age_s": 3591.0}, LIFETIME, others=(old, C)) is not None
 
 
@@ -542,16 +518,15 @@ def test_the_highest_use_of_a_quota(recycle: Recycle, expected: tuple[Quota, str
     assert {expected[0]: expected[1:]} == used_up(decide([USED, busy("b"), busy("c")], recycle))
 
 
-def test_annotations_and_ends_count_as_uses() -> None:
+def test_ends_count_as_uses() -> None:
     workers = [
         busy("a", use=Use(runs=500, unmanaged=0.4, failures=2), pod_age_s=360.0),
         busy("b", use=Use(runs=100, process=0.69, failures=5, match="x"), pod_age_s=1800.0),
-        busy("c", use=Use(runs=30), quota_notes=QuotaNotes(tasks=40), ends_in_s=110.0,
-             pod_age_s=300.0),
+        busy("c", use=Use(runs=30), ends_in_s=110.0, pod_age_s=300.0),
     ]  # fmt: skip
 
     assert {
-        Quota.TASKS: ("c", 0.75), Quota.LIFETIME: ("c", 0.75), Quota.MEMORY: ("b", 0.75),
+        Quota.TASKS: ("a", 0.5), Quota.LIFETIME: ("c", 0.75), Quota.MEMORY: ("b", 0.75),
         Quota.FAILURES: ("b", 1.0),
     } == used_up(decide(workers, ALL))  # fmt: skip
 
@@ -601,14 +576,6 @@ def test_explain_says_what_is_used_of_what(
 
 # --- whatever there is ----------------------------------------------------------------------------
 
-notes = st.none() | st.builds(
-    QuotaNotes,
-    tasks=st.none() | st.integers(0, 1100),
-    lifetime_s=st.none() | st.floats(1, 5000) | st.just(math.inf),
-    memory_soft=st.none() | st.floats(0.1, 1) | st.just(math.inf),
-    memory_hard=st.none() | st.floats(0.1, 1) | st.just(math.inf),
-    failures=st.none() | st.integers(0, 25),
-)
 uses = st.builds(
     Use,
     runs=st.integers(0, 1100),
@@ -621,7 +588,7 @@ uses = st.builds(
 spans = st.integers(0, 5000 * 2**10).map(lambda n: n / 2**10)
 somes = st.fixed_dictionaries(
     {
-        "use": uses, "quota_notes": notes, "pod_age_s": spans,
+        "use": uses, "pod_age_s": spans,
         "ends_in_s": st.just(math.inf) | spans.map(lambda s: s % 300),
         "processing": st.integers(0, 3),
         "drift": st.sampled_from(["", "", "image"]), "too_short": st.booleans(),

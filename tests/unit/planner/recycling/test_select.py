@@ -32,7 +32,6 @@ from dask_adaptive.model.recycle import (
     LifetimeQuota,
     MemoryQuota,
     Quota,
-    QuotaNotes,
     RecyclePast,
     Replacing,
     Strategy,
@@ -654,31 +653,24 @@ def test_the_pod_of_who_has_drained_is_deleted_once(
 
 
 @pytest.mark.parametrize(
-    ("reason", "rules", "off", "on"),
+    ("reason", "rules"),
     [
-        (Reason.LIFETIME, {"lifetime": LifetimeQuota(9e9)}, {"lifetime_s": math.inf},
-         {"lifetime_s": 5e9}),
-        (Reason.TASK_QUOTA, {"tasks": TaskQuota(9)}, {"tasks": 0}, {"tasks": 5}),
-        (Reason.MEMORY_SOFT, {"memory": MemoryQuota(soft=0.5)}, {"memory_soft": math.inf},
-         {"memory_soft": 0.7}),
-        (Reason.MEMORY_HARD, {"memory": MemoryQuota(hard=0.5)}, {"memory_hard": math.inf},
-         {"memory_hard": 0.7}),
-        (Reason.FAILURES, {"failures": FailureQuota(3)}, {"failures": 0}, {"failures": 5}),
+        (Reason.LIFETIME, {"lifetime": LifetimeQuota(9e9)}),
+        (Reason.TASK_QUOTA, {"tasks": TaskQuota(9)}),
+        (Reason.MEMORY_SOFT, {"memory": MemoryQuota(soft=0.5)}),
+        (Reason.MEMORY_HARD, {"memory": MemoryQuota(hard=0.5)}),
+        (Reason.FAILURES, {"failures": FailureQuota(3)}),
     ],
-)  # fmt: skip
-def test_a_drain_follows_the_workers_own_number(
-    reason: Reason, rules: dict[str, Any], off: dict[str, Any], on: dict[str, Any]
-) -> None:
+)
+def test_a_drain_lasts_while_its_quota_holds(reason: Reason, rules: dict[str, Any]) -> None:
     none: dict[str, Any] = {"memory": MemoryQuota(), **NO_QUOTA}
 
-    def drains_on(notes: QuotaNotes | None, quotas: dict[str, Any]) -> bool:
-        one = drains("r", is_done=False, leaving_reason=reason, quota_notes=notes)
+    def drains_on(quotas: dict[str, Any]) -> bool:
+        one = drains("r", is_done=False, leaving_reason=reason)
         decided = turn([*healthy("abc"), one], desired=4, **{**none, **quotas})
         return "cancel r" not in actions(decided)
 
-    three = [None, QuotaNotes(**off), QuotaNotes(**on)]
-    assert [True, False, True] == [drains_on(notes, rules) for notes in three]
-    assert [False, False, True] == [drains_on(notes, {}) for notes in three]
+    assert [True, False] == [drains_on(rules), drains_on({})]
 
 
 @pytest.mark.parametrize(("ends_in_s", "expected"), [(60.0, []), (math.inf, ["cancel r"])])
