@@ -20,6 +20,7 @@ from support.kube_operator import running, until
 from support.kube_server import Kubectl, rendered
 
 NAMESPACED = ("--set", "watch.budgets=Namespaced")
+MINE = {"controllerName": "team"}  # as `Account` calls the operator
 
 
 @pytest.fixture
@@ -44,10 +45,10 @@ async def test_it_is_about_the_clusters_of_its_namespace(
     monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig(tmp_path)))
     other = kubectl.within("other")
     for limit, where in ((4, kubectl), (1, other)):
-        where.apply(body(BUDGETS, "all", {"limits": {"workers": limit}}))
+        where.apply(body(BUDGETS, "all", {**MINE, "limits": {"workers": limit}}))
     for name in "ab":
         made, *_ = cluster_of_one("w", name=name)
-        kubectl.apply(made, group(name), policy(name, name, minReplicas=4))
+        kubectl.apply(made, group(name), policy(name, name, **MINE, minReplicas=4))
 
     def held() -> list[int]:
         found = kubectl.json("get", "daskworkergroups")["items"]
@@ -60,7 +61,7 @@ async def test_it_is_about_the_clusters_of_its_namespace(
     api = await KubeApi.connect()
     try:
         with caplog.at_level(logging.WARNING):
-            async with running(api, "team", budgets="Namespaced"):
+            async with running(api, "team", budgets="Namespaced", controller_name="team"):
                 await until(lambda: held() == [2, 2])
                 await until(is_told)
     finally:

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 from distributed import Client, Worker
 
+from dask_adaptive.cli.main import cli
 from dask_adaptive_lab.local.processes import LocalScheduler
 from dask_adaptive_lab.trace import read_trace
 from support.kube_bodies import cluster_of_one
@@ -98,7 +99,7 @@ async def test_record_until_ctrl_c_and_simulate(
     assert {0, 1} >= {s.groups[0].connected for s in trace.samples}
     assert max(s.unfinished for s in trace.samples) > 0
     policy = str(ROOT / "manifests/examples/policy.yaml")
-    told = await run("simulate", policy, "--trace", str(path), "-o", "json")
+    told = CliRunner().invoke(cli, ["simulate", policy, "--trace", str(path), "-o", "json"])
     figures = json.loads(told.output)["runs"][1]["figures"]
     assert (0, 0, len(futures)) == (figures["redone"], figures["unfinished"], 30)
 

@@ -22,7 +22,9 @@ FAST = Timing(duration_s=2.0, renew_deadline_s=1.2, retry_s=0.2)
 
 
 def condition(kubectl: Kubectl, name: str, kind: str) -> dict[str, str]:
-    conditions = kubectl.json("get", "dap", name).get("status", {}).get("conditions", [])
+    """Nothing also of a policy that is still to be made."""
+    found = [p for p in kubectl.json("get", "dap")["items"] if p["metadata"]["name"] == name]
+    conditions = [c for p in found for c in p.get("status", {}).get("conditions", [])]
     return next((c for c in conditions if c["type"] == kind), {})
 
 

@@ -207,7 +207,7 @@ async def test_a_status_is_written_once(governed: Scene) -> None:
     status = Status(
         generation=1,
         replicas=2,
-        pins=(("manual", 1),),
+        blockers=((Reason.PINNED, 1),),
         conditions=(Condition(READY, True, Reason.RECONCILED, "fine"),),
     )
 
@@ -226,7 +226,7 @@ async def test_a_status_is_written_once(governed: Scene) -> None:
     await reporter_of(governed).status(status)  # as an operator that has just started
     assert first == await version()
     await reporter_of(governed).status(Status())
-    assert [] == governed.kubectl.json("get", "dap", "p")["status"]["heldBy"]
+    assert {} == governed.kubectl.json("get", "dap", "p")["status"]["blockers"]
 
 
 async def test_the_same_news_is_one_event(governed: Scene) -> None:

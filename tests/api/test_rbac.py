@@ -180,7 +180,7 @@ async def _restart_worker(api: KubeApi, kubectl: Kubectl) -> None:
 
 async def test_a_cluster_wide_operator_may_watch_nodes(account: Account) -> None:
     bound = [o["metadata"]["name"] for o in account.objects if o["kind"] == "ClusterRoleBinding"]
-    everywhere = f"{account.kubectl.namespace}-{account.name}" in bound
+    everywhere = lease_name(account.kubectl.namespace) in bound
     assert everywhere == account.can("watch", "nodes")
     async with connected() as api:
         # Whoever is let into some namespaces only must not even ask.

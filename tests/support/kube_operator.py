@@ -42,6 +42,7 @@ async def running(api: KubeApi, namespace: str, **more: Any) -> AsyncIterator[Op
         identity=more.pop("identity", "test"),
         namespaces=more.pop("namespaces", (namespace,)),
         lease_namespace=namespace,
+        certificate_namespace=namespace,
         address="127.0.0.1",
         http_port=more.pop("http_port", None) or free_port(),
         **more,
