@@ -124,14 +124,6 @@ def test_check(run: Run, kubectl: Kubectl) -> None:
     assert "fix: correct that annotation" in text
 
 
-def test_check_waits_no_longer_than_asked(run: Run) -> None:
-    began = time.monotonic()
-
-    assert 1 == run("check", "--wait", "3s").exit_code
-    assert time.monotonic() - began > 3
-    assert 2 == run("check", "--wait", "soon").exit_code
-
-
 def strew(kubectl: Kubectl) -> None:
     """Secrets wherever people put them."""
     labels = {"dask.org/cluster-name": "demo", "dask.org/component": "worker"}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -16,7 +14,6 @@ from rich.text import Text
 from dask_adaptive.cli.access import (
     NOTHING,
     Access,
-    duration,
     kube_options,
     output_option,
     policies_and_clusters,
@@ -30,7 +27,6 @@ from dask_adaptive.kube.api import (
     DEPLOYMENTS,
     GROUPS,
     LEASES,
-    PODS,
     POLICIES,
     WEBHOOKS,
     ApiUnreachable,
@@ -47,9 +43,6 @@ from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
 from dask_adaptive_agent import __version__
 
-#: Seconds between two rounds of `--wait`.
-_RETRY_S = 2.0
-
 _INSTALL = "helm install dask-adaptive … (docs/howto/install.md)"
 _INSTALL_UPSTREAM = (
     "install dask-kubernetes, if it is not there: without it nothing creates workers"
@@ -60,15 +53,6 @@ OPERATOR, UPSTREAM = "dask-adaptive-operator", "dask-kubernetes-operator"
 
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "")
 CRD_NAMES = tuple(f"{r.plural}.{r.group}" for r in (POLICIES, CLUSTERS, GROUPS, AUTOSCALERS))
-ENDPOINTS = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
-
-#: Rights that the operator's service account needs: a verb, a resource, its subresource.
-_RIGHTS = (
-    ("list", POLICIES, ""), ("patch", POLICIES, "status"), ("list", CLUSTERS, ""),
-    ("list", GROUPS, ""), ("patch", GROUPS, "scale"), ("list", PODS, ""),
-    ("list", DEPLOYMENTS, ""), ("delete", DEPLOYMENTS, ""),
-)  # fmt: skip
-
 T = TypeVar("T")
 
 
@@ -93,15 +77,9 @@ class Finding:
 
 @click.command("check")
 @click.argument("cluster", required=False, shell_complete=policies_and_clusters)
-@click.option(
-    "--wait",
-    type=duration,
-    default=0.0,
-    help="Repeat the check until nothing is wrong, for this long at most.",
-)
 @kube_options
 @output_option
-def command(cluster: str | None, wait: float, access: Access, output: str) -> None:
+def command(cluster: str | None, access: Access, output: str) -> None:
     """
     Check the installation and the policies, and suggest fixes.
 
@@ -110,33 +88,13 @@ def command(cluster: str | None, wait: float, access: Access, output: str) -> No
     """
     where = access.namespace
 
-    async def question(api: KubeApi) -> list[Finding]:
-        return findings(await gather(api, where, cluster))
-
-    found = access.ask(lambda api: _patiently(lambda: question(api), wait))
+    found = findings(access.ask(lambda api: gather(api, where, cluster)))
     if output != "table":
         dump({"items": [asdict(f) for f in found]}, output)
     else:
         show(lines_of(found))
     if any(f.level is Level.ERROR for f in found):
         sys.exit(NOTHING)
-
-
-async def _patiently(
-    question: Callable[[], Awaitable[list[Finding]]], wait_s: float
-) -> list[Finding]:
-    """Ask until there is no error, or the time is up; the last answer counts."""
-    end = time.monotonic() + wait_s
-    while True:
-        is_last = time.monotonic() >= end
-        try:
-            found = await question()
-            if is_last or not any(f.level is Level.ERROR for f in found):
-                return found
-        except KubeError:
-            if is_last:
-                raise
-        await asyncio.sleep(_RETRY_S)
 
 
 def lines_of(found: Iterable[Finding]) -> list[Text]:
@@ -167,12 +125,6 @@ class Missing:
     is_absent: bool = False  # the object does not exist, rather than we may not read it
 
 
-@dataclass(frozen=True, slots=True)
-class Webhooks:
-    hooks: Sequence[Json]  # each with its `clientConfig`
-    ready: int = 0  # endpoints that answer them
-
-
 #: Facts, by their subject.
 Facts: TypeAlias = "Mapping[str, Any | Missing]"
 
@@ -188,16 +140,14 @@ async def gather(api: KubeApi, namespace: str, cluster: str | None) -> Facts:
         KubeError: The API server can't be reached at all, or does not know us.
     """
     operators = await _try(api.list(DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={OPERATOR}"))
-    account, lease = _home(operators)
     return {
         **{f"CRD {name}": await _try(api.get(CRDS.path(name=name))) for name in CRD_NAMES},
         "operator": operators,
-        "leader": await _try(api.get(lease)),
-        "webhook": await _try(_webhooks(api)),
+        "leader": await _try(api.get(_lease_path(operators))),
+        "webhook": await _try(api.list(WEBHOOKS.path(), selector=f"{NAME_LABEL}={OPERATOR}")),
         "dask-kubernetes": await _try(
             api.list(DEPLOYMENTS.path(), selector=f"{NAME_LABEL}={UPSTREAM}")
         ),
-        "the operator's rights": await _rights_of(api, namespace, account) if account else {},
         "policies": await _try(list_policies(api, namespace, cluster)),
     }
 
@@ -213,52 +163,15 @@ async def _try(question: Awaitable[T]) -> T | Missing:
         return Missing(str(exc))
 
 
-def _home(operators: Sequence[Json] | Missing) -> tuple[str, str]:
-    """The user name of the operator's service account, and the path of its Lease."""
-    account, settings = "", dict[str, str]()
+def _lease_path(operators: Sequence[Json] | Missing) -> str:
+    """Where the operator's Lease is, by its settings."""
+    settings = dict[str, str]()
     if not isinstance(operators, Missing) and operators:
-        spec = operators[0]["spec"]["template"]["spec"]
-        where, name = operators[0]["metadata"]["namespace"], spec.get("serviceAccountName")
-        account = f"system:serviceaccount:{where}:{name or 'default'}"
-        settings = {e["name"]: e.get("value", "") for e in spec["containers"][0].get("env") or []}
+        container = operators[0]["spec"]["template"]["spec"]["containers"][0]
+        settings = {e["name"]: e.get("value", "") for e in container.get("env") or []}
     controller = settings.get("DASK_ADAPTIVE_CONTROLLER_NAME", DEFAULT_CONTROLLER)
     within = settings.get("DASK_ADAPTIVE_LEASE_NAMESPACE", LEASE_NAMESPACE)
-    return account, LEASES.path(within, lease_name(controller))
-
-
-async def _webhooks(api: KubeApi) -> Webhooks:
-    found = await api.list(WEBHOOKS.path(), selector=f"{NAME_LABEL}={OPERATOR}")
-    hooks = [hook for body in found for hook in body["webhooks"]]
-    service = next((s for h in hooks if (s := h["clientConfig"].get("service"))), None)
-    if service is None:
-        return Webhooks(hooks)
-    selector = f"kubernetes.io/service-name={service['name']}"
-    slices = await api.list(ENDPOINTS.path(service["namespace"]), selector=selector)
-    endpoints = [e for one in slices for e in one.get("endpoints") or []]
-    # An endpoint without the condition is ready (discovery.k8s.io/v1, EndpointConditions).
-    ready = sum((e.get("conditions") or {}).get("ready") is not False for e in endpoints)
-    return Webhooks(hooks, ready)
-
-
-async def _rights_of(api: KubeApi, namespace: str, account: str) -> dict[str, bool | None]:
-    """Ask for the operator's rights in a namespace; None where the API server does not say."""
-    rights: dict[str, bool | None] = {}
-    for verb, resource, subresource in _RIGHTS:
-        asked = {
-            "resourceAttributes": {
-                "namespace": namespace, "verb": verb, "group": resource.group,
-                "resource": resource.plural, "subresource": subresource,
-            },
-            "user": account,
-            "groups": ["system:serviceaccounts", "system:authenticated"],
-        }  # fmt: skip
-        kind = "SubjectAccessReview"
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": asked}
-        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        answer = await _try(api.create(path, body))
-        name = f"{verb} {resource.plural}" + (f"/{subresource}" if subresource else "")
-        rights[name] = None if isinstance(answer, Missing) else bool(answer["status"]["allowed"])
-    return rights
+    return LEASES.path(within, lease_name(controller))
 
 
 # The rules. Pure: facts in, findings out.
@@ -290,32 +203,13 @@ def _error(what: str, message: str, fix: str) -> Finding:
 
 
 def _crd(what: str, crd: Json) -> Iterator[Finding]:
-    served = [v for v in crd["spec"]["versions"] if v.get("served")]
-    fields: Json = served[0].get("schema") or {} if served else {}
-    for key in ("openAPIV3Schema", "properties", "spec", "properties"):
-        fields = fields.get(key) or {}
-    lacks = [f"spec.{field}" for field in _OUR_FIELDS if field not in fields]
-    if crd["metadata"]["name"] == CRD_NAMES[0] and lacks:
-        fix = "kubectl apply the CRDs of the chart: Helm installs CRDs, and never upgrades them"
-        yield _error(what, f"is too old: it lacks {', '.join(lacks)}", fix)
-    else:
-        yield _ok(what, f"serves {', '.join(v['name'] for v in served)}")
-
-
-#: One field of each thing that has been added to AdaptivePolicy.
-_OUR_FIELDS = (
-    "clusterRef", "maxReplicas", "pins", "recycle", "scheduler", "behavior", "schedules", "idle",
-    "fallback",
-)  # fmt: skip
+    served = (v["name"] for v in crd["spec"]["versions"] if v.get("served"))
+    yield _ok(what, f"serves {', '.join(served)}")
 
 
 def _operator(what: str, deployments: Sequence[Json]) -> Iterator[Finding]:
     if not deployments:
         yield _error(what, "is not installed", _INSTALL)
-    elif len(deployments) > 1:
-        places = ", ".join(sorted(map(_place, deployments)))
-        message = f"installed {len(deployments)} times: {places}"
-        yield _warning(what, message, "let each watch namespaces of its own (watch.namespaces)")
     for deployment in deployments:
         yield _readiness(what, deployment)
         version = _version(deployment)
@@ -359,28 +253,16 @@ def _version(body: Json) -> str:
     return str(labels.get("app.kubernetes.io/version", "of unknown version"))
 
 
-def _webhook(what: str, webhooks: Webhooks) -> Iterator[Finding]:
-    if not webhooks.hooks:
+def _webhook(what: str, configurations: Sequence[Json]) -> Iterator[Finding]:
+    hooks = [hook for body in configurations for hook in body["webhooks"]]
+    if not hooks:
         message = "is not registered: running schedulers are attached instead"
         yield _warning(what, message, "webhook.enabled=true in the chart's values")
-    elif any(not hook["clientConfig"].get("caBundle") for hook in webhooks.hooks):
+    elif any(not hook["clientConfig"].get("caBundle") for hook in hooks):
         fix = "the operator fills it in; its log says what is wrong with the webhook's certificate"
         yield _error(what, "has no caBundle: the API server can't trust it", fix)
-    elif webhooks.ready:
-        yield _ok(what, f"registered, {counted(webhooks.ready, 'endpoint')} ready")
     else:
-        yield _error(what, "has no endpoint", "check that the operator's pods are ready")
-
-
-def _rights(what: str, rights: Mapping[str, bool | None]) -> Iterator[Finding]:
-    lacks = [right for right, is_allowed in rights.items() if is_allowed is False]
-    if lacks:
-        fix = "helm upgrade; is this namespace in watch.namespaces?"
-        yield _error(what, f"may not {', '.join(lacks)}", fix)
-    elif None in rights.values():
-        yield _warning(what, "not known: the API server does not say", "ask who may ask it")
-    elif rights:
-        yield _ok(what, f"{len(rights)} checked")
+        yield _ok(what, "is registered")
 
 
 def _policies(what: str, policies: Sequence[PolicyView]) -> Iterator[Finding]:
@@ -446,6 +328,5 @@ _RULES: Mapping[str, Callable[[str, Any], Iterator[Finding]]] = {
     "leader": _leader,
     "webhook": _webhook,
     "dask-kubernetes": _upstream,
-    "the operator's rights": _rights,
     "policies": _policies,
 }
