@@ -1,8 +1,4 @@
-"""
-The command line: which commands there are, and what shells and kubectl complete.
-
-Each command is imported only when it is asked for.
-"""
+"""The command line: which commands there are. Each is imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
+from click.shell_completion import CompletionItem
 
 from dask_adaptive.cli.access import connection_options, namespace_option
 from dask_adaptive_agent import __version__
@@ -25,18 +21,11 @@ COMMANDS = {
     "report": "Write a zip to attach to a bug report.",
     "tidy": "Remove everything the operator added.",
     "run": "Run the operator.",
-    "completion": "Print a shell's completion script.",
 }
 
 #: Other packages bring commands by entry points of this group. Each leads to a mapping like ours,
 #: in the package that has a module for each of them: dask_adaptive_lab's, for instance.
 PLUGINS = "dask_adaptive.commands"
-
-#: The variable by which a shell's function asks for completions.
-_VARIABLE = "_DASK_ADAPTIVE_COMPLETE"
-
-#: What kubectl completes next (cobra's ShellCompDirective): files, folders, or neither.
-_FILES, _NOTHING, _FOLDERS = ":0", ":4", ":16"
 
 
 @cache
@@ -59,8 +48,6 @@ class LazyGroup(click.Group):
         return [*COMMANDS, *plugins()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.commands:
-            return super().get_command(ctx, cmd_name)
         package = "dask_adaptive.cli"
         if cmd_name not in COMMANDS:
             if cmd_name not in plugins():
@@ -127,45 +114,10 @@ def cli(**_: Any) -> None:
     """
 
 
-@cli.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def _completion(shell: str) -> None:
-    """
-    Print a script that makes SHELL complete commands, options and names.
-
-    \b
-    bash: source <(dask-adaptive completion bash)
-    zsh:  source <(dask-adaptive completion zsh)
-    fish: dask-adaptive completion fish | source
-
-    Names of policies, clusters and workers are those that kubectl finds within two seconds. For
-    `kubectl dask-adaptive`, kubectl's own completion asks `kubectl_complete-dask_adaptive`.
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(cli, {}, "dask-adaptive", _VARIABLE).source())
-
-
-def complete_for_kubectl() -> None:
-    """
-    Entry point of `kubectl_complete-dask_adaptive`.
-
-    kubectl runs it with all words after the plugin's name, the last of which is to be completed,
-    and reads a completion a line, then a directive (its `getPluginCompletions`).
-    """
-    *before, incomplete = sys.argv[1:] or [""]
-    found = ShellComplete(cli, {}, "", _VARIABLE).get_completions(before, incomplete)
-    for item in found:
-        if item.type == "plain":
-            click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
-    kinds = {item.type for item in found}
-    click.echo(_FILES if "file" in kinds else _FOLDERS if "dir" in kinds else _NOTHING)
-
-
 def main() -> None:
     """Entry point of `dask-adaptive` and of `kubectl dask-adaptive`."""
     name = "kubectl dask-adaptive" if "kubectl-dask_adaptive" in sys.argv[0] else "dask-adaptive"
-    cli(prog_name=name, complete_var=_VARIABLE)
+    cli(prog_name=name)
 
 
 if __name__ == "__main__":
