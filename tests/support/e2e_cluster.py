@@ -88,10 +88,9 @@ class LiveCluster:
         who = security(self._tls) if self._tls else None
         self.client = await make(address, asynchronous=True, timeout="30s", security=who)
 
-    async def count(self, address: str = "", *, tally: bool = True) -> None:
+    async def count(self, address: str, *, tally: bool) -> None:
         """Connect anew; `tally`: have the scheduler count runs from now on."""
         await self._disconnect()
-        address = address or self.client.scheduler.address
         self._link = connect(address, tls=self._tls, attach=False)
         self._calls = SchedulerCalls(address, tls=self._tls)
 
@@ -126,10 +125,6 @@ class LiveCluster:
 
     async def apply(self, *objects: dict[str, Any]) -> None:
         await asyncio.to_thread(self._kubectl.apply, *objects)
-
-    async def govern(self, **spec: Any) -> None:
-        """Apply a policy for this cluster."""
-        await self.apply(adaptive_policy(self.name, **spec))
 
     async def edit(self, **spec: Any) -> None:
         patch = json.dumps({"spec": spec})
