@@ -171,31 +171,6 @@ def agent_slot(s: Any, worker: Any) -> int:
 
 
 @with_agent(2)
-async def test_however_much_happens_answers_come_twice_a_second_at_most(c, s, a, b) -> None:
-    one, other = Caller(s), Caller(s, demand=True)
-    is_over = False
-
-    async def work() -> None:
-        while not is_over:
-            await wait(c.map(slow, range(4), delay_s=0, pure=False))
-
-    async def listen(caller: Caller) -> int:
-        await ask(s, wire.OBSERVE)
-        until_s, answers = time.monotonic() + 4.0, 0
-        while time.monotonic() < until_s:
-            answer, _ = await caller.wait(until_s - time.monotonic() + 0.01)
-            answers += "unchanged" not in answer
-        return answers
-
-    working = asyncio.ensure_future(work())
-    answers = await asyncio.gather(listen(one), listen(other))
-    is_over = True
-    await working
-
-    assert all(1 <= n <= 1 + 4.0 / GAP_S for n in answers), answers
-
-
-@with_agent(2)
 async def test_who_does_not_know_what_is_there_is_told_all_at_once(c, s, a, b, agent) -> None:
     caller = Caller(s)
     for session, version in (("", 0), ("another", 1), (agent.session, 99), (agent.session, 0)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import uuid
@@ -86,54 +85,6 @@ async def test_a_pod_ends_and_nothing_is_redone(
         assert "drained: " in said
         assert {wire.N_WORKER_LEFT} == set(await p.note_kinds())
         assert not await addresses(client, *names)
-
-
-async def test_a_task_longer_than_the_grace_starts_again_elsewhere_uncharged(
-    tmp_path: Path,
-) -> None:
-    async with cluster(tmp_path, "w", "other") as (p, client):
-        mine = await addresses(client, "w")
-        where: dict[str, Any] = {"workers": mine, "allow_other_workers": True, "pure": False}
-        results = [client.submit(work, i, p.runs, **where) for i in range(6)]
-        await wait(results)
-        long = client.submit(long_once, "long", p.runs, 120.0, key="long", **where)
-        await running_on(client, *mine)
-
-        said = await ended(await p.hook("w", grace_s=16))
-        await client.gather([*results, long])
-
-        def suspicious(dask_scheduler: Any) -> int:
-            return int(dask_scheduler.tasks["long"].suspicious)
-
-        assert 0 == await client.run_on_scheduler(suspicious)
-        assert sorted([*map(str, range(6)), "long", "long"]) == p.ran()
-        assert "has let this worker go" in said
-        assert [wire.N_TASKS_GIVEN_BACK] == await p.note_kinds()
-
-
-async def test_the_replacement_comes_while_the_old_one_still_works(tmp_path: Path) -> None:
-    """A Deployment starts its next pod at once, under the same name, and nobody else is there."""
-    async with cluster(tmp_path, "w") as (p, client):
-        mine = await addresses(client, "w")
-        results = [client.submit(work, i, p.runs, pure=False) for i in range(6)]
-        await wait(results)
-        may_end = tmp_path / "may-end"
-        task = client.submit(work, "task", p.runs, until=str(may_end))
-        await running_on(client, *mine)
-
-        hook = await p.hook("w")
-        # Before, its name is taken: nobody here starts a worker again that was refused.
-        await _until_departing(p.address)
-        await until(lambda: p.ran().count("task"), PATIENCE_S)
-        await p.worker("w", "--no-nanny")
-        may_end.touch()
-        await ended(hook)
-        (new,) = await addresses(client, "w")
-        assert [new] != mine
-        os.kill((await client.run(os.getpid))[mine[0]], signal.SIGTERM)
-        await client.gather([*results, task])
-
-        assert sorted([*map(str, range(6)), "task"]) == p.ran()
 
 
 async def test_a_pod_is_known_by_its_ip(tmp_path: Path) -> None:
@@ -310,20 +261,6 @@ async def test_a_scheduler_with_tls_is_reached(tmp_path: Path) -> None:
         assert p.address.startswith("tls://")
 
         assert "knows no worker" in await ended(await p.hook("nobody"))
-
-
-async def test_a_worker_is_known_by_its_command_line(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (p, client):
-        await p.worker("by-command-line", "--no-nanny", "--death-timeout=60")
-        await client.wait_for_workers(1)
-
-        commands = [c for _, c in prestop._worker_commands() if "by-command-line" in c]
-
-        (command,) = commands
-        options = prestop._worker_options(command)
-        assert p.address == prestop._scheduler(command, options)
-        assert ("by-command-line", "60") == (options["--name"], options["--death-timeout"])
-        assert "--host" in options  # so its address need not be an IP of this pod
 
 
 async def _until_departing(address: str) -> None:

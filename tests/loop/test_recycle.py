@@ -55,19 +55,6 @@ async def pods_of(s: Stage) -> set[str]:
     return {w.pod_uid for w in (await s.rehearsal.platform.look()).workers}
 
 
-async def least_in_service(s: Stage) -> int:
-    """Watch until cancelled; the lowest number of workers that took tasks, as the loop saw it."""
-    least = 1_000
-    try:
-        while True:
-            if s.last is not None:
-                processes = s.last.observed.scheduler.workers
-                least = min(least, sum(w.status == "running" for w in processes))
-            await asyncio.sleep(0.05)
-    except asyncio.CancelledError:
-        return least
-
-
 async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage: Start) -> None:
     """On 0.1.0: up to 40 runs in a process, 13 of 15 processes over their quota of 15."""
     spec = fixed(4, tasks={"max": 15, "exact": True})
@@ -95,21 +82,6 @@ async def test_in_place_the_same_workers_come_back_fresh(stage: Start) -> None:
     assert (before, 3, 3) == (s.names(), s.peak, s.status.replicas)
     assert not pods & await pods_of(s)
     assert (75, 75, 0) == await s.counts()
-
-
-async def test_a_budget_is_kept_though_all_workers_come_to_their_quota_at_once(
-    stage: Start,
-) -> None:
-    s = await stage(3, fixed(3, tasks={"max": 6}, strategy={"maxSurge": 3}))
-    s.edit(disruption={"budgets": [{"workers": 1}]})
-    await s.fresh_pass()
-    watch = asyncio.ensure_future(least_in_service(s))
-    _kept = await ran(s, 60)
-    watch.cancel()
-
-    assert 2 <= await watch
-    assert 3 <= s.recycled()["TaskQuota"]
-    assert (60, 60, 0) == await s.counts()
 
 
 async def test_a_leak_is_ended_before_the_nanny_does(stage: Start) -> None:
@@ -202,23 +174,6 @@ async def test_old_workers_go_on_where_no_replacement_comes(stage: Start) -> Non
     assert {} == s.recycled()
     await s.until(lambda: s.names() == before and s.status.replicas == 2, "nothing is left pending")
     assert (40, 40, 0) == await s.counts()
-
-
-async def test_a_storm_is_broken_and_work_goes_on(stage: Start) -> None:
-    s = await stage(2, fixed(2, tasks={"max": 3}, maxPerHour=2))
-    _kept = await ran(s, 40, 0.1)
-    await s.until(lambda: s.condition(ABLE_TO_SCALE) is False, "it is said")
-
-    assert {"TaskQuota": 2} == s.recycled()
-    assert 2 == len(s.status.recent)
-    assert "RecycleStorm" in s.reasons()
-    await s.until(lambda: s.status.connected == s.status.replicas == 2, "none is under way")
-    await s.stop()
-    s.go_on()
-    await s.until(lambda: s.condition(ABLE_TO_SCALE) is False, "a fresh operator knows it too")
-    for _ in range(4):
-        await s.fresh_pass()
-    assert {"TaskQuota": 2} == s.recycled()
 
 
 async def test_a_person_has_one_worker_replaced_and_a_pin_keeps_another(stage: Start) -> None:

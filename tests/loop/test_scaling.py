@@ -31,15 +31,6 @@ async def test_workers_follow_the_load_and_leave_with_tasks_running(stage: Start
     assert (19, 19, 0) == await s.counts()
 
 
-async def test_the_only_copies_of_results_survive_the_fall(stage: Start) -> None:
-    s = await stage(workers=3)
-    kept = await s.work(30, 0.1)
-    s.edit(minReplicas=1)
-    await s.until(lambda: len(s.names()) == 1, "down to the minimum")
-
-    await s.check(kept)
-
-
 async def test_far_more_replicas_than_fit(stage: Start) -> None:
     """Upstream closes busy workers here and never ends (facts: max 30 where 6 fit)."""
     s = await stage(spec={"maxReplicas": 20}, capacity=3)
@@ -104,32 +95,6 @@ async def test_a_shuffle_runs_once_under_a_forced_fall(stage: Start) -> None:
     await s.gone()
     tally = await s.final_tally()
     assert (1, 1, 0) == (tally.shuffles, tally.max_shuffle_run, tally.redone)
-
-
-async def test_a_pinned_worker_is_the_last_to_stay(stage: Start) -> None:
-    s = await stage(workers=3)
-    keep = sorted(s.names())[0]
-    s.rehearsal.platform.annotations.set_pin(keep, "10m", "why not")
-    await s.change(minReplicas=0)
-
-    await s.until(lambda: s.names() == {keep}, "all others leave")
-    row = next(r for r in s.status.workers if r.name == keep)
-    assert (Reason.PINNED, "pinned by annotation (why not)") == (row.reason, row.message)
-
-    s.rehearsal.platform.annotations.set_pin(keep, None)
-    await s.gone()
-    assert {"PinRequested", "PinRemoved"} <= s.reasons()
-
-
-async def test_paused_returns_and_keeps_workers(stage: Start) -> None:
-    s = await stage(workers=2)
-    await s.change(mode="Paused", minReplicas=0)
-    for _ in range(6):
-        await s.fresh_pass()
-    assert 2 == len(s.names())
-
-    await s.change(mode="Auto")
-    await s.gone()
 
 
 async def test_without_an_agent_only_the_minimum_is_kept(stage: Start) -> None:
