@@ -179,26 +179,6 @@ async def test_upstream_goes_on_when_the_operator_is_gone_for_good(notebook: Not
     assert [4] == [n for _, n in upstream.scaled]
 
 
-async def test_a_persons_policy_wins_and_upstream_rests(notebook: Notebook) -> None:
-    notebook.annotate("daskcluster", "true")
-    notebook.kubectl.apply(policy("by-hand", "demo", minReplicas=4))
-    async with notebook.served():
-        await notebook.adapt(0, 2)
-        await until(ours(notebook))
-        await until(lambda: notebook.replicas() == 4)
-        assert ["by-hand"] == [p["metadata"]["name"] for p in notebook.policies()]
-        assert "bounds of its own" in notebook.condition("Adopted")["message"]
-
-
-async def test_what_makes_no_sense_is_left_to_upstream(notebook: Notebook) -> None:
-    async with notebook.served(adopt=Adopt.ALWAYS):
-        await notebook.adapt(9, 2)
-        await until(lambda: "InvalidSpec" in notebook.told())
-        assert ([], {}) == (notebook.policies(), notebook.notes())
-        await notebook.adapt(1, 2)
-        await until(ours(notebook))
-
-
 async def test_without_a_policy_upstream_does_not_rest(notebook: Notebook) -> None:
     """The policy's name is taken, by one for another cluster."""
     notebook.kubectl.apply(policy(notebook.name, "other"))

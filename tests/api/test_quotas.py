@@ -19,7 +19,7 @@ from dask_adaptive.kube.resource_quotas import QuotaObject, room
 from dask_adaptive.kube.worker_pods import pod_costs, shape_of
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
-from support.kube_bodies import body, cluster_of_one, pod, policy
+from support.kube_bodies import body, cluster_of_one, pod
 from support.kube_server import Kubectl
 
 
@@ -192,37 +192,6 @@ async def test_a_worker_that_is_refused_says_by_whom(api: KubeApi, kubectl: Kube
     assert "1 still without a pod" in seen.groups[0].room.message
 
 
-async def test_a_pod_that_finds_no_node_is_told_in_the_schedulers_words(
-    api: KubeApi, kubectl: Kubectl
-) -> None:
-    kubectl.apply(*cluster_of_one("w1", PLAIN), pod("w1-ab-x", PLAIN, of="w1", labels=LABELS))
-    (worker,) = (await look(api, kubectl.namespace)).workers
-    assert worker.unscheduled_at is None
-
-    message = "0/3 nodes are available: 3 Insufficient cpu."
-    _set_status(
-        kubectl, "pod", "w1-ab-x", type="PodScheduled", status="False", reason="Unschedulable",
-        message=message, lastTransitionTime="2033-05-18T03:32:20Z",
-    )  # fmt: skip
-    seen = await look(api, kubectl.namespace)
-    (worker,) = seen.workers
-    assert (60.0, f"Unschedulable: {message}", "") == (
-        seen.at - (worker.unscheduled_at or 0.0),
-        worker.waiting,
-        worker.refused,
-    )
-
-
 def _set_status(kubectl: Kubectl, kind: str, name: str, **condition: str) -> None:
     patch = json.dumps({"status": {"conditions": [condition]}})
     kubectl("patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
-
-
-async def test_a_pause_by_annotation_is_seen_with_its_time(api: KubeApi, kubectl: Kubectl) -> None:
-    kubectl.apply(*cluster_of_one("w1", PLAIN), policy("p"))
-    kubectl("annotate", "dap", "p", "dask-adaptive.dev/paused=2033-05-18T03:34:20Z")
-    kubectl("annotate", "daskcluster", "etl", "dask-adaptive.dev/paused-scale-in=1ms")
-    pause = (await look(api, kubectl.namespace)).pause
-
-    assert (True, False, 60.0, "") == (pause.all, pause.scale_in, pause.left_s, pause.problem)
-    assert 'paused: "2033-05-18T03:34:20Z" on AdaptivePolicy p' in pause.message

@@ -226,14 +226,6 @@ def test_a_monitor_replaces_the_annotations_for_prometheus() -> None:
         assert "annotations" not in deployment["spec"]["template"]["metadata"]
 
 
-def test_the_same_values_give_the_same_bytes() -> None:
-    everything = {**ALL, **{path: OTHER[path] for path in EVERYWHERE}}
-    once = template(everything)
-    _template.cache_clear()
-
-    assert once == template(everything)
-
-
 def refused(values: dict[str, Any]) -> str:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         template(values)

@@ -1,4 +1,4 @@
-"""Pins from code against real processes: who is held, and what is left when somebody is killed."""
+"""Pins from code against real processes: what is left when somebody is killed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from distributed import Event
-
 from dask_adaptive_agent import wire
-from support import pin_tasks
 from support.agent_pins import pins, until_pins
-from support.agent_work import retire
 from support.stage import Start
 
 DOOMED = """
@@ -59,24 +55,4 @@ async def test_a_killed_client_leaves_nothing(stage: Start) -> None:
     await until_pins(address, [])
 
     assert time.monotonic() - killed_at < 3 + 1
-    await s.gone()
-
-
-async def test_a_task_holds_its_worker_against_all(stage: Start) -> None:
-    s = await stage(workers=2)
-    address = s.rehearsal.address
-    future = s.client.submit(pin_tasks.hold_until, "go", "a task", pure=False)
-    while not (held := await pins(address)):
-        await asyncio.sleep(0.02)
-    ((_, _, (name,)),) = held
-    (other,) = s.names() - {name}
-
-    assert [("active", wire.V_PINNED)] == await retire(address, name, busy_ok=True)
-    offered = await s.client.scheduler.workers_to_close(n=2, attribute="name")
-    assert [other] == [str(one) for one in offered]
-    await s.change(minReplicas=0)
-    await s.until(lambda: s.names() == {name}, "only the other leaves")
-    await Event("go", client=s.client).set()
-    await future
-    del future  # its result keeps one worker
     await s.gone()

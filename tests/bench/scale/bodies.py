@@ -105,9 +105,9 @@ def worker_spec(cluster: Cluster, name: str) -> Json:
     return spec
 
 
-def pod(cluster: Cluster, name: str, *, node: str = "node-1") -> Json:
+def pod(cluster: Cluster, name: str) -> Json:
     """As the ReplicaSet of that Deployment would make it, and our webhook annotates it."""
-    spec = {**worker_spec(cluster, name), "nodeName": node}
+    spec = {**worker_spec(cluster, name), "nodeName": "node-1"}
     return kube_bodies.pod(
         f"{name}-ab-x", spec, of=name, labels=labels(cluster), annotations=dict(HINTS)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bench.scale.bodies import Cluster, Json, deployment, handled, pod, running
@@ -36,15 +36,12 @@ class Upstream:
     Args:
         join: Called with a cluster's name and (worker, address) pairs that are there now.
         leave: Called with a cluster's name and workers that are gone.
-        nodes: Where pods go, one after the other; None: all to the same.
     """
 
     def __init__(
         self, api: KubeApi, clusters: Iterable[Cluster], *, join: Told, leave: Told,
-        nodes: Iterator[str] | None = None,
     ) -> None:  # fmt: skip
         self._api, self._join, self._leave = api, join, leave
-        self._nodes = nodes or itertools.repeat("node-1")
         self._by_group = {(c.namespace, c.group): c for c in clusters}
         self._workers: dict[str, set[str]] = {c.name: set() for c in self._by_group.values()}
         self._numbers = itertools.count(2**32)
@@ -124,7 +121,7 @@ class Upstream:
 
     async def _run_pod(self, cluster: Cluster, name: str) -> tuple[str, str]:
         ip = ip_of(next(_addresses))
-        body = pod(cluster, name, node=next(self._nodes))
+        body = pod(cluster, name)
         made = await self._api.create(PODS.path(cluster.namespace), body)
         path = PODS.path(cluster.namespace, made["metadata"]["name"], "status")
         status = running(ip, made["metadata"]["creationTimestamp"])

@@ -114,21 +114,3 @@ def test_a_lease_is_begun_by_anything_and_renewed_by_the_leader_alone() -> None:
     lease.check()
 
     assert ([clock.now], 1, math.inf) == (ended, lease.lapses, lease.left_s)
-
-
-def test_what_is_too_long_is_cut() -> None:
-    plans = OperatorPlans(StillClock())
-    plans.update(
-        {
-            "policy": "p" * 1000,
-            "message": "m" * 1000,
-            "workers": [(f"w{n}", "s" * 1000) for n in range(1000)],
-            "decisions": [(n, "g", "r", "m" * 1000) for n in range(1000)],
-            "arriving": [(1, 1)] * 1000,
-        }
-    )
-
-    assert (wire.SHORT_LETTERS, wire.SHORT_LETTERS) == (len(plans.policy), len(plans.message))
-    assert (wire.MOST_SENTENCES, wire.MOST_DECISIONS) == (len(plans.workers), len(plans.decisions))
-    assert wire.SHORT_LETTERS == len(plans.workers["w0"]) == len(plans.decisions[0][3])
-    assert wire.MOST_ARRIVALS == len(plans.arriving)

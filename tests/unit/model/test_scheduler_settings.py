@@ -134,28 +134,6 @@ def test_all_problems_of_a_configuration_are_found_at_once() -> None:
     assert 4 == len(caught.value.problems)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("10m", "10m"),
-        ("/a/b c", "/a/b c"),
-        ("10", "'10'"),
-        ("None", "None"),
-        ("none", "'none'"),
-        ("true", "'true'"),
-        ("[1]", "'[1]'"),
-        ("", ""),
-        (10, "10"),
-        (1.5, "1.5"),
-        (True, "True"),
-        (None, "None"),
-        (["a", 1], "['a', 1]"),
-    ],
-)
-def test_a_value_is_written_as_dask_reads_it(value: Any, text: str) -> None:
-    assert {WORKER_TTL: text} == of_scheduler(settings(ttl(value)), ()).variables
-
-
 def test_reliefs_travel_in_one_variable_and_come_out_as_they_were() -> None:
     made = settings(pickling="Shared", clientInfo="Disabled")
     variables = of_scheduler(made, ()).variables

@@ -305,14 +305,6 @@ pasts = st.just(Past()) | watched
 
 
 @settings(max_examples=50)
-@given(worlds, policies, pasts)
-def test_the_same_input_gives_the_same_plan(
-    world: ObservedCluster, policy: Policy, past: Past
-) -> None:
-    assert plan(world, policy, past, now=NOW) == plan(world, policy, past, now=NOW)
-
-
-@settings(max_examples=50)
 @given(worlds, policies, pasts, st.integers(0, 6), st.sampled_from(NAMES[:2]))
 def test_more_load_never_gives_fewer_workers(
     world: ObservedCluster, policy: Policy, past: Past, more: int, name: str
