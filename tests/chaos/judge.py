@@ -33,7 +33,7 @@ MOST_FAILURES, MINUTE_S = 25, 60.0
 
 #: All that an operator may write, by verb (of most kinds any), kind and part.
 _MAY = {
-    ("", GROUPS, "scale"), ("", POLICIES, "status"), ("", PODS, ""), ("", EVENTS, ""),
+    ("", GROUPS, "scale"), ("", POLICIES, "status"), ("delete", PODS, ""), ("", EVENTS, ""),
     ("", CONFIG_MAPS, ""), ("", LEASES, ""), ("delete", DEPLOYMENTS, ""),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -23,15 +24,18 @@ async def test_in_a_namespace_that_refuses_the_agent_only_the_minimum_is_kept(
     start: Start, kubectl: Kubectl
 ) -> None:
     kubectl("annotate", "namespace", kubectl.namespace, f"{INJECT}=false")
-    c = await start(policy={"minReplicas": 2}, tally=False)
+    c = await start(policy=None, tally=False)
     assert INJECTED not in (await c.scheduler_pod())["metadata"].get("annotations", {})
-    assert ("False", "InjectionRefused") == await c.condition("Injected")
+    await c.govern(minReplicas=2)
 
-    assert ("False", "InjectionRefused") == await c.condition("Ready")
+    async def is_refused() -> bool:
+        return ("False", "InjectionRefused") == await c.condition("Injected")
 
     async def are_kept() -> bool:
         return 2 == await c.replicas()
 
+    await c.until(is_refused, "the condition Injected says why")
+    assert ("False", "InjectionRefused") == await c.condition("Ready")
     await c.until(are_kept, "as many as minReplicas")
     await c.edit(minReplicas=0)
     await c.throughout(8.0, are_kept, "no worker leaves")
@@ -82,7 +86,7 @@ async def test_a_scheduler_that_is_gone_takes_no_worker_with_it_and_no_pin(start
     await c.kubectl("delete", "pod", await c.pod_of(keep), "--wait=false")
     await c.kubectl("annotate", "deployment", keep, f"{PIN}-")
     await c.until_settled(0)
-    assert "No pins" in await dask_adaptive(c, "pins", c.name)
+    assert [] == json.loads(await dask_adaptive(c, "explain", c.name, "-o", "json"))["pins"]
 
 
 def worker_ttl(value: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.kube_server import CACHE, ROOT
 
-STATE = Path(os.environ.get("LOCALNODESTATE") or CACHE / "node")
+STATE = Path(os.environ.get("LOCALNODE_STATE") or CACHE / "node")
 
 
 def kill(process: str) -> None:

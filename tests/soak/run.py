@@ -47,6 +47,7 @@ CALM_S = 240.0
 
 #: What an uninstalled release leaves, as `Release.leftovers` names it.
 STAYS = {
+    "CustomResourceDefinition /adaptivebudgets.dask-adaptive.dev",
     "CustomResourceDefinition /adaptivepolicies.dask-adaptive.dev",
     "APIService /v1alpha1.dask-adaptive.dev",  # the API server's own, for each CRD's group
 }

@@ -95,7 +95,8 @@ class LiveCluster:
         self._calls = SchedulerCalls(address, tls=self._tls)
 
         async def answers() -> bool:
-            return (await self.observe()).is_connected
+            seen = await self.observe()
+            return seen.is_connected or seen.lacks_agent
 
         # kube-proxy may be a moment behind; until then who knows who answers at a Service's IP.
         await self.until(answers, f"the scheduler answers at {address}")

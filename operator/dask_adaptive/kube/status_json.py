@@ -117,9 +117,12 @@ def idle_of(status: Mapping[str, Any]) -> dict[str, IdleTime]:
     return found
 
 
-def _instead(old: Mapping[str, Any] | None, new: Json) -> Json:
-    """A merge patch adds to objects: what is not in the new one is null."""
-    return {**dict.fromkeys(old or ()), **new}
+def _instead(old: Any, new: Json) -> Json:
+    """
+    A merge patch adds to objects: what is not in the new one is null. It replaces anything else,
+    such as the lists that 0.1.0 wrote.
+    """
+    return {**dict.fromkeys(old if isinstance(old, Mapping) else ()), **new}
 
 
 def _optional(key: str, value: Any, before: Mapping[str, Any]) -> Json:

@@ -107,6 +107,18 @@ def test_who_stays_no_more_does_not_stay_in_the_object() -> None:
     ]
 
 
+def test_lists_that_an_earlier_release_wrote_are_replaced() -> None:
+    before = {
+        "blockers": [{"reason": "Busy", "workers": 2}],
+        "pendingReasons": [{"reason": "Unschedulable", "workers": 1}],
+        "scheduler": {"relief": [{"name": "host", "state": "Active"}]},
+    }
+    after = rendered(before=before)
+
+    assert {"Pinned": 1} == after["blockers"]
+    assert ({}, {}) == (after["pendingReasons"], after["scheduler"]["relief"])
+
+
 def test_what_a_fresh_operator_knows_of_recycles_and_of_those_that_leave() -> None:
     recent = (ko.CREATED_AT, ko.CREATED_AT + 7200)
     states = {"a": "Draining", "b": "Active", "c": "Going", "d": "Drained"}
