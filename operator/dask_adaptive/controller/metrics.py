@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from dask_adaptive.budget.board import Row
@@ -21,8 +20,6 @@ from dask_adaptive.loop.summary import pins_of
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Retire
 from dask_adaptive_agent import wire
-
-M = TypeVar("M", GaugeMetricFamily, CounterMetricFamily)
 
 #: Stays as it is, name, labels and meaning, until it has been deprecated for a minor release.
 STABLE = "STABLE"
@@ -42,8 +39,9 @@ class _Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+_PASS_SECONDS = _Metric(STABLE, "Duration of a pass over one cluster")
+
 #: Metrics by their names, without the prefix, and without the `_total` of counters.
-_HISTOGRAMS = {"pass_seconds": _Metric(STABLE, "Duration of a pass over one cluster")}
 _GAUGES = {
     "leader": _Metric(STABLE, "1 in the replica that acts, else 0"),
     "policies": _Metric(STABLE, "AdaptivePolicies"),
@@ -80,11 +78,6 @@ _OF_CLUSTERS = {
         (*_CLUSTER, "group", "what"),
     ),
     "pinned_workers": _Metric(BETA, "Workers held by pins, by source", (*_CLUSTER, "source")),
-    "pins": _Metric(
-        BETA,
-        "Pins that hold workers, by source; one pin may hold many workers",
-        (*_CLUSTER, "source"),
-    ),
     "pin_age_seconds_max": _Metric(
         BETA,
         "Seconds since the oldest pin that holds a worker was set; 0 without pins",
@@ -133,21 +126,14 @@ _COUNTERS = {
         BETA, "Pods of schedulers and workers seen by the webhook, by result", ("result",)
     ),
 }
-#: Counters that are an agent's own.
-_OF_AGENTS = {
-    "serialize_seconds": _Metric(
-        ALPHA,
-        "Seconds spent serializing tasks, by function; the ten dearest",
-        (*_CLUSTER, "function"),
-    ),
-    "serialize_bytes": _Metric(
-        ALPHA, "Bytes of serialized tasks, by function; the ten dearest", (*_CLUSTER, "function")
-    ),
-}
-
 STABILITY = {
     f"dask_adaptive_{name}": metric.stability
-    for name, metric in (_HISTOGRAMS | _GAUGES | _OF_CLUSTERS | _COUNTERS | _OF_AGENTS).items()
+    for name, metric in {
+        "pass_seconds": _PASS_SECONDS,
+        **_GAUGES,
+        **_OF_CLUSTERS,
+        **_COUNTERS,
+    }.items()
 }
 
 _SOURCES = ("shuffle", "manual", "client")
@@ -177,7 +163,7 @@ class Metrics:
         }
         self._gauges, self._counters = gauges, counters
         self._seconds = Histogram(
-            *_named("pass_seconds", _HISTOGRAMS["pass_seconds"]),
+            *_named("pass_seconds", _PASS_SECONDS),
             registry=self.registry,
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
         )
@@ -257,10 +243,6 @@ class LastPasses(Collector):
     """
     Shows what the last pass over each cluster has left, and of schedulers what was seen in it:
     nothing of one that does not answer. It is read when Prometheus asks, and costs a pass nothing.
-
-    The counters are the agent's own: they begin anew with it, which Prometheus takes for what it
-    is. So a function that is among the dearest no more leaves no series behind, and when it is
-    again, its series goes on.
     """
 
     def __init__(self) -> None:
@@ -272,22 +254,15 @@ class LastPasses(Collector):
     def forget(self, key: ClusterKey) -> None:
         self._results.pop(key, None)
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[GaugeMetricFamily]:
         rows = sorted(list(self._results.items()), key=itemgetter(0))  # a copy: passes go on
         for name, series in _SERIES.items():  # one after the other: all at once take memory
-            gauge = _family(GaugeMetricFamily, name, _OF_CLUSTERS)
+            full, text, labels = _named(name, _OF_CLUSTERS[name])
+            gauge = GaugeMetricFamily(full, text, labels=labels)
             for key, result in rows:
                 for labels, value in series(result).items():
                     gauge.add_metric([*key, *labels], value)
             yield gauge
-        seconds = _family(CounterMetricFamily, "serialize_seconds", _OF_AGENTS)
-        sent = _family(CounterMetricFamily, "serialize_bytes", _OF_AGENTS)
-        for key, result in rows:
-            cost = result.observed.scheduler.serialized
-            for row in cost.top if cost else ():
-                seconds.add_metric([*key, row.function], row.seconds)
-                sent.add_metric([*key, row.function], row.sent_bytes)
-        yield from (seconds, sent)
 
 
 def _replicas(result: PassResult) -> _Series:
@@ -318,10 +293,10 @@ def _pinned(result: PassResult) -> _Series:
     return {(source,): held.count(source) for source in _SOURCES}
 
 
-def _pin_ages(result: PassResult) -> dict[str, list[float]]:
-    ages: dict[str, list[float]] = {source: [] for source in _SOURCES}
+def _pin_ages(result: PassResult) -> _Series:
+    ages: dict[tuple[str, ...], float] = {(source,): 0.0 for source in _SOURCES}
     for claim, pin in pins_of(result.observed).items():
-        ages.setdefault(claim.source, []).append(pin.for_s)
+        ages[claim.source,] = max(ages.get((claim.source,), 0.0), pin.for_s)
     return ages
 
 
@@ -339,13 +314,7 @@ _SERIES: Mapping[str, Callable[[PassResult], _Series]] = {
     "worker_arrival_seconds": _arrivals,
     "quota_used_ratio": lambda r: {(u.group, u.quota.value): u.ratio for u in r.plan.uses},
     "pinned_workers": _pinned,
-    "pins": lambda r: {(s,): len(ages) for s, ages in _pin_ages(r).items()},
-    "pin_age_seconds_max": lambda r: {(s,): max(a, default=0.0) for s, a in _pin_ages(r).items()},
+    "pin_age_seconds_max": _pin_ages,
     "relief_state": lambda r: {(row.name, row.state): 1 for row in r.observed.scheduler.relief},
     "serialize_share": _serialize_share,
 }
-
-
-def _family(kind: type[M], name: str, metrics: Mapping[str, _Metric]) -> M:
-    full, text, labels = _named(name, metrics[name])
-    return kind(full, text, labels=labels)

@@ -18,7 +18,6 @@ from dask_adaptive.model.observed import (
     ReliefState,
     SchedulerWorker,
     Serialized,
-    SerializedFunction,
 )
 from dask_adaptive.model.plan import Outcome, Plan, Retire
 from dask_adaptive.model.reason import Reason
@@ -96,34 +95,21 @@ def test_what_schedulers_count_is_added_up_since_we_came(
     assert [0, 0, 2, 3, 3] == totals
 
 
-def test_pins_and_their_age(measured: Measured) -> None:
+def test_the_age_of_pins(measured: Measured) -> None:
     young, old = Pin("client", "x", "", 60.0, since=-5.0), Pin("client", "y", "", 60.0, since=-50.0)
     measured.passed(pins={"a": (young, old), "b": (young,)})
 
-    assert {"client": (2, 50.0), "shuffle": (0, 0.0)} == {
-        source: (
-            measured.value("pins", source=source),
-            measured.value("pin_age_seconds_max", source=source),
-        )
-        for source in ("client", "shuffle")
-    }
-
-
-def serialized(name: str, seconds: float, share: float) -> Serialized:
-    function = SerializedFunction(name, 4_000, seconds, 5e7, 57_000)
-    return Serialized(5_000, 12.34, 57_000_000, share, (function,))
+    assert 50.0 == measured.value("pin_age_seconds_max", source="client")
+    assert 0.0 == measured.value("pin_age_seconds_max", source="shuffle")
 
 
 def test_the_scheduler_as_it_is_now(measured: Measured) -> None:
     relief = ReliefState("idle", wire.R_ACTIVE)
-    measured.passed(relief=(relief,), serialized=serialized("etl.step", 12.0, 0.31))
+    measured.passed(relief=(relief,), serialized=Serialized(5_000, 12.34, 57_000_000, 0.31, ()))
     assert 1 == measured.value("relief_state", relief="idle", state="Active")
     assert 0.31 == measured.value("serialize_share")
-    assert 12.0 == measured.value("serialize_seconds_total", function="etl.step")
-    assert 5e7 == measured.value("serialize_bytes_total", function="etl.step")
 
     quiet = dataclasses.replace(relief, state=wire.R_DISABLED)
-    measured.passed(relief=(quiet,), serialized=serialized("etl.other", 0.5, 0.0))
+    measured.passed(relief=(quiet,), serialized=None)
     assert measured.value("relief_state", relief="idle", state="Active") is None
-    assert measured.value("serialize_seconds_total", function="etl.step") is None
-    assert 0.5 == measured.value("serialize_seconds_total", function="etl.other")
+    assert measured.value("serialize_share") is None
