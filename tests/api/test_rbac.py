@@ -45,7 +45,7 @@ from dask_adaptive.kube.objects import (
     parse_policy_object,
 )
 from dask_adaptive.kube.platform import KubePlatform
-from dask_adaptive.kube.reporter import DecisionLog, EventPoster
+from dask_adaptive.kube.reporter import DecisionLog
 from dask_adaptive.kube.status_json import history_name, history_of
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
@@ -134,7 +134,7 @@ async def _history_calls(api: KubeApi, kubectl: Kubectl) -> None:
     new = parse_policy_object(kubectl.json("get", "dap", "p"))
     decided = replace(new, status_json=b'{"lastDecision": {"at": "earlier"}}')
     for at, stored in ((1.0, new), (2.0, decided)):  # the second reads what the first has written
-        log = DecisionLog(stored, api, EventPoster(api, time.time))
+        log = DecisionLog(stored, api)
         await log.add([Decision(at, "g", 0, 1, 1, Reason.RECONCILED, "m")])
     history = kubectl.json("get", "configmap", history_name("p"))
     assert [1.0, 2.0] == [d.at for d in history_of(history)]

@@ -46,14 +46,12 @@ from dask_adaptive.kube.objects import (
 )
 from dask_adaptive.kube.status_json import (
     HISTORY_LABEL,
-    KEY,
     history_body,
     history_name,
     history_of,
     merged,
     status_json,
     unable_json,
-    unreadable,
 )
 from dask_adaptive.kube.view import adopted
 from dask_adaptive.loop.ports import Event, EventType
@@ -70,21 +68,20 @@ class DecisionLog:
     Reads once, then writes once for each call. Nobody's scaling depends on it.
     """
 
-    def __init__(self, policy: PolicyObject, api: KubeApi, events: EventPoster) -> None:
-        self._policy, self._api, self._events = policy, api, events
+    def __init__(self, policy: PolicyObject, api: KubeApi) -> None:
+        self._policy, self._api = policy, api
         name, namespace = history_name(policy.meta.name), policy.meta.namespace
         self._name, self._path = name, CONFIG_MAPS.path(namespace, name)
         self._kept: tuple[Decision, ...] = ()  # as written
         # As last seen; empty: there is none, as with a new policy; None: read it first.
         self._read: Json | None = None if policy.status.get("lastDecision") else {}
-        self._told = ""  # of what people were told last
 
     async def add(self, decisions: Sequence[Decision]) -> None:
         """
         Keep these too, oldest first.
 
         Raises:
-            KubeError: Say the same again later. What only people can mend they are told.
+            KubeError: Say the same again later. What only people can mend is logged.
         """
         try:
             if self._read is None:
@@ -98,7 +95,7 @@ class DecisionLog:
         except KubeError as exc:
             self._read = None
             if not isinstance(exc, ApiUnreachable | Conflict | NotLeading):
-                await self._complain(f"ConfigMap {self._name} can't be written: {exc}")
+                logger.warning("ConfigMap %s of %s: %s", self._name, self._policy.key, exc)
             raise
 
     async def _write(self, seen: Json, kept: tuple[Decision, ...]) -> None:
@@ -120,11 +117,6 @@ class DecisionLog:
             return {}
         if self._owner_uid(found) != self._policy.meta.uid:
             return found  # of an earlier policy of this name: not this one's history
-        lost = unreadable(found)
-        if lost:
-            await self._complain(
-                f"lines in ConfigMap {self._name} that are no decisions are dropped: {lost}"
-            )
         self._kept = merged(history_of(found), self._kept)
         return found
 
@@ -132,9 +124,7 @@ class DecisionLog:
         if not seen:
             return await self._create(body)
         meta = {**body["metadata"], "resourceVersion": seen["metadata"]["resourceVersion"]}
-        strange = {key: None for key in seen.get("data") or {} if key != KEY}
-        change = {"metadata": meta, "data": {**strange, **body["data"]}, "binaryData": None}
-        return await self._api.patch(self._path, change)
+        return await self._api.patch(self._path, {**body, "metadata": meta})
 
     async def _create(self, body: Json) -> Json:
         try:
@@ -152,18 +142,6 @@ class DecisionLog:
     def _owner_uid(found: Json) -> str:
         owners = found["metadata"].get("ownerReferences") or [{}]
         return str(owners[0].get("uid", ""))
-
-    async def _complain(self, message: str) -> None:
-        if message == self._told:
-            return
-        self._told = message
-        logger.warning("AdaptivePolicy %s: %s", self._policy.key, message)
-        about = Subject.of(POLICIES, self._policy.meta)
-        try:
-            news = News(EventType.WARNING, str(Reason.ACTION_FAILED), message)
-            await self._events.post(about, news)
-        except KubeError as exc:
-            logger.warning("An event about it fails, too: %s", exc)
 
 
 _REMEMBERED = 1000  # events whose count we know
@@ -353,7 +331,7 @@ class KubeReporter:
         self._news = EventQueue(wall_clock)
         self._written: bytes | None = None
         self._backoff, self._again_at, self._why = Backoff(FIRST_S, LONGEST_S), -math.inf, ""
-        self._log = DecisionLog(policy, api, events)
+        self._log = DecisionLog(policy, api)
 
     async def status(self, status: Status) -> None:
         status, now = self._with_adoption(status), instant(self._wall_clock())

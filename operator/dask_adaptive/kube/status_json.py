@@ -314,11 +314,6 @@ def history_of(config_map: Mapping[str, Any]) -> tuple[Decision, ...]:
     return tuple(d for d in map(_decision_in, _lines(config_map)) if d is not None)
 
 
-def unreadable(config_map: Mapping[str, Any]) -> int:
-    """How many lines of a ConfigMap are no decisions."""
-    return sum(_decision_in(line) is None for line in _lines(config_map))
-
-
 def merged(*several: Iterable[Decision]) -> tuple[Decision, ...]:
     """All decisions of several lists, each once, oldest first."""
     found = {
