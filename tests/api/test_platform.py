@@ -240,7 +240,6 @@ async def test_the_same_news_is_one_event(governed: Scene) -> None:
     told = {(e["involvedObject"]["kind"], e["reason"], e.get("count")) for e in events}
     assert {
         ("AdaptivePolicy", "InvalidAnnotation", 3),
-        ("Pod", "InvalidAnnotation", 3),
         ("AdaptivePolicy", "WouldUnderutilized", 1),
     } == told
 

@@ -21,9 +21,7 @@ import orjson
 from dask_adaptive.backoff import Backoff
 from dask_adaptive.kube.api import (
     CONFIG_MAPS,
-    DEPLOYMENTS,
     EVENTS,
-    PODS,
     POLICIES,
     AlreadyExists,
     ApiUnreachable,
@@ -39,9 +37,7 @@ from dask_adaptive.kube.api import (
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import (
     BY_ADOPTION,
-    DeploymentObject,
     Meta,
-    PodObject,
     PolicyObject,
 )
 from dask_adaptive.kube.status_json import (
@@ -248,9 +244,6 @@ MOST_WAITING = 200
 #: What only carries on with what was told when it was decided.
 _UNTOLD = frozenset({Reason.DRAINED, Reason.REPLICAS_CORRECTED})
 
-#: Who has annotated a pod wrongly looks there as well.
-_TOLD_ON_PODS = frozenset({Reason.INVALID_ANNOTATION})
-
 #: The condition that a DaskAutoscaler was taken over; there only while it is so.
 ADOPTED = "Adopted"
 
@@ -383,30 +376,14 @@ class KubeReporter:
 
     async def tell(self, events: Sequence[Event]) -> None:
         self._news.add(events)
+        about = Subject.of(POLICIES, self._policy.meta)
         while some := self._news.take():
-            await self._post(Subject.of(POLICIES, self._policy.meta), some[0], sentence(some))
-        for event in events:
-            worker = self._subject(event.worker) if event.reason in _TOLD_ON_PODS else None
-            if worker is not None:
-                await self._post(worker, event, event.message)
-
-    async def _post(self, about: Subject, event: Event, message: str) -> None:
-        reason = f"Would{event.reason}" if event.would else str(event.reason)
-        # One that cannot be posted (a quota, a namespace that goes away) is lost; the status says
-        # the same and must not be lost with it.
-        with contextlib.suppress(KubeError):
-            await self._events.post(about, News(event.type, reason, message))
+            first = some[0]
+            reason = f"Would{first.reason}" if first.would else str(first.reason)
+            # One that cannot be posted (a quota, a namespace that goes away) is lost; the status
+            # says the same and must not be lost with it.
+            with contextlib.suppress(KubeError):
+                await self._events.post(about, News(first.type, reason, sentence(some)))
 
     async def history(self, decisions: Sequence[Decision]) -> None:
         await self._log.add(decisions)
-
-    def _subject(self, worker: str) -> Subject | None:
-        """The worker's pod; where it has none, its Deployment."""
-        if not worker:
-            return None
-        key = self._policy.key
-        for pod in self._world.of(PodObject, key):
-            if pod.worker == worker and not pod.meta.deleting:
-                return Subject.of(PODS, pod.meta)
-        deployment = self._world.get(DeploymentObject, key.namespace, worker)
-        return Subject.of(DEPLOYMENTS, deployment.meta) if deployment else None
