@@ -20,12 +20,8 @@ from dask_adaptive.planner.number.stages import LIMITS
 from dask_adaptive.planner.recycling.effective_quotas import has_spent
 from dask_adaptive_agent import wire
 
-#: Settings that one message names, and characters of a value in it.
-NAMED, VALUE_LETTERS = 3, 60
-
-#: Settings whose values messages show. Others may be passwords, the value in force perhaps out of
-#: a Secret that those who read the policy may not read.
-_SHOWN, _SECRET = "distributed.", "distributed.nanny."
+#: Settings that one message names. Not their values: those of others may be passwords.
+NAMED = 5
 
 
 def paused(policy: Policy, pause: Pause) -> Condition:
@@ -74,26 +70,14 @@ def configured(scheduler: ObservedScheduler, policy: Policy) -> Condition:
     if not others:
         count = len(policy.scheduler.config)
         return _condition(True, Reason.RECONCILED, f"all {count} settings are in effect")
-    named = "; ".join(_difference(key, in_force.get(key), wanted[key]) for key in others[:NAMED])
-    more = f"; and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    named = ", ".join(others[:NAMED])
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
     advice = "takes effect when the scheduler restarts, unless its pod's own environment differs"
-    return _condition(False, Reason.PENDING_RESTART, f"{named}{more}: {advice}")
+    return _condition(False, Reason.PENDING_RESTART, f"other values for {named}{more}: {advice}")
 
 
 def _condition(status: bool | None, reason: Reason, message: str) -> Condition:
     return Condition(st.SCHEDULER_CONFIGURED, status, reason, message)
-
-
-def _difference(key: str, in_force: str | None, wanted: str) -> str:
-    if in_force is None:
-        return f"{key} has no value"
-    if not key.startswith(_SHOWN) or key.startswith(_SECRET) or "{" in in_force + wanted:
-        return f"{key} has another value"
-    return f"{key} is {_cut(in_force)} instead of {_cut(wanted)}"
-
-
-def _cut(value: str) -> str:
-    return value if len(value) <= VALUE_LETTERS else f"{value[: VALUE_LETTERS - 1]}…"
 
 
 def conditions_of(

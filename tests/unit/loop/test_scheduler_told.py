@@ -76,21 +76,18 @@ SECRETS = {"coiled.token": "mine", "distributed.nanny.environ.KEY": "mine"}
         ),
         pytest.param(
             running(a="5 minutes"), wanting(a="10m"), NOT_YET,
-            'distributed.scheduler.a is "5 minutes" instead of "10m": takes effect when',
+            "values for distributed.scheduler.a: takes effect when",
             id="other-value",
         ),
-        pytest.param(running(), wanting(a=1), NOT_YET, "r.a has no value: takes", id="no-value"),
-        pytest.param(running(a=1), wanting(a=True), NOT_YET, "1 instead of true", id="other-type"),
+        pytest.param(running(), wanting(a=1), NOT_YET, "r.a: takes", id="no-value"),
+        pytest.param(running(a=1), wanting(a=True), NOT_YET, "r.a: takes", id="other-type"),
         pytest.param(
-            running(a="x" * 99), wanting(a=1), NOT_YET, f'"{"x" * 58}… instead', id="long-value"
-        ),
-        pytest.param(
-            running(), wanting(**dict.fromkeys("abcde")), NOT_YET, "c has no value; and 2 more: ",
+            running(), wanting(**dict.fromkeys("abcdefg")), NOT_YET, "r.e and 2 more: ",
             id="many",
         ),
         pytest.param(
             dataclasses.replace(SEEN, config=tuple((key, '"theirs"') for key in SECRETS)),
-            setting(SECRETS), NOT_YET, "coiled.token has another value; distributed.nanny.environ",
+            setting(SECRETS), NOT_YET, "coiled.token, distributed.nanny.environ",
             id="maybe-a-secret",
         ),
     ],
