@@ -213,31 +213,28 @@ def _held(note: Note, since: Since) -> _Held | None:
         return None
     if note.value.lower() == "true":
         return _Held(note, math.inf)
-    at = read_instant(note.value)
+    at = _time_of(note, since)
     if at is not None:
         return _Held(note, at)
-    try:
-        return _Held(note, since(note) + parse_duration(note.value))
-    except ValueError:
-        problem = f"{note} is not {_HOW}; it pauses until it is corrected or removed"
-        return _Held(note, math.inf, problem)
+    problem = f"{note} is not {_HOW}; it pauses until it is corrected or removed"
+    return _Held(note, math.inf, problem)
 
 
 def turns_in_s(notes: Iterable[Note], *, now: float, since: Since) -> float:
     """Seconds until one of the annotations means something else because its time has come."""
-    return min(
-        (at - now for note in notes if (at := _time_of(note, since)) > now), default=math.inf
-    )
+    times = [_time_of(note, since) for note in notes]
+    return min((at - now for at in times if at is not None and at > now), default=math.inf)
 
 
-def _time_of(note: Note, since: Since) -> float:
+def _time_of(note: Note, since: Since) -> float | None:
+    """The instant that is written, or the end of the duration; None: it is neither."""
     at = read_instant(note.value)
     if at is not None:
         return at
     try:
         return since(note) + parse_duration(note.value)
     except ValueError:
-        return -math.inf
+        return None
 
 
 RECYCLE, EXPIRES = ENDS = "recycle", "expires-at"

@@ -151,7 +151,7 @@ def status_of(
         retiring=sum(len(g.retiring) for g in groups),
         reason=decided.reason,
         message=decided.message,
-        held_by=held_by(observed, policy, before.held_by if before else (), now=now),
+        held_by=held_by(observed, before.held_by if before else (), now=now),
         blockers=count_blockers(decided.blockers),
         pending_reasons=_pending_reasons(groups),
         workers=tuple(islice(_rows(observed, groups, decided, outcomes), MAX_ROWS)),
@@ -361,7 +361,7 @@ def _holding(observed: ObservedCluster) -> Iterable[tuple[Pin, list[str]]]:
 
 
 def held_by(
-    observed: ObservedCluster, policy: Policy, before: Sequence[HeldBy], *, now: float
+    observed: ObservedCluster, before: Sequence[HeldBy], *, now: float
 ) -> tuple[HeldBy, ...]:
     """
     The pins as rows of a status, in a stable order: those that hold most come first.
