@@ -87,15 +87,19 @@ def watching(kubectl: Kubectl, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=10)
 
 
-def test_status_that_watches_adds_a_line_for_each_change(kubectl: Kubectl) -> None:
-    with watching(kubectl) as process:
+def test_status_that_watches_shows_all_again_after_each_change(kubectl: Kubectl) -> None:
+    def replicas() -> str:
         assert process.stdout is not None
-        assert "3 replicas" in process.stdout.readline()
+        assert "REPLICAS" in process.stdout.readline()
+        return process.stdout.readline().split()[4]
+
+    with watching(kubectl) as process:
+        assert "3" == replicas()
         say(kubectl, replicas=4)
-        assert "4 replicas" in process.stdout.readline()
-        kubectl("annotate", "dap", "demo", "x=y")  # nothing that is shown: no line
+        assert "4" == replicas()
+        kubectl("annotate", "dap", "demo", "x=y")  # nothing that is shown
         say(kubectl, replicas=5)
-        assert "5 replicas" in process.stdout.readline()
+        assert "5" == replicas()
 
 
 def test_explain_has_the_last_decisions(run: Run, kubectl: Kubectl) -> None:

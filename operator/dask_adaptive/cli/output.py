@@ -30,12 +30,6 @@ def dump(value: object, output: str) -> None:
     click.echo(_yaml(text) if output == "yaml" else text)
 
 
-def stream(value: object, output: str) -> str:
-    """One of several documents: a line of JSON, or YAML after its separator."""
-    text = json.dumps(value)
-    return f"---\n{_yaml(text)}" if output == "yaml" else text
-
-
 def _yaml(text: str) -> str:
     import yaml
 
@@ -65,9 +59,9 @@ def counted(n: int, one: str) -> str:
     return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
 
 
-def show(lines: Iterable[Cell], to: Console | None = None) -> None:
+def show(lines: Iterable[Cell]) -> None:
     """Nothing in a line is taken for markup, and no line is wrapped."""
-    screen = to or console()
+    screen = console()
     for line in lines:
         screen.print(line)
 

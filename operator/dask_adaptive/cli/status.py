@@ -28,7 +28,6 @@ from dask_adaptive.cli.output import (
     console,
     dump,
     show,
-    stream,
 )
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
@@ -68,9 +67,8 @@ def command(
     """
     Summarise clusters: a line for each, or NAME on one screen.
 
-    NAME is a DaskCluster or an AdaptivePolicy; by default all of the namespace. With -w a terminal
-    is redrawn, and elsewhere a line is added for each change. `explain` says why. Exit code 1 if
-    there is none.
+    NAME is a DaskCluster or an AdaptivePolicy; by default all of the namespace. With -w all of it
+    is shown again after each change. `explain` says why. Exit code 1 if there is none.
     """
     where = None if all_namespaces else access.namespace
     if watch:
@@ -78,12 +76,16 @@ def command(
             access.ask(lambda api: _follow(api, where, name, output))
         return
     policies = access.ask(lambda api: list_policies(api, where, name))
+    _print(policies, name, output)
+    if not policies:
+        fail_without_policy(where, name)
+
+
+def _print(policies: Sequence[PolicyView], name: str | None, output: str) -> None:
     if output != "table":
         dump({"items": [as_json(p) for p in policies]}, output)
     else:
         show(screen(policies, name))
-    if not policies:
-        fail_without_policy(where, name)
 
 
 def as_json(policy: PolicyView) -> Json:
@@ -130,15 +132,6 @@ def page(policy: PolicyView) -> list[Cell]:
     for part in (_groups(policy, status), _conditions(status), _counts(status)):
         lines += ["", *part] if part else []
     return lines
-
-
-def summary(policy: PolicyView) -> str:
-    """The same in one line, for logs."""
-    said, status = f"{policy.namespace}/{policy.cluster}: ", policy.status
-    if status is None:
-        return said + NOT_LOOKED
-    names = ("replicas", "desired", "wanted", "pending", "busy", "idle")
-    return f"{said}{_numbers(status, names)}: {status.reason}: {status.message}"
 
 
 def _numbers(status: StatusView, names: Iterable[str]) -> str:
@@ -193,18 +186,16 @@ def _counts(status: StatusView) -> list[str]:
 
 
 async def _follow(api: KubeApi, where: str | None, name: str | None, output: str) -> None:
-    terminal, told = console(), dict[tuple[str, str], str]()
+    terminal = console()
+    told: list[Json] = []
     policies = await list_policies(api, where, name)
     while True:
-        if output == "table" and terminal.is_terminal:
-            terminal.clear()
-            show(screen(policies, name) or ["no AdaptivePolicy yet"], terminal)
-        else:
-            for policy in policies:
-                said = summary(policy) if output == "table" else stream(as_json(policy), output)
-                if told.get((policy.namespace, policy.name)) != said:
-                    told[policy.namespace, policy.name] = said
-                    click.echo(said)
+        found = [as_json(policy) for policy in policies]
+        if found != told:
+            told = found
+            if terminal.is_terminal:
+                terminal.clear()
+            _print(policies, name, output)
         await asyncio.sleep(_EVERY_S)
         try:
             policies = await list_policies(api, where, name)

@@ -88,7 +88,9 @@ def test_after_so_long_a_worker_of_a_group_may_leave(
     assert expected == view.idle_s(group)
 
 
-def test_watching_adds_a_line_for_each_change(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_shows_all_again_after_each_change(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = views_of([policy(STATUS)]), views_of([policy({**STATUS, "replicas": 9})])
     looks = iter((first, first, ApiUnreachable("no answer"), second, KeyboardInterrupt()))
 
@@ -101,9 +103,8 @@ def test_watching_adds_a_line_for_each_change(run: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(status, "_EVERY_S", 0)
 
     lines = show(run, "status", "-w").splitlines()
-    assert ["team/etl: 8 replicas", "no answer", "team/etl: 9 replicas"] == [
-        line.partition(",")[0] for line in lines
-    ]
+    assert ["8", "9"] == [line.split()[4] for line in lines if line.startswith("team")]
+    assert "no answer" in lines
 
 
 def test_nothing_found_is_exit_code_1(run: Any) -> None:
