@@ -70,12 +70,8 @@ T = TypeVar("T")
     "-o", "--output", "path", default="dask-adaptive-report.zip", show_default=True,
     type=click.Path(dir_okay=False, writable=True, path_type=Path), help="The zip.",
 )  # fmt: skip
-@click.option(
-    "--lines", type=click.IntRange(min=0), default=2000, show_default=True,
-    help="Number of lines of the operator's log.",
-)  # fmt: skip
 @kube_options
-def command(path: Path, lines: int, access: Access) -> None:
+def command(path: Path, access: Access) -> None:
     """
     Write a zip to attach to a bug report. Look into it before you send it.
 
@@ -84,7 +80,7 @@ def command(path: Path, lines: int, access: Access) -> None:
     manifest.json.
     """
     where = access.namespace
-    report = access.ask(lambda api: gather(api, where, lines=lines))
+    report = access.ask(lambda api: gather(api, where))
     try:
         report.write(path, namespace=where)
     except OSError as exc:
@@ -137,7 +133,7 @@ def _json(value: object) -> str:
     return json.dumps(value, indent=2)
 
 
-async def gather(api: KubeApi, namespace: str, *, lines: int) -> Report:
+async def gather(api: KubeApi, namespace: str) -> Report:
     """
     All parts. What can't be had is noted in the report.
 
@@ -156,7 +152,7 @@ async def gather(api: KubeApi, namespace: str, *, lines: int) -> Report:
     policies = await report.take("policies", api.list(POLICIES.path(namespace)))
     await report.take("events", _events(api, namespace))
     await report.take("history", _histories(api, namespace, policies))
-    await _operators(api, report, lines)
+    await _operators(api, report)
     return report
 
 
@@ -177,7 +173,7 @@ async def _histories(api: KubeApi, namespace: str, policies: Sequence[Json]) -> 
     return found
 
 
-async def _operators(api: KubeApi, report: Report, lines: int) -> None:
+async def _operators(api: KubeApi, report: Report) -> None:
     """Ours and upstream's: Deployments, pods, and the end of ours' logs."""
     selector = f"{NAME_LABEL} in ({OPERATOR},{UPSTREAM})"
     await report.take("operators", api.list(DEPLOYMENTS.path(), selector=selector))
@@ -186,7 +182,7 @@ async def _operators(api: KubeApi, report: Report, lines: int) -> None:
         if (meta.get("labels") or {}).get(NAME_LABEL) != OPERATOR:
             continue
         where, name = meta["namespace"], meta["name"]
-        log, tail = PODS.path(where, name, "log"), {"tailLines": str(lines), "timestamps": "true"}
+        log, tail = PODS.path(where, name, "log"), {"tailLines": "2000", "timestamps": "true"}
         statuses = (pod.get("status") or {}).get("containerStatuses") or []
         texts = {f"logs/{name}.log": api.text(log, tail)}
         if any(s.get("restartCount") for s in statuses):
