@@ -19,7 +19,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.quotas.roster import Entry, SoleBytes
 from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
-from support.agent_fakes import clear_workers, fake_worker, give_result, give_task, shuffle_state
+from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
 
 #: One of each kind of question; `key` is `attrgetter("host")`, plain or as it comes over the wire.
 HOST = attrgetter("host")
@@ -128,18 +128,6 @@ async def test_it_answers_over_the_network(s) -> None:
         assert {ws.address for ws in workers} == set(everybody)
         (name,) = await link.workers_to_close(target=2, attribute="name")
         assert name in {ws.name for ws in workers}
-
-
-async def test_participants_of_a_shuffle_are_not_offered_unless_it_pins_no_more(s, agent) -> None:
-    workers = [fake_worker(s, i).address for i in range(4)]
-    shuffle_state(s, "x", 1, workers[:3])
-
-    assert workers[3:] == s.workers_to_close(n=4)
-
-    agent.settings.shuffle_timeout_ms = 1
-    agent.shuffles._known["x"].since -= 1
-
-    assert set(workers) == set(s.workers_to_close(n=4))
 
 
 class Picky(SchedulerPlugin):

@@ -148,10 +148,6 @@ async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b, agent) -> None
     del tasks
 
 
-async def counting(s) -> None:
-    count_runs(s)
-
-
 def fail(i: int) -> None:
     raise ValueError(i)
 

@@ -64,22 +64,6 @@ def shuffled_sum(s: Stage) -> Any:
         return s.client.compute(frame["x"].sum())
 
 
-async def test_a_shuffle_that_outlasts_its_limit_is_told_and_holds_nobody(stage: Start) -> None:
-    s = await stage(
-        spec={"minReplicas": 3, "idleTimeout": "60s", "pins": {"shuffle": {"timeout": "1500ms"}}}
-    )
-    await s.until(lambda: s.status.connected == 3, "three workers")
-    total = shuffled_sum(s)
-    await s.until(lambda: any(h.source == "shuffle" for h in s.status.held_by), "it is held")
-    await s.until(lambda: "PinExpired" in s.reasons(), "never silently")
-    await s.until(lambda: s.status.held_by == (), "not any more")
-
-    assert 24 * sum(range(1000)) == await total
-    assert 1 == len([e for e in s.events if e.reason is Reason.PIN_EXPIRED])
-    assert s.last is not None
-    assert ("shuffle", 1) in s.last.observed.scheduler.pins_expired
-
-
 async def test_a_shuffle_runs_once_under_a_forced_fall(stage: Start) -> None:
     s = await stage(workers=3)
     total = shuffled_sum(s)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from dask_adaptive.kube.api import AUTOSCALERS, GROUPS
+from support.kube_bodies import body, policy
 from support.kube_server import ROOT
 
 #: What schedulers and workers run.
@@ -65,34 +66,15 @@ def change_workers(
 
 def adaptive_policy(name: str, **spec: Any) -> dict[str, Any]:
     """A policy that does not wait long."""
-    return {
-        "apiVersion": "dask-adaptive.dev/v1alpha1",
-        "kind": "AdaptivePolicy",
-        "metadata": {"name": name},
-        "spec": {
-            "clusterRef": {"name": name},
-            "maxReplicas": 3,
-            "idleTimeout": "2s",
-            "target": {"duration": "1s"},
-            **spec,
-        },
-    }
+    hasty = {"maxReplicas": 3, "idleTimeout": "2s", "target": {"duration": "1s"}}
+    return policy(name, name, **{**hasty, **spec})
 
 
 def worker_group(cluster: str, name: str, replicas: int) -> dict[str, Any]:
-    worker = copy.deepcopy(dask_cluster(cluster, replicas=replicas)["spec"]["worker"])
-    return {
-        "apiVersion": "kubernetes.dask.org/v1",
-        "kind": "DaskWorkerGroup",
-        "metadata": {"name": name},
-        "spec": {"cluster": cluster, "worker": worker},
-    }
+    worker = dask_cluster(cluster, replicas=replicas)["spec"]["worker"]
+    return body(GROUPS, name, {"cluster": cluster, "worker": worker})
 
 
 def autoscaler(cluster: str, *, minimum: int, maximum: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "kubernetes.dask.org/v1",
-        "kind": "DaskAutoscaler",
-        "metadata": {"name": cluster},
-        "spec": {"cluster": cluster, "minimum": minimum, "maximum": maximum},
-    }
+    spec = {"cluster": cluster, "minimum": minimum, "maximum": maximum}
+    return body(AUTOSCALERS, cluster, spec)
