@@ -58,13 +58,6 @@ def measured() -> Iterator[Measured]:
     assert b'cluster="etl"' not in made.metrics.render()
 
 
-@pytest.mark.parametrize("text", ["leader", "policies", "workers", "passes_total"])
-def test_metrics_have_our_prefix(text: str, measured: Measured) -> None:
-    measured.passed()
-
-    assert f"dask_adaptive_{text}" in measured.metrics.render().decode()
-
-
 def test_quotas(measured: Measured) -> None:
     used = {"group": "etl-default", "quota": "tasks"}
     retire = Retire("w", ("w",), Reason.TASK_QUOTA, "21 of 20 runs", busy_ok=True)
