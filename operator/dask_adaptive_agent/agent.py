@@ -304,7 +304,6 @@ class Agent:
         terms = Terms(
             reason=text(request, "reason", "its process ends"),
             left_s=millis(request, "left_ms", LEAVE_MS) / 1000,
-            is_certain=flag(request, "ending", True),
         )
         by_name, by_host = optional_names(request) or [], optional_names(request, "hosts") or []
         outcomes = self.drains.leave(by_name, by_host, terms)

@@ -633,4 +633,3 @@ class LeaveRequest(Message, total=False):
     hosts: list[str]  # IPs that no other pod shares: every worker that listens there
     left_ms: int
     reason: str
-    ending: bool  # default True: it is certain. False: back to service if nobody asks for 300 s

@@ -36,6 +36,7 @@ class Scene:
         self.agent = install(s, self.clock)
         self.futures: list[Any] = []
         self.network_is_back = asyncio.Event()
+        self.lifetime: asyncio.Future[None] | None = None
 
     async def holds_data(self) -> None:
         where: dict[str, Any] = {"pure": False}
@@ -78,33 +79,39 @@ RETIREMENTS: dict[Phase, tuple[Step, ...]] = {
     Phase.DRAINED: (Scene.holds_data,),
 }
 TERMINATIONS: dict[Phase, tuple[Step, ...]] = {
-    Phase.STAYING: (Scene.out_of_service, Scene.holds_data),
     Phase.WAITING: (Scene.holds_data, Scene.runs_a_task),
     Phase.MOVING: (Scene.holds_data, Scene.nobody_fetches),
     Phase.CLOSING: (Scene.holds_data, Scene.runs_a_task),
     Phase.DRAINED: (Scene.holds_data,),
 }
-#: Only what is sure to end comes to its last minutes, and it cannot be called back.
-CERTAIN_ONLY = {Phase.CLOSING}
-UNCERTAIN_ONLY = {Phase.STAYING}
-
-
-def steps() -> list[Any]:
-    """Every phase and certainty there is, each with what leads to it."""
-    every: list[Any] = [
-        pytest.param(phase, before, None, id=f"retirement-{phase.name}")
-        for phase, before in RETIREMENTS.items()
-    ]
-    for phase in Phase:
-        for ending in (True, False):
-            if phase not in (UNCERTAIN_ONLY if ending else CERTAIN_ONLY):
-                name = f"termination-{phase.name}-{'sure' if ending else 'unsure'}"
-                every.append(pytest.param(phase, TERMINATIONS[phase], ending, id=name))
-    return every
+#: Only who could stay does while it is indispensable; and it does not come to its last minutes.
+LIFETIMES: dict[Phase, tuple[Step, ...]] = {
+    Phase.STAYING: (Scene.out_of_service, Scene.holds_data),
+    **{phase: before for phase, before in TERMINATIONS.items() if phase is not Phase.CLOSING},
+}
 
 
 async def retires(scene: Scene) -> None:
     await ask(scene.s, wire.RETIRE, names=[str(scene.a.name)], busy_ok=True)
+
+
+async def terminates(scene: Scene) -> None:
+    await leave(scene.s, scene.a.name)
+
+
+async def lives_out(scene: Scene) -> None:
+    scene.lifetime = asyncio.ensure_future(scene.agent.drains.lifetime(scene.a.address))
+    await until(lambda: scene.drain)
+
+
+def steps() -> list[Any]:
+    """Every way out and phase there is, each with what leads to it."""
+    ways = {retires: RETIREMENTS, terminates: TERMINATIONS, lives_out: LIFETIMES}
+    return [
+        pytest.param(phase, before, way, id=f"{way.__name__}-{phase.name}")
+        for way, phases in ways.items()
+        for phase, before in phases.items()
+    ]
 
 
 async def worker_is_killed(scene: Scene) -> None:
@@ -140,20 +147,20 @@ def tasks_of_ours() -> list[str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-@pytest.mark.parametrize(("phase", "before", "ending"), steps())
+@pytest.mark.parametrize(("phase", "before", "way"), steps())
 @TWO_WORKERS
-async def test_nothing_is_stuck(c, s, a, b, phase, before, ending, fault) -> None:
+async def test_nothing_is_stuck(c, s, a, b, phase, before, way, fault) -> None:
     scene = Scene(c, s, a, b)
     for step in before:
         await step(scene)
-    await (retires(scene) if ending is None else leave(s, a.name, ending=ending))
+    await way(scene)
     scene.clock.ahead_s += 55 if phase is Phase.CLOSING else 0
     going = scene.drain
     await until(lambda: going.phase is phase)
 
     await fault(scene)
 
-    stays_gone = bool(ending) and fault in (it_is_cancelled, nobody_asks)
+    stays_gone = way is not retires and fault in (it_is_cancelled, nobody_asks)
     if stays_gone:  # its process ends whatever anybody says: and so it does
         await asyncio.sleep(0.2)
         assert scene.drain is going
@@ -177,17 +184,12 @@ async def is_cordoned_and_retired(scene: Scene) -> None:
     await retires(scene)
 
 
-async def is_cordoned_and_leaves(scene: Scene) -> None:
-    await is_cordoned(scene)
-    await leave(scene.s, scene.a.name, ending=False)
-
-
 async def its_limit_is_lifted(scene: Scene) -> None:
     await limit(scene.s, [])
     await it_is_cancelled(scene)
 
 
-WAYS = [is_cordoned, is_cordoned_and_retired, is_cordoned_and_leaves]
+WAYS = [is_cordoned, is_cordoned_and_retired]
 
 
 @pytest.mark.thorough

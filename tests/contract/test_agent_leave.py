@@ -194,24 +194,6 @@ async def test_a_worker_without_work_leaves_without_a_word(c, s, a, b, agent) ->
 
 
 @with_agent()
-async def test_the_deadline_of_a_delayed_eviction_takes_nothing_back(c, s, a, b) -> None:
-    future = await running(c, a, 1, 0.6)
-    await leave(s, a.name, ending=False, left_ms=1)
-    await asyncio.sleep(0.2)
-    (row,) = (await ask(s, wire.OBSERVE))["departures"]
-    assert (0, wire.DRAINING) == (row["left_ms"], row["state"])
-
-    await leave(s, a.name, ending=True, left_ms=60_000)  # and now it is certain, with its own time
-    await leave(s, a.name, ending=False, left_ms=1)
-    (row,) = (await ask(s, wire.OBSERVE))["departures"]
-
-    assert 50_000 < row["left_ms"] <= 60_000
-    await future
-    await until_left(s, a.name)
-    assert [1] == RUNS
-
-
-@with_agent()
 async def test_of_several_deadlines_the_earliest_counts(c, s, a, b) -> None:
     future = await running(c, a, 1, 0.3)
 
@@ -238,23 +220,6 @@ async def test_a_retirement_is_taken_over(c, s, a, b, agent) -> None:
     assert [a.address] == list(agent.drains.ongoing)
 
 
-@with_agent()
-async def test_a_busy_retirement_is_taken_over_and_a_delayed_eviction_cancelled(
-    c, s, a, b, agent
-) -> None:
-    future = await running(c, a, 1, 0.5)
-    await retire(s, a.name, busy_ok=True)
-
-    assert [wire.DRAINING] == await leave(s, a.name, ending=False)
-    answer = await ask(s, wire.CANCEL, names=[str(a.name)])
-
-    assert wire.ACTIVE == answer["outcomes"][0]["state"]
-    assert {} == agent.drains.ongoing
-    assert s.workers[a.address] in s.running
-    assert await c.submit(slow, 2, 0, workers=[a.address])
-    await future
-
-
 @with_agent(0)
 async def test_whom_a_name_and_a_host_mean(c, s) -> None:
     async with (
@@ -267,7 +232,7 @@ async def test_whom_a_name_and_a_host_mean(c, s) -> None:
         await until(lambda: 5 == len(s.running))
 
         async def asked(**request: Any) -> set[tuple[str, str]]:
-            answer = await ask(s, wire.LEAVE, ending=False, **request)
+            answer = await ask(s, wire.LEAVE, **request)
             return {(one["name"], one["state"]) for one in answer["outcomes"]}
 
         drained = wire.DRAINED
@@ -281,7 +246,6 @@ async def test_whom_a_name_and_a_host_mean(c, s) -> None:
         for worker in (stranger, other):
             assert Status.running == s.workers[worker.address].status
         everybody = {ws.address for ws in s.workers.values()}
-        # The last of them stays in service: nobody is sure to end, and it is of use.
         assert everybody == {name for name, _ in await asked(hosts=["127.0.0.1"])}
 
 
@@ -489,7 +453,8 @@ async def test_each_that_leaves_gives_way_in_turn(c, s, a, b) -> None:
 @with_agent()
 async def test_nobody_else_gives_way(c, s, a, b) -> None:
     """Who serves, or may serve again, keeps its name: as in stock, the comer is refused."""
-    await leave(s, a.name, ending=False)
+    await leave(s, "nobody")
+    await retire(s, a.name)
     for name in (a.name, b.name):
         with pytest.raises((ValueError, RuntimeError)) as refused:
             await Worker(s.address, name=name, nthreads=1)

@@ -24,6 +24,7 @@ from support.agent_work import (
     leave,
     nobody_fetches_from,
     pin,
+    retire,
     running,
     slow,
     unpin,
@@ -152,11 +153,15 @@ async def test_the_only_worker_goes_when_it_is_of_no_use(c, s, a, agent) -> None
     await agent.drains.lifetime("tcp://127.0.0.1:1")  # no such worker
 
 
+@pytest.mark.parametrize("is_retired", [False, True])
 @with_agent()
-async def test_cancelled_it_is_back_in_service(c, s, a, b, agent) -> None:
+async def test_cancelled_it_is_back_in_service(c, s, a, b, agent, is_retired) -> None:
     future = await running(c, a, 1, 0.4)
+    if is_retired:
+        await retire(s, a.name, busy_ok=True)
     ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
-    await until(lambda: s.workers[a.address].status == Status.closing_gracefully)
+    await until(lambda: agent.drains.terminations())
+    assert Status.closing_gracefully == s.workers[a.address].status
 
     ending.cancel()
     await asyncio.wait([ending])
@@ -175,6 +180,8 @@ async def test_the_end_of_its_pod_goes_before(c, s, a, b, agent) -> None:
     await until(lambda: agent.drains.ongoing)
 
     await leave(s, a.name, left_ms=800)
+    (row,) = (await ask(s, wire.OBSERVE))["departures"]
+    assert 0 < row["left_ms"] <= 800
     await asyncio.wait_for(ending, 5)
 
     assert a.address not in s.workers

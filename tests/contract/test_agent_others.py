@@ -167,14 +167,18 @@ async def test_two_calls_at_once_leave_nobody_out(c, s, a, b) -> None:
 
 @pytest.mark.long
 @with_agent(config=NEVER_PAUSES)
-async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(c, s, a, b) -> None:
+async def test_a_drain_that_begins_and_ends_beside_a_call_keeps_nobody_out(
+    c, s, a, b, agent
+) -> None:
     """Its gate finds the status that the call has set: that is not what the worker had before."""
     results = await holding(c, a, 4)
     may_fetch = nobody_fetches_from(a)
     call = asyncio.ensure_future(c.retire_workers([a.address]))
     await until(lambda: s.workers[a.address] not in s.running)
-    await leave(s, a.name, ending=False)
-    await ask(s, wire.CANCEL, names=[str(a.name)])
+    ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
+    await until(lambda: agent.drains.ongoing)
+    ending.cancel()
+    await until(lambda: not agent.drains.ongoing)
 
     b.status = Status.paused  # nobody is left who could take its data
     assert not await call
@@ -265,7 +269,7 @@ async def test_a_worker_that_is_back_and_at_its_quota_at_once_gets_no_task(c, s,
 async def test_restarts_of_workers_that_drain(c, s, a, b, agent) -> None:
     await c.gather(c.map(slow, range(4), delay_s=0))
     await retire(s, a.worker_address, **BUSY)
-    await leave(s, b.worker_address, ending=False)
+    await leave(s, b.worker_address)
 
     await c.restart_workers([a.worker_address])
     await until(lambda: len(s.running) >= 1)

@@ -251,21 +251,27 @@ async def test_a_task_that_is_moved_away_makes_room_again(c, s, a, b) -> None:
     assert {} == await cordoned(s)
 
 
-@pytest.mark.parametrize("ending", [False, True])
+@pytest.mark.parametrize("is_lifetime", [False, True])
 @with_agent(1)
-async def test_exact_holds_for_who_leaves_while_nobody_else_serves(c, s, a, ending) -> None:
+async def test_exact_holds_for_who_leaves_while_nobody_else_serves(
+    c, s, a, agent, is_lifetime
+) -> None:
     """It is of use, and could stay a while; but not for one more task."""
     await limit(s, [a], 3, exact=True)
     futures = c.map(runs, range(6), delay_s=0.01, pure=False)
     await until(lambda: len(RUNS) == 3)
 
-    for _ in range(20):
-        await leave(s, a.name, ending=ending)
-        await asyncio.sleep(0.02)
+    if is_lifetime:
+        ending = asyncio.ensure_future(agent.drains.lifetime(a.address))
+    else:
+        await leave(s, a.name)
+    await asyncio.sleep(0.4)
     assert 3 == len(RUNS)
 
     async with Worker(s.address, name="b", nthreads=1):
         assert 6 == len(await asyncio.wait_for(c.gather(futures), 20))
+        if is_lifetime:
+            await ending
     assert 6 == len(RUNS)
     assert 3 == made()[a.address]
 
@@ -474,17 +480,6 @@ async def test_cancelling_cordons_a_worker_again_unless_it_has_no_limit(c, s, a,
 
     assert s.workers[a.address] in s.running
     await until(lambda: a.status == Status.running)
-
-
-@with_agent()
-async def test_a_notice_that_is_not_sure_leaves_a_cordon(c, s, a, b) -> None:
-    await cordoned_at_one_run(c, s, a)
-    await until_left(s, a.address, ending=False)
-
-    await ask(s, wire.CANCEL, names=[a.address])
-
-    assert {a.address: wire.S_TASKS} == await cordoned(s)
-    assert a.address == await c.submit(runs, 2, workers=[a.address])
 
 
 @with_agent(4)

@@ -432,12 +432,6 @@ class Fire:
             states = await leave(self.s, worker.address, left_ms=left_ms)
         await worker.close()
 
-    async def _is_evicted_later(self, name: str) -> None:
-        for _ in range(self.dice.randint(1, 5)):
-            await leave(self.s, name, ending=False)
-            await asyncio.sleep(0.02)
-        await ask(self.s, wire.CANCEL, names=[name])
-
     async def _is_pinned(self, name: str) -> None:
         source = self.dice.choice([wire.MANUAL, wire.CLIENT])
         pin: dict[str, Any] = {"source": source, "owner": "fire", "ttl_ms": 500}
@@ -523,7 +517,7 @@ class Fire:
 
 #: Nothing is run twice for these.
 HARMLESS = (
-    "retires", "retires", "pod_ends", "is_evicted_later", "is_pinned", "comes_to_its_quota",
+    "retires", "retires", "pod_ends", "is_pinned", "comes_to_its_quota",
     "nears_its_end", "pauses", "is_forgotten",
 )  # fmt: skip
 EVERYTHING = (

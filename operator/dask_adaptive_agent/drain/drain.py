@@ -33,8 +33,8 @@ MARGIN_S, MARGIN_PART = 30.0, 0.2
 #: Tasks that still run are given back this time before the end; later where there is less time.
 TAIL_S, TAIL_PART = 1.0, 0.1
 
-#: A worker that is still here so long after its certain end did not end: who said so was wrong. One
-#: that should have closed itself by then does not: it is closed.
+#: A worker that is still here so long after its end did not end: who said so was wrong. One that
+#: should have closed itself by then does not: it is closed.
 OVERDUE_S = 60.0
 
 #: Tasks named in a note.
@@ -62,19 +62,22 @@ class Terms(NamedTuple):
     """
     On what terms a worker drains.
 
-    Refusable: it is asked to, and an objection brings it back to service. Otherwise its process is
-    about to end: it can only be waited for. If that is certain, it does not come back, and at its
-    end data goes first, then tasks are given back.
+    Refusable: it is asked to, and an objection brings it back to service. By its own lifetime: it
+    is waited for by whoever says so, and stays while it is indispensable. Otherwise it is certain
+    that its process ends: it does not come back, and at its end data goes first, then tasks are
+    given back.
     """
 
     reason: str
     left_s: float = math.inf
     is_refusable: bool = False
-    is_certain: bool = False
+    is_lifetime: bool = False
     by_force: bool = False  # at a refusable one's deadline tasks are given up; else it comes back
     over_pins: frozenset[str] = frozenset()  # sources of pins that do not count
-    #: By its own lifetime: it is waited for by whoever says so, and nobody has to repeat it.
-    is_lifetime: bool = False
+
+    @property
+    def is_certain(self) -> bool:
+        return not (self.is_refusable or self.is_lifetime)
 
 
 class Drain:
@@ -100,9 +103,9 @@ class Drain:
         self.is_lifetime = terms.is_lifetime
         #: When what waited for its lifetime has gone on to close it.
         self.closes_since = math.inf
-        self.since = self._certain_since = clock()
-        #: When it was last requested; such a request has a lease.
-        self.renewed_at = -math.inf if terms.is_lifetime else self.since
+        self.since = self._terms_since = clock()
+        #: When a refusable one was last requested; such a request has a lease.
+        self.renewed_at = self.since
         self.ends_at = self.since + terms.left_s
         self._scheduler = scheduler
         self._owner = owner
@@ -129,22 +132,14 @@ class Drain:
         """Its process ends, perhaps for one more reason; of several deadlines the first counts."""
         now = self._clock()
         until = now + terms.left_s
+        self.is_lifetime = self.is_lifetime or terms.is_lifetime
+        if self.terms.is_certain:
+            self.ends_at = min(self.ends_at, until)
+            return
         if self.terms.is_refusable:
             self.since = now
-            self.ends_at = until
             self.is_forced = False
-            self.renewed_at = -math.inf
-            self.terms = terms._replace(is_certain=False)
-        if terms.is_lifetime:
-            self.is_lifetime = True
-        elif terms.is_certain:
-            if not self.terms.is_certain:
-                self._certain_since, self.ends_at = now, until
-                self.terms = terms
-        else:
-            self.renewed_at = now
-        if terms.is_certain or not self.terms.is_certain:
-            self.ends_at = min(self.ends_at, until)
+        self.terms, self._terms_since, self.ends_at = terms, now, until
 
     def start(self) -> None:
         """Go on in the background. After the first look; once more is harmless."""
@@ -200,7 +195,7 @@ class Drain:
             return True
         if self.terms.is_certain:
             return now <= self.ends_at + OVERDUE_S
-        return now - self.renewed_at <= self._owner.lease_s()
+        return self.terms.is_refusable and now - self.renewed_at <= self._owner.lease_s()
 
     def _objection(self) -> Veto | None:
         """A reason to bring it back to service after all."""
@@ -216,7 +211,7 @@ class Drain:
 
     def _is_indispensable(self) -> bool:
         """No other worker is in service, this one is of use, and its process need not end now."""
-        if self.terms.is_refusable or self.terms.is_certain:
+        if not self.terms.is_lifetime:
             return False
         if any(other is not self.ws for other in self._scheduler.running):
             return False
@@ -349,7 +344,7 @@ class Drain:
 
     @property
     def _given_s(self) -> float:
-        return self.ends_at - self._certain_since
+        return self.ends_at - self._terms_since
 
     def _margin_s(self, copies: list[TaskState]) -> float:
         needed_s = 2 * sum(ts.nbytes for ts in copies) / self._scheduler.bandwidth

@@ -90,7 +90,7 @@ class Drains:
         self._verdicts.pop(ws.address, None)
         if drain is None:
             return outcome(str(ws.name), wire.ACTIVE, "was not being retired")
-        if drain.terms.is_certain or drain.is_lifetime:
+        if not drain.terms.is_refusable:
             self._look(drain)
             return self._outcome(drain)
         drain.end()

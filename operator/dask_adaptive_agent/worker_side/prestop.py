@@ -188,7 +188,6 @@ class Leaver:
             protocol=wire.PROTOCOL,
             left_ms=max(1, int(self._left_s * 1000)),
             reason="its pod ends",
-            ending=True,
             **self._questions[0],
         )
         if not isinstance(answer, dict) or "outcomes" not in answer:
