@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Collection
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -42,8 +41,7 @@ from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
 from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
 from dask_adaptive_agent.redone import Redone
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
-from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, WorkersToClose
-from dask_adaptive_agent.service.task_mover import stealing
+from dask_adaptive_agent.relief.workers_to_close import WorkersToClose
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
 from dask_adaptive_agent.shuffle.runs import ShufflePlacement, Shuffles
 from dask_adaptive_agent.shuffle.upcoming import Barriers
@@ -193,11 +191,6 @@ class Agent:
         self.cordons.close(is_closing=is_closing)  # first: nobody comes back to be stopped
         self.drains.close(is_closing=is_closing)
 
-    def has_feature(self, name: str) -> bool:
-        """Tells whether a feature is in place and calls still reach it."""
-        patches = self.features.get(name, [])
-        return bool(patches) and all([patch.is_called for patch in patches])
-
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """RPC handlers by the name of their message."""
         return {
@@ -215,23 +208,12 @@ class Agent:
         }
 
     def hello(self, request: Request) -> wire.HelloAnswer:
-        """Versions, and what is in place of all that the agent would have."""
+        """The versions, and the session."""
         return {
             "protocol": wire.PROTOCOL,
             "agent": __version__,
             "distributed": distributed.__version__,  # type: ignore[attr-defined]
-            "python": ".".join(map(str, sys.version_info[:3])),
             "session": self.session,
-            "scheduler_id": self.scheduler.id,
-            "hooks": {
-                "valid_workers_downscaling": HAS_HOOK,
-                "shuffle": self.shuffles.is_known,
-                **{name: self.has_feature(name) for name in self.features},
-                "stealing": stealing(self.scheduler) is not None,
-                "exact": self.cordons.assigned.is_possible,
-                "page": self.page.is_in_place,
-            },
-            "relief": self.parts.section("relief", self.reliefs.rows, []),
         }
 
     def configure(self, request: Request) -> Request:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
@@ -57,8 +57,8 @@ class Answers:
         pins = section("pins", lambda: agent.pins.rows(entries), None)
         wants = section("wants", agent.floors.rows, None)
         of = agent.drains
-        retirements = section("retirements", lambda: self._drains(of.retirements(), now), None)
-        departures = section("departures", lambda: self._drains(of.terminations(), now), None)
+        retirements = section("retirements", lambda: self._drains(of.retirements()), None)
+        departures = section("departures", lambda: self._drains(of.terminations()), None)
         # Fail closed: nobody may go while it is not known who must stay.
         is_known = None not in (actors, pins, wants, retirements, departures)
         return {
@@ -78,8 +78,8 @@ class Answers:
             "retirements": retirements or [],
             "departures": departures or [],
             "notes": agent.notes.since(heard),
-            "shuffles": section("shuffles", lambda: _shuffles(agent.shuffles, now), []),
-            "stops": section("stops", lambda: _stops(agent.cordons, entries, now), []),
+            "shuffles": section("shuffles", lambda: _shuffles(agent.shuffles), []),
+            "stops": section("stops", lambda: _stops(agent.cordons, entries), []),
             "meters": section("meters", self._meters, None) if meters else None,
             "has_lifetimes": section(
                 "lifetimes",
@@ -119,14 +119,13 @@ class Answers:
             is_busy=scheduler.total_occupancy > 0,
         )
 
-    def _drains(self, ongoing: Mapping[str, Drain], now: float) -> list[Any]:
+    def _drains(self, ongoing: Mapping[str, Drain]) -> list[Any]:
         entries = self._agent.roster.entries
         return [
             {
                 "slot": entries[address].slot,
                 "state": its.state,
                 "reason": its.terms.reason,
-                "for_ms": int((now - its.since) * 1000),
                 "left_ms": -1 if math.isinf(its.left_s) else int(its.left_s * 1000),
                 "message": its.message,
                 "name": str(its.name),
@@ -230,46 +229,32 @@ class Answers:
 
     def _totals(self, *, processing: int) -> wire.Totals:
         scheduler, entries = self._agent.scheduler, self._agent.roster.entries
-
-        def total(name: str, number: Callable[[], float]) -> int:
-            return self._agent.parts.section(name, lambda: whole(number()), 0)
-
         return {
-            "workers": len(scheduler.workers),
-            "running": len(scheduler.running),
-            "threads": scheduler.total_nthreads,
-            "tasks": len(scheduler.tasks),
             "processing": processing,
             "queued": len(scheduler.queued),
             "unrunnable": len(scheduler.unrunnable),
-            "memory": total(
-                "bytes of results", lambda: sum([e.ws.nbytes for e in entries.values()])
+            "memory": self._agent.parts.section(
+                "bytes of results",
+                lambda: whole(sum([e.ws.nbytes for e in entries.values()])),
+                0,
             ),
-            # Futures that nobody waits for belong to a client of that name, which is none.
-            "clients": len(scheduler.clients.keys() - {"fire-and-forget"}),
         }
 
 
-def _stops(cordons: Cordons, entries: dict[str, Entry], now: float) -> list[wire.StopRow]:
+def _stops(cordons: Cordons, entries: dict[str, Entry]) -> list[wire.StopRow]:
     return [
         {
             "slot": entries[address].slot,
             "kind": cordon.why.kind,
             "message": cordon.why.message,
-            "for_ms": int((now - cordon.since) * 1000),
         }
         for address, cordon in cordons.ongoing.items()
         if address in entries and cordon.why.kind != SHORT
     ]
 
 
-def _shuffles(runs: Shuffles, now: float) -> list[wire.ShuffleRow]:
+def _shuffles(runs: Shuffles) -> list[wire.ShuffleRow]:
     return [
-        {
-            "id": run.id,
-            "run_id": run.run_id,
-            "workers": len(run.participants),
-            "for_ms": int((now - run.since) * 1000),
-        }
+        {"id": run.id, "run_id": run.run_id, "workers": len(run.participants)}
         for run in runs.running()
     ]

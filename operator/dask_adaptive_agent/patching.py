@@ -177,15 +177,6 @@ class Patches:
         # `handle_worker` and `retire_workers` call the method, a worker that closes the handler.
         return [self.put(target, wrap) for target in (REMOVE_WORKER, REMOVE_WORKER_RPC)]
 
-    def in_force(self) -> dict[str, bool]:
-        """Places that are changed now. False: somebody's patch keeps calls from ours."""
-        self._patches = [patch for patch in self._patches if patch.is_on]
-        out: dict[str, bool] = {}
-        for patch in self._patches:
-            place = str(patch.target)
-            out[place] = out.get(place, True) and patch.is_called
-        return out
-
     @contextlib.contextmanager
     def together(self) -> Iterator[list[Patch]]:
         """All that is put meanwhile, or nothing if one of it can't be."""

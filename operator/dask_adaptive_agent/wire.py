@@ -30,10 +30,6 @@ LIMIT = "adaptive_limit"
 WANT = "adaptive_want"
 ANNOUNCE = "adaptive_announce"
 
-HANDLERS = (
-    HELLO, CONFIGURE, OBSERVE, RETIRE, CANCEL, PIN, UNPIN, LEAVE, LIMIT, WANT, ANNOUNCE,
-)  # fmt: skip
-
 #: Worker statuses by the number that stands for them in `Columns.status`.
 #: Any `distributed.core.Status` that is not listed is sent as `other`.
 STATUSES = ("running", "paused", "closing_gracefully", "init", "other")
@@ -131,11 +127,7 @@ class HelloAnswer(Message):
 
     agent: str  # version of dask_adaptive_agent
     distributed: str
-    python: str
     session: str  # new with each start of the scheduler or of the agent in it
-    scheduler_id: str
-    hooks: dict[str, bool]  # what is in place: "valid_workers_downscaling", "shuffle", "stealing"…
-    relief: list[ReliefRow]  # one for each of `RELIEFS`
 
 
 class ConfigureRequest(Message, total=False):
@@ -225,7 +217,6 @@ class StopRow(TypedDict):
     slot: int
     kind: str  # S_TASKS | S_FAILURES | S_PATTERN
     message: str
-    for_ms: int
 
 
 class Introduction(TypedDict):
@@ -257,7 +248,6 @@ class RetirementRow(TypedDict):
     name: str
     state: str  # DRAINING | DRAINED
     reason: str  # as given by the request
-    for_ms: int  # since it was asked for
     left_ms: int  # until its deadline; -1: there is none
     message: str  # what it is waiting for, in words
 
@@ -288,7 +278,6 @@ class ShuffleRow(TypedDict):
     id: str
     run_id: int
     workers: int  # participants
-    for_ms: int  # since the agent first saw this run
 
 
 class ReliefRow(TypedDict):
@@ -321,15 +310,10 @@ class SerializedPart(TypedDict):
 
 
 class Totals(TypedDict):
-    workers: int
-    running: int  # of them, with status running
-    threads: int
-    tasks: int  # known to the scheduler
-    processing: int  # assigned to workers
+    processing: int  # tasks assigned to workers
     queued: int
     unrunnable: int
     memory: int  # bytes of results, each counted once a copy
-    clients: int
 
 
 class Snapshot(Message):
@@ -411,7 +395,6 @@ class NeedRow(TypedDict):
     """Tasks that only some workers may run, of one kind."""
 
     tasks: int  # assigned, or without a worker
-    stuck: int  # of them: no connected worker may run them
     ms: int  # expected, of all of them
     resources: dict[str, float]
     workers: list[str]  # names (or addresses, where no worker is there), at most 50

@@ -224,8 +224,8 @@ async def test_what_needs_a_resource_is_told_by_kind(c, s, a) -> None:
     found = await demand(s)
 
     first, second = found["needs"]
-    assert (5, 5, {"GPU": 1.0}) == (first["tasks"], first["stuck"], first["resources"])
-    assert (1, 1, {"MEM": 7.5}) == (second["tasks"], second["stuck"], second["resources"])
+    assert (5, {"GPU": 1.0}) == (first["tasks"], first["resources"])
+    assert (1, {"MEM": 7.5}) == (second["tasks"], second["resources"])
     assert 5 * found["unknown_ms"] == first["ms"]
     assert ([], [], False) == (list(first["workers"]), list(first["able"]), first["loose"])
     assert (5, 5) == (rows(found)["gpu"]["ready"], rows(found)["gpu"]["bound"])
@@ -244,7 +244,7 @@ async def test_assigned_tasks_with_needs_are_told_and_who_may_run_them(c, s, a, 
 
     (need,) = (await demand(s))["needs"]
 
-    assert (50, 0, {"GPU": 1.0}) == (need["tasks"], need["stuck"], need["resources"])
+    assert (50, {"GPU": 1.0}) == (need["tasks"], need["resources"])
     assert {str(a.name), str(b.name)} == set(need["able"])
     await event.set()
     await c.gather(futures)
@@ -265,7 +265,7 @@ async def test_tasks_that_name_workers_are_told_with_their_names(c, s, a, b) -> 
 
     by_loose = {need["loose"]: need for need in found["needs"]}
     assert [str(a.name)] == list(by_loose[False]["workers"])
-    assert (1, 0, 1) == tuple(by_loose[False][k] for k in ("tasks", "stuck", "waiting"))
+    assert (1, 1) == tuple(by_loose[False][k] for k in ("tasks", "waiting"))
     assert ["127.0.0.99"] == list(by_loose[True]["hosts"])
     assert 1 == rows(found)["behind"]["bound"]
     await event.set()

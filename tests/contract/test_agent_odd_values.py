@@ -182,7 +182,7 @@ def check_answers(s: Any) -> None:
             assert "error" not in answer, answer
             for part, value in answer.items():
                 check_numbers(part, value)
-        assert len(workers) == len(seen["workers"]["slot"]) == seen["totals"]["workers"]
+        assert len(workers) == len(seen["workers"]["slot"])
         assert None not in (seen["meters"], seen["demand"])
         read_by_the_operator(hello, seen)
 
@@ -212,7 +212,7 @@ async def test_nobody_may_go_while_it_is_not_known_who_must_stay(s, a, b, agent,
     seen = await ask(s, wire.OBSERVE)
 
     assert not seen["closable"]
-    assert 2 == seen["totals"]["workers"]
+    assert 2 == len(seen["workers"]["slot"])
 
 
 @with_agent(client=False)
@@ -273,7 +273,8 @@ def odd_values() -> list[Any]:
 
 
 def test_every_message_is_tried() -> None:
-    assert set(wire.HANDLERS) - {wire.HELLO} == REQUESTS.keys()
+    messages = {text for text in vars(wire).values() if str(text).startswith("adaptive_")}
+    assert messages - {wire.HELLO} == REQUESTS.keys()
 
 
 @pytest.mark.parametrize("message", sorted(REQUESTS))

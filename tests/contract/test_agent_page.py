@@ -69,10 +69,8 @@ STOCK = {"workers": False}
 async def test_it_is_in_the_dashboard_and_its_navigation_bar(s) -> None:
     assert STOCK == await pages(s)
 
-    agent = install(s)
+    install(s)
 
-    assert agent.page.is_in_place
-    assert s.handlers[wire.HELLO]()["hooks"]["page"]
     assert ALL == await pages(s)
     assert 404 == (await get(s, "nothing"))[0]
 
@@ -101,7 +99,6 @@ async def test_it_goes_without_a_trace_and_comes_again(s, monkeypatch) -> None:
     assert STOCK == await pages(s)
     assert before == s.http_application.applications
     assert session.destroyed
-    assert not agent.page.is_in_place
     install(s)
     assert ALL == await pages(s)
     assert 1 == (await get(s, "workers"))[1].count(ENTRY)
@@ -138,15 +135,12 @@ async def test_it_ends_with_its_scheduler() -> None:
         assert app._cleanup_job.is_running()
 
     assert not app._cleanup_job.is_running()
-    assert not agent.page.is_in_place
 
 
 async def test_without_a_dashboard_there_is_no_page() -> None:
     async with scheduler(dashboard=False) as s:
-        agent = install(s)
+        install(s)
 
-        assert not agent.page.is_in_place
-        assert not s.handlers[wire.HELLO]()["hooks"]["page"]
         assert 404 == (await get(s, "adaptive"))[0]
         uninstall(s)
 
@@ -161,7 +155,6 @@ async def main():
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as s:
         agent = install(s)
         routes = list(s.http_application.applications)
-        assert not agent.page.is_in_place
         uninstall(s)
         assert routes == s.http_application.applications
     assert not [name for name in sys.modules if name.startswith("bokeh.")]
@@ -292,14 +285,11 @@ async def test_what_it_says_besides(s, a, b) -> None:
 async def test_however_many_look_the_agent_is_asked_once_a_second(s, a) -> None:
     agent = install(s, clock := StillClock(100.0))
     looks = agent.page.looks
-    assert 0 == looks.count  # nobody has looked
 
     first = looks.take()
     assert looks.take() is first
-    assert 1 == looks.count
     clock.now += FRESH_S
     assert looks.take() is not first
-    assert 2 == looks.count
 
 
 async def test_what_cannot_be_read_is_said_once_and_the_rest_is_shown(s, a, caplog) -> None:
@@ -324,12 +314,12 @@ async def test_only_looking_costs(s, agent, a) -> None:
     async with Client(s.address, asynchronous=True) as client:
         await client.gather(client.map(abs, range(10)))
     await get(s, "workers")
-    assert 0 == agent.page.looks.count
+    assert agent.page.looks._last is None
     assert not agent.page._app.get_sessions("/adaptive")
 
     await get(s, "adaptive")
 
-    assert 1 == agent.page.looks.count
+    assert agent.page.looks._last is not None
 
 
 @with_bokeh
@@ -396,10 +386,9 @@ async def test_a_dashboard_of_another_make_is_left_alone(s, caplog, monkeypatch)
     before = list(s.http_application.applications)
     monkeypatch.setattr(upstream, "template_variables", lambda scheduler: {"menu": []})
 
-    agent = install(s)
+    install(s)
 
     assert "goes on without a page" in caplog.text
-    assert not agent.page.is_in_place
     assert before == s.http_application.applications
     assert "error" not in await ask(s, wire.OBSERVE)
     assert 200 == (await get(s, "workers"))[0]

@@ -21,7 +21,7 @@ import dask_adaptive_agent
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.patching import Mismatch, Target, _owner, _Place
-from support.agent_cluster import clear_shared, with_agent
+from support.agent_cluster import clear_shared, in_force, reliefs_in_force, with_agent
 from support.agent_quota import limit, runs
 from support.agent_work import ask, retire, until
 
@@ -113,15 +113,15 @@ async def test_after_detaching_all_is_as_it_was(c, s, a, b) -> None:
     for _ in range(3):
         agent = install(s)
         await use_all(c, s, a, b)
-        assert len(agent.patches.in_force()) >= 11
-        assert all(agent.patches.in_force().values())
+        assert len(in_force(agent.patches)) >= 11
+        assert all(in_force(agent.patches).values())
 
         uninstall(s)
 
         await until(lambda: not any("adaptive" in name for name in a.plugins))
         assert set() == changed(before, places(s))
         assert before_else == rest(s)
-        assert {} == agent.patches.in_force()
+        assert {} == in_force(agent.patches)
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
@@ -144,7 +144,7 @@ async def test_also_where_features_come_and_go_while_it_is_attached(c, s, a, b) 
 async def test_by_default_little_of_upstream_is_changed(s, a) -> None:
     before = places(s)
     agent = install(s)
-    declared = {**agent.patches.in_force(), **agent.reliefs.in_force()}
+    declared = {**in_force(agent.patches), **reliefs_in_force(agent)}
     seen = changed(before, places(s)) - {f'Scheduler.handlers["{n}"]' for n in agent.handlers()}
 
     assert set(declared) == seen
@@ -216,7 +216,7 @@ async def main():
         agent = install(s)
         rows = agent.reliefs.rows()
         lost = [row["name"] for row in rows if row["state"] == "Failed"]
-        lost += [name for name in agent.features if not agent.has_feature(name)]
+        lost += [name for name, patches in agent.features.items() if not patches]
         assert s.handlers["adaptive_observe"](), "no snapshot"
         assert 3 == await c.submit(lambda x, y: x + y, 1, 2), "no result"
         uninstall(s)
@@ -291,7 +291,7 @@ def states(agent: Any) -> dict[str, str]:
 
 @with_agent(1, client=False)
 async def test_it_is_applied_where_it_is_needed(s, a, agent) -> None:
-    in_force = agent.reliefs.in_force()
+    active = reliefs_in_force(agent)
 
     expected = {n: wire.R_ACTIVE if is_ else wire.R_NOT_NEEDED for n, is_ in NEEDED.items()}
     assert expected == states(agent)
@@ -299,9 +299,9 @@ async def test_it_is_applied_where_it_is_needed(s, a, agent) -> None:
         row["message"] for row in agent.reliefs.rows() if row["state"] == wire.R_ACTIVE
     ]
     assert {name for name, is_ in NEEDED.items() if is_} == {
-        name for target, name in TARGETS.items() if str(target) in in_force
+        name for target, name in TARGETS.items() if str(target) in active
     }
-    assert all(in_force.values())
+    assert all(active.values())
     uninstall(s)
 
 
@@ -315,7 +315,7 @@ async def test_what_another_package_has_put_over_it_stays(s, target) -> None:
     theirs = another(place)
     place.write(theirs)
     try:
-        assert is_ours != agent.reliefs.in_force().get(str(target), True)
+        assert is_ours != reliefs_in_force(agent).get(str(target), True)
         uninstall(s)
 
         assert theirs is place.read()

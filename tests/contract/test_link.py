@@ -431,7 +431,7 @@ class Wire:
     def __init__(self, s: Any) -> None:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.lapses = 0
-        for op in wire.HANDLERS:
+        for op in [op for op in s.handlers if op.startswith("adaptive_")]:
             s.handlers[op] = self._listening(op, s.handlers[op])
 
     def taken(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent.loading.attach import install
-from dask_adaptive_agent.patching import _Shared
+from dask_adaptive_agent.patching import Patches, _Shared
 
 
 class Clock:
@@ -68,3 +68,16 @@ def clear_shared() -> None:
     for layer in _Shared._all.values():
         for patch in list(layer.patches):
             patch.remove()
+
+
+def in_force(*all_patches: Patches) -> dict[str, bool]:
+    """Places of upstream's that are changed now. False: somebody's patch keeps calls from ours."""
+    out: dict[str, bool] = {}
+    for patch in [patch for patches in all_patches for patch in patches._patches if patch.is_on]:
+        place = str(patch.target)
+        out[place] = out.get(place, True) and patch.is_called
+    return out
+
+
+def reliefs_in_force(agent: Any) -> dict[str, bool]:
+    return in_force(*[relief.patches for relief in agent.reliefs._active.values()])

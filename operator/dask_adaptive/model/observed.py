@@ -60,7 +60,6 @@ class Need:
     """Tasks that only some workers may run. They are part of `Demand.prefixes` as well."""
 
     tasks: int  # assigned, or without a worker
-    stuck: int  # of them: no connected worker may run them
     seconds: float  # expected, of all of them
     resources: Mapping[str, float]  # what each claims
     workers: tuple[str, ...] = ()  # names or addresses; at most 50

@@ -32,7 +32,6 @@ class _Need:
 
     example: Any
     tasks: float = 0.0
-    stuck: float = 0.0
     waiting: float = 0.0
     seconds: float = 0.0
 
@@ -55,7 +54,6 @@ def need_rows(
     for ts, stands_for in _ready(scheduler, workers):
         need = needs.setdefault(_kind(ts), _Need(ts))
         need.tasks += stands_for
-        need.stuck += stands_for if ts.processing_on is None else 0
         need.seconds += stands_for * seconds(ts.prefix)
         bound[ts.prefix] = bound.get(ts.prefix, 0.0) + stands_for
     for ts in sample.bound:
@@ -106,7 +104,6 @@ def _row(scheduler: Any, need: _Need, is_looked_up: bool) -> wire.NeedRow:
     named = islice(ts.worker_restrictions or (), NAMES)
     return {
         "tasks": round(need.tasks),
-        "stuck": round(need.stuck),
         "ms": int(need.seconds * 1000),
         "resources": {str(name): amount(n) for name, n in (ts.resource_restrictions or {}).items()},
         "workers": [str(known[one].name if one in known else one) for one in named],

@@ -129,10 +129,6 @@ class DashboardPage:
     _app: Any = None
     _pages: list[str] = field(default_factory=list)
 
-    @property
-    def is_in_place(self) -> bool:
-        return self._app is not None
-
     def install(self) -> None:
         """Serve the page, where there is a dashboard. Never raises."""
         try:
@@ -211,7 +207,6 @@ class Looks:
     """What the page shows of one agent."""
 
     agent: Agent
-    count: int = 0  # looks taken
     _at: float = -math.inf
     _last: Look | None = None
     _has_failed: bool = False
@@ -220,7 +215,6 @@ class Looks:
         """Read everything, at most once a second. Never raises: the summary names what failed."""
         clock = self.agent.clock
         if self._last is None or clock() - self._at >= FRESH_S:
-            self.count += 1
             self._last = self._taken()
             self._at = clock()
         return self._last

@@ -41,10 +41,6 @@ class AssignedRuns:
         self._patches = Patches(self.scheduler)
         self._put: list[Patch] = []
 
-    @property
-    def is_possible(self) -> bool:
-        return hasattr(self.scheduler, "_add_to_processing")
-
     def install(self) -> None:
         """Harmless when it is in place; what others have taken away with theirs is put back."""
         if self._put and all([patch.is_called for patch in self._put]):

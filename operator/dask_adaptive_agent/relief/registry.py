@@ -157,13 +157,6 @@ class Reliefs:
         self._choices.clear()
         self._states.clear()
 
-    def in_force(self) -> dict[str, bool]:
-        """Their changes of upstream's code; see `Patches.in_force`."""
-        out: dict[str, bool] = {}
-        for relief in self._active.values():
-            out.update(relief.patches.in_force())
-        return out
-
     def get(self, name: str) -> Relief | None:
         """The relief of that name, if it is active."""
         return self._active.get(name)

@@ -107,7 +107,7 @@ async def map_case(asked: Asked, case: str, all_sides: list[tuple[Cluster, Talke
 async def tell_reliefs(cluster: Cluster) -> None:
     """Which reliefs are at work, so that nobody takes credit for what is not there."""
     if cluster.side is not STOCK:
-        answer = await cluster.call(wire.HELLO, protocol=wire.PROTOCOL)
+        answer = await cluster.call(wire.OBSERVE, protocol=wire.PROTOCOL)
         states = {row["name"]: row["state"] for row in answer["relief"]}
         print(json.dumps({"side": cluster.side.name, "relief": states}), flush=True)
 

@@ -130,16 +130,11 @@ class SimulatedScheduler:
             self._quiet_since = now
 
     def _hello(self, request: Any) -> wire.HelloAnswer:
-        hooks = ("valid_workers_downscaling", "workers_to_close", "shuffle", "stealing", "counting")
         return {
             "protocol": wire.PROTOCOL,
             "agent": "simulated",
             "distributed": "2026.8.0",
-            "python": "3.11.0",
             "session": self.session,
-            "scheduler_id": f"Scheduler-{self.session}",
-            "hooks": dict.fromkeys(hooks, True),
-            "relief": RELIEF,
         }
 
     def _configure(self, request: Any) -> Any:
@@ -224,7 +219,6 @@ class SimulatedScheduler:
             "slot": worker.slot,
             "state": self._state(worker),
             "reason": worker.reason,
-            "for_ms": self._ms_since(worker.leaving_at or 0.0),
             "left_ms": 900_000,
             "name": worker.name,
             "message": "its data is being moved",
@@ -250,15 +244,10 @@ class SimulatedScheduler:
     def _totals(self, workers: list[Worker]) -> wire.Totals:
         busy = sum(w.busy for w in workers)
         return {
-            "workers": len(workers),
-            "running": sum(w.leaving_at is None for w in workers),
-            "threads": len(workers),
-            "tasks": self._tasks,
             "processing": busy,
             "queued": self._tasks - busy,
             "unrunnable": 0,
             "memory": len(workers) * 2**20,
-            "clients": 1,
         }
 
     def _retire(self, request: Any) -> wire.RetireAnswer:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive_agent.patching import Mismatch, Patches, Releases, Target
+from support.agent_cluster import in_force
 
 METHOD = Target("Scheduler", "name", "why")
 STREAM = Target("Scheduler.stream_handlers", "report", "why")
@@ -78,7 +79,7 @@ def test_in_whatever_order_they_are_removed_nothing_is_left(
         assert " ".join([*reversed(left.values()), "stock"]) == owner.name()
 
     assert before == vars(owner)
-    assert {} == patches.in_force()
+    assert {} == in_force(patches)
 
 
 def test_each_place_has_one_layer_however_many_hooks_it_has(owner: Any, patches: Patches) -> None:
@@ -132,7 +133,7 @@ def test_calls_that_somebody_keeps_from_us_are_found(owner: Any, patches: Patche
     owner.name = lambda: "theirs alone"
 
     assert not patch.is_called
-    assert {"Scheduler.name": False} == patches.in_force()
+    assert {"Scheduler.name": False} == in_force(patches)
 
 
 def test_listeners_hear_a_message_before_the_stock_handler_and_may_change_it(
@@ -162,7 +163,7 @@ def test_where_there_is_nothing_to_replace_nothing_is_put(owner: Any, patches: P
         with pytest.raises(Mismatch):
             patches.put(Target(owner_name, "absent", "why"), adding("ours"))
 
-    assert {} == patches.in_force()
+    assert {} == in_force(patches)
 
 
 def test_a_guard_that_fails_keeps_us_out(owner: Any, patches: Patches) -> None:
@@ -181,7 +182,7 @@ def test_a_wrap_that_raises_leaves_nothing_behind(owner: Any, patches: Patches) 
         patches.put(METHOD, lambda stock: 1 // 0)
 
     assert "name" not in vars(owner)
-    assert {} == patches.in_force()
+    assert {} == in_force(patches)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ PREFIXES: wire.PrefixColumns = {
     "fan_in": [1.0, 2.5], "bound": [0, 1],
 }  # fmt: skip
 NEED: wire.NeedRow = {
-    "tasks": 4, "stuck": 1, "ms": 2000, "resources": {"GPU": 1.0}, "workers": ["w"], "hosts": [],
+    "tasks": 4, "ms": 2000, "resources": {"GPU": 1.0}, "workers": ["w"], "hosts": [],
     "loose": False, "waiting": 5, "able": ["w"],
 }  # fmt: skip
 SHUFFLE: wire.UpcomingShuffleRow = {
@@ -30,7 +30,7 @@ def test_all_of_it_is_read_in_seconds() -> None:
             PrefixWork("a", 1.5, 1, 2, 0, 0.25, 7, 3, 0, 1.0, 0),
             PrefixWork("b", None, 0, 0, 3, 0.0, 0, 2, 1, 2.5, 1),
         ),
-        needs=(Need(4, 1, 2.0, {"GPU": 1.0}, ("w",), (), False, 5, ("w",)),),
+        needs=(Need(4, 2.0, {"GPU": 1.0}, ("w",), (), False, 5, ("w",)),),
         shuffles=(UpcomingShuffle("s", 2, 9),),
         unknown_s=0.5,
         incoming=0.75,

@@ -350,7 +350,7 @@ def test_outputs_of_shuffles_come_on_top_of_what_is_bound() -> None:
         row(waiting=100, width=100, level=1, fan_in=20),
     ]
     shuffles = (UpcomingShuffle("s", 20, 60), UpcomingShuffle("t", 20, 40))
-    needs = (Need(1, 1, 1000.0, {}, workers=(GROUP,)),)
+    needs = (Need(1, 1000.0, {}, workers=(GROUP,)),)
     there = [busy("a"), *(worker(f"w{i}") for i in range(49))]
 
     def last(*rows: Row) -> Step:
@@ -539,7 +539,7 @@ def test_work_keeps_coming_only_where_no_group_is_there_sooner() -> None:
     assert [8, 1] == [wanted_if(4.0), wanted_if(10.0)]
 
 
-BY_NAME = Need(tasks=2, stuck=2, seconds=2000.0, resources={}, workers=(GROUP,))
+BY_NAME = Need(tasks=2, seconds=2000.0, resources={}, workers=(GROUP,))
 
 
 @pytest.mark.parametrize(
@@ -570,7 +570,7 @@ def test_what_is_bound_to_a_group_is_a_figure_of_its_load() -> None:
 # Tasks that only some workers may run
 
 G, H = worker("g", dask_names=("g-0", "g-1")), worker("h")
-NEED = Need(tasks=1, stuck=1, seconds=1000.0, resources={"GPU": 1.0})
+NEED = Need(tasks=1, seconds=1000.0, resources={"GPU": 1.0})
 NAMED: dict[str, Any] = {"resources": {}, "workers": ("g",)}
 G_AND_H = {**NAMED, "workers": ("g", "h-0", "h")}
 
