@@ -83,7 +83,6 @@ class Agent:
             self.cordons.durations,
             self.barriers,
             self.parts,
-            self.shuffle_wait.ongoing,
         )
         self.answers = Answers(self)
         self.watch = Watch(lambda: self.parts.section("signs", self.answers.signs, None))

@@ -31,5 +31,5 @@ def size_of(nbytes: int) -> str:
     return f"{size:.3g} TB"
 
 
-def plural(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
+def plural(count: int, one: str) -> str:
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"

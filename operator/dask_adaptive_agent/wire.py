@@ -410,8 +410,6 @@ class UpcomingShuffleRow(TypedDict):
     id: str
     inputs: int  # that have not finished
     outputs: int
-    waiting: bool  # its creation waits for workers
-    for_ms: int  # how long it has waited
 
 
 class DemandPart(TypedDict):
@@ -445,7 +443,7 @@ class WantRequest(Message, total=False):
     """
     Ask for a minimum number of workers, for a time. The same `owner` and `group` again: replaced;
     0 workers: given up. With a `client` it ends soon after that client has left. The policy's
-    maximum holds. Answer: `WantAnswer`.
+    maximum holds. Answer: `{"protocol": …}`.
     """
 
     workers: int
@@ -453,10 +451,6 @@ class WantRequest(Message, total=False):
     owner: str
     client: str
     group: str
-
-
-class WantAnswer(Message):
-    wants: list[WantRow]  # all that hold now
 
 
 class AnnounceRequest(Message, total=False):
@@ -588,6 +582,7 @@ class PinRequest(Message, total=False):
 class UnpinRequest(Message, total=False):
     """
     Give up claims: those of `source` and `owner` on `names`; without `names`, all of that owner.
+    Answer: `{"protocol": …}`.
     """
 
     names: list[str]
@@ -597,7 +592,6 @@ class UnpinRequest(Message, total=False):
 
 class PinAnswer(Message):
     pinned: list[tuple[str, int]]  # (name, ms left) granted; ttl above the cap is cut to it
-    message: str
 
 
 class LeaveRequest(Message, total=False):

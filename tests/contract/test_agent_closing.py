@@ -17,6 +17,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
+from dask_adaptive_agent.quotas import roster
 from dask_adaptive_agent.quotas.roster import Entry, SoleBytes
 from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
@@ -303,13 +304,17 @@ async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent) -> 
     assert [10, 0] == sole(entries)
 
 
-async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(s, agent) -> None:
+async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(
+    s, agent, monkeypatch
+) -> None:
     workers = [fake_worker(s, i) for i in range(6)]
     shared = [give_result(s, ws, 100) for ws in workers]
     for ws in workers:
         give_result(s, ws, 1)
     entries = list(agent.roster.sync().values())
-    budgeted = SoleBytes(budget=4, again=2)
+    monkeypatch.setattr(roster, "BUDGET", 4)
+    monkeypatch.setattr(roster, "AGAIN", 2)
+    budgeted = SoleBytes()
     for i, ts in enumerate(shared):  # each result on its neighbour, too
         copy_to(s, ts, workers[(i + 1) % 6])
 

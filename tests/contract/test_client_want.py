@@ -153,16 +153,17 @@ def test_nonsense_is_refused_at_once(workers: Any, ttl: Any) -> None:
 
 @with_agent(1, client=False)
 async def test_the_wire_replaces_gives_up_and_refuses_nonsense(s, a) -> None:
-    async def asked(**request: Any) -> Any:
-        return await ask(s, wire.WANT, **request)
+    async def asked(**request: Any) -> list[int]:
+        await ask(s, wire.WANT, **request)
+        return [workers for workers, _ in await wants(s)]
 
     one = {"owner": "x", "ttl_ms": 60_000}
-    assert 3 == (await asked(workers=3, **one))["wants"][0]["workers"]
-    assert [5] == [row["workers"] for row in (await asked(workers=5, **one))["wants"]]
-    assert 2 == len((await asked(workers=1, group="g", **one))["wants"])
-    assert 1 == len((await asked(workers=0, owner="x"))["wants"])
+    assert [3] == await asked(workers=3, **one)
+    assert [5] == await asked(workers=5, **one)
+    assert [5, 1] == await asked(workers=1, group="g", **one)
+    assert [1] == await asked(workers=0, owner="x")
     for request in ({"workers": 3}, {"workers": -1, **one}, {"workers": 2, "owner": "x"}):
-        assert wire.E_INVALID == (await asked(**request))["error"]
+        assert wire.E_INVALID == (await ask(s, wire.WANT, **request))["error"]
 
 
 @with_agent(1, client=False, clock=StillClock)
@@ -171,7 +172,8 @@ async def test_it_lasts_no_longer_than_the_policy_allows(s, a, clock) -> None:
     request = {"workers": 3, "owner": "x", "ttl_ms": 40_000}
     left = []
     for clock.now in (0.0, 30.0, 50.0):
-        left.append((await ask(s, wire.WANT, **request))["wants"][0]["left_ms"])
+        await ask(s, wire.WANT, **request)
+        left.append((await ask(s, wire.OBSERVE))["wants"][0]["left_ms"])
     assert [40_000, 30_000, 10_000] == left
     for clock.now in (60.0, 65.0):
         assert [] == await wants(s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from dask_adaptive_agent.protocol.handlers import Parts
     from dask_adaptive_agent.quotas.roster import Roster
-    from dask_adaptive_agent.shuffle.delay import Wait
     from dask_adaptive_agent.shuffle.upcoming import Barriers
 
 #: Looking takes at most this part of the time.
@@ -43,7 +42,6 @@ class DemandView:
     durations: Durations
     barriers: Barriers
     parts: Parts
-    waits: Mapping[str, Wait]  # shuffles whose creation is put off, by id
 
     def __post_init__(self) -> None:
         self.quiet = Idleness(self.scheduler, self.clock)
@@ -51,9 +49,6 @@ class DemandView:
         self._work: tuple[wire.PrefixColumns, list[wire.NeedRow]] | None = None
         self._look_at = 0.0
         self._looks = 0
-
-    def upcoming(self) -> list[wire.UpcomingShuffleRow]:
-        return self.barriers.rows(self.waits)
 
     def answer(self) -> wire.DemandPart:
         """The work and what of it only some workers may do; what shuffles are about to begin."""
@@ -68,7 +63,7 @@ class DemandView:
         return {
             "prefixes": prefixes,
             "needs": needs,
-            "shuffles": self.parts.section("shuffles that are to begin", self.upcoming, []),
+            "shuffles": self.parts.section("shuffles that are to begin", self.barriers.rows, []),
             "unknown_ms": int(self.scheduler.UNKNOWN_TASK_DURATION * 1000),
             "incoming_ms": whole(batches.rate(clock()) * 1000),
             "every_ms": whole(batches.every_s() * 1000),

@@ -61,7 +61,7 @@ class Table:
         old = self.source.data
         fields = [field for field, *_ in self._spec.columns]
         # A copy: Bokeh patches a source's lists in place, and others are shown the same ones.
-        new = {field: list(columns.get(field, ())) for field in fields}
+        new = {field: list(columns[field]) for field in fields}
         n_rows, n_before = len(new[fields[0]]), len(old[fields[0]])
         changed = [field for field in fields if list(old[field]) != new[field]]
         if n_rows != n_before:

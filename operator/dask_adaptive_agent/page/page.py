@@ -199,7 +199,7 @@ class Look(NamedTuple):
     """Everything that the page shows, as of one instant."""
 
     summary: str  # HTML, escaped
-    tables: dict[str, Columns]  # by name; empty: it could not be read
+    tables: dict[str, Columns]  # by name
 
 
 @dataclass(eq=False)
@@ -209,7 +209,6 @@ class Looks:
     agent: Agent
     _at: float = -math.inf
     _last: Look | None = None
-    _has_failed: bool = False
 
     def take(self) -> Look:
         """Read everything, at most once a second. Never raises: the summary names what failed."""
@@ -221,7 +220,7 @@ class Looks:
 
     def _taken(self) -> Look:
         self.agent.roster.sync()
-        readers: dict[str, Callable[[], list[Any]]] = {
+        readers: dict[str, Callable[[], list[Any] | None]] = {
             "workers": self._workers,
             # The last first.
             "decisions": lambda: [
@@ -233,17 +232,13 @@ class Looks:
         tables: dict[str, Columns] = {}
         problems = []
         for name, read in readers.items():
-            try:
-                rows = read()
-                fields = [field for field, *_ in TABLES[name].columns]
-                tables[name] = {field: [row[i] for row in rows] for i, field in enumerate(fields)}
-            except Exception as problem:
-                if not self._has_failed:  # once: the page asks every second
-                    self._has_failed = True
-                    logger.exception("The page in the dashboard can't show %s", name)
-                problems.append(f"{name} can't be shown: {problem!r:.200}")
-                tables[name] = {}
-        lines = [self._policy(), self._counts(tables["workers"].get("state", [])), self._work()]
+            rows = self.agent.parts.section(f"{name} on the page", read, None)
+            if rows is None:
+                problems.append(f"{name} can't be shown: the scheduler's log says why")
+            fields = [field for field, *_ in TABLES[name].columns]
+            columns = enumerate(fields)
+            tables[name] = {field: [row[i] for row in rows or ()] for i, field in columns}
+        lines = [self._policy(), self._counts(tables["workers"]["state"]), self._work()]
         lines += [f'<span style="color:#b71c1c">{escape(problem)}</span>' for problem in problems]
         head = "".join(f'<div style="margin-bottom:4px">{line}</div>' for line in lines)
         return Look(head, tables)
@@ -340,11 +335,12 @@ class Looks:
             yield "shuffle runs", run.id, f"for {duration(now - run.since)}, on {workers}"
 
     def _upcoming(self) -> Iterator[tuple[str, str, str]]:
-        for row in self.agent.demand.upcoming():
+        for row in self.agent.barriers.rows():
             what, waits = "shuffle is to begin", ""
-            if row["waiting"]:
+            wait = self.agent.shuffle_wait.ongoing.get(row["id"])
+            if wait is not None:
                 what = "shuffle waits for workers"
-                waits = f"for {duration(row['for_ms'] / 1000)}, "
+                waits = f"for {duration(self.agent.clock() - wait.since)}, "
             inputs, outputs = plural(row["inputs"], "input"), plural(row["outputs"], "output")
             yield what, row["id"], f"{waits}{inputs} to come, {outputs}"
 

@@ -110,19 +110,14 @@ class LeaseTable:
             self._put(Lease(name, source, owner, reason, until, since, latest, client, workers))
         return granted_s
 
-    def unpin(
-        self, *, source: str, owner: str, names: Iterable[str] | None = None
-    ) -> list[tuple[str, float]]:
-        """Give up the claims of one owner; returns what was given up, as (name, seconds left)."""
+    def unpin(self, *, source: str, owner: str, names: Iterable[str] | None = None) -> None:
+        """Give up the claims of one owner, on some names or all of them."""
         self._purge()
-        now = self.clock()
         claimed = self._by_claimant.get((source, owner), {})
-        given_up = [claimed[n] for n in (claimed if names is None else set(names)) if n in claimed]
-        for lease in given_up:
-            self._remove(lease)
+        for name in list(claimed) if names is None else claimed.keys() & set(names):
+            self._remove(claimed[name])
         if names is None:
             self._spent.pop((source, owner), None)
-        return sorted((lease.name, lease.until - now) for lease in given_up)
 
     def drop(self, name: str) -> None:
         """The worker of that name is gone, and all claims on it."""

@@ -64,14 +64,13 @@ class PinnedWorkers:
         is_client = one_of(request, "source", (wire.MANUAL, wire.CLIENT)) == wire.CLIENT
         return self._pin_for_client(request) if is_client else self._pin_by_hand(request)
 
-    def unpin(self, request: Request) -> wire.PinAnswer:
+    def unpin(self, request: Request) -> wire.Message:
         source = one_of(request, "source", (wire.MANUAL, wire.CLIENT))
         asked = optional_names(request)
         if asked is not None and source == wire.CLIENT:
             asked = [ws.address for name in asked for ws in self._meant(name)]
-        given_up = self.leases.unpin(source=source, owner=text(request, "owner"), names=asked)
-        message = f"{plural(len(given_up), 'pin')} given up"
-        return {"protocol": wire.PROTOCOL, "pinned": [], "message": message}
+        self.leases.unpin(source=source, owner=text(request, "owner"), names=asked)
+        return {"protocol": wire.PROTOCOL}
 
     def client_left(self, client: str) -> None:
         self.leases.cut(client, CLIENT_AWAY_S)
@@ -194,16 +193,14 @@ class PinnedWorkers:
 
     def _pin_by_hand(self, request: Request) -> wire.PinAnswer:
         asked = names(request)
-        ttl_s = millis(request, "ttl_ms") / 1000
         granted_s = self.leases.pin(
             asked,
             source=wire.MANUAL,
             owner=text(request, "owner"),
             reason=text(request, "reason", ""),
-            ttl_s=min(ttl_s, self.settings.manual_max_ms / 1000),
+            ttl_s=min(millis(request, "ttl_ms"), self.settings.manual_max_ms) / 1000,
         )
-        cut = f"cut from {duration(ttl_s)} to {duration(granted_s)}" if granted_s < ttl_s else ""
-        return _granted(asked, granted_s, cut)
+        return _granted(asked, granted_s)
 
     def _pin_for_client(self, request: Request) -> wire.PinAnswer:
         asked = names(request)
@@ -226,8 +223,7 @@ class PinnedWorkers:
         granted_s = self.leases.pin(
             workers, reason=reason, ttl_s=ttl_s, total_s=cap_s, client=client, **claimant
         )
-        ends = f"ends in {duration(granted_s)} for good" if granted_s < ttl_s else ""
-        return _granted(asked, granted_s, ends)
+        return _granted(asked, granted_s)
 
     def _meant(self, name: str) -> list[WorkerState]:
         """Workers with that name or address. Names are any hashable; on the wire they are text."""
@@ -252,7 +248,7 @@ class WorkerFloors:
         self._leases = LeaseTable(self.clock, MOST_FLOORS)
         self.revision = self._leases.revision
 
-    def want(self, request: Request) -> wire.WantAnswer:
+    def want(self, request: Request) -> wire.Message:
         """Answer `wire.WANT`. Raises `Malformed` and `Refused`."""
         workers = number(request, "workers", 0, high=MOST_WORKERS)
         groups = [text(request, "group", "")]
@@ -268,7 +264,7 @@ class WorkerFloors:
             )  # fmt: skip
         else:
             self._leases.unpin(names=groups, **claimant)
-        return {"protocol": wire.PROTOCOL, "wants": self.rows()}
+        return {"protocol": wire.PROTOCOL}
 
     def client_left(self, client: str) -> None:
         self._leases.cut(client, CLIENT_AWAY_S)
@@ -303,10 +299,10 @@ def _allowed_s(request: Request, settings: AgentSettings, claim: str) -> tuple[f
     return ttl_s, cap_s
 
 
-def _granted(asked: list[str], granted_s: float, message: str) -> wire.PinAnswer:
+def _granted(asked: list[str], granted_s: float) -> wire.PinAnswer:
     # Rounded up: a lease of less than a millisecond is one.
     pinned = [(name, math.ceil(granted_s * 1000)) for name in asked]
-    return {"protocol": wire.PROTOCOL, "pinned": pinned, "message": message}
+    return {"protocol": wire.PROTOCOL, "pinned": pinned}
 
 
 def _ms(seconds: float) -> int:

@@ -308,7 +308,6 @@ def _meter_rows(snapshot: Mapping[str, Any]) -> Iterable[Row]:
 
 def _cut(columns: Mapping[str, Any], places: list[int], sent: set[int]) -> dict[str, Any]:
     """The same for those workers only: of parallel lists, and of lists of some workers' rows."""
-    every = len(columns["slot"] if "slot" in columns else columns["runs"])
     out: dict[str, Any] = {}
     for name, values in columns.items():
         if name in ("matched", "lifetimes"):
@@ -316,7 +315,6 @@ def _cut(columns: Mapping[str, Any], places: list[int], sent: set[int]) -> dict[
         elif name == "too_short":
             out[name] = [slot for slot in values if slot in sent]
         elif isinstance(values, list):
-            assert len(values) == every
             out[name] = [values[place] for place in places]
         else:
             out[name] = values

@@ -109,15 +109,13 @@ class SoleBytes:
     """
     Keeps `Entry.sole_bytes` fresh: bytes of results that one worker alone holds.
 
-    With no more results than `again`, all are looked at each time and every figure is exact. With
+    With no more results than `AGAIN`, all are looked at each time and every figure is exact. With
     more, workers whose data has changed come first, idle ones before busy ones; one that must wait
     counts all of its data (too much, so it is never taken for cheap to lose). The others are
     looked at in turn.
     """
 
-    def __init__(self, budget: int = BUDGET, again: int = AGAIN) -> None:
-        self._budget = budget
-        self._again = again
+    def __init__(self) -> None:
         self._next = 0  # slot at which the next round goes on
 
     def refresh(self, entries: Iterable[Entry]) -> None:
@@ -130,7 +128,7 @@ class SoleBytes:
                 results += n
             elif entry.sole_key is not None:
                 entry.sole_key, entry.sole_bytes = None, 0
-        for entry, n in holders if results <= self._again else self._chosen(holders):
+        for entry, n in holders if results <= AGAIN else self._chosen(holders):
             ws = entry.ws
             sole = [ts.nbytes for ts in ws.has_what if len(ts.who_has or ()) == 1]
             entry.sole_bytes, entry.sole_key = sum(sole), (ws.nbytes, n)
@@ -148,10 +146,10 @@ class SoleBytes:
                 entry.sole_key, entry.sole_bytes = None, entry.ws.nbytes
                 (busy if entry.ws.processing else idle).append(holder)
         start = bisect.bisect_left([entry.slot for entry, _ in same], self._next)
-        again = _first(same[start:] + same[:start], self._again)
+        again = _first(same[start:] + same[:start], AGAIN)
         if again:
             self._next = again[-1][0].slot + 1
-        return _first(idle + busy, self._budget) + again
+        return _first(idle + busy, BUDGET) + again
 
 
 def _first(holders: list[tuple[Entry, int]], results: int) -> list[tuple[Entry, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState
 
     from dask_adaptive_agent import wire
-    from dask_adaptive_agent.shuffle.delay import Wait
 
 #: Shuffles that one answer describes.
 MOST = 50
@@ -105,20 +104,17 @@ class Barriers:
             return None
         return Upcoming(id, barrier, known_at, self._seen.get(BARRIER + id, math.inf))
 
-    def rows(self, waits: Mapping[str, Wait]) -> list[wire.UpcomingShuffleRow]:
+    def rows(self) -> list[wire.UpcomingShuffleRow]:
         """
         The first `MOST` of them, for the operator: more workers would be of use to them.
 
-        Cheap however many tasks there are. `waits`: those whose creation is put off, by id.
+        Cheap however many tasks there are.
         """
-        now = self.clock()
         return [
             {
                 "id": one.id,
                 "inputs": len(one.barrier.waiting_on or ()),
                 "outputs": len(one.barrier.dependents),
-                "waiting": one.id in waits,
-                "for_ms": max(0, int((now - waits[one.id].since) * 1000)) if one.id in waits else 0,
             }
             for one in islice(self.upcoming(), MOST)
         ]

@@ -16,7 +16,7 @@ NEED: wire.NeedRow = {
     "loose": False, "waiting": 5, "able": ["w"],
 }  # fmt: skip
 SHUFFLE: wire.UpcomingShuffleRow = {
-    "id": "s", "inputs": 2, "outputs": 9, "waiting": True, "for_ms": 500,
+    "id": "s", "inputs": 2, "outputs": 9,
 }  # fmt: skip
 DEMAND: wire.DemandPart = {
     "prefixes": PREFIXES, "needs": [NEED], "shuffles": [SHUFFLE], "unknown_ms": 500,
