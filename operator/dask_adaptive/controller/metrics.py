@@ -1,8 +1,4 @@
-"""
-What Prometheus is told. Names start with `dask_adaptive_`; labels are few and bounded.
-
-Each help text begins with the metric's stability, as those of Kubernetes do.
-"""
+"""What Prometheus is told. Names start with `dask_adaptive_`; labels are few and bounded."""
 
 from __future__ import annotations
 
@@ -21,121 +17,84 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Retire
 from dask_adaptive_agent import wire
 
-#: Stays as it is, name, labels and meaning, until it has been deprecated for a minor release.
-STABLE = "STABLE"
-
-#: May get more labels or values, with a line in the changelog.
-BETA = "BETA"
-
-#: May change or go with any release.
-ALPHA = "ALPHA"
-
 _CLUSTER = ("namespace", "cluster")
 
 
 class _Metric(NamedTuple):
-    stability: str
     text: str
     labels: tuple[str, ...] = ()
 
 
-_PASS_SECONDS = _Metric(STABLE, "Duration of a pass over one cluster")
+_PASS_SECONDS = _Metric("Duration of a pass over one cluster")
 
 #: Metrics by their names, without the prefix, and without the `_total` of counters.
 _GAUGES = {
-    "leader": _Metric(STABLE, "1 in the replica that acts, else 0"),
-    "policies": _Metric(STABLE, "AdaptivePolicies"),
+    "leader": _Metric("1 in the replica that acts, else 0"),
+    "policies": _Metric("AdaptivePolicies"),
     "budget_workers": _Metric(
-        BETA,
         "Workers under an AdaptiveBudget: there or asked for (held), needed (wanted), allowed",
         ("budget", "what"),
     ),
     "budget_waiting": _Metric(
-        BETA, "Worker groups that need more than an AdaptiveBudget allows", ("budget",)
+        "Worker groups that need more than an AdaptiveBudget allows", ("budget",)
     ),
     "webhook_certificate_expiration_timestamp_seconds": _Metric(
-        BETA,
         "When the webhook's certificate ends; 0 while it can't be used, or can't be renewed",
         ("secret",),
     ),
 }
 #: Gauges of clusters, as the last pass over each has left them.
 _OF_CLUSTERS = {
-    "workers": _Metric(STABLE, "Workers, by state", (*_CLUSTER, "state")),
+    "workers": _Metric("Workers, by state", (*_CLUSTER, "state")),
     "replicas": _Metric(
-        STABLE,
         "Workers asked for (requested), decided (desired), needed by the load (wanted)",
         (*_CLUSTER, "what"),
     ),
     "condition": _Metric(
-        BETA,
         "1 for the status (true, false, unknown) and reason of each condition of a policy",
         (*_CLUSTER, "type", "status", "reason"),
     ),
     "group_replicas": _Metric(
-        BETA,
         "Workers of one group: there (serving), decided (desired), called for (wanted)",
         (*_CLUSTER, "group", "what"),
     ),
-    "pinned_workers": _Metric(BETA, "Workers held by pins, by source", (*_CLUSTER, "source")),
+    "pinned_workers": _Metric("Workers held by pins, by source", (*_CLUSTER, "source")),
     "pin_age_seconds_max": _Metric(
-        BETA,
         "Seconds since the oldest pin that holds a worker was set; 0 without pins",
         (*_CLUSTER, "source"),
     ),
     "quota_used_ratio": _Metric(
-        BETA,
-        "Highest use of a quota by any worker of a group; 1: used up",
-        (*_CLUSTER, "group", "quota"),
+        "Highest use of a quota by any worker of a group; 1: used up", (*_CLUSTER, "group", "quota")
     ),
     "worker_arrival_seconds": _Metric(
-        ALPHA,
         "How long a worker of a group takes from being asked for to being connected",
         (*_CLUSTER, "group"),
     ),
     "relief_state": _Metric(
-        BETA,
-        "1 for the state that each relief of a scheduler is in",
-        (*_CLUSTER, "relief", "state"),
+        "1 for the state that each relief of a scheduler is in", (*_CLUSTER, "relief", "state")
     ),
     "serialize_share": _Metric(
-        ALPHA, "Part of a scheduler's CPU time spent serializing tasks in the last minute", _CLUSTER
+        "Part of a scheduler's CPU time spent serializing tasks in the last minute", _CLUSTER
     ),
 }
 _COUNTERS = {
-    "passes": _Metric(STABLE, "Passes over clusters, by outcome", ("outcome",)),
+    "passes": _Metric("Passes over clusters, by outcome", ("outcome",)),
     "actions": _Metric(
-        STABLE,
         "Actions on clusters, by kind and reason; done says whether it was carried out",
         ("action", "reason", "done"),
     ),
     "recycles": _Metric(
-        STABLE,
-        "Workers that began to leave in order to be replaced, by reason",
-        (*_CLUSTER, "reason"),
+        "Workers that began to leave in order to be replaced, by reason", (*_CLUSTER, "reason")
     ),
-    "tasks_redone": _Metric(
-        STABLE, "Tasks and results lost with workers, by cause", (*_CLUSTER, "cause")
-    ),
+    "tasks_redone": _Metric("Tasks and results lost with workers, by cause", (*_CLUSTER, "cause")),
     "pin_expired": _Metric(
-        BETA,
         "Pins that ended by their time limit while their owner still held them, by source",
         (*_CLUSTER, "source"),
     ),
     "injections": _Metric(
-        BETA, "Pods of schedulers and workers seen by the webhook, by result", ("result",)
+        "Pods of schedulers and workers seen by the webhook, by result", ("result",)
     ),
 }
-STABILITY = {
-    f"dask_adaptive_{name}": metric.stability
-    for name, metric in {
-        "pass_seconds": _PASS_SECONDS,
-        **_GAUGES,
-        **_OF_CLUSTERS,
-        **_COUNTERS,
-    }.items()
-}
-
 _SOURCES = ("shuffle", "manual", "client")
 _CAUSES = (wire.LOST, wire.FORCED, wire.ENDED)
 _STATES = ("connected", "pending", "idle", "busy", "pinned", "retiring")
@@ -145,7 +104,7 @@ _Series: TypeAlias = Mapping[tuple[str, ...], float]
 
 
 def _named(name: str, metric: _Metric) -> tuple[str, str, tuple[str, ...]]:
-    return f"dask_adaptive_{name}", f"[{metric.stability}] {metric.text}", metric.labels
+    return f"dask_adaptive_{name}", metric.text, metric.labels
 
 
 class Metrics:
