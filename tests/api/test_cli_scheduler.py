@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from distributed import Client, Worker
 
 from dask_adaptive.cli.main import cli
-from dask_adaptive_lab.local.processes import LocalScheduler
+from dask_adaptive_lab.local import LocalScheduler
 from dask_adaptive_lab.trace import read_trace
 from support.kube_bodies import cluster_of_one
 from support.kube_server import ROOT, Kubectl

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive.loop.ports import PlatformError
-from dask_adaptive.model.observed import SchedulerWorker
+from dask_adaptive.model.observed import ManualPin, SchedulerWorker
 from support.stage import Machines, Stage, Start
 from support.tasks import slow
 from support.wearing import where
@@ -52,7 +52,7 @@ async def test_the_loop_dies_at_each_step_of_a_replacement(stage: Start, strateg
     running = s.client.map(slow, range(2), seconds=2, pure=False)
     victim = sorted(s.names())[0]
     uids = {w.name: w.pod_uid for w in (await s.rehearsal.platform.look()).workers}
-    s.rehearsal.platform.annotations.annotate(victim, "recycle", "now")
+    s.rehearsal.platform.annotate(victim, recycle_asked="by annotation")
     if strategy == "Surge":
         await s.dies_at("platform", "set_replicas")  # asks for the replacement
         await s.dies_at("link", "limit", "retire", "retire")  # drain the old one; ask again
@@ -83,11 +83,11 @@ async def test_the_loop_dies_at_each_step_of_a_pin(stage: Start) -> None:
     """Whatever the agent was told: the next operator brings it in step with the annotation."""
     s = await stage(workers=2)
     keep = sorted(s.names())[0]
-    s.rehearsal.platform.annotations.set_pin(keep, "10m", "why not")
+    s.rehearsal.platform.annotate(keep, manual_pin=ManualPin(time.time() + 600, "why not"))
     await s.dies_at("link", "pin")
     s.go_on()
     await s.until(lambda: [(keep,)] == [h.workers for h in s.status.held_by], "it is held")
-    s.rehearsal.platform.annotations.set_pin(keep, None)
+    s.rehearsal.platform.annotate(keep, manual_pin=None)
     await s.dies_at("link", "unpin")
     s.go_on()
     await s.until(lambda: s.status.held_by == (), "nothing is pinned for ever")

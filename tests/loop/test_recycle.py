@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.loop.status import ABLE_TO_SCALE
+from dask_adaptive.model.observed import ManualPin
 from dask_adaptive.model.reason import Reason
 from support.stage import Stage, Start
 from support.wearing import break_process, fragile, leak, where
@@ -84,7 +86,7 @@ async def test_in_place_the_same_workers_come_back_fresh(stage: Start) -> None:
     assert (75, 75, 0) == await s.counts()
 
 
-async def test_a_leak_is_ended_before_the_nanny_does(stage: Start) -> None:
+async def test_a_leak_is_ended_before_the_nanny_does(stage: Start, tmp_path: Path) -> None:
     """With a nanny that would kill the worker at 95 % of its 800 MB: after some 27 tasks."""
     memory = {"soft": "35%", "for": "1s", "hard": "50%"}
     s = await stage(2, fixed(2, memory=memory), memory_limit="800MB", nanny=True)
@@ -97,7 +99,7 @@ async def test_a_leak_is_ended_before_the_nanny_does(stage: Start) -> None:
 
     assert list(range(60)) == await results
     assert 2 <= sum(s.recycled().get(word, 0) for word in ("MemorySoft", "MemoryHard"))
-    logs = [s.rehearsal.platform.log_of(name) for name in names]
+    logs = [(tmp_path / f"{name}.log").read_text(errors="replace") for name in names]
     assert all("distributed.nanny" in log for log in logs), "there was a nanny"
     assert not any("exceeded 95% memory budget" in log for log in logs)
     assert (60, 60, 0) == await s.counts()
@@ -132,10 +134,17 @@ async def test_long_tasks_and_a_walltime(stage: Start) -> None:
     each draining for as long as a task takes, the second one would be too late.
     """
     lifetime = {"minTaskDuration": "3s", "margin": "5s"}
-    s = await stage(2, fixed(2, lifetime=lifetime, strategy={"maxSurge": 2}), walltime_s=14.0)
-    _kept = await ran(s, 8, 3.0)
+    s = await stage(2, fixed(2, lifetime=lifetime, strategy={"maxSurge": 2}))
+    old, end = s.names(), time.time() + 14
+    for name in old:
+        s.rehearsal.platform.annotate(name, ends_at=end)
+    running = asyncio.ensure_future(ran(s, 8, 3.0))
+    await s.until(lambda: not old & s.names(), "both are replaced")
+
+    assert time.time() < end
+    _kept = await running
     assert (8, 8, 0) == await s.counts()
-    assert 1 <= s.recycled()["Lifetime"]
+    assert {"Lifetime": 2} == s.recycled()
 
 
 @pytest.mark.parametrize("capacity", [3, 2], ids=["room-for-one-more", "no-room"])
@@ -180,19 +189,19 @@ async def test_a_person_has_one_worker_replaced_and_a_pin_keeps_another(stage: S
     s = await stage(3, fixed(3))
     asked, held, other = sorted(s.names())
     kept = await s.work(12, 0.05)
-    s.rehearsal.platform.annotations.set_pin(held, "10m")
+    s.rehearsal.platform.annotate(held, manual_pin=ManualPin(time.time() + 600, ""))
     await s.until(
         lambda: ("manual", 1) in [(h.source, h.count) for h in s.status.held_by], "it is pinned"
     )
     for name in (asked, held):
-        s.rehearsal.platform.annotations.annotate(name, "recycle", "now")
+        s.rehearsal.platform.annotate(name, recycle_asked="by annotation")
 
     await s.until(lambda: asked not in s.names() and s.status.connected == 3, "it is replaced")
     for _ in range(3):
         await s.fresh_pass()
     assert {held, other} <= s.names()
     assert {"RecycleRequested": 1} == s.recycled()
-    s.rehearsal.platform.annotations.set_pin(held, None)
+    s.rehearsal.platform.annotate(held, manual_pin=None)
     await s.until(lambda: held not in s.names() and s.status.connected == 3, "then the other")
     await s.check(kept)
     await s.until(lambda: not s.replacing, "and no more")

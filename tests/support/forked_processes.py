@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dask_adaptive_lab.local import processes
+from dask_adaptive_lab import local as processes
 
 MODULES = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 

@@ -14,7 +14,7 @@ from typing import Any
 from distributed import Client
 
 from dask_adaptive.kube.agent_zip import LEAVE_SOURCE, agent_zip
-from dask_adaptive_lab.local import processes as local_processes
+from dask_adaptive_lab import local as local_processes
 from support.agent_work import ask, until
 
 #: No single wait of a test may take longer; a machine under load is slow, a hang is a failure.

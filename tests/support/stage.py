@@ -17,7 +17,7 @@ from dask_adaptive.loop.ports import Event
 from dask_adaptive.loop.status import Status
 from dask_adaptive.model.observed import PlatformView, PlatformWorker, TerminatingPod
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive_lab.local.processes import Machine
+from dask_adaptive_lab.local import Machine
 from dask_adaptive_lab.rehearse.rehearsal import Rehearsal
 from dask_adaptive_lab.rehearse.views import Watcher
 from dask_adaptive_lab.tally import Tally

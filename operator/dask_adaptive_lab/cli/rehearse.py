@@ -17,13 +17,6 @@ from dask_adaptive_lab.cli.files import REDONE, read_policy
 @click.argument("policy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--plain", is_flag=True, help="Plain lines, also on a terminal.")
-@click.option(
-    "--capacity",
-    default=64,
-    show_default=True,
-    help="Number of workers that this machine has room for.",
-)
 @click.option("--nthreads", default=1, show_default=True, help="Threads of each worker.")
 @click.option("--memory-limit", default="1GiB", show_default=True, help="Memory of each worker.")
 @click.option(
@@ -33,14 +26,9 @@ from dask_adaptive_lab.cli.files import REDONE, read_policy
     "--trace", type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Record a trace here, for `simulate`.",
 )  # fmt: skip
-@click.option(
-    "--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Draw the terminal at the busiest moment, and the figures, here.",
-)  # fmt: skip
 def command(
-    policy: Path, script: str | None, arguments: Sequence[str], plain: bool, capacity: int,
-    nthreads: int, memory_limit: str, logs: Path | None, trace: Path | None,
-    svg: Path | None,
+    policy: Path, script: str | None, arguments: Sequence[str], nthreads: int, memory_limit: str,
+    logs: Path | None, trace: Path | None,
 ) -> None:  # fmt: skip
     """
     Run SCRIPT under POLICY with a real scheduler and real workers on this machine.
@@ -51,11 +39,11 @@ def command(
     Exit codes: the script's own; 2 for a policy that makes no sense; 5 if work was redone.
     """
     # Only this command needs distributed, which takes a second to import.
-    from dask_adaptive_lab.local.processes import Machine
+    from dask_adaptive_lab.local import Machine
     from dask_adaptive_lab.rehearse.rehearsal import rehearse
 
     wanted = read_policy(policy)
-    machine = Machine(capacity, nthreads, memory_limit)
+    machine = Machine(nthreads=nthreads, memory_limit=memory_limit)
     keep = nullcontext(logs) if logs else tempfile.TemporaryDirectory(prefix="dask-adaptive-")
     with keep as directory:
         code, figures = rehearse(
@@ -64,9 +52,7 @@ def command(
             Path(directory),
             machine,
             name=policy.name,
-            plain=plain,
             trace=trace,
-            svg=svg,
         )
     redone = figures.tally.redone if figures.tally else 0
     sys.exit(code or (REDONE if redone else 0))

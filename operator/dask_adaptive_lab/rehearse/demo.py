@@ -2,8 +2,8 @@
 The demo's own script, in four acts: run by `dask-adaptive rehearse` where no script is named.
 
 It is an ordinary Dask program and runs as `__main__`, so that workers need none of our code. It
-pins its worker as the place allows: through the rehearsal's annotations on this machine, with
-`kubectl annotate` where DASK_ADAPTIVE_DEMO_NAMESPACE names the namespace of a real cluster.
+pins its worker from code on this machine, and with `kubectl annotate` where
+DASK_ADAPTIVE_DEMO_NAMESPACE names the namespace of a real cluster.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import dask
 from dask import distributed
+
+import dask_adaptive_agent
 
 #: distributed has no types for its client.
 Client: TypeAlias = Any
@@ -141,26 +144,21 @@ def shuffled() -> Any:
         return frame.map_partitions(summary, meta=pd.DataFrame(found))
 
 
-def pinned(client: Client, chosen: list[str], future: Any) -> None:
-    keep = chosen[-1]
-    say("Act 3: one of the three is pinned by hand; then the shuffle ends.")
-    pin(keep, "10m")
-    until("the pin", lambda: any(p["source"] == "manual" for p in pins_of(client, keep)))
-    say(f"  pinned: {keep}")
-    distributed.Event(OTHERS_LEFT, client=client).set()
-    found = future.result()
-    future.release()  # the last worker could not leave with a result that is wanted
-    assert (36_000, sum(range(36_000))) == (found["rows"].sum(), found["total"].sum()), found
-    say("  Its result is right: 36,000 rows, each in its place, once.")
-    took = until("all others gone", lambda: names(client) == [keep])
-    say(f"  After {took:.1f} s the others have left; {keep} stays:")
-    for line in explained(client, keep).splitlines():
-        say(f"  {line}")
-
-
-def unpinned(client: Client, kept: str) -> None:
-    say("Act 4: the pin is taken away.")
-    pin(kept, None)
+def pinned(client: Client, keep: str, future: Any) -> None:
+    say("Act 3: one of the three is pinned; then the shuffle ends.")
+    with pin(client, keep):
+        until("the pin", lambda: any(p["source"] != "shuffle" for p in pins_of(client, keep)))
+        say(f"  pinned: {keep}")
+        distributed.Event(OTHERS_LEFT, client=client).set()
+        found = future.result()
+        future.release()  # the last worker could not leave with a result that is wanted
+        assert (36_000, sum(range(36_000))) == (found["rows"].sum(), found["total"].sum()), found
+        say("  Its result is right: 36,000 rows, each in its place, once.")
+        took = until("all others gone", lambda: names(client) == [keep])
+        say(f"  After {took:.1f} s the others have left; {keep} stays:")
+        for line in explained(client, keep).splitlines():
+            say(f"  {line}")
+        say("Act 4: the pin is taken away.")
     took = until("no workers", lambda: not names(client))
     say(f"  {took:.1f} s later the cluster is at its minimum.")
 
@@ -180,15 +178,17 @@ def explained(client: Client, worker: str) -> str:
     return kubectl("get", "dap") + kubectl("dask-adaptive", "explain", f"pod/{pod_of(worker)}")
 
 
-def pin(worker: str, duration: str | None) -> None:
-    """Pin a worker, or with None take the pin away."""
+@contextmanager
+def pin(client: Client, worker: str) -> Iterator[None]:
+    """Pin a worker while a block runs, as a person would in this place."""
     if NAMESPACE is None:
-        from dask_adaptive_lab.local.annotations import annotations_of_this_rehearsal
-
-        annotations_of_this_rehearsal().set_pin(worker, duration, "the demo's third act")
+        with dask_adaptive_agent.pinned(worker, reason="the demo's third act", client=client):
+            yield
         return
-    annotation = f"dask-adaptive.dev/pin{'-' if duration is None else '=' + duration}"
-    say(kubectl("annotate", "--overwrite", "pod", pod_of(worker), annotation).rstrip())
+    annotate = ("annotate", "--overwrite", "pod", pod_of(worker))
+    say(kubectl(*annotate, "dask-adaptive.dev/pin=10m").rstrip())
+    yield
+    say(kubectl(*annotate, "dask-adaptive.dev/pin-").rstrip())
 
 
 def pod_of(worker: str) -> str:
@@ -214,8 +214,7 @@ def main() -> None:
     with make_client() as client:  # the address comes from DASK_SCHEDULER_ADDRESS
         load = burst(client)
         chosen, future = shuffle(client, frame, load)
-        pinned(client, chosen, future)
-        unpinned(client, chosen[-1])
+        pinned(client, chosen[-1], future)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 import signal
 import sys
 import time
@@ -30,32 +29,14 @@ from dask_adaptive.model.scaling import AUTO_S, MOST_S, GroupBounds
 from dask_adaptive.model.scheduler_settings import of_scheduler, of_worker
 from dask_adaptive.scheduler.calls import SchedulerCalls
 from dask_adaptive.scheduler.link import Link, connect
-from dask_adaptive_lab.local.annotations import ENVIRONMENT
-from dask_adaptive_lab.local.processes import LocalPlatform, LocalScheduler, Machine
+from dask_adaptive_lab.local import LocalPlatform, LocalScheduler, Machine
 from dask_adaptive_lab.rehearse import demo
-from dask_adaptive_lab.rehearse.views import Page, Picture, PlainView, RehearsalFigures, Watcher
+from dask_adaptive_lab.rehearse.views import Page, PlainView, RehearsalFigures, Watcher
 from dask_adaptive_lab.tally import tally_of
 from dask_adaptive_lab.trace import TraceFile
 
 #: Passes come faster than in a cluster: a rehearsal is watched by a person.
 PASS_S = 0.5
-
-
-class _Reporter:
-    """A `Reporter` that passes events on; the status reaches watchers with each pass."""
-
-    def __init__(self, watchers: tuple[Watcher, ...]) -> None:
-        self._watchers = watchers
-
-    async def status(self, status: Status) -> None:
-        """Part of `PassResult`."""
-
-    async def tell(self, events: Sequence[Event]) -> None:
-        for event in events:
-            for watcher in self._watchers:
-                watcher.happened(event)
-
-    async def history(self, decisions: Sequence[Decision]) -> None: ...
 
 
 class Rehearsal:
@@ -65,7 +46,7 @@ class Rehearsal:
     Args:
         policy: May be replaced while it runs; the next pass obeys the new one. Its
             `scheduler.config` is what the scheduler starts with.
-        directory: For logs, annotations and worker directories; must exist.
+        directory: For logs and worker directories; must exist.
         watchers: Told of each pass and each event.
         initial: Workers that the cluster starts with, as `spec.worker.replicas` says.
         inject: Whether the scheduler preloads the agent.
@@ -103,7 +84,6 @@ class Rehearsal:
             lambda platform, link: (platform, link)
         )
         self._passes: asyncio.Task[None] | None = None
-        self._reporter = _Reporter(watchers)
 
     @property
     def address(self) -> str:
@@ -112,9 +92,8 @@ class Rehearsal:
     async def __aenter__(self) -> Rehearsal:
         await self.scheduler.start()
         self.platform = LocalPlatform(
-            self.key, self._directory, self.address, self._machine, env=self._worker_env,
-            manual_max_s=lambda: self.policy.pins.manual.max_duration_s,
-        )  # fmt: skip
+            self.key, self._directory, self.address, self._machine, env=self._worker_env
+        )
         await self.platform.set_replicas(self.key.default_group, self._initial)
         self.start_loop()
         return self
@@ -133,6 +112,17 @@ class Rehearsal:
         for watcher in self._watchers:
             watcher.said(line)
 
+    # The reporter: the status reaches watchers with each pass.
+
+    async def status(self, status: Status) -> None: ...
+
+    async def tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            for watcher in self._watchers:
+                watcher.happened(event)
+
+    async def history(self, decisions: Sequence[Decision]) -> None: ...
+
     def start_loop(
         self,
         leaving: Iterable[str] = (),
@@ -150,7 +140,7 @@ class Rehearsal:
         )
         self._calls = SchedulerCalls(self.address, timeout_s=self._timeout_s)
         platform, link = self.wrap_ports(self.platform, self.link)
-        ports = Ports(platform, link, self._reporter, time.monotonic)
+        ports = Ports(platform, link, self, time.monotonic)
         loop = ClusterLoop(self.key, ports, leaving, recycled=recycled, recent=recent)
         self._passes = asyncio.create_task(self._run(loop))
 
@@ -202,7 +192,7 @@ class _Tracing(Watcher):
 
 def rehearse(
     policy: Policy, script: Sequence[str], directory: Path, machine: Machine, *, name: str,
-    plain: bool, trace: Path | None = None, svg: Path | None = None,
+    trace: Path | None = None, watchers: Sequence[Watcher] = (),
 ) -> tuple[int, RehearsalFigures]:  # fmt: skip
     """
     Run a script (path and arguments; empty: the demo) under a policy, watched on standard output.
@@ -210,24 +200,22 @@ def rehearse(
     Args:
         name: Of the policy's file.
         trace: Where what was to do is written, for `simulate`; None: nowhere.
-        svg: Where a picture of it is written; None: nowhere.
+        watchers: Told of it too.
 
     Returns:
         The script's exit code, and the figures that were shown.
     """
     console, page = Console(), Page(f"rehearsal of {name}")
-    figures, picture = RehearsalFigures(_default(policy).maximum), Picture(page)
+    figures = RehearsalFigures(_default(policy).maximum)
     run = [sys.executable, *(script or [str(demo.__file__)])]
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        watchers: list[Watcher] = [figures, page]
-        if console.is_terminal and not plain:
+        watchers = [figures, page, *watchers]
+        if console.is_terminal:
             live = Live(console=console, get_renderable=lambda: page, refresh_per_second=4)
             stack.enter_context(live)
         else:
             watchers.append(PlainView(console))
-        if svg is not None:
-            watchers.append(picture)
         if trace is not None:
             trace.unlink(missing_ok=True)
             watchers.append(_Tracing(stack.enter_context(TraceFile(trace, every_s=PASS_S))))
@@ -238,22 +226,18 @@ def rehearse(
             watchers=tuple(watchers),
             initial=min(1, _default(policy).maximum),  # as dask-kubernetes' own examples do
         )
-        code = asyncio.run(_rehearse(rehearsal, directory, run, figures))
+        code = asyncio.run(_rehearse(rehearsal, run, figures))
     console.print(figures.table())
-    if svg is not None:
-        picture.write(svg, shlex.join(["dask-adaptive", "rehearse", name, *script]), figures)
     return code, figures
 
 
-async def _rehearse(
-    rehearsal: Rehearsal, directory: Path, run: Sequence[str], figures: RehearsalFigures
-) -> int:
+async def _rehearse(rehearsal: Rehearsal, run: Sequence[str], figures: RehearsalFigures) -> int:
     async with rehearsal:
         rehearsal.say(f"scheduler at {rehearsal.address}")
         rehearsal.say(f"dashboard at {rehearsal.scheduler.dashboard}")
         for line in missing_here(rehearsal.policy):
             rehearsal.say(line)
-        code = await _run_script(run, rehearsal, directory)
+        code = await _run_script(run, rehearsal)
         if code == 0:
             await _until_settled(rehearsal, figures)
         return code
@@ -272,12 +256,11 @@ def _default(policy: Policy) -> GroupBounds:
     return policy.bounds(ClusterKey("local", policy.cluster).default_group)[0]
 
 
-async def _run_script(run: Sequence[str], rehearsal: Rehearsal, directory: Path) -> int:
+async def _run_script(run: Sequence[str], rehearsal: Rehearsal) -> int:
     env = {
         **os.environ,
         "DASK_SCHEDULER_ADDRESS": rehearsal.address,
         "PYTHONUNBUFFERED": "1",
-        ENVIRONMENT: str(directory),
     }
     script = await asyncio.create_subprocess_exec(
         *run, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

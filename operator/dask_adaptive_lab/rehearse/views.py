@@ -1,20 +1,16 @@
-"""Shows a rehearsal: plain lines or a live page, the figures at its end, a picture."""
+"""Shows a rehearsal: plain lines or a live page, and the figures at its end."""
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
-from typing import ClassVar
 
 from rich.console import Console, Group, RenderableType
 from rich.rule import Rule
-from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -115,36 +111,6 @@ class Page(Watcher):
             Rule(self._title), _headline(self._result, self._tally), _workers(self._result),
             Rule("done, and why"), happened, Rule("the script"), said,
         )  # fmt: skip
-
-
-class Picture(Watcher):
-    """The page at the moment that shows most, and the figures, as an SVG of a terminal."""
-
-    #: Fewer columns break every sentence; with more, the text is too small on a telephone.
-    COLUMNS: ClassVar = 72
-
-    def __init__(self, page: Page) -> None:
-        self._page, self._most = page, (0, 0)
-        self._segments: list[Segment] = []
-        self._console = Console(
-            width=self.COLUMNS, file=io.StringIO(), record=True, force_terminal=True,
-            color_system="truecolor", legacy_windows=False, _environ={},
-        )  # fmt: skip
-
-    def saw(self, result: PassResult) -> None:
-        """Keep the page where workers differ most in what they do; of several, the fullest."""
-        workers = [worker for group in result.observed.groups for worker in group.workers]
-        kinds = {(worker_state(w), w.processing > 0, bool(claims(w))) for w in workers}
-        if (len(kinds), len(workers)) >= self._most:
-            self._most = len(kinds), len(workers)
-            lines = self._console.render_lines(self._page)
-            self._segments = [s for line in lines for s in (*line, Segment.line())]
-
-    def write(self, path: Path, command: str, figures: RehearsalFigures) -> None:
-        self._console.print(Segments(self._segments), figures.table(), sep="\n", end="")
-        svg = self._console.export_svg(title=command, unique_id="rehearsal")
-        # The picture fetches no font from the network: the reader's own fixed-width font will do.
-        path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
 
 
 def _sentence(event: Event) -> str:

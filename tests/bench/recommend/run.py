@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive_lab.local.processes import Machine
+from dask_adaptive_lab.local import Machine
 from dask_adaptive_lab.rehearse.rehearsal import rehearse
 from dask_adaptive_lab.simulate.advice import Result, advise, changed, result_of, search
 from dask_adaptive_lab.simulate.replay import recorded
@@ -65,7 +65,7 @@ def locally(name: str, spec: dict[str, Any]) -> Trace:
         path = Path(folder) / "trace.jsonl"
         code, _ = rehearse(
             parse_policy(spec), [str(HERE / "workloads.py"), name], Path(folder), Machine(16, 1),
-            name="policy.yaml", plain=True, trace=path,
+            name="policy.yaml", trace=path,
         )  # fmt: skip
         if code:
             raise SystemExit(f"{name} ended with {code}")
@@ -129,7 +129,7 @@ def rows_of(name: str, measure: Measure) -> Iterator[str]:
     yield _row(name, "before", tried[0].total(), first, {})
     advice = advise(tried)
     # The first is the cheapest: what most would take.
-    changes = dict(advice[0].tried.changes) if advice else {}
+    changes = next((dict(one.changes) for one in advice.values()), {})
     second = measure(name, changed(TODAY, changes))
     yield _row(
         "", "after", result_of(first, parse_policy(changed(TODAY, changes))), second, changes

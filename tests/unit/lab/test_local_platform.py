@@ -8,7 +8,7 @@ import pytest
 
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive_lab.local.processes import LocalPlatform, Machine
+from dask_adaptive_lab.local import LocalPlatform, Machine
 
 
 async def test_a_cluster_is_deleted_only_if_it_is_still_that_one(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """
-Child processes of a rehearsal: a Dask scheduler with the agent preloaded, and worker groups with
-the manners of upstream's Deployments.
+The Platform that is this machine: a scheduler process with the agent preloaded, and worker groups
+with the manners of upstream's Deployments. A worker is a process that is started again when it
+dies, as a Deployment's pod is.
 """
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import math
 import os
 import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,6 @@ from typing import Any
 from dask_adaptive.loop.ports import PlatformError
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedGroup, PlatformView, PlatformWorker
-from dask_adaptive_lab.local.annotations import Annotations
 
 #: After SIGTERM, how long a process may take before it is killed.
 PATIENCE_S = 5.0
@@ -169,7 +168,6 @@ class Machine:
     memory_limit: str = "1GiB"
     python: str = sys.executable  # the interpreter: another release of distributed
     groups: tuple[str, ...] = ()  # worker groups beside the default one
-    walltime_s: float = math.inf  # then a worker is killed, as by a batch system; another comes
     nanny: bool = False  # starts a worker again that takes too much memory
 
 
@@ -184,11 +182,12 @@ class _Worker:
     removed: bool = False
     pod_uid: str = ""  # a process that crashes is started again in the same pod
     pod_created_at: float = 0.0  # seconds since 1970
+    annotated: dict[str, Any] = field(default_factory=dict)  # what its pod's annotations come to
     is_renewed: bool = False  # its process ends, so that the next one is in a new pod
 
     def renew(self) -> None:
         self.pod_uid, self.pod_created_at = uuid.uuid4().hex, time.time()
-        self.is_renewed = False
+        self.annotated, self.is_renewed = {}, False
 
 
 @dataclass
@@ -206,9 +205,8 @@ class LocalPlatform:
 
     Args:
         key: Names the cluster; its default worker group exists from the start.
-        directory: For logs, and the annotations file.
+        directory: For logs.
         address: Of the scheduler.
-        manual_max_s: The longest that an annotation may pin, as the policy says now.
         env: Further variables of the workers.
     """
 
@@ -219,18 +217,16 @@ class LocalPlatform:
         address: str,
         machine: Machine,
         *,
-        manual_max_s: Callable[[], float] = lambda: math.inf,
         env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._key, self._directory, self._address = key, directory, address
         self._machine, self._capacity = machine, machine.capacity
         self._groups = {name: _Group() for name in (key.default_group, *machine.groups)}
-        self._manual_max_s, self._env = manual_max_s, dict(env)
+        self._env = dict(env)
         self._numbers = itertools.count(1)
         self._ending = set[asyncio.Task[None]]()
         self._uid = uuid.uuid4().hex
         self._is_deleted = False
-        self.annotations = Annotations(directory)
 
     async def look(self) -> PlatformView:
         if self._is_deleted:
@@ -278,11 +274,11 @@ class LocalPlatform:
 
     def process_of(self, worker: str) -> Process:
         """The process of a worker, for tests that harm it."""
-        return next(g.workers[worker].process for g in self._groups.values() if worker in g.workers)
+        return self._worker(worker).process
 
-    def log_of(self, worker: str) -> str:
-        """Read the log of a worker, whether or not it still exists."""
-        return (self._directory / f"{worker}.log").read_text(errors="replace")
+    def annotate(self, worker: str, **seen: Any) -> None:
+        """Have a worker seen as annotations of its pod would say: `PlatformWorker`'s fields."""
+        self._worker(worker).annotated.update(seen)
 
     async def close(self) -> None:
         """End every worker; returns when all processes are gone."""
@@ -290,6 +286,9 @@ class LocalPlatform:
             for name in list(row.workers):
                 self._remove(row, name, signal_number=signal.SIGKILL)
         await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _worker(self, name: str) -> _Worker:
+        return next(g.workers[name] for g in self._groups.values() if name in g.workers)
 
     def _view(self, worker: _Worker) -> PlatformWorker:
         full = f"Unschedulable: this machine has room for {self._capacity} workers"
@@ -300,14 +299,9 @@ class LocalPlatform:
             made_at=worker.made_at,
             pod=worker.name,
             waiting="" if worker.keeper else full,
-            manual_pin=self.annotations.manual_pin(worker.name, self._manual_max_s()),
             pod_uid=worker.pod_uid,
             pod_created_at=worker.pod_created_at,
-            ends_at=min(
-                self.annotations.ends_at(worker.name),
-                worker.pod_created_at + self._machine.walltime_s,
-            ),
-            recycle_asked=self.annotations.recycle_asked(worker.name, worker.pod_created_at),
+            **worker.annotated,
         )
 
     def _create(self, group: str, row: _Group) -> None:
@@ -338,22 +332,11 @@ class LocalPlatform:
             await worker.process.start()
             if worker.removed or worker.is_renewed:  # while it was being started
                 await worker.process.end()
-            await self._ended(worker)
+            await worker.process.wait()
             if worker.is_renewed:
                 worker.renew()
             elif not worker.removed:
                 await asyncio.sleep(RESTART_S)
-
-    async def _ended(self, worker: _Worker) -> None:
-        """Wait for the end of a process, which comes with its walltime at the latest."""
-        left_s = worker.pod_created_at + self._machine.walltime_s - time.time()
-        try:
-            async with asyncio.timeout(None if left_s == math.inf else max(0.0, left_s)):
-                await worker.process.wait()
-        except TimeoutError:
-            worker.is_renewed = True
-            worker.process.send(signal.SIGKILL)
-            await worker.process.wait()
 
     def _remove(
         self, row: _Group, name: str, signal_number: signal.Signals = signal.SIGTERM
