@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,7 +35,7 @@ class Origin:
     default_group: str = ""
     distributed: str = ""
     agent: str = ""
-    is_redacted: bool = False  # names of prefixes, groups and owners are hashed
+    redacted: bool = False  # names of prefixes, groups and owners are hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,7 @@ class Trace:
 
 
 def origin_line(origin: Origin) -> str:
-    row = {"trace": VERSION, **asdict(origin), "started": round(origin.started, 3)}
-    row["redacted"] = row.pop("is_redacted")
-    return _line(row)
+    return _line({"trace": VERSION, **asdict(origin), "started": round(origin.started, 3)})
 
 
 def sample_line(sample: Sample) -> str:
@@ -145,15 +143,8 @@ def read_origin(line: str) -> Origin:
     if version != VERSION:
         raise InvalidTrace(f"the trace has version {version}; this program reads {VERSION}")
     try:
-        return Origin(
-            cluster=str(row["cluster"]),
-            started=float(row["started"]),
-            every_s=float(row.get("every_s", 1.0)),
-            default_group=str(row.get("default_group", "")),
-            distributed=str(row.get("distributed", "")),
-            agent=str(row.get("agent", "")),
-            is_redacted=bool(row.get("redacted", False)),
-        )
+        known = {f.name: row[f.name] for f in fields(Origin) if f.name in row}
+        return Origin(**{**known, "started": float(row["started"])})
     except (ValueError, KeyError, TypeError) as exc:
         raise InvalidTrace(f"line 1 can't be read: {exc!r}") from exc
 
@@ -188,30 +179,59 @@ def _prefix(
     )  # fmt: skip
 
 
-class Tracer:
+class TraceFile:
     """
-    Makes samples of one cluster, in the order of time.
+    A trace of one cluster that is being written, each sample at once, so that what is there is
+    always whole.
 
     Args:
+        every_s: Between two samples.
         redact: Whether names are hashed: those of prefixes (functions), groups and owners.
+        clock: Seconds since 1970.
+
+    Raises:
+        OSError: It is there already, or can't be written.
     """
 
-    def __init__(self, *, redact: bool = False) -> None:
-        self._redact = redact
+    def __init__(
+        self, path: Path, *, every_s: float, redact: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._path, self._every_s, self._redact, self._clock = path, every_s, redact, clock
+        self.samples, self.written_at = 0, clock()
+        self._started: float | None = None
         self._session, self._sessions = "", -1
         self._seen: set[str] | None = None  # workers that are connected; None: nothing seen yet
         self._threads: dict[str, int] = {}
 
-    def origin(self, observed: ObservedCluster, *, started: float, every_s: float) -> Origin:
-        return Origin(
-            cluster=self._name(observed.key.name),
-            started=started,
-            every_s=every_s,
-            default_group=self._name(observed.key.default_group),
-            distributed=observed.scheduler.distributed,
-            agent=observed.scheduler.agent,
-            is_redacted=self._redact,
-        )
+    def __enter__(self) -> TraceFile:
+        self._file: IO[str] = self._path.open("x", encoding="utf-8")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, observed: ObservedCluster) -> None:
+        """Write a sample, if the scheduler has said what work there is."""
+        now = self._clock()
+        sample = self.sample(observed, t=now - (self._started or now))
+        if sample is None:
+            return
+        if self._started is None:
+            self._started = now
+            origin = Origin(
+                cluster=self._name(observed.key.name),
+                started=now,
+                every_s=self._every_s,
+                default_group=self._name(observed.key.default_group),
+                distributed=observed.scheduler.distributed,
+                agent=observed.scheduler.agent,
+                redacted=self._redact,
+            )
+            self._file.write(origin_line(origin) + "\n")
+        self._file.write(sample_line(sample) + "\n")
+        self._file.flush()
+        self.samples, self.written_at = self.samples + 1, now
 
     def sample(self, observed: ObservedCluster, *, t: float) -> Sample | None:
         """
@@ -279,46 +299,3 @@ class Tracer:
             for name, (group, age_s) in sorted(ages.items())
             if name not in known
         )
-
-
-class TraceFile:
-    """
-    A trace that is being written, each sample at once, so that what is there is always whole.
-
-    Args:
-        every_s: Between two samples.
-        clock: Seconds since 1970.
-
-    Raises:
-        OSError: It is there already, or can't be written.
-    """
-
-    def __init__(
-        self, path: Path, *, every_s: float, redact: bool = False,
-        clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
-        self._path, self._every_s, self._clock = path, every_s, clock
-        self.samples, self.written_at = 0, clock()
-        self._started: float | None = None
-        self._tracer = Tracer(redact=redact)
-
-    def __enter__(self) -> TraceFile:
-        self._file: IO[str] = self._path.open("x", encoding="utf-8")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def write(self, observed: ObservedCluster) -> None:
-        """Write a sample, if the scheduler has said what work there is."""
-        now = self._clock()
-        sample = self._tracer.sample(observed, t=now - (self._started or now))
-        if sample is None:
-            return
-        if self._started is None:
-            self._started = now
-            origin = self._tracer.origin(observed, started=now, every_s=self._every_s)
-            self._file.write(origin_line(origin) + "\n")
-        self._file.write(sample_line(sample) + "\n")
-        self._file.flush()
-        self.samples, self.written_at = self.samples + 1, now

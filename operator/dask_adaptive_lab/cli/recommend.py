@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +10,16 @@ import click
 import yaml
 from rich.text import Text
 
-from dask_adaptive.cli.access import (
-    NOTHING,
-    fail,
-    output_option,
-)
-from dask_adaptive.cli.output import aligned, dump, show
+from dask_adaptive.cli.access import NOTHING, fail
+from dask_adaptive.cli.output import aligned, show
 from dask_adaptive.kube.api import POLICIES
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive_lab.cli.files import read_manifest, read_trace_file
 from dask_adaptive_lab.simulate.advice import (
-    Advice,
     Result,
     Tried,
     advise,
     changed,
-    front,
-    parts_of,
     search,
     too_short,
 )
@@ -35,16 +27,14 @@ from dask_adaptive_lab.trace import Trace
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+#: The most policies that are tried.
+TRIES = 80
+
 
 @click.command("recommend")
 @click.argument("traces", nargs=-1, required=True, type=_FILE)
 @click.option("--policy", type=_FILE, help="Today's AdaptivePolicy, to compare with.")
-@click.option(
-    "--tries", type=click.IntRange(min=2), default=80, show_default=True,
-    help="The most policies to try.",
-)  # fmt: skip
-@output_option
-def command(traces: tuple[Path, ...], policy: Path | None, tries: int, output: str) -> None:
+def command(traces: tuple[Path, ...], policy: Path | None) -> None:
     """
     Suggest policies for the work that TRACES tell of, with what each costs and saves.
 
@@ -59,32 +49,27 @@ def command(traces: tuple[Path, ...], policy: Path | None, tries: int, output: s
         fail(said, NOTHING)
     today = manifest or _default_for(read)
     name = (today.get("metadata") or {}).get("name") or today["spec"]["clusterRef"]["name"]
-    tried = _search(today["spec"], read, tries)
+    tried = _search(today["spec"], read)
     advice = advise(tried)
-    if output != "table":
-        dump(_json(tried, advice), output)
-        return
     show(_table(tried, advice, "the defaults" if manifest is None else "today's"))
-    for n, each in enumerate(advice, 1):
+    for n, (title, each) in enumerate(advice.items(), 1):
         # A patch of the policy that there is, or a whole one.
-        spec = changed({} if manifest else today["spec"], each.tried.changes)
+        spec = changed({} if manifest else today["spec"], each.changes)
         document = {
             "apiVersion": POLICIES.api_version,
             "kind": POLICIES.kind,
             "metadata": {"name": name},
             "spec": spec,
         }
-        show(["", "---", *(f"# {line}" for line in _sentences(n, each, tried[0].total()))])
+        show(["", "---", *(f"# {line}" for line in _sentences(f"{n} {title}", each, tried[0]))])
         show([yaml.safe_dump(document, sort_keys=False).rstrip()])
 
 
-def _search(spec: Mapping[str, Any], read: Sequence[Trace], tries: int) -> list[Tried]:
+def _search(spec: Mapping[str, Any], read: Sequence[Trace]) -> list[Tried]:
     def tell(n: int) -> None:
-        click.echo(f"tried {n} policies of at most {tries}", err=True)
+        click.echo(f"tried {n} policies of at most {TRIES}", err=True)
 
-    if not (parts := parts_of(read)):
-        fail("nobody was seen at work in these traces: record more often (--every)", NOTHING)
-    tried = search(spec, parts, limit=tries, told=tell)
+    tried = search(spec, read, limit=TRIES, told=tell)
     if not any(one.is_done for one in tried):
         fail(f"none of {len(tried)} policies does all the work: allow more workers", NOTHING)
     return tried
@@ -98,14 +83,14 @@ def _default_for(traces: Sequence[Trace]) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def _table(tried: Sequence[Tried], advice: Sequence[Advice], today: str) -> Iterator[str | Text]:
+def _table(tried: Sequence[Tried], advice: Mapping[str, Tried], today: str) -> Iterator[str | Text]:
     done = sum(one.is_done for one in tried)
-    yield f"policies that do all the work: {done}, on {len(tried[0].parts)} days or traces"
+    yield f"policies that do all the work: {done}, on {len(tried[0].results)} traces"
     if not tried[0].is_done:
         yield f"Work is left undone by {today}."
     yield ""
     rows = [_row(today, tried[0].total())]
-    rows += [_row(f"{n} {a.title}", a.tried.total()) for n, a in enumerate(advice, 1)]
+    rows += [_row(f"{n} {title}", advice[title].total()) for n, title in enumerate(advice, 1)]
     yield from aligned(("", "WORKER-HOURS", "MEAN WAIT", "MAKESPAN"), rows)
     if not advice:
         yield "No policy that was tried is better."
@@ -116,31 +101,18 @@ def _row(title: str, result: Result) -> tuple[str, str, str, str]:
     return (title, hours, f"{result.wait_s:.1f}s", makespan)
 
 
-def _sentences(n: int, advice: Advice, now: Result) -> Iterator[str]:
-    then = advice.tried.total()
-    saved = 1 - then.worker_s / max(now.worker_s, 1e-9)
+def _sentences(title: str, advice: Tried, today: Tried) -> Iterator[str]:
+    now, then = today.total(), advice.total()
     waits = f"a task waits {then.wait_s:.1f} s instead of {now.wait_s:.1f} s"
-    yield f"{n} {advice.title}: {-saved:+.0%} worker-hours; {waits}"
-    if not advice.held_out:
-        yield "How sure: from one day or trace; how others go is not known. Record more of them."
+    yield f"{title}: {_more(now, then):+.0%} worker-hours; {waits}"
+    if len(today.results) == 1:
+        yield "How sure: from one trace; how other days go is not known. Record more of them."
         return
-    spread, unseen = (
-        f"{-max(parts):+.0%} to {-min(parts):+.0%}" for parts in (advice.saved, advice.held_out)
-    )
-    yield f"How sure: {spread} in each of {len(advice.saved)} days or traces; chosen without one of"
-    yield f"them, it comes to {unseen} in that one."
+    spread = [_more(*both) for both in zip(today.results, advice.results, strict=True)]
+    low, high = min(spread), max(spread)
+    yield f"How sure: {low:+.0%} to {high:+.0%} in each of {len(spread)} traces."
 
 
-def _json(tried: Sequence[Tried], advice: Sequence[Advice]) -> dict[str, Any]:
-    def row(one: Tried) -> dict[str, Any]:
-        return {"changes": one.changes, **asdict(one.total()), "on_front": one in best}
-
-    best = front(tried)
-    return {
-        "today": row(tried[0]),
-        "advice": [
-            {"title": a.title, **row(a.tried), "saved": a.saved, "saved_held_out": a.held_out}
-            for a in advice
-        ],
-        "tried": [row(one) for one in tried],
-    }
+def _more(now: Result, then: Result) -> float:
+    """So much more does the second cost, as a part of the first."""
+    return then.worker_s / max(now.worker_s, 1e-9) - 1

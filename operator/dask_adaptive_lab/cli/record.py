@@ -64,14 +64,6 @@ def command(
     """
     if every_s <= 0:
         raise click.BadParameter("--every must be longer than 0s")
-    record(cluster, path, access, for_s=for_s, every_s=every_s, redact=redact)
-
-
-def record(
-    cluster: str, path: Path, access: Access, *, for_s: float | None, every_s: float = 1.0,
-    redact: bool = False,
-) -> None:  # fmt: skip
-    """Record into a file; ends the program with a sentence if there is nothing to record."""
     key = ClusterKey(access.namespace, cluster)
 
     async def session(api: KubeApi) -> int:

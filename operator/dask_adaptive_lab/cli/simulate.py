@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
+from rich.table import Table
 
-from dask_adaptive.cli.access import (
-    USAGE,
-    duration,
-    fail,
-    output_option,
-)
+from dask_adaptive.cli.access import duration, fail, output_option
 from dask_adaptive.cli.output import console, dump
+from dask_adaptive.model.amounts import format_duration
 from dask_adaptive_lab.cli.files import REDONE, read_policy, read_trace_file
-from dask_adaptive_lab.simulate.draw import plot, table_of
-from dask_adaptive_lab.simulate.replay import Assumptions, Run, recorded, replay
+from dask_adaptive_lab.simulate.replay import Figures, Run, recorded, replay
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_PICTURE = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+#: Rows of the table: what a figure is called, and how it reads; empty: there is nothing to say.
+_ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("workers at most", lambda f: str(f.peak)),
+    ("worker-seconds", lambda f: f"{f.worker_s:.0f}"),
+    ("makespan", lambda f: format_duration(f.makespan_s)),
+    (
+        "mean wait of a task",
+        lambda f: "" if f.mean_wait_s is None else format_duration(f.mean_wait_s),
+    ),
+    ("changes of direction", lambda f: str(f.turns)),
+    ("redone tasks", lambda f: "" if f.redone is None else str(f.redone)),
+    ("not done at the end", lambda f: str(f.unfinished or "")),
+)
 
 
 @click.command("simulate")
@@ -28,18 +38,10 @@ _PICTURE = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option("--trace", type=_FILE, required=True, help="A trace, written by `record`.")
 @click.option("--against", type=_FILE, help="A second policy to compare with.")
 @click.option("--startup", type=duration, help="Start-up time of workers; default: as measured.")
-@click.option(
-    "--capacity", type=click.IntRange(min=0), help="Number of workers that there is room for."
-)
-@click.option(
-    "--nthreads", type=click.IntRange(min=1), help="Threads of a worker; default: as recorded."
-)
-@click.option("--plot", "picture", type=_PICTURE, help="Draw it into this file, .svg or .png.")
 @output_option
 def command(
-    policy: Path, trace: Path, against: Path | None, startup: float | None, capacity: int | None,
-    nthreads: int | None, picture: Path | None, output: str,
-) -> None:  # fmt: skip
+    policy: Path, trace: Path, against: Path | None, startup: float | None, output: str
+) -> None:
     """
     Say what would have happened under POLICY: workers and time. Nothing is changed anywhere.
 
@@ -48,17 +50,14 @@ def command(
     Exit codes: 2 for a policy or trace that makes no sense; 5 if work would be redone.
     """
     policies = {str(path): read_policy(path) for path in (policy, against) if path is not None}
-    assumed = Assumptions(startup, capacity, nthreads)
     work = read_trace_file(trace)
     runs = [recorded(work)]
-    runs += [replay(work, read, assumed, title=title) for title, read in policies.items()]
+    runs += [replay(work, read, startup, title=title) for title, read in policies.items()]
     if output != "table":
         dump({"runs": [_json(run) for run in runs]}, output)
     else:
         console().print(table_of(runs))
         sys.stdout.flush()  # before anything is said on the other stream
-    if picture is not None:
-        _plot(runs, picture)
     if any(run.figures.redone for run in runs):
         fail("work would be redone in the model; please report this", REDONE)
 
@@ -68,9 +67,15 @@ def _json(run: Run) -> dict[str, object]:
     return {"title": run.title, "figures": asdict(run.figures), "points": points}
 
 
-def _plot(runs: list[Run], path: Path) -> None:
-    try:
-        plot(runs, path)
-    except OSError as exc:
-        fail(str(exc), USAGE)
-    click.echo(f"drawn into {path}", err=True)
+def table_of(runs: Sequence[Run]) -> Table:
+    """Render the figures of runs side by side, without rows that are empty for all."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for run in runs:
+        table.add_column(run.title, justify="right")
+    for name, cell in _ROWS:
+        cells = [cell(run.figures) for run in runs]
+        is_broken = name == "redone tasks" and any(c not in ("0", "") for c in cells)
+        if any(cells):
+            table.add_row(name, *cells, style="bold red" if is_broken else "")
+    return table

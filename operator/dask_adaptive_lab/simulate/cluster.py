@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -455,35 +455,18 @@ class SimulatedCluster:
                 self._push(prefix, tasks)
 
 
-def startup_of(arrived: Mapping[str, list[float]], default_s: float) -> Startup:
+def startup_of(arrived: Mapping[str, Sequence[float]], default_s: float) -> Startup:
     """
-    How long workers take to come, as measured: over a few workers each share of the measured times
-    comes up as often as it did, in an order that is always the same.
+    How long workers take to come, as measured: one measured time after the other, again and again.
 
     Args:
         arrived: Seconds, by group. A group of which none is known goes by those of all.
         default_s: Where nothing was measured.
     """
-    sorted_s: dict[str, list[float]] = defaultdict(list)
-    for group, seconds in arrived.items():
-        sorted_s[group] = sorted(seconds)
-    every = sorted(s for seconds in arrived.values() for s in seconds)
+    every = [s for seconds in arrived.values() for s in seconds]
 
     def startup(group: str, number: int) -> float:
-        times = sorted_s.get(group) or every
-        return times[int(_spread(number) * len(times))] if times else default_s
+        times = arrived.get(group) or every
+        return times[number % len(times)] if times else default_s
 
     return startup
-
-
-def _spread(number: int) -> float:
-    """The `number`-th of a sequence that fills 0..1 evenly, however many are taken of it.
-
-    Source: van der Corput's sequence, base 2.
-    """
-    value, share = 0.0, 0.5
-    while number:
-        value += share * (number % 2)
-        number //= 2
-        share /= 2
-    return value

@@ -31,15 +31,6 @@ LONGEST_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Assumptions:
-    """Overrides of what the trace says, and what it can't say."""
-
-    startup_s: float | None = None  # for every worker; None: as measured
-    capacity: int | None = None  # workers that there is room for; None: any number
-    threads: int | None = None  # of each worker; None: as recorded
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
     """One instant."""
 
@@ -97,16 +88,17 @@ def recorded(trace: Trace) -> Run:
 
 
 def replay(
-    trace: Trace, policy: Policy, assumed: Assumptions = Assumptions(), *, title: str = "",
+    trace: Trace, policy: Policy, startup_s: float | None = None, *, title: str = "",
     work: Workload | None = None,
 ) -> Run:  # fmt: skip
     """
     Run the trace's work under a policy. The same input gives the same run.
 
     Args:
+        startup_s: How long each worker takes to come; None: as measured.
         work: To be done instead of what the trace tells of.
     """
-    ports = _ports(trace, policy, assumed, workload_of(trace) if work is None else work)
+    ports = _ports(trace, policy, startup_s, workload_of(trace) if work is None else work)
     points = _passes(trace, policy, ports)
     cluster = ports.cluster
     first_at = min((a.at for a in cluster.workload.arrivals), default=0.0)
@@ -143,13 +135,12 @@ def turns(numbers: Sequence[int]) -> int:
     return sum(a * b < 0 for a, b in pairwise(steps))
 
 
-def _ports(trace: Trace, policy: Policy, assumed: Assumptions, work: Workload) -> SimulatedPorts:
+def _ports(trace: Trace, policy: Policy, startup_s: float | None, work: Workload) -> SimulatedPorts:
     """The cluster as it was when the trace began."""
     default = trace.origin.default_group or default_group_of(policy.cluster)
     key, first = ClusterKey("simulated", default.removesuffix(DEFAULT)), trace.samples[0]
-    came, startup = _arrivals(trace, assumed)
-    threads = _threads(trace, policy, key, assumed)
-    cluster = SimulatedCluster(work, startup, threads, capacity=assumed.capacity)
+    came, startup = _arrivals(trace, startup_s)
+    cluster = SimulatedCluster(work, startup, _threads(trace, policy, key))
     cluster.advance(first.t)
     for group in first.groups:
         cluster.replicas[group.name] = cluster.handled[group.name] = group.replicas
@@ -159,14 +150,16 @@ def _ports(trace: Trace, policy: Policy, assumed: Assumptions, work: Workload) -
     return SimulatedPorts(cluster, key, started=trace.origin.started)
 
 
-def _arrivals(trace: Trace, assumed: Assumptions) -> tuple[Mapping[str, Sequence[float]], Startup]:
+def _arrivals(
+    trace: Trace, startup_s: float | None
+) -> tuple[Mapping[str, Sequence[float]], Startup]:
     """
     When those came, by group, that were on their way when the trace began; how long others take.
 
     The first of a cluster may have waited for its scheduler: without others they count.
     """
-    if assumed.startup_s is not None:
-        return defaultdict(list), startup_of({}, assumed.startup_s)
+    if startup_s is not None:
+        return defaultdict(list), startup_of({}, startup_s)
     came, early, later = (defaultdict[str, list[float]](list) for _ in range(3))
     for sample in trace.samples:
         for name, seconds in sample.arrived:
@@ -178,7 +171,7 @@ def _arrivals(trace: Trace, assumed: Assumptions) -> tuple[Mapping[str, Sequence
     return came, startup_of(later or early, STARTUP_S)
 
 
-def _threads(trace: Trace, policy: Policy, key: ClusterKey, assumed: Assumptions) -> dict[str, int]:
+def _threads(trace: Trace, policy: Policy, key: ClusterKey) -> dict[str, int]:
     known = {g.name: g.threads for s in trace.samples for g in s.groups if g.threads}
     bounds = policy.bounds(key.default_group)
     names = (
@@ -187,7 +180,7 @@ def _threads(trace: Trace, policy: Policy, key: ClusterKey, assumed: Assumptions
         *(g.name for g in trace.samples[0].groups),
     )
     usual = max(known.values(), default=1)
-    return {name: assumed.threads or known.get(name, usual) for name in dict.fromkeys(names)}
+    return {name: known.get(name, usual) for name in dict.fromkeys(names)}
 
 
 def _passes(trace: Trace, policy: Policy, ports: SimulatedPorts) -> tuple[Point, ...]:

@@ -74,10 +74,6 @@ class Workload:
     shapes: Mapping[str, PrefixWork] = field(default_factory=dict)  # how the tasks hang on others
     bursts: tuple[WorkBurst, ...] = ()  # by time; what no burst holds comes at its instant
 
-    @property
-    def tasks(self) -> int:
-        return sum(a.ready + a.waiting for a in self.arrivals)
-
 
 def workload_of(trace: Trace) -> Workload:
     """

@@ -21,7 +21,7 @@ from made_up import DEFAULT_GROUP, WORKLOADS
 from bench.drawing import pyplot
 from dask_adaptive.model.observed import Want
 from dask_adaptive.model.scaling import AUTO_S
-from dask_adaptive_lab.simulate.replay import Assumptions, Run, replay
+from dask_adaptive_lab.simulate.replay import Run, replay
 from dask_adaptive_lab.trace import Sample, Trace
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
@@ -70,7 +70,7 @@ def run_of(name: str, idle_timeout_s: float, wants: tuple[tuple[float, int], ...
     made_up = WORKLOADS[name]
     policy = replace(made_up.policy, idle_timeout_s=idle_timeout_s)
     trace = with_wants(made_up.trace, wants) if wants else made_up.trace
-    return replay(trace, policy, Assumptions(startup_s=made_up.startup_s), work=made_up.work)
+    return replay(trace, policy, made_up.startup_s, work=made_up.work)
 
 
 def hindsight(name: str) -> Run:

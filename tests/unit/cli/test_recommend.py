@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from click.testing import CliRunner, Result
 from dask_adaptive.cli.main import cli
 from dask_adaptive.model.observed import PrefixWork
 from dask_adaptive.model.policy import parse_policy
+from dask_adaptive_lab.cli import recommend
 from dask_adaptive_lab.cli.files import read_policy
 from dask_adaptive_lab.trace import Origin, Sample, TraceGroup, origin_line, sample_line
 from support.golden import compare_text
@@ -40,6 +40,7 @@ def write(path: Path, begins: list[float], *, started: float = 1.77e9) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recommend, "TRIES", 12)
     for n in range(3):
         write(tmp_path / f"{n}.jsonl", [10, 60, 110 + 10 * n], started=1.77e9 + 86_400 * n)
     write(tmp_path / "short.jsonl", [10])
@@ -55,7 +56,7 @@ def told(*words: str) -> Result:
 
 @pytest.mark.usefixtures("folder")
 def test_advice_is_golden_and_applies() -> None:
-    result = told("0.jsonl", "1.jsonl", "2.jsonl", "--policy", "policy.yaml", "--tries", "12")
+    result = told("0.jsonl", "1.jsonl", "2.jsonl", "--policy", "policy.yaml")
 
     assert 0 == result.exit_code, result.output
     compare_text("recommend.txt", result.stdout)
@@ -66,19 +67,8 @@ def test_advice_is_golden_and_applies() -> None:
         parse_policy({**BASE, **patch["spec"]})
 
 
-@pytest.mark.usefixtures("folder")
-def test_for_programs() -> None:
-    result = told("0.jsonl", "--policy", "policy.yaml", "--tries", "12", "-o", "json")
-    read = json.loads(result.stdout)
-
-    assert {"today", "advice", "tried"} == read.keys()
-    assert 12 == len(read["tried"])
-    assert any(t["on_front"] for t in read["tried"])
-    assert all(a["worker_s"] < read["today"]["worker_s"] for a in read["advice"])
-
-
 def test_without_a_policy_of_today_the_advice_is_a_whole_one(folder: Path) -> None:
-    result = told("0.jsonl", "--tries", "6")
+    result = told("0.jsonl")
     assert "the defaults" in result.stdout
     (folder / "new.yaml").write_text(result.stdout[result.stdout.index("---") :].split("---")[1])
 
@@ -88,7 +78,7 @@ def test_without_a_policy_of_today_the_advice_is_a_whole_one(folder: Path) -> No
 def test_a_policy_of_today_may_lack_a_name_and_have_empty_sections(folder: Path) -> None:
     bare = POLICY.replace("metadata: {name: etl}\n", "").replace("idle", "target: , idle")
     (folder / "bare.yaml").write_text(bare)
-    result = told("0.jsonl", "--policy", "bare.yaml", "--tries", "3")
+    result = told("0.jsonl", "--policy", "bare.yaml")
 
     assert 0 == result.exit_code, result.output
     assert "name: etl" in result.stdout
@@ -101,7 +91,6 @@ def test_a_policy_of_today_may_lack_a_name_and_have_empty_sections(folder: Path)
         pytest.param(("short.jsonl",), 1, "too short to tell: 1 bursts", id="too-short"),
         pytest.param(("no.jsonl",), 2, "this is no trace", id="no-trace"),
         pytest.param(("0.jsonl", "--policy", "bad.yaml"), 2, "maxReplicas", id="no-policy"),
-        pytest.param(("0.jsonl", "--tries", "0"), 2, "tries", id="no-tries"),
     ],
 )
 @pytest.mark.usefixtures("folder")

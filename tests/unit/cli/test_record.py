@@ -18,7 +18,7 @@ from dask_adaptive.model.observed import (
     Want,
 )
 from dask_adaptive.model.reason import Reason
-from dask_adaptive_lab.trace import TraceFile, Tracer, hashed, read_trace
+from dask_adaptive_lab.trace import TraceFile, hashed, read_trace
 
 KEY = ClusterKey("team", "etl")
 
@@ -63,7 +63,7 @@ def test_a_sample_counts_and_names_nobody(tmp_path: Path) -> None:
 
 
 def test_arrivals_are_measured_from_the_deployment_on() -> None:
-    tracer = Tracer()
+    tracer = TraceFile(Path(), every_s=1.0)
     tracer.sample(cluster(worker("w1"), worker("w2", connected=False)), t=0.0)
     sample = tracer.sample(cluster(worker("w1"), worker("w2", age_s=21.5)), t=1.0)
 
@@ -84,9 +84,10 @@ def test_redacted_names_are_the_same_each_time_and_say_nothing(tmp_path: Path) -
 
 def test_what_a_scheduler_does_not_say_is_no_sample() -> None:
     silent = ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE)
+    tracer = TraceFile(Path(), every_s=1.0)
 
-    assert Tracer().sample(ObservedCluster(KEY, scheduler=silent), t=0.0) is None
-    assert Tracer().sample(ObservedCluster(KEY), t=0.0) is None
+    assert tracer.sample(ObservedCluster(KEY, scheduler=silent), t=0.0) is None
+    assert tracer.sample(ObservedCluster(KEY), t=0.0) is None
 
 
 def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:

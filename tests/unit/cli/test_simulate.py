@@ -73,8 +73,7 @@ def test_what_the_trace_does_not_say_can_be_said() -> None:
         told = run("many.yaml", "--trace", "trace.jsonl", "-o", "json", *words)
         return float(json.loads(told.output)["runs"][1]["figures"]["makespan_s"])
 
-    assert makespan("--startup", "60s") > makespan() > makespan("--nthreads", "4")
-    assert makespan("--capacity", "1") == 120
+    assert makespan("--startup", "60s") > makespan()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,6 @@ def test_what_the_trace_does_not_say_can_be_said() -> None:
         (("bad.yaml", "--trace", "trace.jsonl"), "maxReplicas"),
         (("few.yaml", "--trace", "trace.jsonl", "--startup", "soon"), "90s, 15m or 1h30m"),
         (("few.yaml", "--trace", "nowhere.jsonl"), "does not exist"),
-        (("few.yaml", "--trace", "trace.jsonl", "--plot", "no/where.svg"), "No such file"),
     ],
 )
 @pytest.mark.usefixtures("folder")

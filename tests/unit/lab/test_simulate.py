@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,9 @@ from dask_adaptive.model.observed import Leaving, PrefixWork, Want
 from dask_adaptive.model.policy import Policy, parse_policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Profile
+from dask_adaptive_lab.cli.simulate import table_of
 from dask_adaptive_lab.simulate.cluster import SimulatedCluster, startup_of
-from dask_adaptive_lab.simulate.draw import plot, table_of
-from dask_adaptive_lab.simulate.replay import Assumptions, Run, recorded, replay, turns
+from dask_adaptive_lab.simulate.replay import Run, recorded, replay, turns
 from dask_adaptive_lab.simulate.simulated_ports import SimulatedPorts, completed
 from dask_adaptive_lab.simulate.workload import Arrival, Release, Withdrawal, Workload, workload_of
 from dask_adaptive_lab.trace import (
@@ -265,7 +264,7 @@ def retire(c: SimulatedCluster, name: str, reason: Reason, **how: bool) -> list[
 
 class TestReplay:
     def test_a_burst_is_worked_off_and_the_workers_leave(self) -> None:
-        run = replay(BURST, policy(), Assumptions(startup_s=10.0))
+        run = replay(BURST, policy(), 10.0)
         figures = run.figures
 
         assert (140, 0, 0) == (run.finished, figures.redone, figures.unfinished)
@@ -282,12 +281,6 @@ class TestReplay:
 
         assert few.makespan_s > many.makespan_s
         assert patient.worker_s > many.worker_s
-
-    def test_workers_that_there_is_no_room_for_never_come(self) -> None:
-        run = replay(BURST, policy(8), Assumptions(startup_s=5.0, capacity=3))
-
-        assert 3 == max(p.connected for p in run.points)
-        assert 0 == run.figures.unfinished
 
     def test_an_initial_worker_that_was_on_its_way_comes(self) -> None:
         group = TraceGroup(GROUP, 2, 2, 1, 1, 1)
@@ -362,7 +355,7 @@ class TestReplay:
             t += 2 + pause
         samples.append(sample(t + 1, workers=low))
         bounded = policy(low + room, minReplicas=low)
-        run = replay(trace(*samples), bounded, Assumptions(startup_s=startup_s))
+        run = replay(trace(*samples), bounded, startup_s)
 
         assert all(low <= p.desired <= low + room for p in run.points)
         assert 0 == run.figures.redone
@@ -400,16 +393,3 @@ class TestFigures:
 
 def runs() -> list[Run]:
     return [recorded(BURST), replay(BURST, policy(), title="policy.yaml")]
-
-
-class TestDrawing:
-    @pytest.mark.long
-    def test_pictures(self, tmp_path: Path) -> None:
-        for kind in ("svg", "png"):
-            plot(runs(), tmp_path / f"a.{kind}")
-        first = (tmp_path / "a.svg").read_bytes()
-        plot(runs(), tmp_path / "b.svg")
-
-        assert first == (tmp_path / "b.svg").read_bytes(), "the same runs give the same bytes"
-        assert b"as recorded" in first or b"<svg" in first
-        assert b"\x89PNG" == (tmp_path / "a.png").read_bytes()[:4]
