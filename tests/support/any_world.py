@@ -73,6 +73,7 @@ from dask_adaptive.model.scaling import (
     WorkerGroup,
 )
 from dask_adaptive.planner.actions.external import OWNER
+from dask_adaptive.planner.number.idle_time import in_numbers
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from support.worlds import GPU, GROUP, KEY, NOW, dated, lifecycle_of
 
@@ -97,6 +98,7 @@ class AnyWorld:
         groups = tuple(self._group(name) for name in names if self._p(0.97))
         self.observed = with_walltimes(dated(self._cluster(groups), AT + self._s(600)), self.policy)
         self.past = self._past()
+        self.policy, _ = in_numbers(self.policy, self.observed, self.past)
 
     def _p(self, probability: float) -> bool:
         return self._rng.random() < probability

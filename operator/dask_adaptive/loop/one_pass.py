@@ -37,7 +37,7 @@ from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.memory import heard, remember
 from dask_adaptive.planner.number.capacity import ASSUMED_S
 from dask_adaptive.planner.number.floors import deletion
-from dask_adaptive.planner.number.idle_time import IdleTime, idle_times, with_idle_times
+from dask_adaptive.planner.number.idle_time import IdleTime, in_numbers
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 
@@ -130,8 +130,7 @@ class ClusterLoop:
             self._past = heard(self._past, now=ports.clock())
         seen = join(self._key, view, answer, self._joined)
         observed = self._with_late(with_walltimes(seen, policy))
-        idle = idle_times(policy, observed, self._past)
-        policy = with_idle_times(policy, idle, self._key.default_group)
+        policy, idle = in_numbers(policy, observed, self._past)
         decided = plan(observed, policy, self._past, now=ports.clock())
         ports.claim(_claims(decided, policy))
         outcomes = await act(decided, policy, ports, self._attempts, self._still_unused(policy))

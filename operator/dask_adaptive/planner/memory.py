@@ -25,7 +25,7 @@ from dask_adaptive.planner.actions.groups import gap_of, with_worker_groups
 from dask_adaptive.planner.context import Horizon, PassContext
 from dask_adaptive.planner.number.behavior import BLIND_S, remembered
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
-from dask_adaptive.planner.number.idle_time import STARTS, in_numbers
+from dask_adaptive.planner.number.idle_time import STARTS
 from dask_adaptive.planner.recycling.past import remember_recycles
 
 #: A worker whose retirement was refused is not asked again for so long.
@@ -50,7 +50,6 @@ def remember(
         # Without an answer nothing new is known; what was is kept, so that a short outage does
         # not lengthen the window, and a long one ends with recommendations too old to count.
         return past
-    policy = in_numbers(policy, observed, past)
     past = with_worker_groups(past, observed)
     if observed.scheduler.session != past.session or is_blind(past, now=now):
         past = replace(renewed(past), session=observed.scheduler.session, since=now)
@@ -172,7 +171,12 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
         arrival_s=at_least_as_long(measured_s, past, group.workers, at=observed.at),
         starts=(*mine.starts, *new)[-STARTS:],
     )
-    if plan.desired > plan.serving and any(_corrects(action, plan.group) for action in done):
+    if plan.desired > plan.serving and any(
+        isinstance(action, SetReplicas)
+        and action.group == plan.group
+        and action.reason is Reason.REPLICAS_CORRECTED
+        for action in done
+    ):
         mine = replace(mine, corrected_at=now)
     if plan.is_frozen:
         if plan.reason is Reason.PAUSED:
@@ -187,11 +191,6 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
         behavior=policy.behavior, idle_timeout_s=bounds.idle_timeout_s, now=now,
     )  # fmt: skip
     return replace(mine, desired=plan.desired, blocked=plan.blocked)
-
-
-def _corrects(action: Action, group: str) -> bool:
-    is_corrected = isinstance(action, SetReplicas) and action.group == group
-    return is_corrected and action.reason is Reason.REPLICAS_CORRECTED
 
 
 def _after(plan: GroupPlan, group: ObservedGroup, done: Sequence[Action]) -> int:

@@ -38,7 +38,6 @@ from dask_adaptive.planner.number.floors import (
     paused_step,
     scheduled_floor,
 )
-from dask_adaptive.planner.number.idle_time import in_numbers
 from dask_adaptive.planner.number.stages import Draft, drafts_of, telling
 from dask_adaptive.planner.recycling.agent_limits import limits_for
 from dask_adaptive.planner.recycling.budgets import RecycleContext, left_this_hour
@@ -71,7 +70,7 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
 
     Args:
         observed: The cluster, platform and scheduler joined.
-        policy: What the user asked for.
+        policy: What the user asked for, `in_numbers`.
         past: What earlier passes remembered; an empty one only delays.
         now: Seconds, on the clock that stamped `past`.
 
@@ -81,7 +80,6 @@ def plan(observed: ObservedCluster, policy: Policy, past: Past, *, now: float) -
         it is the same, but for figures that count time: ages and ends in messages, what is left of
         limits, expected arrivals, the use of lifetimes.
     """
-    policy = in_numbers(policy, observed, past)
     horizon = Horizon(now, observed.clocks)
     context = PassContext(observed, policy, with_worker_groups(past, observed), horizon)
     decided = _planned(context)

@@ -50,35 +50,31 @@ class IdleTime:
         )
 
 
-def idle_times(policy: Policy, observed: ObservedCluster, past: Past) -> Mapping[str, IdleTime]:
-    """By group: what `Auto` is now, of the groups whose idleTimeout that is."""
+def in_numbers(
+    policy: Policy, observed: ObservedCluster, past: Past
+) -> tuple[Policy, Mapping[str, IdleTime]]:
+    """
+    The policy with a number wherever `Auto` stands, and what `Auto` is now, by group.
+
+    In a policy that is not put in numbers `Auto` is for ever: no worker of that group leaves.
+    """
     scheduler = observed.scheduler
     move_s = round(scheduler.results / max(1, len(scheduler.workers)) / BANDWIDTH)
-    return {
+    default = observed.key.default_group
+    times = {
         b.name: IdleTime(
             # Of a cluster that is new the first waits for the scheduler, too: no mean.
             math.ceil(median(past.of(b.name).starts or [past.recycle.ready_s])),
             move_s,
         )
-        for b in policy.bounds(observed.key.default_group)
+        for b in policy.bounds(default)
         if b.idle_timeout_s == AUTO_S
     }
-
-
-def with_idle_times(policy: Policy, times: Mapping[str, IdleTime], default_group: str) -> Policy:
-    """The policy with a number wherever `Auto` stands."""
     if not times:
-        return policy
+        return policy, times
     groups = tuple(
         replace(g, idle_timeout_s=times[g.name].seconds) if g.name in times else g
         for g in policy.worker_groups
     )
-    default = times.get(default_group)
-    seconds = policy.idle_timeout_s if default is None else default.seconds
-    return replace(policy, idle_timeout_s=seconds, worker_groups=groups)
-
-
-def in_numbers(policy: Policy, observed: ObservedCluster, past: Past) -> Policy:
-    """The policy with what `Auto` is now."""
-    times = idle_times(policy, observed, past)
-    return with_idle_times(policy, times, observed.key.default_group)
+    seconds = times[default].seconds if default in times else policy.idle_timeout_s
+    return replace(policy, idle_timeout_s=seconds, worker_groups=groups), times

@@ -14,7 +14,7 @@ from dask_adaptive.loop.status import GroupRow, Status
 from dask_adaptive.model.past import GroupPast, Past
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.number.idle_time import IdleTime, idle_times, with_idle_times
+from dask_adaptive.planner.number.idle_time import IdleTime, in_numbers
 from support.policies import spec
 from support.worlds import cluster, worker
 
@@ -24,8 +24,8 @@ NO_PAST = Past()
 def auto(past: Past = NO_PAST, **scheduler: Any) -> IdleTime:
     world = cluster([worker("a")])
     world = replace(world, scheduler=replace(world.scheduler, **scheduler))
-    (found,) = idle_times(parse_policy(spec("{}")), world, past).values()
-    return found
+    _, times = in_numbers(parse_policy(spec("{}")), world, past)
+    return times["etl-default"]
 
 
 @given(st.floats(0.1, 7000), st.integers(5, 300))
@@ -61,11 +61,10 @@ def test_a_fixed_time_is_left_alone_group_by_group() -> None:
         "{idleTimeout: 7s, workerGroups: [{name: g, maxReplicas: 2, idleTimeout: Auto},"
         " {name: h, maxReplicas: 2}]}"
     ))  # fmt: skip
-    times = idle_times(policy, cluster([worker("a")]), Past())
-    found = with_idle_times(policy, times, "etl-default").bounds("etl-default")
+    found, times = in_numbers(policy, cluster([worker("a")]), Past())
 
     assert {"g"} == times.keys()
-    assert [7.0, 10.0, 7.0] == [b.idle_timeout_s for b in found]
+    assert [7.0, 10.0, 7.0] == [b.idle_timeout_s for b in found.bounds("etl-default")]
 
 
 def test_an_operator_that_starts_goes_on_from_the_status() -> None:
