@@ -327,13 +327,11 @@ def _rests(seen: _Seen, taken: AutoscalerObject | None, *, now: float) -> Iterat
 
 
 def _told(seen: _Seen, autoscaler: AutoscalerObject) -> str:
-    head = f"DaskAutoscaler {autoscaler.meta.name} was adopted: upstream's autoscaler rests"
-    if seen.written:
-        name = seen.written[0].meta.name
-        return f"{head}, and AdaptivePolicy {name} says how many workers there are"
-    if seen.is_annotated:
-        return f"{head}, and the annotations of DaskCluster {seen.cluster.meta.name} say the bounds"
-    return f"{head}, and AdaptivePolicy {seen.cluster.meta.name} has its bounds"
+    policy = seen.written[0].meta.name if seen.written else seen.cluster.meta.name
+    return (
+        f"DaskAutoscaler {autoscaler.meta.name} was adopted: upstream's autoscaler rests, and"
+        f" AdaptivePolicy {policy} says how many workers there are"
+    )
 
 
 def _farewells(seen: _Seen, changes: Sequence[Step]) -> Iterator[Step]:

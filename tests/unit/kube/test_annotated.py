@@ -295,7 +295,7 @@ def test_people_are_told_once_that_upstream_rests() -> None:
     assert isinstance(first, Rest)
     assert isinstance(again, Rest)
     assert (NOW + REST_S, NOW) == (first.until, first.since)
-    assert "AdaptivePolicy etl has its bounds" in first.told
+    assert "AdaptivePolicy etl says" in first.told
     assert ("", NOW + REST_S, NOW - 60) == (again.told, again.until, again.since)
 
 
