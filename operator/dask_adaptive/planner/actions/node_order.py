@@ -28,7 +28,8 @@ def node_order(observed: ObservedCluster, free: Iterable[ObservedWorker]) -> Nod
     Args:
         free: Workers that may leave now.
     """
-    every = Counter(w.node for group in observed.groups for w in group.workers if _stays(w))
+    workers = (w for group in observed.groups for w in group.workers)
+    every = Counter(w.node for w in workers if not w.is_deleting and w.retiring is None)
     going = Counter(w.node for w in free)
 
     def emptiness(worker: ObservedWorker) -> Emptiness:
@@ -36,7 +37,3 @@ def node_order(observed: ObservedCluster, free: Iterable[ObservedWorker]) -> Nod
         return every[node] - going[node], going[node], node
 
     return emptiness
-
-
-def _stays(worker: ObservedWorker) -> bool:
-    return not worker.is_deleting and worker.retiring is None

@@ -80,11 +80,8 @@ def remembered(
 
 
 def window_of(direction: Direction, idle_timeout_s: float) -> float:
-    return (
-        idle_timeout_s
-        if direction.stabilization_window_s is None
-        else direction.stabilization_window_s
-    )
+    window_s = direction.stabilization_window_s
+    return idle_timeout_s if window_s is None else window_s
 
 
 def _stabilized(

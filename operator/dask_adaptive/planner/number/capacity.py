@@ -368,7 +368,8 @@ def bound_workers(
         said = f"{need.tasks} tasks need {described(need)}"
         able = [a for s in every if (a := _able(observed, s, need)) is not None]
         able = [replace(s, maximum=max(0, s.maximum - workers[s.name])) for s in able]
-        other = _others_able(observed, need, every)
+        # On workers of groups that are not scaled so many run at once.
+        other = float(len(set(need.able) - _dask_names(observed, workers)))
         if not able and not other:
             nobody.append(f"{said}, which no worker of a group that is scaled has")
         for name, number in _asked(able, need, duration_s, other).items():
@@ -440,11 +441,6 @@ def _named(group: ObservedGroup, names: Collection[str]) -> int:
         for w in group.workers
         if w.is_connected
     )
-
-
-def _others_able(observed: ObservedCluster, need: Need, every: Sequence[Supply]) -> float:
-    """How many such tasks run at once on workers of groups that are not scaled."""
-    return float(len(set(need.able) - _dask_names(observed, [s.name for s in every])))
 
 
 def arrival_s(known_s: _Known, new: Iterable[float]) -> _Known:

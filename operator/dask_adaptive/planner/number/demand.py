@@ -150,7 +150,8 @@ def wanted_workers(cluster: ObservedCluster, group: ObservedGroup) -> int:
 
 def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand) -> dict[str, Load]:
     """Ask for workers for the work that there is, as far as they would come in time."""
-    observed, duration_s = context.observed, _duration_s(context)
+    observed = context.observed
+    duration_s = max(context.policy.target.duration_s, SHORTEST_S)
     bound = bound_workers(observed, every, demand, duration_s)
     other = other_threads(observed, every)
     threads = other + sum(s.connected * s.threads for s in every)
@@ -191,10 +192,6 @@ def _is_wide_enough(
     widest = widest_level(parts)
     most = fill(growing, lambda *_: widest, other=other)
     return all(most[one.name] <= one.busy for one in every)
-
-
-def _duration_s(context: PassContext) -> float:
-    return max(context.policy.target.duration_s, SHORTEST_S)
 
 
 def _free_need(

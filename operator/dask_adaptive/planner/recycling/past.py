@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from dask_adaptive.model.observed import Deleting, ObservedCluster, ObservedWorker, Retiring
 from dask_adaptive.model.past import Past
@@ -13,11 +13,10 @@ from dask_adaptive.model.plan import Action, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
-from dask_adaptive.planner.context import Horizon
 from dask_adaptive.planner.number.capacity import arrival_s, starts
 from dask_adaptive.planner.recycling.budgets import HOUR_S
 from dask_adaptive.planner.recycling.effective_quotas import life_of
-from dask_adaptive.planner.recycling.quotas import QuotaContext, paced_over_s
+from dask_adaptive.planner.recycling.quotas import paced_over_s
 
 #: Passes that follow each other faster than this say nothing of a pace.
 SHORTEST_S = 1.0
@@ -28,7 +27,7 @@ LONGEST_S = 3600.0
 #: What people asked for is not counted by maxPerHour.
 _ASKED = frozenset({Reason.RECYCLE_REQUESTED, Reason.DRIFTED})
 
-_NOTHING = RecyclePast()
+Pace = tuple[float, int, float]
 
 
 def remember_recycles(
@@ -104,14 +103,6 @@ def _restarted(
     return kept | {a.worker: a.pod_uid for a in done if isinstance(a, Restart)}
 
 
-@dataclass(slots=True)
-class _Kept:
-    """What is known of workers that are still there."""
-
-    above_since: dict[str, float] = field(default_factory=dict)
-    pace: dict[str, tuple[float, int, float]] = field(default_factory=dict)
-
-
 def remember_quotas(
     past: RecyclePast, observed: ObservedCluster, policy: Policy, *, now: float
 ) -> RecyclePast:
@@ -120,38 +111,30 @@ def remember_quotas(
 
     `ready_s` is not measured here: that takes knowledge of what was waited for.
     """
-    kept, over_s = _Kept(), paced_over_s(past)
+    above_since: dict[str, float] = {}
+    pace: dict[str, Pace] = {}
     for group in observed.groups:
         recycle = policy.recycle_of(group.name)
         if not recycle.tasks.max and math.isinf(recycle.memory.soft):
             continue
-        at = QuotaContext(recycle, past, Horizon(now, observed.clocks))
         for worker in group.workers:
-            if worker.dask_names and not isinstance(worker.lifecycle, Deleting):
-                _keep(kept, worker, at, over_s=over_s)
-    return replace(past, above_since=kept.above_since, pace=kept.pace)
-
-
-def _keep(kept: _Kept, worker: ObservedWorker, at: QuotaContext, *, over_s: float) -> None:
-    life, past = life_of(worker), at.past
-    known = past.pace.get(life)
-    kept.pace[life] = _pace(known, worker, at, over_s=over_s)
-    if known is None or worker.use.runs < known[1]:
-        past = _NOTHING  # another process, though maybe in the same pod: its memory began anew
-    if worker.use.unmanaged >= at.recycle.memory.soft:
-        kept.above_since[life] = past.above_since.get(life, at.now)
+            if not worker.dask_names or isinstance(worker.lifecycle, Deleting):
+                continue
+            life = life_of(worker)
+            known, age_s = past.pace.get(life), observed.clocks.pod_age_s(worker)
+            pace[life] = _pace(known, worker, age_s=age_s, over_s=paced_over_s(past), now=now)
+            if worker.use.unmanaged >= recycle.memory.soft:
+                # Another process, though maybe in the same pod, has memory that began anew.
+                is_new = known is None or worker.use.runs < known[1]
+                above_since[life] = now if is_new else past.above_since.get(life, now)
+    return replace(past, above_since=above_since, pace=pace)
 
 
 def _pace(
-    known: tuple[float, int, float] | None,
-    worker: ObservedWorker,
-    context: QuotaContext,
-    *,
-    over_s: float,
-) -> tuple[float, int, float]:
+    known: Pace | None, worker: ObservedWorker, *, age_s: float, over_s: float, now: float
+) -> Pace:
     """When it last worked, its runs by then, and runs a second while it has tasks."""
-    runs, now = worker.use.runs, context.now
-    age_s = context.horizon.clocks.pod_age_s(worker)
+    runs = worker.use.runs
     if known is None:
         return now, runs, runs / age_s if age_s > 0 else 0.0
     at, before, pace = known

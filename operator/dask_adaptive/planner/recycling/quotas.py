@@ -58,6 +58,10 @@ class RecycleCandidate(NamedTuple):
     rest: tuple[RecycleCandidate, ...] = ()  # what else it is due for, if that is not allowed
 
 
+#: Of one rule about one worker; None: it is not due.
+Verdict = RecycleCandidate | None
+
+
 @dataclass(frozen=True, slots=True)
 class QuotaContext:
     """What a rule may look at besides the worker."""
@@ -133,9 +137,7 @@ class QuotaRule:
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         return {"use": self.use(at)(worker), "limit": limit}
 
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
+    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         """Why a worker is due by this rule, or None if it is not."""
         use = self.use(at)(worker)
         is_over = use >= limit
@@ -197,9 +199,7 @@ class TaskRuns(QuotaRule):
 
         return runs
 
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
+    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         found, is_spent = super().judge(worker, at, limit), has_spent(worker, at.recycle)
         if found and not found.is_over and not worker.processing:
             seen_at, _, _ = at.past.pace.get(life_of(worker), _NO_PACE)
@@ -224,28 +224,20 @@ class TasksThatFit(QuotaRule):
         return at.recycle.tasks.from_walltime
 
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
-        is_on = at.recycle.tasks.from_walltime
-        return [w for w in workers if w.has_end] if is_on else ()
+        return [w for w in workers if w.has_end] if at.recycle.tasks.from_walltime else ()
 
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
-        expected_s, left_s = (
-            at.expected_s,
-            at.clocks.ends_in_s(worker) - at.recycle.lifetime.margin_s,
-        )
+    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
+        expected_s = at.expected_s
+        left_s = at.clocks.ends_in_s(worker) - at.recycle.lifetime.margin_s
         is_on = at.recycle.tasks.from_walltime and expected_s > 0
         if not is_on or not at.horizon.is_exceeded(left_s - at.past.ready_s - expected_s):
             return None
         message = "no other task fits before it ends (recycle.tasks.fromWalltime)"
         ratio = 2 * expected_s / (expected_s + max(left_s, 0.0))
-        is_over, is_spent = (
-            at.horizon.is_exceeded(left_s - expected_s),
-            has_spent(worker, at.recycle),
-        )
+        is_over = at.horizon.is_exceeded(left_s - expected_s)
         return RecycleCandidate(
-            worker.name, self.reason, message, ratio, is_over, is_spent=is_spent,
-            rises=2 / expected_s,
+            worker.name, self.reason, message, ratio, is_over,
+            is_spent=has_spent(worker, at.recycle), rises=2 / expected_s,
         )  # fmt: skip
 
 
@@ -276,9 +268,7 @@ class PodAge(QuotaRule):
             at.horizon.within(line - max((s for s in ages_s if s < line), default=-math.inf))
         return found
 
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
+    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         if not at.horizon.is_over(limit - at.clocks.pod_age_s(worker)):
             at.horizon.is_over(limit - self.soon(at)(worker))
         found = super().judge(worker, at, limit)
@@ -314,9 +304,7 @@ class EndOfLife(QuotaRule):
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         return [w for w in workers if w.has_end or w.too_short]
 
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
+    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         margin_s, ready_s = at.recycle.lifetime.margin_s, at.past.ready_s
         left_s, ratio = at.clocks.ends_in_s(worker) - margin_s, 1.0
         is_ending = at.horizon.is_over(left_s)
@@ -352,9 +340,7 @@ class SoftMemory(QuotaRule):
         within = format_duration(at.recycle.memory.for_s)
         return {**super().figures(worker, at, limit), "within": within}
 
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
+    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         found, for_s = super().judge(worker, at, limit), at.recycle.memory.for_s
         left_s = at.past.above_since.get(life_of(worker), at.now) + for_s - at.now
         if found is None or not at.horizon.is_over(left_s - at.past.ready_s):
@@ -398,13 +384,10 @@ class FailureCount(QuotaRule):
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         quota = at.recycle.failures
-        source = _source("failures", str(quota.max), str(quota.max))
-        within = format_duration(quota.window_s)
+        within, source = format_duration(quota.window_s), f"recycle.failures.max {quota.max}"
         return {**super().figures(worker, at, limit), "within": within, "source": source}
 
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
+    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         found, cordon = super().judge(worker, at, limit), worker.cordon
         if found is None and cordon and cordon.quota is Quota.FAILURES and self.applies(worker, at):
             # The failure for which the agent has cordoned it is out of the window by now.
@@ -445,9 +428,7 @@ class Requested(QuotaRule):
     def near(self, workers: Workers, at: QuotaContext) -> Workers:
         return [w for w in workers if w.recycle_asked]
 
-    def judge(
-        self, worker: ObservedWorker, at: QuotaContext, limit: float
-    ) -> RecycleCandidate | None:
+    def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         wish = self.wish(worker, at)
         return RecycleCandidate(worker.name, self.reason, wish, is_manual=True) if wish else None
 
