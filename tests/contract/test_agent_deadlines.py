@@ -383,7 +383,9 @@ async def test_a_worker_that_is_short_of_time_is_not_at_a_limit(c, s, a, b, agen
     seen = await ask(s, wire.OBSERVE, meters=True)
     assert not seen["stops"]
     assert {a.address} == set(agent.out_of_service())
-    assert re.search(r"ends in (60|5\d) s, .* may take \d", agent.cordons.message_of(a.address))
+    assert re.search(
+        r"ends in (60|5\d) s, .* may take \d", agent.cordons.ongoing[a.address].why.message
+    )
     await ask(s, wire.RETIRE, names=[str(a.name)])
     assert [] == (await meters(s))["too_short"]
     await ask(s, wire.CANCEL, names=[str(a.name)])

@@ -224,7 +224,8 @@ class Looks:
             "workers": self._workers,
             # The last first.
             "decisions": lambda: [
-                (_clock_time(at), *rest) for at, *rest in reversed(self.agent.plans.decisions)
+                (f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S}", *rest)
+                for at, *rest in reversed(self.agent.plans.decisions)
             ],
             "pins": self._pins,
             "ahead": lambda: [*self._running(), *self._upcoming(), *self._wants()][:ROWS],
@@ -271,9 +272,9 @@ class Looks:
         drain = of.drains.ongoing.get(ws.address)
         if drain is not None:
             return f"{drain.terms.reason}: {drain.message}"
-        stopped = of.cordons.message_of(ws.address)
-        if stopped:
-            return f"gets no more tasks: {stopped}"
+        cordon = of.cordons.ongoing.get(ws.address)
+        if cordon is not None:
+            return f"gets no more tasks: {cordon.why.message}"
         if pins:
             return f"stays: pinned by {', '.join(pins)}"
         obstacle = of.drains.obstacle_to(ws)
@@ -385,10 +386,3 @@ class Looks:
 def _named(names: list[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _clock_time(epoch_s: float) -> str:
-    try:
-        return datetime.fromtimestamp(epoch_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, OSError, ValueError):
-        return "?"  # nothing that an operator of ours sends

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -92,14 +92,24 @@ def one_of(request: Request, key: str, allowed: tuple[str, ...], default: str | 
     return value
 
 
-def names(request: Request, key: str = "names") -> list[str]:
-    """The names asked about, each once, in order. msgpack gives tuples as well as lists."""
-    value = request.get(key)
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise Malformed(f"{key} must be a list of text, not {shown(value)}")
+def column(request: Request, key: str, kind: type, default: Any = None) -> Sequence[Any]:
+    """A list of text, or of whole numbers. msgpack gives tuples as well as lists."""
+    value = request.get(key, default)
+    if not isinstance(value, (list, tuple)) or any(
+        # True is no number of runs.
+        [isinstance(one, bool) or not isinstance(one, kind) for one in value]
+    ):
+        what = "text" if kind is str else "whole numbers"
+        raise Malformed(f"{key} must be a list of {what}, not {shown(value)}")
     bounded(key, len(value), wire.MOST_ENTRIES, "entries")
-    bounded(key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry")
-    return list(dict.fromkeys(cast("list[str]", value)))
+    if kind is str:
+        bounded(key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry")
+    return value
+
+
+def names(request: Request, key: str = "names") -> list[str]:
+    """The names asked about, each once, in order."""
+    return list(dict.fromkeys(column(request, key, str)))
 
 
 def optional_names(request: Request, key: str = "names") -> list[str] | None:

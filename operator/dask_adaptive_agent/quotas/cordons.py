@@ -240,10 +240,6 @@ class Cordons:
             if is_running and self.is_cordoned(gate.ws):
                 yield gate.ws
 
-    def message_of(self, address: str) -> str:
-        cordon = self.ongoing.get(address)
-        return "" if cordon is None else cordon.why.message
-
     def worker_joined(self, entry: Entry) -> None:
         """It gets tasks as soon as it runs, so check now whether its end allows that."""
         self._apply_to(entry)

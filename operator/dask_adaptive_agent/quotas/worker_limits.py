@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.requests import (
@@ -21,6 +21,7 @@ from dask_adaptive_agent.protocol.requests import (
     Malformed,
     Request,
     bounded,
+    column,
     flag,
     number,
     shown,
@@ -131,7 +132,7 @@ class WorkerLimits:
 
 
 def _limits(request: Request, rules: Sequence[Rules], now: float) -> dict[str, WorkerLimit]:
-    names = _column(request, "names", str)
+    names = column(request, "names", str, ())
     runs = _whole_numbers(request, "runs", 0, 2**53)
     left_ms = _whole_numbers(request, "left_ms", -1, LONGEST_MS)
     index = _whole_numbers(request, "profile", 0, len(rules) - 1)
@@ -154,7 +155,7 @@ def _ends_at(left_ms: int, now: float) -> float:
 
 def _rules(profile: Request) -> Rules:
     fresh_ms = number(profile, "fresh_ms", -1, low=-1, high=LONGEST_MS)
-    patterns = _column(profile, "patterns", str)
+    patterns = column(profile, "patterns", str, ())
     bounded("patterns", len(patterns), 32, "entries")
     longest = max(map(len, patterns), default=0)
     bounded("patterns", longest, 256, "characters in an entry")
@@ -169,20 +170,8 @@ def _rules(profile: Request) -> Rules:
     )
 
 
-def _column(request: Request, key: str, kind: type) -> Sequence[Any]:
-    value = request.get(key, ())
-    # `type`, not isinstance: True is no number of runs.
-    if not isinstance(value, (list, tuple)) or not all([type(one) is kind for one in value]):
-        what = "text" if kind is str else "whole numbers"
-        raise Malformed(f"{key} must be a list of {what}, not {shown(value)}")
-    bounded(key, len(value), wire.MOST_ENTRIES, "entries")
-    if kind is str:
-        bounded(key, max(map(len, value), default=0), wire.MOST_LETTERS, "characters in an entry")
-    return value
-
-
 def _whole_numbers(request: Request, key: str, low: int, high: int) -> Sequence[int]:
-    values = _column(request, key, int)
+    values = column(request, key, int, ())
     if values and not (low <= min(values) and max(values) <= high):
         raise Malformed(f"{key} must be from {low} to {high}, not {min(values)} to {max(values)}")
     return values
