@@ -163,10 +163,3 @@ def test_any_configuration_arrives_as_it_is(tree: Any, has_unseen: bool) -> None
     )
     for name, value in env.items():
         assert name == INHERIT or name.startswith("DASK_"), value
-
-
-def test_a_mapping_holds_names_with_dots() -> None:
-    wanted = read_settings(CONFIG)
-
-    assert {"distributed.core": "debug"} == flat(wanted)["distributed.logging"]
-    assert "error" == flat(wanted)["distributed.logging.bokeh"]

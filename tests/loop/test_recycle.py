@@ -53,10 +53,6 @@ async def runs_in(s: Stage, futures: Any) -> Counter[Any]:
     return Counter(process for _, process in await s.client.gather(futures))
 
 
-async def pods_of(s: Stage) -> set[str]:
-    return {w.pod_uid for w in (await s.rehearsal.platform.look()).workers}
-
-
 async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage: Start) -> None:
     """On 0.1.0: up to 40 runs in a process, 13 of 15 processes over their quota of 15."""
     spec = fixed(4, tasks={"max": 15, "exact": True})
@@ -70,20 +66,6 @@ async def test_an_exact_quota_holds_though_all_workers_come_to_it_at_once(stage:
     assert len(runs) - 8 <= s.recycled()["TaskQuota"] <= len(runs)
     assert (140, 140, 0) == await s.counts()
     assert "TaskQuota" in s.reasons()
-
-
-async def test_in_place_the_same_workers_come_back_fresh(stage: Start) -> None:
-    s = await stage(3, fixed(3, tasks={"max": 10}, strategy={"type": "InPlace"}))
-    s.edit(disruption={"budgets": [{"workers": 1}]})
-    before, pods = s.names(), await pods_of(s)
-    _kept = await ran(s, 75)
-
-    assert 3 <= s.recycled()["TaskQuota"]
-    # One that came to its quota while another was away has waited for its turn.
-    await s.until(lambda: s.status.connected == 3 and not s.replacing, "settled")
-    assert (before, 3, 3) == (s.names(), s.peak, s.status.replicas)
-    assert not pods & await pods_of(s)
-    assert (75, 75, 0) == await s.counts()
 
 
 async def test_a_leak_is_ended_before_the_nanny_does(stage: Start, tmp_path: Path) -> None:

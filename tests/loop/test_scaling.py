@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import Any
 
@@ -125,33 +124,3 @@ async def test_a_pin_from_code_is_shown_and_holds_until_it_is_given_up(stage: St
         )  # fmt: skip
         assert 3500 < held.left_s <= 3600  # not the 30 s of a lease, which is renewed
     await s.until(lambda: s.status.held_by == () and not s.names(), "nothing is pinned for ever")
-
-
-async def test_the_end_of_a_worker_is_told_and_costs_no_work(stage: Start) -> None:
-    """As `kubectl delete pod` of a worker without our hook: the operator sees it, and says so."""
-
-    machines = Machines()
-    s = await stage(workers=2, spec={"maxReplicas": 2}, wrap_ports=machines.wrap)
-    kept = await s.work(12, 0.1)
-    running = s.client.map(slow, range(2), seconds=2, pure=False)
-    await s.until(lambda: s.status.busy == 2, "both work")
-    victim = sorted(s.names())[0]
-    machines.ends_at[victim] = time.monotonic() + 60
-
-    def is_drained() -> bool:
-        assert s.last is not None
-        departing = [w for w in s.last.observed.scheduler.workers if w.terminating]
-        return bool(departing) and not departing[0].processing and not departing[0].sole_bytes
-
-    await s.until(is_drained, "it has handed over what it had")
-    row = next(r for r in s.status.workers if r.name == victim)
-    assert ("Pending", Reason.POD_ENDING) == (row.state, row.reason)
-    s.rehearsal.platform.process_of(victim).send(signal.SIGKILL)
-    del machines.ends_at[victim]
-    await s.until(lambda: s.status.connected == 2, "its replacement has come")
-
-    assert 12 == sum(await s.client.gather(kept))
-    assert 2 == sum(await s.client.gather(running))
-    assert (14, 14, 0) == await s.counts()
-    assert 1 == len([e for e in s.events if e.reason is Reason.POD_ENDING])
-    assert 1 == len([e for e in s.events if e.reason is Reason.WORKER_LEFT])
