@@ -90,7 +90,7 @@ class _GroupLimits:
         runs = self._recycle.tasks.max if self._may_runs else 0
         self._profile = replace(full if self._may_fail else self._loose, runs=runs)
         self._is_counted = False  # any worker's runs are: see `of`
-        self._is_watched = _watches(self._profile)
+        self._is_watched = bool(self._profile.failures or self._profile.patterns)
         self._by_runs = {0: _NO_LIMIT}  # thousands of workers may have the same quota
 
     @property
@@ -145,15 +145,8 @@ class _GroupLimits:
             limit = limit_of(worker, self._recycle, horizon, expected_s=self._expected_s)
             limit = limit if runs_out else replace(limit, runs=0)
         self._is_counted |= limit.runs > 0
-        is_watched = _watches(profile)
-        self._is_watched |= is_watched
-        if not is_watched and limit == _NO_LIMIT:
-            return _UNBOUND
-        return limit, profile
-
-
-def _watches(profile: Profile) -> bool:
-    return bool(profile.failures or profile.patterns)
+        is_watched = self._is_watched and may_stop
+        return (limit, profile) if is_watched or limit != _NO_LIMIT else _UNBOUND
 
 
 def limit_of(

@@ -9,9 +9,11 @@ goes over the one table `RULES`. When a worker is replaced, and how many at once
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from dask_adaptive.model.amounts import format_duration
@@ -90,7 +92,7 @@ class QuotaRule:
         used: What a worker has used of it.
         words: The message when it is over its limit, and when it will be soon; what stands in
             braces is in `figures`.
-        shown: Use and limit for `explain`; None: one look at a worker does not tell its use.
+        shown: Use and limit of a quota, for `explain`.
     """
 
     quota: Quota | None = None
@@ -98,14 +100,14 @@ class QuotaRule:
     is_urgent = False
     used: Number
     words = "", ""
-    shown: tuple[str, str] | None = None
+    shown = "", ""
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         """What a worker may use; infinite: it has no such quota."""
         return math.inf
 
     def lowest(self, workers: Workers, at: QuotaContext) -> float:
-        """The lowest limit that any of these workers may have, which have one."""
+        """The lowest limit that any of these workers may have, if any."""
         return self.limit(workers[0], at)
 
     def use(self, at: QuotaContext) -> Number:
@@ -118,17 +120,7 @@ class QuotaRule:
 
     def ratio(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> float | None:
         """The part of its limit that a worker has used; None: it has none."""
-        return _part(self.use(at)(worker), limit) if limit < math.inf else None
-
-    def highest(
-        self, workers: Workers, limits: Iterable[float], at: QuotaContext
-    ) -> tuple[float, str] | None:
-        """The highest ratio of all, negative, and who has it; None: they have no quota."""
-        ratios = [self.ratio(w, at, limit) for w, limit in zip(workers, limits, strict=True)]
-        most = max((r for r in ratios if r is not None), default=None)
-        if most is None:
-            return None
-        return -most, min(w.name for w, r in zip(workers, ratios, strict=True) if r == most)
+        return self.use(at)(worker) / limit if limit < math.inf else None
 
     def applies(self, worker: ObservedWorker, at: QuotaContext) -> bool:
         """Whether a worker could be due by this rule, however little it has used so far."""
@@ -143,7 +135,7 @@ class QuotaRule:
         is_over = use >= limit
         if not is_over and self.soon(at)(worker) < limit:
             return None
-        words, ratio = self.words[not is_over], _part(use, limit)
+        words, ratio = self.words[not is_over], use / limit
         message = words.format(**self.figures(worker, at, limit))
         return RecycleCandidate(worker.name, self.reason, message, ratio, is_over, self.is_urgent)
 
@@ -161,9 +153,9 @@ class QuotaRule:
         first = workers[used.index(most)]
         limit = self.limit(first, at)
         if line < limit > most:  # with jitter another may have used more of a lower limit
-            least = line * _part(most, limit)
+            least = line * (most / limit)
             close = [w for w, u in zip(workers, used, strict=True) if u >= least]
-            first = max(close, key=lambda w: _part(use(w), self.limit(w, at)), default=first)
+            first = max(close, key=lambda w: use(w) / self.limit(w, at), default=first)
         if soon is use and most < line:
             return (first,)
         every = zip(workers, used, strict=True)
@@ -171,13 +163,9 @@ class QuotaRule:
 
 
 class TaskRuns(QuotaRule):
-    quota, reason = Quota.TASKS, Reason.TASK_QUOTA
+    quota, reason, used = Quota.TASKS, Reason.TASK_QUOTA, attrgetter("use.runs")
     words = "{use:,} tasks run ({source})", "will soon have run {limit:,} tasks ({source})"
     shown = "{use:,} tasks run", "{limit:,}"
-
-    @staticmethod
-    def used(worker: ObservedWorker) -> float:
-        return worker.use.runs
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return own_tasks(worker, at.recycle.tasks) or math.inf
@@ -326,15 +314,11 @@ class EndOfLife(QuotaRule):
 class SoftMemory(QuotaRule):
     """Memory that has been above the soft line for long; the past knows since when."""
 
-    quota, reason = Quota.MEMORY, Reason.MEMORY_SOFT
+    quota, reason, used = Quota.MEMORY, Reason.MEMORY_SOFT, attrgetter("use.unmanaged")
     shown = "unmanaged {use:.0%}", "soft {limit:.0%} for {within}"
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.memory.soft
-
-    @staticmethod
-    def used(worker: ObservedWorker) -> float:
-        return worker.use.unmanaged
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
         within = format_duration(at.recycle.memory.for_s)
@@ -353,13 +337,10 @@ class SoftMemory(QuotaRule):
 
 
 class HardMemory(QuotaRule):
-    quota, reason, is_urgent = Quota.MEMORY, Reason.MEMORY_HARD, True
+    quota, reason, used = Quota.MEMORY, Reason.MEMORY_HARD, attrgetter("use.process")
+    is_urgent = True
     words = "its process takes {level:.0f}% of its memory (recycle.memory.hard)", ""
     shown = "process {use:.0%}", "hard {limit:.0%}"
-
-    @staticmethod
-    def used(worker: ObservedWorker) -> float:
-        return worker.use.process
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.memory.hard
@@ -372,20 +353,16 @@ class HardMemory(QuotaRule):
 
 class FailureCount(QuotaRule):
     quota, reason = Quota.FAILURES, Reason.FAILURES
-    words = "{use:,} runs failed within {within} ({source})", ""
+    used: Number = attrgetter("use.failures")
+    words = "{use:,} runs failed within {within} (recycle.failures.max {limit})", ""
     shown = "{use:,} runs failed", "{limit:,} within {within}"
-
-    @staticmethod
-    def used(worker: ObservedWorker) -> float:
-        return worker.use.failures
 
     def limit(self, worker: ObservedWorker, at: QuotaContext) -> float:
         return at.recycle.failures.max or math.inf
 
     def figures(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Figures:
-        quota = at.recycle.failures
-        within, source = format_duration(quota.window_s), f"recycle.failures.max {quota.max}"
-        return {**super().figures(worker, at, limit), "within": within, "source": source}
+        within = format_duration(at.recycle.failures.window_s)
+        return {**super().figures(worker, at, limit), "within": within}
 
     def judge(self, worker: ObservedWorker, at: QuotaContext, limit: float) -> Verdict:
         found, cordon = super().judge(worker, at, limit), worker.cordon
@@ -413,7 +390,7 @@ class FailurePattern(FailureCount):
 
 
 class Requested(QuotaRule):
-    """Somebody wants this worker replaced; the rule below is alike."""
+    """Somebody wants this worker replaced. `Drifted` is the same for a changed worker group."""
 
     reason = Reason.RECYCLE_REQUESTED
 
@@ -466,28 +443,27 @@ def assess(context: PassContext, group: ObservedGroup) -> Assessment:
     are never due.
     """
     workers = [w for w in group.workers if w.dask_names and not isinstance(w.lifecycle, Deleting)]
-    observed, policy = context.observed, context.policy
-    recycle = policy.recycle_of(group.name)
-    horizon = context.horizon
     at = QuotaContext(
-        recycle=recycle,
-        past=context.past.recycle,
-        horizon=horizon,
-        expected_s=observed.scheduler.expected_s,
+        context.policy.recycle_of(group.name),
+        context.past.recycle,
+        context.horizon,
+        context.observed.scheduler.expected_s,
     )
     found: list[RecycleCandidate] = []
-    uses: dict[Quota, tuple[float, str]] = {}
+    uses: dict[Quota, list[tuple[float, str]]] = defaultdict(list)  # the highest is the first
     cordoned = [w for w in workers if w.cordon is not None]  # may be due whatever they have used
     free = [w for w in workers if w.cordon is None] if cordoned else workers
     for rule in RULES:
-        near = (*rule.near(free, at), *cordoned)
-        limits = [rule.limit(w, at) for w in near]
-        found += filter(None, (rule.judge(w, at, n) for w, n in zip(near, limits, strict=True)))
-        if rule.quota is not None and (used := rule.highest(near, limits, at)) is not None:
-            uses[rule.quota] = min(used, uses.get(rule.quota, used))
+        for worker in (*rule.near(free, at), *cordoned):
+            limit = rule.limit(worker, at)
+            if candidate := rule.judge(worker, at, limit):
+                found.append(candidate)
+            if rule.quota and (ratio := rule.ratio(worker, at, limit)) is not None:
+                uses[rule.quota].append((-ratio, worker.name))
+    highest = ((quota, *min(uses[quota])) for quota in Quota if uses[quota])
     return Assessment(
-        _in_order(found, horizon),
-        tuple(QuotaUse(group.name, q, -uses[q][0], uses[q][1]) for q in Quota if q in uses),
+        _in_order(found, context.horizon),
+        tuple(QuotaUse(group.name, quota, -ratio, name) for quota, ratio, name in highest),
     )
 
 
@@ -500,7 +476,7 @@ def _in_order(found: Iterable[RecycleCandidate], horizon: Horizon) -> tuple[Recy
         if first is not one:
             several.setdefault(one.worker, [first]).append(one)
     due.update({name: _first_of(mine, horizon) for name, mine in several.items()})
-    # Three sorts are quicker than one by tuples: all are nearly in order of one of the three.
+    # Of thousands three sorts are twice as quick as one by tuples.
     ordered = sorted(due.values(), key=lambda c: c.worker)
     ordered.sort(key=lambda c: -c.ratio)
     ordered.sort(key=_rank)
@@ -542,11 +518,11 @@ class QuotaLine:
 
 
 def quota_lines(worker: ObservedWorker, recycle: Recycle, clocks: Clocks) -> tuple[QuotaLine, ...]:
-    """Every quota that holds for a worker, but those whose use takes many looks to tell."""
+    """Every quota that holds for a worker."""
     at = QuotaContext(recycle, horizon=Horizon(clocks=clocks))
     lines = []
     for rule in RULES:
-        if rule.quota is None or rule.shown is None:
+        if rule.quota is None:
             continue
         limit = rule.limit(worker, at)
         ratio = rule.ratio(worker, at, limit)
@@ -574,10 +550,6 @@ def paced_over_s(past: RecyclePast) -> float:
     Not less than a replacement takes, or one finished run would be taken for several to come.
     """
     return max(PACE_S, past.ready_s)
-
-
-def _part(use: float, limit: float) -> float:
-    return use / (limit or 1e-9)
 
 
 def _source(name: str, maximum: str, own: str) -> str:
