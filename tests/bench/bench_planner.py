@@ -59,8 +59,8 @@ def used(observed: ObservedCluster, runs: int) -> ObservedCluster:
 
 
 def calls(n: int) -> dict[str, Callable[[], Any]]:
-    policy = Policy(ClusterRef("etl"), 2 * n)
-    at_once = Policy(ClusterRef("etl"), 2 * n, retirement=Retirement(max_concurrent=n))
+    policy = Policy(ClusterRef("etl"), 2 * n, idle_timeout_s=10.0)
+    at_once = replace(policy, retirement=Retirement(max_concurrent=n))
     at_rest, falling, rising = (world(n, t) for t in (n, n // 2, 3 * n // 2))
     decided = plan(falling, at_once, PAST, now=NOW)
     assert len(decided.actions) == n // 2
