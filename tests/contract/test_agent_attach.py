@@ -38,7 +38,7 @@ from dask_adaptive_agent.worker_side.worker_plugin import (
     text_of,
 )
 from support import pin_tasks
-from support.agent_cluster import with_agent
+from support.agent_cluster import in_force, with_agent
 from support.agent_pins import bare_worker, pins, until_pins
 from support.agent_work import ask, retire, until
 
@@ -301,7 +301,7 @@ async def test_an_agent_whose_plugin_is_unregistered_goes_as_a_whole(c, s, a, b,
     else:
         uninstall(s)
 
-    assert {} == first.patches.in_force()
+    assert {} == in_force(first.patches)
     assert before == (dict(s.handlers), dict(s.stream_handlers), dict(s.plugins), set(vars(s)))
     await until(lambda: len(s.running) == 2)
 
