@@ -110,10 +110,9 @@ def _after(count: Callable[..., None], stock: Any) -> Any:
     return call
 
 
-def install(scheduler_id: str) -> None:
-    """In the scheduler of this process that has the id; on its event loop."""
+def install() -> None:
+    """In each scheduler of this process (but in tests it is one), on its event loop."""
     from distributed import Scheduler
 
     for scheduler in list(Scheduler._instances):
-        if scheduler.id == scheduler_id:
-            RunCounter(scheduler).install()
+        RunCounter(scheduler).install()

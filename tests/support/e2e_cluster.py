@@ -127,6 +127,10 @@ class LiveCluster:
     async def apply(self, *objects: dict[str, Any]) -> None:
         await asyncio.to_thread(self._kubectl.apply, *objects)
 
+    async def govern(self, **spec: Any) -> None:
+        """Apply a policy for this cluster."""
+        await self.apply(adaptive_policy(self.name, **spec))
+
     async def edit(self, **spec: Any) -> None:
         patch = json.dumps({"spec": spec})
         await self.kubectl("patch", "dap", self.name, "--type=merge", "--patch", patch)
