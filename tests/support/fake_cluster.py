@@ -36,7 +36,7 @@ from support.worlds import GROUP, KEY, POLICY
 EPOCH, IDLE_S = 1_800_000_000.0, 100.0
 
 #: Workers as they are named, in the order of their creation.
-W1, W2, W3 = (f"{GROUP}-worker-{n:04d}" for n in (1, 2, 3))
+W1, W2 = (f"{GROUP}-worker-{n:04d}" for n in (1, 2))
 
 SHORT, ENDLESS = "short", "endless"
 

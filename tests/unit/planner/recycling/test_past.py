@@ -22,7 +22,7 @@ from dask_adaptive.model.recycle import (
 from dask_adaptive.planner.memory import remember
 from support.worlds import GROUP, NOW, PAST, POLICY, busy, cluster, pending, worker
 
-HOUR_S, MIB = 3600.0, 2**20
+HOUR_S = 3600.0
 PLAN = Plan(Reason.RECYCLING, "", wanted=2, desired=3)
 
 
