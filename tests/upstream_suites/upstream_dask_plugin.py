@@ -103,7 +103,7 @@ class Cluster:
 
     def ask_agent(self) -> list[str]:
         """The state of each relief; raises where the scheduler has no agent."""
-        answer = self.client.sync(self.client.scheduler.adaptive_hello)
+        answer = self.client.sync(self.client.scheduler.adaptive_observe, protocol=1)
         return [f"{row['name']} {row['state']}" for row in answer["relief"]]
 
     def lost(self) -> int:
