@@ -277,7 +277,7 @@ While the agent runs, it replaces these methods, handlers, attributes and functi
 `distributed`, and nothing else. It restores each of them when it is detached, in any order, even
 if other code has wrapped them since. Before it changes a place, it runs the place's guard. If the
 guard refuses, or a release does not have the place, only that feature is off; the agent's log and
-the policy's events say so. On the newest release at most 10 places are changed by default; the
+the policy's events say so. On the newest release at most 9 places are changed by default; the
 others only once something needs them.
 `dask-adaptive.dev/inject: "false"` keeps the whole agent out of a cluster or a namespace.
 

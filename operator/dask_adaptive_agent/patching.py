@@ -555,16 +555,6 @@ CLIENT_HEARTBEAT = Target(
     guard=_is_upstreams,
     proof="On a stand-in it notes the time, sends one interval, and asks for nothing else.",
 )
-IS_IDLE = Target(
-    f"{_SCHEDULER}:SchedulerState",
-    "is_idle",
-    "With many task groups, asks for tasks that are assigned, queued or unrunnable instead.",
-    way_out=relief("idle"),
-    releases=Releases(since="2023.5.1"),
-    guard=_is_upstreams,
-    proof="For a task group in each state it answers as known, and asks for nothing else. For this "
-    "scheduler both ways give the same answer.",
-)
 PICKLE_DUMPS = Target(
     "distributed.protocol.pickle",
     "dumps",

@@ -94,7 +94,6 @@ NOTES = (
 AUTO, SHARED, DISABLED = "Auto", "Shared", "Disabled"
 RELIEFS = {
     "prefixes": (AUTO, DISABLED),
-    "idle": (AUTO, DISABLED),
     "pickling": (AUTO, SHARED, DISABLED),
     "host": (AUTO, DISABLED),
     "identity": (AUTO, DISABLED),

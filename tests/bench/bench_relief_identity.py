@@ -22,7 +22,7 @@ from relief.processes import OURS, STOCK, Cluster, Clusters, Side
 from dask_adaptive_agent.relief.registry import VARIABLE
 
 #: Of our reliefs only those that are about this.
-ONLY_THESE = {VARIABLE: "prefixes=Disabled,idle=Disabled,pickling=Disabled"}
+ONLY_THESE = {VARIABLE: "prefixes=Disabled,pickling=Disabled"}
 
 
 async def asking(cluster: Cluster, n: int) -> float:

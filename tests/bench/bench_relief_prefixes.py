@@ -1,10 +1,10 @@
 """
-What many task groups cost a scheduler, with upstream's code and with the reliefs of it.
+What many task groups cost a scheduler, with upstream's code and with the relief of it.
 
     PYTHONPATH=operator:tests python tests/bench/bench_relief_prefixes.py [--json]
 
-Stock and ours take turns in one run, so that a slow minute of the machine hits both. Handlers are
-driven directly; what a client's submit costs is measured with whole clusters: relief/run.py.
+Stock and ours take turns in one run, so that a slow minute of the machine hits both. What is read
+is read directly; what a dashboard costs is measured with whole clusters: relief/run.py.
 """
 
 from __future__ import annotations
@@ -20,25 +20,19 @@ from typing import Any
 from measuring import Row, options, show_sides, sides
 
 from dask_adaptive_agent.relief.before_2024_6 import PrefixesRelief
-from dask_adaptive_agent.relief.idle import IdleRelief
 from dask_adaptive_agent.relief.registry import Place, is_needed
 from support.relief_driven import alone
 
 
 @contextlib.contextmanager
 def relieved(s: Any) -> Iterator[None]:
-    reliefs = [
-        kind(Place(s, time.monotonic, lambda *_: None, lambda _: None))
-        for kind in (PrefixesRelief, IdleRelief)
-        if is_needed(kind.name)
-    ]
-    for relief in reliefs:
+    relief = PrefixesRelief(Place(s, time.monotonic, lambda *_: None, lambda _: None))
+    if is_needed(relief.name):
         relief.install()
     try:
         yield
     finally:
-        for relief in reversed(reliefs):
-            relief.uninstall()
+        relief.uninstall()
 
 
 def per_call_us(call: Callable[[], Any], at_least_s: float = 0.02) -> float:
@@ -84,8 +78,6 @@ async def reads(n_groups: int, repeat: int) -> list[Row]:
         if hasattr(type(prefix), "__len__"):
             cases["len(TaskPrefix)"] = lambda: per_call_us(lambda: len(prefix))
         cases["get_task_prefix_states"] = lambda: per_call_us(s.get_task_prefix_states)
-        if hasattr(s, "is_idle"):
-            cases["is_idle"] = read("is_idle", lambda: s)
         return alternated(s, cases, "us", repeat)
 
 
@@ -95,8 +87,6 @@ async def many_prefixes(n_prefixes: int, repeat: int) -> list[Row]:
         s = driven.s
         driven.hold(n_prefixes, is_own_prefix=True)
         cases = {"get_task_prefix_states": lambda: per_call_us(s.get_task_prefix_states)}
-        if hasattr(s, "is_idle"):
-            cases["is_idle"] = read("is_idle", lambda: s)
         rows = alternated(s, cases, "us", repeat)
     return [{**r, "case": f"{r['case']}, a prefix each"} for r in rows]
 

@@ -151,7 +151,7 @@ async def test_by_default_little_of_upstream_is_changed(s, a) -> None:
     assert seen <= {str(target) for target in patching.TARGETS}
     assert all(declared.values())
     if distributed.__version__ >= "2026":
-        assert len(seen) <= 10, sorted(seen)
+        assert len(seen) <= 9, sorted(seen)
     uninstall(s)
 
 
@@ -256,7 +256,6 @@ RELEASE = Version(distributed.__version__)
 #: Whether this release of distributed needs it.
 NEEDED = {
     "prefixes": RELEASE < Version("2024.6.0"),
-    "idle": RELEASE >= Version("2023.5.1"),
     "pickling": RELEASE >= Version("2023.8.1"),
     "host": RELEASE < Version("2025.4.0"),
     "identity": RELEASE < Version("2026.7.0"),
@@ -379,5 +378,3 @@ async def test_answers_of_a_scheduler_are_those_of_the_books(c, s, a, b, choice)
     assert 1 == s.task_prefixes["erred"].states["erred"]
     assert 4 == len(s.task_prefixes["held"].groups)
     assert 2 == len((await c.scheduler.identity())["workers"])
-    if hasattr(type(s), "is_idle"):
-        assert s.is_idle

@@ -419,7 +419,7 @@ async def test_an_older_agent_of_the_same_protocol_is_served(s, workers, link) -
 
 
 async def test_a_snapshot_that_is_half_one_is_none(s, link) -> None:
-    told(s, relief=[{"name": "idle"}])
+    told(s, relief=[{"name": "pickling"}])
     seen = await link.observe(POLICY)
 
     assert Reason.SCHEDULER_UNREACHABLE is seen.problem
@@ -536,7 +536,7 @@ async def test_a_rehearsal_starts_with_what_the_policy_says(tmp_path, monkeypatc
     failures = "distributed.scheduler.allowed-failures"
     config = {TTL: "10m", failures: 9, "distributed": {"nanny": {"environ": {"A_B": "c"}}}}
     last = Last()
-    wanted = policy(config, pickling="Shared", idle="Disabled")
+    wanted = policy(config, pickling="Shared", prefixes="Disabled")
     async with Rehearsal(wanted, tmp_path, Machine(), watchers=(last,)) as rehearsal:
         await until(lambda: last.condition() is not None)
         assert (False, Reason.PENDING_RESTART) == last.condition(), "the shell's own counts"
@@ -548,7 +548,7 @@ async def test_a_rehearsal_starts_with_what_the_policy_says(tmp_path, monkeypatc
             variable = await client.run_on_scheduler(os.getenv, "DASK_ADAPTIVE_RELIEF")
 
         assert ["10m", 7, "c"] == found
-        assert "idle=Disabled,pickling=Shared" == variable
+        assert "pickling=Shared,prefixes=Disabled" == variable
 
 
 # Waiting for the next change.

@@ -78,39 +78,19 @@ class Driven:
             plugin.add_worker(self.s, ws.address)
         self.s.stimulus_queue_slots_maybe_opened(stimulus_id=self._stimulus())
 
-    async def lose_worker(self, i: int) -> None:
-        addresses = list(self.s.workers)
-        if addresses:
-            await self.s.remove_worker(
-                addresses[i % len(addresses)], stimulus_id=self._stimulus(), close=False
-            )
-
-    def begin(self, key: Any, *dependencies: Any, retries: int = 0) -> Any:
-        """Submit one task, unless there is one; what it needs is begun as well."""
-        s = self.s
-        ts = s.tasks.get(key)
-        if ts is None:
-            ts = s.new_task(key, self._body, "released")
-            ts.priority = (0, self._n_stimuli, 0)
-            ts.retries = retries
-            for dependency in dependencies:
-                ts.add_dependency(self.begin(dependency))
-        self._want(ts)
-        if ts.state == "released":
-            blamed = [dts for dts in ts.dependencies if dts.exception_blame]
-            if blamed:
-                ts.exception_blame = blamed[0].exception_blame
-            s.transitions({key: "erred" if blamed else "waiting"}, self._stimulus())
-        return ts
-
-    def _want(self, ts: Any) -> None:
+    def begin(self, key: Any) -> Any:
+        """Submit one task."""
+        ts = self.s.new_task(key, self._body, "released")
+        ts.priority = (0, self._n_stimuli, 0)
         client = self.s.clients[CLIENT]
         if ts.who_wants is None:
             ts.who_wants = set()
         ts.who_wants.add(client)
         client.wants_what.add(ts)
+        self.s.transitions({key: "waiting"}, self._stimulus())
+        return ts
 
-    def finish(self, ts: Any, typename: str = "int", nbytes: int = 28) -> None:
+    def finish(self, ts: Any, typename: str, nbytes: int) -> None:
         start = float(self._n_stimuli)
         startstops = (
             {"action": "compute", "start": start, "stop": start + 0.1},
@@ -119,26 +99,9 @@ class Driven:
         self.s.stream_handlers["task-finished"](
             key=ts.key, worker=ts.processing_on.address, stimulus_id=self._stimulus(),
             status="OK", nbytes=nbytes, type=b"", typename=typename, metadata={}, thread=1,
-            startstops=startstops, **self._run(ts),
+            startstops=startstops,
+            **({"run_id": ts.run_id} if hasattr(ts, "run_id") else {}),
         )  # fmt: skip
-
-    def fail(self, ts: Any) -> None:
-        self.s.stream_handlers["task-erred"](
-            key=ts.key, worker=ts.processing_on.address, stimulus_id=self._stimulus(),
-            exception=b"", traceback=b"", exception_text="no", traceback_text="",
-            **self._run(ts),
-        )  # fmt: skip
-
-    @staticmethod
-    def _run(ts: Any) -> dict[str, Any]:
-        return {"run_id": ts.run_id} if hasattr(ts, "run_id") else {}
-
-    def release(self, ts: Any) -> None:
-        self.s.client_releases_keys(keys=[ts.key], client=CLIENT, stimulus_id=self._stimulus())
-
-    def in_state(self, *states: str) -> list[Any]:
-        """In the order in which they came."""
-        return [ts for ts in self.s.tasks.values() if ts.state in states]
 
     def hold(self, n_groups: int, prefix: str = "load", *, is_own_prefix: bool = False) -> None:
         """So many groups with one finished task each."""

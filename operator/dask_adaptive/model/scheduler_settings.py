@@ -187,7 +187,6 @@ class ReliefChoices:
     """A choice for each of `wire.RELIEFS`, which the core does not import."""
 
     prefixes: _OnOff = AUTO
-    idle: _OnOff = AUTO
     pickling: Annotated[str, one_of({AUTO: AUTO, SHARED: SHARED, DISABLED: DISABLED})] = AUTO
     host: _OnOff = AUTO
     identity: _OnOff = AUTO

@@ -36,7 +36,6 @@ VARIABLE = "DASK_ADAPTIVE_RELIEF"
 #: that are named for a release go when no older one is supported any more.
 KINDS = {
     "prefixes": "dask_adaptive_agent.relief.before_2024_6:PrefixesRelief",
-    "idle": "dask_adaptive_agent.relief.idle:IdleRelief",
     "pickling": "dask_adaptive_agent.relief.pickling:PicklingRelief",
     "host": "dask_adaptive_agent.relief.before_2025_4:HostRelief",
     "identity": "dask_adaptive_agent.relief.before_2026_7:IdentityRelief",

@@ -16,10 +16,6 @@ LOADS = {
     "a script's function, per scheduler CPU second": ("map-script", "tasks/scheduler CPU s"),
     "a partial with 2,000 paths, default": ("map-bigpartial", "tasks/scheduler CPU s"),
     "the same with pickling: Shared": ("map-bigpartial-shared", "tasks/s"),
-    "a submit while 50,000 task groups are held": (
-        "submit, 50,000 finished groups",
-        "ms of scheduler CPU",
-    ),
     "the identity of 800 workers": ("identity, 800 workers", "ms CPU"),
 }
 

@@ -34,9 +34,8 @@ MAPPED = {
 }
 GROUPS = 50_000
 CROWD = 800
-SUBMITS = 40
 TALKERS: Mapping[str, tuple[int, ...]] = {"clients-50": (50,), "clients-200": (200,)}
-ALL = (*MAPPED, "submit-groups", "dashboard", *TALKERS)
+ALL = (*MAPPED, "dashboard", *TALKERS)
 
 Samples = dict[str, list[float]]  # by side
 
@@ -110,24 +109,6 @@ async def tell_reliefs(cluster: Cluster) -> None:
         answer = await cluster.call(wire.OBSERVE, protocol=wire.PROTOCOL)
         states = {row["name"]: row["state"] for row in answer["relief"]}
         print(json.dumps({"side": cluster.side.name, "relief": states}), flush=True)
-
-
-async def submit_groups(asked: Asked) -> None:
-    """CPU of the scheduler for one submit, with no finished group and with many."""
-    async with Clusters(STOCK, OURS) as clusters:
-        scripts = [await cluster.talker("script.py", cluster.address) for cluster in clusters]
-        sides = list(zip(clusters, scripts, strict=True))
-        for groups in (0, asked.scaled(GROUPS)):
-            for cluster, script in sides:
-                await cluster.call("relief_groups", count=groups)
-                await measured(cluster, script, "submit-one", 10)
-            samples: Samples = {cluster.side.name: [] for cluster in clusters}
-            for i in range(asked.repeats):
-                for cluster, script in in_turns(sides, i):
-                    _, cpu_s = await measured(cluster, script, "submit-one", SUBMITS)
-                    samples[cluster.side.name].append(cpu_s / SUBMITS * 1000)
-            name = f"submit, {groups:,} finished groups"
-            tell(name, "ms of scheduler CPU", samples)
 
 
 async def shares(clusters: Sequence[Cluster], window_s: float, repeats: int) -> list[list[float]]:
@@ -211,7 +192,6 @@ async def main() -> int:
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     parts: list[tuple[set[str], Callable[[Asked], Awaitable[None]]]] = [
         (set(MAPPED), map_cases),
-        ({"submit-groups"}, submit_groups),
         ({"dashboard"}, dashboard),
         (set(TALKERS), clients),
     ]

@@ -99,10 +99,6 @@ def run(client: Client, case: str, count: int) -> None:
     paths = [Path(f"/data/in/part-{i:06d}/file.parquet") for i in range(count)]
     if case == "submit-main":
         futures = [client.submit(partial(process_file, OPTIONS, p), pure=False) for p in paths]
-    elif case == "submit-one":
-        futures = []
-        for path in paths:
-            client.submit(passed_on, None, path, pure=False).result()
     else:
         futures = client.map(MAPPED[case](), paths, pure=False)
     wait(futures)
