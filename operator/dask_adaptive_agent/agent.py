@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import distributed
+from distributed.core import Status
 
 from dask_adaptive_agent import __version__, patching, wire
 from dask_adaptive_agent.answers import Answers
@@ -39,7 +40,6 @@ from dask_adaptive_agent.protocol.requests import (
 from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.quotas.roster import Entry, Roster, SoleBytes
 from dask_adaptive_agent.quotas.worker_limits import WorkerLimits
-from dask_adaptive_agent.redone import Redone
 from dask_adaptive_agent.relief.registry import Reliefs, at_start
 from dask_adaptive_agent.relief.workers_to_close import WorkersToClose
 from dask_adaptive_agent.shuffle.delay import ShuffleDelay
@@ -53,6 +53,9 @@ logger = logging.getLogger(__name__)
 
 #: What Kubernetes gives a pod that says nothing, less what its end itself takes.
 LEAVE_MS = 25_000
+
+#: While a scheduler ends, nothing is done again.
+ENDING = (Status.closing, Status.closed, Status.failed)
 
 
 class Agent:
@@ -72,6 +75,8 @@ class Agent:
         self.lease = OperatorLease(clock, lambda: self.settings.lease_s, self._lapse)
         self.plans = OperatorPlans(clock)
         self.limits = WorkerLimits(clock)
+        #: Tasks and results lost with workers, as in `wire.Snapshot.redone`.
+        self.redone = dict.fromkeys((wire.LOST, wire.FORCED, wire.ENDED), 0)
         self._make_claims()
         self._make_exits()
         self._make_shuffles()
@@ -137,7 +142,6 @@ class Agent:
             pinned_by=lambda ws: ", ".join(self.pins.holders(ws)),
             note=self.notes.add,
         )
-        self.redone = Redone(self.scheduler, self._cause)
         self.closing = WorkersToClose(
             self.scheduler,
             self.free,
@@ -177,7 +181,7 @@ class Agent:
         """
         self._add_feature("counting", self.cordons.install)
         self._add_feature("orders", self.upstream_calls.install)
-        self._add_feature("removals", lambda put: put.before_removals(self.redone.removing))
+        self._add_feature("removals", lambda put: put.before_removals(self._removing))
         if self.parts.section("shuffles", lambda: bool(self.shuffles.running()), True):
             self.expect_holds()
 
@@ -215,14 +219,14 @@ class Agent:
             "session": self.session,
         }
 
-    def configure(self, request: Request) -> Request:
+    def configure(self, request: Request) -> wire.Message:
         changes = read_settings(request)
         if changes:
             self.lease.begin()
         self.settings.update(changes)
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
-        return self.settings.answer()
+        return {"protocol": wire.PROTOCOL}
 
     def observe(self, request: Request) -> Any:
         session, caller = text(request, "session", ""), text(request, "caller", "")
@@ -290,7 +294,7 @@ class Agent:
         outcomes = self.drains.leave(by_name, by_host, terms)
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
-    def limit(self, request: Request) -> wire.LimitAnswer:
+    def limit(self, request: Request) -> wire.Message:
         session = text(request, "session")
         if session != self.session:
             ended = f"session {shown(session)} has ended; observe, then send limits for that"
@@ -298,7 +302,8 @@ class Agent:
         self.limits.replace(request)
         self.lease.begin()
         self.roster.sync()
-        return {"protocol": wire.PROTOCOL, "stopped": self.cordons.limits_changed()}
+        self.cordons.limits_changed()
+        return {"protocol": wire.PROTOCOL}
 
     def announce(self, request: Request) -> Request:
         self.lease.check()
@@ -315,7 +320,8 @@ class Agent:
         self.drains.worker_joined(ws)
         for drain in self.drains.terminations().values():
             if drain.ws is not ws and str(drain.name) == str(ws.name):
-                self.pins.renamed(str(ws.name), drain.ws.address)
+                # One that departs gives its name to another one: its pins stay with it.
+                self.pins.leases.move(str(ws.name), drain.ws.address)
 
     def client_left(self, client: str) -> None:
         self.pins.client_left(client)
@@ -378,6 +384,14 @@ class Agent:
         self.settings.lapse()
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
+
+    def _removing(self, ws: WorkerState) -> None:
+        """A worker is about to be removed from the scheduler: count what has to be done again."""
+        if self.scheduler.status in ENDING:
+            return
+        only = [ts for ts in ws.has_what if len(ts.who_has or ()) == 1]
+        lost = len(ws.processing) + sum([bool(ts.who_wants or ts.waiters) for ts in only])
+        self.redone[self._cause(ws)] += lost
 
     def _cause(self, ws: WorkerState) -> str:
         """Why a worker that is removed now is gone."""

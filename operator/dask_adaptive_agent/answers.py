@@ -86,7 +86,7 @@ class Answers:
                 lambda: any([lifetime.METRIC in e.ws.metrics for e in entries.values()]),
                 False,
             ),
-            "redone": dict(agent.redone.counts),
+            "redone": dict(agent.redone),
             "totals": self._totals(processing=processing),
             "relief": section("relief", agent.reliefs.rows, []),
             "config_in_force": section(

@@ -13,7 +13,10 @@ logger = logging.getLogger(__name__)
 
 
 async def dask_setup(scheduler: Any) -> None:
-    """Start the agent. Does nothing in a worker; a failure is logged, and the scheduler goes on."""
+    """
+    Start the agent, which ends as a plugin does. Does nothing in a worker; a failure is logged, and
+    the scheduler goes on.
+    """
     try:
         from distributed import Scheduler
 
@@ -23,16 +26,3 @@ async def dask_setup(scheduler: Any) -> None:
             install(scheduler)
     except Exception:
         logger.exception("The scheduler goes on without dask-adaptive")
-
-
-async def dask_teardown(scheduler: Any) -> None:
-    """Stop the agent."""
-    try:
-        from distributed import Scheduler
-
-        if isinstance(scheduler, Scheduler):
-            from dask_adaptive_agent.loading.attach import uninstall
-
-            uninstall(scheduler)
-    except Exception:
-        logger.exception("Failed to stop dask-adaptive")

@@ -130,9 +130,7 @@ class HelloAnswer(Message):
 
 
 class ConfigureRequest(Message, total=False):
-    """
-    Settings of the agent; keys that are absent keep their value. The answer: the same dict, whole.
-    """
+    """Settings of the agent; keys that are absent keep their value. Answer: `{"protocol": …}`."""
 
     shuffle_pins: bool  # default True
     shuffle_timeout_ms: int  # a shuffle pins its workers no longer than this; default 1 h
@@ -535,7 +533,7 @@ class LimitRequest(Message, total=False):
 
     Patterns match the whole of the first 2,000 characters; `*` is any text, `?` any one character,
     and case counts.
-    Answer: `LimitAnswer`.
+    Answer: `{"protocol": …}`.
     """
 
     session: str  # of the snapshot that the names are of; another: E_INVALID
@@ -546,10 +544,6 @@ class LimitRequest(Message, total=False):
     profiles: list[LimitProfile]
     stops: int  # workers that may be stopped at once
     others: int  # profile of workers that are not named; -1 (default): they have no limit
-
-
-class LimitAnswer(Message):
-    stopped: list[str]  # names
 
 
 class CancelRequest(Message, total=False):

@@ -62,7 +62,7 @@ METRICS = st.fixed_dictionaries(
     optional={
         "memory": ODD,
         "spilled_bytes": st.one_of(ODD, st.fixed_dictionaries({"memory": ODD, "disk": ODD})),
-        "dask-adaptive": st.one_of(ODD, st.fixed_dictionaries({"left_s": ODD, "lifetime_s": ODD})),
+        "dask-adaptive": st.one_of(ODD, st.fixed_dictionaries({"left_s": ODD})),
     },
 )
 WORKER = st.fixed_dictionaries(
@@ -313,6 +313,6 @@ async def test_names_that_nobody_has_cannot_fill_the_table(s, agent) -> None:
 
     assert wire.E_REFUSED == answer["error"]
     assert str(wire.MOST_PINS) in answer["message"]
-    assert wire.MOST_PINS == len(agent.pins.leases)
+    assert wire.MOST_PINS == len(agent.pins.leases.every())
     assert "error" not in s.handlers[wire.UNPIN](source=wire.MANUAL, owner="0")
-    assert wire.MOST_PINS - wire.MOST_PINS_OF_OWNER == len(agent.pins.leases)
+    assert wire.MOST_PINS - wire.MOST_PINS_OF_OWNER == len(agent.pins.leases.every())

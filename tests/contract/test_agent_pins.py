@@ -51,7 +51,7 @@ async def test_a_worker_that_is_not_there_cannot_be_pinned_by_code(s, a, b, agen
 
     assert wire.E_INVALID == answer["error"]
     assert "nobody" in answer["message"]
-    assert 0 == len(agent.pins.leases)
+    assert 0 == len(agent.pins.leases.every())
 
 
 @with_agent(client=False)
@@ -62,14 +62,14 @@ async def test_the_policy_limits_what_code_may_pin(s, a, b, agent) -> None:
     assert wire.E_REFUSED == answer["error"]
     assert "60 s is longer" in answer["message"]
     assert "spec.pins.client.maxDuration" in answer["message"]
-    assert 0 == len(agent.pins.leases)
+    assert 0 == len(agent.pins.leases.every())
     assert 50_000 == (await claim(s, a.name, ttl_ms=50_000))["pinned"][0][1]
 
     await ask(s, wire.CONFIGURE, client_pins=False)
     answer = await claim(s, b.name, ttl_ms=1_000)
     assert wire.E_REFUSED == answer["error"]
     assert "spec.pins.client.enabled" in answer["message"]
-    assert 1 == len(agent.pins.leases)
+    assert 1 == len(agent.pins.leases.every())
 
 
 @with_agent(client=False, clock=StillClock)
@@ -161,10 +161,10 @@ async def test_pins_end_with_their_worker(s, a, agent) -> None:
         await claim(s, "w")
         for name in ("w", w.address):
             await claim(s, name, source=wire.MANUAL, owner=f"operator, {name}")
-        assert 3 == len(agent.pins.leases)
+        assert 3 == len(agent.pins.leases.every())
     await until(lambda: w.address not in s.workers)
 
-    assert 0 == len(agent.pins.leases)
+    assert 0 == len(agent.pins.leases.every())
     async with Worker(s.address, name="w") as w:
         assert [] == agent.pins.holders(s.workers[w.address])
         assert w.address in s.workers_to_close(n=2)
@@ -182,7 +182,7 @@ async def test_pins_end_when_their_worker_is_killed_and_comes_again_by_the_same_
     await a.kill(timeout=1)
     await until(lambda: before not in s.workers)
 
-    assert 0 == len(agent.pins.leases)
+    assert 0 == len(agent.pins.leases.every())
     await until(lambda: s.workers, timeout_s=40)
     assert ["0"] == [str(ws.name) for ws in s.workers.values()]
     assert not await pins(s, wire.MANUAL)
@@ -212,7 +212,7 @@ async def test_a_replacement_by_the_same_name_does_not_take_over_pins(s, a, b, a
     assert 1 == len(agent.pins.holders(s.workers[new.address]))
     await new.close()
     await until(lambda: new.address not in s.workers)
-    assert 0 == len(agent.pins.leases)
+    assert 0 == len(agent.pins.leases.every())
 
 
 @with_agent(client=False, clock=StillClock)

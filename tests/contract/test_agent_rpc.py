@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -65,13 +66,13 @@ MALFORMED: dict[str, list[dict[str, Any]]] = {
 
 @with_agent(threads=2, client=False)
 async def test_malformed_requests_are_refused_and_change_nothing(s, a, b, agent) -> None:
-    before = agent.settings.answer()
+    before = dataclasses.asdict(agent.settings)
     await ask(s, wire.ANNOUNCE, policy="etl")
     for message, requests in MALFORMED.items():
         for request in requests:
             answer = await ask(s, message, **request)
             assert wire.E_INVALID == answer.get("error"), (message, request)
-    assert (before, "etl") == (agent.settings.answer(), agent.plans.policy)
+    assert (before, "etl") == (dataclasses.asdict(agent.settings), agent.plans.policy)
     assert not agent.pins.leases.names()
     assert not agent.drains.ongoing
 
@@ -92,13 +93,12 @@ async def test_an_unexpected_failure_is_an_answer(s, a, b, agent) -> None:
 
 
 @with_agent(threads=2, client=False)
-async def test_configure_keeps_what_is_not_named(s, a, b) -> None:
+async def test_configure_keeps_what_is_not_named(s, a, b, agent) -> None:
     await ask(s, wire.CONFIGURE, lease_ms=7_000)
 
-    answer = await ask(s, wire.CONFIGURE, shuffle_pins=False)
+    assert {"protocol": wire.PROTOCOL} == await ask(s, wire.CONFIGURE, shuffle_pins=False)
 
     assert {
-        "protocol": wire.PROTOCOL,
         "shuffle_pins": False,
         "shuffle_timeout_ms": 3_600_000,
         "manual_max_ms": 86_400_000,
@@ -110,7 +110,7 @@ async def test_configure_keeps_what_is_not_named(s, a, b) -> None:
         "shuffle_wait_ms": 60_000,
         "relief": {},
         "config": {},
-    } == answer
+    } == dataclasses.asdict(agent.settings)
 
 
 @with_agent(threads=2)

@@ -275,9 +275,9 @@ async def test_it_neither_attaches_nor_configures(s, there) -> None:
     assert wire.OBSERVE not in s.handlers
 
     agent = install(s)
-    before = agent.settings.answer()
+    before = dataclasses.asdict(agent.settings)
     assert (await there.observe()).is_connected
-    assert before == agent.settings.answer()
+    assert before == dataclasses.asdict(agent.settings)
 
 
 async def test_demand_is_asked_for(s, there) -> None:

@@ -77,8 +77,6 @@ class Process:
         (Converter().convert, f"{HERE}.Converter.convert"),
         (Converter(), f"{HERE}.Converter"),
         (Converter, f"{HERE}.Converter"),
-        ((convert, (1,), {}), f"{HERE}.convert"),
-        *([] if Task is None else [(Task("key", convert, 2), f"{HERE}.convert")]),
         # A long name keeps its end.
         (type("a" * 100, (), {}), "…" + "a" * (NAME_LENGTH - 1)),
         (len, "builtins.len"),

@@ -159,8 +159,6 @@ async def dask_setup(scheduler):
 
 
 async def dask_teardown(scheduler):
-    if _agent is not None:
-        await _agent.dask_teardown(scheduler)
     for other in reversed(_others):
         try:
             await other.teardown()

@@ -87,13 +87,9 @@ class Durations:
         self._others: set[TaskPrefix] = set()
         self._look_at = 0.0
 
-    @property
-    def is_on(self) -> bool:
-        return self.next_at < math.inf
-
     def switch(self, on: bool) -> None:
         """Measure, or measure no more: what is known stays."""
-        if on != self.is_on:
+        if on != (self.next_at < math.inf):
             self.next_at = 0.0 if on else math.inf
 
     def mean_s(self, prefix: TaskPrefix) -> float:

@@ -45,13 +45,13 @@ class UpstreamCalls:
     def install(self, patches: Patches) -> None:
         # Upstream's HTTP API calls the method.
         patches.put(patching.RETIRE_WORKERS, self._retiring)
-        patches.put(patching.RETIRE_WORKERS_RPC, lambda stock: self._retiring(stock, is_rpc=True))
+        patches.put(patching.RETIRE_WORKERS_RPC, self._retiring)
 
     def restarts(self) -> None:
         """`SchedulerPlugin.restart`: `Scheduler.restart` is about to restart all workers."""
         self._note_pins("restart", list(self.scheduler.workers.values()), "restart")
 
-    def _retiring(self, stock: Call, *, is_rpc: bool = False) -> Call:
+    def _retiring(self, stock: Call) -> Call:
         @wraps(stock)
         async def retire_workers(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = _readable(args, kwargs)
@@ -63,7 +63,7 @@ class UpstreamCalls:
                     await self.drains.lifetime(address)
                 return await stock(*args, **kwargs)
             named = self._named(workers or (), kwargs.get("names"))
-            self._note_pins("retire", named, stimulus, self._caller() if is_rpc else "")
+            self._note_pins("retire", named, stimulus)
             with self.drains.others_retire(named) as retired:
                 answer = await stock(*args, **kwargs)
                 retired.update(answer)
@@ -84,9 +84,7 @@ class UpstreamCalls:
             logger.exception("Failed to find the workers that a call names")
             return []
 
-    def _note_pins(
-        self, verb: str, named: list[WorkerState], stimulus: str, caller: str = ""
-    ) -> None:
+    def _note_pins(self, verb: str, named: list[WorkerState], stimulus: str) -> None:
         """Note the pins that a call breaks, if any."""
         if stimulus.startswith((OURS, NOT_ANSWERING)):
             return
@@ -100,24 +98,12 @@ class UpstreamCalls:
             if len(pinned) > 3:
                 shown.append(f"{len(pinned) - 3} more")
             call = f" ({stimulus})" if stimulus else ""
-            message = f"somebody{caller}{call} named pinned workers to {verb}, and was "
+            message = f"somebody{call} named pinned workers to {verb}, and was "
             names = [str(ws.name) for ws, _ in pinned]
             self.note(wire.N_PINS_OVERRIDDEN, f"{message}obeyed: {'; '.join(shown)}", names)
         except Exception:
             # Fail open: the call is obeyed, noted or not.
             logger.exception("Failed to find the pins that a call to %s workers has broken", verb)
-
-    def _caller(self) -> str:
-        """
-        The addresses of whoever has the RPC answered now.
-
-        Not by a handler that asks for its connection: what others have put over it need not pass
-        one on.
-        """
-        comms: dict[Any, Any] = getattr(self.scheduler, "_comms", {})
-        ops = ((comm, op) for comm, op in comms.items() if op == "retire_workers")
-        callers = sorted({str(comm.peer_address) for comm, _ in ops})
-        return f" at {' or '.join(callers)}" if callers else ""
 
 
 def _readable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -109,8 +109,8 @@ TABLES = {
         ),
     ),
     "ahead": TableSpec(
-        "Shuffles, and workers asked for",
-        "No shuffle runs or is about to begin, and nobody requests workers.",
+        "Shuffles to begin, and workers asked for",
+        "No shuffle is about to begin, and nobody requests workers.",
         (
             ("what", "What", 160, "text"),
             ("who", "Who", 300, "text"),
@@ -228,7 +228,7 @@ class Looks:
                 for at, *rest in reversed(self.agent.plans.decisions)
             ],
             "pins": self._pins,
-            "ahead": lambda: [*self._running(), *self._upcoming(), *self._wants()][:ROWS],
+            "ahead": lambda: [*self._upcoming(), *self._wants()][:ROWS],
         }
         tables: dict[str, Columns] = {}
         problems = []
@@ -239,7 +239,7 @@ class Looks:
             fields = [field for field, *_ in TABLES[name].columns]
             columns = enumerate(fields)
             tables[name] = {field: [row[i] for row in rows or ()] for i, field in columns}
-        lines = [self._policy(), self._counts(tables["workers"]["state"]), self._work()]
+        lines = [self._policy(), self._counts(tables["workers"]["state"])]
         lines += [f'<span style="color:#b71c1c">{escape(problem)}</span>' for problem in problems]
         head = "".join(f'<div style="margin-bottom:4px">{line}</div>' for line in lines)
         return Look(head, tables)
@@ -250,7 +250,7 @@ class Looks:
         entries = of.roster.entries
         of.sole.refresh(entries.values())
         offered = {ws.address for ws in of.offered(entries)}
-        shuffles, held = of.pins.shuffles(), of.pins.names()
+        shuffles, held = of.pins.shuffles(), {*of.pins.leases.names(), *of.pins.in_shuffles()}
         rows = []
         for address, entry in entries.items():
             ws = entry.ws
@@ -329,12 +329,6 @@ class Looks:
             for row in pins
         ]
 
-    def _running(self) -> Iterator[tuple[str, str, str]]:
-        now = self.agent.clock()
-        for run in self.agent.shuffles.running():
-            workers = plural(len(run.participants), "worker")
-            yield "shuffle runs", run.id, f"for {duration(now - run.since)}, on {workers}"
-
     def _upcoming(self) -> Iterator[tuple[str, str, str]]:
         for row in self.agent.barriers.rows():
             what, waits = "shuffle is to begin", ""
@@ -372,15 +366,6 @@ class Looks:
             for workers, in_s in self.agent.plans.arriving
         ]
         return " · ".join(parts)
-
-    def _work(self) -> str:
-        scheduler: Any = self.agent.scheduler
-        counts = (
-            (sum([len(ws.processing) for ws in list(scheduler.workers.values())]), "at workers"),
-            (len(scheduler.queued), "queued"),
-            (len(scheduler.unrunnable), "that no worker may run"),
-        )
-        return " · ".join([f"{plural(n, 'task')} {where}" for n, where in counts if n]) or "no task"
 
 
 def _named(names: list[str]) -> str:

@@ -63,10 +63,6 @@ class LeaseTable:
         #: anybody was told.
         self._spent: dict[Claimant, tuple[float, bool]] = {}
 
-    def __len__(self) -> int:
-        self._purge()
-        return self._count
-
     def revision(self) -> tuple[int, int]:
         """
         Two numbers: the first changes with each lease that is new or gone, the second with each

@@ -75,10 +75,6 @@ class PinnedWorkers:
     def client_left(self, client: str) -> None:
         self.leases.cut(client, CLIENT_AWAY_S)
 
-    def renamed(self, name: str, address: str) -> None:
-        """A worker that departs gives its name to another one: its pins stay with it."""
-        self.leases.move(name, address)
-
     def worker_left(self, ws: WorkerState) -> None:
         """All pins end with their worker, unless another has taken its name."""
         self.leases.drop(ws.address)
@@ -111,10 +107,6 @@ class PinnedWorkers:
 
     def shuffles(self) -> list[ShuffleRun]:
         return self.shuffle_runs.pinning() if self.settings.shuffle_pins else []
-
-    def names(self) -> set[str]:
-        """Names and addresses of all workers that somebody claims."""
-        return {*self.leases.names(), *self.in_shuffles()}
 
     def is_pinned(self, ws: WorkerState) -> bool:
         """Tells whether anybody claims a worker; yes when that can't be known (fail closed)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -160,9 +160,6 @@ class AgentSettings:
     def lapse(self) -> None:
         """Nobody stands for these settings any more: no relief, and no shuffle waits."""
         self.update({"relief": dict.fromkeys(wire.RELIEFS, wire.DISABLED), "shuffle_wait_ms": 0})
-
-    def answer(self) -> Request:
-        return {"protocol": wire.PROTOCOL, **asdict(self)}
 
 
 def read_settings(request: Request) -> dict[str, Any]:

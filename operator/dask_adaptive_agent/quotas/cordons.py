@@ -123,15 +123,13 @@ class Cordons:
         """From now on, look without being asked."""
         self._arm(LOOK_S)
 
-    def limits_changed(self) -> list[str]:
-        """Returns the names of those that are cordoned at a limit now."""
+    def limits_changed(self) -> None:
         self._taken.clear()
         self.failures.keep_for([rules.window_s for rules in self.limits.rules])
         for entry in self.entries.values():  # `worker_joined` does it for a new one
             self._apply_to(entry)
         self.deadlines.refresh(anew=True)
         self.review(len(self.ongoing))
-        return [str(c.gate.ws.name) for c in self.ongoing.values() if c.why.kind != SHORT]
 
     def review(self, most: int = AT_ONCE) -> None:
         """Check all limits, and at most `most` of the cordoned workers."""

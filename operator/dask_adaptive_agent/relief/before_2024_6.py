@@ -79,6 +79,3 @@ class PrefixesRelief(Relief):
         if not _schedulers:
             _answers.clear()
         super().uninstall()
-
-    def counts(self) -> dict[str, int]:
-        return {"kept": len(_answers)}

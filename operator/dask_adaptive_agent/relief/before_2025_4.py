@@ -40,9 +40,6 @@ class HostRelief(Relief):
         super().uninstall()
         host_of.cache_clear()
 
-    def counts(self) -> dict[str, int]:
-        return {"addresses": host_of.cache_info().currsize}
-
 
 def _remembering(stock: Any) -> property:
     """Raises `Mismatch` unless upstream's answer follows from an address alone."""

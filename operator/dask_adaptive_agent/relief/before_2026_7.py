@@ -88,16 +88,15 @@ _server_id, _status = attrgetter("server_id"), attrgetter("status")
 _resources = attrgetter("resources")
 
 
-def kept_answer(info: dict[str, Any], *, is_compressed: bool) -> tuple[Any, int]:
-    """One answer, as bytes in a message, and how many bytes compression has saved."""
+def kept_answer(info: dict[str, Any], *, is_compressed: bool) -> Any:
+    """One answer, as bytes in a message."""
     frame = msgpack.packb(info, use_bin_type=True)
-    nbytes = len(frame)
     header: dict[str, Any] = {"serializer": FAMILY}
     if is_compressed:
         frame = zlib.compress(frame, 1)
         header["compression"] = (COMPRESSION,)
     kept: Any = Serialized  # upstream's have no types
-    return kept(header, [frame]), nbytes - len(frame)
+    return kept(header, [frame])
 
 
 class IdentityRelief(Relief):
@@ -110,11 +109,11 @@ class IdentityRelief(Relief):
         self._workers: Any = self.place.scheduler.workers
         self._stock: Any = None
         self._kept: Any = None
-        self._uses = self._saved = 0  # of the kept answer: how often, and bytes each time
+        self._uses = 0  # of the kept answer
         #: Of all workers: what must be as it was while the kept answer serves.
         self._facts: list[Any] = []
         self._until = 0.0
-        self._counts = {"asked": 0, "made": 0, "stock": 0, "saved_bytes": 0}
+        self._counts = {"asked": 0, "made": 0, "stock": 0}
 
     def install(self) -> None:
         identity = self.place.scheduler.identity
@@ -127,7 +126,7 @@ class IdentityRelief(Relief):
         info["workers"] = dict(islice(info["workers"].items(), 50))
         expected = repr(_read(info))
         for is_compressed in (False, True):
-            if repr(_read(kept_answer(info, is_compressed=is_compressed)[0])) != expected:
+            if repr(_read(kept_answer(info, is_compressed=is_compressed))) != expected:
                 raise Mismatch("an answer that was kept does not read as a fresh one does")
 
     def uninstall(self) -> None:
@@ -175,13 +174,12 @@ class IdentityRelief(Relief):
             self._kept = None
             begun = time.perf_counter()
             info = self.place.scheduler.identity()
-            self._kept, self._saved = kept_answer(info, is_compressed=is_popular)
+            self._kept = kept_answer(info, is_compressed=is_popular)
             took = time.perf_counter() - begun
             self._facts, self._uses = facts, 0
             self._until = now + min(MAX_AGE_S, took / SHARE)
             self._counts["made"] += 1
         self._uses += 1
-        self._counts["saved_bytes"] += self._saved
         return self._kept
 
 
@@ -218,9 +216,7 @@ class ClientInfoRelief(Relief):
                 self._send(client, interval)
 
     def counts(self) -> dict[str, int]:
-        clients = self._scheduler.clients
-        quiet = sum([client.startswith(PREFIX) for client in clients])
-        return {**self._counts, "worker_clients": quiet}
+        return dict(self._counts)
 
     def client_heartbeat(self, client: str) -> None:
         """The handler. Each heartbeat of a client comes here."""

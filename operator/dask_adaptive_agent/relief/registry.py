@@ -161,8 +161,14 @@ class Reliefs:
         return self._active.get(name)
 
     def rows(self) -> list[wire.ReliefRow]:
+        active = self._active
         return [
-            {"name": name, "state": at.state, "message": at.message, "counts": self._counts(name)}
+            {
+                "name": name,
+                "state": at.state,
+                "message": at.message,
+                "counts": active[name].counts() if name in active else {},
+            }
             for name, at in self._states.items()
         ]
 
@@ -209,11 +215,3 @@ class Reliefs:
             relief.uninstall()
         except Exception:
             logger.exception("Failed to remove relief %s", name)
-
-    def _counts(self, name: str) -> dict[str, int]:
-        relief = self._active.get(name)
-        try:
-            return {} if relief is None else relief.counts()
-        except Exception:
-            logger.exception("Failed to count what relief %s has done", name)
-            return {}

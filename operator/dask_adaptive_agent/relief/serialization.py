@@ -73,11 +73,7 @@ class SerializationMeter:
         self._silent_until = self._began[0]
 
     def add(self, function: object, seconds: float, nbytes: int) -> None:
-        """
-        Count what was serialized for a worker: what its task calls, or the whole run_spec.
-
-        Any thread may call it. Never raises.
-        """
+        """Count a task that was serialized for a worker, by what it calls. Never raises."""
         try:
             key = key_of(function)
         except Exception:  # attributes of people's own objects run people's own code
@@ -176,27 +172,15 @@ class SerializationMeter:
 def key_of(function: object) -> tuple[str, str]:
     """Module and qualified name of what a task calls: cheap, and the same for its partials."""
     for _ in range(20):  # a partial of a partial; no endless walk over strange objects
-        inner = _inner(function)
-        if inner is None:
+        if not isinstance(function, partial):
             break
-        function = inner
+        function = function.func
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
     if not isinstance(name, str):
         kind = type(function)
         module, name = kind.__module__, kind.__qualname__
     return (module if isinstance(module, str) else "", name)
-
-
-def _inner(function: object) -> object | None:
-    """The callable within a wrapper or a task; None: it is neither."""
-    if isinstance(function, partial):
-        return function.func
-    if isinstance(function, tuple):  # run_spec before 2024.11.0: (function, args, kwargs)
-        return function[0] if function else None
-    if type(function).__module__ == "dask._task_spec":
-        return getattr(function, "func", None)
-    return None
 
 
 def _name(key: tuple[str, str]) -> str:

@@ -156,9 +156,6 @@ class WorkerLine:
         self._must_forget = True
         return self.counts["lacks"] <= MOST_LACKS
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def _put_in(self, needs: dict[bytes, KeptPickle], kept: KeptPickle) -> tuple[Any, ...]:
         # Of a class there is one in a process, and each pickle sets its attributes anew.
         # Of two that are equal in one task, the other one stays another object.

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
+from dask_adaptive_agent.demand.graph_shape import is_bound
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
@@ -78,31 +80,28 @@ class Mover:
     clock: Callable[[], float]
     asked: dict[Any, float] = field(default_factory=dict)  # when, by key
 
-    def ask(self, *, back: bool = False) -> int:
+    def ask(self, *, back: bool = False) -> None:
         """
-        Ask for each task that has a taker and was not asked for lately; returns how many.
+        Ask for each task that has a taker and was not asked for lately.
 
         With `back`, a task without a taker that anybody might take waits at the scheduler.
         """
         extension = stealing(self.scheduler)
         if extension is None or not self.ws.processing:
-            return 0
+            return
         now = self.clock()
         self.asked = {key: at for key, at in self.asked.items() if now - at < ASK_AGAIN_S}
         takers = _Takers(self.scheduler, self.ws)
-        asked = 0
         for ts in list(self.ws.processing):
             if ts.key in self.asked or ts in self.ws.long_running or ts in extension.in_flight:
                 continue
             thief: Any = takers.best(ts)
-            if thief is None and back and not takers.is_restricted(ts):
+            if thief is None and back and not is_bound(ts):
                 thief = Nobody()
             if thief is not None:
                 extension.move_task_request(ts, self.ws, thief)
-                asked += 1
-            if thief is not None or takers.is_restricted(ts):
+            if thief is not None or is_bound(ts):
                 self.asked[ts.key] = now
-        return asked
 
 
 @dataclass(eq=False)
@@ -117,14 +116,10 @@ class _Takers:
         self._least_loaded: list[WorkerState] | None = None
         self._allowed: dict[Any, list[WorkerState]] = {}  # by restrictions
 
-    @staticmethod
-    def is_restricted(ts: TaskState) -> bool:
-        return bool(ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
-
     def best(self, ts: TaskState) -> WorkerState | None:
         """As `WorkStealing._get_thief`: restrictions hold unless the task calls them loose."""
-        takers = self._allowed_for(ts) if self.is_restricted(ts) else []
-        if not takers and (ts.loose_restrictions or not self.is_restricted(ts)):
+        takers = self._allowed_for(ts) if is_bound(ts) else []
+        if not takers and (ts.loose_restrictions or not is_bound(ts)):
             takers = self._anybody()
         if not takers:
             return None

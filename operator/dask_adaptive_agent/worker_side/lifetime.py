@@ -17,19 +17,16 @@ from typing import Any
 METRIC = "dask-adaptive"
 
 
-def report(worker: Any) -> bool:
-    """Begin; call it on the worker's loop. Returns whether there is anything to report."""
+def report(worker: Any) -> None:
+    """Begin, where the worker has a lifetime; call it on the worker's loop."""
     loop = asyncio.get_running_loop()
     ends_at = _ends_at(worker, loop)
-    if ends_at is None:
-        return False
-    end, lifetime_s = ends_at, float(worker.lifetime)
 
     def left(_: Any) -> dict[str, float]:
-        return {"left_s": max(0.0, end - loop.time()), "lifetime_s": lifetime_s}
+        return {"left_s": max(0.0, ends_at - loop.time())}
 
-    worker.metrics[METRIC] = left
-    return True
+    if ends_at < math.inf:
+        worker.metrics[METRIC] = left
 
 
 def be_silent(worker: Any) -> None:
@@ -45,22 +42,23 @@ def left_s(ws: Any) -> float:
     return max(0.0, float(left) - max(0.0, time.time() - float(ws.last_seen)))
 
 
-def _ends_at(worker: Any, loop: asyncio.AbstractEventLoop) -> float | None:
+def _ends_at(worker: Any, loop: asyncio.AbstractEventLoop) -> float:
     """
-    When the worker's lifetime ends, on the clock of its loop, and no later than it does.
+    When the worker's lifetime ends, on the clock of its loop, and no later than it does; infinite:
+    it has none.
 
     `Worker.__init__` draws the lifetime (`--lifetime-stagger`) and starts a timer. Where the loop
     does not show its timers, the start of the process counts, which was before.
     """
     lifetime = getattr(worker, "lifetime", None)
     if not lifetime:
-        return None
+        return math.inf
     for handle in list(getattr(loop, "_scheduled", ())):
         if not handle.cancelled() and _is_end(handle, worker):
             return float(handle.when())
     left = worker.monitor.proc.create_time() + lifetime - time.time()
     # Else the process is older than its worker, and says nothing of it.
-    return loop.time() + left if left > 0 else None
+    return loop.time() + left if left > 0 else math.inf
 
 
 def _is_end(handle: Any, worker: Any) -> bool:

@@ -97,7 +97,7 @@ class SimulatedScheduler:
             wire.OBSERVE: self._observe,
             wire.RETIRE: self._retire,
             wire.CANCEL: self._cancel,
-            wire.LIMIT: lambda request: {"protocol": wire.PROTOCOL, "stopped": []},
+            wire.LIMIT: lambda request: {"protocol": wire.PROTOCOL},
             wire.ANNOUNCE: lambda request: {"protocol": wire.PROTOCOL},
         }
         return {name: self._delayed(guarded(message)) for name, message in messages.items()}
@@ -139,7 +139,7 @@ class SimulatedScheduler:
 
     def _configure(self, request: Any) -> Any:
         self._settings.update(read_settings(request))
-        return self._settings.answer()
+        return {"protocol": wire.PROTOCOL}
 
     def _observe(self, request: Any) -> Any:
         is_known = request.get("session") == self.session
