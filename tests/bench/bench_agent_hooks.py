@@ -21,11 +21,11 @@ import time
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
-from measuring import Row, books, no_collections, options, show, spread
+from measuring import Row, no_collections, options, show, spread
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
-from support.relief_driven import body
+from support.relief_driven import Driven, alone
 
 PATTERNS = ["CUDA error", "Bus error", "No space left", r"out of memory$", r"(?i)ecc \w+"]
 MANY, FAR_MS, NEAR_MS = 2**40, 10**8, 10**5
@@ -65,43 +65,29 @@ def become(s: Any, variant: str) -> None:
     assert agent.cordons.deadlines.have_ends is (variant in ("far", "near"))
 
 
-def drive(s: Any, n: int, generation: int, body: Any) -> float:
-    """Microseconds of CPU a task, from waiting to forgotten."""
-    todo, client = [], s.clients["c"]
-    for i in range(n):
-        ts = s.new_task(f"inc-{generation}-{i}", body, "released")
-        ts.priority = (0, generation, i)
-        ts.who_wants = {*(getattr(ts, "who_wants", None) or ()), client}
-        client.wants_what.add(ts)
-        todo.append(ts)
-    finished = s.stream_handlers["task-finished"]
-    report = {"nbytes": 28, "type": b"", "typename": "int", "metadata": {}, "thread": 1}
-    report["startstops"] = ({"action": "compute", "start": 1.0, "stop": 1.001},)
+def drive(driven: Driven, n: int, generation: int) -> float:
+    """Microseconds of CPU a task, from its submission until it is forgotten."""
     with no_collections():
         start = time.process_time()
-        for ts in todo:
-            s.transitions({ts.key: "waiting"}, "go")
-            run = {"run_id": ts.run_id} if hasattr(ts, "run_id") else {}
-            finished(
-                key=ts.key, worker=ts.processing_on.address, stimulus_id="done", status="OK",
-                **report, **run,
-            )  # fmt: skip
-            s.client_releases_keys(keys=[ts.key], client="c", stimulus_id="release")
+        for i in range(n):
+            ts = driven.begin(f"inc-{generation}-{i}")
+            driven.finish(ts, "int", 28)
+            driven.release(ts)
         seconds = time.process_time() - start
-    assert not s.tasks
+    assert not driven.s.tasks
     return seconds / n * 1e6
 
 
 async def run(arguments: argparse.Namespace) -> list[Row]:
     times: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-    generations, one = itertools.count(), body()
-    async with books(arguments.workers) as s:
-        drive(s, arguments.tasks, next(generations), one)
+    generations = itertools.count()
+    async with alone(arguments.workers) as driven:
+        drive(driven, arguments.tasks, next(generations))
         for _ in range(arguments.repeat):
             for variant in VARIANTS:
-                become(s, variant)
-                times[variant].append(drive(s, arguments.tasks, next(generations), one))
-        become(s, "stock")
+                become(driven.s, variant)
+                times[variant].append(drive(driven, arguments.tasks, next(generations)))
+        become(driven.s, "stock")
     rows = []
     for variant, seen in times.items():
         over = statistics.median(b - a for a, b in zip(times["stock"], seen, strict=True))

@@ -9,25 +9,24 @@ looks at demand rare (`demand.LOOK_PART`) is switched off. Times are those of a 
 encoding of its answer.
 
 The last table is about waiting for changes: what the look for them costs (`signs`, four times a
-second), and what the answer does, and reading it, where ten workers have changed.
+second), and what the answer does where ten workers have changed. To read it: bench_pass.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from distributed.protocol import dumps, loads
-from measuring import Row, books, milliseconds, options, show
+from distributed.protocol import dumps
+from measuring import Row, milliseconds, options, show
 
-from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.demand import demand
 from dask_adaptive_agent.loading.attach import install
 from support.agent_fakes import clear_workers, crowd, fake_worker, give_task
+from support.relief_driven import alone
 
 #: (workers, unfinished tasks)
 CHANGES = ((50, 1_000), (5_000, 100_000), (10_000, 100_000))
@@ -73,7 +72,8 @@ def timed(case: str, calls: dict[str, Callable[[], Any]], repeat: int) -> Iterat
 
 async def run(arguments: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
-    async with books() as s:
+    async with alone() as driven:
+        s = driven.s
         agent = install(s)
         observe, again = s.handlers[wire.OBSERVE], {"session": agent.session, "known": 2**40}
         calls = {
@@ -92,7 +92,8 @@ async def run(arguments: argparse.Namespace) -> list[Row]:
 async def run_demand(arguments: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     demand.LOOK_PART = 1e9
-    async with books() as s:
+    async with alone() as driven:
+        s = driven.s
         agent = install(s)
         observe, again = s.handlers[wire.OBSERVE], {"session": agent.session, "known": 2**40}
         calls: dict[str, Callable[[], Any]] = {
@@ -107,49 +108,31 @@ async def run_demand(arguments: argparse.Namespace) -> list[Row]:
     return rows
 
 
-class Operator:
-    """Asks for what has changed, and reads it."""
-
-    def __init__(self, s: Any) -> None:
-        self.s, self.observe, self.version = s, s.handlers[wire.OBSERVE], 0
-        self.ten = list(s.workers.values())[:: len(s.workers) // 10][:10]
-        self.answers: deque[Any] = deque()
-        self.reader = SnapshotReader(NoteReader())
-        self.first = self.ask()
-        self.read()
-
-    def ask(self) -> Any:
-        """Of ten workers those get a task that had none, and the others lose theirs."""
-        for ws in self.ten:
-            for ts in list(ws.processing) or [None]:
-                give_task(self.s, ws) if ts is None else ws.remove_from_processing(ts)
-        answer = self.observe(meters=True, version=self.version, **self.reader.request)
-        self.version = answer["version"]
-        self.answers.append(loads(dumps(answer)))
-        return self.answers[-1]
-
-    def read(self, answer: Any = None) -> Any:
-        answer = answer or self.answers.popleft()
-        self.reader.read(answer, at=answer["now_ms"] / 1000)
-        return [len(self.reader.observed(agent="", version="", at=0.0).workers)]
-
-    def read_first(self) -> Any:
-        self.reader = SnapshotReader(NoteReader())
-        return self.read(self.first)
-
-
 async def run_changes(arguments: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
-    async with books() as s:
-        agent, n = install(s), arguments.repeat
+    async with alone() as driven:
+        s = driven.s
+        agent = install(s)
+        observe = s.handlers[wire.OBSERVE]
         for workers, tasks in CHANGES:
             fill(s, workers, tasks, 10)
-            operator, title = Operator(s), f"{workers} workers, {tasks} tasks"
+            ten = list(s.workers.values())[:: workers // 10][:10]
+            request = {"session": agent.session, "known": 2**40, "version": 0}
+
+            def ask(ten: list[Any] = ten, request: dict[str, Any] = request) -> Any:
+                """Of ten workers those get a task that had none, and the others lose theirs."""
+                for ws in ten:
+                    for ts in list(ws.processing) or [None]:
+                        give_task(s, ws) if ts is None else ws.remove_from_processing(ts)
+                answer = observe(meters=True, **request)
+                request["version"] = answer["version"]
+                return answer
+
+            ask()
+            title = f"{workers} workers, {tasks} tasks"
             signs = {"signs": lambda: [bool(agent.answers.signs())]}
-            rows += timed(title, signs, 20 * n)
-            rows += timed(title, {"ten changed": operator.ask}, n)
-            rows += timed(title, {"reading it": operator.read}, n)
-            rows += timed(title, {"reading all": operator.read_first}, n)
+            rows += timed(title, signs, 20 * arguments.repeat)
+            rows += timed(title, {"ten changed": ask}, arguments.repeat)
     return rows
 
 

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON_BENCH:-.venv/bin/python}
 export PYTHONPATH=operator:tests DASK_LOGGING__DISTRIBUTED=warning
-for bench in tests/bench/bench_agent_*.py tests/bench/bench_planner*.py tests/bench/bench_pass.py; do
+for bench in tests/bench/bench_*.py; do
   echo "== $(basename "$bench" .py)"
   "$python" "$bench" "$@"
 done

@@ -124,91 +124,56 @@ def _uniform(seed: int, count: int, low: float, high: float) -> list[float]:
     return [chance.uniform(low, high) for _ in range(count)]
 
 
-def _made_up() -> Iterator[tuple[str, MadeUp]]:
-    node = {"maximum": 6, "minimum": 1, "startup_s": 5.0}  # as in tests/bench/upstream
-    yield (
-        "burst and tail",
-        MadeUp(
-            "240 tasks of 0.5 s, then 4 of 40 s",
-            work_of([Batch(0, 240, 0.5)], [Batch(0, 4, 40, "tail")]),
-            **node,
-        ),
-    )
-    yield (
-        "notebook waves",
-        MadeUp(
-            "8 bursts of 60 tasks of 0.8 s, pauses of 9 s",
-            work_of(after_pauses([9.0] * 8, 60, 0.8, 6)),
-            **node,
-        ),
-    )
-    yield (
-        "oscillating",
-        MadeUp("6 bursts of 40 tasks of 0.5 s, every 17 s", work_of(every(17, 6, 40, 0.5)), **node),
-    )
-    yield (
-        "slow step",
-        MadeUp(
-            "60 quick tasks, then 60 of 3 s",
-            work_of([Batch(0, 60, 0.01, "quick")], [Batch(0, 60, 3.0, "slow")]),
-            **node,
-        ),
-    )
-    yield (
-        "two groups",
-        MadeUp(
-            "every 4 min 80 tasks of 4 s, two groups of 4",
-            work_of(every(240, 15, 80, 4.0)),
-            4,
-            second_group=4,
-        ),
-    )
-    yield "cron", MadeUp("every 10 min 120 tasks of 5 s", work_of(every(600, 12, 120, 5.0)), 12)
-    yield "hourly", MadeUp("every hour 400 tasks of 5 s", work_of(every(3600, 4, 400, 5.0)), 20)
-    yield (
-        "steady",
-        MadeUp("every 7 s 12 tasks of 2 s, for an hour", work_of(every(7, 514, 12, 2.0)), 10),
-    )
-    yield (
-        "short pauses",
-        MadeUp(
-            "a loop: 60 tasks of 2 s, pauses of 12 to 25 s",
-            work_of(after_pauses(_uniform(1, 60, 12, 25), 60, 2.0, 8)),
-            8,
-        ),
-    )
-    yield (
-        "long pauses",
-        MadeUp(
-            "80 tasks of 3 s, pauses of 10 to 30 min",
-            work_of(after_pauses(_uniform(2, 10, 600, 1800), 80, 3.0, 8)),
-            8,
-        ),
-    )
-    yield (
-        "heavy-tailed pauses",
-        MadeUp(
-            "60 tasks of 2 s, pauses of 8 s to 2 h (Pareto)",
-            work_of(after_pauses(_pareto(3, 80), 60, 2.0, 8)),
-            8,
-        ),
-    )
-    yield (
-        "a person",
-        MadeUp(
-            "a notebook for 3 h: cells, thoughts, meetings",
-            work_of(_session(4, 3)),
-            8,
-            startup_s=40.0,
-        ),
-    )
-    yield (
-        "long tails",
-        MadeUp(
-            "12 batches; some tasks take 10 and 50 times as long as most", work_of(_tails(5)), 16
-        ),
-    )
-
+_NODE = {"maximum": 6, "minimum": 1, "startup_s": 5.0}  # as in tests/bench/upstream
 
 #: By name.
-WORKLOADS = dict(_made_up())
+WORKLOADS = {
+    "burst and tail": MadeUp(
+        "240 tasks of 0.5 s, then 4 of 40 s",
+        work_of([Batch(0, 240, 0.5)], [Batch(0, 4, 40, "tail")]),
+        **_NODE,
+    ),
+    "notebook waves": MadeUp(
+        "8 bursts of 60 tasks of 0.8 s, pauses of 9 s",
+        work_of(after_pauses([9.0] * 8, 60, 0.8, 6)),
+        **_NODE,
+    ),
+    "oscillating": MadeUp(
+        "6 bursts of 40 tasks of 0.5 s, every 17 s", work_of(every(17, 6, 40, 0.5)), **_NODE
+    ),
+    "slow step": MadeUp(
+        "60 quick tasks, then 60 of 3 s",
+        work_of([Batch(0, 60, 0.01, "quick")], [Batch(0, 60, 3.0, "slow")]),
+        **_NODE,
+    ),
+    "two groups": MadeUp(
+        "every 4 min 80 tasks of 4 s, two groups of 4",
+        work_of(every(240, 15, 80, 4.0)),
+        4,
+        second_group=4,
+    ),
+    "cron": MadeUp("every 10 min 120 tasks of 5 s", work_of(every(600, 12, 120, 5.0)), 12),
+    "hourly": MadeUp("every hour 400 tasks of 5 s", work_of(every(3600, 4, 400, 5.0)), 20),
+    "steady": MadeUp("every 7 s 12 tasks of 2 s, for an hour", work_of(every(7, 514, 12, 2.0)), 10),
+    "short pauses": MadeUp(
+        "a loop: 60 tasks of 2 s, pauses of 12 to 25 s",
+        work_of(after_pauses(_uniform(1, 60, 12, 25), 60, 2.0, 8)),
+        8,
+    ),
+    "long pauses": MadeUp(
+        "80 tasks of 3 s, pauses of 10 to 30 min",
+        work_of(after_pauses(_uniform(2, 10, 600, 1800), 80, 3.0, 8)),
+        8,
+    ),
+    "heavy-tailed pauses": MadeUp(
+        "60 tasks of 2 s, pauses of 8 s to 2 h (Pareto)",
+        work_of(after_pauses(_pareto(3, 80), 60, 2.0, 8)),
+        8,
+    ),
+    "a person": MadeUp(
+        "a notebook for 3 h: cells, thoughts, meetings", work_of(_session(4, 3)), 8, startup_s=40.0
+    ),
+    "long tails": MadeUp(
+        "12 batches; some tasks take 10 and 50 times as long as most", work_of(_tails(5)), 16
+    ),
+}

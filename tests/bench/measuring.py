@@ -1,4 +1,4 @@
-"""What the small benchmarks share: their options, a scheduler of books only, turns, tables."""
+"""What the small benchmarks share: their options, times and tables."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import argparse
 import gc
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
 import distributed
-from distributed import Scheduler
-from distributed.scheduler import ClientState
-
-from support.agent_fakes import clear_workers, fake_worker
-from support.relief_driven import Silent
 
 Row = dict[str, Any]
 
@@ -53,25 +48,6 @@ def _cell(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def sides(case: str, unit: str, stock: Sequence[float], ours: Sequence[float]) -> Row:
-    """Stock beside ours, as `make bench-relief` reads it."""
-    both = [[round(one, 3) for one in seen] for seen in (stock, ours)]
-    medians = {"stock": median(both[0]), "ours": median(both[1])}
-    return {"case": case, "unit": unit, **medians, "spread": both}
-
-
-def show_sides(rows: Sequence[Row], arguments: argparse.Namespace) -> None:
-    if not arguments.json:
-        rows = [
-            {
-                **{key: row[key] for key in ("case", "unit", "stock", "ours")},
-                "times": row["stock"] / row["ours"] if row["ours"] else "",
-            }
-            for row in rows
-        ]
-    show(rows, arguments, "medians")
-
-
 def spread(times: Sequence[float], unit: str = "ms") -> Row:
     """The least, the median and the most."""
     figures = {"min": min(times), "median": median(times), "max": max(times)}
@@ -95,24 +71,3 @@ def no_collections() -> Any:
     gc.disable()
     yield
     gc.enable()
-
-
-@asynccontextmanager
-async def books(workers: int = 0, **options: Any) -> AsyncIterator[Any]:
-    """A scheduler at rest, with workers and a client "c" in its books only."""
-    options = {"dashboard": False, **options}
-    async with Scheduler(port=0, host="127.0.0.1", **options) as s:
-        for callback in s.periodic_callbacks.values():
-            callback.stop()
-        for i in range(workers):
-            ws = fake_worker(s, i)
-            s.stream_comms[ws.address] = Silent()
-            s.check_idle_saturated(ws)
-            for plugin in list(s.plugins.values()):
-                plugin.add_worker(s, ws.address)
-        s.clients["c"] = ClientState("c")
-        s.client_comms["c"] = Silent()
-        yield s
-        clear_workers(s)  # there is nobody to say goodbye to
-        for there in (s.clients, s.client_comms, s.stream_comms, s.queued):
-            there.clear()

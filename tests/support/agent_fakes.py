@@ -69,13 +69,13 @@ def clear_workers(s: Any) -> None:
         getattr(plugin, books, {}).clear()
 
 
-def crowd(s: Any, n: int, *, share_busy: float, results: int = 4) -> None:
-    """`n` workers, some busy, each with some results."""
+def crowd(s: Any, n: int, *, share_busy: float) -> None:
+    """`n` workers, some busy, each with four results."""
     dice = random.Random(0)
     clear_workers(s)
     for i in range(n):
         ws = fake_worker(s, i)
-        for _ in range(results):
+        for _ in range(4):
             give_result(s, ws, dice.randrange(2**24))
         if dice.random() < share_busy:
             for _ in range(3):

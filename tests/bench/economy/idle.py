@@ -19,12 +19,11 @@ from statistics import fmean
 from made_up import DEFAULT_GROUP, WORKLOADS
 
 from bench.drawing import pyplot
+from bench.pages import FOLDER, table
 from dask_adaptive.model.observed import Want
 from dask_adaptive.model.scaling import AUTO_S
-from dask_adaptive_lab.simulate.replay import Run, replay
+from dask_adaptive_lab.simulate.replay import Figures, Run, replay
 from dask_adaptive_lab.trace import Sample, Trace
-
-FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
 
 AUTO, HINDSIGHT = "Auto", "hindsight"
 FIXED_S = {"15s": 15.0, "60s": 60.0, "5m": 300.0}
@@ -38,32 +37,23 @@ WAITING = 1.0
 class Seen:
     """One run."""
 
-    worker_s: float
+    figures: Figures
     missing_s: float  # sum over the workers that were needed and not there yet
-    wait_s: float  # of a task in the queue, mean
-    makespan_s: float
-    turns: int
-    redone: int
-    unfinished: int
 
     @property
     def cost_s(self) -> float:
         """In seconds of a worker."""
-        return self.worker_s + WAITING * self.missing_s
+        return self.figures.worker_s + WAITING * self.missing_s
+
+    @property
+    def wait_s(self) -> float:
+        """Of a task in the queue, mean."""
+        return self.figures.mean_wait_s or 0.0
 
 
 def seen(run: Run) -> Seen:
     missing = (max(0, a.desired - a.connected) * (b.t - a.t) for a, b in pairwise(run.points))
-    figures = run.figures
-    return Seen(
-        worker_s=figures.worker_s,
-        missing_s=sum(missing),
-        wait_s=figures.mean_wait_s or 0.0,
-        makespan_s=figures.makespan_s,
-        turns=figures.turns,
-        redone=figures.redone or 0,
-        unfinished=figures.unfinished,
-    )
+    return Seen(run.figures, sum(missing))
 
 
 def run_of(name: str, idle_timeout_s: float, wants: tuple[tuple[float, int], ...] = ()) -> Run:
@@ -123,17 +113,24 @@ def ratio(results: Results, name: str, side: str) -> float:
 
 def page(results: Results) -> str:
     """Markdown: what each time costs on each work."""
-    head = f"| work | {' | '.join(SIDES)} |", "|---|" + "---|" * len(SIDES)
 
     def cell(name: str, side: str) -> str:
         it = results[name, side]
-        return f"{it.worker_s / 3600:.2f} h, {it.wait_s:.1f} s"
+        return f"{it.figures.worker_s / 3600:.2f} h, {it.wait_s:.1f} s"
 
-    ratios = [
-        f"| {name} | " + " | ".join(f"{ratio(results, name, side):.2f}" for side in SIDES) + " |"
-        for name in WORKLOADS
+    ratios = {name: [ratio(results, name, side) for side in SIDES] for name in WORKLOADS}
+    means = [fmean(column) for column in zip(*ratios.values(), strict=True)]
+    costs = [
+        [name, *(f"{one:.2f}" for one in row)]
+        for name, row in {**ratios, "**mean**": means}.items()
     ]
-    means = " | ".join(f"{fmean(ratio(results, n, s) for n in WORKLOADS):.2f}" for s in SIDES)
+    work = [
+        [
+            name, it.about, f"{it.minimum} to {it.maximum + it.second_group}",
+            f"{it.startup_s:.0f} s to start",
+        ]
+        for name, it in WORKLOADS.items()
+    ]  # fmt: skip
     lines = [
         "# What an idle worker costs",
         "",
@@ -150,26 +147,17 @@ def page(results: Results) -> str:
         "The cost of a run is its worker-seconds, and as much again for each second that a needed",
         "worker was not there yet.",
         "",
-        *head,
-        *ratios,
-        f"| **mean** | {means} |",
+        table(["work", *SIDES], costs),
         "",
         "## Worker-hours, and the mean wait of a task",
         "",
-        *head,
-        *(f"| {n} | " + " | ".join(cell(n, s) for s in SIDES) + " |" for n in WORKLOADS),
+        table(["work", *SIDES], ([n, *(cell(n, s) for s in SIDES)] for n in WORKLOADS)),
         "",
         "No run redid or left a task.",
         "",
         "## The work",
         "",
-        "| work | what comes | workers | a worker takes |",
-        "|---|---|---|---|",
-        *(
-            f"| {name} | {it.about} | {it.minimum} to {it.maximum + it.second_group} "
-            f"| {it.startup_s:.0f} s to start |"
-            for name, it in WORKLOADS.items()
-        ),
+        table(["work", "what comes", "workers", "a worker takes"], work, texts=4),
         "",
         "The model has neither data nor other users of the nodes, and all workers of a work take",
         "equally long to start. Batches come at fixed times, however long the ones before take.",
@@ -184,7 +172,7 @@ def draw(results: Results, path: Path) -> None:
     figure, axis = plt.subplots(figsize=(4.4, 4.4), layout="constrained")
     for side, colour in colours.items():
         runs = [(results[name, side], results[name, HINDSIGHT]) for name in WORKLOADS]
-        hours = [mine.worker_s / best.worker_s for mine, best in runs]
+        hours = [mine.figures.worker_s / best.figures.worker_s for mine, best in runs]
         waits = [mine.wait_s / best.wait_s for mine, best in runs]
         if side != HINDSIGHT:
             axis.scatter(hours, waits, s=14, color=colour, alpha=0.35, lw=0)
@@ -207,13 +195,8 @@ def main() -> None:
     with ProcessPoolExecutor(parser.parse_args().jobs) as pool:
         for (name, side), it in zip(jobs, pool.map(measured, jobs), strict=True):
             results[name, side] = it
-            print(
-                f"{name:20} {side:10} {it.worker_s:6.0f} worker-seconds,"
-                f" {it.missing_s:5.0f} missing, {it.wait_s:5.1f} s wait, {it.makespan_s:5.0f} s,"
-                f" {it.turns:2} turns, {it.redone} redone, {it.unfinished} not done",
-                flush=True,
-            )
-    assert not any(it.redone or it.unfinished for it in results.values())
+            print(f"{name:20} {side:10} {it.missing_s:5.0f} s missing, {it.figures}", flush=True)
+            assert (0, 0) == (it.figures.redone or 0, it.figures.unfinished)
     (FOLDER / "idle.md").write_text(page(results))
     draw(results, FOLDER / "idle.svg")
 

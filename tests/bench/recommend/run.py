@@ -11,6 +11,7 @@ Writes docs/benchmarks/recommend.md.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import io
 import json
@@ -19,21 +20,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.pages import FOLDER, table
+from dask_adaptive.kube.api import KubeApi
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive_lab.local import Machine
 from dask_adaptive_lab.rehearse.rehearsal import rehearse
 from dask_adaptive_lab.simulate.advice import Result, advise, changed, result_of, search
 from dask_adaptive_lab.simulate.replay import recorded
 from dask_adaptive_lab.trace import Trace, read_trace
+from support.e2e_cluster import LiveCluster
+from support.e2e_objects import adaptive_policy, dask_cluster
+from support.kube_server import Kubectl
 
 HERE = Path(__file__).parent
-REPORT = HERE.parents[2] / "docs/benchmarks/recommend.md"
+REPORT = FOLDER / "recommend.md"
 NAMES = ("burst-and-tail", "waves", "stages")
 
 #: Before any advice: little room, and much patience.
@@ -46,14 +51,14 @@ HEAD = """\
 
 Predicted is what `simulate` says of the first recording; measured is what a real scheduler with
 real workers then did ({where}). "Before" is the first run itself, under `maxReplicas: 4` and
-`idleTimeout: 30s`. "After" is a second run under the policy of the last column, which `recommend`
-chose from the first recording. `make bench-recommend` measures it (on a node: `KUBECONFIG=FILE`).
+`idleTimeout: 30s`. "After" is a second run under the policy that `recommend` chose from the first
+recording. `make bench-recommend` measures it (on a node: `KUBECONFIG=FILE`).
 
 """
 
 COLUMNS = (
-    "workload", "", "makespan: predicted", "measured", "", "worker-seconds: predicted", "measured",
-    "", "policy",
+    "workload", "", "policy", "makespan: predicted", "measured", "", "worker-seconds: predicted",
+    "measured", "",
 )  # fmt: skip
 
 Measure = Callable[[str, dict[str, Any]], Trace]
@@ -74,55 +79,42 @@ def locally(name: str, spec: dict[str, Any]) -> Trace:
 
 def on_a_node(name: str, spec: dict[str, Any]) -> Trace:
     """Run a workload in a cluster of its own on the node that KUBECONFIG names."""
-    from support.e2e_objects import adaptive_policy, dask_cluster
-    from support.kube_server import Kubectl
+    return asyncio.run(_on_a_node(name, spec))
 
-    namespace, others = f"bench-{uuid.uuid4().hex[:8]}", {**spec}
-    del others["clusterRef"]
-    admin = Kubectl(os.environ["KUBECONFIG"])
+
+async def _on_a_node(name: str, spec: dict[str, Any]) -> Trace:
+    namespace = f"bench-{uuid.uuid4().hex[:8]}"
+    admin, api = Kubectl(os.environ["KUBECONFIG"]), await KubeApi.connect()
     admin("create", "namespace", namespace)
-    kubectl = admin.within(namespace)
+    c = LiveCluster(api, admin.within(namespace), "c")
+    policy = adaptive_policy("c", **{k: v for k, v in spec.items() if k != "clusterRef"})
     try:
-        kubectl.apply(dask_cluster("c", replicas=1))
-        kubectl.apply(adaptive_policy("c", **others))
-        _until(lambda: kubectl("get", "deployment", "c-scheduler", "-o",
-                               "jsonpath={.status.availableReplicas}") == "1")  # fmt: skip
-        address = kubectl("get", "service", "c-scheduler", "-o", "jsonpath={.spec.clusterIP}")
-        with _recording(namespace) as path:
-            subprocess.run(
-                [sys.executable, str(HERE / "workloads.py"), name], check=True,
-                env={**os.environ, "DASK_SCHEDULER_ADDRESS": f"tcp://{address}:8786"},
-            )  # fmt: skip
-            _until(
-                lambda: not kubectl("get", "pods", "-l", "dask.org/component=worker", "-o", "name")
-            )
-        return read_trace(path.read_text().splitlines())
+        await c.create(dask_cluster("c", replicas=1), policy)
+        await c.open(tally=False)
+        return await _recorded(c, name)
     finally:
+        await c.close()
+        await api.close()
         admin("delete", "namespace", namespace, "--wait=false")
 
 
-@contextlib.contextmanager
-def _recording(namespace: str) -> Iterator[Path]:
+async def _recorded(c: LiveCluster, name: str) -> Trace:
     path = Path(tempfile.mkdtemp()) / "trace.jsonl"
-    words = ["record", "c", "-n", namespace, "-o", str(path)]
+    words = ["record", "c", "-n", c.namespace, "-o", str(path)]
     recording = subprocess.Popen([Path(sys.executable).with_name("dask-adaptive"), *words])
     try:
-        _until(path.exists)
-        yield path
+        await c.until(path.exists, "the recording has begun")
+        work = [sys.executable, str(HERE / "workloads.py"), name]
+        environment = {**os.environ, "DASK_SCHEDULER_ADDRESS": c.client.scheduler.address}
+        await asyncio.to_thread(subprocess.run, work, check=True, env=environment)
+        await c.until_connected(0)
     finally:
         recording.send_signal(signal.SIGINT)
         recording.wait(30)
+    return read_trace(path.read_text().splitlines())
 
 
-def _until(holds: Callable[[], bool], patience_s: float = 300.0) -> None:
-    end = time.monotonic() + patience_s
-    while not holds():
-        if time.monotonic() > end:
-            raise SystemExit(f"gave up after {patience_s:.0f} s")
-        time.sleep(0.5)
-
-
-def rows_of(name: str, measure: Measure) -> Iterator[str]:
+def rows_of(name: str, measure: Measure) -> Iterator[list[str]]:
     """Measure twice, before and after the advice; one row of the table each."""
     first = measure(name, TODAY)
     tried = search(TODAY, [first], limit=TRIES)
@@ -136,19 +128,17 @@ def rows_of(name: str, measure: Measure) -> Iterator[str]:
     )
 
 
-def _row(name: str, when: str, predicted: Result, real: Trace, changes: dict[str, Any]) -> str:
+def _row(
+    name: str, when: str, predicted: Result, real: Trace, changes: dict[str, Any]
+) -> list[str]:
     measured = recorded(real).figures
-    cells = [name, when]
+    policy = ", ".join(f"`{path}: {json.dumps(value)}`" for path, value in changes.items())
+    cells = [name, when, policy.replace('"', "")]
     for said, was in (
         (predicted.makespan_s, measured.makespan_s), (predicted.worker_s, measured.worker_s),
     ):  # fmt: skip
         cells += [f"{said:.1f}", f"{was:.1f}", f"{said / was - 1:+.1%}"]
-    policy = ", ".join(f"`{path}: {json.dumps(value)}`" for path, value in changes.items())
-    return _line([*cells, policy.replace('"', "")])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def main() -> None:
@@ -159,11 +149,10 @@ def main() -> None:
     rows = []
     for name in chosen:
         for row in rows_of(name, on_a_node if node else locally):
-            print(row, flush=True)
+            print(*row, flush=True)
             rows.append(row)
-    head = [_line(COLUMNS), _line(["---", "---", *["--:"] * 6, "---"])]
     where = "on a node" if node else "on one machine, in rehearsals"
-    REPORT.write_text(HEAD.format(where=where) + "\n".join([*head, *rows]) + "\n")
+    REPORT.write_text(HEAD.format(where=where) + table(COLUMNS, rows, texts=3) + "\n")
 
 
 if __name__ == "__main__":

@@ -83,17 +83,16 @@ class Cluster:
     address: str = ""
     processes: list[asyncio.subprocess.Process] = field(default_factory=list)
 
-    async def start(self, *, workers: int = 1, threads: int = 4, dashboard: bool = False) -> None:
+    async def start(self) -> None:
+        """A scheduler, and a worker of four threads."""
         file = self.folder / "scheduler.json"
-        shown = "--dashboard" if dashboard else "--no-dashboard"
         listens = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
-        command = ("-m", "distributed.cli.dask_scheduler", shown, *listens)
+        command = ("-m", "distributed.cli.dask_scheduler", "--no-dashboard", *listens)
         await self._start("scheduler", *command, "--scheduler-file", str(file))
         self.address = await self._address(file)
-        for i in range(workers):
-            command = ("-m", "distributed.cli.dask_worker", self.address, "--no-nanny")
-            await self._start(f"worker-{i}", *command, "--no-dashboard", "--nthreads", str(threads))
-        await self.until("workers", workers)
+        command = ("-m", "distributed.cli.dask_worker", self.address, "--no-nanny")
+        await self._start("worker", *command, "--no-dashboard", "--nthreads", "4")
+        await self.until("workers", 1)
 
     async def talker(self, program: str, *arguments: str) -> Talker:
         process = await self._start(program, str(HERE / program), *arguments, talks=True)
@@ -150,9 +149,8 @@ class Cluster:
 class Clusters:
     """One cluster a side, side by side: `async with Clusters(STOCK, OURS) as clusters`."""
 
-    def __init__(self, *sides: Side, **how: Any) -> None:
+    def __init__(self, *sides: Side) -> None:
         self._sides: Sequence[Side] = sides
-        self._how = how
         self._folder = tempfile.TemporaryDirectory(prefix="relief-")
         self._clusters: list[Cluster] = []
 
@@ -162,7 +160,7 @@ class Clusters:
                 folder = Path(self._folder.name) / f"{i}-{side.name}"
                 folder.mkdir()
                 self._clusters.append(Cluster(side, folder))
-            await asyncio.gather(*(one.start(**self._how) for one in self._clusters))
+            await asyncio.gather(*(one.start() for one in self._clusters))
         except BaseException:
             await self.__aexit__()
             raise

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import distributed
+from distributed.core import rpc
 from processes import OURS, SHARED, STOCK, Cluster, Clusters, Ended, Talker
 
 from dask_adaptive_agent import wire
@@ -34,8 +35,11 @@ MAPPED = {
 }
 GROUPS = 50_000
 CROWD = 800
+ASKS = 300
 TALKERS: Mapping[str, tuple[int, ...]] = {"clients-50": (50,), "clients-200": (200,)}
-ALL = (*MAPPED, "dashboard", *TALKERS)
+ALL = (*MAPPED, "prefixes", "identity", *TALKERS)
+#: From 2025.4.0 on, clients are told to ask every 20 s, and for few workers; before, every 2 s.
+ARE_TOLD = tuple(map(int, distributed.__version__.split(".")[:2])) >= (2025, 4)
 
 Samples = dict[str, list[float]]  # by side
 
@@ -59,11 +63,6 @@ def tell(case: str, unit: str, samples: Samples, ours: str = "ours", **more: Any
     stock, mine = (rounded(statistics.median(values)) for values in sides)
     row = {"case": case, "unit": unit, "stock": stock, "ours": mine, "spread": sides, **more}
     print(json.dumps(row), flush=True)
-
-
-def in_turns(things: Sequence[Any], round_: int) -> Sequence[Any]:
-    """Who was first is last in the next round."""
-    return things if round_ % 2 == 0 else list(reversed(things))
 
 
 async def measured(cluster: Cluster, script: Talker, case: str, count: int) -> tuple[float, float]:
@@ -92,15 +91,25 @@ async def map_case(asked: Asked, case: str, all_sides: list[tuple[Cluster, Talke
     sides = [(c, script) for c, script in all_sides if c.side.name in ("stock", ours)]
     for cluster, script in sides:
         await measured(cluster, script, name, 20)
-    per_s: Samples = {cluster.side.name: [] for cluster, _ in sides}
-    per_cpu_s: Samples = {cluster.side.name: [] for cluster, _ in sides}
+
+    async def rates(cluster: Cluster, script: Talker) -> dict[str, float]:
+        wall_s, cpu_s = await measured(cluster, script, name, count)
+        return {"tasks/s": count / wall_s, "tasks/scheduler CPU s": count / cpu_s}
+
+    await take_turns(asked, case, sides, rates, ours=ours, tasks=count)
+
+
+async def take_turns(
+    asked: Asked, case: str, sides: Sequence[Any], measure: Callable[..., Any], **more: Any
+) -> None:
+    """Measure each side as often as asked, in turns; whoever was first is last in the next."""
+    samples: dict[str, Samples] = {}
     for i in range(asked.repeats):
-        for cluster, script in in_turns(sides, i):
-            wall_s, cpu_s = await measured(cluster, script, name, count)
-            per_s[cluster.side.name].append(count / wall_s)
-            per_cpu_s[cluster.side.name].append(count / cpu_s)
-    tell(case, "tasks/s", per_s, ours, tasks=count)
-    tell(case, "tasks/scheduler CPU s", per_cpu_s, ours, tasks=count)
+        for side in sides if i % 2 == 0 else sides[::-1]:
+            for unit, value in (await measure(*side)).items():
+                samples.setdefault(unit, {}).setdefault(side[0].side.name, []).append(value)
+    for unit, by_side in samples.items():
+        tell(case, unit, by_side, **more)
 
 
 async def tell_reliefs(cluster: Cluster) -> None:
@@ -109,6 +118,43 @@ async def tell_reliefs(cluster: Cluster) -> None:
         answer = await cluster.call(wire.OBSERVE, protocol=wire.PROTOCOL)
         states = {row["name"]: row["state"] for row in answer["relief"]}
         print(json.dumps({"side": cluster.side.name, "relief": states}), flush=True)
+
+
+async def read(asked: Asked, clusters: Sequence[Cluster], name: str) -> None:
+    """How long a scheduler takes to read something of itself."""
+
+    async def took(cluster: Cluster) -> dict[str, float]:
+        return {"us": (await cluster.call("relief_reads_us"))[name]}
+
+    await take_turns(asked, name, [(cluster,) for cluster in clusters], took)
+
+
+async def prefixes(asked: Asked) -> None:
+    """The totals of a prefix with many groups, which the dashboard and `/metrics` read."""
+    async with Clusters(STOCK, OURS) as clusters:
+        for cluster in clusters:
+            await cluster.call("relief_groups", count=asked.scaled(GROUPS))
+        await read(asked, clusters, "get_task_prefix_states")
+
+
+async def identity(asked: Asked) -> None:
+    """CPU of the scheduler for one full answer to who it is and which workers it has."""
+    full = {"n_workers": -1} if ARE_TOLD else {}
+
+    async def ask(cluster: Cluster) -> dict[str, float]:
+        async with rpc(cluster.address) as link:
+            before = await link.relief_cpu()
+            for _ in range(ASKS):
+                await link.identity(**full)
+            after = await link.relief_cpu()
+        return {"ms CPU": (after["cpu_s"] - before["cpu_s"]) / ASKS * 1000}
+
+    async with Clusters(STOCK, OURS) as clusters:
+        for cluster in clusters:
+            await cluster.call("relief_crowd", count=CROWD - 1)
+        sides = [(cluster,) for cluster in clusters]
+        await take_turns(asked, f"identity, {CROWD} workers", sides, ask)
+        await read(asked, clusters, "WorkerState.host")
 
 
 async def shares(clusters: Sequence[Cluster], window_s: float, repeats: int) -> list[list[float]]:
@@ -128,30 +174,12 @@ async def shares(clusters: Sequence[Cluster], window_s: float, repeats: int) -> 
     return out
 
 
-async def dashboard(asked: Asked) -> None:
-    async with Clusters(STOCK, OURS, dashboard=True) as clusters:
-        for cluster in clusters:
-            await cluster.call("relief_groups", count=asked.scaled(GROUPS))
-            port = (await cluster.call("identity"))["services"]["dashboard"]
-            await cluster.talker("viewer.py", f"http://127.0.0.1:{port}/individual-progress")
-        await asyncio.sleep(2)
-        used = await shares(clusters, 4.0, asked.repeats)
-    name = f"dashboard's TaskProgress open, {asked.scaled(GROUPS):,} groups"
-    samples = {c.side.name: values for c, values in zip(clusters, used, strict=True)}
-    tell(name, "% of a core", samples)
-
-
 async def clients(asked: Asked) -> None:
-    """
-    Idle clients on many workers.
-
-    From 2025.4.0 on, clients are told to ask every 20 s; before, they ask every 2 s.
-    """
+    """Idle clients on many workers."""
     counts = [n for case in asked.cases for n in TALKERS.get(case, ())]
-    is_told = tuple(map(int, distributed.__version__.split(".")[:2])) >= (2025, 4)
     # Those that are told to ask seldom cost so little that all of them can be watched at once.
-    for together in [counts] if is_told else [[n] for n in counts]:
-        await clients_together(asked, together, 20.1 if is_told else 4.0)
+    for together in [counts] if ARE_TOLD else [[n] for n in counts]:
+        await clients_together(asked, together, 20.1 if ARE_TOLD else 4.0)
 
 
 async def clients_together(asked: Asked, counts: list[int], window_s: float) -> None:
@@ -161,9 +189,8 @@ async def clients_together(asked: Asked, counts: list[int], window_s: float) -> 
             await cluster.call("relief_crowd", count=CROWD - 1)
             count = str(counts[i // 2])
             idlers.append(await cluster.talker("idlers.py", cluster.address, count))
-        await asyncio.sleep(
-            6
-        )  # they are told their interval by the answer to their first heartbeat
+        # They are told their interval by the answer to their first heartbeat.
+        await asyncio.sleep(6)
         loop = asyncio.get_running_loop()
         start, before = loop.time(), [await idler.ask() for idler in idlers]
         used = await shares(clusters, window_s, asked.repeats)
@@ -192,7 +219,8 @@ async def main() -> int:
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     parts: list[tuple[set[str], Callable[[Asked], Awaitable[None]]]] = [
         (set(MAPPED), map_cases),
-        ({"dashboard"}, dashboard),
+        ({"prefixes"}, prefixes),
+        ({"identity"}, identity),
         (set(TALKERS), clients),
     ]
     failed = 0

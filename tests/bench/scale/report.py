@@ -1,27 +1,22 @@
 """
-Tables and a plot of what `run.py` has measured.
+Tables of what `run.py` has measured.
 
     python -m bench.scale.report --add LINES     take over new figures; those of their size go
-    python -m bench.scale.report                 write docs/benchmarks/scale.md and .svg
+    python -m bench.scale.report                 write docs/benchmarks/scale.md
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from bench.drawing import pyplot
+from bench.pages import FOLDER, Row, read, table, take_over
 
-FOLDER = Path(__file__).resolve().parents[3] / "docs/benchmarks"
 LINES = FOLDER / "scale.jsonl"
 
 #: For one operator; half of the reactions, that is.
 TARGETS = "Targets: a tenth of a core at rest, 300 MiB, reactions within 0.7 s, no write at rest."
-
-Row = dict[str, Any]
 
 HEAD = """# Scale: one operator, many clusters
 
@@ -57,19 +52,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--add", type=Path)
     options = parser.parse_args()
-    rows = read(LINES)
     if options.add:
-        new = read(options.add)
-        sizes = {size(row) for row in new}
-        rows = [row for row in rows if size(row) not in sizes] + new
-        LINES.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return
-    (FOLDER / "scale.md").write_text(page(rows))
-    draw(rows)
-
-
-def read(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        take_over(LINES, read(options.add), size)
+    else:
+        (FOLDER / "scale.md").write_text(page(read(LINES)))
 
 
 def size(row: Row) -> tuple[int, int]:
@@ -77,7 +63,7 @@ def size(row: Row) -> tuple[int, int]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = [HEAD.format(targets=TARGETS), "![reactions](scale.svg)\n"]
+    parts = [HEAD.format(targets=TARGETS)]
     for one in sorted(set(map(size, rows)), reverse=True):
         clusters = f"{one[0]:,} cluster{'s' if one[0] > 1 else ''} of {one[1]:,} workers"
         mine = [row for row in rows if size(row) == one]
@@ -89,11 +75,6 @@ def page(rows: Sequence[Row]) -> str:
 
 def has_reactions(row: Row) -> bool:
     return bool(row.get("rises_s") or row.get("falls_s"))
-
-
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    every = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in every)
 
 
 def usage(rows: Sequence[Row]) -> str:
@@ -123,7 +104,7 @@ def reactions(rows: Sequence[Row]) -> str:
             lines.append([
                 row["phase"], what, str(len(found)), seconds(p50), seconds(p99), str(missing),
             ])  # fmt: skip
-    return table(["phase", "reaction", "changes", "p50", "p99", "none seen"], lines)
+    return table(["phase", "reaction", "changes", "p50", "p99", "none seen"], lines, texts=2)
 
 
 def seconds(value: float | None) -> str:
@@ -137,29 +118,6 @@ def writes(row: Row) -> str:
     text += f", {made} decisions ({total / made:.1f} each)"
     text += f" and {row['moved']} workers that came or went ({total / row['moved']:.1f} each)"
     return f"{text}: {kinds}."
-
-
-def draw(rows: Sequence[Row]) -> None:
-    """The share of changes that was answered within a time, by phase; narrow enough for a phone."""
-    plt = pyplot("scale")
-    sizes = sorted({size(row) for row in rows if has_reactions(row)}, reverse=True)
-    canvas, axes = plt.subplots(
-        len(sizes), 1, figsize=(4.4, 3.2 * len(sizes)), squeeze=False, layout="constrained"
-    )
-    for axis, one in zip(axes[:, 0], sizes, strict=True):
-        for row in (r for r in rows if size(r) == one):
-            for key, style in (("rises_s", "-"), ("falls_s", "--")):
-                found = sorted(v for v in row.get(key, ()) if v is not None)
-                if found:
-                    shares = [100 * (i + 1) / len(found) for i in range(len(found))]
-                    name = f"{'up' if style == '-' else 'down'}, {row['phase']}"
-                    axis.step(found, shares, style, where="post", label=name)
-        axis.axvline(5.0, color="grey", lw=0.8, ls=":")
-        axis.set_title(f"{one[0]:,} clusters of {one[1]:,} workers", loc="left")
-        axis.set_ylabel("% of changes answered")
-        axis.legend(frameon=False)
-    axes[-1, 0].set_xlabel("seconds")
-    canvas.savefig(FOLDER / "scale.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

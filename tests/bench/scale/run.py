@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -29,6 +30,8 @@ from bench.scale.upstream import Upstream
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, POLICIES, KubeApi
 from dask_adaptive.kube.status_json import HISTORY_LABEL, history_of, last_decision_of
 from dask_adaptive.loop.decisions import HISTORY_EVERY_S
+from support.kube_bodies import body
+from support.kube_server import ROOT, Kubectl, add_crds
 from support.ports import free_port
 
 #: A worker that has been idle for so long is retired; reactions to a fall are counted from then.
@@ -56,8 +59,7 @@ class Bench:
         self.logs = Path(tempfile.mkdtemp(prefix="bench-scale-"))
         self.dice = random.Random(7)
         self.retires: list[tuple[str, str, float]] = []
-        self._fresh = list(self.clusters)
-        self.dice.shuffle(self._fresh)
+        self._turns = itertools.cycle(self.dice.sample(self.clusters, len(self.clusters)))
 
     async def set_up(self, stack: contextlib.AsyncExitStack) -> None:
         say(f"logs are in {self.logs}")
@@ -67,9 +69,7 @@ class Bench:
             names, processes=self.options.processes, log=self.logs / "schedulers.log"
         )
         most = 2 * self.options.workers
-        policy = {
-            "maxReplicas": most, "idleTimeout": f"{IDLE_S:g}s", "target": self.options.target,
-        }  # fmt: skip
+        policy = {"maxReplicas": most, "idleTimeout": f"{IDLE_S:g}s"}
         began = time.monotonic()
         await seed_clusters(self.api, self.clusters, policy=policy)
         workers = await seed_workers(self.api, os.environ["ETCD"], self.clusters)
@@ -110,7 +110,7 @@ class Bench:
         every_s = min(MOST_APART_S, 60.0 / (self.options.churn * len(self.clusters)))
         changed: list[tuple[Cluster, int, float]] = []
         while time.monotonic() - began < self.options.churn_for:
-            cluster = self._next(but)
+            cluster = next(c for c in self._turns if c not in but)
             by = self.options.by if len(changed) % 2 == 0 else -self.options.by
             at = await self.farms.load(cluster.name, self.upstream.replicas[cluster.name] + by)
             changed.append((cluster, by, at))
@@ -134,15 +134,6 @@ class Bench:
             "writes": writes(calls),
             "problems": self.upstream.problems,
         }
-
-    def _next(self, but: Sequence[Cluster]) -> Cluster:
-        while True:
-            if not self._fresh:
-                self._fresh = list(self.clusters)
-                self.dice.shuffle(self._fresh)
-            cluster = self._fresh.pop()
-            if cluster not in but:
-                return cluster
 
     def _risen(self, cluster: Cluster, since: float) -> float | None:
         """How long until `replicas` was seen raised; None: it was not."""
@@ -168,10 +159,10 @@ class Bench:
 
     async def _decisions(self, since: float) -> int:
         found = set[tuple[float, str]]()
-        async for body in self.api.each(CONFIG_MAPS.path(), selector=HISTORY_LABEL):
-            found |= {(d.at, d.group) for d in history_of(body)}
-        async for body in self.api.each(POLICIES.path()):  # the last one is written with the next
-            last = last_decision_of(body.get("status") or {})
+        async for remembered in self.api.each(CONFIG_MAPS.path(), selector=HISTORY_LABEL):
+            found |= {(d.at, d.group) for d in history_of(remembered)}
+        async for policy in self.api.each(POLICIES.path()):  # the last is written with the next
+            last = last_decision_of(policy.get("status") or {})
             found |= {(last.at, last.group)} if last else set()
         return sum(at >= since for at, _ in found)
 
@@ -179,15 +170,7 @@ class Bench:
     async def shared(self) -> AsyncIterator[None]:
         """All clusters share one budget that is large enough for each change."""
         limits = {"workers": 2 * self.options.clusters * self.options.workers}
-        await self.api.create(
-            BUDGETS.path(),
-            {
-                "apiVersion": BUDGETS.api_version,
-                "kind": BUDGETS.kind,
-                "metadata": {"name": "all"},
-                "spec": {"limits": limits},
-            },
-        )
+        await self.api.create(BUDGETS.path(), body(BUDGETS, "all", {"limits": limits}))
         await asyncio.sleep(20)
         yield
         await self.api.delete(BUDGETS.path(name="all"))
@@ -213,6 +196,7 @@ def clusters_of(options: argparse.Namespace) -> list[Cluster]:
 
 
 async def bench(options: argparse.Namespace) -> None:
+    add_crds(Kubectl(os.environ["KUBECONFIG"]), ROOT / "manifests/crds")
     api = await KubeApi.connect(timeout_s=60.0)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(api.close)
@@ -220,9 +204,6 @@ async def bench(options: argparse.Namespace) -> None:
         await world.set_up(stack)
         started_s = await world.start_operator(stack)
         tell(options, "start", {"visited_s": started_s, **world.operator.samples[-1]})
-        if options.hold:
-            say("holding; end with Ctrl-C")
-            await asyncio.sleep(options.hold)
         tell(options, "rest", await world.rest())
         tell(options, "churn", await world.churn())
         async with world.shared():
@@ -264,8 +245,6 @@ def main() -> None:
     parser.add_argument("--churn", type=float, default=0.05, help="share changing each minute")
     parser.add_argument("--churn-for", type=float, default=120.0, help="seconds of changes")
     parser.add_argument("--by", type=int, default=5, help="workers that a change is about")
-    parser.add_argument("--target", type=json.loads, default={}, help="spec.target, as JSON")
-    parser.add_argument("--hold", type=float, default=0.0, help="seconds for a look inside")
     asyncio.run(bench(parser.parse_args()))
 
 

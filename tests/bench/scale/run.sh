@@ -1,6 +1,6 @@
 #!/bin/bash
 # One operator under many clusters, and under a large one, on an API server of its own with simulated schedulers.
-# Writes docs/benchmarks/scale.jsonl, and scale.md and scale.svg from it.
+# Writes docs/benchmarks/scale.jsonl, and scale.md from it.
 #
 #   make bench-scale                                    1,000 clusters of 50 workers and one of 10,000: 15 minutes on 2 cores
 #   make bench-scale SIZES="100x10 1x1000"              others: CLUSTERSxWORKERS
@@ -23,7 +23,6 @@ for size in ${SIZES:-1000x50 1x10000}; do
   wipe
   unset KUBECONFIG
   eval "$(localnode/up.sh --api-only)"
-  .venv/bin/python -m bench.scale.crds
   # shellcheck disable=SC2086 # options are words
   .venv/bin/python -m bench.scale.run --clusters "${size%x*}" --workers "${size#*x}" ${BENCH_OPTIONS:-} >"$lines"
   .venv/bin/python -m bench.scale.report --add "$lines"

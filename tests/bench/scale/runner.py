@@ -37,11 +37,6 @@ class CountingApi(KubeApi):
         self.counts[f"{verb} {kind_of(path)}"] += 1
         return await super()._answer(method, path, query, body, *more)
 
-    def writes(self) -> Counter[str]:
-        """Of all calls those that change something, so far; whoever leads renews its Lease."""
-        skipped = ("GET ", "PUT leases", "POST leases")
-        return Counter({k: n for k, n in self.counts.items() if not k.startswith(skipped)})
-
 
 def kind_of(path: str) -> str:
     """The plural of a path, and its subresource: `daskworkergroups/scale`."""

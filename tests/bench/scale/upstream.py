@@ -56,9 +56,6 @@ class Upstream:
         for cluster, names in workers.items():
             self._workers[cluster] |= set(names)
 
-    def count(self, cluster: str) -> int:
-        return len(self._workers[cluster])
-
     async def run(self, namespace: str | None = None) -> None:
         """Until cancelled."""
         await asyncio.gather(
