@@ -120,21 +120,6 @@ def test_a_base_without_a_digest_is_refused(
         dist.given_base()
 
 
-def test_labels_leave_out_what_is_not_known(
-    dist: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("PROJECT_URL", raising=False)
-    release = dist.Release("1.2.3", "abc", 86400, tmp_path, tmp_path, tmp_path)
-
-    assert dist.labels(release, "python:3.11@sha256:12", "sha256:12") == {
-        "org.opencontainers.image.version": "1.2.3",
-        "org.opencontainers.image.revision": "abc",
-        "org.opencontainers.image.created": "1970-01-02T00:00:00Z",
-        "org.opencontainers.image.base.name": "python:3.11",
-        "org.opencontainers.image.base.digest": "sha256:12",
-    }
-
-
 def test_a_folder_of_somebody_else_is_not_emptied(
     dist: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -144,13 +129,3 @@ def test_a_folder_of_somebody_else_is_not_emptied(
     with pytest.raises(SystemExit, match="holds files of somebody else"):
         dist.main()
     assert (tmp_path / "thesis").exists()
-
-
-def test_an_unknown_part_is_refused(
-    dist: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["dist.py", "wheel"])
-
-    with pytest.raises(SystemExit):
-        dist.main()
-    assert "no such part: wheel" in capsys.readouterr().err
