@@ -36,8 +36,9 @@ Period = Annotated[Seconds, Must(lambda s: 1 <= s <= 1800, "must be from 1s to 3
 #: `idleTimeout: Auto`. Whoever takes it for a number keeps each worker.
 AUTO_S = math.inf
 
-#: `Auto` stays within these: a start that is measured is no promise for the next one.
-LEAST_S, MOST_S = 5.0, 300.0
+#: `Auto` stays within these: a start that is measured is no promise for the next one, and people
+#: at a notebook come back within ten seconds.
+LEAST_S, MOST_S = 12.0, 300.0
 
 
 def _idle_timeout(value: Any) -> float:

@@ -2,7 +2,7 @@
 The same workloads under upstream's autoscaler and under ours, on a real node, side by side.
 
     make bench-upstream                                  all, three times each
-    make bench-upstream WORKLOADS="shuffle slow-step" REPEATS=1
+    make bench-upstream WORKLOADS=p2p,slow-step REPEATS=1
 
 Writes a line of JSON a run to docs/benchmarks/upstream.jsonl; `report.py` makes the table. Needs a
 cluster with both operators (`make node-up install`).

@@ -3,7 +3,7 @@
 # Adds to docs/benchmarks/upstream.jsonl and writes upstream.md and upstream.svg from it.
 #
 #   make node-up install bench-upstream                        everything three times: about 70 minutes
-#   make bench-upstream WORKLOADS="shuffle slow-step" REPEATS=1
+#   make bench-upstream WORKLOADS=p2p,slow-step REPEATS=1
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../../../scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/lib.sh"
@@ -12,5 +12,5 @@ export KUBECONFIG=${KUBECONFIG:-$state/admin.kubeconfig} PYTHONPATH=operator:tes
 [ -e "$KUBECONFIG" ] || die "no cluster: make node-up install, or set KUBECONFIG"
 [ -z "${FRESH:-}" ] || rm -f docs/benchmarks/upstream.jsonl
 # shellcheck disable=SC2086
-.venv/bin/python tests/bench/upstream/run.py ${WORKLOADS:-} --repeats "${REPEATS:-3}"
+.venv/bin/python tests/bench/upstream/run.py ${WORKLOADS:+${WORKLOADS//,/ }} --repeats "${REPEATS:-3}"
 .venv/bin/python tests/bench/upstream/report.py

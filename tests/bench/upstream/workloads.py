@@ -72,7 +72,7 @@ async def slow_step(client: Client) -> None:
     await client.gather(client.map(work, first, seconds=3, pure=False))
 
 
-async def shuffle(client: Client) -> None:
+async def p2p(client: Client) -> None:
     """A P2P shuffle of 40 parts into 100; each output takes 1 s."""
     import dask
     import dask.dataframe as dd
@@ -112,6 +112,6 @@ WORKLOADS = {
     "notebook": Workload(notebook, ideal_s=127),
     "oscillating": Workload(oscillating, ideal_s=102),
     "slow-step": Workload(slow_step, ideal_s=30),
-    "shuffle": Workload(shuffle, ideal_s=18),
+    "p2p": Workload(p2p, ideal_s=18),
     "two-groups": Workload(two_groups, second_group=3, ideal_s=48),
 }

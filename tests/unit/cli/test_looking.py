@@ -74,7 +74,7 @@ def test_status_for_programs_has_the_bounds_of_each_group(api: ServedApi, run: A
 @pytest.mark.parametrize(
     ("spec", "group", "expected"),
     [
-        pytest.param({}, "etl-default", 9.0, id="Auto"),
+        pytest.param({}, "etl-default", 19.0, id="Auto"),
         pytest.param({"idleTimeout": "60s"}, "etl-default", 60.0, id="fixed"),
         pytest.param(GPU, "etl-gpu", 0.0, id="Auto-that-is-not-known-yet"),
     ],
@@ -82,7 +82,7 @@ def test_status_for_programs_has_the_bounds_of_each_group(api: ServedApi, run: A
 def test_after_so_long_a_worker_of_a_group_may_leave(
     spec: dict[str, Any], group: str, expected: float
 ) -> None:
-    status = {"groups": [{"name": "etl-default", "startSeconds": 9, "moveSeconds": 0}]}
+    status = {"groups": [{"name": "etl-default", "startSeconds": 15, "moveSeconds": 4}]}
     (view,) = views_of([policy(status, **spec)])
 
     assert expected == view.idle_s(group)
