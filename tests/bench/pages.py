@@ -1,4 +1,4 @@
-"""How benchmarks keep their figures and write their pages: lines of JSON, and tables."""
+"""How benchmarks keep their figures and write their pages: lines of JSON, tables, pictures."""
 
 from __future__ import annotations
 
@@ -28,3 +28,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], texts: int = 1) ->
     """In Markdown. Columns after the first `texts` hold figures."""
     rules = ["---"] * texts + ["--:"] * (len(head) - texts)
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (head, rules, *rows))
+
+
+def pyplot(salt: str) -> Any:
+    """
+    Matplotlib's module, for pictures without a screen: the same figures give the same file.
+
+    It is imported late, because only benchmarks that draw need it.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = salt
+    import matplotlib.pyplot as plt
+
+    return plt

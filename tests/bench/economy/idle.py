@@ -18,8 +18,7 @@ from statistics import fmean
 
 from made_up import DEFAULT_GROUP, WORKLOADS
 
-from bench.drawing import pyplot
-from bench.pages import FOLDER, table
+from bench.pages import FOLDER, pyplot, table
 from dask_adaptive.model.observed import Want
 from dask_adaptive.model.scaling import AUTO_S
 from dask_adaptive_lab.simulate.replay import Figures, Run, replay

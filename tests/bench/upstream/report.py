@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from upstream.workloads import WORKLOADS
 
-from bench.drawing import pyplot
+from bench.pages import FOLDER, Row, pyplot, table
+from bench.pages import read as read_rows
 
-ROOT = Path(__file__).resolve().parents[3]
-FOLDER = ROOT / "docs/benchmarks"
-
-Row = dict[str, Any]
 Runs = dict[str, dict[str, list[Row]]]
 
 _COLUMNS = (
@@ -36,8 +31,7 @@ _COLUMNS = (
 
 def read(path: Path) -> Runs:
     runs: Runs = defaultdict(lambda: defaultdict(list))
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
+    for row in read_rows(path):
         runs[row["workload"]][row["side"]].append(row)
     return runs
 
@@ -77,29 +71,28 @@ def page(runs: Runs) -> str:
                 f"On six workers that are there from the start: {workload.ideal_s:.0f} s.",
                 "",
             ]
-        lines += ["| | upstream | ours |", "|---|---|---|"]
-        for title, key in _COLUMNS:
-            if not any(row.get(key) for rows in sides.values() for row in rows):
-                continue  # nothing of it on either side
-            cells = " | ".join(spread(sides.get(side, []), key) for side in ("upstream", "ours"))
-            lines.append(f"| {title} | {cells} |")
-        lines += [f"| runs | {len(sides['upstream'])} | {len(sides['ours'])} |"]
+        figures = [
+            [title, *(spread(sides[side], key) for side in ("upstream", "ours"))]
+            for title, key in _COLUMNS
+            if any(row.get(key) for rows in sides.values() for row in rows)
+        ]
+        figures.append(["runs", *(str(len(sides[side])) for side in ("upstream", "ours"))])
+        lines.append(table(["", "upstream", "ours"], figures))
         for side, rows in sides.items():
             notes = sorted({row["note"] for row in rows if row["note"]})
             lines += ["", *(f"{side}: {note}." for note in notes)] if notes else []
         lines.append("")
-    return "\n".join([*lines, "## Ratios, ours to upstream's", "", *_ratios(runs), ""])
+    ratios = table(["workload", "makespan", "worker-seconds"], _ratios(runs))
+    return "\n".join([*lines, "## Ratios, ours to upstream's", "", ratios, ""])
 
 
-def _ratios(runs: Runs) -> Iterable[str]:
-    yield "| workload | makespan | worker-seconds |"
-    yield "|---|---|---|"
+def _ratios(runs: Runs) -> Iterable[list[str]]:
     for name, sides in runs.items():
         cells = []
         for key in ("makespan_s", "worker_seconds"):
             theirs, ours = (median(r[key] for r in sides[s]) for s in ("upstream", "ours"))
             cells.append(f"{ours / theirs:.2f}" if theirs else "")
-        yield f"| {name} | {cells[0]} | {cells[1]} |"
+        yield [name, *cells]
 
 
 def draw(runs: Runs, path: Path) -> None:

@@ -21,19 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-from distributed import Client
 from upstream import watch
 from upstream.watch import Counter, Seen, Watch
 from upstream.workloads import WORKLOADS, Workload
 
-from dask_adaptive.kube.api import DEPLOYMENTS, GROUPS, SERVICES, KubeApi, Resource
+from dask_adaptive.kube.api import NODES, KubeApi
+from support.e2e_cluster import LiveCluster
 from support.e2e_objects import adaptive_policy, autoscaler, dask_cluster, worker_group
 from support.kube_server import Kubectl
 
 cloudpickle.register_pickle_by_value(watch)  # schedulers have no such module
 
 SIDES = ("upstream", "ours")
-NODES = Resource("", "v1", "nodes", "Node")
 
 
 async def one_run(api: KubeApi, admin: Kubectl, name: str, side: str) -> Seen:
@@ -51,26 +50,25 @@ async def _in(api: KubeApi, kubectl: Kubectl, name: str, workload: Workload, sid
     cluster = dask_cluster("c", replicas=1, requests=requests)
     if side == "upstream":  # nothing of ours may be in its scheduler
         cluster["metadata"]["annotations"] = {"dask-adaptive.dev/inject": "false"}
-    kubectl.apply(cluster)
-    client = await _client(api, kubectl.namespace)
+    c = LiveCluster(api, kubectl, "c")
+    await c.create(cluster)
     try:
-        await client.register_plugin(Counter())
+        await c.open(tally=False)
+        await c.client.register_plugin(Counter())
         if workload.second_group:
-            kubectl.apply(worker_group("c", "second", replicas=workload.second_group))
-        await _until_connected(client, 1 + workload.second_group)
-        kubectl.apply(_scaler(side, workload))
+            await c.apply(worker_group("c", "second", replicas=workload.second_group))
+        await asyncio.wait_for(c.client.wait_for_workers(1 + workload.second_group), 120)
+        await c.apply(_scaler(side, workload))
         await asyncio.sleep(8)  # either has had its first look
-        return await _watched(api, kubectl, client, Seen(name, side), workload)
+        return await _watched(c, Seen(name, side), workload)
     finally:
-        await client.close()
+        await c.close()
 
 
-async def _watched(
-    api: KubeApi, kubectl: Kubectl, client: Client, seen: Seen, workload: Workload
-) -> Seen:
-    watch = Watch(seen, api=api, namespace=kubectl.namespace, group="c-default", client=client)
+async def _watched(c: LiveCluster, seen: Seen, workload: Workload) -> Seen:
+    watch = Watch(seen, api=c.api, namespace=c.namespace, group=c.group, client=c.client)
     try:
-        seen.waves_s = await asyncio.wait_for(workload.run(client), workload.patience_s) or []
+        seen.waves_s = await asyncio.wait_for(workload.run(c.client), workload.patience_s) or []
     except TimeoutError:
         seen.note = f"not done within {workload.patience_s:.0f} s"
     seen.makespan_s = watch.elapsed_s
@@ -96,27 +94,6 @@ async def _share(api: KubeApi, room: int) -> dict[str, str]:
     nodes = await api.list(NODES.path())
     kibibytes = max(int(n["status"]["allocatable"]["memory"].removesuffix("Ki")) for n in nodes)
     return {"memory": f"{math.floor(kibibytes * 0.9 / room)}Ki"}
-
-
-async def _client(api: KubeApi, namespace: str) -> Client:
-    make: Any = Client
-    for _ in range(240):
-        await asyncio.sleep(0.5)
-        try:
-            found = await api.get(DEPLOYMENTS.path(namespace, "c-scheduler"))
-            service = await api.get(SERVICES.path(namespace, "c-scheduler"))
-            await api.get(GROUPS.path(namespace, "c-default"))
-            if found.get("status", {}).get("availableReplicas"):
-                address = f"tcp://{service['spec']['clusterIP']}:8786"
-                return await make(address, asynchronous=True, timeout="30s")
-        except Exception:
-            # Not there yet; or kube-proxy is a moment behind, and who knows who answers at the IP.
-            continue
-    raise SystemExit("upstream's operator has not made the cluster within 120 s")
-
-
-async def _until_connected(client: Client, workers: int) -> None:
-    await asyncio.wait_for(client.wait_for_workers(workers), 120)
 
 
 def _line(seen: Seen, run: int) -> dict[str, Any]:
