@@ -191,21 +191,6 @@ async def test_without_a_policy_upstream_does_not_rest(notebook: Notebook) -> No
         await until(ours(notebook))
 
 
-async def test_tidy_gives_everything_back(notebook: Notebook, run: Any) -> None:
-    upstream = notebook.upstream(wants=4)
-    async with notebook.served(adopt=Adopt.ALWAYS):
-        await notebook.adapt(2, 20)
-        await until(ours(notebook))
-    result = await asyncio.to_thread(run, "tidy", "--yes")
-
-    assert 0 == result.exit_code, result.output
-    assert "1 policy of the operator's deleted" in result.output
-    assert "1 DaskAutoscaler given back" in result.output
-    assert ([], {}) == (notebook.policies(), notebook.notes())
-    await upstream.run(notebook.name)
-    assert [4] == [n for _, n in upstream.scaled]
-
-
 def job(**annotations: str) -> dict[str, Any]:
     worker = {"replicas": 1, "spec": WORKER}
     ports = [{"name": "tcp-comm", "protocol": "TCP", "port": 8786, "targetPort": "tcp-comm"}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,35 +13,11 @@ from click.testing import CliRunner, Result
 
 from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.objects import ADOPTED, COOLDOWN, MANAGED_BY
-from support.kube_bodies import autoscaler, cluster_of_one, pod, policy
-from support.kube_server import ROOT, Kubectl
+from support.kube_bodies import autoscaler, pod, policy
+from support.kube_server import Kubectl
 
 Run = Callable[..., Result]
 LABELS = {"dask.org/component": "worker", "dask.org/cluster-name": "demo"}
-
-
-def test_status_and_explain_before_the_operator_has_looked(run: Run, kubectl: Kubectl) -> None:
-    kubectl("apply", "-f", str(ROOT / "manifests/examples/policy.yaml"))
-    listed, told = run("status"), run("explain", "demo")
-
-    assert "demo" in listed.output.splitlines()[1]
-    assert "not processed yet" in listed.output
-    assert "is it running?" in told.output
-    assert ["demo"] == [
-        p["policy"] for p in json.loads(run("status", "-o", "json").output)["items"]
-    ]
-    about = json.loads(run("explain", "dap/demo", "-o", "json").output)["about"]
-    assert about.startswith("DaskCluster demo in ")
-
-
-@pytest.mark.usefixtures("demo")
-def test_a_worker_is_explained_by_its_pod(run: Run, kubectl: Kubectl) -> None:
-    kubectl.apply(*cluster_of_one("w1", name="demo")[1:], pod("w1-h-x", of="w1", labels=LABELS))
-
-    for subject in ("pod/w1-h-x", "worker/w1"):
-        told = json.loads(run("explain", subject, "-o", "json").output)
-        assert told["about"].startswith("worker w1, under AdaptivePolicy demo")
-    assert 1 == run("explain", "worker/nobody").exit_code
 
 
 def managed(name: str = "ours", **spec: Any) -> dict[str, Any]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,46 +56,6 @@ def decision(at: float, message: str) -> Decision:
     step = Step("load", 4, Reason.LOAD_INCREASED, "12 s of work")
     return Decision(at, "demo-default", 1, 4, 4, Reason.LOAD_INCREASED, message, "Done",
                     inputs={"queued": 12.0}, steps=(step,))  # fmt: skip
-
-
-def test_status(run: Run, kubectl: Kubectl) -> None:
-    told = run("status", "demo")
-
-    assert 0 == told.exit_code, told.output
-    assert "NoCandidates: 2 of 3 workers are not needed" in told.output
-    assert "demo-default" in told.output
-    assert "\x1b[" not in told.output
-    (item,) = json.loads(run("status", "-o", "json").output)["items"]
-    assert ("demo", 3) == (item["cluster"], item["status"]["replicas"])
-
-
-@contextlib.contextmanager
-def watching(kubectl: Kubectl, *words: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "dask_adaptive.cli.main", "status", "-w", *words]
-    env = {**os.environ, "KUBECONFIG": kubectl.kubeconfig, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [*command, "-n", kubectl.namespace], env=env, text=True, stdout=subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=10)
-
-
-def test_status_that_watches_shows_all_again_after_each_change(kubectl: Kubectl) -> None:
-    def replicas() -> str:
-        assert process.stdout is not None
-        assert "REPLICAS" in process.stdout.readline()
-        return process.stdout.readline().split()[4]
-
-    with watching(kubectl) as process:
-        assert "3" == replicas()
-        say(kubectl, replicas=4)
-        assert "4" == replicas()
-        kubectl("annotate", "dap", "demo", "x=y")  # nothing that is shown
-        say(kubectl, replicas=5)
-        assert "5" == replicas()
 
 
 def test_explain_has_the_last_decisions(run: Run, kubectl: Kubectl) -> None:

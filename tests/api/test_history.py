@@ -11,7 +11,7 @@ from dask_adaptive.kube.api import CONFIG_MAPS, POLICIES, Conflict, Invalid, Jso
 from dask_adaptive.kube.objects import PolicyObject, parse_policy_object
 from dask_adaptive.kube.reporter import DecisionLog
 from dask_adaptive.kube.status_json import KEY, history_of
-from dask_adaptive.model.plan import KEPT, Decision
+from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support.kube_bodies import policy
 from support.kube_server import Kubectl
@@ -86,14 +86,6 @@ async def test_it_survives_a_restart_with_one_write_for_each_pass(scene: Scene) 
     assert [1, 2, 3, 4] == scene.stored()
     owner = scene.kubectl.json("get", "configmap", NAME)["metadata"]["ownerReferences"]
     assert [made.meta.uid] == [o["uid"] for o in owner]
-
-
-async def test_it_is_bounded(scene: Scene) -> None:
-    made = await scene.policy()
-    await scene.log(made).add([decision(n) for n in range(KEPT)])
-    await scene.log(made).add([decision(n) for n in range(KEPT, KEPT + 10)])
-
-    assert list(range(10, KEPT + 10)) == scene.stored()
 
 
 async def test_one_that_somebody_deleted_is_made_anew(scene: Scene) -> None:

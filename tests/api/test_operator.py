@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.controller.lease import LeaderLease, Timing, lease_name
+from dask_adaptive.controller.lease import Timing, lease_name
 from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from support.kube_bodies import autoscaler, group, policy
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl
@@ -91,16 +92,22 @@ async def test_only_namespaces_with_the_labels_are_served(api: KubeApi, kubectl:
         assert 0 == replicas(kubectl)
 
 
-async def test_two_policies_for_one_cluster_do_nothing(api: KubeApi, kubectl: Kubectl) -> None:
+@pytest.mark.parametrize(
+    ("rival", "what"),
+    [
+        pytest.param(policy("b", "demo", minReplicas=3), "dap/b", id="another-policy"),
+        pytest.param(autoscaler("demo"), "daskautoscaler/demo", id="upstreams-autoscaler"),
+    ],
+)
+async def test_where_two_would_scale_a_cluster_the_policy_does_nothing(
+    api: KubeApi, kubectl: Kubectl, rival: dict[str, Any], what: str
+) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
-    kubectl.apply(
-        group("demo"), policy("a", "demo", minReplicas=2), policy("b", "demo", minReplicas=3)
-    )
+    kubectl.apply(group("demo"), policy("a", "demo", minReplicas=2), rival)
     async with running(api, kubectl.namespace):
-        for name in "ab":
-            await until(lambda n=name: ready(kubectl, n) == ("False", "OwnershipConflict"))
+        await until(lambda: ready(kubectl, "a") == ("False", "OwnershipConflict"))
         assert 0 == replicas(kubectl)
-        kubectl("delete", "dap", "b")
+        kubectl("delete", what)
         await until(lambda: ready(kubectl, "a")[0] == "True")
 
 
@@ -118,6 +125,8 @@ async def test_of_two_operators_of_one_name_one_serves_until_it_has_gone(
             await first.aclose()
             kubectl("patch", "dap", "p", "--type=merge", "-p", '{"spec": {"minReplicas": 3}}')
             await until(lambda: replicas(kubectl) == 3)
+    lease = kubectl.json("get", "lease", lease_name(DEFAULT_CONTROLLER))
+    assert "" == lease["spec"].get("holderIdentity", ""), "whoever ends gives it back"
 
 
 async def test_of_two_operators_of_two_names_one_makes_the_policy_and_serves_it(
@@ -167,15 +176,6 @@ async def test_a_policy_goes_from_one_operator_to_another_by_its_name(
         kubectl("patch", "dap", "p", "--type=merge", "-p", spec)
         await until(lambda: replicas(kubectl) == 4)
         assert (0, 1) == (len(first.visits._running), len(second.visits._running))
-
-
-async def test_an_upstream_autoscaler_is_a_conflict(api: KubeApi, kubectl: Kubectl) -> None:
-    kubectl("apply", "-f", str(EXAMPLES / "cluster.yaml"))
-    kubectl.apply(group("demo"), policy("p", "demo", minReplicas=2), autoscaler("demo"))
-    async with running(api, kubectl.namespace):
-        await until(lambda: ready(kubectl, "p") == ("False", "OwnershipConflict"))
-        kubectl("delete", "daskautoscaler", "demo")
-        await until(lambda: ready(kubectl, "p")[0] == "True")
 
 
 async def test_annotations_make_a_policy_and_take_it_away(api: KubeApi, kubectl: Kubectl) -> None:
@@ -237,72 +237,6 @@ async def test_probes_and_metrics(api: KubeApi, kubectl: Kubectl) -> None:
         assert "ok\n" == await asyncio.to_thread(fetch, "/healthz")
         await until(lambda: "dask_adaptive_passes_total" in fetch("/metrics"))
         await until(lambda: "dask_adaptive_leader 1.0" in fetch("/metrics"))
-
-
-class Candidates:
-    """Replicas that would lead; `acting` are those that do, `times` when each began and stopped."""
-
-    def __init__(self, namespace: str) -> None:
-        self.namespace = namespace
-        self.acting: list[str] = []
-        self.times: dict[str, float] = {}
-
-    def start(self, name: str, api: KubeApi) -> asyncio.Task[None]:
-        now = asyncio.get_running_loop().time
-
-        async def lead() -> None:
-            self.acting.append(name)
-            self.times[f"{name} begins"] = now()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.acting.remove(name)
-                self.times[f"{name} stops"] = now()
-
-        lease = LeaderLease(
-            api, namespace=self.namespace, controller="x", identity=name, lead=lead, timing=FAST
-        )
-        return asyncio.create_task(lease.run())
-
-
-async def end(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def test_of_two_replicas_one_acts(api: KubeApi, kubectl: Kubectl) -> None:
-    candidates = Candidates(kubectl.namespace)
-    acting = candidates.acting
-    first, second = (candidates.start(name, api) for name in ("first", "second"))
-    await until(lambda: len(acting) == 1)
-    await asyncio.sleep(3)
-    assert 1 == len(acting)
-    leader = first if acting == ["first"] else second
-    await end(leader)  # gives the lease back
-    assert [] == acting
-    await until(lambda: len(acting) == 1, timeout_s=1.5)
-    await end(first, second)
-    lease = kubectl.json("get", "lease", lease_name("x"))
-    assert "" == lease["spec"].get("holderIdentity", "")
-
-
-async def test_a_leader_that_is_cut_off_stops_before_another_begins(
-    api: KubeApi, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_off = await KubeApi.connect(timeout_s=0.5)
-    candidates = Candidates(kubectl.namespace)
-    times = candidates.times
-    old = candidates.start("old", cut_off)
-    await until(lambda: "old begins" in times)
-    new = candidates.start("new", api)
-    await asyncio.sleep(1)
-    monkeypatch.setattr(cut_off._client.configuration, "host", "http://127.0.0.1:1")
-    await until(lambda: "new begins" in times)
-
-    assert times["old stops"] < times["new begins"]
-    await end(old, new)
-    await cut_off.close()
 
 
 def test_nothing_is_left_on_objects_but_our_own(kubectl: Kubectl) -> None:

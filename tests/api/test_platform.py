@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -112,16 +111,6 @@ async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Sce
     assert 3 == found["spec"]["worker"]["replicas"]
 
 
-async def test_look(scene: Scene) -> None:
-    await scene.make()
-    worker = await scene.worker()
-    view = await scene.platform.look()
-
-    assert (True, "") == (view.found, view.conflict)
-    assert [("etl-default", 2)] == [(g.name, g.replicas) for g in view.groups]
-    assert (WORKER, f"{WORKER}-ab-cd", "Pending") == (worker.name, worker.pod, worker.waiting)
-
-
 async def test_replicas_are_set_through_the_scale_subresource(scene: Scene) -> None:
     await scene.make()
     await scene.world.resync(scene.api)
@@ -161,18 +150,6 @@ async def test_a_pin_on_the_cluster_ends_with_the_clusters_annotation(scene: Sce
     assert DAY_S == pytest.approx(await scene.pin_left_s(), abs=60)
     scene.kubectl("annotate", "daskcluster", "etl", "dask-adaptive.dev/pin-")
     assert await scene.pin_left_s() is None, "the copies on the children live on"
-
-
-@pytest.mark.parametrize(
-    "target", [f"pod/{WORKER}-ab-cd", f"deployment/{WORKER}", "daskworkergroup/etl-default"]
-)
-async def test_a_person_pins_by_annotation(scene: Scene, target: str) -> None:
-    await scene.make()
-    scene.kubectl("annotate", target, "dask-adaptive.dev/pin=4h")
-
-    assert 4 * 3600 == pytest.approx(await scene.pin_left_s(), abs=60)
-    scene.kubectl("annotate", target, "dask-adaptive.dev/pin-")
-    assert await scene.pin_left_s() is None
 
 
 async def test_a_person_overrules_the_copy(scene: Scene) -> None:
@@ -242,15 +219,6 @@ async def test_the_same_news_is_one_event(governed: Scene) -> None:
         ("AdaptivePolicy", "InvalidAnnotation", 3),
         ("AdaptivePolicy", "WouldUnderutilized", 1),
     } == told
-
-
-async def test_of_workers_that_leave_only_the_policy_tells(governed: Scene) -> None:
-    leaves = Event(EventType.NORMAL, Reason.UNDERUTILIZED, "begins to leave", worker=WORKER)
-    await reporter_of(governed).tell([leaves, replace(leaves, worker="another")])
-
-    [event] = governed.kubectl.json("get", "events")["items"]
-    assert "AdaptivePolicy" == event["involvedObject"]["kind"]
-    assert f"{WORKER}, another: begins to leave" == event["message"]
 
 
 async def test_reporting_to_a_policy_that_is_gone_is_no_error(governed: Scene) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -96,28 +95,6 @@ async def test_all_clusters_reach_their_number_and_then_nothing_is_written(
 
     assert CLUSTERS == len(scene.upstream.changes), "each in one step"
     assert [] == scene.upstream.problems
-
-
-async def test_a_dead_and_a_hanging_scheduler_delay_nobody(
-    scene: Scene, api: KubeApi, kubectl: Kubectl
-) -> None:
-    dead, hanging, *others = [c.name for c in scene.clusters]
-    async with running(api, kubectl.namespace, connect=scene.connect):
-        await until(lambda: all(s.observed for s in scene.farm.schedulers.values()))
-        await scene.farm.die(dead)
-        scene.farm.schedulers[hanging].slow_down(1e6)
-        await asyncio.sleep(1.0)
-        began = time.monotonic()
-        for name in others:
-            scene.farm.schedulers[name].load(WORKERS)
-
-        def have_risen() -> bool:
-            return {name for name, *_ in scene.upstream.changes} >= set(others)
-
-        await until(have_risen, timeout_s=30)
-
-    seen_s = [at - began for *_, at in scene.upstream.changes]
-    assert max(seen_s) < 15, "each at its own next pass, not after the timeouts of others"
 
 
 def fields(of: Any) -> set[str]:
