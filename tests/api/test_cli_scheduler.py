@@ -68,13 +68,11 @@ async def unfinished(client: Client) -> int:
     return int(await client.run_on_scheduler(count))
 
 
-async def recorded(path: Path, kubectl: Kubectl, *, samples: int, redact: bool = False) -> None:
+async def recorded(path: Path, kubectl: Kubectl, *, samples: int) -> None:
     """Record in a process of its own until so many samples are there; then Ctrl-C."""
     command = [sys.executable, "-m", "dask_adaptive.cli.main", "record", "demo", "-o", str(path),
                "--every", "200ms", "-n", kubectl.namespace]  # fmt: skip
-    process = subprocess.Popen(
-        command + ["--redact"] * redact, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     for _ in range(900):
         if path.exists() and path.read_text().count("\n") > samples:
             break

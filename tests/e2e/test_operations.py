@@ -10,16 +10,9 @@ import pytest
 
 from dask_adaptive.kube.api import CONFIG_MAPS
 from support.e2e_cluster import LiveCluster, Start, workers_in
-from support.e2e_release import Release
+from support.e2e_release import STAYS, Release
 from support.e2e_tasks import result
 from support.kube_server import Kubectl
-
-#: What an uninstalled release leaves, as `Release.leftovers` names it.
-CRDS = {
-    "CustomResourceDefinition /adaptivebudgets.dask-adaptive.dev",
-    "CustomResourceDefinition /adaptivepolicies.dask-adaptive.dev",
-    "APIService /v1alpha1.dask-adaptive.dev",  # the API server's own, for each CRD's group
-}
 
 
 @pytest.fixture
@@ -130,13 +123,13 @@ async def _until_only_the_crds_are_left(c: LiveCluster, release: Release) -> Non
     owned = [*await _owned_by("DaskCluster", c), *await _owned_by("AdaptivePolicy", c)]
     theirs = {f"ConfigMap {ns}/{name}" for ns, name in owned}
     left: set[str] = set()
-    c.more_to_tell = [lambda: f"left: {sorted(left - CRDS)}"]
+    c.more_to_tell = [lambda: f"left: {sorted(left - STAYS)}"]
 
     async def is_clean() -> bool:
         found = await asyncio.to_thread(release.leftovers)
         left.clear()
         left.update(o for o in found - theirs if not o.startswith("AdaptivePolicy "))
-        return left == CRDS
+        return left == STAYS
 
     await c.until(is_clean, "only the CRDs are left")  # pods end by and by
 

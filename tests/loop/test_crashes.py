@@ -182,16 +182,3 @@ async def test_a_killed_scheduler_takes_no_worker_with_it(stage: Start) -> None:
     await s.rehearsal.scheduler.start()
     await s.until(lambda: s.condition("Injected") is True, "back, with its agent")
     await s.gone()  # after the window
-
-
-async def test_a_hanging_scheduler_is_unreachable_not_waited_for(stage: Start) -> None:
-    s = await stage(workers=1, timeout_s=1.0)
-    await s.change(minReplicas=0)
-    s.rehearsal.scheduler.process.send(signal.SIGSTOP)
-    try:
-        await s.until(lambda: s.condition("SchedulerConnected") is False, "it is noticed")
-        assert "within 1 s" in s.message("SchedulerConnected")
-        assert 1 == len(s.names())
-    finally:
-        s.rehearsal.scheduler.process.send(signal.SIGCONT)
-    await s.gone()  # it answers again

@@ -39,18 +39,11 @@ from soak.users import Lives, Users
 from soak.watch import Watch
 from support.e2e_cluster import LiveCluster
 from support.e2e_objects import adaptive_policy, dask_cluster
-from support.e2e_release import Release
+from support.e2e_release import STAYS, Release
 from support.kube_server import DASK_KUBERNETES, Kubectl
 
 #: So long after the last fault everything must be as the policy wants it.
 CALM_S = 240.0
-
-#: What an uninstalled release leaves, as `Release.leftovers` names it.
-STAYS = {
-    "CustomResourceDefinition /adaptivebudgets.dask-adaptive.dev",
-    "CustomResourceDefinition /adaptivepolicies.dask-adaptive.dev",
-    "APIService /v1alpha1.dask-adaptive.dev",  # the API server's own, for each CRD's group
-}
 
 
 def cluster(notes: Path) -> dict[str, Any]:

@@ -10,6 +10,13 @@ from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from support.kube_server import CHART, Kubectl, binary
 
+#: What an uninstalled release leaves, as `Release.leftovers` names it.
+STAYS = {
+    "CustomResourceDefinition /adaptivebudgets.dask-adaptive.dev",
+    "CustomResourceDefinition /adaptivepolicies.dask-adaptive.dev",
+    "APIService /v1alpha1.dask-adaptive.dev",  # the API server's own, for each CRD's group
+}
+
 _OPERATOR = ("--selector", "app.kubernetes.io/name=dask-adaptive-operator")
 
 
