@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copyreg
 import inspect
 import os
 import pickle
@@ -17,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, Event, Scheduler, Worker, batched, core
-from distributed import scheduler as scheduler_module
+from distributed import Event, Scheduler, Worker
 from distributed.core import Status, rpc
-from distributed.protocol import core as protocol_core
-from distributed.protocol import pickle as protocol_pickle
 from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import __version__, preload, wire
@@ -230,32 +226,6 @@ async def test_a_failing_start_leaves_the_scheduler_as_it_was(s) -> None:
 
     del s.add_plugin
     assert before == (dict(s.handlers), dict(s.stream_handlers), dict(s.plugins))
-
-
-def shared_code() -> dict[str, dict[str, Any]]:
-    """What all schedulers of a process have in common, and reliefs replace parts of."""
-    classes = ("SchedulerState", "Scheduler", "WorkerState", "TaskState", "TaskGroup", "TaskPrefix")
-    owners = [
-        *(getattr(scheduler_module, name) for name in classes),
-        scheduler_module, batched, batched.BatchedSend, core, protocol_core, protocol_pickle,
-    ]  # fmt: skip
-    return {owner.__name__: dict(vars(owner)) for owner in owners} | {
-        "copyreg": dict(copyreg.dispatch_table)
-    }
-
-
-@pytest.mark.parametrize("choice", [wire.AUTO, wire.SHARED])
-async def test_a_scheduler_that_ends_leaves_nothing_in_its_process(choice: str) -> None:
-    before = shared_code()
-    async with Scheduler(port=0, dashboard=False, dashboard_address=":0") as s:
-        install(s)
-        await ask(s, wire.CONFIGURE, relief={"pickling": choice})
-        async with Worker(s.address, nthreads=1), Client(s.address, asynchronous=True) as c:
-            assert [1, 2, 3] == await c.gather(c.map(lambda x: x + 1, range(3), pure=False))
-        during = shared_code()
-
-    assert before == shared_code()
-    assert before != during
 
 
 def test_the_agent_imports_nothing_but_distributed_and_the_standard_library() -> None:

@@ -18,7 +18,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from dask_adaptive_agent.quotas import roster
-from dask_adaptive_agent.quotas.roster import Entry, SoleBytes
+from dask_adaptive_agent.quotas.roster import SoleBytes
 from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
 from support.agent_fakes import clear_workers, fake_worker, give_result, give_task
 
@@ -285,23 +285,18 @@ def copy_to(s: Any, ts: Any, ws: Any) -> None:
     s.add_replica(ts, ws) if hasattr(s, "add_replica") else ws.add_replica(ts)
 
 
-def sole(entries: list[Entry]) -> list[int]:
-    return [entry.sole_bytes for entry in entries]
-
-
-async def test_a_copy_elsewhere_is_seen_at_once_in_a_small_cluster(s, agent) -> None:
+async def test_results_count_while_nobody_else_has_them(s) -> None:
     a, b = fake_worker(s, 0), fake_worker(s, 1)
-    ts = give_result(s, a, 100)
-    give_result(s, a, 10)
-    entries = list(agent.roster.sync().values())
+    shared, own = give_result(s, a, 100), give_result(s, a, 10)
 
-    agent.sole.refresh(entries)
-    before = sole(entries)
-    copy_to(s, ts, b)
-    agent.sole.refresh(entries)
+    def sole() -> list[int]:
+        return list(s.handlers[wire.OBSERVE]()["workers"]["sole_bytes"])
 
-    assert [110, 0] == before
-    assert [10, 0] == sole(entries)
+    assert [110, 0] == sole()
+    copy_to(s, shared, b)
+    assert [10, 0] == sole()
+    s.remove_replica(own, a) if hasattr(s, "remove_replica") else a.remove_replica(own)
+    assert [0, 0] == sole()
 
 
 async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(
@@ -321,23 +316,8 @@ async def test_in_a_large_cluster_each_has_its_turn_and_none_seems_too_cheap(
     rounds = []
     for _ in range(12):
         budgeted.refresh(entries)
-        rounds.append(sole(entries))
+        rounds.append([entry.sole_bytes for entry in entries])
 
     assert all(figure in (1, 201) for figures in rounds for figure in figures)
     assert 201 in rounds[0]
     assert [1] * 6 == rounds[-1]
-
-
-async def test_a_worker_without_results_has_none(s, agent) -> None:
-    ws = fake_worker(s, 0)
-    ts = give_result(s, ws, 100)
-    entries = list(agent.roster.sync().values())
-    agent.sole.refresh(entries)
-
-    if hasattr(s, "remove_replica"):
-        s.remove_replica(ts, ws)
-    else:
-        ws.remove_replica(ts)
-    agent.sole.refresh(entries)
-
-    assert [0] == sole(entries)

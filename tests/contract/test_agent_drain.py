@@ -235,17 +235,23 @@ async def test_the_last_worker_stays_while_it_is_of_use(c, s, a) -> None:
     assert [(wire.DRAINED, "")] == empty
 
 
+@pytest.mark.parametrize("is_cordoned", [False, True])
 @with_agent()
-async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b) -> None:
-    futures = await holding(c, a, 4)
-    await c.replicate(futures, n=2)
-    await until(lambda: len(s.workers[b.address].has_what) == 4)
+async def test_two_retirements_do_not_rely_on_each_other(c, s, a, b, is_cordoned) -> None:
+    if is_cordoned:
+        futures = await _cordoned(c, s, a, b, runs=2)
+    else:
+        futures = await holding(c, a, 4)
+        await c.replicate(futures, n=2)
+        await until(lambda: len(s.workers[b.address].has_what) == 4)
 
     first, second = await retire(s, a.name, b.name)
 
     assert wire.ACTIVE not in first
     assert (wire.ACTIVE, wire.V_NO_RECIPIENT) == second
     await until_state(s, a.name, wire.DRAINED)
+    assert [(wire.ACTIVE, wire.V_NO_RECIPIENT)] == await retire(s, b.name)
+    assert is_cordoned == (b.address in await cordoned(s)), "as it was"
     await a.close()
     await c.gather(futures)
     assert 4 == len(RUNS)
@@ -484,22 +490,6 @@ async def test_a_cordoned_worker_whose_process_ends_hands_its_results_over(c, s,
 
         assert 8 == len(await c.gather(futures))
         assert 8 == len(RUNS)
-
-
-@with_agent()
-async def test_two_that_drain_at_once_never_rely_on_each_other(c, s, a, b) -> None:
-    futures = await _cordoned(c, s, a, b)
-
-    first, second = await retire(s, a.name, b.name)
-    assert (wire.DRAINING, "") == first
-    assert (wire.ACTIVE, wire.V_NO_RECIPIENT) == second
-    await until_state(s, a.name, wire.DRAINED)
-    assert [(wire.ACTIVE, wire.V_NO_RECIPIENT)] == await retire(s, b.name)
-    assert {b.address} == set(await cordoned(s)), "it is cordoned still"
-    await a.close()
-
-    assert 8 == len(await c.gather(futures))
-    assert 8 == len(RUNS)
 
 
 @with_agent(config=QUIET)

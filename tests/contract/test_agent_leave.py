@@ -198,11 +198,12 @@ async def test_of_several_deadlines_the_earliest_counts(c, s, a, b) -> None:
     future = await running(c, a, 1, 0.3)
 
     for left_ms in (60_000, 30_000, 90_000):
-        await leave(s, a.name, left_ms=left_ms)
+        await leave(s, a.name, left_ms=left_ms, reason="spot")
 
     (row,) = (await ask(s, wire.OBSERVE))["departures"]
     assert 25_000 < row["left_ms"] <= 30_000
-    assert str(a.name) == row["name"]
+    assert "waits for 1 task to finish" == row["message"]
+    assert ("spot", str(a.name), wire.DRAINING) == (row["reason"], row["name"], row["state"])
     await future
 
 
@@ -300,18 +301,6 @@ async def test_who_was_asked_for_copies_and_cannot_is_replaced_by_another(c, s, 
     await asyncio.gather(a.close(), b.close())
     await c.gather(results)
     assert 8 == len(RUNS)
-
-
-@with_agent()
-async def test_a_departure_is_observed(c, s, a, b) -> None:
-    future = await running(c, a, 1, 0.3)
-    await leave(s, a.name, reason="spot")
-
-    (row,) = (await ask(s, wire.OBSERVE))["departures"]
-
-    assert "waits for 1 task to finish" == row["message"]
-    assert ("spot", str(a.name), wire.DRAINING) == (row["reason"], row["name"], row["state"])
-    await future
 
 
 @with_agent()

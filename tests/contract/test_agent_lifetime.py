@@ -276,14 +276,6 @@ async def test_a_loop_that_hides_its_timers(c, s) -> None:
         assert math.inf == lifetime._ends_at(w, loop)
 
 
-@with_agent(1)
-async def test_what_is_no_lifetime_is_none(c, s, a) -> None:
-    ws = s.workers[a.address]
-    for nonsense in (7, {}, {"left_s": "soon"}, {"left_s": math.nan}, None):
-        ws.metrics = {**ws.metrics, lifetime.METRIC: nonsense}
-        assert math.inf == lifetime.left_s(ws)
-
-
 @pytest.mark.thorough
 def test_workers_in_processes_of_their_own() -> None:
     with LocalCluster(

@@ -324,29 +324,6 @@ async def test_only_looking_costs(s, agent, a) -> None:
 
 
 @with_bokeh
-async def test_the_document_holds_it_all(s, a, b) -> None:
-    from bokeh.document import Document
-
-    from dask_adaptive_agent.page.document import show
-
-    agent = await filled(s, a, b)
-    doc = Document()
-
-    show(agent.page.looks, s, {"pages": ["adaptive"]}, doc)
-
-    assert "Dask: Adaptive" == doc.title
-    assert {"pages": ["adaptive"]}.items() <= doc.template_variables.items()
-    (view,) = doc.components
-    assert ["a", "b"] == view.tables["workers"].source.data["name"]
-    assert ["Last", "First"] == view.tables["decisions"].source.data["reason"]
-    assert ["annotation"] == view.tables["pins"].source.data["owner"]
-    assert ["me"] == view.tables["ahead"].source.data["who"]
-    assert "etl&lt;" in view.head.text
-    (callback,) = doc.session_callbacks
-    assert 1000 == callback.period
-
-
-@with_bokeh
 async def test_it_follows_what_happens_and_sends_only_what_has_changed(s, a) -> None:
     from dask_adaptive_agent.page.document import View
 

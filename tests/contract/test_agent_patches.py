@@ -13,7 +13,7 @@ from typing import Any
 
 import distributed
 import pytest
-from distributed import Scheduler
+from distributed import Client, Scheduler, Worker
 from distributed.utils_test import gen_cluster
 from packaging.version import Version
 
@@ -122,6 +122,21 @@ async def test_after_detaching_all_is_as_it_was(c, s, a, b) -> None:
         assert set() == changed(before, places(s))
         assert before_else == rest(s)
         assert {} == in_force(agent.patches)
+
+
+@pytest.mark.parametrize("choice", [wire.AUTO, wire.SHARED])
+async def test_a_scheduler_that_ends_leaves_nothing_in_its_process(choice: str) -> None:
+    before = of_process(), dict(copyreg.dispatch_table)
+    async with Scheduler(port=0, dashboard=False, dashboard_address=":0") as s:
+        install(s)
+        await ask(s, wire.CONFIGURE, relief={"pickling": choice})
+        async with Worker(s.address, nthreads=1), Client(s.address, asynchronous=True) as c:
+            assert [1, 2, 3] == await c.gather(c.map(lambda x: x + 1, range(3), pure=False))
+        during = of_process()
+
+    assert set() == changed(before[0], of_process())
+    assert before[1] == dict(copyreg.dispatch_table)
+    assert changed(before[0], during)
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)

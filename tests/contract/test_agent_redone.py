@@ -45,7 +45,9 @@ async def holding(c: Any, worker: Any, results: int) -> list[Any]:
 
 @with_agent()
 async def test_a_worker_that_is_lost_with_a_task_and_results(c, s, a, b) -> None:
+    count_runs(s)
     results = await holding(c, a, 3)
+    assert (3, 3, 0, 0, 0) == tally(s, "tasks", "runs", "repeated", "interrupted", "erred")
     on_a = len(s.workers[a.address].has_what)
     task = await running(c, a, "task", 0.5, **ANYWHERE)
 
@@ -54,6 +56,8 @@ async def test_a_worker_that_is_lost_with_a_task_and_results(c, s, a, b) -> None
 
     assert {**NOTHING, wire.LOST: on_a + 1} == await redone(s)
     assert on_a
+    assert 4 + 1 + on_a == len(RUNS)
+    assert (4, 4 + on_a, on_a, 1) == tally(s, "tasks", "runs", "repeated", "interrupted")
 
 
 @with_agent()
@@ -150,41 +154,6 @@ async def test_a_scheduler_that_closes_counts_nothing(c, s, a, b, agent) -> None
 
 def fail(i: int) -> None:
     raise ValueError(i)
-
-
-@with_agent()
-async def test_each_run_is_counted_once(c, s, a, b) -> None:
-    count_runs(s)
-
-    await c.gather(c.map(slow, range(7), delay_s=0))
-
-    assert (7, 7, 0, 0, 0) == tally(s, "tasks", "runs", "repeated", "interrupted", "erred")
-
-
-@with_agent()
-async def test_results_lost_and_computed_again_are_repeated(c, s, a, b) -> None:
-    count_runs(s)
-    futures = c.map(slow, range(5), delay_s=0, workers=[a.address], allow_other_workers=True)
-    await wait(futures)
-    on_a = len(s.workers[a.address].has_what)
-
-    await a.close()
-    await c.gather(futures)
-
-    assert 5 + on_a == len(RUNS)
-    assert (5, 5 + on_a, on_a) == tally(s, "tasks", "runs", "repeated")
-    assert on_a
-
-
-@with_agent()
-async def test_a_task_taken_from_a_worker_that_left_is_interrupted(c, s, a, b) -> None:
-    count_runs(s)
-    future = await running(c, a, 1, 0.5, allow_other_workers=True)
-
-    await s.remove_worker(a.address, stimulus_id="test", close=False)
-    await future
-
-    assert (1, 1, 0, 1) == tally(s, "tasks", "runs", "repeated", "interrupted")
 
 
 @with_agent()

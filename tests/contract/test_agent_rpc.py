@@ -13,7 +13,7 @@ from distributed.utils_test import gen_cluster
 from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from support.agent_cluster import StillClock, with_agent
-from support.agent_quota import cordoned, limit, runs
+from support.agent_quota import limit, runs
 from support.agent_work import ask, retire, slow, until
 
 TWO = [("127.0.0.1", 2)] * 2
@@ -204,32 +204,6 @@ async def test_a_broken_hook_never_stops_the_scheduler(s, a, b, agent) -> None:
     await until(lambda: len(s.workers) == 2)
 
 
-@gen_cluster(client=True, nthreads=TWO)
-async def test_uninstall_puts_everything_back(c, s, a, b) -> None:
-    def state() -> tuple[Any, ...]:
-        attributes = ("workers_to_close" in s.__dict__, "remove_worker" in s.__dict__)
-        return dict(s.handlers), dict(s.stream_handlers), dict(s.plugins), attributes
-
-    before = state()
-    install(s)
-    await retire(s, a.name)
-    uninstall(s)
-    uninstall(s)
-
-    assert before == state()
-    assert s.workers[a.address] in s.running
-    assert await c.submit(slow, 1, 0, workers=[a.address])
-
-
-@gen_cluster(nthreads=TWO)
-async def test_installing_twice_is_installing_once(s, a, b) -> None:
-    first = install(s)
-    handlers = dict(s.stream_handlers)
-
-    assert first is install(s)
-    assert handlers == dict(s.stream_handlers)
-
-
 @gen_cluster(nthreads=TWO)
 async def test_an_agent_of_another_version_is_replaced(s, a, b) -> None:
     stock = s.stream_handlers["task-finished"]
@@ -296,16 +270,6 @@ async def test_the_leaders_passes_keep_it(c, s, a, b, clock) -> None:
         clock.ahead_s += 200
         seen = await ask(s, wire.OBSERVE, renew=True)
         assert (0, 1, 1) == (seen["lapses"], len(seen["stops"]), len(seen["retirements"]))
-
-
-@with_agent()
-async def test_in_real_time_without_a_message(c, s, a, b, agent) -> None:
-    await ask(s, wire.CONFIGURE, lease_ms=1500, relief={})
-    await everything(c, s, a, b)
-
-    await until(lambda: agent.lease.lapses, timeout_s=5)
-    await until(lambda: 2 == len(s.running), timeout_s=3)
-    assert {} == await cordoned(s)
 
 
 @with_agent(3)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from distributed import Client, Event, Scheduler, Worker
 
-from dask_adaptive_agent import PinRefused, PinUnavailable, pinned, wire
+from dask_adaptive_agent import PinUnavailable, pinned, wire
 from dask_adaptive_agent.loading.attach import install, uninstall
 from support import pin_tasks
 from support.agent_cluster import with_agent
@@ -336,16 +336,6 @@ def test_tasks_at_once_each_hold(shared: Sync) -> None:
     assert [] == shared.pins()
 
 
-def test_a_task_that_fails_gives_up_its_claim(shared: Sync) -> None:
-    def fail() -> None:
-        with pinned():
-            raise OSError("the user's own")
-
-    with pytest.raises(OSError, match="the user's own"):
-        shared.client.submit(fail, pure=False).result()
-    assert [] == shared.pins()
-
-
 # As time goes by
 
 
@@ -360,24 +350,6 @@ async def test_a_lease_outlives_its_ttl_while_its_owner_lives(c, s, a, b) -> Non
     assert [] == await pins(s)
     async with pinned(ttl=1):
         await until(lambda: len(claims) == count + 3)
-    assert [] == await pins(s)
-
-
-@with_agent(threads=2)
-async def test_beyond_the_cap_is_refused(c, s, a, b) -> None:
-    await ask(s, wire.CONFIGURE, client_max_ms=60_000)
-
-    with pytest.raises(PinRefused, match="60 s"):
-        async with pinned(ttl="2m"):
-            pass
-    async with pinned(ttl="1m"):
-        assert every(s) == await pins(s)
-    await ask(s, wire.CONFIGURE, client_pins=False)
-    with pytest.raises(PinRefused):
-        async with pinned(ttl="1m"):
-            pass
-    async with pinned(ttl="1m", required=False) as pin:
-        assert () == pin.workers
     assert [] == await pins(s)
 
 

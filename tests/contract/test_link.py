@@ -107,11 +107,14 @@ async def test_another_protocol_is_a_problem_with_a_remedy(s, link) -> None:
     assert "upgrade the older side" in seen.message
 
 
-@pytest.mark.parametrize("nonsense", [{}, {"session": "x"}, [1], "text", 7])
+@pytest.mark.parametrize("nonsense", [{}, {"session": "x"}, [1], "text", 7, "half of it"])
 async def test_a_senseless_snapshot_is_no_snapshot(s, link, nonsense) -> None:
     install(s)
     await link.observe(POLICY)
-    s.handlers[wire.OBSERVE] = lambda **_: nonsense
+    if nonsense == "half of it":
+        told(s, relief=[{"name": "idle"}])
+    else:
+        s.handlers[wire.OBSERVE] = lambda **_: nonsense
 
     seen = await link.observe(POLICY)
 
@@ -247,20 +250,25 @@ async def test_what_has_not_changed_is_not_sent(s, link) -> None:
     assert 1 == len(requests)
 
 
-async def test_what_was_not_heard_is_said_again(s, agent, link) -> None:
-    stock = s.handlers[wire.ANNOUNCE]
+@pytest.mark.parametrize(
+    ("op", "say"),
+    [
+        (wire.ANNOUNCE, lambda link: link.announce((), TOLD)),
+        (wire.LIMIT, lambda link: link.limit(Limits({"a": Limit(runs=2)}, (Profile(),)))),
+    ],
+)
+async def test_what_was_not_heard_is_said_again(s, link, op, say) -> None:
+    await link.observe(POLICY)
+    handler = s.handlers[op]
+    said = {"error": wire.E_INVALID, "message": "no such session", "protocol": wire.PROTOCOL}
+    s.handlers[op] = lambda **_: said
+    with pytest.raises(LinkError, match="no such session"):
+        await say(link)
+    s.handlers[op] = handler
+    requests = heard(s, op)
+    await say(link)
 
-    def fail(**_: Any) -> Any:
-        raise OSError("broken")
-
-    s.handlers[wire.ANNOUNCE] = fail
-    with pytest.raises(LinkError, match="broken"):
-        await link.announce((), TOLD)
-    s.handlers[wire.ANNOUNCE] = stock
-
-    await link.announce((), TOLD)
-
-    assert "etl" == agent.plans.policy
+    assert 1 == len(requests)
 
 
 @pytest.fixture
@@ -416,13 +424,6 @@ async def test_an_older_agent_of_the_same_protocol_is_served(s, workers, link) -
     (held,) = next(w.pins for w in seen.workers if w.name == "a")
     assert held.until == held.latest
     assert 0.0 <= seen.at - held.since < 5.0
-
-
-async def test_a_snapshot_that_is_half_one_is_none(s, link) -> None:
-    told(s, relief=[{"name": "pickling"}])
-    seen = await link.observe(POLICY)
-
-    assert Reason.SCHEDULER_UNREACHABLE is seen.problem
 
 
 class Wire:

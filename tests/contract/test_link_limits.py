@@ -159,20 +159,6 @@ async def test_a_fresh_operator_lifts_what_another_one_said(s, link) -> None:
     assert [0] == [len(request["names"]) for request in requests]
 
 
-async def test_limits_that_were_not_heard_are_told_again(s, link) -> None:
-    await link.observe(POLICY)
-    handler = s.handlers[wire.LIMIT]
-    said = {"error": wire.E_INVALID, "message": "no such session", "protocol": wire.PROTOCOL}
-    s.handlers[wire.LIMIT] = lambda **_: said
-    with pytest.raises(LinkError, match="no such session"):
-        await link.limit(EXACT)
-    s.handlers[wire.LIMIT] = handler
-    requests = heard(s, wire.LIMIT)
-    await link.limit(EXACT)
-
-    assert 1 == len(requests)
-
-
 async def test_meters_are_asked_for_only_when_wanted(s, link) -> None:
     install(s)
     requests = heard(s, wire.OBSERVE)

@@ -263,16 +263,6 @@ async def test_what_can_not_be_pickled_is_left_to_stock_code(c, s, a) -> None:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_equal_callables_of_a_task_stay_two(c, s, a) -> None:
-    def adder() -> Callable[[int], int]:
-        return lambda x: x + 1
-
-    async with shared(s):
-        pair = [adder(), adder()]
-        assert [False] * 9 == await mapped(c, lambda fns, _: fns[0] is fns[1], [pair] * 9, range(9))
-
-
-@gen_cluster(client=True, nthreads=ONE)
 async def test_actors_are_made_as_ever(c, s, a) -> None:
     class Counter:
         def __init__(self, start: int) -> None:
