@@ -1,5 +1,5 @@
 """
-The dashboard's panels without Grafana: a Prometheus of our own, the panels' queries, and a drawing.
+The dashboard's panels without Grafana: a Prometheus of our own, and what the panels' queries find.
 
 Grafana itself cannot be had from a package index.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,45 +27,21 @@ DASHBOARD = CHART / "files/dashboard.json"
 _VARIABLES = {"namespace": ".*", "cluster": ".*", "__rate_interval": "30s", "__interval": "2s"}
 
 
-#: Seconds since 1970, and a value.
-Points = tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    name: str
-    points: Points
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    title: str
-    at: dict[str, int]
-    series: tuple[Series, ...]
-
-
 class Prometheus:
     def __init__(self, url: str) -> None:
         self._url, self._began = url, time.time()
 
-    async def panels(self) -> list[Panel]:
-        """Each panel of the dashboard with all that its queries find since this began."""
+    async def panels(self) -> dict[str, bool]:
+        """Whether the queries of each panel of the dashboard have found something, by its title."""
         panels = json.loads(DASHBOARD.read_text())["panels"]
         async with aiohttp.ClientSession() as session:
-            return [await self._panel(session, body) for body in panels if body.get("targets")]
-
-    async def _panel(self, session: aiohttp.ClientSession, body: dict[str, Any]) -> Panel:
-        found = list[Series]()
-        for target in body["targets"]:
-            for row in await self._query(session, _filled_in(target["expr"])):
-                name = re.sub(
-                    r"{{\s*(\w+)\s*}}",
-                    lambda label, row=row: row["metric"].get(label[1], ""),
-                    target.get("legendFormat", ""),
+            return {
+                panel["title"]: any(
+                    [await self._query(session, _filled_in(t["expr"])) for t in panel["targets"]]
                 )
-                points = tuple((float(at), float(value)) for at, value in row["values"])
-                found.append(Series(name, points))
-        return Panel(body["title"], body["gridPos"], tuple(found))
+                for panel in panels
+                if panel.get("targets")
+            }
 
     async def _query(self, session: aiohttp.ClientSession, query: str) -> list[Any]:
         when = {"start": str(self._began), "end": str(time.time()), "step": "2"}
@@ -136,52 +110,3 @@ async def _follow(operator: Kubectl, targets: Path) -> None:
 
 
 _LABELS = {"pod": "name", "namespace": "namespace"}
-
-
-def draw(panels: list[Panel], path: Path) -> None:
-    """A picture of them, each at its place on the dashboard."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import MaxNLocator
-
-    # Letters as letters and few names of fonts, for less bytes; no ids that differ from run to run.
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "panels"})
-    matplotlib.rcParams.update({"font.size": 8, "font.sans-serif": ["DejaVu Sans", "Arial"]})
-    rows = max(panel.at["y"] + panel.at["h"] for panel in panels)
-    figure = plt.figure(figsize=(14, rows * 0.3), layout="constrained")
-    grid = figure.add_gridspec(rows, 24)
-    times = [at for panel in panels for series in panel.series for at, _ in series.points]
-    began, minutes = min(times), (max(times) - min(times)) / 60
-    for panel in panels:
-        x, y, w, h = (panel.at[key] for key in "xywh")
-        axes = figure.add_subplot(grid[y : y + h, x : x + w])
-        axes.set_title(panel.title, loc="left", fontsize=9)
-        for series in panel.series:
-            points = _without_repeats(series.points)
-            xs = [(at - began) / 60 for at, _ in points]
-            ys = [value for _, value in points]
-            axes.plot(xs, ys, "-" if len(points) > 1 else ".", linewidth=1, label=series.name)
-        if panel.series:
-            axes.legend(fontsize=6, loc="upper left", frameon=False)
-        else:
-            axes.text(0.5, 0.5, "no data", ha="center", transform=axes.transAxes, color="gray")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(0, minutes)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
-        axes.grid(linewidth=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_xlabel("minutes", fontsize=7)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
-
-
-def _without_repeats(points: Points) -> list[tuple[float, float]]:
-    """Only those that a line needs: the first and the last of equal ones."""
-    around = zip((None, *points[:-1]), points, (*points[1:], None), strict=True)
-    return [
-        here
-        for before, here, after in around
-        if before is None or after is None or not before[1] == here[1] == after[1]
-    ]
