@@ -6,10 +6,8 @@ What is wrong with them is said in a sentence.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
 NOTHING, USAGE, UNREACHABLE = 1, 2, 3
 
 _IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-#: Names to complete that do not come within these seconds do not come.
-_PATIENCE_S = 2
 
 _CONNECTION = ("kubeconfig", "context", "namespace")
 
@@ -103,54 +98,11 @@ def access_of(context: click.Context) -> Access:
     return Access(*map(value, _CONNECTION))
 
 
-def known(*questions: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """
-    Completes names that kubectl knows, as it does itself; without an answer in time none.
-
-    Args:
-        questions: What to ask kubectl, each with one name a line as its answer.
-    """
-
-    def names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        access = access_of(context)
-        namespace = ("--namespace", access.chosen) if access.chosen else ()
-        found = set[str]()
-        for question in questions:
-            words = (*access.kubectl, *namespace, f"--request-timeout={_PATIENCE_S}s")
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                answer = subprocess.run(
-                    [*words, *question.split()], capture_output=True, text=True,
-                    timeout=_PATIENCE_S,
-                )  # fmt: skip
-                found |= {name.rpartition("/")[2] for name in answer.stdout.splitlines()}
-        return sorted(name for name in found if name.startswith(incomplete))
-
-    return names
-
-
-_POLICIES, _CLUSTERS = "get adaptivepolicies -o name", "get daskclusters -o name"
-_BUDGETS = "get adaptivebudgets -o name"
-_WORKERS = "get pods -l dask.org/component=worker -o name"
-
-clusters = known(_CLUSTERS)
-policies_and_clusters = known(_POLICIES, _CLUSTERS)
-namespaces = known("get namespaces -o name")
-
-
-def explainable(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
-    """Completes clusters, and other kinds after theirs: `worker/NAME`."""
-    kind, slash, name = incomplete.rpartition("/")
-    questions = {"": _CLUSTERS, "cluster": _CLUSTERS, "worker": _WORKERS, "budget": _BUDGETS}
-    names = known(questions.get(kind, _WORKERS))(context, option, name)
-    return [kind + slash + name for name in names]
-
-
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--kubeconfig` and `--context`; the values are in `access_of(context)`."""
     function = click.option(
-        "--context", help="Context of the kubeconfig.", allow_from_autoenv=False,
-        shell_complete=known("config get-contexts -o name"),
-    )(function)  # fmt: skip
+        "--context", help="Context of the kubeconfig.", allow_from_autoenv=False
+    )(function)
     return click.option(
         "--kubeconfig", type=click.Path(), metavar="FILE", allow_from_autoenv=False,
         help="The kubeconfig; default: KUBECONFIG, or kubectl's.",
@@ -158,7 +110,7 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 namespace_option = click.option(
-    "-n", "--namespace", shell_complete=namespaces,
+    "-n", "--namespace",
     help="Namespace; default: that of the kubeconfig's context.",
 )  # fmt: skip
 
@@ -189,7 +141,7 @@ def _or_before_the_command(
 
 namespaces_option = click.option(
     "-n", "--namespace", "namespaces", multiple=True, envvar="DASK_ADAPTIVE_NAMESPACES",
-    callback=_or_before_the_command, shell_complete=namespaces,
+    callback=_or_before_the_command,
     help="Only in this namespace; may be repeated. Default: all.",
 )  # fmt: skip
 

@@ -16,7 +16,6 @@ from dask_adaptive.cli.access import (
     Access,
     kube_options,
     output_option,
-    policies_and_clusters,
 )
 from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, counted, dump, show
 from dask_adaptive.cli.status_view import PolicyView, RowView, StatusView, list_policies
@@ -76,7 +75,7 @@ class Finding:
 
 
 @click.command("check")
-@click.argument("cluster", required=False, shell_complete=policies_and_clusters)
+@click.argument("cluster", required=False)
 @kube_options
 @output_option
 def command(cluster: str | None, access: Access, output: str) -> None:

@@ -13,7 +13,6 @@ from dask_adaptive.cli.access import (
     NOTHING,
     USAGE,
     Access,
-    explainable,
     fail,
     found,
     kube_options,
@@ -95,7 +94,7 @@ class Answer:
 
 
 @click.command("explain")
-@click.argument("subject", metavar="KIND/NAME", shell_complete=explainable)
+@click.argument("subject", metavar="KIND/NAME")
 @kube_options
 @output_option
 def command(subject: str, access: Access, output: str) -> None:

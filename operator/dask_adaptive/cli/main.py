@@ -69,37 +69,11 @@ class LazyGroup(click.Group):
         return [*COMMANDS.items(), *((name, text) for name, (text, _) in plugins().items())]
 
 
-def _show_versions(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
-    if not is_asked or context.resilient_parsing:
-        return
-    import platform
-    from importlib import metadata
-
-    from dask_adaptive_agent import wire
-
-    versions = {
-        "dask-adaptive": __version__,
-        "protocol": wire.PROTOCOL,
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("distributed", "kopf", "kubernetes")},
-    }
-    for name, version in versions.items():
-        click.echo(f"{name:<14} {version}")
-    context.exit()
-
-
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_show_versions,
-    help="Show the versions of this program, the protocol and its dependencies.",
-)
+@click.version_option(__version__, message="dask-adaptive %(version)s")
 @namespace_option
 @connection_options
 def cli(**_: Any) -> None:

@@ -15,7 +15,6 @@ from dask_adaptive.cli.access import (
     all_namespaces_option,
     kube_options,
     output_option,
-    policies_and_clusters,
 )
 from dask_adaptive.cli.output import (
     BAD,
@@ -56,7 +55,7 @@ _COLUMNS = ("NAMESPACE", "CLUSTER", "POLICY", "MODE", *map(str.upper, _FIGURES),
 
 
 @click.command("status")
-@click.argument("name", required=False, shell_complete=policies_and_clusters)
+@click.argument("name", required=False)
 @kube_options
 @all_namespaces_option
 @click.option("-w", "--watch", is_flag=True, help="Keep watching, and show changes.")

@@ -17,7 +17,6 @@ from dask_adaptive.cli.access import (
     UNREACHABLE,
     USAGE,
     Access,
-    clusters,
     duration,
     fail,
     kube_options,
@@ -41,7 +40,7 @@ GIVE_UP_S = 60.0
 
 
 @click.command("record")
-@click.argument("cluster", shell_complete=clusters)
+@click.argument("cluster")
 @click.option(
     "-o", "--output", "path", required=True, type=click.Path(dir_okay=False, path_type=Path),
     help="The trace, a new file.",

@@ -20,31 +20,6 @@ PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text()
 #: Each takes a tenth of a second or more to import, and together they take most of one.
 HEAVY = {"aiohttp", "dask", "distributed", "kopf", "kubernetes", "matplotlib"}
 
-#: What a kubectl answers that is asked for names.
-KUBECTL = """\
-#!/bin/sh
-echo "$*" >> {asked}
-case "$*" in
-*"get pods"*) echo pod/w1-x; echo pod/w2-x;;
-*"get daskclusters"*) echo daskcluster.kubernetes.dask.org/etl;;
-*"get adaptivepolicies"*) echo adaptivepolicy.dask-adaptive.dev/etl-policy;;
-*"get adaptivebudgets"*) echo adaptivebudget.dask-adaptive.dev/data;;
-*"get namespaces"*) echo namespace/team;;
-*"config get-contexts"*) echo laptop;;
-*) exit 1;;
-esac
-"""
-
-
-@pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with what kubectl is asked, which answers."""
-    program, path = tmp_path / "kubectl", tmp_path / "asked"
-    program.write_text(KUBECTL.format(asked=path))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return path
-
 
 def completed(*words: str) -> list[str]:
     *before, incomplete = words
@@ -58,38 +33,11 @@ def completed(*words: str) -> list[str]:
         (["st"], ["status"]),
         (["status", "-o", "y"], ["yaml"]),
         (["status", "--wa"], ["--watch"]),
-        (["status", "e"], ["etl", "etl-policy"]),
-        (["explain", ""], ["etl"]),
-        (["explain", "pod/"], ["pod/w1-x", "pod/w2-x"]),
-        (["explain", "worker/w1"], ["worker/w1-x"]),
-        (["explain", "budget/"], ["budget/data"]),
-        (["status", "--namespace", ""], ["team"]),
-        (["--context", "l"], ["laptop"]),
         (["run", ""], []),
     ],
 )
-@pytest.mark.usefixtures("asked")
 def test_a_shell_completes(words: list[str], found: list[str]) -> None:
     assert found == completed(*words)
-
-
-def test_names_are_those_of_the_cluster_that_the_words_lead_to(asked: Path) -> None:
-    completed("--kubeconfig", "k", "status", "-n", "team", "--context=c", "")
-
-    words, *_ = asked.read_text().splitlines()
-    assert words.startswith("--kubeconfig k --context c --namespace team --request-timeout=2s get")
-
-
-def test_without_a_cluster_there_are_no_names(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert [] == completed("status", "")
-
-    program = tmp_path / "kubectl"
-    program.write_text("#!/bin/sh\necho 'error: no server' >&2\nexit 1\n")
-    program.chmod(0o755)
-    assert [] == completed("status", "")
 
 
 @pytest.mark.parametrize(

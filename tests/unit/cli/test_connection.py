@@ -23,14 +23,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return lambda *words: CliRunner().invoke(cli, words)
 
 
-def test_version_names_what_this_is_made_of(run) -> None:
-    lines = run("--version").output.splitlines()
-
-    assert ["dask-adaptive", "protocol", "python", "distributed", "kopf", "kubernetes"] == [
-        line.split()[0] for line in lines
-    ]
-
-
 @pytest.mark.parametrize(
     "words",
     [("status",), ("status", "-w"), ("explain", "x"), ("explain", "pod/x"), ("explain", "budget/x"),
