@@ -260,33 +260,6 @@ async def test_one_that_signs_itself_is_served(api: KubeApi, kubectl: Kubectl) -
         await scene.works()
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        pytest.param(None, "no tls.crt, no tls.key, no ca.crt", id="not-issued-yet"),
-        pytest.param({**trusted(), "ca.crt": ""}, "it has no ca.crt", id="no-authority"),
-        pytest.param(trusted(not_after=_NOW - timedelta(days=1), not_before=_NOW - LIFE),
-                     "certificate has expired", id="expired"),
-    ],
-)  # fmt: skip
-async def test_what_is_of_no_use_is_said_and_stops_nothing(
-    api: KubeApi, kubectl: Kubectl, data: Any, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with scene_of(api, kubectl, makes=False, data=data) as scene:
-        (said,) = [r.getMessage() for r in caplog.records if SECRET in r.getMessage()]
-        assert why in said
-        assert f"it needs tls.crt and tls.key for {HOST}" in said
-        assert 0.0 == scene.ends_at
-        assert (data or {}) == scene.data
-        labels = {"dask.org/component": "scheduler", "dask.org/cluster-name": "demo"}
-        kubectl.apply(pod("other", labels=labels))  # starts without us
-
-        scene.fill(trusted())
-        await scene.looks()
-        assert scene.ends_at > time.time()
-        await scene.works()
-
-
 def self_signed() -> dict[str, str]:
     import ipaddress
 

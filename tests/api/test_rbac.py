@@ -187,21 +187,12 @@ async def test_a_cluster_wide_operator_may_watch_nodes(account: Account) -> None
         await World().resync(api, [] if everywhere else [account.kubectl.namespace])
 
 
-def test_nodes_are_an_opt_in_of_an_operator_for_some_namespaces(
-    make: Callable[..., Account],
-) -> None:
-    account = make(namespaced=True, words=("--set", "watch.nodes=true"))
-
-    assert account.can("watch", "nodes")
-    assert account.can("list", "nodes")
-    assert not account.can("get", "nodes")
-    assert not account.can("list", "pods", "--all-namespaces")
-
-
 async def test_the_operator_watches_nodes_where_it_is_told_to(
     make: Callable[..., Account], kubectl: Kubectl
 ) -> None:
     account = make(namespaced=True, words=("--set", "watch.nodes=true"))
+    assert not account.can("get", "nodes")
+    assert not account.can("list", "pods", "--all-namespaces")
     where, name = kubectl.namespace, f"n-{kubectl.namespace}"
     kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     try:

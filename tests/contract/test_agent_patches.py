@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import distributed
@@ -318,24 +317,6 @@ async def test_it_is_applied_where_it_is_needed(s, a, agent) -> None:
     uninstall(s)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-@gen_cluster(nthreads=[])
-async def test_what_another_package_has_put_over_it_stays(s, target) -> None:
-    place = place_of(target, s)
-    stock = place.read()
-    agent = install(s)
-    is_ours = place.read() is not stock
-    theirs = another(place)
-    place.write(theirs)
-    try:
-        assert is_ours != reliefs_in_force(agent).get(str(target), True)
-        uninstall(s)
-
-        assert theirs is place.read()
-    finally:
-        place.write(stock)
-
-
 @pytest.mark.parametrize("target", [one for one in TARGETS if one.guard is not None], ids=str)
 @gen_cluster(nthreads=[])
 async def test_another_packages_code_is_not_replaced(s, target) -> None:
@@ -351,44 +332,3 @@ async def test_another_packages_code_is_not_replaced(s, target) -> None:
         uninstall(s)
     finally:
         place.write(stock)
-
-
-@pytest.mark.parametrize(
-    "target",
-    [one for one in TARGETS if not one.owner.startswith("Scheduler.")],
-    ids=str,
-)
-@gen_cluster(nthreads=[])
-async def test_what_a_process_shares_goes_with_the_last_scheduler(s, target) -> None:
-    place = place_of(target, s)
-    stock = place.read()
-    assert isinstance(place.owner, (type, ModuleType))
-    install(s)
-    async with Scheduler(port=0, dashboard=False) as other:
-        install(other)
-        replaced = place.read()
-        uninstall(s)
-        assert replaced is place.read()
-        uninstall(other)
-
-    assert stock is place.read()
-
-
-@pytest.mark.parametrize("choice", [None, wire.AUTO, wire.DISABLED])
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_answers_of_a_scheduler_are_those_of_the_books(c, s, a, b, choice) -> None:
-    """Without the agent, with its reliefs, and with all of them off."""
-    if choice:
-        install(s).reliefs.configure(dict.fromkeys(wire.RELIEFS, choice))
-    by = 3
-    keys = [str((f"held-{i // 5}", i)) for i in range(20)]
-    held = c.map(lambda x: x * by, range(20), key=keys)
-    erred = c.map(lambda x: 1 // x, [0], key=["erred-0"])
-
-    assert [x * by for x in range(20)] == await c.gather(held)
-    assert "division" in str(await erred[0].exception())
-    states = s.task_prefixes["held"].states
-    assert (20, 20) == (states["memory"], sum(states.values()))
-    assert 1 == s.task_prefixes["erred"].states["erred"]
-    assert 4 == len(s.task_prefixes["held"].groups)
-    assert 2 == len((await c.scheduler.identity())["workers"])

@@ -126,18 +126,6 @@ async def test_who_gives_up_may_begin_anew_and_a_lower_limit_counts_at_once(s, a
     assert 20_000 == (await claim(s, a.name, ttl_ms=20_000))["pinned"][0][1]
 
 
-@with_agent(client=False, clock=StillClock)
-async def test_a_caller_that_dies_holds_its_worker_for_its_ttl(s, a, b, clock) -> None:
-    await claim(s, a.name, ttl_ms=30_000)
-    clock.now += 30
-
-    seen = await ask(s, wire.OBSERVE)
-
-    assert not seen["pins"]
-    assert not seen["notes"]
-    assert {wire.CLIENT: 1} == seen["pins_expired"]
-
-
 @with_agent(client=False)
 async def test_the_pins_of_a_client_that_leaves_are_cut(s, a, b, agent) -> None:
     """Contract: `remove_client` is told of every client, by its id."""

@@ -14,7 +14,7 @@ from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading.attach import install
 from dask_adaptive_agent.quotas.worker_limits import SEARCHED, glob
 from support.agent_cluster import with_agent
-from support.agent_quota import cordoned, fails, fails_once, limit, metered, runs
+from support.agent_quota import cordoned, fails, limit, metered, runs
 from support.agent_work import RUNS, ask, until, until_state
 
 CUDA = {"patterns": ["*CUDA error*", "*No space left*"]}
@@ -118,22 +118,6 @@ async def test_many_failures_cordon_a_worker_until_they_are_long_ago(c, s, *work
         await ask(s, wire.OBSERVE, renew=True)
     await until(lambda: s.workers[a.address] in s.running)
     assert 0 == (await metered(s, "failures"))[a.address]
-
-
-@with_agent(4)
-async def test_what_fails_on_most_workers_is_the_fault_of_the_code(c, s, *workers) -> None:
-    await limit(s, workers, failures=3)
-    for w in workers[:2]:
-        await wait([c.submit(fails, (w.name, i), workers=[w.address]) for i in range(2)])
-    assert [2, 2, 0, 0] == [(await metered(s, "failures"))[w.address] for w in workers]
-    third = workers[2]
-    await wait([c.submit(fails, (third.name, i), workers=[third.address]) for i in range(9)])
-
-    assert {0} == set((await metered(s, "failures")).values())
-    assert {} == await cordoned(s)
-    # Another kind of failure still counts.
-    await wait([c.submit(fails_once, i, workers=[third.address], pure=False) for i in range(3)])
-    assert {third.address: wire.S_FAILURES} == await cordoned(s)
 
 
 @with_agent(4)
