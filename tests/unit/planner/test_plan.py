@@ -10,31 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import (
-    Closing,
-    Deleting,
     ManualPin,
     ObservedCluster,
+    ObservedGroup,
     ObservedScheduler,
     ObservedWorker,
     Pending,
     Pin,
-    Retiring,
     SchedulerWorker,
     Serving,
     TerminatingPod,
 )
-from dask_adaptive.model.past import GroupPast, Past, Recommendation
 from dask_adaptive.model.plan import (
     Action,
     Cancel,
     Delete,
+    Plan,
     Retire,
     SetReplicas,
     Unpin,
 )
-from dask_adaptive.model.policy import ClusterRef, Disruption, Mode, Policy, Retirement
+from dask_adaptive.model.policy import Disruption, Mode, Retirement
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.scaling import IdleAction
 from dask_adaptive.planner.plan import plan
+from support.any_world import AnyWorld
 from support.worlds import (
     DRAINED,
     DRAINING,
@@ -43,7 +43,6 @@ from support.worlds import (
     KEY,
     NOW,
     PAST,
-    SHUFFLE,
     busy,
     cluster,
     decide,
@@ -189,63 +188,6 @@ def test_a_pin_that_was_lifted_does_not_hold_up_the_end_of_its_pod(
     assert ([expected] if expected else []) == lifted
 
 
-def remembering(gap: tuple[int, int], since: float = NOW - 1, **changes: Any) -> Past:
-    return past_of(gap=gap, gap_since=since, **changes)
-
-
-@pytest.mark.parametrize(
-    ("past", "replicas", "target", "expected"),
-    [
-        pytest.param(remembering((4, 2)), 4, 2, [], id="upstream-is-at-work"),
-        pytest.param(remembering((4, 2), leaving=frozenset({"x", "y"})), 4, 2, ["=2"],
-                     id="we-deleted-them"),
-        pytest.param(remembering((3, 2), leaving=frozenset({"x"}), deleted=frozenset({"a"})), 3, 2,
-                     [], id="another-is-not-yet-seen-gone"),
-        pytest.param(remembering((2, 2)), 4, 6, ["=6"], id="more-while-upstream-is-at-work"),
-        pytest.param(remembering((4, 2), leaving=frozenset({"x", "y"})), 4, 4, ["=2"],
-                     id="wanted-again-after-deletion-needs-the-truth-first"),
-        pytest.param(remembering((5, 2), leaving=frozenset({"x", "y", "z"})), 5, 4, ["=4"],
-                     id="a-change-downwards-to-more-than-exist-makes-workers"),
-    ],
-)  # fmt: skip
-def test_replicas_follow_the_workers(
-    past: Past, replicas: int, target: int, expected: list[str]
-) -> None:
-    world = cluster([busy("a"), busy("b")], target=target, replicas=replicas)
-
-    assert expected == [short(a) for a in decide(world, past).actions]
-
-
-@pytest.mark.parametrize(
-    ("handled", "past", "replicas", "target", "expected"),
-    [
-        pytest.param(3, {}, 2, 3, [], id="upstream-would-see-no-change"),
-        pytest.param(3, {}, 2, 4, ["=4"], id="it-sees-this-one"),
-        pytest.param(3, {}, 3, 3, [], id="has-handled-it-and-all-is-not-seen-yet"),
-        pytest.param(3, {"gap": (3, 2, 3), "gap_since": NOW - 2}, 3, 3, ["=2"],
-                     id="has-handled-it-so-the-truth-first"),
-        pytest.param(3, {"gap": (3, 2, 3), "gap_since": NOW - 2}, 3, 2, ["=2"],
-                     id="has-handled-it-and-fewer-are-needed"),
-        pytest.param(2, {"gap": (4, 2, 2), "gap_since": NOW - 60}, 4, 2, [],
-                     id="is-at-work-the-number-is-not-flipped"),
-        pytest.param(2, {"gap": (4, 2, 2), "gap_since": NOW - 150}, 4, 2, ["=2"],
-                     id="nobody-is-at-work-for-long"),
-        pytest.param(2, {"leaving": frozenset({"x", "y"})}, 4, 2, [],
-                     id="we-deleted-them-and-it-is-about-to-make-others"),
-    ],
-)  # fmt: skip
-def test_what_upstream_has_handled_is_heeded(
-    handled: int, past: dict[str, Any], replicas: int, target: int, expected: list[str]
-) -> None:
-    world = cluster([busy("a"), busy("b")], target=target, replicas=replicas)
-    group = dataclasses.replace(world.groups[0], handled=handled)
-    world = dataclasses.replace(world, groups=(group,))
-
-    decided = decide(world, past_of(**past))
-
-    assert expected == [short(a) for a in decided.actions]
-
-
 @pytest.mark.parametrize(
     ("world", "policy", "reason", "expected"),
     [
@@ -268,100 +210,64 @@ def test_what_stands_in_the_way(
 
 # --- promises, whatever the world -------------------------------------------------------------
 
-LIFECYCLES = [
-    Pending(), Serving(), Retiring(), Retiring(is_drained=True), Closing(),
-    Deleting(),
-]  # fmt: skip
-workers = st.builds(
-    ObservedWorker,
-    name=st.text("abcdefgh", min_size=1, max_size=4),
-    uid=st.just("u"),
-    group=st.just(GROUP),
-    made_at=st.floats(-1e4, 0),
-    waiting=st.sampled_from(["", "Unschedulable: full"]),
-    processing=st.integers(0, 2),
-    idle_since=st.floats(-1e4, 0),
-    sole_bytes=st.integers(0, 10**12),
-    closable=st.booleans(),
-    actors=st.booleans(),
-    pins=st.sampled_from([(), (SHUFFLE,), (HELD,)]),
-    manual_pin=st.none() | st.builds(ManualPin, st.floats(1, 1e5), st.just("why")),
-    node_terminating=st.sampled_from(["", "", "node n1: cordoned"]),
-).flatmap(
-    lambda w: st.sampled_from(LIFECYCLES).map(
-        lambda at: dataclasses.replace(
-            w, lifecycle=at, dask_names=() if isinstance(at, Pending) else (w.name,)
-        )
-    )
-)
-endings = st.builds(
-    TerminatingPod,
-    worker=st.text("abcdefgh", min_size=1, max_size=2),
-    pod=st.just("pod"),
-    addresses=st.just(()),
-    left_s=st.floats(0, 600),
-    dask_names=st.sampled_from([(), ("tcp://a",)]),
-    known_left_s=st.floats(0, 600) | st.just(float("inf")),
-)
-worlds = st.builds(
-    lambda ws, target, replicas, problem, ending: dataclasses.replace(
-        cluster(ws, target=target, replicas=replicas, problem=problem), terminating=tuple(ending)
-    ),
-    st.lists(workers, max_size=12, unique_by=lambda w: w.name),
-    st.integers(0, 30),
-    st.integers(0, 15),
-    st.sampled_from([None, None, None, Reason.SCHEDULER_UNREACHABLE]),
-    st.lists(endings, max_size=2),
-)
-policies = st.builds(
-    lambda low, more, mode, idle, at_once: Policy(
-        ClusterRef("etl"), low + more, low, mode, idle,
-        retirement=Retirement(max_concurrent=at_once),
-    ),
-    st.integers(0, 6), st.integers(0, 10), st.sampled_from(Mode), st.sampled_from([0.0, 5.0, 60.0]),
-    st.integers(1, 5),
-)  # fmt: skip
-group_pasts = st.builds(
-    GroupPast,
-    since=st.none() | st.floats(0, NOW),
-    recommendations=st.lists(
-        st.builds(Recommendation, st.floats(NOW - 90, NOW), st.integers(0, 15)), max_size=4
-    ).map(lambda rs: tuple(sorted(rs))),
-    gap=st.tuples(st.integers(0, 15), st.integers(0, 12)),
-    gap_since=st.floats(0, NOW),
-)
-pasts = st.builds(
-    Past,
-    session=st.sampled_from(["s", "s", "other"]),
-    since=st.none() | st.floats(0, NOW),
-    groups=st.dictionaries(st.just(GROUP), group_pasts),
-    leaving=st.frozensets(st.text("abcdefgh", min_size=1, max_size=2), max_size=4),
-    deleted=st.frozensets(st.text("abcdefgh", min_size=1, max_size=2), max_size=2),
-)
+seeds = st.integers(0, 2**32)
 
 
-@given(worlds, policies, pasts)
-def test_a_worker_leaves_only_if_idle_and_unpinned(
-    world: ObservedCluster, policy: Policy, past: Past
-) -> None:
-    known = {w.name: w for g in world.groups for w in g.workers}
+def by_name(world: ObservedCluster) -> dict[str, ObservedGroup]:
+    return {group.name: group for group in world.groups}
 
-    for action in plan(world, policy, past, now=NOW).actions:
+
+def planned(seed: int) -> tuple[AnyWorld, Plan, dict[str, ObservedWorker]]:
+    """Any case, what is decided about it, and its workers by their names."""
+    case = AnyWorld(seed)
+    known = {w.name: w for g in case.observed.groups for w in g.workers}
+    return case, plan(case.observed, case.policy, case.past, now=NOW), known
+
+
+@given(seeds)
+def test_a_worker_leaves_only_if_unpinned_and_for_the_load_only_if_idle(seed: int) -> None:
+    case, decided, known = planned(seed)
+    idle_timeout_s = {b.name: b.idle_timeout_s for b in case.policy.bounds(GROUP)}
+
+    for action in decided.actions:
         if isinstance(action, Retire):
             candidate = known[action.worker]
             assert not candidate.is_pinned
             assert not candidate.actors
-            if action.busy_ok:
+            if action.reason is Reason.NODE_GOING:
                 assert candidate.node_terminating
-                assert action.reason is Reason.NODE_GOING
-                continue
-            assert candidate.processing == 0
-            assert candidate.closable
-            assert world.clocks.idle_s(candidate) >= policy.idle_timeout_s
+            if action.reason is Reason.UNDERUTILIZED:
+                assert not action.busy_ok
+                assert candidate.processing == 0
+                assert candidate.closable
+                assert case.observed.clocks.idle_s(candidate) >= idle_timeout_s[candidate.group]
         if isinstance(action, Delete):
             candidate = known[action.worker]
             assert not candidate.is_connected or candidate.is_drained
             assert candidate.is_connected or candidate.manual_pin is None
+
+
+@given(seeds)
+def test_none_is_called_back_to_a_node_that_goes(seed: int) -> None:
+    case, decided, known = planned(seed)
+
+    for action in decided.actions:
+        if isinstance(action, Cancel) and case.policy.mode is Mode.AUTO:
+            candidate = known[action.worker]
+            assert not candidate.node_terminating or candidate.is_replaced
+
+
+@given(seeds)
+def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(seed: int) -> None:
+    case, decided, known = planned(seed)
+    left: set[str] = set()
+
+    for action in decided.actions:
+        if isinstance(action, Retire) and action.reason is Reason.NODE_GOING:
+            left.add(known[action.worker].group)
+        is_fixed = action.reason is Reason.REPLICAS_CORRECTED
+        if isinstance(action, SetReplicas) and action.group in left and not is_fixed:
+            assert action.replicas <= by_name(case.observed)[action.group].replicas
 
 
 def _is_doomed(w: ObservedWorker) -> bool:
@@ -369,80 +275,61 @@ def _is_doomed(w: ObservedWorker) -> bool:
     return is_free and bool(w.node_terminating)
 
 
-@given(worlds, policies, pasts)
-def test_none_is_called_back_to_a_node_that_goes(
-    world: ObservedCluster, policy: Policy, past: Past
-) -> None:
-    known = {w.name: w for g in world.groups for w in g.workers}
-    acting = dataclasses.replace(policy, mode=Mode.AUTO)
-
-    for action in plan(world, acting, past, now=NOW).actions:
-        if isinstance(action, Cancel):
-            assert not known[action.worker].node_terminating
-
-
-@given(worlds, policies, pasts)
-def test_replacements_are_asked_for_before_anybody_leaves_for_its_node(
-    world: ObservedCluster, policy: Policy, past: Past
-) -> None:
-    actions = plan(world, policy, past, now=NOW).actions
-    drains = [i for i, a in enumerate(actions) if isinstance(a, Retire) and a.busy_ok]
-    rises = [
-        i for i, a in enumerate(actions)
-        if isinstance(a, SetReplicas) and a.replicas > world.groups[0].replicas
-    ]  # fmt: skip
-
-    assert not drains or all(i < drains[0] for i in rises)
-
-
-@given(worlds, policies, pasts)
-def test_bounds_hold(world: ObservedCluster, policy: Policy, past: Past) -> None:
-    decided = plan(world, policy, past, now=NOW)
-    group = world.groups[0]
+@given(seeds)
+def test_bounds_hold(seed: int) -> None:
+    case, decided, known = planned(seed)
+    policy, scheduler = case.policy, case.observed.scheduler
     # A scheduler that started anew has no past: deletions that were sent are not remembered.
-    deleted = past.deleted if past.session == world.scheduler.session else ()
-    serving = [
-        w for w in group.workers
-        if isinstance(w.lifecycle, Pending | Serving)
-        and not _is_doomed(w) and w.name not in deleted
-    ]  # fmt: skip
-    gone = {
-        a.worker
-        for a in decided.actions
-        if (isinstance(a, Retire) and not a.busy_ok)
-        or (isinstance(a, Delete) and a.reason is Reason.NEVER_CONNECTED)
-    }
+    deleted = case.past.deleted if case.past.session == scheduler.session else ()
 
     for each in decided.groups:  # the last step has made the number
-        assert each.is_frozen or each.desired == each.steps[-1].replicas
-    if gone:  # never below the minimum
-        assert len(serving) - len(gone) >= policy.min_replicas
-    for action in decided.actions:  # never more made than the maximum allows
-        if isinstance(action, SetReplicas) and world.scheduler.is_connected:
-            made = action.replicas - len(group.workers)
-            back = sum(isinstance(a, Cancel) for a in decided.actions)
-            assert made <= 0 or len(serving) + back + made <= policy.max_replicas
+        assert each.is_frozen or not each.steps or each.desired == each.steps[-1].replicas
+    groups = by_name(case.observed)
+    for bounds in (b for b in policy.bounds(GROUP) if b.name in groups):
+        group = groups[bounds.name]
+        serving = {
+            w.name for w in group.workers
+            if isinstance(w.lifecycle, Pending | Serving)
+            and not _is_doomed(w) and w.name not in deleted
+        }  # fmt: skip
+        gone = serving & {
+            a.worker for a in decided.actions
+            if isinstance(a, Retire | Delete)
+            and a.reason in (Reason.UNDERUTILIZED, Reason.NEVER_CONNECTED)
+        }  # fmt: skip
+        has_minimum = group.allowance is None and policy.idle.action is IdleAction.NOTHING
+        if gone and has_minimum:  # never below it
+            assert len(serving - gone) >= min(bounds.minimum, policy.max_replicas)
+        stand_ins = decided.replacing or any(w.is_replaced for w in group.workers)
+        if stand_ins or not scheduler.is_connected:
+            continue
+        back = sum(
+            isinstance(a, Cancel) and known[a.worker].group == group.name for a in decided.actions
+        )
+        for action in decided.actions:  # never more made than the maximum allows
+            if isinstance(action, SetReplicas) and action.group == group.name:
+                made = action.replicas - len(group.workers)
+                assert made <= 0 or len(serving) + back + made <= bounds.maximum
 
 
-@given(worlds, policies, pasts)
-def test_replicas_are_never_set_below_what_exists(
-    world: ObservedCluster, policy: Policy, past: Past
-) -> None:
+@given(seeds)
+def test_replicas_are_never_set_below_what_exists(seed: int) -> None:
     """Else upstream would choose the workers to close."""
-    for action in plan(world, policy, past, now=NOW).actions:
-        if isinstance(action, SetReplicas) and world.scheduler.is_connected:
-            assert action.replicas >= len(world.groups[0].workers)
+    case, decided, _ = planned(seed)
+
+    for action in decided.actions:
+        if isinstance(action, SetReplicas) and case.observed.scheduler.is_connected:
+            assert action.replicas >= len(by_name(case.observed)[action.group].workers)
 
 
-@given(worlds, policies, pasts)
-def test_nothing_leaves_when_the_scheduler_is_silent(
-    world: ObservedCluster, policy: Policy, past: Past
-) -> None:
+@given(seeds)
+def test_nothing_leaves_when_the_scheduler_is_silent(seed: int) -> None:
+    case = AnyWorld(seed)
     silent = dataclasses.replace(
-        world, scheduler=ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE)
+        case.observed, scheduler=ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE)
     )
 
-    for action in plan(silent, policy, past, now=NOW).actions:
+    for action in plan(silent, case.policy, case.past, now=NOW).actions:
         assert isinstance(action, SetReplicas | Cancel)
         if isinstance(action, SetReplicas):
-            assert action.replicas > world.groups[0].replicas
+            assert action.replicas > by_name(silent)[action.group].replicas

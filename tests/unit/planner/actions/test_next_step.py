@@ -70,9 +70,12 @@ def told(decided: Plan) -> list[Action]:
     return [replace(action, message=facts(action.message)) for action in decided.actions]
 
 
-def settled(replicas: int, workers: Sequence[ObservedWorker], since_s: float = SETTLE_S) -> Past:
+def settled(
+    replicas: int, workers: Sequence[ObservedWorker], since_s: float, handled: int | None = None
+) -> Past:
     """For so long nobody has acted on the number of replicas, nor on the workers."""
-    return past_of(gap=(replicas, len(workers)), gap_since=NOW - since_s)
+    gap = (replicas, len(workers), *(() if handled is None else (handled,)))
+    return past_of(gap=gap, gap_since=NOW - since_s)
 
 
 # More workers
@@ -98,6 +101,7 @@ MORE = (Reason.LOAD_INCREASED, "3 1 3")
                      [back("c"), corrected(3, "2 5 3")], id="which-never-came"),
         pytest.param([A, LEAVES], 3, None, SETTLE_S,
                      [back("c"), corrected(2, "2 3 3")], id="told-the-truth-first"),
+        pytest.param([A, B], 3, 3, 2.0, [corrected(2, "2 3 3")], id="which-was-handled-in-vain"),
     ],
 )  # fmt: skip
 def test_more_workers(
@@ -106,7 +110,7 @@ def test_more_workers(
 ) -> None:  # fmt: skip
     world = cluster(workers, replicas=replicas, target=3)
     group = replace(world.groups[0], handled=handled)
-    decided = decide(replace(world, groups=(group,)), settled(replicas, workers, since_s))
+    decided = decide(replace(world, groups=(group,)), settled(replicas, workers, since_s, handled))
 
     assert expected == told(decided)
 
@@ -157,6 +161,8 @@ def test_a_deletion_that_was_sent_is_past_saving() -> None:
     decided = decide(cluster([A, *drains], target=3), past_of(deleted=frozenset("x")))
 
     assert [back("y"), asked(4, *MORE)] == told(decided)
+    unseen = replace(settled(3, [A, B], 1.0), deleted=frozenset("a"), leaving=frozenset("x"))
+    assert () == decide(cluster([A, B], replicas=3, target=2), unseen).actions
 
 
 # What is on its way
@@ -368,24 +374,26 @@ def test_who_is_held_on_a_terminating_node_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "replicas", "since_s", "deleted", "expected"),
+    ("more", "replicas", "since_s", "changes", "expected"),
     [
-        pytest.param([], 3, 0.0, "", [], id="in-step"),
-        pytest.param([], 5, SETTLE_S, "", [SetReplicas], id="nobody-makes-the-rest"),
-        pytest.param([], 5, SETTLE_S - 0.1, "", [], id="somebody-may-be-making-them"),
-        pytest.param([], 5, SETTLE_S, "c", [], id="one-is-being-deleted"),
-        pytest.param([worker("d", leaving=Leaving.DRAINED)], 5, SETTLE_S, "", [Delete],
+        pytest.param([], 3, 0.0, {}, [], id="in-step"),
+        pytest.param([], 5, SETTLE_S, {}, [SetReplicas], id="nobody-makes-the-rest"),
+        pytest.param([], 5, SETTLE_S - 0.1, {}, [], id="somebody-may-be-making-them"),
+        pytest.param([], 5, 0.0, {"leaving": frozenset("xy")}, [SetReplicas],
+                     id="but-we-took-them-away"),
+        pytest.param([], 5, SETTLE_S, {"deleted": frozenset("c")}, [], id="one-is-being-deleted"),
+        pytest.param([worker("d", leaving=Leaving.DRAINED)], 5, SETTLE_S, {}, [Delete],
                      id="one-is-deleted-now"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("target", [1, 2])
 def test_the_number_is_brought_in_step_with_those_that_exist(
-    more: list[ObservedWorker], replicas: int, since_s: float, deleted: str, target: int,
-    expected: list[type],
+    more: list[ObservedWorker], replicas: int, since_s: float, changes: dict[str, Any],
+    target: int, expected: list[type],
 ) -> None:  # fmt: skip
     # With a target of 1 the group falls: both are busy, so that nobody leaves.
     workers = [A, B, worker("c", deleting=True), *more]
-    past = replace(settled(replicas, workers, since_s), deleted=frozenset(deleted))
+    past = replace(settled(replicas, workers, since_s), **changes)
     decided = decide(cluster(workers, replicas=replicas, target=target), past)
 
     assert expected == [type(a) for a in decided.actions]
