@@ -117,9 +117,9 @@ def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
     return sorted(workers, key=lambda w: (not w.waiting, -w.made_at, w.name))
 
 
-def claims(worker: ObservedWorker, pins: Iterable[Pin] | None = None) -> set[str]:
-    """The owners of a worker's pins (by default of all), in words that stay as time passes."""
-    held = {_claim(pin) for pin in (worker.pins if pins is None else pins)}
+def claims(worker: ObservedWorker) -> set[str]:
+    """The owners of a worker's pins, in words that stay as time passes."""
+    held = {_claim(pin) for pin in worker.pins}
     if worker.manual_pin is not None and not any(p.source == "manual" for p in worker.pins):
         held.add(_manual(worker.manual_pin.reason))
     return held
