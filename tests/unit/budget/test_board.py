@@ -24,6 +24,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from dask_adaptive.model.spec import InvalidPolicy
 from support.budgets import WRONG
+from support.tables import table
 from support.worlds import facts
 
 NAMES = "abc"
@@ -50,16 +51,30 @@ def divided(shared: Pool, before: Mapping[Holder, Grant] | None = None, now: flo
     return allowed(divide(shared, before or {}, now=now))
 
 
-def test_nobody_grows_into_what_another_has_yet_to_give_back() -> None:
-    full = pool(holding("a", 6, 6), holding("b", 0, 6))
-    half_way = pool(holding("a", 4, 6), holding("b", 0, 6))
-
-    assert {"a": 3, "b": 0} == divided(full)
-    assert {"a": 3, "b": 2} == divided(half_way)
+IDLE = holding("a", 5, 1, number=5)
+NO_RECLAIM: dict[str, Any] = {"after_s": None}
 
 
-def test_two_that_grow_at_once_do_not_count_on_the_same_room() -> None:
-    assert {"a": 3, "b": 3} == divided(pool(holding("a", 1, 9), holding("b", 2, 9)))
+@table(
+    "a, b, rules, expected",
+    nobody_grows_into_what_another_has_yet_to_give_back=(holding("a", 6, 6), holding("b", 0, 6), {},
+        (3, 0)),
+    but_into_what_it_has_given_back=(holding("a", 4, 6), holding("b", 0, 6), {}, (3, 2)),
+    two_that_grow_at_once=(holding("a", 1, 9), holding("b", 2, 9), {}, (3, 3)),
+    an_operator_that_starts_takes_nothing=(holding("a", 6, 6), holding("b", 0, 6),
+        {"after_s": 60.0}, (6, 0)),
+    nor_from_who_has_not_said_what_he_wants=(holding("a", 6, None), holding("b", 0, 6), {}, (6, 0)),
+    a_lowered_limit_is_come_down_to=(holding("a", 4, 4), holding("b", 2, 4), {"limit": 2}, (1, 1)),
+    room_of_kubernetes_is_shared=(holding("a", 5, 9), holding("b", 0, 9), NO_RECLAIM, (5, 1)),
+    nobody_gives_back_what_other_pods_took=(holding("a", 5, 9), holding("b", 4, 9), NO_RECLAIM,
+        (5, 4)),
+    idle_workers_are_kept=(IDLE, holding("b", 0, 1), {}, (5, 1)),
+    where_nobody_else_needs_them=(IDLE, holding("b", 0, 4), {}, (2, 1)),
+)  # fmt: skip
+def test_of_two_that_share_six(
+    a: Holding, b: Holding, rules: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    assert {"a": expected[0], "b": expected[1]} == divided(pool(a, b, **rules))
 
 
 def test_who_just_got_more_keeps_it_for_a_while() -> None:
@@ -111,37 +126,11 @@ def test_passes_that_take_a_while(data: st.DataObject, limit: int, after_s: floa
         assert sum(held.values()) <= limit
 
 
-def test_an_operator_that_starts_takes_nothing_from_anybody() -> None:
-    assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, 6), holding("b", 0, 6), after_s=60.0))
-
-
-def test_nobody_who_has_not_said_what_he_wants_gives_anything() -> None:
-    assert {"a": 6, "b": 0} == divided(pool(holding("a", 6, None), holding("b", 0, 6)))
-
-
-def test_a_lowered_limit_is_come_down_to() -> None:
-    assert {"a": 1, "b": 1} == divided(pool(holding("a", 4, 4), holding("b", 2, 4), limit=2))
-
-
 def test_nobody_grows_while_more_is_held_than_a_lowered_limit() -> None:
     wide = Holding(holder("a"), (4.0,), 5, Claimed(5, 5))
     shared = Pool("AdaptiveBudget cpus", {"cpu": 10.0}, (wide, holding("b", 0, 9)), after_s=0.0)
 
     assert {"a": 1, "b": 0} == divided(shared)
-
-
-def test_room_of_kubernetes_is_shared_and_nobody_gives_back_for_others() -> None:
-    assert {"a": 5, "b": 1} == divided(pool(holding("a", 5, 9), holding("b", 0, 9), after_s=None))
-    # Other pods, or a lowered quota, may leave less than is there.
-    full = pool(holding("a", 5, 9), holding("b", 4, 9), after_s=None)
-    assert {"a": 5, "b": 4} == divided(full)
-
-
-def test_idle_workers_are_kept_for_a_while_where_nobody_else_needs_them() -> None:
-    kept = holding("a", 5, 1, number=5)
-
-    assert {"a": 5, "b": 1} == divided(pool(kept, holding("b", 0, 1)))
-    assert {"a": 2, "b": 1} == divided(pool(kept, holding("b", 0, 4)))
 
 
 def test_who_waits() -> None:

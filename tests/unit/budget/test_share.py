@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_adaptive.budget.share import Contender, share
+from support.tables import table
 
 SIZES = [(1.0, 1.0, 0.0), (1.0, 4.0, 0.0), (1.0, 2.0, 1.0), (1.0, 0.5, 0.0)]
 
@@ -120,24 +122,18 @@ def test_no_other_division_of_equal_workers_is_fairer(
     assert sum(found) == min(limit, sum(want for want, _ in wants))
 
 
-def test_higher_priorities_first() -> None:
-    claims = [
-        Contender((1.0,), 8),
-        Contender((1.0,), 8, priority=5),
-        Contender((1.0,), 8, priority=-1),
-    ]
+@table(
+    "claims, limits, expected",
+    higher_priorities_first=([(8, {}), (8, {"priority": 5}), (8, {"priority": -1})], 10, (2, 8, 0)),
+    weights=([(90, {"weight": 3}), (90, {})], 20, (15, 5)),
+    what_one_does_not_want_the_others_have=([(2, {}), (50, {}), (50, {})], 20, (2, 9, 9)),
+    more_than_there_is_room_for_is_not_kept=([(5, {"keep": 5}), (5, {"keep": 5})], 6, (3, 3)),
+    what_takes_nothing_is_not_limited=([(7, {"size": (0.0,)}), (7, {})], 2, (7, 2)),
+)
+def test_each_word(claims: list[Any], limits: int, expected: tuple[int, ...]) -> None:
+    made = [Contender(want=want, **{"size": (1.0,), **more}) for want, more in claims]
 
-    assert (2, 8, 0) == share(claims, (10,))
-
-
-def test_weights() -> None:
-    assert (15, 5) == share([Contender((1.0,), 90, weight=3), Contender((1.0,), 90)], (20,))
-
-
-def test_what_one_does_not_want_the_others_have() -> None:
-    assert (2, 9, 9) == share(
-        [Contender((1.0,), 2), Contender((1.0,), 50), Contender((1.0,), 50)], (20,)
-    )
+    assert expected == share(made, (limits,))
 
 
 @pytest.mark.parametrize(("borrowing", "expected"), [(True, (2, 18)), (False, (2, 10))])
@@ -150,14 +146,6 @@ def test_borrowing(borrowing: bool, expected: tuple[int, ...]) -> None:
 def test_the_paper_s_own_case() -> None:
     """9 CPUs and 18 GB; tasks of <1, 4> and <3, 1>: three of the one, two of the other."""
     assert (3, 2) == share([Contender((1.0, 4.0), 99), Contender((3.0, 1.0), 99)], (9, 18))
-
-
-def test_more_than_there_is_room_for_is_not_kept() -> None:
-    assert (3, 3) == share([Contender((1.0,), 5, keep=5), Contender((1.0,), 5, keep=5)], (6,))
-
-
-def test_what_takes_nothing_of_what_is_limited_is_not_limited() -> None:
-    assert (7, 2) == share([Contender((0.0,), 7), Contender((1.0,), 7)], (2,))
 
 
 def test_a_thousand_clusters() -> None:

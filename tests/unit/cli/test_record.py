@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     Demand,
     ObservedCluster,
-    ObservedGroup,
     ObservedScheduler,
     ObservedWorker,
     Pin,
@@ -19,38 +17,29 @@ from dask_adaptive.model.observed import (
 )
 from dask_adaptive.model.reason import Reason
 from dask_adaptive_lab.trace import TraceFile, hashed, read_trace
+from support.worlds import KEY, cluster, pending, worker
 
-KEY = ClusterKey("team", "etl")
-
-
-def worker(name: str, *, age_s: float = 10.0, connected: bool = True) -> ObservedWorker:
-    pins = (Pin("shuffle", "ab", "", 60.0), Pin("client", "me", "", 60.0))
-    return ObservedWorker(
-        name, f"{name}-uid", "etl-default", -age_s, pins=pins if name == "w1" else (),
-        dask_names=(name,) if connected else (), nthreads=2 if connected else 0,
-    )  # fmt: skip
+HELD = (Pin("shuffle", "ab", "", 60.0), Pin("client", "me", "", 60.0))
+W1 = worker("w1", age_s=10.0, pins=HELD, nthreads=2)
+STARTS = pending("w2", age_s=10.0)
 
 
-def cluster(*workers: ObservedWorker, session: str = "a", done: int = 0) -> ObservedCluster:
-    demand = Demand((PrefixWork("inc", 1.0, 1, 2, 3, done=done),))
-    scheduler = ObservedScheduler(
-        session=session, agent="0.1.0", demand=demand, wants=(Want(3, 60.0, "me"),)
-    )
-    group = ObservedGroup("etl-default", len(workers), workers)
-    return ObservedCluster(KEY, groups=(group,), scheduler=scheduler)
+def seen(*workers: ObservedWorker) -> ObservedCluster:
+    demand = Demand((PrefixWork("inc", 1.0, 1, 2, 3),))
+    return cluster(workers, demand=demand, wants=(Want(3, 60.0, "me"),))
 
 
-def record(path: Path, *seen: ObservedCluster, at: float, redact: bool = False) -> None:
+def record(path: Path, *clusters: ObservedCluster, at: float, redact: bool = False) -> None:
     now = iter(range(int(at), int(at) + 99))
     file = TraceFile(path, every_s=1.0, redact=redact, clock=lambda: float(next(now)))
     with file:
-        for each in seen:
+        for each in clusters:
             file.write(each)
 
 
 def test_a_sample_counts_and_names_nobody(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    record(path, cluster(worker("w1"), worker("w2", connected=False)), at=100)
+    record(path, seen(W1, STARTS), at=100)
     (sample,) = read_trace(path.read_text().splitlines()).samples
 
     assert (("client", 1), ("shuffle", 1)) == sample.pins
@@ -64,8 +53,8 @@ def test_a_sample_counts_and_names_nobody(tmp_path: Path) -> None:
 
 def test_arrivals_are_measured_from_the_deployment_on() -> None:
     tracer = TraceFile(Path(), every_s=1.0)
-    tracer.sample(cluster(worker("w1"), worker("w2", connected=False)), t=0.0)
-    sample = tracer.sample(cluster(worker("w1"), worker("w2", age_s=21.5)), t=1.0)
+    tracer.sample(seen(W1, STARTS), t=0.0)
+    sample = tracer.sample(seen(W1, worker("w2", age_s=21.5)), t=1.0)
 
     assert sample is not None
     assert (("etl-default", 21.5),) == sample.arrived
@@ -73,7 +62,7 @@ def test_arrivals_are_measured_from_the_deployment_on() -> None:
 
 def test_redacted_names_are_the_same_each_time_and_say_nothing(tmp_path: Path) -> None:
     for n in (1, 2):
-        record(tmp_path / f"{n}.jsonl", cluster(worker("w1")), at=100, redact=True)
+        record(tmp_path / f"{n}.jsonl", seen(W1), at=100, redact=True)
     text = (tmp_path / "1.jsonl").read_text()
 
     assert text == (tmp_path / "2.jsonl").read_text()

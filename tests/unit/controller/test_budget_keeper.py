@@ -10,7 +10,6 @@ from dask_adaptive.controller import budget_keeper
 from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import KubeError, NotFound
-from dask_adaptive.kube.cache.world import World
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from support import kube_objects as ko
@@ -360,10 +359,3 @@ def test_a_group_that_is_not_there_wants_nothing() -> None:
     stage.keeper.want(A, {"another": Claimed(3, 3)})
 
     assert 1 == stage.allowed(A)
-
-
-def test_without_budgets_nobody_is_limited() -> None:
-    world: World = ko.world_of(*cluster("a", 1))
-    keeper = BudgetKeeper(world, None, Metrics(), wake=print)  # type: ignore[arg-type]
-
-    assert keeper.allowed(A, "a-default") is None

@@ -149,24 +149,6 @@ def test_a_recycle_of_a_group_that_is_not_scaled_is_remembered() -> None:
 # --- in the loop ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", [4, 99])
-def test_a_decision_takes_four_writes_at_most(target: int) -> None:
-    fake = FakeCluster(1, target=1, start_s=0.0)
-    fake.steps(2)
-    fake.calls.clear()
-    fake.target = target
-    fake.steps(1)
-
-    assert ["set_replicas", "event"] == fake.calls
-    fake.calls.clear()
-    fake.steps(20)
-    assert "status" in fake.calls  # they have come: that is told
-    assert len(fake.calls) <= 2
-    fake.calls.clear()
-    fake.steps(50)
-    assert [] == fake.calls
-
-
 def test_many_decisions_are_written_together() -> None:
     fake = FakeCluster(1, target=1, start_s=0.0)
     for target in range(2, 10):

@@ -240,14 +240,6 @@ def test_conditions(world: ObservedCluster, policy: Policy, expected: dict[str, 
     assert expected == {kind: found[kind] for kind in expected}
 
 
-def test_an_unchanged_world_causes_no_report() -> None:
-    fake = FakeCluster(2, target=2)
-    fake.steps(20)
-
-    assert 1 == len(fake.statuses)
-    assert [] == fake.events
-
-
 def test_a_spec_that_changes_no_number_is_told_of_at_once() -> None:
     """Who applied it waits until the status says that it was read."""
     fake = FakeCluster(2, target=2)

@@ -30,16 +30,11 @@ from dask_adaptive.model.policy import Disruption, Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits, Recycle, RecyclePast, TaskQuota, Use
 from dask_adaptive.model.scaling import (
-    Behavior,
     Fallback,
     Idle,
     IdleAction,
     Pause,
-    RatePolicy,
-    RateType,
     Room,
-    ScaleDown,
-    ScaleUp,
     Schedule,
     WorkerGroup,
 )
@@ -352,14 +347,6 @@ def test_a_cluster_that_goes_is_told_by_why_it_goes() -> None:
     assert (Reason.CLUSTER_IDLE, message) == (decided.reason, decided.message)
 
 
-def test_in_advise_mode_a_deletion_is_advised() -> None:
-    world = dataclasses.replace(cluster([A], **UNUSED), uid="u")
-    decided = decide(world, idle(IdleAction.DELETE_CLUSTER, mode=Mode.ADVISE))
-
-    assert [] == actions(decided)
-    assert ["u"] == [a.uid for a in decided.advice if isinstance(a, DeleteCluster)]
-
-
 IN_VAIN = RecyclePast(surging_since={"a": -1e6})
 
 
@@ -390,49 +377,6 @@ def test_advice_enforces_nothing_and_nobody_waits(
 
 
 # --- floors, rates, caps ----------------------------------------------------------------------
-
-
-def up(count: int) -> dict[str, Any]:
-    return {"behavior": Behavior(ScaleUp(policies=(RatePolicy(RateType.PODS, count, 60.0),)))}
-
-
-@pytest.mark.parametrize(
-    ("world", "policy", "expected", "limited"),
-    [
-        pytest.param(cluster([A], target=1), policy_of(schedules=(MORNING,)), ["=4"], None,
-                     id="schedule"),
-        pytest.param(cluster([A], target=9), policy_of(**up(2)), ["=3"], Reason.SCALE_UP_LIMITED,
-                     id="rate"),
-        pytest.param(cluster([A], target=9), policy_of(**up(2), min_replicas=5), ["=5"], None,
-                     id="a-minimum-holds-at-once"),
-        pytest.param(cluster([A], target=9),
-                     policy_of(behavior=Behavior(ScaleUp(max_pending=3))), ["=4"],
-                     Reason.SCALE_UP_LIMITED, id="max-pending"),
-        pytest.param(cluster([busy("a"), pending("p", unschedulable_s=400.0)], target=9),
-                     policy_of(),
-                     [], Reason.UNSCHEDULABLE, id="none-would-come"),
-        pytest.param(cluster([busy(n) for n in "abc"], target=9), policy_of(max_replicas=3), [],
-                     Reason.TOO_MANY_REPLICAS, id="at-the-maximum"),
-        pytest.param(cluster([A, B, C], target=0), policy_of(min_replicas=3), [],
-                     Reason.TOO_FEW_REPLICAS,
-                     id="at-the-minimum"),
-        pytest.param(
-            cluster([A, B, C], target=0),
-            policy_of(behavior=Behavior(scale_down=ScaleDown(
-                stabilization_window_s=None, policies=(RatePolicy(RateType.PODS, 1, 60.0),)))),
-            ["retire a"], Reason.SCALE_DOWN_LIMITED, id="one-a-minute",
-        ),
-    ],
-)  # fmt: skip
-def test_what_bounds_a_number(
-    world: ObservedCluster, policy: Policy, expected: list[str], limited: Reason | None
-) -> None:
-    decided = decide(world, policy)
-    found = conditions(world, policy, decided)["ScalingLimited"]
-
-    assert expected == actions(decided)
-    assert (limited is not None) == found[0]
-    assert limited is None or limited is found[1]
 
 
 def test_the_most_important_limit_is_told_first() -> None:

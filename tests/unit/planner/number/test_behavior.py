@@ -75,15 +75,6 @@ def test_the_number_lies_between_what_is_there_and_what_is_wanted(
     assert [s.replicas for s in steps][-1:] == ([number] if number != wanted else [])
 
 
-@given(numbers, numbers, numbers, behaviors, pasts(), sinces)
-def test_more_wanted_never_gives_fewer(
-    one: int, other: int, current: int, behavior: Behavior, past: GroupPast, since: float | None
-) -> None:
-    low, high = sorted((one, other))
-
-    assert moved(low, current, behavior, past, since) <= moved(high, current, behavior, past, since)
-
-
 @given(numbers, numbers, behaviors, pasts())
 def test_no_fall_below_what_was_wanted_within_the_window(
     wanted: int, current: int, behavior: Behavior, past: GroupPast
@@ -117,21 +108,6 @@ def test_less_memory_only_ever_delays_a_fall(
     )
     falls = min(current, moved(wanted, current, behavior, past))
     assert falls <= min(current, moved(wanted, current, behavior, new, since))
-
-
-@given(numbers, numbers, behaviors, pasts())
-def test_an_empty_past_takes_nobody_away(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast
-) -> None:
-    """But for a policy that says so: no window, no policy, no delay."""
-    asks_for_time = (
-        (behavior.scale_down.stabilization_window_s or 0) > 0
-        or behavior.scale_down.delay_after_scale_up_s > 0
-        or behavior.scale_down.policies
-    )
-
-    if asks_for_time:
-        assert moved(wanted, current, behavior, GroupPast(), None) >= current
 
 
 def driven(
@@ -215,23 +191,6 @@ def test_however_many_changes_there_are_few_are_kept_and_none_counts_for_less_lo
     assert 600 == sum(c.workers for c in past.changes)
     ages = list(accumulate(c.workers for c in past.changes))
     assert all(c.at >= reached - 1 for c, reached in zip(past.changes, ages, strict=True))
-
-
-@given(numbers, st.lists(numbers, min_size=5, max_size=30))
-def test_on_a_constant_load_the_direction_changes_at_most_once(
-    settled: int, before: list[int]
-) -> None:
-    behavior = Behavior(
-        ScaleUp(0.0, policies=(RatePolicy(RateType.PERCENT, 100, 15.0),)),
-        ScaleDown(60.0, policies=(RatePolicy(RateType.PERCENT, 25, 30.0),)),
-    )
-
-    counts, _ = driven([*before, *([settled] * 120)], behavior)
-
-    tail = counts[len(before) - 1 :]
-    signs = [b > a for a, b in pairwise(tail) if a != b]
-    assert sum(a != b for a, b in pairwise(signs)) <= 1
-    assert settled == counts[-1]
 
 
 def down(window_s: float | None = 0.0, **rules: Any) -> Behavior:

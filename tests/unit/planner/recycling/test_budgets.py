@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import ObservedWorker, Pin
+from dask_adaptive.model.observed import ManualPin, ObservedWorker, Pin
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import (
     Amount,
@@ -61,6 +61,9 @@ def aborted(**names: tuple[float, str]) -> dict[str, Any]:
                      (Reason.NOT_YET, "1h (minAge)"),
                      id="young"),
         pytest.param({**FULL, "pod_age_s": 1.0}, HOUR_OLD, None, id="young-but-urgent"),
+        pytest.param({**ASKED, "pod_age_s": 1.0}, HOUR_OLD, None, id="young-but-by-hand"),
+        pytest.param({**FULL, "manual_pin": ManualPin(60.0, "")}, OVER_PINS, None,
+                     id="over-pins-of-people"),
         pytest.param(SPENT, aborted(a=LATER, b=OTHERS), (Reason.RECYCLE_ABORTED, LATER[1]),
                      id="its-own-failure-before-that-of-others"),
         pytest.param(SPENT, aborted(b=OTHERS), (Reason.RECYCLE_ABORTED, OTHERS[1]),

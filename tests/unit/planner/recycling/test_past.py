@@ -88,23 +88,6 @@ def test_a_scheduler_that_does_not_answer_changes_nothing() -> None:
     assert past is remember(past, silent, POLICY, PLAN, [], now=NOW + 5)
 
 
-def test_the_pace_follows_what_a_worker_does() -> None:
-    past = seen(RecyclePast(), worker("a", use=Use(runs=100), pod_age_s=100.0))
-    assert {"uid-a": (NOW, 100, 1.0)} == past.pace
-
-    for i in range(1, 61):
-        past = seen(past, worker("a", use=Use(runs=100 + 20 * i)), at=NOW + 5 * i)
-    assert pytest.approx(4.0, rel=0.01) == past.pace["uid-a"][2]
-
-    for i in range(61, 121):
-        past = seen(past, worker("a", use=Use(runs=1300)), at=NOW + 5 * i)
-    assert pytest.approx(4.0, rel=0.01) == past.pace["uid-a"][2]  # it rests
-
-    for i in range(121, 181):
-        past = seen(past, worker("a", use=Use(runs=1300), processing=1), at=NOW + 5 * i)
-    assert pytest.approx(0.0, abs=0.01) == past.pace["uid-a"][2]  # one long task
-
-
 def paced(
     past: tuple[float, int, float] | None, runs: int, **changes: Any
 ) -> tuple[float, int, float]:
@@ -132,6 +115,8 @@ NEW_WEIGHT = 1 - math.exp(-1)
         pytest.param((NOW - 100, 500, 0.0), 600, {}, NEW_WEIGHT, id="averaged"),
         pytest.param((NOW - 50, 500, 3.0), 600, {}, 3.0 - (1 - math.exp(-0.5)), id="it-slows-down"),
         pytest.param((NOW - 100.5, 500, 3.0), 600, {}, 3.0, id="it-has-rested"),
+        pytest.param((NOW - 100, 600, 3.0), 600, {"processing": 1}, 3.0 * math.exp(-1),
+                     id="one-long-task"),
         pytest.param((NOW - 10, 500, 3.0), 400, {}, 3.0, id="another-process"),
         pytest.param((NOW - 1, 500, 0.0), 600, {}, 100 * (1 - math.exp(-0.01)), id="in-a-second"),
         pytest.param((NOW - 100, 500, 0.0), 600, {"pod_age_s": 50.0}, 12.0, id="young"),

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dask_adaptive.model.observed import (
-    ManualPin,
     ObservedCluster,
     ObservedWorker,
     TerminatingPod,
@@ -108,24 +107,6 @@ def test_who_is_replaced(
     past = past_of(**rest.pop("past", {}))
 
     assert expected == actions(decide(cluster(workers, target=target), past, **rest))
-
-
-@pytest.mark.parametrize(
-    ("changes", "settings", "expected"),
-    [
-        pytest.param({"recycle_asked": "ann"}, {"min_age_s": 1e9}, ["=5"], id="by-hand-young"),
-        pytest.param({**FULL, "manual_pin": ManualPin(60.0, "")},
-                     {"memory": MemoryQuota(hard=0.9, override_pins=True)}, ["=5", "retire! a"],
-                     id="full-memory-beats-pins-of-people"),
-        pytest.param({"drift": "image"}, {}, ["=5"], id="drift"),
-    ],
-)  # fmt: skip
-def test_what_does_not_stand_against_it(
-    changes: dict[str, Any], settings: dict[str, Any], expected: list[str]
-) -> None:
-    world = cluster([busy("a", **changes), B, C, busy("d")], target=4)
-
-    assert expected == actions(decide(world, **settings))
 
 
 @pytest.mark.parametrize(
@@ -650,27 +631,6 @@ def test_the_pod_of_who_has_drained_is_deleted_once(
     decided = turn([drains("r", **changes)], world=world, past=past, **IN_PLACE)
 
     assert expected == [a for a in decided.actions if isinstance(a, Restart)]
-
-
-@pytest.mark.parametrize(
-    ("reason", "rules"),
-    [
-        (Reason.LIFETIME, {"lifetime": LifetimeQuota(9e9)}),
-        (Reason.TASK_QUOTA, {"tasks": TaskQuota(9)}),
-        (Reason.MEMORY_SOFT, {"memory": MemoryQuota(soft=0.5)}),
-        (Reason.MEMORY_HARD, {"memory": MemoryQuota(hard=0.5)}),
-        (Reason.FAILURES, {"failures": FailureQuota(3)}),
-    ],
-)
-def test_a_drain_lasts_while_its_quota_holds(reason: Reason, rules: dict[str, Any]) -> None:
-    none: dict[str, Any] = {"memory": MemoryQuota(), **NO_QUOTA}
-
-    def drains_on(quotas: dict[str, Any]) -> bool:
-        one = drains("r", is_done=False, leaving_reason=reason)
-        decided = turn([*healthy("abc"), one], desired=4, **{**none, **quotas})
-        return "cancel r" not in actions(decided)
-
-    assert [True, False] == [drains_on(rules), drains_on({})]
 
 
 @pytest.mark.parametrize(("ends_in_s", "expected"), [(60.0, []), (math.inf, ["cancel r"])])
