@@ -563,6 +563,16 @@ PICKLE_DUMPS = Target(
     releases=Releases(since="2023.8.1"),
     proof="Samples of tasks give the same values when they have come through a message.",
 )
+HOST = Target(
+    f"{_SCHEDULER}:WorkerState",
+    "host",
+    "Parses each worker's address once.",
+    way_out=relief("host"),
+    releases=Releases(before="2025.4.0"),
+    guard=_is_upstreams,
+    proof="Its answer for a known address needs nothing but that address.",
+)
+
 
 #: What upstream sums up over all groups of a prefix at each read.
 PREFIX_READS = tuple(

@@ -95,6 +95,7 @@ AUTO, SHARED, DISABLED = "Auto", "Shared", "Disabled"
 RELIEFS = {
     "prefixes": (AUTO, DISABLED),
     "pickling": (AUTO, SHARED, DISABLED),
+    "host": (AUTO, DISABLED),
     "identity": (AUTO, DISABLED),
     "clientInfo": (AUTO, DISABLED),
 }

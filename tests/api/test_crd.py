@@ -247,7 +247,7 @@ def test_explain_describes_every_field(kubectl: Kubectl) -> None:
 
 
 RELIEVED = Status(
-    relief=(ReliefState("pickling", "Active"), ReliefState("identity", "Failed", "why")),
+    relief=(ReliefState("idle", "Active"), ReliefState("host", "Failed", "why")),
 )
 DECIDED = Status(
     groups=(GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.LOAD_INCREASED, "6 tasks need GPU=1"),),

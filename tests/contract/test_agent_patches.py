@@ -271,6 +271,7 @@ RELEASE = Version(distributed.__version__)
 NEEDED = {
     "prefixes": RELEASE < Version("2024.6.0"),
     "pickling": RELEASE >= Version("2023.8.1"),
+    "host": RELEASE < Version("2025.4.0"),
     "identity": RELEASE < Version("2026.7.0"),
     "clientInfo": Version("2025.4.0") <= RELEASE < Version("2026.7.0"),
 }

@@ -357,9 +357,9 @@ async def test_what_the_policy_says_of_pins_reaches_the_agent(agent, link) -> No
 
 
 async def test_the_agent_hears_what_is_wanted_and_again_when_that_changes(agent, link) -> None:
-    await link.observe(policy({TTL: "10m", **LEVELS}, pickling="Shared", identity="Disabled"))
+    await link.observe(policy({TTL: "10m", **LEVELS}, pickling="Shared", host="Disabled"))
 
-    assert {"pickling": "Shared", "identity": "Disabled"} == agent.settings.relief
+    assert {"pickling": "Shared", "host": "Disabled"} == agent.settings.relief
     config = {TTL: "10m", "distributed.logging": {"distributed.core": "debug"}}
     assert config == agent.settings.config
 

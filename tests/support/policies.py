@@ -237,7 +237,7 @@ WRONG: list[tuple[str, str, str]] = [
     # The scheduler
     ("scheduler: {relief: {pickling: Off}}", "scheduler.relief.pickling", ""),
     ("scheduler: {relief: {pickling: Never}}", "scheduler.relief.pickling", ""),
-    ("scheduler: {relief: {identity: Shared}}", "scheduler.relief.identity", ""),
+    ("scheduler: {relief: {host: Shared}}", "scheduler.relief.host", ""),
     ("scheduler: {relief: {pickle: Auto}}", "scheduler.relief.pickle", ""),
     ("scheduler: {conf: {}}", "scheduler.conf", ""),
     ("scheduler: {config: worker-ttl}", "scheduler.config", ""),

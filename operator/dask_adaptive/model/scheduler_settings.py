@@ -188,6 +188,7 @@ class ReliefChoices:
 
     prefixes: _OnOff = AUTO
     pickling: Annotated[str, one_of({AUTO: AUTO, SHARED: SHARED, DISABLED: DISABLED})] = AUTO
+    host: _OnOff = AUTO
     identity: _OnOff = AUTO
     client_info: _OnOff = AUTO
 

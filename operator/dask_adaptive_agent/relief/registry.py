@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Set in a scheduler's pod, so that what is disabled never begins, such as
-#: `pickling=Shared,identity=Disabled`.
+#: Set in a scheduler's pod, so that what is disabled never begins: `pickling=Shared,host=Disabled`.
 VARIABLE = "DASK_ADAPTIVE_RELIEF"
 
 #: All reliefs by name, in the order in which they are applied. A module is imported only when its
@@ -38,6 +37,7 @@ VARIABLE = "DASK_ADAPTIVE_RELIEF"
 KINDS = {
     "prefixes": "dask_adaptive_agent.relief.before_2024_6:PrefixesRelief",
     "pickling": "dask_adaptive_agent.relief.pickling:PicklingRelief",
+    "host": "dask_adaptive_agent.relief.before_2025_4:HostRelief",
     "identity": "dask_adaptive_agent.relief.before_2026_7:IdentityRelief",
     "clientInfo": "dask_adaptive_agent.relief.before_2026_7:ClientInfoRelief",
 }

@@ -120,17 +120,21 @@ async def tell_reliefs(cluster: Cluster) -> None:
         print(json.dumps({"side": cluster.side.name, "relief": states}), flush=True)
 
 
-async def prefixes(asked: Asked) -> None:
-    """The totals of a prefix with many groups, which the dashboard and `/metrics` read."""
+async def read(asked: Asked, clusters: Sequence[Cluster], name: str) -> None:
+    """How long a scheduler takes to read something of itself."""
 
     async def took(cluster: Cluster) -> dict[str, float]:
-        return {"us": await cluster.call("relief_totals_us")}
+        return {"us": (await cluster.call("relief_reads_us"))[name]}
 
+    await take_turns(asked, name, [(cluster,) for cluster in clusters], took)
+
+
+async def prefixes(asked: Asked) -> None:
+    """The totals of a prefix with many groups, which the dashboard and `/metrics` read."""
     async with Clusters(STOCK, OURS) as clusters:
         for cluster in clusters:
             await cluster.call("relief_groups", count=asked.scaled(GROUPS))
-        sides = [(cluster,) for cluster in clusters]
-        await take_turns(asked, "get_task_prefix_states", sides, took)
+        await read(asked, clusters, "get_task_prefix_states")
 
 
 async def identity(asked: Asked) -> None:
@@ -150,6 +154,7 @@ async def identity(asked: Asked) -> None:
             await cluster.call("relief_crowd", count=CROWD - 1)
         sides = [(cluster,) for cluster in clusters]
         await take_turns(asked, f"identity, {CROWD} workers", sides, ask)
+        await read(asked, clusters, "WorkerState.host")
 
 
 async def shares(clusters: Sequence[Cluster], window_s: float, repeats: int) -> list[list[float]]:

@@ -48,7 +48,7 @@ FULL = {
     **STATUS,
     "scheduler": {
         "distributed": "2026.8.0", "agent": "0.1.0",
-        "relief": {"pickling": "Active"},
+        "relief": {"idle": "Active"},
     },
     "workers": [
         *STATUS["workers"],
@@ -84,8 +84,8 @@ FUNCTIONS = (SerializedFunction("etl.step", 4_000, 12.0, 5e7, 57_000),)
 
 SCHEDULER: dict[str, Any] = {
     "relief": (
-        ReliefState("pickling", "Active", "", (("calls_saved", 12_000),)),
-        ReliefState("identity", "Failed", "it is not upstream's"),
+        ReliefState("idle", "Active", "", (("calls_saved", 12_000),)),
+        ReliefState("host", "Failed", "WorkerState has no host"),
     ),
     "serialized": Serialized(5_000, 12.34, 57_000_000, 0.31, FUNCTIONS),
 }

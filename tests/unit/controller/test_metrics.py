@@ -97,12 +97,12 @@ def test_the_age_of_pins(measured: Measured) -> None:
 
 
 def test_the_scheduler_as_it_is_now(measured: Measured) -> None:
-    relief = ReliefState("pickling", wire.R_ACTIVE)
+    relief = ReliefState("idle", wire.R_ACTIVE)
     measured.passed(relief=(relief,), serialized=Serialized(5_000, 12.34, 57_000_000, 0.31, ()))
-    assert 1 == measured.value("relief_state", relief="pickling", state="Active")
+    assert 1 == measured.value("relief_state", relief="idle", state="Active")
     assert 0.31 == measured.value("serialize_share")
 
     quiet = dataclasses.replace(relief, state=wire.R_DISABLED)
     measured.passed(relief=(quiet,), serialized=None)
-    assert measured.value("relief_state", relief="pickling", state="Active") is None
+    assert measured.value("relief_state", relief="idle", state="Active") is None
     assert measured.value("serialize_share") is None

@@ -178,7 +178,7 @@ def test_a_preload_on_the_command_line_is_joined_there(field: str, given: list[s
 
 
 OWN = [
-    {"name": "DASK_ADAPTIVE_RELIEF", "value": "identity=Disabled"},
+    {"name": "DASK_ADAPTIVE_RELIEF", "value": "host=Disabled"},
     {"name": WORKER_TTL, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
 ]
 SAID = {"DASK_ADAPTIVE_RELIEF": "pickling=Shared", WORKER_TTL: "10m"}
@@ -195,7 +195,7 @@ BOOTS = {PRELOAD: BOOT_PATH}
         pytest.param({"args": ["dask", "scheduler", "--preload", "x"]}, SAID, id="no-list-at-all"),
         pytest.param(
             {"env": OWN},
-            {"DASK_ADAPTIVE_RELIEF": "identity=Disabled", WORKER_TTL: None, **BOOTS},
+            {"DASK_ADAPTIVE_RELIEF": "host=Disabled", WORKER_TTL: None, **BOOTS},
             id="the-pods-own-count",
         ),
     ],

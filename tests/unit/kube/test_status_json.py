@@ -111,7 +111,7 @@ def test_lists_that_an_earlier_release_wrote_are_replaced() -> None:
     before = {
         "blockers": [{"reason": "Busy", "workers": 2}],
         "pendingReasons": [{"reason": "Unschedulable", "workers": 1}],
-        "scheduler": {"relief": [{"name": "identity", "state": "Active"}]},
+        "scheduler": {"relief": [{"name": "host", "state": "Active"}]},
     }
     after = rendered(before=before)
 

@@ -26,8 +26,8 @@ from dask_adaptive.planner.plan import plan
 from dask_adaptive_agent import wire
 from support.worlds import NOW, PAST, POLICY, busy, cluster
 
-WELL = ReliefState("pickling", wire.R_ACTIVE, "", (("calls", 12_000),))
-FAILED = ReliefState("identity", wire.R_FAILED, "it is not upstream's")
+WELL = ReliefState("idle", wire.R_ACTIVE, "", (("calls", 12_000),))
+FAILED = ReliefState("host", wire.R_FAILED, "WorkerState has no host")
 COST = Serialized(
     5_000, 12.34, 57_000_000, 0.31, (SerializedFunction("etl.step", 4_000, 12.0, 5e7, 57_000),)
 )
@@ -104,7 +104,7 @@ def test_a_relief_that_failed_is_said_where_the_agent_is() -> None:
     found = injected(SEEN)
 
     assert (True, Reason.RECONCILED) == (found.status, found.reason)
-    assert "agent 1.0; off, stock code serves: identity (it is not upstream's)" == found.message
+    assert "agent 1.0; off, stock code serves: host (WorkerState has no host)" == found.message
     assert "agent 1.0" == injected(dataclasses.replace(SEEN, relief=(WELL,))).message
 
 
@@ -125,7 +125,7 @@ def test_a_status_holds_states_and_no_figures() -> None:
 
     assert status(SEEN) == status(later)
     written = status_json(status(later), before={}, now="T")["scheduler"]
-    assert {"pickling": "Active", "identity": "Failed"} == written["relief"]
+    assert {"idle": "Active", "host": "Failed"} == written["relief"]
 
 
 @pytest.mark.parametrize(

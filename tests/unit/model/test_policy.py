@@ -115,7 +115,7 @@ def test_every_field_is_read() -> None:
            recycle: {memory: {hard: 90%}}}
         - {name: etl-big, maxReplicas: 2}
         - {name: etl-fixed}
-        scheduler: {relief: {identity: Disabled}, config: {a.b: 1}}
+        scheduler: {relief: {host: Disabled}, config: {a.b: 1}}
     """)
     expected = Policy(
         ClusterRef("etl"), 5, 1, Mode.ADVISE, 90.0,
@@ -156,7 +156,7 @@ def test_every_field_is_read() -> None:
             WorkerGroup("etl-gpu", 3, 1, 600.0, -7, GroupRecycle(memory=MemoryLimit(hard=0.9))),
             WorkerGroup("etl-big", 2), WorkerGroup("etl-fixed"),
         ),
-        SchedulerSettings(ReliefChoices(identity="Disabled"), (Setting(("a", "b"), 1),)),
+        SchedulerSettings(ReliefChoices(host="Disabled"), (Setting(("a", "b"), 1),)),
         "team-a",
     )  # fmt: skip
 

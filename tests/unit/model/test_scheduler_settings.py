@@ -56,10 +56,10 @@ def test_nothing_is_set_by_default() -> None:
 
 
 def test_only_what_is_not_auto_is_kept() -> None:
-    made = settings(pickling="Shared", identity="Disabled", prefixes="Auto")
+    made = settings(pickling="Shared", host="Disabled", prefixes="Auto")
 
-    assert ReliefChoices(pickling="Shared", identity="Disabled") == made.relief
-    assert {"pickling": "Shared", "identity": "Disabled"} == made.relief.chosen
+    assert ReliefChoices(pickling="Shared", host="Disabled") == made.relief
+    assert {"pickling": "Shared", "host": "Disabled"} == made.relief.chosen
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_configuration_that_harms_is_refused(config: Any, problem: str) -> Non
 
 def test_all_problems_of_a_configuration_are_found_at_once() -> None:
     with pytest.raises(InvalidPolicy) as caught:
-        settings({"distributed": 1, "a": {"": 2}, "b": float("inf")}, identity="Shared")
+        settings({"distributed": 1, "a": {"": 2}, "b": float("inf")}, host="Shared")
 
     assert 4 == len(caught.value.problems)
 
