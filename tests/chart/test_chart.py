@@ -269,15 +269,7 @@ def rights(*words: str) -> set[tuple[str, str]]:
     return {(verb, what) for r in rules for verb in r["verbs"] for what in r["resources"]}
 
 
-def test_nodes_are_watched_where_a_role_allows_it() -> None:
-    nodes = {("list", "nodes"), ("watch", "nodes")}
-
-    assert nodes <= rights()
-    assert not nodes & rights("--set", "watch.namespaces={a}")
-
-
-def test_no_pod_can_be_written() -> None:
-    assert not {("patch", "pods"), ("update", "pods")} & rights()
+def test_whether_pods_get_hints_is_passed_on() -> None:
     spec = pod_spec("--set", "hints.enabled=false")
     assert "false" == env(spec)["DASK_ADAPTIVE_HINTS"]
     assert "DASK_ADAPTIVE_HINTS" not in env(pod_spec())
@@ -311,14 +303,6 @@ def test_before_it_goes_the_chart_tidies_up() -> None:
     assert 120 >= job["activeDeadlineSeconds"]
     selector = objects["Deployment", NAME]["spec"]["selector"]["matchLabels"]
     assert not selector.items() <= job["template"]["metadata"]["labels"].items()
-
-
-def test_the_right_to_stop_the_operator_lasts_as_long_as_the_hook() -> None:
-    for (_, name), body in rendered().items():
-        for rule in body.get("rules") or []:
-            if "deployments/scale" in rule.get("resources", []):
-                assert f"{NAME}-tidy" == name
-                assert [NAME] == rule["resourceNames"]
 
 
 CERT_MANAGER = ("--set", "certificates.certManager.enabled=true")
@@ -388,16 +372,6 @@ def test_one_of_the_three_ways_not_two() -> None:
     assert "exclude each other" in refused.value.stderr
 
 
-def test_the_operator_may_write_its_own_webhook_configuration() -> None:
-    objects = rendered("--set", "watch.namespaces={a}")
-    (rule,) = objects["ClusterRole", f"ns-{NAME}-webhook"]["rules"]
-
-    assert ["mutatingwebhookconfigurations"] == rule["resources"]
-    assert ([f"ns-{NAME}"], ["get", "patch"]) == (rule["resourceNames"], rule["verbs"])
-    told = env(pod_spec())["DASK_ADAPTIVE_WEBHOOK_CONFIGURATION"]
-    assert f"ns-{NAME}" == told
-
-
 def test_without_the_webhook_there_is_nothing_of_it() -> None:
     objects = rendered("--set", "webhook.enabled=false")
 
@@ -416,13 +390,6 @@ def test_which_policies_and_autoscalers_are_served_is_passed_on() -> None:
     assert "dask-adaptive" == env(pod_spec())["DASK_ADAPTIVE_CONTROLLER_NAME"]
     assert "Annotated" == env(pod_spec())["DASK_ADAPTIVE_ADOPT"]
     assert "Never" == env(pod_spec("--set", "adopt=Never"))["DASK_ADAPTIVE_ADOPT"]
-
-
-def test_the_right_to_delete_clusters_can_be_withheld() -> None:
-    delete = ("delete", "daskclusters")
-
-    assert delete in rights()
-    assert delete not in rights("--set", "allowDeleteCluster=false")
 
 
 @pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1)])

@@ -21,7 +21,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.relief.registry import is_needed
-from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK, Delegate
+from dask_adaptive_agent.relief.workers_to_close import HAS_HOOK
 from support.agent_work import slow, until
 
 TWO = [("127.0.0.1", 1)] * 2
@@ -56,22 +56,10 @@ def test_the_status_change_handler_takes_these_arguments() -> None:
     assert ["self", "status", "worker", "stimulus_id"] == list(parameters)
 
 
-def test_retire_workers_takes_these_arguments() -> None:
-    parameters = inspect.signature(Scheduler.retire_workers).parameters
-    assert {"workers", "close_workers", "remove"} <= set(parameters)
-
-
 def test_the_plugin_hook_is_there_since_2024_4_2() -> None:
     assert HAS_HOOK == hasattr(SchedulerPlugin, "valid_workers_downscaling")
     source = inspect.getsource(Scheduler.workers_to_close)
     assert HAS_HOOK == ("valid_workers_downscaling" in source)
-
-
-def test_workers_to_close_and_adaptive_target_run_on_a_stand_in() -> None:
-    """They use attributes of self only, so `Delegate` may stand for a scheduler."""
-    for method in (Scheduler.workers_to_close, Scheduler.adaptive_target):
-        assert "super()" not in inspect.getsource(method)
-    assert 3 == Delegate(object(), workers=3).workers  # type: ignore[arg-type]
 
 
 @gen_cluster(client=True, nthreads=TWO)
