@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
 import subprocess
-import tarfile
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -35,12 +32,12 @@ class Releases:
             check=False,
         )
 
-    def install(self, name: str, namespace: str, *sets: str, chart: Path = CHART) -> str:
+    def install(self, name: str, namespace: str, *sets: str) -> str:
         """What Helm says against it; empty if it is installed."""
         # Nobody would answer a webhook here, and pods of other tests would wait for it.
         values = ["image.repository=x", "webhook.enabled=false", *sets]
         words = [word for value in values for word in ("--set", value)]
-        done = self.helm("install", name, str(chart), "--namespace", namespace, *words)
+        done = self.helm("install", name, str(CHART), "--namespace", namespace, *words)
         if done.returncode == 0:
             self._made.append((name, namespace))
         return done.stderr if done.returncode else ""
@@ -178,41 +175,3 @@ def test_the_crd_belongs_to_one_release_and_can_be_handed_over(
     assert "" == releases.install("mine", second, own)
     releases.remove()
     assert CRD in admin("get", "crd", CRD, "-o", "name"), "crds.keep is on"
-
-
-#: The commit of 0.1.0 in the project's history.
-EARLIER = "aaf0d72"
-
-
-@pytest.fixture
-def earlier(tmp_path: Path) -> Path:
-    """The chart of 0.1.0."""
-    words = ["git", "-C", str(ROOT), "archive", EARLIER, "helm"]
-    done = subprocess.run(words, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"commit {EARLIER} is not in this clone: git fetch --unshallow")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "helm/dask-adaptive-operator"
-
-
-def test_an_upgrade_from_0_1_0_says_which_values_to_write_anew(
-    releases: Releases, namespaces: list[str], earlier: Path, admin: Kubectl
-) -> None:
-    where, no_crd = namespaces[0], "crds.install=false"
-    assert "" == releases.install("mine", where, "imagePullSecrets={pull}", no_crd, chart=earlier)
-
-    def upgrade(*sets: str) -> str:
-        words = [word for value in (*named_after(where), *sets) for word in ("--set", value)]
-        return releases.helm(
-            "upgrade", "mine", str(CHART), "--namespace", where, "--reset-then-reuse-values", *words
-        ).stderr
-
-    assert "write {name: pull} for pull" in upgrade()
-    secret = "imagePullSecrets[0].name=pull"
-    assert "image.repository is not set" in upgrade(secret, "image.repository=")
-    assert "" == upgrade(secret)
-    spec = admin.within(where).json("get", "deployment", "mine-dask-adaptive")["spec"]["template"]
-    assert [{"name": "pull"}] == spec["spec"]["imagePullSecrets"]
-    assert {"type": "RuntimeDefault"} == spec["spec"]["securityContext"]["seccompProfile"]
-    assert 7 == len(named(admin, "validatingadmissionpolicies", where))

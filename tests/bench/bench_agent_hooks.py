@@ -1,7 +1,7 @@
 """
 What the agent costs a scheduler for each task: microseconds of CPU, with and without it.
 
-    PYTHONPATH=operator:tests python tests/bench/bench_agent_hooks.py [--json]
+    PYTHONPATH=operator:tests python tests/bench/bench_agent_hooks.py
 
 Handlers are driven directly, with no sockets: released, waiting, processing, task-finished, memory,
 forgotten. Variants take turns, so that a slow minute of the machine hits them all; `over_us` is the
@@ -97,4 +97,4 @@ async def run(arguments: argparse.Namespace) -> list[Row]:
 
 if __name__ == "__main__":
     given = options(__doc__, workers=100, tasks=3000, repeat=7)
-    show(asyncio.run(run(given)), given, "microseconds a task")
+    show(asyncio.run(run(given)), "microseconds a task")

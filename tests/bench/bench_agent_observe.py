@@ -1,7 +1,7 @@
 """
 What a look costs a scheduler: CPU milliseconds and bytes, next to the stock ways to learn less.
 
-    PYTHONPATH=operator:tests python tests/bench/bench_agent_observe.py [--json]
+    PYTHONPATH=operator:tests python tests/bench/bench_agent_observe.py
 
 Tasks and workers exist in the scheduler's books only. Of workers, half are busy. Of the unfinished
 tasks a tenth is assigned, a tenth is queued, the rest wait for others of another kind. What keeps
@@ -9,7 +9,7 @@ looks at demand rare (`demand.LOOK_PART`) is switched off. Times are those of a 
 encoding of its answer.
 
 The last table is about waiting for changes: what the look for them costs (`signs`, four times a
-second), and what the answer does where ten workers have changed. To read it: bench_pass.py.
+second), and what the answer does where ten workers have changed.
 """
 
 from __future__ import annotations
@@ -110,27 +110,26 @@ async def run_demand(arguments: argparse.Namespace) -> list[Row]:
 
 async def run_changes(arguments: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
-    async with alone() as driven:
-        s = driven.s
-        agent = install(s)
-        observe = s.handlers[wire.OBSERVE]
-        for workers, tasks in CHANGES:
+    for workers, tasks in CHANGES:
+        async with alone() as driven:
+            s = driven.s
+            agent = install(s)
             fill(s, workers, tasks, 10)
             ten = list(s.workers.values())[:: workers // 10][:10]
             request = {"session": agent.session, "known": 2**40, "version": 0}
 
-            def ask(ten: list[Any] = ten, request: dict[str, Any] = request) -> Any:
+            def ask(s: Any = s, ten: Any = ten, request: Any = request) -> Any:
                 """Of ten workers those get a task that had none, and the others lose theirs."""
                 for ws in ten:
                     for ts in list(ws.processing) or [None]:
                         give_task(s, ws) if ts is None else ws.remove_from_processing(ts)
-                answer = observe(meters=True, **request)
+                answer = s.handlers[wire.OBSERVE](meters=True, **request)
                 request["version"] = answer["version"]
                 return answer
 
             ask()
             title = f"{workers} workers, {tasks} tasks"
-            signs = {"signs": lambda: [bool(agent.answers.signs())]}
+            signs = {"signs": lambda agent=agent: [bool(agent.answers.signs())]}
             rows += timed(title, signs, 20 * arguments.repeat)
             rows += timed(title, {"ten changed": ask}, arguments.repeat)
     return rows
@@ -139,5 +138,5 @@ async def run_changes(arguments: argparse.Namespace) -> list[Row]:
 if __name__ == "__main__":
     given = options(__doc__, workers=[100, 1000, 5000], repeat=15)
     looks = asyncio.run(run(given)) + asyncio.run(run_demand(given))
-    show(looks, given, "milliseconds a look")
-    show(asyncio.run(run_changes(given)), given, "milliseconds a look for changes, and an answer")
+    show(looks, "milliseconds a look")
+    show(asyncio.run(run_changes(given)), "milliseconds a look for changes, and an answer")

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What our code costs, beside stock, in one run. Prints min, median and max of repeated measurements. Under 3 minutes on
-# two quiet cores. What it saves is measured by relief/run.sh.
+# What our code costs, beside stock, in one run. Prints min, median and max of repeated measurements. A minute on two
+# quiet cores. What it saves is measured by relief/run.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON_BENCH:-.venv/bin/python}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,10 @@ Row = dict[str, Any]
 
 
 def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
-    """--json, and one option for each default: of its type, or any number of its elements'."""
+    """One option for each default: of its type, or any number of its elements'."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", action="store_true")
     for name, default in defaults.items():
         words = f"--{name.replace('_', '-')}"
         if isinstance(default, list):
@@ -31,12 +29,8 @@ def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def show(rows: Sequence[Row], arguments: argparse.Namespace, title: str = "") -> None:
-    """As a table; with --json, a line of it for each row."""
-    if arguments.json:
-        for row in rows:
-            print(json.dumps({"distributed": distributed.__version__, **row}))
-        return
+def show(rows: Sequence[Row], title: str) -> None:
+    """As a table."""
     print(f"distributed {distributed.__version__}: {title}")
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) + 2 for column in zip(*cells, strict=True)]
