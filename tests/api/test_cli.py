@@ -17,7 +17,6 @@ from support.kube_bodies import autoscaler, pod, policy
 from support.kube_server import Kubectl
 
 Run = Callable[..., Result]
-LABELS = {"dask.org/component": "worker", "dask.org/cluster-name": "demo"}
 
 
 def managed(name: str = "ours", **spec: Any) -> dict[str, Any]:

@@ -24,8 +24,6 @@ from support.agent_cluster import Clock
 from support.agent_quota import limit
 from support.agent_work import ask, leave, nobody_fetches_from, slow, until
 
-TWO = [("127.0.0.1", 1)] * 2
-
 
 class Scene:
     """One scheduler with its agent, a worker that leaves, and another one."""
