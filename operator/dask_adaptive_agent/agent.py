@@ -324,8 +324,8 @@ class Agent:
                 self.pins.leases.move(str(ws.name), drain.ws.address)
 
     def client_left(self, client: str) -> None:
-        self.pins.client_left(client)
-        self.floors.client_left(client)
+        self.pins.leases.cut(client)
+        self.floors.leases.cut(client)
         self.demand.quiet.client_left(client)
 
     def out_of_service(self) -> Collection[str]:

@@ -230,7 +230,7 @@ RELIEVED = Status(
     relief=(ReliefState("idle", "Active"), ReliefState("host", "Failed", "why")),
 )
 DECIDED = Status(
-    groups=(GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.LOAD_INCREASED, "6 tasks need GPU=1"),),
+    groups=(GroupRow("etl-gpu", 1, 2, 3, 1, 0, Reason.LOAD_INCREASED, "6 tasks in need of GPU=1"),),
     last_decision=Decision(
         1.8e9, "etl-gpu", 1, 3, 2, Reason.SCALE_UP_LIMITED, "3 wanted", "Done",
         inputs={"queued": 6.0, "arrival_s": 12.5},

@@ -26,6 +26,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformWorker
 from dask_adaptive.model.reason import Reason
 from support.kube_bodies import autoscaler, body, cluster_of_one, pod, policy
+from support.kube_objects import resync
 from support.kube_server import Kubectl
 
 WORKER = "etl-default-worker-1"
@@ -63,7 +64,7 @@ class Scene:
         await self.api.create(path, {**binding, "target": target})
 
     async def worker(self) -> PlatformWorker:
-        await self.world.resync(self.api)
+        await resync(self.world, self.api)
         (worker,) = (await self.platform.look()).workers
         return worker
 
@@ -94,7 +95,7 @@ async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Sce
     resting = autoscaler("etl", **rest_notes(time.time() + 400, time.time() - 60))
     path = AUTOSCALERS.path(scene.key.namespace)
     await scene.api.create(path, resting)
-    await scene.world.resync(scene.api)
+    await resync(scene.world, scene.api)
     await scene.platform.set_replicas("etl-default", 3)
     woken = {"metadata": {"annotations": woken_notes()}}
     await scene.api.patch(f"{path}/etl", woken)
@@ -104,7 +105,7 @@ async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Sce
     with pytest.raises(PlatformError, match="gone or active"):
         await scene.platform.set_replicas("etl-default", 4)
     await scene.api.create(path, autoscaler("etl"))
-    await scene.world.resync(scene.api)
+    await resync(scene.world, scene.api)
     with pytest.raises(PlatformError, match="as well"):
         await scene.platform.set_replicas("etl-default", 4)
     found = scene.kubectl.json("get", "daskworkergroup", "etl-default")
@@ -113,7 +114,7 @@ async def test_nothing_is_scaled_once_a_taken_over_autoscaler_is_gone(scene: Sce
 
 async def test_replicas_are_set_through_the_scale_subresource(scene: Scene) -> None:
     await scene.make()
-    await scene.world.resync(scene.api)
+    await resync(scene.world, scene.api)
 
     def replicas() -> int:
         group = scene.kubectl.json("get", "daskworkergroup", "etl-default")
@@ -140,7 +141,7 @@ async def test_a_worker_is_deleted_only_if_it_is_still_that_one(scene: Scene) ->
     assert WORKER == (await scene.worker()).name
     await scene.platform.delete_worker(WORKER, worker.uid)
     await scene.platform.delete_worker(WORKER, worker.uid)
-    await scene.world.resync(scene.api)
+    await resync(scene.world, scene.api)
     assert () == (await scene.platform.look()).workers
 
 
@@ -176,7 +177,7 @@ async def governed(scene: Scene) -> Scene:
     """The same, under a policy; reports go to that."""
     await scene.make()
     scene.kubectl.apply(policy("p"))
-    await scene.world.resync(scene.api)
+    await resync(scene.world, scene.api)
     return scene
 
 
@@ -199,7 +200,7 @@ async def test_a_status_is_written_once(governed: Scene) -> None:
         stored["observedGeneration"],
         stored["conditions"][0]["status"],
     )
-    await governed.world.resync(governed.api)
+    await resync(governed.world, governed.api)
     await reporter_of(governed).status(status)  # as an operator that has just started
     assert first == await version()
     await reporter_of(governed).status(Status())
@@ -238,7 +239,7 @@ async def test_a_pod_that_is_being_deleted_is_an_ending(scene: Scene) -> None:
         await scene.api.patch(PODS.path(scene.key.namespace, name, "status"), status)
         # A pod on a node is only marked: its kubelet would end it, and there is none here.
         scene.kubectl("delete", "pod", name, "--grace-period=120", "--wait=false")
-        await scene.world.resync(scene.api)
+        await resync(scene.world, scene.api)
         (ending,) = (await scene.platform.look()).terminating
 
         assert (WORKER, name, ("10.1.2.3",)) == (ending.worker, ending.pod, ending.addresses)

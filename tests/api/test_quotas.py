@@ -20,6 +20,7 @@ from dask_adaptive.kube.worker_pods import pod_costs, shape_of
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
 from support.kube_bodies import body, cluster_of_one, pod
+from support.kube_objects import resync
 from support.kube_server import Kubectl
 
 
@@ -49,7 +50,7 @@ def set_quota(kubectl: Kubectl, hard: dict[str, Any], **spec: Any) -> None:
 
 async def quotas_of(api: KubeApi, namespace: str) -> list[QuotaObject]:
     world = World()
-    await world.resync(api, [namespace])
+    await resync(world, api, [namespace])
     return world.of(QuotaObject, ClusterKey(namespace, ""))
 
 
@@ -147,7 +148,7 @@ def _refused(kubectl: Kubectl, name: str) -> bool:
 
 async def look(api: KubeApi, namespace: str) -> PlatformView:
     world = World()
-    await world.resync(api, [namespace])
+    await resync(world, api, [namespace])
     platform = KubePlatform(
         ClusterKey(namespace, "etl"), api=api, world=world, wall_clock=lambda: 2e9,
         manual_max_s=lambda: 0.0,

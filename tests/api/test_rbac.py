@@ -53,6 +53,7 @@ from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
 from support.kube_account import Account
 from support.kube_bodies import autoscaler, body, group, pod, policy
+from support.kube_objects import resync
 from support.kube_operator import running, until
 from support.kube_server import ROOT, Kubectl, rendered
 from support.kube_webhook import KIND
@@ -169,7 +170,7 @@ async def _restart_worker(api: KubeApi, kubectl: Kubectl) -> None:
     made["metadata"]["namespace"] = kubectl.namespace
     parsed = parse_policy_object(made)
     world = World()
-    await world.resync(api, [kubectl.namespace])
+    await resync(world, api, [kubectl.namespace])
     uid = kubectl.json("get", "pod", "w")["metadata"]["uid"]
     platform = KubePlatform(
         parsed.key, api=api, world=world, wall_clock=time.time, manual_max_s=lambda: 0.0
@@ -184,7 +185,7 @@ async def test_a_cluster_wide_operator_may_watch_nodes(account: Account) -> None
     assert everywhere == account.can("watch", "nodes")
     async with connected() as api:
         # Whoever is let into some namespaces only must not even ask.
-        await World().resync(api, [] if everywhere else [account.kubectl.namespace])
+        await resync(World(), api, [] if everywhere else [account.kubectl.namespace])
 
 
 async def test_the_operator_watches_nodes_where_it_is_told_to(

@@ -16,6 +16,7 @@ from dask_adaptive.kube.view import view
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformWorker
 from support.kube_bodies import cluster_of_one, pod
+from support.kube_objects import resync
 from support.kube_server import Kubectl
 from support.upstream_code import built_worker
 
@@ -98,7 +99,7 @@ class Scene:
     async def world(self, *, group_is_old: bool | None = None) -> World:
         """As the API has it; `group_is_old`: the group was made an hour ago, or just now."""
         world = World()
-        await world.resync(self.api, [self.kubectl.namespace])
+        await resync(world, self.api, [self.kubectl.namespace])
         if group_is_old is not None:
             body = self.kubectl.json(
                 "get", "daskworkergroup", "etl-default", "--show-managed-fields"
@@ -180,7 +181,7 @@ async def test_now_is_said_of_those_who_are_there(scene: Scene) -> None:
     platform = scene.platform(world := await scene.world())
 
     async def asked() -> str:
-        await world.resync(scene.api, [scene.kubectl.namespace])
+        await resync(world, scene.api, [scene.kubectl.namespace])
         return (await platform.look()).workers[0].recycle_asked
 
     assert not await asked(), "copied to a worker that is younger"

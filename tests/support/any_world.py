@@ -280,7 +280,7 @@ class AnyWorld:
             for i in range(self._n(2))
         )  # fmt: skip
         needs = (Need(self._n(3), self._s(), {"GPU": 1.0}, able=(f"{GPU}-worker-0000",)),)
-        shuffles = (UpcomingShuffle("s", 3, self._n(20)),)
+        shuffles = (UpcomingShuffle(3, self._n(20)),)
         often = (self._s(9), self._s(20)) if self._p(0.2) else (0.0, 0.0)
         return Demand(rows, needs * self._p(0.2), shuffles * self._p(0.2), *often)
 

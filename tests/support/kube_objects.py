@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from dask_adaptive.kube.cache.world import KINDS, World
+from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.cache.world import KINDS, World, scopes_of
 from dask_adaptive.kube.view import view
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import PlatformView
@@ -140,3 +142,9 @@ def take(world: World, event: str, body: dict[str, Any]) -> None:
 def look(*bodies: dict[str, Any], now: float = CREATED_AT + 60) -> PlatformView:
     """The cluster as the loop sees it."""
     return view(world_of(*bodies), KEY, now=now)
+
+
+async def resync(world: World, api: KubeApi, namespaces: Iterable[str] = ()) -> None:
+    """Read all that is watched, one kind after the other."""
+    for scope in scopes_of(namespaces):
+        await world.read(api, scope)

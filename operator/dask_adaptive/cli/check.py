@@ -17,7 +17,7 @@ from dask_adaptive.cli.access import (
     kube_options,
     output_option,
 )
-from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, counted, dump, show
+from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, dump, show
 from dask_adaptive.cli.status_view import PolicyView, RowView, StatusView, list_policies
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name
 from dask_adaptive.kube.api import (
@@ -38,6 +38,7 @@ from dask_adaptive.kube.api import (
 )
 from dask_adaptive.kube.objects import ADOPT
 from dask_adaptive.loop import status as st
+from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from dask_adaptive.model.reason import Reason
 from dask_adaptive_agent import __version__
@@ -280,7 +281,9 @@ def _policy(what: str, cluster: str, status: StatusView | None) -> Iterator[Find
         return
     faults = {c.reason: c for c in status.conditions if _is_fault(c)}
     for reason, c in faults.items():
-        is_error = c.name in (st.READY, st.ABLE_TO_SCALE) and reason not in _HARMLESS
+        # Nothing is broken where what the policy is for has not been created yet.
+        is_harmless = reason == Reason.CLUSTER_NOT_FOUND
+        is_error = c.name in (st.READY, st.ABLE_TO_SCALE) and not is_harmless
         message = f"{c.name}={c.state}, {reason}: {c.message}"
         level = Level.ERROR if is_error else Level.WARNING
         yield Finding(level, what, message, _FIXES.get(reason, f"dask-adaptive explain {cluster}"))
@@ -308,9 +311,6 @@ _FAULTS_WHEN_TRUE = frozenset(
         Reason.INVALID_ANNOTATION,
     }
 )  # fmt: skip
-
-#: Nothing is broken: what the policy is for has not been created yet.
-_HARMLESS = frozenset({Reason.CLUSTER_NOT_FOUND})
 
 #: Fixes by reason; for all others `explain` says more.
 _FIXES: Mapping[str, str] = {

@@ -18,20 +18,20 @@ from dask_adaptive.cli.access import (
     kube_options,
     output_option,
 )
-from dask_adaptive.cli.output import HEAD, Cell, aligned, counted, dump, show
+from dask_adaptive.cli.output import HEAD, Cell, aligned, dump, show
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
     PinView,
     PolicyView,
     StatusView,
+    fail_without_policy,
     list_policies,
-    policies_of,
 )
 from dask_adaptive.cli.why import Live, Stay, answer, holds
 from dask_adaptive.kube.api import BUDGETS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS
 from dask_adaptive.kube.objects import CLUSTER_LABEL, parse_pod
 from dask_adaptive.kube.status_json import history_name, history_of, merged
-from dask_adaptive.model.amounts import format_bytes, instant
+from dask_adaptive.model.amounts import counted, format_bytes, instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Decision
 from dask_adaptive.model.reason import Reason
@@ -53,8 +53,6 @@ KINDS = {
 _DECISIONS, _EVENTS, _FUNCTIONS = 10, 5, 5
 
 _PINS = ("SOURCE", "OWNER", "UNTIL", "WORKERS", "REASON")
-_STAYS = ("REASON", "WORKER", "STATE", "ENDS", "MESSAGE")
-_HOLDS = ("GROUP", "REASON", "ENDS", "MESSAGE")
 
 
 class Section(NamedTuple):
@@ -124,7 +122,10 @@ def command(subject: str, access: Access, output: str) -> None:
 
 async def _cluster(api: KubeApi, name: str, access: Access) -> Answer:
     where = access.namespace
-    policy, *_ = await policies_of(api, where, name)
+    policies = await list_policies(api, where, name)
+    if not policies:
+        fail_without_policy(where, name)
+    policy = policies[0]
     kept = await found(api.get(CONFIG_MAPS.path(where, history_name(policy.name))))
     events = [*await _events(api, where, policy.cluster), *await _events(api, where, policy.name)]
     return of_cluster(await _live(api, policy, access), history_of(kept or {}), events)
@@ -201,13 +202,13 @@ def of_cluster(live: Live, kept: Sequence[Decision], events: Sequence[Json]) -> 
     about = f"{cluster}, under AdaptivePolicy {policy.name}: {policy.mode}"
     sections = (
         _stages(status.decision),
-        Section("holds", _HOLDS, list(holds(status))),
+        Section("holds", ("GROUP", "REASON", "ENDS", "MESSAGE"), list(holds(status))),
         Section("pins", _PINS, [_pin(pin) for pin in live.pins()]),
         _decisions(merged(kept, [last] if last else [])[-_DECISIONS:]),
         Section("reliefs", ("NAME", "STATE", "MESSAGE"), _reliefs(live, status)),
         Section("serialized", ("FUNCTION", "TASKS", "SECONDS", "BYTES", "LARGEST"), serialized),
         _last_events(events),
-        Section("workers", _STAYS, live.stays()),
+        Section("workers", ("REASON", "WORKER", "STATE", "ENDS", "MESSAGE"), live.stays()),
     )
     return Answer(about, answer(policy.status), facts, sections)
 

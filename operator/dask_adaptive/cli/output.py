@@ -54,11 +54,6 @@ def console() -> Console:
     )
 
 
-def counted(n: int, one: str) -> str:
-    """A number of things: `1 worker`, `2,000 workers`."""
-    return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
-
-
 def show(lines: Iterable[Cell]) -> None:
     """Nothing in a line is taken for markup, and no line is wrapped."""
     screen = console()

@@ -133,17 +133,13 @@ def page(policy: PolicyView) -> list[Cell]:
     return lines
 
 
-def _numbers(status: StatusView, names: Iterable[str]) -> str:
-    return ", ".join(f"{getattr(status, name)} {name}" for name in names)
-
-
 def _summary(status: StatusView) -> Iterable[Cell]:
     yield f"  {status.reason}: {status.message}"
     scheduler = status.scheduler
     agent = f"agent {scheduler.agent}" if scheduler.agent else "no agent"
     yield Text(f"  scheduler: distributed {scheduler.distributed or '?'}, {agent}", FAINT)
     names = ("connected", "pending", "busy", "idle", "pinned", "retiring")
-    yield f"  workers: {_numbers(status, names)}"
+    yield f"  workers: {', '.join(f'{getattr(status, name)} {name}' for name in names)}"
 
 
 def _groups(policy: PolicyView, status: StatusView) -> list[Text]:

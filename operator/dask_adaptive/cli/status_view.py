@@ -160,14 +160,6 @@ async def list_policies(
     return views_of(await api.list(POLICIES.path(namespace)), name)
 
 
-async def policies_of(api: KubeApi, namespace: str, name: str) -> list[PolicyView]:
-    """List the policies of a cluster, by its name or theirs; end the program without any."""
-    found = await list_policies(api, namespace, name)
-    if not found:
-        fail_without_policy(namespace, name)
-    return found
-
-
 def fail_without_policy(namespace: str | None, name: str | None) -> NoReturn:
     place = f"namespace {namespace}" if namespace else "any namespace"
     fail(f"no AdaptivePolicy for {name or 'any cluster'} in {place}", NOTHING)
@@ -204,8 +196,11 @@ def _read(kind: type[T], body: Mapping[str, Any]) -> T:
         camel = re.sub("_(.)", lambda match: match[1].upper(), f.name)
         keys, inner = f.metadata.get("keys", (camel,)), f.metadata.get("kind")
         value = next((body[key] for key in keys if body.get(key) is not None), None)
-        if isinstance(value, list):
+        is_list = f.default == ()
+        if value is None or isinstance(value, list) is not is_list:
+            continue  # it is not there; or 0.1.0 wrote it, as a list where there is an object now
+        if is_list:
             values[f.name] = tuple(_read(inner, row) if inner else row for row in value)
-        elif value is not None:
+        else:
             values[f.name] = _read(inner, value) if inner else value
     return kind(**values)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dask_adaptive.cli.output import counted
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
     PinView,
@@ -17,7 +16,7 @@ from dask_adaptive.cli.status_view import (
     most_first,
 )
 from dask_adaptive.loop.summary import pins_of, worker_row, worker_state
-from dask_adaptive.model.amounts import format_bytes, format_duration, instant
+from dask_adaptive.model.amounts import counted, format_bytes, format_duration, instant
 from dask_adaptive.model.observed import ObservedCluster, ObservedWorker, Serving
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.reason import Reason

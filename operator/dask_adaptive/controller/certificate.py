@@ -118,7 +118,8 @@ class Pair:
         asked, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
         callee = self.context.wrap_bio(asked, answered, server_side=True)
         try:
-            client.load_verify_locations(cadata=b"".join(map(_der, self.authorities)))
+            trusted = b"".join(one.public_bytes(Encoding.DER) for one in self.authorities)
+            client.load_verify_locations(cadata=trusted)
             caller = client.wrap_bio(answered, asked, server_hostname=host)
             for side in (caller, callee) * 2:
                 with contextlib.suppress(ssl.SSLWantReadError):
@@ -128,10 +129,6 @@ class Pair:
         except ssl.SSLError as exc:
             return str(exc)
         return ""
-
-
-def _der(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(Encoding.DER)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -329,8 +329,8 @@ class KubeApi:
         return (await self._answer("GET", path, query)).decode()
 
     async def watch(
-        self, path: str, *, version: str, selector: str = "", field: str = "",
-        seconds: int = 300, silence_s: float = math.inf,
+        self, path: str, *, version: str, selector: str = "", seconds: int = 300,
+        silence_s: float = math.inf,
     ) -> AsyncIterator[tuple[str, Json]]:  # fmt: skip
         """
         Events of a collection from a version on, as pairs of type and object, until the API server
@@ -348,7 +348,6 @@ class KubeApi:
         query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(seconds)}
         query |= {"allowWatchBookmarks": "true"}
         query |= {"labelSelector": selector} if selector else {}
-        query |= {"fieldSelector": field} if field else {}
         request = f"watch of {path}"
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -148,7 +148,8 @@ class ClusterLoop:
         await self._report(observed, status, decided, outcomes, aborts)
         await self._chronicle.write(ports.reporter, now=now)
         until_s = decided.valid_until - ports.clock()
-        waits = (_next(observed, outcomes), until_s, self._attempts.left_s(), self._untold_s())
+        untold_s = min(self._status_due_at, self._chronicle.due_at) - ports.clock()
+        waits = (_next(observed, outcomes), until_s, self._attempts.left_s(), untold_s)
         again_in_s = max(min(waits), SHORTEST_S)
         return PassResult(observed, decided, outcomes, status, again_in_s, policy)
 
@@ -248,10 +249,6 @@ class ClusterLoop:
             return -math.inf
         soon = self._ports.clock() + STATUS_AFTER_S
         return min(self._status_due_at, max(soon, self._status_at + STATUS_EVERY_S))
-
-    def _untold_s(self) -> float:
-        """In how long something is to be written that was held back."""
-        return min(self._status_due_at, self._chronicle.due_at) - self._ports.clock()
 
     async def flush(self) -> None:
         """Write the figures and decisions that wait for others: this process stops."""

@@ -112,8 +112,15 @@ def parse_duration(text: str) -> float:
     return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
 
 
+def counted(n: int, one: str) -> str:
+    """A number of things: `1 worker`, `2,000 workers`."""
+    return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
+
+
 def format_duration(seconds: float) -> str:
     """Write seconds as people read them: at most two units, none that is zero."""
+    if math.isinf(seconds):
+        return "for ever"  # `idleTimeout: Auto` that nobody has put in numbers
     if seconds < 1:
         return f"{round(seconds * 1000)}ms" if seconds > 0 else "0s"
     hours, rest = divmod(round(seconds), 3600)

@@ -73,7 +73,6 @@ class Need:
 class UpcomingShuffle:
     """A P2P shuffle whose inputs are not all there: its outputs are yet to be given to workers."""
 
-    id: str
     inputs: int  # that have not finished
     outputs: int
 
@@ -197,7 +196,6 @@ class SchedulerWorker:
 class Shuffle:
     """A P2P shuffle that runs now."""
 
-    id: str
     run_id: int
     workers: int
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.observed import ObservedCluster, ObservedGroup, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import (
@@ -379,7 +380,7 @@ def _summary(groups: Sequence[GroupPlan]) -> Plan:
     if len(groups) > 1:
         message = f"{first.group}: {message}"
         if first.reason is Reason.DESIRED_WITHIN_RANGE:
-            message = f"{desired} workers wanted and present, in {len(groups)} groups"
+            message = f"{counted(desired, 'worker')} wanted and present, in {len(groups)} groups"
     return Plan(first.reason, message, wanted, desired, groups=tuple(groups))
 
 

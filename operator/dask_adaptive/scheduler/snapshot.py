@@ -39,9 +39,6 @@ from dask_adaptive_agent import wire
 #: Whoever asks for the first time does not know what was told before: older notes are history.
 FRESH_S = 60.0
 
-#: As the wire promises; a newer agent may send more.
-MAX_TOP = 10
-
 T = TypeVar("T")
 
 _Rows: TypeAlias = "Sequence[Mapping[str, Any]]"
@@ -400,7 +397,7 @@ def _serialized(row: Mapping[str, Any] | None) -> Serialized | None:
         share=row["share"] / 100,
         top=tuple(
             SerializedFunction(f["function"], f["calls"], f["us"] / 1e6, f["bytes"], f["size"])
-            for f in row["top"][:MAX_TOP]
+            for f in row["top"]
         ),
     )
 
@@ -415,9 +412,7 @@ def read_demand(row: Mapping[str, Any] | None) -> Demand | None:
     return Demand(
         prefixes=tuple(map(_prefix, rows)),
         needs=tuple(_record(Need, need, seconds=need["ms"] / 1000) for need in row["needs"]),
-        shuffles=tuple(
-            UpcomingShuffle(s["id"], s["inputs"], s["outputs"]) for s in row["shuffles"]
-        ),
+        shuffles=_rows(UpcomingShuffle, row["shuffles"]),
         unknown_s=row["unknown_ms"] / 1000,
         incoming=row.get("incoming_ms", 0) / 1000,
         every_s=row.get("every_ms", 0) / 1000,

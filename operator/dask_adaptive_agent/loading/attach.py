@@ -150,7 +150,7 @@ class AdaptivePlugin(SchedulerPlugin):
         try:
             self.agent.drains.worker_left(worker)
             self.agent.cordons.worker_left(worker)
-            self.agent.roster.forget(worker)
+            self.agent.roster.entries.pop(worker, None)
         except Exception:
             # Fail open: the next snapshot finds out.
             logger.exception("Failed to note that worker %s has left", worker)

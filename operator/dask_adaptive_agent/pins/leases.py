@@ -128,7 +128,7 @@ class LeaseTable:
             self._remove(lease)
             self._put(lease._replace(name=other))
 
-    def cut(self, client: str, within_s: float) -> None:
+    def cut(self, client: str, within_s: float = CLIENT_AWAY_S) -> None:
         """A Dask client has left: its claims end soon, unless they are renewed."""
         until = self.clock() + within_s
         for lease in self.every():

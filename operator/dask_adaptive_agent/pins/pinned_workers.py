@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import wire
-from dask_adaptive_agent.pins.leases import CLIENT_AWAY_S, LeaseTable
+from dask_adaptive_agent.pins.leases import LeaseTable
 from dask_adaptive_agent.protocol.handlers import whole
 from dask_adaptive_agent.protocol.requests import (
     AgentSettings,
@@ -71,9 +71,6 @@ class PinnedWorkers:
             asked = [ws.address for name in asked for ws in self._meant(name)]
         self.leases.unpin(source=source, owner=text(request, "owner"), names=asked)
         return {"protocol": wire.PROTOCOL}
-
-    def client_left(self, client: str) -> None:
-        self.leases.cut(client, CLIENT_AWAY_S)
 
     def worker_left(self, ws: WorkerState) -> None:
         """All pins end with their worker, unless another has taken its name."""
@@ -237,8 +234,8 @@ class WorkerFloors:
     settings: AgentSettings
 
     def __post_init__(self) -> None:
-        self._leases = LeaseTable(self.clock, MOST_FLOORS)
-        self.revision = self._leases.revision
+        self.leases = LeaseTable(self.clock, MOST_FLOORS)
+        self.revision = self.leases.revision
 
     def want(self, request: Request) -> wire.Message:
         """Answer `wire.WANT`. Raises `Malformed` and `Refused`."""
@@ -248,23 +245,20 @@ class WorkerFloors:
         if workers:
             client = text(request, "client", "")
             ttl_s, cap_s = _allowed_s(request, self.settings, "floor")
-            if self._leases.is_spent(groups, total_s=cap_s, **claimant):
+            if self.leases.is_spent(groups, total_s=cap_s, **claimant):
                 raise Refused(f"workers were wanted for {duration(cap_s)}, {LONGEST}")
-            self._leases.pin(
+            self.leases.pin(
                 groups, reason="", ttl_s=ttl_s, total_s=cap_s, client=client, workers=workers,
                 **claimant,
             )  # fmt: skip
         else:
-            self._leases.unpin(names=groups, **claimant)
+            self.leases.unpin(names=groups, **claimant)
         return {"protocol": wire.PROTOCOL}
-
-    def client_left(self, client: str) -> None:
-        self._leases.cut(client, CLIENT_AWAY_S)
 
     def rows(self) -> list[wire.WantRow]:
         """All that hold now, the highest first."""
         now = self.clock()
-        leases = sorted(self._leases.every(), key=lambda x: (-x.workers, x.owner, x.name))
+        leases = sorted(self.leases.every(), key=lambda x: (-x.workers, x.owner, x.name))
         return [
             {
                 "workers": lease.workers,

@@ -82,9 +82,6 @@ class Roster:
             entry.active_at = now
         return now - entry.active_at
 
-    def forget(self, address: str) -> None:
-        self.entries.pop(address, None)
-
     def by_name(self) -> dict[str, list[WorkerState]]:
         """
         Workers by the name they have on the wire.

@@ -178,11 +178,7 @@ class WorkersToClose:
             for plugin in list(self.scheduler.plugins.values()):
                 if plugin is self.own_plugin:
                     continue
-                if not (_is_stock_shuffle(plugin) and self.covers_shuffles()):
+                is_stock_shuffle = type(plugin).__module__.startswith("distributed.shuffle.")
+                if not (is_stock_shuffle and self.covers_shuffles()):
                     workers = plugin.valid_workers_downscaling(self.scheduler, workers)
         return self.free(workers)
-
-
-def _is_stock_shuffle(plugin: Any) -> bool:
-    """Whether a plugin's `valid_workers_downscaling` is that of `ShuffleSchedulerPlugin`."""
-    return type(plugin).__module__.startswith("distributed.shuffle.")

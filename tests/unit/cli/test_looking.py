@@ -88,6 +88,17 @@ def test_after_so_long_a_worker_of_a_group_may_leave(
     assert expected == view.idle_s(group)
 
 
+def test_lists_that_0_1_0_wrote_are_left_out() -> None:
+    rows = [{"reason": "Busy", "workers": 2}]
+    relief = [{"name": "pickling", "state": "Active"}]
+    old = {**STATUS, "blockers": rows, "pendingReasons": rows, "scheduler": {"relief": relief}}
+    (view,) = views_of([policy(old)])
+
+    assert view.status is not None
+    assert {} == view.status.blockers == view.status.pending_reasons == view.status.scheduler.relief
+    assert page(view)
+
+
 def test_watching_shows_all_again_after_each_change(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ def test_all_of_it_is_read_in_seconds() -> None:
             PrefixWork("b", None, 0, 0, 3, 0.0, 0, 2, 1, 2.5, 1),
         ),
         needs=(Need(4, 2.0, {"GPU": 1.0}, ("w",), (), False, 5, ("w",)),),
-        shuffles=(UpcomingShuffle("s", 2, 9),),
+        shuffles=(UpcomingShuffle(2, 9),),
         unknown_s=0.5,
         incoming=0.75,
         every_s=20.0,

@@ -27,16 +27,14 @@ class Informer:
     One scope of the cache.
 
     Args:
-        silence_s: A watch without a word for so long is begun anew.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, scope: Scope, *, api: KubeApi, world: World, clock: Callable[[], float],
-        silence_s: float = SILENCE_S,
-    ) -> None:  # fmt: skip
+        self, scope: Scope, *, api: KubeApi, world: World, clock: Callable[[], float]
+    ) -> None:
         self._scope, self._api, self._world = scope, api, world
-        self._clock, self._silence_s = clock, silence_s
+        self._clock = clock
         self._backoff = Backoff(FIRST_S, LONGEST_S)
 
     async def run(self) -> None:
@@ -62,7 +60,7 @@ class Informer:
         while True:
             began = self._clock()
             async for event, body in self._api.watch(
-                path, version=version, selector=kind.selector, silence_s=self._silence_s
+                path, version=version, selector=kind.selector, silence_s=SILENCE_S
             ):
                 version = body["metadata"]["resourceVersion"]
                 if event != "BOOKMARK":

@@ -243,11 +243,6 @@ class World:
         """
         self._remember(type(value), value, even_if_older=is_read)
 
-    async def resync(self, api: KubeApi, namespaces: Iterable[str] = ()) -> None:
-        """Read all scopes, one after the other. Raises `KubeError`."""
-        for scope in scopes_of(namespaces):
-            await self.read(api, scope)
-
     async def read(self, api: KubeApi, scope: Scope) -> str:
         """
         Compare a scope with a whole list, page by page.

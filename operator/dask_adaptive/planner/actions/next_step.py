@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.observed import Leaving, ObservedWorker
 from dask_adaptive.model.plan import (
     Action,
@@ -121,7 +121,7 @@ def _settle(
     # (facts 9a): wait until each is seen gone.
     if is_deleting(context, workers) or any(isinstance(a, Delete) for a in actions):
         return ()
-    message = f"{workers.present} workers exist, {workers.replicas} are requested"
+    message = f"{counted(workers.present, 'worker')} there, {workers.replicas} requested"
     return (SetReplicas(workers.name, workers.present, Reason.REPLICAS_CORRECTED, message),)
 
 
@@ -140,7 +140,7 @@ def scale_up(
     reason, message = _why_up(workers, desired, cause)
     goal = workers.present + missing
     if is_unseen(context, workers, goal):
-        seen = f"{goal} are needed, once {workers.replicas} replicas are handled"
+        seen = f"{goal} needed, once {workers.replicas} replicas are handled"
         return Adjustment(Reason.SETTLING, seen, back)
     if goal > workers.replicas:
         rise = SetReplicas(workers.name, goal, reason, message)
@@ -151,10 +151,8 @@ def scale_up(
     # Upstream acts on changes of `replicas` only. Here the number stands at or above the goal and
     # nobody is at work on it, so it is first told the truth; from there the next pass can rise.
     number = goal if goal < workers.replicas else workers.present
-    known = f"{workers.present} workers exist, {workers.replicas} are requested"
-    fix = SetReplicas(
-        workers.name, number, Reason.REPLICAS_CORRECTED, f"{known}, {goal} are needed"
-    )
+    known = f"{counted(workers.present, 'worker')} there, {workers.replicas} requested"
+    fix = SetReplicas(workers.name, number, Reason.REPLICAS_CORRECTED, f"{known}, {goal} needed")
     return Adjustment(reason, message, (*back, fix))
 
 
@@ -163,11 +161,11 @@ def _why_up(workers: GroupWorkers, desired: int, cause: tuple[Reason, str]) -> t
     leaving = len(workers.on_terminating_node)
     leaving += sum(w.name in workers.node_terminates for w in workers.retiring)
     if leaving and more <= leaving:
-        going = f"{leaving} workers are on nodes that are about to go away"
-        return Reason.NODE_GOING, f"{going}: {more} more are needed"
+        going = f"{counted(leaving, 'worker')} on nodes that are about to go away"
+        return Reason.NODE_GOING, f"{going}: {more} more needed"
     replaced = len(workers.replaced) + sum(w.is_replaced for w in workers.retiring)
     if replaced and more <= replaced + leaving:
-        going = f"{replaced} workers are to be replaced"
+        going = f"{counted(replaced, 'worker')} to be replaced"
         return Reason.RECYCLING, f"{going}: {more} more must come first"
     return cause
 
@@ -205,7 +203,8 @@ def scale_down(
     if surplus <= 0:
         if not deletions:
             return Adjustment(Reason.NO_CANDIDATES, "workers that never connected are pinned")
-        message = f"{desired} desired: {len(deletions)} workers that never connected leave first"
+        first = counted(len(deletions), "worker")
+        message = f"{desired} desired; first to leave: {first} that never connected"
         return Adjustment(deletions[0].reason, message, deletions)
 
     gives_back = draft.steps[-1].reason is Reason.BUDGET_SHARED
@@ -220,14 +219,15 @@ def scale_down(
         reason, message = Reason.BUDGET_SHARED, draft.steps[-1].message
     elif chosen:
         reason = Reason.UNDERUTILIZED
-        idle = f"{len(chosen)} idle worker{'s' if len(chosen) > 1 else ''} will be retired"
-        message = f"{workers.serving} workers, {desired} desired: {idle}"
+        idle = f"{counted(len(chosen), 'idle worker')} will be retired"
+        message = f"{counted(workers.serving, 'worker')}, {desired} desired: {idle}"
     elif free:
         reason = Reason.BUDGET_EXHAUSTED
-        message = f"{leaving} workers are leaving already (retirement.maxConcurrent)"
+        message = f"{counted(leaving, 'worker')} leaving already (retirement.maxConcurrent)"
     else:
         reason = Reason.NO_CANDIDATES
-        message = f"{surplus} of {workers.serving} workers are not needed, none may leave now"
+        there = counted(workers.serving, "worker")
+        message = f"{surplus} of {there} not needed, none may leave now"
     return Adjustment(reason, message, actions, blockers)
 
 
@@ -275,14 +275,14 @@ def _retire(
     *, gives_back: bool,
 ) -> Retire:  # fmt: skip
     if gives_back:
-        message = f"{desired} workers are this group's part of what it shares"
+        message = f"{counted(desired, 'worker')}: this group's part of what it shares"
         busy_ok = worker.processing > 0
         return Retire(
             worker.name, worker.dask_names, Reason.BUDGET_SHARED, message, busy_ok=busy_ok
         )
     idle = format_duration(context.horizon.clocks.idle_s(worker))
-    message = f"idle for {idle}, {desired} workers desired"
+    message = f"idle for {idle}, {counted(desired, 'worker')} desired"
     left, _, node = emptiness
     if node:
-        message += f"; {left} workers of node {node} stay for other reasons"
+        message += f"; {counted(left, 'worker')} of node {node} kept for other reasons"
     return Retire(worker.name, worker.dask_names, Reason.UNDERUTILIZED, message)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.observed import (
     Demand,
     Leaving,
@@ -365,7 +366,7 @@ def bound_workers(
     nobody: list[str] = []
     # Those that wait for others are not asked for yet: it may be hours until they can run.
     for need in (n for n in demand.needs if n.tasks > 0 and is_strict(n)):
-        said = f"{need.tasks} tasks need {described(need)}"
+        said = f"{counted(need.tasks, 'task')} in need of {described(need)}"
         able = [a for s in every if (a := _able(observed, s, need)) is not None]
         able = [replace(s, maximum=max(0, s.maximum - workers[s.name])) for s in able]
         # On workers of groups that are not scaled so many run at once.

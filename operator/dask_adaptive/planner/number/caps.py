@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.observed import ObservedGroup, ObservedWorker, Pending
 from dask_adaptive.model.past import Blocked
 from dask_adaptive.model.plan import Step
@@ -94,7 +94,7 @@ def _by_pending(workers: GroupWorkers, policy: Policy, there: int) -> Step | Non
     if most is None:
         return None
     pending = len(workers.pending)
-    message = f"{pending} workers are pending, maxPending is {most}"
+    message = f"{counted(pending, 'worker')} pending, maxPending is {most}"
     return Step("cap", there + max(0, most - pending), Reason.SCALE_UP_LIMITED, message)
 
 
@@ -170,8 +170,8 @@ def _why(stuck: Sequence[ObservedWorker], policy: Policy) -> tuple[Reason, str]:
         # The words of Kubernetes' ResourceQuota admission plugin.
         is_quota = "exceeded quota" in first.refused
         reason = Reason.QUOTA_EXCEEDED if is_quota else Reason.ADMISSION_REFUSED
-        return reason, f"pods of {len(stuck)} workers are refused: {first.refused}"
+        return reason, f"pods of {counted(len(stuck), 'worker')} refused: {first.refused}"
     # Not for how long: what is told changes with the world, not with the clock.
     longest = format_duration(policy.unschedulable_timeout_s)
-    message = f"{len(stuck)} workers have found no node for over {longest}: {first.waiting}"
+    message = f"{counted(len(stuck), 'worker')} without a node for over {longest}: {first.waiting}"
     return Reason.UNSCHEDULABLE, message

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedGroup
 from dask_adaptive.model.plan import Step
 from dask_adaptive.model.reason import Reason
@@ -91,7 +92,7 @@ def _with_wants(load: Load, context: PassContext, group: str) -> Load:
     if most is None or most.workers <= load.wanted:
         return load
     # Without the time that is left: a sentence that counts down would be news all the time.
-    message = f"client {most.owner} wants at least {most.workers} workers"
+    message = f"client {most.owner} wants at least {counted(most.workers, 'worker')}"
     raised = load.at_least(most.workers, "hint", Reason.CLIENT_WANTS, message)
     return replace(raised, asked_by=f"client {most.owner}")
 
@@ -123,7 +124,8 @@ def _scheduler_target(context: PassContext, every: Sequence[Supply]) -> dict[str
         group = observed.group(one.name)
         if one.name == context.default_group and group is not None:
             wanted = wanted_workers(observed, group)
-            message = f"the scheduler's adaptive_target gives {wanted} workers of this group"
+            workers = counted(wanted, "worker")
+            message = f"the scheduler's adaptive_target gives {workers} of this group"
         else:
             # Nobody can say what other groups are for: nothing of them is taken away.
             wanted, message = one.serving, "the load of this group is not known: its number stays"
@@ -168,7 +170,7 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
 
     inputs = _inputs(demand, parts, threads)
     full = "results fill over 60% of the memory of workers: twice as many are wanted"
-    shuffles = f"{len(demand.shuffles)} P2P shuffles are about to assign their outputs to workers"
+    shuffles = f"{counted(len(demand.shuffles), 'P2P shuffle')} about to assign outputs to workers"
     found = {}
     for one in every:
         mine = bound.workers[one.name]
@@ -177,7 +179,7 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
         load = _load(one, wanted, message, {**inputs, "bound_workers": float(mine)})
         load = load.at_least(crowded.get(one.name, 0), "memory", Reason.LOAD_INCREASED, full)
         found[one.name] = load.at_least(
-            soon, "shuffle", Reason.SHUFFLE_AHEAD, f"{shuffles}: {soon} workers"
+            soon, "shuffle", Reason.SHUFFLE_AHEAD, f"{shuffles}: {counted(soon, 'worker')}"
         )
     return found
 
@@ -262,7 +264,7 @@ def _message(one: Supply, wanted: int, bound: Bound, inputs: Mapping[str, float]
         f"{inputs['running']:.0f} tasks run, {inputs['queued']:.0f} are queued,"
         f" {inputs['waiting']:.0f} wait for others",
         f"{inputs['work_s']:.0f} s of work, at most {inputs['width']:.0f} tasks at once",
-        f"{one.connected} workers of {one.threads:g} threads are there{coming},"
+        f"{counted(one.connected, 'worker')} of {one.threads:g} threads there{coming},"
         f" a new one takes {one.arrival_s:.0f} s: {wanted} wanted",
         bound.messages.get(one.name, ""),
         bound.nobody,

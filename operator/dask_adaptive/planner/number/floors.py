@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_adaptive.model.amounts import format_duration
+from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.observed import ObservedCluster, ObservedScheduler
 from dask_adaptive.model.plan import DeleteCluster, Step
 from dask_adaptive.model.policy import Policy
@@ -38,7 +38,7 @@ def fallback_floor(context: PassContext) -> Step | None:
         return None
     default = context.policy.bounds(context.default_group)[0]
     number = min(max(fallback.replicas, default.minimum), default.maximum)
-    message = f"no answer to {asked} requests (fallback): at least {number} workers"
+    message = f"no answer to {asked} requests (fallback): at least {counted(number, 'worker')}"
     return Step("fallback", number, Reason.FALLBACK, message)
 
 

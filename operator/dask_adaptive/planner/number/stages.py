@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.observed import ObservedGroup
 from dask_adaptive.model.past import Blocked, Past
 from dask_adaptive.model.plan import Claimed, GroupPlan, Step
@@ -256,13 +257,14 @@ def limited_by(draft: Draft, *, is_at_rest: bool) -> Step | None:
 
 def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
     """The first stage that asks for so many workers, as the reason of a rise."""
-    there = f"{draft.wanted} wanted, {workers.serving} there: {draft.number} workers"
+    there = f"{draft.wanted} wanted, {workers.serving} there: {counted(draft.number, 'worker')}"
     asks = next(s for s in draft.steps if s.replicas >= draft.number)
     if asks.reason in _USUAL:
         return Reason.LOAD_INCREASED, there
     if asks.reason is Reason.TOO_FEW_REPLICAS:
         return asks.reason, there
-    return asks.reason, f"{asks.message}: {draft.number} workers, {workers.serving} there"
+    number = counted(draft.number, "worker")
+    return asks.reason, f"{asks.message}: {number}, {workers.serving} there"
 
 
 def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tuple[Reason, str]:
@@ -275,11 +277,11 @@ def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tu
         *(w for w in workers.retiring if w.is_replaced),
     )
     if replaced:
-        return Reason.RECYCLING, f"{len(replaced)} workers are being replaced"
+        return Reason.RECYCLING, f"{counted(len(replaced), 'worker')} being replaced"
     if workers.retiring:
-        return Reason.RETIRING, f"{len(workers.retiring)} workers are leaving"
+        return Reason.RETIRING, f"{counted(len(workers.retiring), 'worker')} leaving"
     if draft.steps[-1].reason in _USUAL:
-        return Reason.DESIRED_WITHIN_RANGE, f"{draft.number} workers wanted and present"
+        return Reason.DESIRED_WITHIN_RANGE, f"{counted(draft.number, 'worker')} wanted and present"
     return draft.steps[-1].reason, draft.steps[-1].message
 
 

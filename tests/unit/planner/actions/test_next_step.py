@@ -415,7 +415,7 @@ def test_a_group_is_told_by_all_its_figures() -> None:
     }  # fmt: skip
     assert figures == {name: group.inputs[name] for name in figures}
     assert {"queued", "running", "arrival_s", "threads"} == set(group.inputs) - set(figures)
-    why = "pods of 1 workers are refused: exceeded quota"
+    why = "pods of 1 worker refused: exceeded quota"
     assert Blocked(NOW + 60.0, Reason.QUOTA_EXCEEDED, why, 1, frozenset("p")) == group.blocked
     assert (3, 3, 3) == (group.current, group.serving, group.wanted)
 

@@ -113,7 +113,7 @@ def test_caps(
 def test_a_refusal_speaks_in_the_words_of_who_refuses() -> None:
     _, steps, blocked = ask(9, [ONE, stuck("b", 360.0, "no GPU"), stuck("a", 720.0)])
 
-    message = f"2 workers have found no node for over 5m: {NO_NODE}"
+    message = f"2 workers without a node for over 5m: {NO_NODE}"
     assert [message] == [step.message for step in steps]
     assert Blocked(NOW + 60, Reason.UNSCHEDULABLE, message, 1, frozenset({"a", "b"})) == blocked
 
@@ -122,7 +122,7 @@ def test_what_blocks_now_is_told_and_who_is_waited_for() -> None:
     known = Blocked(NOW + 9, Reason.UNSCHEDULABLE, "no node", 3, frozenset({"a", "gone"}))
     _, steps, blocked = ask(9, [ONE, pending("a", deleting=True), refused("b", QUOTA)], known)
 
-    message = f"pods of 1 workers are refused: {QUOTA}"
+    message = f"pods of 1 worker refused: {QUOTA}"
     assert [message] == [step.message for step in steps]
     now = Blocked(NOW + 9, Reason.QUOTA_EXCEEDED, message, 3, frozenset({"a", "b"}))
     assert now == blocked

@@ -349,14 +349,14 @@ def test_outputs_of_shuffles_come_on_top_of_what_is_bound() -> None:
         row(mean_s=100.0, ready=1, width=1),
         row(waiting=100, width=100, level=1, fan_in=20),
     ]
-    shuffles = (UpcomingShuffle("s", 20, 60), UpcomingShuffle("t", 20, 40))
+    shuffles = (UpcomingShuffle(20, 60), UpcomingShuffle(20, 40))
     needs = (Need(1, 1000.0, {}, workers=(GROUP,)),)
     there = [busy("a"), *(worker(f"w{i}") for i in range(49))]
 
     def last(*rows: Row) -> Step:
         return told(asked(scene(rows, there, shuffles=shuffles, needs=needs))[GROUP])
 
-    said = "2 P2P shuffles are about to assign their outputs to workers"
+    said = "2 P2P shuffles about to assign outputs to workers"
     steps = [Step("shuffle", n, Reason.SHUFFLE_AHEAD, f"{said}: {n} workers") for n in (21, 11)]
     # A second for each output, in five; without work that hangs on them half a second for each.
     assert steps == [last(*rows), last(rows[0])]
@@ -634,13 +634,13 @@ def test_workers_for_tasks_that_only_they_may_run(
 
 def test_a_group_is_told_for_what_it_is_needed_and_what_nobody_has() -> None:
     needs = [need(n, resources={"FPGA": float(n)}) for n in (1, 2, 3, 4)]
-    said = "1 tasks need FPGA=1, 2 tasks need FPGA=2, 3 tasks need FPGA=3"
+    said = "1 task in need of FPGA=1, 2 tasks in need of FPGA=2, 3 tasks in need of FPGA=3"
     assert told(bound(needs, most=98)).message.endswith(f"9 wanted; {said}")
     assert told(bound([need(1)], most=0)).message.endswith(": 0 wanted")
 
     needs = [need(int(n >= 0), resources={f"X{n}": 1.0}) for n in range(-1, 4)]
     nobody = "which no worker of a group that is scaled has"
-    said = "; ".join(f"1 tasks need X{n}=1, {nobody}" for n in range(3))
+    said = "; ".join(f"1 task in need of X{n}=1, {nobody}" for n in range(3))
     assert told(bound(needs)).message.endswith(f": 0 wanted; {said}")
 
 
@@ -663,7 +663,7 @@ def test_a_group_is_told_for_what_it_is_needed_and_what_nobody_has() -> None:
 def test_a_need_in_words(changes: dict[str, Any], words: str) -> None:
     message = told(bound([replace(NEED, **{"resources": {}, **changes})])).message
 
-    said = f"; 1 tasks need {words}, which no worker of a group that is scaled has"
+    said = f"; 1 task in need of {words}, which no worker of a group that is scaled has"
     assert message.endswith(said if words else ": 0 wanted")
 
 
@@ -681,7 +681,7 @@ def test_a_load_tells_all_that_it_was_made_from() -> None:
     found = asked(seen)[GROUP]
     message = (
         "4 tasks run, 13 are queued, 5 wait for others; 28 s of work, at most 16 tasks at once;"
-        " 2 workers of 2 threads are there, 1 pending, a new one takes 6 s: 2 wanted"
+        " 2 workers of 2 threads there, 1 pending, a new one takes 6 s: 2 wanted"
     )
     inputs = {
         "queued": 13.0, "ready": 13.0, "running": 4.0, "waiting": 5.0, "work_s": 28.5,
