@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 from click.testing import CliRunner, Result
 
+from bench.scale.runner import CountingApi
 from dask_adaptive.cli.main import cli
 from dask_adaptive.kube.api import KubeApi
 from support import kube_server
@@ -59,6 +60,14 @@ def kubectl(admin: Kubectl) -> Iterator[Kubectl]:
 async def api(kubeconfig: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeApi]:
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
     connection = await KubeApi.connect()
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def counting(api: KubeApi) -> AsyncIterator[CountingApi]:
+    """A connection that counts what it is asked."""
+    connection = await CountingApi.connect()
     yield connection
     await connection.close()
 

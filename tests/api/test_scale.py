@@ -66,13 +66,6 @@ async def scene(api: KubeApi, kubectl: Kubectl) -> AsyncIterator[Scene]:
     await made.farm.close()
 
 
-@pytest.fixture
-async def counting(api: KubeApi, kubeconfig: str) -> AsyncIterator[CountingApi]:
-    connection = await CountingApi.connect()
-    yield connection
-    await connection.close()
-
-
 async def test_all_clusters_reach_their_number_and_then_nothing_is_written(
     scene: Scene, counting: CountingApi, kubectl: Kubectl
 ) -> None:
