@@ -30,7 +30,7 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 from dask_adaptive_agent.relief.pickling import TASK, TaskPickles
 from dask_adaptive_agent.relief.sharing import WorkerLine
 from support import same_graph_worker
-from support.relief_pickling import Told, in_main
+from support.relief_pickling import Told, in_main, spec
 
 try:
     import numpy as np
@@ -253,7 +253,7 @@ class Graph:
         if self.dice.random() < 0.4:
             return self._nest(args)
         function = self._function(2)
-        return task_of(function, *args, **kwargs)
+        return spec(function, *args, **kwargs)
 
     def _nest(self, args: list[Any]) -> Any:
         """Fused tasks, and nested ones."""
@@ -311,10 +311,6 @@ def _held_by(one: Any) -> list[Any]:
     if type(one).__module__ == "__main__" and hasattr(one, "__dict__"):
         return [type(one), one.__dict__]
     return []
-
-
-def task_of(function: Any, *args: Any, **kwargs: Any) -> Any:
-    return (function, args, kwargs) if TASK is None else TASK("key-1", function, *args, **kwargs)
 
 
 class Reader:

@@ -103,57 +103,6 @@ FIVE = cluster(max_replicas="5")
 WRONG_MINIMUM = cluster(max_replicas="5", min_replicas="6")
 
 
-@pytest.mark.parametrize(
-    ("seen", "policies", "expected"),
-    [
-        pytest.param(cluster(), [], [], id="nothing-asked-for"),
-        pytest.param(FIVE, [], [Make], id="made"),
-        pytest.param(FIVE, [noting()], [], id="in-step"),
-        pytest.param(cluster(max_replicas="7"), [noting()], [Mend], id="mended"),
-        pytest.param(FIVE, [noting(idleTimeout="2m")], [Mend], id="default-back"),
-        pytest.param(cluster(), [noting()], [Remove], id="annotation-gone"),
-        pytest.param(FIVE, [by_hand()], [], id="a-persons-policy-wins"),
-        pytest.param(FIVE, [by_hand(), noting()], [Remove], id="and-ours-goes"),
-        pytest.param(cluster(max_replicas="x"), [noting()], [Complain], id="malformed"),
-        pytest.param(cluster(max_replicas="-1"), [], [Complain], id="negative"),
-        pytest.param(
-            cluster(max_replicas="5", idle_timeout="soon"), [noting()], [Complain], id="no-duration"
-        ),
-        pytest.param(WRONG_MINIMUM, [], [Complain], id="min-above-max"),
-    ],
-)
-def test_annotations(
-    seen: ClusterObject, policies: list[PolicyObject], expected: list[type]
-) -> None:
-    assert expected == [type(step) for step in steps(seen, policies)]
-
-
-@pytest.mark.parametrize(
-    ("seen", "policies", "autoscalers", "expected"),
-    [
-        pytest.param(FIVE, [noting(controllerName="b")], [], [], id="it-made-the-policy"),
-        pytest.param(cluster(), [noting(controllerName="b")], [], [], id="and-it-removes-it"),
-        pytest.param(FIVE, [by_hand(controllerName="b")], [], [], id="a-persons-for-it"),
-        pytest.param(
-            FIVE, [by_hand(controllerName="b"), noting()], [], [Remove], id="then-ours-goes"
-        ),
-        pytest.param(
-            cluster(adopt="true"), [made(controllerName="b")], [scaler()], [], id="it-adopts"
-        ),
-        pytest.param(
-            cluster(), [made(controllerName="b")], [scaler(notes=RESTS)], [], id="and-it-wakes"
-        ),
-    ],
-)
-def test_what_an_operator_of_another_name_serves_is_left_alone(
-    seen: ClusterObject,
-    policies: list[PolicyObject],
-    autoscalers: list[AutoscalerObject],
-    expected: list[type],
-) -> None:
-    assert expected == [type(step) for step in todo(seen, policies, *autoscalers)]
-
-
 def test_of_two_operators_the_first_makes_the_policy_in_its_own_name_and_serves_it() -> None:
     seen, wishes = cluster(max_replicas="5", adopt="true"), [scaler()]
     first, second = (todo(seen, [], *wishes, controller=name) for name in "ab")
@@ -210,6 +159,29 @@ BOTH_WAYS = cluster(adopt="true", max_replicas="3")
 @pytest.mark.parametrize(
     ("seen", "policies", "autoscalers", "expected"),
     [
+        # By annotations.
+        pytest.param(cluster(), [], [], [], id="nothing-asked-for"),
+        pytest.param(FIVE, [], [], [Make], id="made"),
+        pytest.param(FIVE, [noting()], [], [], id="as-it-was-made"),
+        pytest.param(cluster(max_replicas="7"), [noting()], [], [Mend], id="mended"),
+        pytest.param(FIVE, [noting(idleTimeout="2m")], [], [Mend], id="default-back"),
+        pytest.param(cluster(), [noting()], [], [Remove], id="annotation-gone"),
+        pytest.param(FIVE, [by_hand()], [], [], id="a-persons-policy-wins"),
+        pytest.param(FIVE, [by_hand(), noting()], [], [Remove], id="and-the-one-we-made-goes"),
+        pytest.param(cluster(max_replicas="x"), [noting()], [], [Complain], id="no-number"),
+        pytest.param(cluster(max_replicas="-1"), [], [], [Complain], id="negative-number"),
+        pytest.param(cluster(max_replicas="5", idle_timeout="soon"), [noting()], [], [Complain],
+                     id="no-duration"),
+        pytest.param(WRONG_MINIMUM, [], [], [Complain], id="minimum-above-maximum"),
+        # An operator of another name serves it: it is left alone.
+        pytest.param(FIVE, [noting(controllerName="b")], [], [], id="it-made-the-policy"),
+        pytest.param(cluster(), [noting(controllerName="b")], [], [], id="and-it-removes-it"),
+        pytest.param(FIVE, [by_hand(controllerName="b")], [], [], id="a-persons-for-it"),
+        pytest.param(FIVE, [by_hand(controllerName="b"), noting()], [], [Remove],
+                     id="then-ours-goes"),
+        pytest.param(YES, [made(controllerName="b")], [AWAKE], [], id="it-adopts"),
+        pytest.param(NO, [made(controllerName="b")], [RESTING], [], id="and-it-wakes"),
+        # By adoption.
         pytest.param(YES, [], [AWAKE], [Make, Rest], id="taken-over"),
         pytest.param(YES, [made()], [RESTING], [], id="in-step"),
         pytest.param(YES, [made()], [AWAKE], [Rest], id="the-policy-was-made-before-a-crash"),
@@ -249,7 +221,7 @@ BOTH_WAYS = cluster(adopt="true", max_replicas="3")
         ),
     ],
 )  # fmt: skip
-def test_autoscalers(
+def test_what_is_to_be_done(
     seen: ClusterObject,
     policies: list[PolicyObject],
     autoscalers: list[AutoscalerObject],

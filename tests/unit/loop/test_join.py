@@ -94,19 +94,29 @@ def test_processes_of_one_deployment_are_one_worker() -> None:
     assert {SHUFFLE, longer} == set(worker.pins)
 
 
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        ((Leaving.NO, Leaving.NO), Serving()),
-        ((Leaving.DRAINED, Leaving.DRAINED), Retiring(is_drained=True)),
-        ((Leaving.DRAINED, Leaving.DRAINING), Retiring()),
-        ((Leaving.DRAINED, Leaving.NO), Retiring()),
-    ],
-)
-def test_processes_leave_together(states: tuple[Leaving, Leaving], expected: Lifecycle) -> None:
-    worker = only(joined(*(process(f"w-{i}", leaving=s) for i, s in enumerate(states))))
+STOPPED = Cordon(Quota.TASKS, "7 runs")
+GRACE = "closing_gracefully"
 
-    assert expected == worker.lifecycle
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        pytest.param([{}], Serving(), id="serves"),
+        pytest.param([{"status": "paused"}], Serving(), id="paused"),
+        pytest.param([{"status": GRACE, "cordon": STOPPED}], Serving(), id="stopped-by-the-agent"),
+        pytest.param([{"status": GRACE}], Closing(), id="somebody-closes-it"),
+        pytest.param([{}, {}], Serving(), id="both-serve"),
+        pytest.param([{"leaving": Leaving.DRAINED}] * 2, Retiring(is_drained=True),
+                     id="both-have-drained"),
+        pytest.param([{"leaving": Leaving.DRAINED}, {"leaving": Leaving.DRAINING}], Retiring(),
+                     id="one-has-drained"),
+        pytest.param([{"leaving": Leaving.DRAINED}, {}], Retiring(), id="they-leave-together"),
+    ],
+)  # fmt: skip
+def test_the_lifecycle_of_a_worker(processes: list[dict[str, Any]], expected: Lifecycle) -> None:
+    seen = only(joined(*(process(f"w-{i}", **changes) for i, changes in enumerate(processes))))
+
+    assert expected == seen.lifecycle
 
 
 def test_a_deployment_without_a_dask_worker_is_not_connected() -> None:
@@ -117,7 +127,6 @@ def test_a_deployment_without_a_dask_worker_is_not_connected() -> None:
     assert "Unschedulable: no room" == worker.waiting
 
 
-STOPPED = Cordon(Quota.TASKS, "7 runs")
 OLD, NEW = "tcp://10.0.0.1:40001", "tcp://10.0.0.2:40001"
 POD = TerminatingPod("w", "w-old", ("10.0.0.1",), 100.0)
 LEAVES = {"terminating": "1 task", "terminates_at": 98.0}
@@ -255,21 +264,6 @@ def test_what_the_platform_knows_of_quotas_is_carried_over() -> None:
         worker.pod_uid, worker.annotation_problem, worker.recycle_asked, worker.drift,
         worker.retires_for,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("status", "cordon", "expected"),
-    [
-        ("running", None, Serving()),
-        ("paused", None, Serving()),
-        ("closing_gracefully", STOPPED, Serving()),
-        ("closing_gracefully", None, Closing()),
-    ],
-)
-def test_a_worker_that_the_agent_has_stopped_is_in_service(
-    status: str, cordon: Cordon | None, expected: Lifecycle
-) -> None:
-    assert expected == only(joined(process("w", status=status, cordon=cordon))).lifecycle
 
 
 @pytest.mark.parametrize("names", [("w",), ("w-0", "w-1")])

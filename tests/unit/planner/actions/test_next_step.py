@@ -115,44 +115,9 @@ def test_more_workers(
     assert expected == told(decided)
 
 
-@pytest.mark.parametrize(
-    ("workers", "replicas", "handled", "expected"),
-    [
-        ([A, LEAVES, LEAVES_TOO], 3, None, (Reason.WANTED_AGAIN, "")),
-        ([A, LEAVES], 1, 3, (Reason.SETTLING, "3 1")),
-        ([A, LEAVES], 5, None, (Reason.SETTLING, "3")),
-        ([A, D], 2, None, MORE),
-        ([A, D, replace(LEAVES, node_terminating="cordoned")], 3, None, (Reason.NODE_GOING, "2 2")),
-    ],
-)
-def test_more_workers_are_told_by_what_they_are_for(
-    workers: list[ObservedWorker], replicas: int, handled: int | None, expected: tuple[Reason, str]
-) -> None:
-    world = cluster(workers, replicas=replicas, target=3)
-    decided = decide(replace(world, groups=(replace(world.groups[0], handled=handled),)))
-
-    assert expected == (decided.reason, facts(decided.message))
-
-
 SPENT: dict[str, Any] = {"use": Use(runs=20)}
 RECYCLE = Recycle(TaskQuota(20))
-
-
-@pytest.mark.parametrize(
-    ("workers", "target", "expected"),
-    [
-        ([A, busy("b", **SPENT)], 2, (Reason.RECYCLING, "1 1")),
-        ([A, busy("b", **SPENT), D], 3, (Reason.RECYCLING, "1 2")),
-        ([A, busy("b", **SPENT)], 3, MORE),
-    ],
-)
-def test_more_workers_come_first_for_those_that_are_replaced(
-    workers: list[ObservedWorker], target: int, expected: tuple[Reason, str]
-) -> None:
-    past = past_of(desired=len(workers))
-    decided = decide(cluster(workers, target=target), past, recycle=RECYCLE)
-
-    assert expected == (decided.reason, facts(decided.message))
+OLD = busy("b", **SPENT)
 
 
 def test_a_deletion_that_was_sent_is_past_saving() -> None:
@@ -420,24 +385,49 @@ def test_a_group_is_told_by_all_its_figures() -> None:
     assert (3, 3, 3) == (group.current, group.serving, group.wanted)
 
 
+RECYCLED: dict[str, Any] = {"recycle": RECYCLE}
+
+
 @pytest.mark.parametrize(
-    ("workers", "target", "policy", "expected"),
+    ("workers", "target", "changes", "expected"),
     [
-        pytest.param([A], 1, {}, (Reason.DESIRED_WITHIN_RANGE, "1"), id="for-the-load"),
-        pytest.param([A, LEAVES], 1, {}, (Reason.RETIRING, "1"), id="one-leaves"),
-        pytest.param([A, MAKES_ROOM, LEAVES], 1, {"recycle": RECYCLE}, (Reason.RECYCLING, "1"),
-                     id="one-is-replaced"),
-        pytest.param([A, LEAVES], 9, {"max_replicas": 1}, (Reason.TOO_MANY_REPLICAS, "9 1"),
-                     id="which-says-more-than-who-leaves"),
-        pytest.param([A], 0, {"min_replicas": 1}, (Reason.TOO_FEW_REPLICAS, "0 1"),
-                     id="the-minimum"),
+        # More are needed.
+        pytest.param([A, LEAVES, LEAVES_TOO], 3, {}, (Reason.WANTED_AGAIN, ""), id="called-back"),
+        pytest.param([A, LEAVES], 3, {"replicas": 1, "handled": 3}, (Reason.SETTLING, "3 1"),
+                     id="not-handled-yet"),
+        pytest.param([A, LEAVES], 3, {"replicas": 5}, (Reason.SETTLING, "3"), id="on-their-way"),
+        pytest.param([A, D], 3, {}, MORE, id="for-the-load"),
+        pytest.param([A, D, replace(LEAVES, node_terminating="cordoned")], 3, {},
+                     (Reason.NODE_GOING, "2 2"), id="for-those-on-a-terminating-node"),
+        pytest.param([A, OLD], 2, {"desired": 2, **RECYCLED}, (Reason.RECYCLING, "1 1"),
+                     id="for-one-that-is-replaced"),
+        pytest.param([A, OLD, D], 3, {"desired": 3, **RECYCLED}, (Reason.RECYCLING, "1 2"),
+                     id="for-those-that-are-replaced"),
+        pytest.param([A, OLD], 3, {"desired": 2, **RECYCLED}, MORE, id="for-the-load-first"),
+        pytest.param([A], 0, {"min_replicas": 3}, (Reason.TOO_FEW_REPLICAS, "0 1 3"),
+                     id="for-the-minimum"),
+        pytest.param([A], 4, {"min_replicas": 3}, (Reason.LOAD_INCREASED, "4 1 4"),
+                     id="for-more-than-the-minimum"),
+        # At rest.
+        pytest.param([A], 1, {"desired": 1}, (Reason.DESIRED_WITHIN_RANGE, "1"), id="as-needed"),
+        pytest.param([A, LEAVES], 1, {"desired": 1}, (Reason.RETIRING, "1"), id="one-leaves"),
+        pytest.param([A, MAKES_ROOM, LEAVES], 1, {"desired": 1, **RECYCLED},
+                     (Reason.RECYCLING, "1"), id="one-is-replaced"),
+        pytest.param([A, LEAVES], 9, {"desired": 1, "max_replicas": 1},
+                     (Reason.TOO_MANY_REPLICAS, "9 1"), id="which-says-more-than-who-leaves"),
+        pytest.param([A], 0, {"desired": 1, "min_replicas": 1}, (Reason.TOO_FEW_REPLICAS, "0 1"),
+                     id="at-the-minimum"),
     ],
 )  # fmt: skip
-def test_a_group_at_rest_is_told_by_what_made_its_number(
-    workers: list[ObservedWorker], target: int, policy: dict[str, Any],
+def test_a_group_is_told_by_what_makes_its_number(
+    workers: list[ObservedWorker], target: int, changes: dict[str, Any],
     expected: tuple[Reason, str],
 ) -> None:  # fmt: skip
-    decided = decide(cluster(workers, target=target), past_of(desired=1), **policy)
+    policy = dict(changes)
+    world = cluster(workers, replicas=policy.pop("replicas", None), target=target)
+    group = replace(world.groups[0], handled=policy.pop("handled", None))
+    past = past_of(desired=policy.pop("desired", None))
+    decided = decide(replace(world, groups=(group,)), past, **policy)
 
     assert expected == (decided.reason, facts(decided.message))
 
@@ -447,21 +437,6 @@ def test_a_group_at_rest_is_told_by_who_asked_for_it() -> None:
 
     assert (Reason.CLIENT_WANTS, "1") == (decided.reason, facts(decided.message))
     assert "client me" in decided.message
-
-
-@pytest.mark.parametrize(
-    ("min_replicas", "target", "expected"),
-    [
-        (3, 0, (Reason.TOO_FEW_REPLICAS, "0 1 3")),
-        (3, 4, (Reason.LOAD_INCREASED, "4 1 4")),
-    ],
-)
-def test_why_there_are_to_be_more(
-    min_replicas: int, target: int, expected: tuple[Reason, str]
-) -> None:
-    decided = decide(cluster([A], target=target), min_replicas=min_replicas)
-
-    assert expected == (decided.reason, facts(decided.message))
 
 
 def two_groups(default: Any, gpu: Any, wants: tuple[int, int], **policy: Any) -> Plan:

@@ -28,7 +28,7 @@ from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import LoadTarget, WorkerGroup
-from dask_adaptive.planner.number.capacity import Part, Supply, fill, left_after
+from dask_adaptive.planner.number.capacity import Part, left_after
 from dask_adaptive.planner.plan import plan
 from support.worlds import (
     GPU,
@@ -426,6 +426,8 @@ def test_threads_of_one_worker(nthreads: list[int], started_with: int, expected:
     assert expected == asked(seen, grouped())[GPU].inputs["threads"]
 
 
+BY_NAME = Need(tasks=2, seconds=2000.0, resources={}, workers=(GROUP,))
+FOUR_BY_NAME = replace(BY_NAME, tasks=4, seconds=4000.0)
 P4, P6 = pending("p", age_s=2.0), pending("q", age_s=0.0)
 A, B, C = (worker(n) for n in "abc")
 
@@ -446,29 +448,26 @@ A, B, C = (worker(n) for n in "abc")
         pytest.param([A, B], [free(9)], {"most": 4}, 4, id="up-to-the-maximum"),
         pytest.param([A, B, C, P4, P6], [free(9)], {"most": 4}, 5, id="above-the-maximum"),
         pytest.param([A, P6, P4], [free(2, 5.3)], {}, 2, id="the-soonest-first"),
+        # Workers that do what only they may are not free for the rest.
+        pytest.param([A, B, C, P4, P6], [free(3)], {"needs": (BY_NAME,)}, 5,
+                     id="one-is-left-and-two-come"),
+        pytest.param([A, B, C, P4, P6], [free(3, 1.0)], {"needs": (BY_NAME,)}, 3,
+                     id="one-does-it-alone"),
+        pytest.param([A, B, C, P4, P6], [free(9)], {"needs": (FOUR_BY_NAME,), "most": 5}, 5,
+                     id="one-of-those-that-come-is-left"),
+        pytest.param([A, B], [free(9)], {"needs": (BY_NAME,), "most": 3}, 3,
+                     id="one-may-be-added"),
+        pytest.param([A, B], [free(9)], {"needs": (BY_NAME,), "most": 2}, 2,
+                     id="none-may-be-added"),
     ],
 )  # fmt: skip
 def test_workers_for_threads(
     workers: list[ObservedWorker], work: list[Row], changes: dict[str, Any], expected: int
 ) -> None:
-    most = changes.get("most", 1000)
-    seen = scene(work, workers, others=changes.get("others", ()))
+    rest = dict(changes)
+    policy = replace(ANY, max_replicas=rest.pop("most", 1000))
 
-    assert expected == wanted(seen, replace(ANY, max_replicas=most))
-
-
-def test_work_is_done_by_whoever_is_there_at_each_instant() -> None:
-    done: dict[float, float] = {}
-
-    def need(at_s: float, thread_seconds: float) -> float:
-        done[at_s] = thread_seconds
-        return 0.0
-
-    one = Supply("a", 10, 0, 2.0, connected=2, busy=0, pending=(3.0, 5.0), arrival_s=10.0)
-    fill([one, replace(one, name="b", threads=1.0, connected=0, pending=(4.0,))], need, other=1.0)
-
-    # 5 threads; 7 from the 3rd second on, 8 from the 4th, and 10 from the 5th.
-    assert {0.0: 0.0, 3.0: 15.0, 4.0: 22.0, 5.0: 30.0, 10.0: 80.0} == done
+    assert expected == wanted(scene(work, workers, **rest), policy)
 
 
 # Groups
@@ -497,14 +496,10 @@ def test_which_group_grows(
     assert expected == numbers(seen, policy)
 
 
-@pytest.mark.parametrize(
-    ("there", "tasks", "expected"),
-    [
-        pytest.param(3, 8, (3, 1), id="one-group-after-the-other"),
-        pytest.param(2, 16, (4, 4), id="what-one-group-cannot-the-next-does"),
-    ],
-)
-def test_workers_of_two_threads(there: int, tasks: int, expected: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("there", "tasks", "expected"), [(3, 8, (3, 1)), (2, 16, (4, 4))])
+def test_of_workers_of_two_threads_one_group_grows_after_the_other(
+    there: int, tasks: int, expected: tuple[int, int]
+) -> None:
     workers = [worker(f"w{i}") for i in range(there)]
     gpu = group_of(GPU, [worker(f"g{i}", nthreads=2) for i in range(3)])
 
@@ -539,30 +534,8 @@ def test_work_keeps_coming_only_where_no_group_is_there_sooner() -> None:
     assert [8, 1] == [wanted_if(4.0), wanted_if(10.0)]
 
 
-BY_NAME = Need(tasks=2, seconds=2000.0, resources={}, workers=(GROUP,))
-
-
-@pytest.mark.parametrize(
-    ("workers", "bound", "work", "most", "expected"),
-    [
-        pytest.param([A, B, C, P4, P6], 2, free(3), 99, 5, id="one-is-left-and-two-come"),
-        pytest.param([A, B, C, P4, P6], 2, free(3, 1.0), 99, 3, id="one-does-it-alone"),
-        pytest.param([A, B, C, P4, P6], 4, free(9), 5, 5, id="one-of-those-that-come-is-left"),
-        pytest.param([A, B], 2, free(9), 3, 3, id="one-may-be-added"),
-        pytest.param([A, B], 2, free(9), 2, 2, id="none-may-be-added"),
-    ],
-)
-def test_workers_that_do_what_only_they_may_are_not_free_for_the_rest(
-    workers: list[ObservedWorker], bound: int, work: Row, most: int, expected: int
-) -> None:
-    needs = (replace(BY_NAME, tasks=bound, seconds=1000.0 * bound),)
-
-    assert expected == wanted(scene([work], workers, needs=needs), replace(ANY, max_replicas=most))
-
-
 def test_what_is_bound_to_a_group_is_a_figure_of_its_load() -> None:
-    needs = (replace(BY_NAME, tasks=4, seconds=4000.0),)
-    found = asked(scene([free(3)], needs=needs))[GROUP]
+    found = asked(scene([free(3)], needs=(FOUR_BY_NAME,)))[GROUP]
 
     assert (7, 4.0) == (found.wanted, found.inputs["bound_workers"])
 

@@ -273,50 +273,43 @@ def test_the_lowest_exact_quota_of_any_group_holds_for_newcomers() -> None:
 # --- how many may be stopped at once --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("recycle", "stops"),
-    [
-        (Recycle(), 0),
-        (Recycle(TaskQuota(20)), 1),
-        (Recycle(TaskQuota(20, exact=True)), 2),  # agents of 0.1.0 are told, too
-        (Recycle(TaskQuota(from_walltime=True)), 0),  # nobody knows how long a task takes
-        (Recycle(failures=FailureQuota(5)), 1),
-        (Recycle(failures=FailureQuota(patterns=("x",))), 1),
-        (Recycle(lifetime=LifetimeQuota(9e9)), 0),
-    ],
-)
-def test_workers_may_be_stopped_only_by_rules_that_stop(recycle: Recycle, stops: int) -> None:
-    assert stops == told([A, B], recycle).stops
-
-
-def test_workers_may_be_stopped_by_the_runs_that_fit_before_their_end() -> None:
-    ending = dataclasses.replace(A, ends_at=99.0)
-
-    assert 1 == told([ending, B], Recycle(TaskQuota(from_walltime=True)), expected_s=9.0).stops
-
-
-def test_newcomers_may_be_stopped_before_anybody_has_come() -> None:
-    assert 1 == told([pending("p")], Recycle(TaskQuota(20))).stops
-
-
 C, D = busy("c", **OLD), busy("d", **OLD)
+ENDING = dataclasses.replace(A, ends_at=99.0)
+TASKS, FITS_ONLY = Recycle(TaskQuota(20)), Recycle(TaskQuota(from_walltime=True))
+FULL_TOO = dataclasses.replace(TASKS, memory=MemoryQuota(hard=0.9))
 
 
 @pytest.mark.parametrize(
-    ("workers", "expected"),
+    ("workers", "recycle", "settings", "expected"),
     [
-        pytest.param([A, B, C, D], 1, id="the-budget"),
-        pytest.param([A, B, C, D, busy("e")], 2, id="and-a-connected-spare"),
-        pytest.param([A, B, C, pending("d", terminating="its pod")], 0, id="less-who-is-missing"),
-        pytest.param([A, B, C, pending("d")], 1, id="one-that-never-connected-is-not"),
-        pytest.param([busy("a", paused=True), B, C, D], 0, id="less-who-is-paused"),
-        pytest.param([busy("a", **FULL), B, C, D], 0, id="less-those-that-leave-now"),
+        pytest.param([A, B], Recycle(), {}, 0, id="by-no-rule"),
+        pytest.param([A, B], TASKS, {}, 1, id="by-tasks"),
+        # Agents of 0.1.0 are told, too.
+        pytest.param([A, B], Recycle(TaskQuota(20, exact=True)), {}, 2, id="all-where-it-is-exact"),
+        pytest.param([A, B], FITS_ONLY, {}, 0, id="who-knows-how-long-a-task-takes"),
+        pytest.param([ENDING, B], FITS_ONLY, {"expected_s": 9.0}, 1, id="by-the-runs-that-fit"),
+        pytest.param([A, B], Recycle(failures=FailureQuota(5)), {}, 1, id="by-failures"),
+        pytest.param([A, B], Recycle(failures=FailureQuota(patterns=("x",))), {}, 1,
+                     id="by-patterns"),
+        pytest.param([A, B], Recycle(lifetime=LifetimeQuota(9e9)), {}, 0, id="by-no-lifetime"),
+        pytest.param([pending("p")], TASKS, {}, 1, id="newcomers-before-anybody-has-come"),
+        pytest.param([A, B, C, D], FULL_TOO, {"desired": 4}, 1, id="the-budget"),
+        pytest.param([A, B, C, D, busy("e")], FULL_TOO, {"desired": 4}, 2,
+                     id="and-a-connected-spare"),
+        pytest.param([A, B, C, pending("d", terminating="its pod")], FULL_TOO, {"desired": 4}, 0,
+                     id="less-who-is-missing"),
+        pytest.param([A, B, C, pending("d")], FULL_TOO, {"desired": 4}, 1,
+                     id="one-that-never-connected-is-not"),
+        pytest.param([busy("a", paused=True), B, C, D], FULL_TOO, {"desired": 4}, 0,
+                     id="less-who-is-paused"),
+        pytest.param([busy("a", **FULL), B, C, D], FULL_TOO, {"desired": 4}, 0,
+                     id="less-those-that-leave-now"),
     ],
-)
-def test_how_many_may_be_stopped(workers: list[ObservedWorker], expected: int) -> None:
-    rules = Recycle(TaskQuota(20), memory=MemoryQuota(hard=0.9))
-
-    assert expected == told(workers, rules, desired=4).stops
+)  # fmt: skip
+def test_how_many_may_be_stopped(
+    workers: list[ObservedWorker], recycle: Recycle, settings: dict[str, Any], expected: int
+) -> None:
+    assert expected == told(workers, recycle, **settings).stops
 
 
 @pytest.mark.parametrize(

@@ -503,47 +503,38 @@ def used_up(decided: Plan) -> dict[Quota, tuple[str, float]]:
 
 
 USED = busy("a", use=Use(5, 1, "", 0.3, 0.2), pod_age_s=30.0)
+SEVERAL = [
+    busy("a", use=Use(runs=500, unmanaged=0.4, failures=2), pod_age_s=360.0),
+    busy("b", use=Use(runs=100, process=0.69, failures=5, match="x"), pod_age_s=1800.0),
+    busy("c", use=Use(runs=30), ends_in_s=110.0, pod_age_s=300.0),
+]
+
+
+def ending(ends_in_s: float) -> list[ObservedWorker]:
+    return [busy("a"), busy("b", pod_age_s=100.0, ends_in_s=ends_in_s)]
 
 
 @pytest.mark.parametrize(
-    ("recycle", "expected"),
+    ("workers", "recycle", "expected"),
     [
-        pytest.param(Recycle(lifetime=LifetimeQuota(0.5)), (Quota.LIFETIME, "a", 60.0),
-                     id="lifetime-below-a-second"),
-        pytest.param(Recycle(memory=MemoryQuota(soft=0.8, hard=0.6)), (Quota.MEMORY, "a", 0.5),
-                     id="the-higher-of-both"),
+        pytest.param([USED, B, C], Recycle(lifetime=LifetimeQuota(0.5)),
+                     {Quota.LIFETIME: ("a", 60.0)}, id="lifetime-below-a-second"),
+        pytest.param([USED, B, C], Recycle(memory=MemoryQuota(soft=0.8, hard=0.6)),
+                     {Quota.MEMORY: ("a", 0.5)}, id="the-higher-of-both"),
+        pytest.param(SEVERAL, ALL, {Quota.TASKS: ("a", 0.5), Quota.LIFETIME: ("c", 0.75),
+                     Quota.MEMORY: ("b", 0.75), Quota.FAILURES: ("b", 1.0)}, id="ends-count-too"),
+        pytest.param(ending(310.0), Recycle(), {Quota.LIFETIME: ("b", 0.25)}, id="a-quarter"),
+        pytest.param(ending(10.5), Recycle(), {Quota.LIFETIME: ("b", round(100 / 100.5, 4))},
+                     id="half-a-second-is-left"),
+        pytest.param(ending(10.0), Recycle(), {Quota.LIFETIME: ("b", 1.0)},
+                     id="only-the-margin-is-left"),
+        pytest.param(ending(0.0), Recycle(), {Quota.LIFETIME: ("b", 1.0)}, id="its-end-is-here"),
     ],
 )  # fmt: skip
-def test_the_highest_use_of_a_quota(recycle: Recycle, expected: tuple[Quota, str, float]) -> None:
-    assert {expected[0]: expected[1:]} == used_up(decide([USED, busy("b"), busy("c")], recycle))
-
-
-def test_ends_count_as_uses() -> None:
-    workers = [
-        busy("a", use=Use(runs=500, unmanaged=0.4, failures=2), pod_age_s=360.0),
-        busy("b", use=Use(runs=100, process=0.69, failures=5, match="x"), pod_age_s=1800.0),
-        busy("c", use=Use(runs=30), ends_in_s=110.0, pod_age_s=300.0),
-    ]  # fmt: skip
-
-    assert {
-        Quota.TASKS: ("a", 0.5), Quota.LIFETIME: ("c", 0.75), Quota.MEMORY: ("b", 0.75),
-        Quota.FAILURES: ("b", 1.0),
-    } == used_up(decide(workers, ALL))  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("ends_in_s", "expected"),
-    [
-        pytest.param(310.0, 0.25, id="a-quarter"),
-        pytest.param(10.5, round(100 / 100.5, 4), id="half-a-second-is-left"),
-        pytest.param(10.0, 1.0, id="only-the-margin-is-left"),
-        pytest.param(0.0, 1.0, id="its-end-is-here"),
-    ],
-)
-def test_an_end_is_a_use_of_its_life(ends_in_s: float, expected: float) -> None:
-    found = decide([busy("a"), busy("b", pod_age_s=100.0, ends_in_s=ends_in_s)], Recycle())
-
-    assert {Quota.LIFETIME: ("b", expected)} == used_up(found)
+def test_the_highest_use_of_each_quota(
+    workers: list[ObservedWorker], recycle: Recycle, expected: dict[Quota, tuple[str, float]]
+) -> None:
+    assert expected == used_up(decide(workers, recycle))
 
 
 @pytest.mark.parametrize(

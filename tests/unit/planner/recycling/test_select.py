@@ -465,17 +465,6 @@ def test_a_failure_is_told_in_the_words_of_the_platform() -> None:
     assert [f"{late}: still starting", f"{late}: 0/3 nodes are available"] == why
 
 
-@pytest.mark.parametrize(
-    ("runs", "state"), [pytest.param(25, "Due", id="over"), pytest.param(15, None, id="soon")]
-)
-def test_those_that_take_no_tasks_have_the_first_place(runs: int, state: str | None) -> None:
-    workers = [busy("a", use=Use(runs=runs)), *healthy("c"), *spent("b", stopped="it is")]
-    fast = RecyclePast(pace={"uid-a": (NOW, runs, 1.0)})
-    decided = turn(workers, past={"recycle": fast})
-
-    assert ("Surging", state) == (states(decided)["b"], states(decided).get("a"))
-
-
 # --- who of them leaves now -----------------------------------------------------------------------
 
 
@@ -515,17 +504,31 @@ def test_a_budget_says_how_many_are_missing_of_how_many() -> None:
     assert (Blocker("c", Reason.BUDGET_EXHAUSTED, words),) == decided.blockers
 
 
-def test_parts_are_those_of_the_workers_that_are_desired() -> None:
-    decided = turn(spent("ab"), desired=1, strategy=Strategy(max_surge=Amount(percent=100.0)))
-
-    assert {"a": "Draining", "b": "Due"} == states(decided)
+CORDONED = [*healthy("c"), *spent("b", stopped="it is")]
 
 
-def test_who_is_replaced_in_place_and_may_not_leave_is_due() -> None:
-    one = (Budget(Amount(1)),)
-    decided = turn(spent("ab"), budgets=one, **IN_PLACE)
+def fast(runs: int) -> dict[str, Any]:
+    return {"past": {"recycle": RecyclePast(pace={"uid-a": (NOW, runs, 1.0)})}}
 
-    assert {"a": "Draining", "b": "Due"} == states(decided)
+
+@pytest.mark.parametrize(
+    ("workers", "settings", "expected"),
+    [
+        pytest.param([*spent("a"), *CORDONED], fast(25), {"a": "Due", "b": "Surging"},
+                     id="those-that-take-no-tasks-come-first"),
+        pytest.param([busy("a", use=Use(runs=15)), *CORDONED], fast(15), {"b": "Surging"},
+                     id="before-those-that-are-due-soon"),
+        pytest.param(spent("ab"), {"desired": 1, "strategy": Strategy(max_surge=Amount(
+                     percent=100.0))}, {"a": "Draining", "b": "Due"},
+                     id="parts-are-those-of-the-workers-that-are-desired"),
+        pytest.param(spent("ab"), {"budgets": (Budget(Amount(1)),), **IN_PLACE},
+                     {"a": "Draining", "b": "Due"}, id="in-place-who-may-not-leave-is-due"),
+    ],
+)  # fmt: skip
+def test_whose_turn_it_is(
+    workers: list[ObservedWorker], settings: dict[str, Any], expected: dict[str, str]
+) -> None:
+    assert expected == states(turn(workers, **settings))
 
 
 # --- who that drains comes back -------------------------------------------------------------------
