@@ -160,7 +160,12 @@ class Graph:
             await asyncio.wait_for(wait(self.futures), PATIENCE_S)
         score.rounds += 1
         for future, expected in zip(self.futures, self.expected):
-            if future.status == "pending":
+            if future.status == "lost":
+                # On a busy machine `Scheduler.gather` gives up a worker that answers too late:
+                # what only that one had is computed again.
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(wait(future), PATIENCE_S)
+            if future.status in ("pending", "lost"):
                 score.hangs += 1
             elif future.status == "error" and GIVEN_UP.search(str(await future.exception())):
                 score.given_up += 1
@@ -286,9 +291,23 @@ class Fire:
             if worker.status in (Status.closing, Status.closed):  # its stream broke, see `known`
                 del self.workers[name]
 
+    def _call_back(self) -> None:
+        """
+        Whom upstream could not retire serves again, as after another call of whoever retired him.
+
+        Upstream gives back the status that a worker had when it was asked to retire. Asked again
+        while the end of the first try is on its way, it stays `closing_gracefully` for good, with
+        stock Dask as well.
+        """
+        for worker in self.workers.values():
+            events = [event["action"] for _, event in self.s.get_events(worker.address)]
+            if worker.status == Status.closing_gracefully and "could-not-retire" in events:
+                worker.status = Status.running
+
     def _all_serve(self) -> bool:
         """In the scheduler and in their own processes; a stream may break until then."""
         self._forget_closed()
+        self._call_back()
         mine, known = self.workers.values(), self.s.workers
         return (
             {w.address for w in mine} == known.keys()
