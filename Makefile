@@ -71,7 +71,7 @@ soak: $(VENV)/.dev ## a job goes on while operator, scheduler, API server, etcd,
 upstream-tests: ## dask's or distributed's own tests under the agent (SUITE, RELEASE, SELECTION, DISTRIBUTED_SRC)
 	tests/upstream_suites/run.sh
 
-bench: bench-cost ## what our code costs a scheduler, beside stock, in one run
+bench: bench-cost ## what our code costs a scheduler, beside stock, and the operator, in one run
 
 bench-%:
 	+@$(MAKE) --no-print-directory -C tests/bench $*

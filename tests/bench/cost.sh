@@ -1,5 +1,5 @@
 #!/bin/bash
-# What our code costs, beside stock, in one run. Prints min, median and max of repeated measurements. A minute on two
+# What our code costs, beside stock, in one run. Prints min, median and max of repeated measurements. Two minutes on two
 # quiet cores. What it saves is measured by relief/run.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
