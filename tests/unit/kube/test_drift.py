@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from dask_adaptive.kube.drift import drifted, sketch
-from dask_adaptive.kube.notes import worker_spec_written_at
-from support import kube_objects as ko
 from support.tables import table
 
 HOUR = 3600.0
@@ -114,20 +112,3 @@ def test_equal_workers_share_a_sketch() -> None:
     named = [changed(env=[{"name": "DASK_WORKER_NAME", "value": name}]) for name in "ab"]
 
     assert sketch(named[0]) is sketch(named[1])
-
-
-def test_when_the_pod_spec_of_a_group_was_written() -> None:
-    def entry(time: str, fields: dict[str, Any]) -> dict[str, Any]:
-        return {"time": time, "fieldsV1": fields}
-
-    spec = {"f:spec": {"f:worker": {"f:spec": {"f:containers": {}}}}}
-    scale = {"f:spec": {"f:worker": {"f:replicas": {}}}}
-    fields = [
-        entry("2026-02-01T00:00:00Z", spec),
-        entry("2026-02-01T09:00:00Z", scale),
-        entry("2026-02-01T08:00:00Z", {"f:metadata": {}}),
-    ]
-
-    assert ko.CREATED_AT == worker_spec_written_at({"managedFields": fields})
-    assert worker_spec_written_at({"managedFields": fields[1:]}) is None
-    assert worker_spec_written_at({}) is None

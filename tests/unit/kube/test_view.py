@@ -10,7 +10,6 @@ import pytest
 
 from dask_adaptive.kube.objects import HANDLED, handled_replicas
 from dask_adaptive.kube.view import view
-from dask_adaptive.kube.worker_pods import deployment_waiting, pod_waiting
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     ObservedGroup,
@@ -30,6 +29,7 @@ def test_groups_and_workers_with_their_pods() -> None:
 
     (worker,) = seen.workers
     assert (ObservedGroup("etl-default", 3),) == seen.groups
+    assert "uid-etl" == seen.uid
     assert worker == PlatformWorker(
         "w1", "uid-w1", "etl-default", ko.CREATED_AT, pod="w1-hash-x", addresses=("10.0.0.1",),
         pod_uid="uid-w1-hash-x", pod_created_at=ko.CREATED_AT,
@@ -156,11 +156,15 @@ def waiting_container(reason: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_what_a_pod_waits_for(status: dict[str, Any], expected: str) -> None:
-    assert expected == pod_waiting({"status": status})
+    (seen,) = ko.look(ko.cluster(), ko.deployment(), ko.pod(status=status)).workers
+
+    assert expected == seen.waiting
 
 
 def test_a_deployment_scaled_to_nothing_says_so() -> None:
-    assert deployment_waiting({"spec": {"replicas": 0}}).startswith("ScaledToZero")
+    (seen,) = ko.look(ko.cluster(), ko.deployment(spec={"replicas": 0})).workers
+
+    assert seen.waiting.startswith("ScaledToZero")
 
 
 def test_listeners_hear_only_of_what_matters() -> None:
@@ -287,11 +291,13 @@ def test_a_wish_counts_from_when_the_caller_says_that_it_was_set() -> None:
 
 
 def specs(image: str, *, changed_at: str = "2026-02-01T01:00:00Z") -> list[dict[str, Any]]:
-    """A group whose image was changed an hour after it and its worker had been made."""
+    """A group whose image was changed an hour after it and its worker had been made; and scaled."""
     group, deployment = ko.group(), ko.deployment()
     group["spec"]["worker"]["spec"] = {"containers": [{"name": "worker", "image": image}]}
-    fields = {"f:spec": {"f:worker": {"f:spec": {}}}}
-    group["metadata"]["managedFields"] = [{"time": changed_at, "fieldsV1": fields}]
+    entries = [(changed_at, "f:spec"), ("2026-02-01T01:30:00Z", "f:replicas")]
+    group["metadata"]["managedFields"] = [
+        {"time": at, "fieldsV1": {"f:spec": {"f:worker": {field: {}}}}} for at, field in entries
+    ]
     old = {"containers": [{"name": "worker", "image": "dask:1"}]}
     deployment["spec"] = {"template": {"spec": old}}
     return [ko.cluster(), group, deployment]

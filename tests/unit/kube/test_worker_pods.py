@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_adaptive.kube.worker_pods import resources_of, threads_of
+from dask_adaptive.model.observed import ObservedGroup
 from support import kube_objects as ko
 from support.tables import table
 
@@ -17,6 +17,24 @@ def spec(*args: str, cpu: Any = None, **container: Any) -> dict[str, Any]:
 
 def env(**values: str) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def several(*containers: dict[str, Any]) -> dict[str, Any]:
+    return {"containers": list(containers)}
+
+
+PROXY = {"name": "proxy", "args": ["--nthreads", "9"]}
+NAMED = {"name": "worker", "args": ["--nthreads", "3"]}
+LOGS = {"name": "logs", "args": ["--nthreads", "9", "--source=dask-worker-logs"]}
+CUDA = {"name": "main", "command": ["/opt/bin/dask", "cuda", "worker"], "args": ["--nthreads", "2"]}
+
+
+def seen(pod: Any) -> ObservedGroup:
+    """A group whose workers' pods are so."""
+    made = ko.group()
+    made["spec"]["worker"]["spec"] = pod
+    (group,) = ko.look(ko.cluster(), made).groups
+    return group
 
 
 @table(
@@ -39,25 +57,13 @@ def env(**values: str) -> list[dict[str, str]]:
     open_quote=(spec("-c", "dask worker --nthreads '5", command=["sh"]), 0),
     no_container=({"containers": []}, 0),
     no_spec=(None, 0),
+    of_the_container_that_starts_the_worker=(several(PROXY, NAMED, CUDA), 2),
+    of_the_one_that_is_called_so=(several(PROXY, NAMED), 3),
+    of_the_only_one=(several(PROXY), 9),
+    logs_of_a_worker_are_none=(several(LOGS, CUDA), 2),
 )
 def test_threads(pod: Any, threads: int) -> None:
-    assert threads == threads_of(pod)
-
-
-def test_the_container_that_starts_the_worker_counts() -> None:
-    proxy = {"name": "proxy", "args": ["--nthreads", "9"]}
-    main = {
-        "name": "main",
-        "command": ["/opt/bin/dask", "cuda", "worker"],
-        "args": ["--nthreads", "2"],
-    }
-    named = {"name": "worker", "args": ["--nthreads", "3"]}
-    logs = {"name": "logs", "args": ["--nthreads", "9", "--source=dask-worker-logs"]}
-
-    assert 2 == threads_of({"containers": [proxy, named, main]})
-    assert 3 == threads_of({"containers": [proxy, named]})
-    assert 9 == threads_of({"containers": [proxy]})
-    assert 2 == threads_of({"containers": [logs, main]})
+    assert threads == seen(pod).threads
 
 
 @table(
@@ -82,12 +88,4 @@ def test_the_container_that_starts_the_worker_counts() -> None:
     no_spec=(None, ()),
 )  # fmt: skip
 def test_resources(pod: Any, resources: tuple[tuple[str, float], ...]) -> None:
-    assert resources == resources_of(pod)
-
-
-def test_a_view_has_them_of_each_group_and_the_clusters_uid() -> None:
-    command = ["dask", "worker", "--nthreads", "2", "--resources", "GPU=1"]
-    seen = ko.look(ko.cluster(), ko.worker_group("etl-gpu", args=command))
-
-    (group,) = seen.groups
-    assert (2, (("GPU", 1.0),), "uid-etl") == (group.threads, group.resources, seen.uid)
+    assert resources == seen(pod).resources
