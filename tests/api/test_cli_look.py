@@ -24,7 +24,7 @@ SECRET = "hunter2-planted"
 STATUS = {
     "replicas": 3, "desiredReplicas": 1, "wantedReplicas": 1, "connected": 3, "pending": 0,
     "idle": 2, "busy": 1, "pinned": 1, "retiring": 0, "reason": "NoCandidates",
-    "message": "2 of 3 workers not needed, none may leave now",
+    "message": "2 of 3 workers not needed, none may leave",
     "groups": [{"name": "demo-default", "replicas": 3, "desiredReplicas": 1, "wantedReplicas": 1,
                 "connected": 3, "pending": 0, "reason": "NoCandidates", "message": "so"}],
     "lastDecision": {"at": "2026-02-01T10:00:00Z", "group": "demo-default", "before": 3,

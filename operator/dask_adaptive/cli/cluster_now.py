@@ -47,17 +47,17 @@ PATIENCE_S, ANSWER_S = 10.0, 3.0
 _FORWARDING = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")
 
 
-async def observe_scheduler(key: ClusterKey, access: Access) -> ObservedScheduler:
+async def observe_scheduler(api: KubeApi, key: ClusterKey, access: Access) -> ObservedScheduler:
     """Ask the agent in a cluster's scheduler; a problem is part of the answer."""
     try:
-        async with link_to(key, access) as link:
+        async with link_to(api, key, access) as link:
             return await link.observe(meters=True)
     except ConnectionError as exc:
         return ObservedScheduler(message=str(exc))
 
 
 @contextlib.asynccontextmanager
-async def link_to(key: ClusterKey, access: Access) -> AsyncIterator[ReadOnlyLink]:
+async def link_to(api: KubeApi, key: ClusterKey, access: Access) -> AsyncIterator[ReadOnlyLink]:
     """
     A scheduler that can be asked again and again.
 
@@ -69,7 +69,7 @@ async def link_to(key: ClusterKey, access: Access) -> AsyncIterator[ReadOnlyLink
     try:
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(PATIENCE_S):
-                protocol, tls = await _transport(key, access)
+                protocol, tls = await _transport(api, key)
                 port = await stack.enter_async_context(_forwarded(key, access))
             link = ReadOnlyLink(f"{protocol}://127.0.0.1:{port}", tls=tls, timeout_s=ANSWER_S)
             stack.push_async_callback(link.close)
@@ -82,9 +82,8 @@ async def link_to(key: ClusterKey, access: Access) -> AsyncIterator[ReadOnlyLink
         raise ConnectionError(f"no answer within {PATIENCE_S:g} s") from exc
 
 
-async def _transport(key: ClusterKey, access: Access) -> tuple[str, Tls | None]:
+async def _transport(api: KubeApi, key: ClusterKey) -> tuple[str, Tls | None]:
     """What the cluster's policy says, and with it the operator's default. Raises `TlsFailed`."""
-    api = await KubeApi.connect(kubeconfig=access.kubeconfig, context=access.context)
     try:
         listed = await found(api.list(POLICIES.path(key.namespace))) or []
         policy = next((p for p in map(parse_policy_object, listed) if p.key == key), None)
@@ -96,8 +95,6 @@ async def _transport(key: ClusterKey, access: Access) -> tuple[str, Tls | None]:
         return protocol, tls
     except InvalidPolicy as exc:
         raise TlsFailed(f"the policy has mistakes: {exc}") from exc
-    finally:
-        await api.close()
 
 
 @contextlib.asynccontextmanager

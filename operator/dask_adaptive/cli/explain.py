@@ -161,7 +161,7 @@ async def _live(api: KubeApi, policy: PolicyView, access: Access) -> Live:
     from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 
     key = ClusterKey(access.namespace, policy.cluster)
-    scheduler = await cluster_now.observe_scheduler(key, access)
+    scheduler = await cluster_now.observe_scheduler(api, key, access)
     observed = join(key, await cluster_now.platform_view(api, key), scheduler)
     observed = with_walltimes(observed, policy.rules) if policy.rules else observed
     unknown = "" if scheduler.agent else scheduler.message

@@ -190,16 +190,7 @@ class BudgetKeeper:
     def _said(self, pool: Pool, division: Division) -> str:
         clusters = len({row.holder.cluster for row in division.rows})
         waiting = sum(row.waits for row in division.rows)
-        said = f"{clusters} clusters share {pool.limits_said}; {waiting} groups wait"
-        tighter = [
-            row.holder.cluster.name
-            for row in division.rows
-            if (least := self._allowances.get(row.holder)) and least.workers < row.allowed
-        ]
-        if tighter:
-            named = ", ".join(sorted(tighter)[:3])
-            said += f"; others allow less: {named}" + (", …" if len(tighter) > 3 else "")
-        return said
+        return f"{clusters} clusters share {pool.limits_said}; {waiting} groups wait"
 
 
 def _workers(allowance: Allowance | None) -> int | None:

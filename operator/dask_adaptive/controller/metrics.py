@@ -147,7 +147,7 @@ class Metrics:
         scheduler = result.observed.scheduler
         self._expired.count(key, scheduler.session, scheduler.pins_expired)
         self._redone.count(key, scheduler.session, scheduler.redone)
-        self._last.saw(key, result)
+        self._last.results[key] = result
 
     def budgets(self, rows: Mapping[str, Sequence[Row]]) -> None:
         """Tell how each AdaptiveBudget is divided."""
@@ -167,9 +167,8 @@ class Metrics:
         """Drop all series of a cluster that nobody scales any more."""
         for name in ("pin_expired", "recycles", "tasks_redone"):
             self._counters[name].remove_by_labels(dict(zip(_CLUSTER, key, strict=True)))
-        for before in (self._expired, self._redone):
-            before.forget(key)
-        self._last.forget(key)
+        for kept in (self._expired.last, self._redone.last, self._last.results):
+            kept.pop(key, None)
 
     def render(self) -> bytes:
         """What Prometheus reads. May run in a thread: with 1,000 clusters it takes a while."""
@@ -181,21 +180,18 @@ class _Before:
 
     def __init__(self, counter: Counter, words: Sequence[str]) -> None:
         self._counter, self._words = counter, words
-        self._last: dict[ClusterKey, tuple[str, dict[str, int]]] = {}
+        self.last: dict[ClusterKey, tuple[str, dict[str, int]]] = {}
 
     def count(self, key: ClusterKey, session: str, counted: Iterable[tuple[str, int]]) -> None:
         if not session:
             return
         now = dict.fromkeys(self._words, 0) | dict(counted)
         # Of a scheduler that was there before us, what has happened so far was counted before us.
-        last_session, before = self._last.get(key, (session, now))
+        last_session, before = self.last.get(key, (session, now))
         for word, count in now.items():
             since = before.get(word, 0) if session == last_session else 0
             self._counter.labels(*key, word).inc(max(0, count - since))
-        self._last[key] = (session, now)
-
-    def forget(self, key: ClusterKey) -> None:
-        self._last.pop(key, None)
+        self.last[key] = (session, now)
 
 
 class LastPasses(Collector):
@@ -205,16 +201,10 @@ class LastPasses(Collector):
     """
 
     def __init__(self) -> None:
-        self._results: dict[ClusterKey, PassResult] = {}
-
-    def saw(self, key: ClusterKey, result: PassResult) -> None:
-        self._results[key] = result
-
-    def forget(self, key: ClusterKey) -> None:
-        self._results.pop(key, None)
+        self.results: dict[ClusterKey, PassResult] = {}
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        rows = sorted(list(self._results.items()), key=itemgetter(0))  # a copy: passes go on
+        rows = sorted(list(self.results.items()), key=itemgetter(0))  # a copy: passes go on
         for name, series in _SERIES.items():  # one after the other: all at once take memory
             full, text, labels = _named(name, _OF_CLUSTERS[name])
             gauge = GaugeMetricFamily(full, text, labels=labels)

@@ -76,7 +76,6 @@ class Injector:
     ) -> None:
         self._api, self._world, self._metrics = api, world, metrics
         self._config, self._consent, self._grace_s, self._hints = config, consent, grace_s, hints
-        self._policies = PolicyFinder(api, world)
 
     async def review(self, review: Mapping[str, Any]) -> Json:
         """Answer one AdmissionReview; always allows the pod."""
@@ -118,7 +117,7 @@ class Injector:
 
     async def _patch(self, pod: Json, key: ClusterKey, role: str) -> Injection | Skip:
         name = self._config.bundle.name
-        wishes = await self._policies.wishes(key, fresh=role == SCHEDULER)
+        wishes = await self._wishes(key, fresh=role == SCHEDULER)
         if role == SCHEDULER:
             return inject(pod, name, version=__version__, settings=wishes.settings)
         return inject_worker(
@@ -147,33 +146,11 @@ class Injector:
             return None
         return self._grace_s if group.grace_s is None else None
 
-
-def _where(request: Mapping[str, Any]) -> str:
-    pod = request.get("object") or {}
-    cluster = (pod.get("metadata", {}).get("labels") or {}).get(CLUSTER_LABEL, "?")
-    return f"{request.get('namespace')}/{cluster}"
-
-
-class Wishes(NamedTuple):
-    """What holds for the pods of a cluster."""
-
-    settings: SchedulerSettings = SchedulerSettings()
-    hints: bool = False  # annotate workers' pods for autoscalers of machines
-
-
-class PolicyFinder:
-    """
-    Finds what a policy says of pods. Fails open: where the policy can't be read or understood,
-    nothing but the defaults holds until the scheduler's next pod, and the policy's status says what
-    waits.
-    """
-
-    def __init__(self, api: KubeApi, world: World) -> None:
-        self._api, self._world = api, world
-
-    async def wishes(self, key: ClusterKey, *, fresh: bool) -> Wishes:
+    async def _wishes(self, key: ClusterKey, *, fresh: bool) -> Wishes:
         """
-        What holds for a cluster.
+        What holds for a cluster. Fails open: where the policy can't be read or understood, nothing
+        but the defaults holds until the scheduler's next pod, and the policy's status says what
+        waits.
 
         Args:
             fresh: Ask the API server where the watch has told of no policy: one that is applied
@@ -207,6 +184,19 @@ class PolicyFinder:
     async def _listed(self, key: ClusterKey) -> list[PolicyObject]:
         found = await self._api.list(POLICIES.path(key.namespace))
         return [policy for policy in map(parse_policy_object, found) if policy.key == key]
+
+
+def _where(request: Mapping[str, Any]) -> str:
+    pod = request.get("object") or {}
+    cluster = (pod.get("metadata", {}).get("labels") or {}).get(CLUSTER_LABEL, "?")
+    return f"{request.get('namespace')}/{cluster}"
+
+
+class Wishes(NamedTuple):
+    """What holds for the pods of a cluster."""
+
+    settings: SchedulerSettings = SchedulerSettings()
+    hints: bool = False  # annotate workers' pods for autoscalers of machines
 
 
 def _chosen(policies: Sequence[PolicyObject]) -> PolicyObject | None:

@@ -116,18 +116,15 @@ class Consent:
     async def refused_by_namespace(self, namespace: str) -> str:
         """Who refuses, or an empty text; remembered for a while. Raises `KubeError`."""
         async with self._locks.of(namespace):
-            return await self._refused_by(namespace)
-
-    async def _refused_by(self, namespace: str) -> str:
-        known = self._namespaces.get(namespace)
-        if known is not None and self._clock() < known[0]:
-            return known[1]
-        try:
-            body = await self._api.get(NAMESPACES.path(name=namespace))
-        except KubeError:
-            if known is not None:
+            known = self._namespaces.get(namespace)
+            if known is not None and self._clock() < known[0]:
                 return known[1]
-            raise
-        answer = refusal(f"namespace {namespace}", body["metadata"].get("annotations"))
-        self._namespaces[namespace] = (self._clock() + self._ttl_s, answer)
-        return answer
+            try:
+                body = await self._api.get(NAMESPACES.path(name=namespace))
+            except KubeError:
+                if known is not None:
+                    return known[1]
+                raise
+            answer = refusal(f"namespace {namespace}", body["metadata"].get("annotations"))
+            self._namespaces[namespace] = (self._clock() + self._ttl_s, answer)
+            return answer

@@ -19,7 +19,6 @@ from dask_adaptive.kube.objects import COMPONENT_LABEL, INJECT, INJECTED
 from dask_adaptive.kube.worker_pods import command_line, which
 from dask_adaptive.model.scheduler_settings import (
     INHERIT,
-    Environment,
     SchedulerSettings,
     of_scheduler,
     of_worker,
@@ -44,6 +43,7 @@ HINTS = {
 
 #: What the API server writes where nobody has asked for a grace period.
 DEFAULT_GRACE_S = 30
+_GRACE = "terminationGracePeriodSeconds"
 
 
 #: Of a cluster without a policy.
@@ -96,6 +96,7 @@ def inject(
     if isinstance(preload, Skip):
         return preload
     env = of_scheduler(settings, **_seen(container))
+    left_out = ", ".join(env.left_out)
     # What `preload` adds to no list of variables makes one.
     has_list = bool(container.get("env")) or any(p["path"] == f"{path}/env" for p in preload)
     return Injection(
@@ -107,7 +108,7 @@ def inject(
             *_set_variables(path, env.variables, has_list=has_list),
             *_annotate(pod, {INJECTED: version}),
         ),
-        _left_out(env),
+        f"{INHERIT} is set in the pod already; left out: {left_out}" if left_out else "",
     )
 
 
@@ -143,7 +144,7 @@ def inject_worker(
         lacks = f"container {container['name']} has a preStop hook of its own"
         note = _annotate(pod, {INJECTED: f"{version}, no preStop hook: {lacks}", **kept})
         return Injection((*mount, *note), lacks)
-    own_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
+    own_s = spec.get(_GRACE, DEFAULT_GRACE_S)
     # What hangs at SIGTERM is not to hang for longer than it would have without us.
     kill_after = [] if grace_s is None else ["--kill-after", str(DEFAULT_GRACE_S)]
     left = ["--grace", str(own_s if grace_s is None else grace_s)]
@@ -151,11 +152,12 @@ def inject_worker(
     if spec.get("hostNetwork"):
         command.append("--shared-host")
     hook = {"exec": {"command": command}}
+    grace = [] if grace_s is None else [_set(f"/spec/{_GRACE}", grace_s, replaces=_GRACE in spec)]
     return Injection(
         (
             *mount,
             _set(path, {**lifecycle, "preStop": hook}, replaces="lifecycle" in container),
-            *(() if grace_s is None else (_grace(spec, grace_s),)),
+            *grace,
             *_annotate(pod, {INJECTED: version, **kept}),
         )
     )
@@ -226,17 +228,6 @@ def _set_variables(path: str, variables: Mapping[str, str], *, has_list: bool) -
             yield {"op": "add", "path": f"{path}/env/-", "value": entry}
     elif entries:
         yield {"op": "add", "path": f"{path}/env", "value": entries}
-
-
-def _left_out(env: Environment) -> str:
-    if not env.left_out:
-        return ""
-    return f"{INHERIT} is set in the pod already; left out: {', '.join(env.left_out)}"
-
-
-def _grace(spec: Mapping[str, Any], grace_s: int) -> Json:
-    field = "terminationGracePeriodSeconds"
-    return _set(f"/spec/{field}", grace_s, replaces=field in spec)
 
 
 def _set(path: str, value: Any, *, replaces: bool) -> Json:

@@ -175,8 +175,7 @@ def pin_end(value: str, since: float) -> tuple[float, str]:
     try:
         return since + parse_duration(said), ""
     except ValueError:
-        problem = (
+        return math.inf, (
             f'the pin {value!r} is none of "true", a duration such as 4h, or an instant such as'
             " 2026-01-31T18:00:00Z; it pins until it is corrected or removed"
         )
-        return math.inf, problem

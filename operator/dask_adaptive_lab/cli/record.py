@@ -103,7 +103,7 @@ class _Recording:
         while not self.stop.is_set():
             before = self.file.samples
             try:
-                async with link_to(self.key, self.access) as link:
+                async with link_to(self.api, self.key, self.access) as link:
                     why = await self._sample(link)
             except ConnectionError as exc:
                 why = f"the scheduler can't be reached: {exc}"

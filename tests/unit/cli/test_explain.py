@@ -15,7 +15,7 @@ from dask_adaptive.cli.access import Access
 from dask_adaptive.cli.explain import Answer, of_budget, of_cluster, of_worker
 from dask_adaptive.cli.status_view import views_of
 from dask_adaptive.cli.why import ENDS, FREE, Live
-from dask_adaptive.kube.api import BUDGETS, SECRETS
+from dask_adaptive.kube.api import BUDGETS, SECRETS, KubeApi
 from dask_adaptive.kube.objects import parse_policy_object
 from dask_adaptive.kube.status_json import history_body
 from dask_adaptive.model.amounts import read_instant
@@ -23,6 +23,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import (
     Leaving,
     ObservedCluster,
+    ObservedScheduler,
     Pin,
     ReliefState,
     Serialized,
@@ -251,9 +252,17 @@ async def test_a_scheduler_that_cannot_be_asked_is_a_sentence(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if script else str(tmp_path))
     if script:
         stand_in_for_kubectl(tmp_path, script)
-    seen = await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), access)
+    seen = await asked(access)
 
     assert expected in seen.message
+
+
+async def asked(access: Access) -> ObservedScheduler:
+    api = await KubeApi.connect(kubeconfig=access.kubeconfig)
+    try:
+        return await cluster_now.observe_scheduler(api, ClusterKey("ns", "etl"), access)
+    finally:
+        await api.close()
 
 
 def stand_in_for_kubectl(folder: Path, script: str) -> None:
@@ -289,8 +298,8 @@ async def test_a_scheduler_that_takes_tls_only_is_asked_with_the_secret_of_the_o
         forward = f"echo 'Forwarding from 127.0.0.1:{port} -> 8786'; exec sleep 30"
         stand_in_for_kubectl(tmp_path, forward)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        assert (await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), access)).agent
+        assert (await asked(access)).agent
 
         api.store.remove(SECRETS, "ns", "certs")
-        seen = await cluster_now.observe_scheduler(ClusterKey("ns", "etl"), access)
+        seen = await asked(access)
         assert "there is no Secret ns/certs" in seen.message

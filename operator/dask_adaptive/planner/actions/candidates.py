@@ -58,10 +58,7 @@ def no_recipient(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] 
 def not_offered(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
     if worker.closable:
         return None
-    return (
-        Reason.NO_RECIPIENT,
-        "not offered by the scheduler's workers_to_close: its memory is needed",
-    )
+    return Reason.NO_RECIPIENT, "not offered by the scheduler's workers_to_close: memory is needed"
 
 
 def refused_lately(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:

@@ -66,8 +66,7 @@ def next_step(
         actions = (*recycled.back, *drained, *departures, *change.actions)
         actions = (*actions, *_settle(context, workers, actions))
     else:
-        limited = limited_by(draft, is_at_rest=True)
-        change = Adjustment(*why_at_rest(draft, workers, limited))
+        change = Adjustment(*why_at_rest(draft, workers, limited_by(draft, is_at_rest=True)))
         settle = _settle(context, workers, drained)
         actions = (*recycled.back, *drained, *departures, *settle)
     reason, message = change.reason, change.message
@@ -146,8 +145,7 @@ def scale_up(
         rise = SetReplicas(workers.name, goal, reason, message)
         return Adjustment(reason, message, (*back, rise))
     if is_creating(context, workers) or is_deleting(context, workers):
-        on_the_way = f"{workers.gap} requested workers do not exist yet"
-        return Adjustment(Reason.SETTLING, on_the_way, back)
+        return Adjustment(Reason.SETTLING, f"{workers.gap} requested are yet to come", back)
     # Upstream acts on changes of `replicas` only. Here the number stands at or above the goal and
     # nobody is at work on it, so it is first told the truth; from there the next pass can rise.
     number = goal if goal < workers.replicas else workers.present
@@ -226,8 +224,7 @@ def scale_down(
         message = f"{counted(leaving, 'worker')} leaving already (retirement.maxConcurrent)"
     else:
         reason = Reason.NO_CANDIDATES
-        there = counted(workers.serving, "worker")
-        message = f"{surplus} of {there} not needed, none may leave now"
+        message = f"{surplus} of {counted(workers.serving, 'worker')} not needed, none may leave"
     return Adjustment(reason, message, actions, blockers)
 
 

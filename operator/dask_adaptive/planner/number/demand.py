@@ -124,8 +124,7 @@ def _scheduler_target(context: PassContext, every: Sequence[Supply]) -> dict[str
         group = observed.group(one.name)
         if one.name == context.default_group and group is not None:
             wanted = wanted_workers(observed, group)
-            workers = counted(wanted, "worker")
-            message = f"the scheduler's adaptive_target gives {workers} of this group"
+            message = f"the scheduler's adaptive_target gives {counted(wanted, 'worker')}"
         else:
             # Nobody can say what other groups are for: nothing of them is taken away.
             wanted, message = one.serving, "the load of this group is not known: its number stays"

@@ -263,8 +263,7 @@ def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
         return Reason.LOAD_INCREASED, there
     if asks.reason is Reason.TOO_FEW_REPLICAS:
         return asks.reason, there
-    number = counted(draft.number, "worker")
-    return asks.reason, f"{asks.message}: {number}, {workers.serving} there"
+    return asks.reason, f"{asks.message}: {counted(draft.number, 'worker')}, now {workers.serving}"
 
 
 def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tuple[Reason, str]:

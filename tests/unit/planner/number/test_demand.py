@@ -737,7 +737,7 @@ def test_the_schedulers_target_in_workers(processes: list[int], target: int, exp
 def test_the_schedulers_target_is_a_load_with_its_figures() -> None:
     found = asked(cluster([busy("a"), pending("p")], target=3, queued=9, processing=4))[GROUP]
 
-    said = "the scheduler's adaptive_target gives 3 workers of this group"
+    said = "the scheduler's adaptive_target gives 3 workers"
     figures = {
         "queued": 9.0, "running": 4.0, "serving": 2, "pending": 1, "arrival_s": 6.0, "threads": 1.0,
     }  # fmt: skip
