@@ -26,13 +26,15 @@ from chaos.judge import Judge
 from chaos.kubernetes import LEAST, Cluster, Kubernetes
 from chaos.store import Backup, Store
 from dask_adaptive.controller.lease import lease_name
+from dask_adaptive.controller.visits import LONGEST_BACKOFF_S
 from dask_adaptive.kube.api import LEASES
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 from support.forked_processes import ForkedProcess
 from support.ports import free_port
 
-#: After the last fault the world has to be as policies want it within so long, and to stay so.
-SETTLE_S, STAY_S = 60.0, 2.0
+#: After the last fault the world has to be as policies want it within so long, and to stay so. A
+#: cluster that nobody wakes rests for the longest backoff first.
+SETTLE_S, STAY_S = LONGEST_BACKOFF_S + 30.0, 2.0
 
 #: How long after more work has come to a cluster that no fault is about, `replicas` is raised.
 REACTION_S = 6.0

@@ -549,7 +549,7 @@ async def test_a_rehearsal_starts_with_what_the_policy_says(tmp_path, monkeypatc
             variable = await client.run_on_scheduler(os.getenv, "DASK_ADAPTIVE_RELIEF")
 
         assert ["10m", 7, "c"] == found
-        assert "pickling=Shared,prefixes=Disabled" == variable
+        assert "prefixes=Disabled,pickling=Shared" == variable
 
 
 # Waiting for the next change.

@@ -39,6 +39,9 @@ from dask_adaptive_agent import wire
 #: Whoever asks for the first time does not know what was told before: older notes are history.
 FRESH_S = 60.0
 
+#: As the wire promises; a newer agent may send more.
+MAX_TOP = 10
+
 T = TypeVar("T")
 
 _Rows: TypeAlias = "Sequence[Mapping[str, Any]]"
@@ -397,7 +400,7 @@ def _serialized(row: Mapping[str, Any] | None) -> Serialized | None:
         share=row["share"] / 100,
         top=tuple(
             SerializedFunction(f["function"], f["calls"], f["us"] / 1e6, f["bytes"], f["size"])
-            for f in row["top"]
+            for f in row["top"][:MAX_TOP]
         ),
     )
 
