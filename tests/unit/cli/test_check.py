@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dask_adaptive.cli import check
-from dask_adaptive.cli.check import CRD_NAMES, Finding, Level, Missing, findings, lines_of
+from dask_adaptive.cli.check import CRD_NAMES, Level, Missing, findings, lines_of
 from dask_adaptive.cli.status_view import PolicyView, views_of
 from support.golden import compare_text, rendered
 
@@ -77,15 +77,8 @@ FINE: Json = {
 GONE, HIDDEN = Missing("not found", is_absent=True), Missing("may not list")
 
 
-def compare(name: str, found: list[Finding]) -> None:
-    compare_text(f"{name}.txt", rendered(lines_of(found), colours=False))
-
-
-def test_golden_all_in_order() -> None:
-    found = findings(FINE)
-
-    assert {Level.OK} == {f.level for f in found}
-    compare("check", found)
+def test_all_in_order() -> None:
+    assert {Level.OK} == {f.level for f in findings(FINE)}
 
 
 OURS = f"CRD {CRD_NAMES[0]}"
@@ -141,15 +134,14 @@ def test_a_fault(change: Json, level: Level, said: str) -> None:
     assert level is Level.ERROR or not any(f.level is Level.ERROR for f in found)
 
 
-def test_golden_all_wrong() -> None:
+def test_all_wrong_is_golden() -> None:
     changes: Json = {}
     for _, change, *_ in CASES:
         changes |= {**change, "policies": changes.get("policies", []) + change.get("policies", [])}
-    compare("check-wrong", findings({**FINE, **changes}))
+    found = findings({**FINE, **changes})
+
+    compare_text("check.txt", rendered(lines_of(found), colours=False))
 
 
-def test_golden_nothing_may_be_seen() -> None:
-    found = findings(dict.fromkeys(FINE, HIDDEN))
-
-    assert {Level.WARNING} == {f.level for f in found}
-    compare("check-blind", found)
+def test_nothing_may_be_seen() -> None:
+    assert {Level.WARNING} == {f.level for f in findings(dict.fromkeys(FINE, HIDDEN))}
