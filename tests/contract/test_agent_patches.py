@@ -165,7 +165,7 @@ async def test_by_default_little_of_upstream_is_changed(s, a) -> None:
     assert seen <= {str(target) for target in patching.TARGETS}
     assert all(declared.values())
     if distributed.__version__ >= "2026":
-        assert len(seen) <= 9, sorted(seen)
+        assert len(seen) <= 8, sorted(seen)
     uninstall(s)
 
 
