@@ -114,6 +114,7 @@ def renewed(past: Past) -> Past:
         homes=past.homes,
         recycle=kept,
         seen=past.seen,
+        waiting=past.waiting,
         aborts=past.aborts,
         counted=past.counted,
     )
@@ -168,7 +169,7 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
         mine,
         gap=gap,
         gap_since=mine.gap_since if gap == mine.gap else now,
-        arrival_s=at_least_as_long(measured_s, past, group.workers, at=observed.at),
+        arrival_s=at_least_as_long(measured_s, past, group.workers, at=observed.at, now=now),
         starts=(*mine.starts, *new)[-STARTS:],
     )
     if plan.desired > plan.serving and any(

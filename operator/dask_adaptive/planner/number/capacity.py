@@ -34,6 +34,9 @@ ThreadsNeeded = Callable[[float, float], float]
 #: One that connects so long after it was made had other reasons than being slow to start.
 TOO_LONG_S = 3600.0
 
+#: A new Deployment is seen within so long: clusters are visited as often where no watch tells.
+SEEN_S = 60.0
+
 #: So much of the number is what the newest worker took: asked for too late, a replacement costs
 #: capacity or lets quotas be overrun; asked for early it only costs its own idle seconds.
 SLOWER, FASTER = 0.6, 0.15
@@ -462,21 +465,21 @@ def starts(past: Past, workers: Iterable[ObservedWorker], *, at: float, now: flo
 
     Args:
         at: The platform's clock, as `made_at`.
-        now: Our own, as `past.since`.
+        now: Our own, as `past.waiting`.
     """
-    watched_s = 0.0 if past.since is None else now - past.since
-    # Where none was connected yet one may have come before anybody looked.
-    new = (
-        w
-        for w in workers
-        if w.dask_names and w.name not in past.seen and (past.seen or at - w.made_at < watched_s)
-    )
-    ages = (max(0.0, at - w.made_at) for w in new)
+    new = (w for w in workers if w.dask_names and w.name in past.waiting)
+    ages = (_age_s(worker, past, at=at, now=now) for worker in new)
     return [age_s + OVERHEAD_S for age_s in ages if age_s < TOO_LONG_S]
 
 
+def _age_s(worker: ObservedWorker, past: Past, *, at: float, now: float) -> float:
+    """By the platform's clock, which may be wrong, and no more than our own allows."""
+    watched_s = now - past.waiting.get(worker.name, now)
+    return max(0.0, min(at - worker.made_at, watched_s + SEEN_S))
+
+
 def at_least_as_long(
-    known_s: float | None, past: Past, workers: Iterable[ObservedWorker], *, at: float
+    known_s: float | None, past: Past, workers: Iterable[ObservedWorker], *, at: float, now: float
 ) -> float | None:
     """
     The same, and no less than those on their way have taken already.
@@ -485,7 +488,7 @@ def at_least_as_long(
     before the first of them has come.
     """
     unseen = (w for w in workers if not w.dask_names and _is_first_start(w, past))
-    ages = [at - w.made_at for w in unseen if at - w.made_at < TOO_LONG_S]
+    ages = [_age_s(w, past, at=at, now=now) for w in unseen if at - w.made_at < TOO_LONG_S]
     longest_s = max(ages, default=0.0) + OVERHEAD_S
     return longest_s if longest_s > (ASSUMED_S if known_s is None else known_s) else known_s
 

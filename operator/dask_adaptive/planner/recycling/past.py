@@ -47,9 +47,11 @@ def remember_recycles(
     since = past.recycle.surging_since
     new = starts(past, workers.values(), at=observed.at, now=now)
     waiting = decided.waiting - decided.aborting.keys()
+    seen = frozenset(n for n, w in workers.items() if w.dask_names or n in past.seen)
     return replace(
         past,
-        seen=frozenset(n for n, w in workers.items() if w.dask_names or n in past.seen),
+        seen=seen,
+        waiting={n: past.waiting.get(n, now) for n in workers if n not in seen},
         floors=dict(decided.floors),
         aborts=aborts,
         counted=counted,

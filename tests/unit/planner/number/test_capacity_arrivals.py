@@ -14,7 +14,8 @@ from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, s
 from support.tables import table
 from support.worlds import instants, pending, worker
 
-PAST = Past(seen=frozenset({"old"}))
+#: These have been waited for from the beginning.
+PAST = Past(seen=frozenset({"old"}), waiting=dict.fromkeys(("new", "another", "v", "w"), -1e6))
 
 # How long they take to come
 
@@ -45,14 +46,17 @@ def test_how_long_a_worker_takes(
 
 
 @table(
-    "since, expected",
-    it_was_there_at_the_first_look=(500.0, 20.0),
-    a_new_operator_has_waited_for_nobody=(None, 20.0),
-    it_was_there_when_we_came=(473.0, 20.0),
-    it_was_made_since=(472.5, 26.0),
+    "waiting, expected",
+    it_was_there_at_the_first_look=({}, 20.0),
+    waited_for=({"new": 480.0}, 26.0),
+    the_clock_of_the_platform_is_wrong=({"new": 495.0}, 20.0 + 0.6 * (65 + 3 - 20)),
 )
-def test_the_very_first_worker(since: float | None, expected: float) -> None:
-    assert expected == arrival_s(20.0, starts(Past(since=since), [new(27.0)], at=0.0, now=500.0))
+def test_the_very_first_worker(waiting: dict[str, float], expected: float) -> None:
+    age_s = 27.0 if waiting.get("new") != 495.0 else 1200.0
+
+    found = starts(Past(waiting=waiting), [new(age_s)], at=0.0, now=500.0)
+
+    assert expected == arrival_s(20.0, found)
 
 
 @table(
@@ -75,9 +79,11 @@ def test_no_less_than_those_on_their_way_have_taken(
 ) -> None:
     one = dataclasses.replace(pending("w", age_s=age_s), **instants(**changes))
 
-    assert expected == at_least_as_long(known_s, PAST, [pending("v", age_s=1.0), one], at=0.0)
+    assert expected == at_least_as_long(
+        known_s, PAST, [pending("v", age_s=1.0), one], at=0.0, now=0.0
+    )
 
 
 def test_with_nobody_on_their_way_it_is_as_measured() -> None:
-    assert 3.5 == at_least_as_long(3.5, PAST, [], at=0.0)
-    assert None is at_least_as_long(None, PAST, [], at=0.0)
+    assert 3.5 == at_least_as_long(3.5, PAST, [], at=0.0, now=0.0)
+    assert None is at_least_as_long(None, PAST, [], at=0.0, now=0.0)
