@@ -24,8 +24,10 @@ from dask_adaptive.kube.api import (
     KubeApi,
     NotFound,
 )
+from dask_adaptive.kube.drift import MAKING_S
 from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, GROUP_LABEL, HANDLED
 from dask_adaptive.loop.ports import Tls
+from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.scheduler.calls import SchedulerCalls
@@ -136,7 +138,10 @@ class LiveCluster:
         await self.kubectl("patch", "dap", self.name, "--type=merge", "--patch", patch)
 
     async def change_workers(self, path: str, value: Any) -> None:
-        """Edit the container that the group makes workers of."""
+        """Edit the container that the group makes workers of, later than its making is over."""
+        made = (await self.api.get(GROUPS.path(self.namespace, self.group)))["metadata"]
+        age_s = time.time() - (read_instant(made["creationTimestamp"]) or 0.0)
+        await asyncio.sleep(max(0.0, MAKING_S + 2.0 - age_s))
         op = {"op": "add", "path": f"/spec/worker/spec/containers/0{path}", "value": value}
         patch = json.dumps([op])
         await self.kubectl("patch", "daskworkergroup", self.group, "--type=json", "--patch", patch)

@@ -21,7 +21,7 @@ _ADDED = frozenset({"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"})
 
 #: A group that was not written for so long since it was made has never changed:
 #: dask-kubernetes' `daskworkergroup_create` adopts it meanwhile.
-_MAKING_S = 5.0
+MAKING_S = 5.0
 
 #: So long after a change dask-kubernetes may still be at work on what was before.
 _BEHIND_S = 30.0
@@ -77,7 +77,7 @@ def drifted(
         group_written_at: When the group's pod spec was last written; None: nobody knows.
         made_at: When the Deployment was made. All times are seconds since 1970.
     """
-    if group_written_at is None or group_written_at <= group_made_at + _MAKING_S:
+    if group_written_at is None or group_written_at <= group_made_at + MAKING_S:
         return ""
     if made_at > group_written_at + _BEHIND_S or not found:
         return ""
