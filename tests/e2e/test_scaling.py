@@ -84,7 +84,9 @@ async def test_pods_that_find_no_room_cost_nothing_and_leave_first(
     del futures
     await c.until_settled(0)
     assert (90, 90, 0) == await c.counts()
-    for name in worked:  # events are gathered, and come after what they tell of
+    # Events are gathered, and come after what they tell of: whose name is first, first.
+    await c.until_event("NeverConnected")
+    for name in worked:
         await c.until_event("Underutilized", name)
     leaving = await c.events("NeverConnected", "Underutilized")
     assert 12 <= len(workers_in(e for e in leaving if e["reason"] == "NeverConnected"))
