@@ -67,11 +67,20 @@ def admin() -> Kubectl:
 
 @pytest.fixture
 def kubectl(admin: Kubectl) -> Iterator[Kubectl]:
-    """kubectl in a namespace of the test's own; it goes in the background."""
+    """
+    kubectl in a namespace of the test's own; it goes in the background, and its clusters before it.
+
+    A namespace that goes away answers dask-kubernetes' writes with 403. At each of those kr8s
+    closes the one session of the whole operator (`Api.call_api`): handlers of other tests' clusters
+    fail (ReadError), and are tried again after a minute, together with the one that was refused.
+    """
     name = f"e2e-{uuid.uuid4().hex[:8]}"
     admin("create", "namespace", name)
-    yield admin.within(name)
+    within = admin.within(name)
+    yield within
     if os.environ.get("KEEP_NAMESPACES") != "1":
+        within.run("delete", "daskautoscalers,daskclusters", "--all", "--timeout=30s")
+        within.run("wait", "--for=delete", "daskworkergroups", "--all", "--timeout=30s")
         admin("delete", "namespace", name, "--wait=false")
 
 
