@@ -129,10 +129,11 @@ class Processes:
         return [*options, "--host", host] if host else options
 
     async def hook(
-        self, name: str, grace_s: float = 50, *, shared_host: bool = True, **env: str
+        self, name: str, grace_s: float = 50, *more: str, shared_host: bool = True, **env: str
     ) -> asyncio.subprocess.Process:
         """What the pod of worker `name` runs before it ends: the part in Python."""
-        return await self._hook([sys.executable, str(self.zip)], name, grace_s, shared_host, env)
+        program = [sys.executable, str(self.zip), "leave", *more]
+        return await self._hook(program, name, grace_s, shared_host, env)
 
     async def script(self, name: str, grace_s: float) -> asyncio.subprocess.Process:
         """All of it, as the pod's hook starts it."""
@@ -148,7 +149,7 @@ class Processes:
         self._count += 1
         base = {k: v for k, v in os.environ.items() if not k.startswith(("DASK", "KUBERNETES"))}
         process = await asyncio.create_subprocess_exec(
-            *program, *(["leave"] if program[0] != "sh" else []), "--grace", str(grace_s),
+            *program, "--grace", str(grace_s),
             *(["--shared-host"] if shared_host else []),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             start_new_session=True, cwd=self.directory,
@@ -409,6 +410,18 @@ async def test_a_hook_that_hangs_ends_before_the_pod_is_killed(tmp_path: Path) -
         hook = await p.hook("w", grace_s=4, DASK_SCHEDULER_ADDRESS="tcp://192.0.2.1:1")
 
         await asyncio.wait_for(ended(hook), 4 + 2)
+
+
+async def test_what_the_start_of_the_hook_took_counts(tmp_path: Path) -> None:
+    """On a busy machine Python may take seconds to start, and the kubelet counts them."""
+    began_s = float(Path("/proc/uptime").read_text().split()[0]) - 30
+    async with cluster(tmp_path, "w") as (p, client):
+        long = client.submit(work, 0, str(tmp_path / "runs"), seconds=60, pure=False)
+        await running_on(client, *(await addresses(client, "w")))
+        hook = await p.hook("w", 34, "--since", str(began_s))
+
+        assert "the time is up" in await asyncio.wait_for(ended(hook), 10)
+        long.release()
 
 
 async def test_a_pod_without_a_worker_ends_at_once(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 LEAVE_SOURCE = """\
 #!/bin/sh
 # This pod is about to end. Have its Dask workers hand over their work, and wait until they have.
-# The pod ends all the same, so this never fails.
+# The pod ends all the same, so this never fails; nor by a signal, which its programs ignore, too.
 #   leave.sh [--kill-after SECONDS] [what the agent's `leave` takes]
-# Nor by a signal: what it starts ignores them as well.
 trap '' HUP INT TERM
+{{ read -r began _ </proc/uptime; }} 2>/dev/null # the time counts, however slowly Python starts
 zip={zip}
 log=/proc/1/fd/1
 kill_after=
@@ -70,7 +70,7 @@ take python3
 take python
 
 if [ -n "$py" ]; then
-  "$py" "$zip" leave "$@"
+  "$py" "$zip" leave ${{began:+--since "$began"}} "$@"
 else
   # Into the container's log: nobody sees what a hook prints.
   (echo "dask-adaptive: no Python with distributed was found: nothing is handed over" >>"$log") \\

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import math
 import os
 import re
 import socket
@@ -62,15 +63,14 @@ class Unanswered(Exception):
 
 def main(argv: list[str]) -> int:
     """Never raises. The process ends soon after it has returned, whatever still hangs."""
-    started_at = time.monotonic()
     try:
         loop = asyncio.new_event_loop()
         options = _options(argv)
-        grace_s = max(0.0, options.grace)
+        grace_s, late_s = max(0.0, options.grace), _late_s(options.since)
         # A program that is killed at the end of the grace period counts as a hook that failed.
         # With next to no grace it still says so before it ends.
-        _ends_after(max(1.0, grace_s - _reserve_s(grace_s) / 2))
-        leaver = Leaver(identify(shared_host=options.shared_host), grace_s, started_at)
+        _ends_after(max(1.0, grace_s - _reserve_s(grace_s) / 2 - late_s))
+        leaver = Leaver(identify(shared_host=options.shared_host), grace_s, late_s)
         loop.run_until_complete(leaver.run())
         loop.run_until_complete(leaver.close())
     except (Exception, SystemExit) as error:
@@ -90,6 +90,13 @@ def _ends_after(seconds: float) -> None:
     watchdog.start()
 
 
+def _late_s(began_s: float) -> float:
+    """How much of the grace period has passed; where nobody knows, nothing."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/uptime") as file:
+        return max(0.0, float(file.read().split()[0]) - began_s)
+    return 0.0
+
+
 def _reserve_s(grace_s: float) -> float:
     """Kept for the end of the worker itself."""
     return min(RESERVE_S, RESERVE_PART * grace_s)
@@ -99,9 +106,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("leave", description=__doc__, exit_on_error=False)
     parser.add_argument("command", choices=["leave"])
     parser.add_argument("--grace", type=float, default=30.0, help="seconds until the pod is killed")
-    parser.add_argument(
-        "--shared-host", action="store_true", help="other pods have the IPs of this one"
-    )
+    parser.add_argument("--since", type=float, default=math.inf, help="uptime when that began")
+    parser.add_argument("--shared-host", action="store_true", help="others have this pod's IPs")
     return parser.parse_known_args(argv)[0]
 
 
@@ -123,10 +129,10 @@ def say(text: str) -> None:
 class Leaver:
     """Asks until it is told that nothing would be lost, or that nobody can help."""
 
-    def __init__(self, who: Identity, grace_s: float, started_at: float) -> None:
+    def __init__(self, who: Identity, grace_s: float, late_s: float) -> None:
         self._who = who
-        self._started_at = started_at
-        self._ends_at = started_at + grace_s - _reserve_s(grace_s)
+        self._started_at = time.monotonic() - late_s
+        self._ends_at = self._started_at + grace_s - _reserve_s(grace_s)
         silence_s = min(LONGEST_SILENCE_S, SILENCE_PART * grace_s)
         self._patience_s = max(SHORTEST_SILENCE_S, silence_s)
         # Ways to name this pod's workers, the surest first: an IP is its own, a name is passed on.

@@ -212,7 +212,9 @@ async def test_a_scheduler_is_sure_of_its_config_map_each_time() -> None:
 #: Stands in for the agent's own program, which has tests of its own: it says how it was started.
 SAYS = """\
 import sys
-print("leave", sys.executable, sys.argv[1:])
+leave, since, began, *others = sys.argv[1:]
+assert "--since" == since and 0 < float(began)
+print("leave", sys.executable, [leave, *others])
 sys.exit({code})
 """
 
