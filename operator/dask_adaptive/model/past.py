@@ -80,7 +80,7 @@ class Past:
     deleted: frozenset[str] = frozenset()  # of them: deleted, and not yet seen gone
     told: frozenset[str] = frozenset()  # addresses of Dask workers whose end we have told of
     seen: frozenset[str] = frozenset()  # workers that have been connected, as long as they exist
-    waiting: Mapping[str, float] = field(default_factory=dict)  # the others: since when, our clock
+    awaited: Mapping[str, float] = field(default_factory=dict)  # the others: since when, our clock
     floors: Mapping[str, int] = field(default_factory=dict)  # `Plan.floors`
     aborts: Mapping[str, int] = field(default_factory=dict)  # replacements that did not come
     counted: Mapping[str, str] = field(default_factory=dict)  # pod whose recycle is in the totals

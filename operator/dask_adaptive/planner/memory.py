@@ -114,7 +114,7 @@ def renewed(past: Past) -> Past:
         homes=past.homes,
         recycle=kept,
         seen=past.seen,
-        waiting=past.waiting,
+        awaited=past.awaited,
         aborts=past.aborts,
         counted=past.counted,
     )

@@ -75,7 +75,7 @@ def after(
     # Another group has been watched, so that the cluster has been.
     past = Past(
         session="s", since=0.0, groups={GROUP: mine, "etl-gpu": KNOWN}, seen=SEEN,
-        waiting={w.name: 0.0 for w in workers if w.name not in SEEN},
+        awaited={w.name: 0.0 for w in workers if w.name not in SEEN},
     )  # fmt: skip
     world = cluster(workers, replicas=replicas)
     whole = Plan(Reason.DESIRED_WITHIN_RANGE, "", groups=(decided(**changes),))

@@ -167,8 +167,8 @@ def test_a_group_that_is_scaled_from_now_on_is_watched_first() -> None:
 
 
 def test_arrival_is_measured_for_each_group() -> None:
-    waiting = {"b": -100.0, "g": -100.0}
-    known = dataclasses.replace(PAST, seen=frozenset({"a"}), waiting=waiting)
+    awaited = {"b": -100.0, "g": -100.0}
+    known = dataclasses.replace(PAST, seen=frozenset({"a"}), awaited=awaited)
     world = cluster(
         [busy("a"), busy("b", age_s=7.0)], others=[group_of(GPU, [busy("g", age_s=97.0)])]
     )

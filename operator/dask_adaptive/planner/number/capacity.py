@@ -465,16 +465,16 @@ def starts(past: Past, workers: Iterable[ObservedWorker], *, at: float, now: flo
 
     Args:
         at: The platform's clock, as `made_at`.
-        now: Our own, as `past.waiting`.
+        now: Our own, as `past.awaited`.
     """
-    new = (w for w in workers if w.dask_names and w.name in past.waiting)
+    new = (w for w in workers if w.dask_names and w.name in past.awaited)
     ages = (_age_s(worker, past, at=at, now=now) for worker in new)
     return [age_s + OVERHEAD_S for age_s in ages if age_s < TOO_LONG_S]
 
 
 def _age_s(worker: ObservedWorker, past: Past, *, at: float, now: float) -> float:
     """By the platform's clock, which may be wrong, and no more than our own allows."""
-    watched_s = now - past.waiting.get(worker.name, now)
+    watched_s = now - past.awaited.get(worker.name, now)
     return max(0.0, min(at - worker.made_at, watched_s + SEEN_S))
 
 

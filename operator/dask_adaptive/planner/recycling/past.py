@@ -51,7 +51,7 @@ def remember_recycles(
     return replace(
         past,
         seen=seen,
-        waiting={n: past.waiting.get(n, now) for n in workers if n not in seen},
+        awaited={n: past.awaited.get(n, now) for n in workers if n not in seen},
         floors=dict(decided.floors),
         aborts=aborts,
         counted=counted,
