@@ -464,13 +464,14 @@ async def test_durations_are_means_and_spreads(c, s, a, b, agent) -> None:
     assert math.inf == durations.next_at
     await limit_ends(s, {a.name: 60.0}, floor_ms=10_000)
     assert math.inf > durations.next_at
-    runs = [await c.submit(timed, i, s, workers=[b.address]) for i, s in enumerate((0.1, 0.3) * 2)]
+    runs = [await c.submit(timed, i, (0.1, 0.3)[i % 2], workers=[b.address]) for i in range(4)]
+    took_s = [end - began for _, began, end in runs]  # more than asked on a busy machine
 
     prefix = s.task_prefixes["timed"]
     mean_s = prefix.duration_average
-    took_s = [end - began for _, began, end in runs]  # more than asked on a busy machine
-    assert min(took_s) < mean_s < max(took_s) + 0.1
-    assert 0 < durations.expected_s(prefix, 0.0) - mean_s < 2 * (max(took_s) - min(took_s)) + 0.1
+    assert 0.1 < mean_s < max(took_s) + 0.05
+    spread_s = (durations.expected_s(prefix, 0.0) - mean_s) / 2
+    assert 0.05 < spread_s < max(took_s) - min(took_s) + 0.05
     assert 10.0 == durations.expected_s(prefix, 10.0)
     await limit_ends(s, {})
     assert math.inf == durations.next_at
