@@ -226,16 +226,21 @@ class Introduction(TypedDict):
     memory_limit: list[int]  # bytes; 0: none
 
 
-class PinRow(TypedDict):
-    """One claim on one or more workers."""
+class Claim(TypedDict):
+    """A `PinRow` as every agent sends it."""
 
     source: str  # SHUFFLE | MANUAL | CLIENT
     owner: str  # shuffle id; "operator" for annotations; the client's id
     reason: str
     left_ms: int  # until it ends by itself
+    slots: list[int]
+
+
+class PinRow(Claim, total=False):
+    """One claim on one or more workers."""
+
     latest_ms: int  # until it ends however often it is renewed; `left_ms` where nobody renews it
     for_ms: int  # since it was first set
-    slots: list[int]
 
 
 class RetirementRow(TypedDict):

@@ -38,17 +38,18 @@ async def tally_of(calls: SchedulerCalls) -> Tally:
     Raises:
         LinkError: The scheduler does not answer, or runs no code (`distributed.scheduler.pickle`).
     """
-    counted = await calls.call(COUNTED)
+    counted = await calls.call(COUNTED, Tally)
     if counted is None:
         source = files("dask_adaptive_lab").joinpath("run_counter.py").read_text()
         text = f"{source}\n\ninstall()\n"
         await calls.call(
             "run_function",
+            dict,
             function=pickle.dumps(builtins.exec, protocol=4),
             args=pickle.dumps((text, {"__name__": "dask_adaptive_run_counter"}), protocol=4),
             wait=True,
         )
-        counted = await calls.call(COUNTED)
+        counted = await calls.call(COUNTED, Tally)
         if counted is None:
             raise LinkError("runs cannot be counted in this scheduler")
-    return Tally(**counted)
+    return counted

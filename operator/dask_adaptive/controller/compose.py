@@ -14,7 +14,7 @@ from dask_adaptive.kube.agent_config import Consent
 from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.inject import refusal
-from dask_adaptive.kube.objects import INJECT, ClusterObject, PolicyObject
+from dask_adaptive.kube.objects import INJECT, ClusterObject, DeploymentObject, PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.route import Route, Routes
@@ -49,8 +49,9 @@ class Connect(Protocol):
     """Makes a link; nothing is sent before its first call."""
 
     def __call__(
-        self, address: str, *, tls: Tls | None, timeout_s: float, attach: bool, governs: bool
-    ) -> ClosableLink: ...
+        self, address: str, *, tls: Tls | None, timeout_s: float, attach: bool, governs: bool,
+        workers: Callable[[], int],
+    ) -> ClosableLink: ...  # fmt: skip
 
 
 class FollowingLink:
@@ -133,6 +134,7 @@ class FollowingLink:
             self._link = self._connect(
                 route.address, tls=route.tls, timeout_s=SCHEDULER_TIMEOUT_S,
                 attach=attach, governs=True,
+                workers=lambda: len(self._world.of(DeploymentObject, self._key)),
             )  # fmt: skip
             self._made_for = (route, attach)
         return self._link

@@ -1,108 +1,160 @@
-"""RPC to one scheduler with a deadline on every call."""
+"""RPC to one scheduler, with a deadline and a limit of size on every call."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from contextvars import ContextVar
-from typing import Any
+import ssl
+import tempfile
+from collections.abc import Callable
+from typing import Any, TypedDict, TypeVar, get_type_hints
+from urllib.parse import urlsplit
 
-from distributed.core import rpc
-from distributed.protocol import core
-from distributed.security import Security
+import msgspec
 
 from dask_adaptive.loop.ports import LinkError, Tls, TlsFailed
+from dask_adaptive.scheduler.comm import BadMessage, Comm
+from dask_adaptive_agent import wire
 
-#: Set while one of our calls is under way. `distributed.protocol.core.loads` unpickles `ToPickle`
-#: whatever `deserialize` is, because a scheduler has to; whoever calls from here must not.
-_refuses_pickles: ContextVar[bool] = ContextVar("refuses_pickles", default=False)
-_core: Any = core
-_pickle = _core.pickle
+A = TypeVar("A")
 
+#: Bytes that an answer may have, and so many more for each worker.
+MOST_BYTES, MOST_BYTES_EACH = 2**20, 4096
 
-class _Pickle:
-    """`distributed.protocol.pickle` as it is, but for whom it opens pickles."""
-
-    def loads(self, data: Any, **buffers: Any) -> Any:
-        if _refuses_pickles.get():
-            raise ValueError("its answer contains a pickle, which is not opened")
-        return _pickle.loads(data, **buffers)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_pickle, name)
+#: Characters of what a scheduler says of an error.
+LONGEST = 500
 
 
-_core.pickle = _Pickle()
+class _Failure(TypedDict, total=False):
+    """What any answer may be instead: `distributed.core.error_message`, or `wire.ErrorAnswer`."""
+
+    status: str
+    exception_text: str
+    error: str
+    message: str
+
+
+def lenient(*messages: Any) -> Any:
+    """
+    A type of answer with all keys of these messages, none of them required: agents of other
+    versions send other ones, and who needs a key finds out.
+    """
+    keys = {key: of for one in messages for key, of in get_type_hints(one).items()}
+    make: Any = TypedDict  # at run time, which type checkers do not know
+    return make("Answer", keys, total=False)
 
 
 class SchedulerCalls:
     """
     One scheduler's RPC port.
 
-    A scheduler runs other people's code and must not be able to run it here, so no pickle is
-    opened: what was serialized arrives closed (`deserialize=False`), and an answer with a pickled
-    part is an error. Plain msgpack values arrive as usual, with tuples for lists.
+    A scheduler runs other people's code and must not be able to run it here, or to stop us: an
+    answer is read into the type that it should have, nothing in it is unpickled, and one that is
+    too large or something else is an error.
 
     Args:
         address: As Dask writes it, e.g. `tcp://10.0.0.7:8786`.
-        tls: What a scheduler with a `tls://` or `wss://` address is shown.
+        tls: What a scheduler with a `tls://` address is shown.
         timeout_s: For each call, connecting included.
+        workers: How many there are: answers may be as long.
 
     Raises:
         TlsFailed: `tls` can't be used.
+        LinkError: There is no way to talk to such an address.
     """
 
-    def __init__(self, address: str, *, tls: Tls | None = None, timeout_s: float = 5.0) -> None:
-        self.address, self._timeout_s = address, timeout_s
-        arguments = _security(tls) if tls else {}
-        make_rpc: Any = rpc
-        self._rpc: Any = make_rpc(
-            address, deserialize=False, timeout=timeout_s, connection_args=arguments
-        )
+    def __init__(
+        self, address: str, *, tls: Tls | None = None, timeout_s: float = 5.0,
+        workers: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
+        self.address, self._timeout_s, self._workers = address, timeout_s, workers
+        way = urlsplit(address)
+        if way.scheme not in ("tcp", "tls") or not way.hostname or not way.port:
+            raise LinkError(
+                f"{address}: only tcp:// and tls:// are spoken; let it listen there, too"
+            )
+        self._host, self._port = way.hostname, way.port
+        self._context = _context(tls) if tls else None
+        self._idle: list[Comm] = []
 
-    async def call(self, op: str, *, longer_s: float = 0.0, **arguments: Any) -> Any:
+    async def call(
+        self, op: str, answer: type[A], *, longer_s: float = 0.0, **arguments: Any
+    ) -> A | None:
         """
         Call one handler; None is what a scheduler answers that has no such handler.
 
         Args:
+            answer: What its answer is read into; keys that are not declared are skipped.
             longer_s: The handler itself takes up to so much more time.
 
         Raises:
-            LinkError: No answer in time, connection refused, or the handler raised.
+            LinkError: No answer in time, connection refused, the handler raised, or it answered
+                something else.
         """
         timeout_s = self._timeout_s + longer_s
-        refused = _refuses_pickles.set(True)
         try:
             async with asyncio.timeout(timeout_s):
-                return await getattr(self._rpc, op)(**arguments)
+                frame = await self._ask({"op": op, "reply": True, **arguments})
         except TimeoutError as exc:
             limit = f"{timeout_s:g} s"
             raise LinkError(f"{self.address} did not answer {op} within {limit}") from exc
-        except OSError as exc:  # CommClosedError is one
+        except OSError as exc:
             raise _unreached(self.address, exc) from exc
-        except Exception as exc:  # the remote handler's own error, which arrives as text only
-            raise LinkError(f"{op} failed on {self.address}: {exc}") from exc
-        finally:
-            _refuses_pickles.reset(refused)
+        except BadMessage as exc:
+            raise LinkError(f"{self.address} answers {op} with {exc}") from exc
+        return self._read(op, frame, answer)
 
     async def close(self) -> None:
-        with contextlib.suppress(OSError):
-            await self._rpc.close_rpc()
+        while self._idle:
+            self._idle.pop().abort()
+
+    async def _ask(self, message: dict[str, Any]) -> bytes:
+        while self._idle and not self._idle[-1].is_open:
+            self._idle.pop().abort()
+        comm = (
+            self._idle.pop()
+            if self._idle
+            else await Comm.connect(self._host, self._port, self._context)
+        )
+        try:
+            frame = await comm.ask(message, MOST_BYTES + MOST_BYTES_EACH * self._workers())
+        except BaseException:
+            comm.abort()  # an answer that comes later would be taken for the next one
+            raise
+        self._idle.append(comm)
+        return frame
+
+    def _read(self, op: str, frame: bytes, answer: type[A]) -> A | None:
+        try:
+            failure = msgspec.msgpack.decode(frame, type=_Failure | None)
+            if failure is None:
+                return None
+            if failure.get("status") == "uncaught-error":
+                said = failure.get("exception_text", "")[:LONGEST]
+                raise LinkError(f"{op} failed on {self.address}: {said}")
+            if "error" in failure:
+                said = failure.get("message", "")[:LONGEST]
+                raise LinkError(said if failure["error"] == wire.E_REFUSED else f"{op}: {said}")
+            return msgspec.msgpack.decode(frame, type=answer)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise LinkError(f"{self.address} answers {op} otherwise than it should: {exc}") from exc
 
 
-def _security(tls: Tls) -> dict[str, Any]:
-    make: Any = Security
+def _context(tls: Tls) -> ssl.SSLContext:
+    """As Dask's own clients: who the authority has signed is trusted, whatever its name."""
     try:
-        security = make(
-            tls_ca_file=tls.ca, tls_client_cert=tls.certificate, tls_client_key=tls.key,
-            require_encryption=True,
-        )  # fmt: skip
-        return dict(security.get_connection_args("client"))
+        context = ssl.create_default_context(cadata=tls.ca)
+        context.check_hostname = False
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        with tempfile.NamedTemporaryFile("w") as file:  # from a file alone, says the ssl module
+            file.write(f"{tls.certificate}\n{tls.key}")
+            file.flush()
+            context.load_cert_chain(file.name, password="")
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
         raise TlsFailed(
             f"the Secret's certificate can't be used ({exc}): tls.key must be the key of tls.crt,"
             " without a password, and ca.crt hold certificates"
         ) from exc
+    return context
 
 
 #: What OpenSSL says, by either side, and what to do. A scheduler's refusal of our certificate comes
@@ -114,19 +166,14 @@ _TLS_ERRORS = (
 )
 
 
-def _unreached(address: str, exc: BaseException) -> LinkError:
+def _unreached(address: str, exc: OSError) -> LinkError:
     """What kept a scheduler from being reached, and what to do where that is known."""
-    causes = [exc]
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
-    said = " ".join(map(str, causes))
-    if "SSL" in said:
-        for sign, words in _TLS_ERRORS:
-            if sign in said:
-                detail = said[said.index(sign) :].split("(_ssl")[0].replace("_", " ").strip(" :")
-                return TlsFailed(f"{address}: {words.format(detail[:120].lower())}")
-    innermost = str(causes[-1]) or type(causes[-1]).__name__
+    said = str(exc) or type(exc).__name__
+    for sign, words in _TLS_ERRORS if isinstance(exc, ssl.SSLError) else ():
+        if sign in said:
+            detail = said[said.index(sign) :].split("(_ssl")[0].replace("_", " ").strip(" :")
+            return TlsFailed(f"{address}: {words.format(detail[:120].lower())}")
     hint = ""
-    if isinstance(causes[-1], ConnectionResetError) and address.startswith("tcp://"):
+    if isinstance(exc, ConnectionResetError) and address.startswith("tcp://"):
         hint = "; if it takes TLS only, set spec.scheduler.tls.secretName"
-    return LinkError(f"{address} cannot be reached: {innermost}{hint}")
+    return LinkError(f"{address} cannot be reached: {said}{hint}")

@@ -10,7 +10,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 from uuid import uuid4
 
 from dask_adaptive.loop.ports import LinkError, Retired, Tls, Told
@@ -22,7 +22,7 @@ from dask_adaptive.model.recycle import Limits
 from dask_adaptive.model.scaling import ShuffleWait
 from dask_adaptive.model.scheduler_settings import flat
 from dask_adaptive.planner.actions.external import OWNER
-from dask_adaptive.scheduler.calls import SchedulerCalls
+from dask_adaptive.scheduler.calls import LONGEST, SchedulerCalls, lenient
 from dask_adaptive.scheduler.sent import (
     NOTHING,
     SentLimits,
@@ -30,7 +30,7 @@ from dask_adaptive.scheduler.sent import (
     announce_request,
     limit_request,
 )
-from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
+from dask_adaptive.scheduler.snapshot import NoteReader, RawConfig, SnapshotReader
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading import importer
 
@@ -54,6 +54,13 @@ WHOLE_S = 60.0
 
 #: A pod may be given any grace period; a month is as good as longer.
 LONGEST_S = 30 * 24 * 3600.0
+
+#: Whoever only looks has memory for the answers of so many workers.
+MANY = 20_000
+
+#: What answers are read into.
+_HELLO, _DONE, _RETIRED = lenient(wire.HelloAnswer), lenient(wire.Message), wire.RetireAnswer
+_OBSERVED = lenient(wire.Update, wire.Unchanged, RawConfig)
 
 #: How the agent gets into a scheduler.
 WAYS = (
@@ -146,7 +153,7 @@ class Link:
             except AgentGone:
                 self._peer = None
                 return await self._observe(policy, meters=meters)
-        except (LinkError, KeyError, TypeError, ValueError, AttributeError) as exc:
+        except (LinkError, KeyError) as exc:
             self._peer = None
             return _problem(self._calls.address, exc)
 
@@ -156,7 +163,7 @@ class Link:
             await asyncio.sleep(POLL_S)
             return
         # What is wrong is found out, and told, by the next `observe`.
-        with contextlib.suppress(LinkError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(LinkError, KeyError):
             while agent is self._peer and not await self._hears(agent):
                 pass
 
@@ -191,26 +198,26 @@ class Link:
         if agent.limits is not None and agent.limits.holds(limits, now):
             return
         agent.limits = None  # until it is certain that the agent has heard
-        await self._ask(wire.LIMIT, session=agent.hello["session"], **limit_request(limits))
+        await self._ask(wire.LIMIT, _DONE, session=agent.hello["session"], **limit_request(limits))
         agent.limits = SentLimits(limits, now)
 
     async def announce(self, arriving: Sequence[Arriving], told: Told) -> None:
         agent, now = await self._agent(), self._clock()
         if agent.plans.holds(arriving, told, now):
             return
-        await self._ask(wire.ANNOUNCE, **announce_request(arriving, told))
+        await self._ask(wire.ANNOUNCE, _DONE, **announce_request(arriving, told))
         agent.plans = SentPlans(tuple(arriving), told, now)
 
     async def pin(self, names: Sequence[str], *, ttl_s: float, note: str) -> None:
         await self._agent()
         await self._ask(
-            wire.PIN, names=list(names), source=wire.MANUAL, owner=OWNER,
+            wire.PIN, _DONE, names=list(names), source=wire.MANUAL, owner=OWNER,
             reason=note[: wire.MOST_LETTERS], ttl_ms=round(ttl_s * 1000),
         )  # fmt: skip
 
     async def unpin(self, names: Sequence[str]) -> None:
         await self._agent()
-        await self._ask(wire.UNPIN, names=list(names), source=wire.MANUAL, owner=OWNER)
+        await self._ask(wire.UNPIN, _DONE, names=list(names), source=wire.MANUAL, owner=OWNER)
 
     async def close(self) -> None:
         await self._calls.close()
@@ -232,7 +239,7 @@ class Link:
         if agent.asked != asked or now >= agent.whole_at + WHOLE_S:
             version, agent.whole_at = 0, now
         known = {"caller": self._caller, "version": version, **agent.reader.request}
-        answer = await self._ask(wire.OBSERVE, **asked, **known)
+        answer = await self._ask(wire.OBSERVE, _OBSERVED, **asked, **known)
         if answer["session"] != agent.hello["session"]:
             raise AgentGone("the scheduler has been restarted")
         lapses = answer.get("lapses", 0)  # an agent of 0.1.0 keeps what it was told
@@ -250,7 +257,7 @@ class Link:
         began, asked = self._clock(), agent.asked or {}
         known = {"caller": self._caller, "version": agent.reader.version, **agent.reader.request}
         wait: dict[str, Any] = {"wait_ms": round(WAIT_S * 1000), "longer_s": WAIT_S}
-        answer = await self._ask(wire.OBSERVE, **asked, **known, **wait)
+        answer = await self._ask(wire.OBSERVE, _OBSERVED, **asked, **known, **wait)
         now = self._clock()
         agent.answered(now)
         if "unchanged" in answer:
@@ -279,30 +286,24 @@ class Link:
             "config": flat(policy.scheduler.config),
         }
         if self._governs and agent.settings != settings:
-            await self._ask(wire.CONFIGURE, **settings)
+            await self._ask(wire.CONFIGURE, _DONE, **settings)
             agent.settings = settings
 
     async def _let_go(self, op: str, names: Sequence[str], **request: Any) -> list[Retired]:
         await self._agent()
-        answer = await self._ask(op, names=list(names), **request)
+        answer = await self._ask(op, _RETIRED, names=list(names), **request)
         return [
             Retired(row["name"], row["state"], VETOES.get(row["veto"]), row["message"])
             for row in answer["outcomes"]
         ]
 
-    async def _ask(self, op: str, **request: Any) -> Mapping[str, Any]:
+    async def _ask(self, op: str, answer: Any, **request: Any) -> Any:
         if op != wire.OBSERVE and self._peer is not None:
             self._peer.heard_at = -math.inf
-        answer = await self._calls.call(op, protocol=wire.PROTOCOL, **request)
-        if answer is None:
+        found = await self._calls.call(op, answer, protocol=wire.PROTOCOL, **request)
+        if found is None:
             raise AgentGone("the scheduler has been restarted without its agent")
-        if not isinstance(answer, Mapping):
-            raise LinkError(f"{op} answered {type(answer).__name__}, not a message")
-        if answer.get("error") == wire.E_REFUSED:
-            raise LinkError(answer["message"])
-        if "error" in answer:
-            raise LinkError(f"{op}: {answer['message']}")
-        return answer
+        return found
 
     async def _agent(self) -> _Agent:
         if self._peer is None:
@@ -334,6 +335,7 @@ def connect(
     timeout_s: float = 5.0,
     attach: bool = True,
     governs: bool = False,
+    workers: Callable[[], int] = lambda: 0,
 ) -> Link:
     """
     Make a link to a scheduler; nothing is sent before the first call.
@@ -345,11 +347,12 @@ def connect(
         attach: Whether the agent may be put into a scheduler that runs without it.
         governs: Whether observing configures the agent and renews the lease of all that it was
             told. Only the leading operator's passes do that; everybody else just looks.
+        workers: How many there are: answers may be as long.
 
     Raises:
         TlsFailed: `tls` can't be used.
     """
-    calls = SchedulerCalls(address, tls=tls, timeout_s=timeout_s)
+    calls = SchedulerCalls(address, tls=tls, timeout_s=timeout_s, workers=workers)
     return Link(calls, attach=attach, governs=governs)
 
 
@@ -363,19 +366,28 @@ async def attach(calls: SchedulerCalls) -> None:
         LinkError: The scheduler forbids it (`distributed.scheduler.pickle` is off) or it failed;
             the message says which. The scheduler is as it was.
     """
-    identity = await calls.call("identity")
-    text = importer.render(importer.sources(), identity["id"])
+    identity = await calls.call("identity", _Identity)
+    text = importer.render(importer.sources(), identity["id"] if identity else "")
     # Protocol 4 is read by every Python that runs a supported distributed.
     answer = await calls.call(
         "run_function",
+        _Ran,
         function=pickle.dumps(builtins.exec, protocol=4),
         args=pickle.dumps((text, {"__name__": "dask_adaptive_bootstrap"}), protocol=4),
         wait=True,
     )
-    if isinstance(answer, dict) and answer.get("status") == "OK":
-        return
-    why = answer.get("exception_text", "") if isinstance(answer, dict) else repr(answer)
-    raise LinkError(f"the agent could not be attached: {why}")
+    if answer is None or answer.get("status") != "OK":
+        why = "" if answer is None else answer.get("exception_text", "")
+        raise LinkError(f"the agent could not be attached: {why[:LONGEST]}")
+
+
+class _Identity(TypedDict):
+    id: str
+
+
+class _Ran(TypedDict, total=False):
+    status: str
+    exception_text: str
 
 
 class ReadOnlyLink:
@@ -386,7 +398,7 @@ class ReadOnlyLink:
     """
 
     def __init__(self, address: str, *, tls: Tls | None = None, timeout_s: float = 5.0) -> None:
-        self._calls = SchedulerCalls(address, tls=tls, timeout_s=timeout_s)
+        self._calls = SchedulerCalls(address, tls=tls, timeout_s=timeout_s, workers=lambda: MANY)
         self._reader = SnapshotReader(NoteReader())
         self._agent: _Agent | None = None
 
@@ -401,10 +413,14 @@ class ReadOnlyLink:
                     return ObservedScheduler(problem=Reason.AGENT_MISSING, message=missing)
                 agent = _Agent(hello, self._reader)
             asked = {**self._reader.request, "meters": meters, "demand": demand}
-            answer = await self._calls.call(wire.OBSERVE, protocol=wire.PROTOCOL, **asked)
+            answer = await self._calls.call(
+                wire.OBSERVE, _OBSERVED, protocol=wire.PROTOCOL, **asked
+            )
+            if answer is None:
+                raise AgentGone("the scheduler has been restarted without its agent")
             self._reader.read(answer, at=(now := time.monotonic()))
             seen = agent.observed(now)
-        except (LinkError, KeyError, TypeError) as exc:
+        except (LinkError, KeyError) as exc:
             return _problem(self._calls.address, exc)
         self._agent = agent
         return seen
@@ -415,7 +431,7 @@ class ReadOnlyLink:
 
 async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
     """The agent's answer to the first message; None: there is none."""
-    answer = await calls.call(wire.HELLO, protocol=wire.PROTOCOL)
+    answer = await calls.call(wire.HELLO, _HELLO, protocol=wire.PROTOCOL)
     if answer is None:
         return None
     theirs = answer["protocol"]

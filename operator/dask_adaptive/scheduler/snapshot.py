@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar
+
+import msgspec
 
 from dask_adaptive.loop.ports import LinkError
 from dask_adaptive.model.observed import (
@@ -68,6 +70,12 @@ _STOPS = {
 _REASONS = {reason.value: reason for reason in Reason}
 
 
+class RawConfig(TypedDict):
+    """Of `wire.Snapshot`, what is read later, and with care: it may hold anything."""
+
+    config_in_force: dict[str, msgspec.Raw] | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Introduced:
     name: str
@@ -122,7 +130,7 @@ class SnapshotReader:
             if since and not (is_same and since <= self.version):
                 raise ValueError(f"it follows version {since}, which was not read")
             self._read(answer, at, is_whole=not since)
-        except (KeyError, TypeError, ValueError, IndexError) as exc:
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as exc:
             self.__init__(self._notes)  # type: ignore[misc]  # names may be half read
             raise LinkError(f"the agent's snapshot cannot be read: {exc!r}") from exc
         return True
@@ -457,13 +465,19 @@ def _counts(by_name: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(by_name.items()))
 
 
+def _values(by_key: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    """Settings may be anything: what is longer than one that people can set is none of theirs."""
+    short = {key: raw for key, raw in by_key.items() if len(bytes(raw)) <= wire.MOST_BYTES}
+    return {key: msgspec.msgpack.decode(raw) for key, raw in short.items()}
+
+
 #: How parts that are about no single worker are read.
 _PARTS: Mapping[str, Callable[[Any], Any]] = {
     "shuffles": partial(_rows, Shuffle),
     "pins_expired": _counts,
     "redone": _counts,
     "relief": _relief,
-    "config_in_force": lambda by_key: None if by_key is None else json_by_key(by_key),
+    "config_in_force": lambda by_key: None if by_key is None else json_by_key(_values(by_key)),
     "serialized": _serialized,
     "demand": read_demand,
 }
