@@ -39,10 +39,16 @@ def test_the_server_refuses_what_the_model_refuses(
 
 
 def test_defaults_are_those_of_the_model(admin: Kubectl, name: str) -> None:
-    admin.apply(body(BUDGETS, name, {"limits": {"workers": 3}, "shares": [{"cluster": "a"}]}))
+    admin.apply(
+        body(
+            BUDGETS,
+            name,
+            {"limits": {"workers": 3}, "shares": [{"namespace": "x", "cluster": "a"}]},
+        )
+    )
     spec = admin.json("get", "dab", name)["spec"]
 
-    written = {"limits": {"workers": 3}, "shares": [{"cluster": "a"}]}
+    written = {"limits": {"workers": 3}, "shares": [{"namespace": "x", "cluster": "a"}]}
     assert parse_budget(written) == parse_budget(spec)
 
 
@@ -62,7 +68,7 @@ def held(kubectl: Kubectl) -> dict[str, int]:
 async def test_clusters_share_and_a_guarantee_holds(
     api: KubeApi, kubectl: Kubectl, admin: Kubectl, name: str
 ) -> None:
-    shares = [{"cluster": f"{kubectl.namespace}/b", "guarantee": 3}]
+    shares = [{"namespace": kubectl.namespace, "cluster": "b", "guarantee": 3}]
     admin.apply(budget(name, limits={"workers": 4}, shares=shares))
     for cluster in "ab":
         made, *_ = cluster_of_one("w", name=cluster)

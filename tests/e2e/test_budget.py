@@ -24,7 +24,10 @@ def budget(admin: Kubectl, kubectl: Kubectl) -> Iterator[str]:
     spec = {
         "limits": {"workers": 6},
         "namespaces": [kubectl.namespace],
-        "shares": [{"cluster": "urgent", "priority": 5}, {"guarantee": 1}],
+        "shares": [
+            {"namespace": kubectl.namespace, "cluster": "urgent", "priority": 5},
+            {"namespace": kubectl.namespace, "guarantee": 2},
+        ],
         "reclaim": {"after": "0s"},
     }
     admin.apply(body(BUDGETS, kubectl.namespace, spec))

@@ -13,7 +13,7 @@ from dask_adaptive.model.observed import PlatformView
 
 #: Of `cluster()`.
 KEY = ClusterKey("ns", "etl")
-KIND = {kind.resource.kind: kind for kind in KINDS}
+KIND = {kind.resource.kind: kind for kind in reversed(KINDS)}
 
 #: Seconds since 1970 of CREATED.
 CREATED_AT = 1_769_904_000.0
@@ -33,8 +33,8 @@ def meta(name: str, **more: Any) -> dict[str, Any]:
     return {**base, **more}
 
 
-def namespace(name: str = "ns") -> dict[str, Any]:
-    return {"kind": "Namespace", "metadata": {"name": name}}
+def namespace(name: str = "ns", **labels: str) -> dict[str, Any]:
+    return {"kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 def cluster(name: str = "etl", **metadata: Any) -> dict[str, Any]:
@@ -87,9 +87,10 @@ def node(name: str = "n1", *taints: str, **more: Any) -> dict[str, Any]:
     return {"kind": "Node", "metadata": {**meta(name, **metadata), "namespace": ""}, "spec": spec}
 
 
-def service(ip: str = "10.96.0.9") -> dict[str, Any]:
+def service(ip: str = "10.96.0.9", **spec: Any) -> dict[str, Any]:
     labels = {"dask.org/cluster-name": "etl", "dask.org/component": "scheduler"}
-    spec = {"clusterIP": ip, "ports": [{"name": "tcp-comm", "port": 8786}]}
+    ports = [{"name": "tcp-comm", "port": 8786}]
+    spec = {"clusterIP": ip, "ports": ports, "selector": labels, **spec}
     return {"kind": "Service", "metadata": meta("etl-scheduler", labels=labels), "spec": spec}
 
 

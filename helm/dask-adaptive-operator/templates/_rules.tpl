@@ -45,6 +45,10 @@
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create, patch]
+# Who may write the agent, which is code: a name that an admission policy asks about, and no kind that there is.
+- apiGroups: [dask-adaptive.dev]
+  resources: [agents]
+  verbs: [create]
 # Scaling: the number of workers, and the Deployment of a worker that has left (kube/platform.py).
 - apiGroups: [kubernetes.dask.org]
   resources: [daskworkergroups/scale]
@@ -98,4 +102,10 @@
 - apiGroups: [dask-adaptive.dev]
   resources: [adaptivebudgets/status]
   verbs: [patch]
+{{- if ne .Values.watch.budgets "Namespaced" }}
+# Which namespaces a budget selects by their labels (kube/shared_budgets.py).
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [list, watch]
+{{- end }}
 {{- end }}

@@ -93,17 +93,19 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
-    """What clusters get of a budget; of several rules the first that selects a cluster counts."""
+    """
+    What a namespace, or one cluster in it, gets of a budget: all of its worker groups together. Of
+    several rules the first that is about a cluster counts.
+    """
 
-    selector: Selector = Selector()
-    cluster: Text = ""  # its name, or namespace/name; empty: by the selector alone
+    namespace: ObjectName
+    cluster: Text = ""  # empty: all in the namespace
     weight: Annotated[Number, Must(lambda w: 0.001 <= w <= 1000, "must be 0.001 to 1000")] = 1
     guarantee: Count = 0  # workers
     priority: Priority = 0
 
-    def is_for(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
-        is_named = self.cluster in ("", name, f"{namespace}/{name}")
-        return is_named and self.selector.selects(labels)
+    def is_for(self, namespace: str, name: str) -> bool:
+        return self.namespace == namespace and self.cluster in ("", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class AdaptiveBudget:
     """One AdaptiveBudget."""
 
     limits: Annotated[Mapping[str, float], Kind(_limits, _LIMITS_WORDS)]
-    cluster_selector: Selector = Selector()
+    #: Of the namespaces' labels: those of a DaskCluster are its owner's to write.
+    namespace_selector: Selector = Selector()
     #: None: all.
     namespaces: Annotated[tuple[ObjectName, ...], Listed(200, key=itself)] | None = None
     shares: Annotated[tuple[ShareRule, ...], Listed(200)] = ()
@@ -136,15 +139,16 @@ class AdaptiveBudget:
         if self.namespaces not in (None, (namespace,)):
             words = f"names others than {namespace}, which the budget is in; leave it out"
             raise InvalidPolicy(Problem("spec.namespaces", words))
-        return replace(self, namespaces=(namespace,))
+        return replace(self, namespaces=(namespace,), namespace_selector=Selector())
 
     def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """`labels` are those of the namespace."""
         is_within = self.namespaces is None or namespace in self.namespaces
-        return is_within and self.cluster_selector.selects(labels)
+        return is_within and self.namespace_selector.selects(labels)
 
-    def rule_for(self, namespace: str, name: str, labels: Mapping[str, str]) -> ShareRule:
-        found = (rule for rule in self.shares if rule.is_for(namespace, name, labels))
-        return next(found, ShareRule())
+    def rule_for(self, namespace: str, name: str) -> ShareRule:
+        found = (rule for rule in self.shares if rule.is_for(namespace, name))
+        return next(found, ShareRule(namespace))
 
     def checks(self) -> Iterator[Check]:
         if self.namespaces == ():

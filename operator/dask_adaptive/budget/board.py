@@ -15,7 +15,7 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Claimed
 from dask_adaptive.model.scaling import Allowance
 
-DEFAULT = ShareRule()
+DEFAULT = ShareRule("")
 
 #: Others that a message names.
 NAMED = 2
@@ -40,7 +40,7 @@ class Holding:
     size: tuple[float, ...]  # of one worker, by resource of the pool
     workers: int  # that exist, or are asked for; those that drain, too
     claim: Claimed | None  # None: nobody scales it, or nobody has said yet: it stays as it is
-    rule: ShareRule = DEFAULT
+    rule: ShareRule = DEFAULT  # of all that have the same one together
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,9 @@ def _claim(pool: Pool, holding: Holding, has: int, old: Grant | None, now: float
         grown_at, allowed = (old.grown_at, old.allowed) if old else (now, has)
         keep = min(has, allowed) if now - grown_at < pool.after_s else 0
     want = has if holding.claim is None else holding.claim.needed
-    return Contender(holding.size, want, keep, float(rule.weight), rule.priority, rule.guarantee)
+    party = (rule.namespace, rule.cluster) if rule.namespace else None
+    weight = float(rule.weight)
+    return Contender(holding.size, want, keep, weight, rule.priority, rule.guarantee, party)
 
 
 def allowances(pools: Iterable[tuple[Pool, Division]]) -> dict[Holder, Allowance]:

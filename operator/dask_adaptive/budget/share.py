@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from operator import mul
 from typing import NamedTuple
 
 #: Halvings of the level up to which all are filled at once; what is left is given one by one.
@@ -29,6 +31,7 @@ class Contender(NamedTuple):
     weight: float = 1.0
     priority: int = 0
     guarantee: int = 0  # workers
+    party: Hashable = None  # weight and guarantee are of all that have the same; None: of it alone
 
 
 def share(
@@ -46,16 +49,53 @@ def share(
         limits: By resource.
         borrowing: Whether a claim may have more than its weight's part while others leave theirs.
     """
+    parties = defaultdict[Hashable, list[int]](list)
+    for i, claim in enumerate(claims):
+        parties[i if claim.party is None else claim.party].append(i)
+    fair = [claim.want for claim in claims]
+    if len(parties) < len(claims):
+        claims, fair = _parted(claims, list(parties.values()), limits, borrowing)
+        most = [claim.want for claim in claims] if borrowing else fair
+    else:
+        total = sum(claim.weight for claim in claims)
+        most = [c.want if borrowing else min(c.want, _own(c, limits, total)) for c in claims]
     given = [0] * len(claims)
-    filling = _Filling(claims, limits, given)
-    total = sum(claim.weight for claim in claims)
-    most = [c.want if borrowing else min(c.want, _own(c, limits, total)) for c in claims]
-    everyone = range(len(claims))
+    filling, everyone = _Filling(claims, limits, given), range(len(claims))
     filling.up_to([min(c.keep, c.want) for c in claims], everyone)
     filling.up_to([min(c.guarantee, c.want) for c in claims], everyone)
     for priority in sorted({c.priority for c in claims}, reverse=True):
-        filling.up_to(most, [i for i in everyone if claims[i].priority == priority])
+        these = [i for i in everyone if claims[i].priority == priority]
+        filling.up_to([min(pair) for pair in zip(fair, most, strict=True)], these)
+        filling.up_to(most, these)
     return tuple(given)
+
+
+def _parted(
+    claims: Sequence[Contender], parties: Sequence[Sequence[int]], limits: Sequence[float],
+    borrowing: bool,
+) -> tuple[list[Contender], list[int]]:  # fmt: skip
+    """Claims with their own part of what their party has together; and their part of its share."""
+    parted, fair = list(claims), [0] * len(claims)
+    together = [_together([claims[i] for i in mine]) for mine in parties]
+    numbers = share(together, limits, borrowing=borrowing)
+    for mine, whole, number in zip(parties, together, numbers, strict=True):
+        each = [claims[i]._replace(size=(1.0,), guarantee=0, party=None) for i in mine]
+        sure = share(each, [whole.guarantee])
+        for i, part, guarantee in zip(mine, share(each, [number]), sure, strict=True):
+            weight = claims[i].weight / len(mine)
+            fair[i] = part
+            parted[i] = claims[i]._replace(weight=weight, guarantee=guarantee, party=None)
+    return parted, fair
+
+
+def _together(claims: Sequence[Contender]) -> Contender:
+    """A party as one claim, of workers of their mean size."""
+    want = sum(claim.want for claim in claims)
+    sizes = zip(*(claim.size for claim in claims), strict=True)
+    wants = [claim.want for claim in claims] if want else [1] * len(claims)
+    size = tuple(sum(map(mul, each, wants)) / sum(wants) for each in sizes)
+    keep = sum(claim.keep for claim in claims)
+    return claims[0]._replace(size=size, want=want, keep=keep, party=None)
 
 
 def _own(claim: Contender, limits: Sequence[float], total: float) -> int:

@@ -164,7 +164,6 @@ class ClusterObject:
     key: ClusterKey
     notes: tuple[tuple[str, str], ...] = ()  # its annotations of our domain, prefix cut off
     asks: tuple[Note, ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
 
     def note(self, name: str) -> str | None:
         return dict(self.notes).get(name)
@@ -243,13 +242,16 @@ class PodObject:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceObject:
-    """A namespace whose labels are those of `watch.namespaceSelector`; others are not seen."""
-
     meta: Meta
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> ClusterKey:
         return NOWHERE
+
+
+class ServedNamespace(NamespaceObject):
+    """A namespace whose labels are those of `watch.namespaceSelector`; others are not seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,7 @@ class ServiceObject:
     key: ClusterKey
     ip: str  # empty: headless
     port: int
+    selects: bool  # pods by labels; else whoever writes it says where it leads to
 
 
 def parse_meta(body: Mapping[str, Any]) -> Meta:
@@ -329,7 +332,6 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
             sorted((k[len(prefix) :], v) for k, v in annotations.items() if k.startswith(prefix))
         ),
         asks=read_notes(body["metadata"], f"DaskCluster {meta.name}"),
-        labels=tuple(sorted(_labels(body).items())),
     )
 
 
@@ -427,7 +429,11 @@ def _deployment_of(pod: Mapping[str, Any]) -> str:
 
 
 def parse_namespace(body: Mapping[str, Any]) -> NamespaceObject:
-    return NamespaceObject(parse_meta(body))
+    return NamespaceObject(parse_meta(body), tuple(sorted(_labels(body).items())))
+
+
+def parse_served_namespace(body: Mapping[str, Any]) -> ServedNamespace:
+    return ServedNamespace(parse_meta(body))
 
 
 def parse_service(body: Mapping[str, Any]) -> ServiceObject:
@@ -439,4 +445,5 @@ def parse_service(body: Mapping[str, Any]) -> ServiceObject:
         key=labelled_key(body),
         ip="" if ip == "None" else ip,
         port=ports.get("tcp-comm", 8786),
+        selects=bool(spec.get("selector")) and spec.get("type") != "ExternalName",
     )

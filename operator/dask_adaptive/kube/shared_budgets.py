@@ -16,6 +16,7 @@ from dask_adaptive.kube.objects import (
     ClusterObject,
     DeploymentObject,
     GroupObject,
+    NamespaceObject,
     PodObject,
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject, cost
@@ -75,10 +76,10 @@ def _of_budget(
 ) -> Pool:
     holdings = []
     for cluster in clusters:
-        labels = dict(cluster.labels)
-        if not budget.covers(cluster.meta.namespace, labels):
+        where = world.get(NamespaceObject, "", cluster.meta.namespace)
+        if not budget.covers(cluster.meta.namespace, dict(where.labels) if where else {}):
             continue
-        rule = budget.rule_for(cluster.meta.namespace, cluster.meta.name, labels)
+        rule = budget.rule_for(cluster.meta.namespace, cluster.meta.name)
         for holder, shape, workers in _groups(world, cluster.key):
             size = tuple(_taken(resource, shape) for resource in budget.limits)
             holdings.append(Holding(holder, size, workers, claims.get(holder), rule))

@@ -36,7 +36,7 @@ def holder(name: str) -> Holder:
 
 def holding(name: str, workers: int, want: int | None, **rule: Any) -> Holding:
     claim = None if want is None else Claimed(want, rule.pop("number", want))
-    return Holding(holder(name), (1.0,), workers, claim, ShareRule(**rule))
+    return Holding(holder(name), (1.0,), workers, claim, ShareRule(name, **rule))
 
 
 def pool(*holdings: Holding, limit: int = 6, after_s: float | None = 0.0, **more: Any) -> Pool:
@@ -188,11 +188,11 @@ def test_over_time(steps: list[tuple[int, int, int, int]], after_s: float) -> No
 
 def test_a_budget_is_read() -> None:
     found = parse_budget({
-        "clusterSelector": {"matchExpressions": [
+        "namespaceSelector": {"matchExpressions": [
             {"key": "team", "operator": "In", "values": ["a", "b"]}]},
         "namespaces": ["x"],
         "limits": {"workers": 200, "cpu": "1500m", "memory": "2Gi", "nvidia.com/gpu": "8"},
-        "shares": [{"cluster": "etl", "weight": 3, "guarantee": 2, "priority": 5}],
+        "shares": [{"namespace": "x", "cluster": "etl", "weight": 3, "guarantee": 2, "priority": 5}],
         "borrowing": False, "reclaim": {"after": "2m"},
     })  # fmt: skip
 
@@ -201,8 +201,9 @@ def test_a_budget_is_read() -> None:
     assert not found.covers("x", {"team": "c"})
     assert not found.covers("y", {"team": "b"})
     assert (3, 2, 5) == (
-        (rule := found.rule_for("x", "etl", {})).weight, rule.guarantee, rule.priority)  # fmt: skip
-    assert ShareRule() == found.rule_for("x", "ml", {})
+        (rule := found.rule_for("x", "etl")).weight, rule.guarantee, rule.priority)  # fmt: skip
+    assert ShareRule("x") == found.rule_for("x", "ml")
+    assert ShareRule("y") == found.rule_for("y", "etl")
     assert 120.0 == found.reclaim.after_s
 
 
@@ -214,3 +215,24 @@ def test_what_is_wrong_is_refused(spec: dict[str, Any], field: str, words: str) 
     (problem,) = refused.value.problems
     assert f"spec.{field}" == problem.path
     assert words in problem.words
+
+
+@pytest.mark.parametrize("many", [1, 2, 5, 30])
+def test_who_makes_more_clusters_gets_no_more(many: int) -> None:
+    """A tenant with many clusters, or groups, beside one with a single one."""
+    theirs = [
+        Holding(holder(f"t{i}"), (1.0,), 0, Claimed(9, 9), ShareRule("t")) for i in range(many)
+    ]
+    mine = Holding(holder("m"), (1.0,), 0, Claimed(9, 9), ShareRule("m"))
+    division = divide(pool(*theirs, mine, limit=10), {}, now=0.0)
+
+    assert 5 == allowed(division)["m"]
+
+
+def test_a_guarantee_is_of_all_that_a_rule_names_together() -> None:
+    rule = ShareRule("t", guarantee=4)
+    theirs = [Holding(holder(f"t{i}"), (1.0,), 0, Claimed(9, 9), rule) for i in range(4)]
+    others = Holding(holder("m"), (1.0,), 0, Claimed(9, 9), ShareRule("m", priority=1))
+    division = divide(pool(*theirs, others, limit=10), {}, now=0.0)
+
+    assert 6 == allowed(division)["m"]

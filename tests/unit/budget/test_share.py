@@ -23,8 +23,15 @@ claims = st.builds(
     weight=st.sampled_from([0.5, 1.0, 3.0]),
     priority=st.sampled_from([0, 0, 0, 5]),
     guarantee=st.sampled_from([0, 0, 3]),
+    party=st.none(),
 )
 many = st.lists(claims, max_size=8)
+#: Some of them belong together.
+parties = many.flatmap(
+    lambda found: st.tuples(
+        *(st.sampled_from([None, "p", "q"]).map(lambda p, c=c: c._replace(party=p)) for c in found)
+    )
+)
 limited = st.tuples(st.integers(0, 60), st.integers(0, 80), st.integers(0, 6))
 
 
@@ -49,7 +56,7 @@ def one_by_one(claims: Sequence[Contender], limits: Sequence[float]) -> tuple[in
     return tuple(found)
 
 
-@given(many, limited, st.booleans())
+@given(parties, limited, st.booleans())
 def test_within_the_limits_and_never_more_than_wanted(
     claims: list[Contender], limits: tuple[int, ...], borrowing: bool
 ) -> None:
@@ -59,7 +66,7 @@ def test_within_the_limits_and_never_more_than_wanted(
     assert all(0 <= n <= claim.want for n, claim in zip(found, claims, strict=True))
 
 
-@given(many, limited)
+@given(parties, limited)
 def test_work_conserving(claims: list[Contender], limits: tuple[int, ...]) -> None:
     found = share(claims, limits)
 

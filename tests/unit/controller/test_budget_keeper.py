@@ -109,10 +109,24 @@ def test_a_cluster_that_has_told_nothing_keeps_what_it_has() -> None:
 
 
 def test_who_shares_nothing_is_not_limited() -> None:
-    team = {**SIX, "clusterSelector": {"matchLabels": {"team": "x"}}}
-    stage = Stage(budget(team), *cluster("a", 2, team="x"), *cluster("b", 2))
+    team = {**SIX, "namespaceSelector": {"matchLabels": {"team": "x"}}}
+    here = ko.namespace("ns", team="x")
+    stage = Stage(budget(team), *cluster("a", 2))
+    assert stage.allowed(A) is None
 
-    assert (2, None) == (stage.allowed(A), stage.allowed(B))
+    stage.world.take(ko.KIND["Namespace"], None, here)
+    stage.keeper.settle()
+    assert 2 == stage.allowed(A)
+
+
+def test_labels_of_a_cluster_are_its_owners_and_count_for_nothing() -> None:
+    mine = [{"namespace": "other", "weight": 100, "guarantee": 5}]
+    stage = wanting(
+        budget({**SIX, "shares": mine}),
+        *cluster("a", 0, tier="prod", namespace="other"), *cluster("b", 0), a=6, b=6,
+    )  # fmt: skip
+
+    assert (3, 3) == (stage.allowed(A), stage.allowed(B))
 
 
 def test_resources_are_counted_as_the_template_requests_them() -> None:

@@ -92,7 +92,7 @@ def test_nodes_are_beyond_an_operator_of_some_namespaces() -> None:
     assert NODES not in dict(scopes_of(iter(["a"])))
     assert (NODES, None) in scopes_of(iter(["a"]), nodes=True), "but if it may watch them"
     assert (BUDGETS, None) in scopes_of(iter(["a"]), budgets=True)
-    assert 2 * (len(KINDS) - 3) == len(scopes_of(iter(["a", "b"])))
+    assert 2 * (len(KINDS) - 4) == len(scopes_of(iter(["a", "b"])))
 
 
 def test_a_worker_knows_that_its_node_is_going() -> None:

@@ -17,6 +17,7 @@ from dask_adaptive.kube.objects import (
     NamespaceObject,
     PodObject,
     PolicyObject,
+    ServedNamespace,
     Watched,
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject
@@ -65,7 +66,7 @@ KINDS: tuple[Kind, ...] = (
         objects.ServiceObject,
         objects.parse_service,
         f"{COMPONENT_LABEL}=scheduler",
-        lost="schedulers are looked up by DNS",
+        lost="new schedulers are not reached",
     ),
     Kind(
         api.QUOTAS,
@@ -92,10 +93,17 @@ KINDS: tuple[Kind, ...] = (
         objects.NamespaceObject,
         objects.parse_namespace,
         cluster_scoped=True,
+        lost="clusters are not held to AdaptiveBudgets that select namespaces by labels",
+    ),
+    Kind(
+        api.NAMESPACES,
+        objects.ServedNamespace,
+        objects.parse_served_namespace,
+        cluster_scoped=True,
     ),
 )
 
-_BUDGETS, _NODES, _NAMESPACES = KINDS[-3:]
+_BUDGETS, _NODES, _NAMESPACES, _SERVED = KINDS[-4:]
 
 _NOT_YET = "it has not been read yet"
 
@@ -126,9 +134,9 @@ def scopes_of(
     if budgets == "Namespaced":
         kinds.append(_BUDGETS)
     elif budgets or within == (None,):
-        beyond.append(_BUDGETS)
+        beyond += [_BUDGETS, _NAMESPACES]
     if selector:
-        beyond.append(replace(_NAMESPACES, selector=selector))
+        beyond.append(replace(_SERVED, selector=selector))
     return (
         *((kind, namespace) for kind in kinds for namespace in within),
         *((kind, None) for kind in beyond),
@@ -155,11 +163,11 @@ class World:
         """From now on these are wanted, and count as unread until `sees` says otherwise."""
         self._unread = dict.fromkeys(scopes, _NOT_YET)
         self._namespaces = {where for kind, where in self._unread if not kind.cluster_scoped}
-        self._selects = any(kind.type is NamespaceObject for kind, _ in self._unread)
+        self._selects = any(kind.type is ServedNamespace for kind, _ in self._unread)
 
     def serves(self, namespace: str) -> bool:
         """Whether a namespace has the labels of those that are served."""
-        return not self._selects or self.get(NamespaceObject, "", namespace) is not None
+        return not self._selects or self.get(ServedNamespace, "", namespace) is not None
 
     def sees(self, scope: Scope) -> None:
         """What the cache holds of a scope is in step again."""
@@ -310,7 +318,7 @@ class World:
 
     def _concerned(self, old: Watched | None, new: Watched | None) -> set[ClusterKey]:
         one = new or old
-        if isinstance(one, NamespaceObject):
+        if isinstance(one, ServedNamespace):
             return {
                 key for kind, key in self._by_cluster
                 if kind in (PolicyObject, ClusterObject) and key.namespace == one.meta.name
@@ -321,7 +329,7 @@ class World:
                 return set()
             pods: Iterable[PodObject] = self._all[PodObject].values()
             return {pod.key for pod in pods if pod.node == one.meta.name}
-        if isinstance(one, BudgetObject):
+        if isinstance(one, BudgetObject | NamespaceObject):
             return {NOWHERE}
         if isinstance(one, QuotaObject):
             hard = {q.hard if isinstance(q, QuotaObject) else None for q in (old, new)}
