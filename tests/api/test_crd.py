@@ -97,9 +97,11 @@ def create(admin: Kubectl) -> Iterator[Callable[[Any], dict[str, Any]]]:
 
 
 def causes(status: dict[str, Any]) -> dict[str, str]:
-    fields = re.findall(r"unknown field \"([^\"]+)\"", status["message"])
-    found = status.get("details", {}).get("causes", ())
-    return {**dict.fromkeys(fields, ""), **{c["field"]: c["message"] for c in found}}
+    """What is wrong with each field; of some, more than one thing."""
+    said = dict.fromkeys(re.findall(r"unknown field \"([^\"]+)\"", status["message"]), "")
+    for cause in status.get("details", {}).get("causes", ()):
+        said[cause["field"]] = said.get(cause["field"], "") + cause["message"]
+    return said
 
 
 @pytest.mark.parametrize(("written", "field", "words"), WRONG)

@@ -208,10 +208,12 @@ async def test_the_operator_watches_nodes_where_it_is_told_to(
     assert account.can("watch", "nodes")
 
 
-def test_namespaces_are_listed_only_for_a_selector(make: Callable[..., Account]) -> None:
-    selector = "watch.namespaceSelector.matchLabels.team=a"
-    assert make(namespaced=False, words=("--set", selector)).can("watch", "namespaces")
-    assert not make(namespaced=False).can("watch", "namespaces")
+def test_namespaces_are_listed_for_selectors(make: Callable[..., Account]) -> None:
+    """That of `watch`, and those of budgets."""
+    own, none = "watch.namespaceSelector.matchLabels.team=a", "watch.budgets=Namespaced"
+    assert make(namespaced=False, words=("--set", f"{own},{none}")).can("watch", "namespaces")
+    assert make(namespaced=False).can("watch", "namespaces")
+    assert not make(namespaced=False, words=("--set", none)).can("watch", "namespaces")
 
 
 def test_the_hook_may_tidy_up(make: Callable[..., Account], kubectl: Kubectl) -> None:

@@ -90,8 +90,8 @@ def test_two_releases_for_all_namespaces_and_one_for_some(
         namespaces, (ours[0], ours[1], f"{ours[2]}:nodes"), roles, strict=True
     ):
         assert sorted([own, *(f"{where}-dask-adaptive-{end}" for end in ("edit", "view"))]) == found
-        assert 7 == len(named(admin, "validatingadmissionpolicies", where))
-        assert 7 == len(named(admin, "validatingadmissionpolicybindings", where))
+        assert 8 == len(named(admin, "validatingadmissionpolicies", where))
+        assert 8 == len(named(admin, "validatingadmissionpolicybindings", where))
 
 
 def named_after(controller: str) -> tuple[str, ...]:

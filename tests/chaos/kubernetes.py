@@ -146,7 +146,8 @@ class Kubernetes:
             for path, body in bodies.cluster_objects(cluster.body, policy=POLICY):
                 kind = next(k for k in _KINDS if path.endswith(f"/{k.plural}"))
                 self.store.create(kind, cluster.namespace, body)
-            self.store.create(SERVICES, cluster.namespace, _service(cluster))
+            service = kube_bodies.service(cluster.name, "127.0.0.1", cluster.port)
+            self.store.create(SERVICES, cluster.namespace, service)
             for _ in range(cluster.body.workers):
                 self._make_worker(cluster)
 
@@ -308,10 +309,3 @@ class Kubernetes:
 
 
 _KINDS = (bodies.CLUSTERS, GROUPS, POLICIES)
-
-
-def _service(cluster: Cluster) -> Json:
-    labels = {"dask.org/cluster-name": cluster.name, "dask.org/component": "scheduler"}
-    ports = [{"name": "tcp-comm", "port": cluster.port}]
-    spec = {"clusterIP": "127.0.0.1", "ports": ports}
-    return kube_bodies.body(SERVICES, f"{cluster.name}-scheduler", spec, labels=labels)

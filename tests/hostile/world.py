@@ -23,6 +23,9 @@ from support import kube_bodies
 from support.kube_server import ROOT
 from support.ports import free_port
 
+#: By how much the process may grow, and what it may say of itself at a time.
+MOST_MIB, MOST_LETTERS = 64, 300_000
+
 
 class World:
     """
@@ -88,18 +91,20 @@ class World:
     async def use(self) -> None:
         """Honest clusters get more and less work, until it is cancelled; each must follow."""
         while True:
-            cluster = self._dice.choice(self.honest)
-            cluster.load(self._dice.choice([n for n in (1, 3, 6) if n > cluster.tasks] or [1]))
-            began = time.monotonic()
-            if cluster.tasks > self.kubernetes.replicas(cluster):
-                await self._until(
+            await self._use(self._dice.choice(self.honest))
+            await asyncio.sleep(1.0)
+
+    async def _use(self, cluster: Cluster) -> None:
+        cluster.load(self._dice.choice([n for n in (1, 3, 6) if n > cluster.tasks] or [1]))
+        began = time.monotonic()
+        if cluster.tasks > self.kubernetes.replicas(cluster):
+            await self._until(
                     lambda: self.kubernetes.replicas(cluster) >= cluster.tasks,
                     10.0, f"{cluster.name} follows",
                 )  # fmt: skip
-                self.scaled_s.append(time.monotonic() - began)
-            await asyncio.sleep(1.0)
+            self.scaled_s.append(time.monotonic() - began)
 
-    def add(self, name: str, port: int, *objects: dict[str, Any]) -> None:
+    def add(self, name: str, port: int) -> None:
         """A cluster of somebody else's, whose scheduler listens at a port."""
         body = bodies.Cluster(name, "b", 3)
         for path, made in bodies.cluster_objects(body, policy=POLICY):
@@ -108,12 +113,7 @@ class World:
         for i in range(3):
             worker = f"{name}-default-worker-{i}"
             self.store.create(DEPLOYMENTS, "b", bodies.deployment(body, worker))
-        labels = {"dask.org/cluster-name": name, "dask.org/component": "scheduler"}
-        spec = {"clusterIP": "127.0.0.1", "ports": [{"name": "tcp-comm", "port": port}]}
-        spec["selector"] = labels
-        self.store.create(
-            SERVICES, "b", kube_bodies.body(SERVICES, f"{name}-scheduler", spec, labels=labels)
-        )
+        self.store.create(SERVICES, "b", kube_bodies.service(name, "127.0.0.1", port))
 
     def take_away(self, name: str) -> None:
         for kind in (POLICIES, GROUPS, CLUSTERS, SERVICES, DEPLOYMENTS):
@@ -151,25 +151,24 @@ class World:
         if self._process.returncode is not None:
             self.wrong.append(f"the operator ended with {self._process.returncode}")
             return
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(5.0)) as session:
-            for path in ("readyz", "healthz", "metrics"):
-                async with session.get(f"http://127.0.0.1:{self._port}/{path}") as answer:
-                    text = await answer.text()
-                    if answer.status != 200:
-                        self.wrong.append(f"/{path} answers {answer.status}: {text[:300]}")
-                    if len(text) > 300_000:
-                        self.wrong.append(f"/{path} has {len(text):,} characters")
+        await self._ask()
         if self._watched.exists() and self._watched.read_text():
             self.wrong.append(self._watched.read_text()[:2000])
         if self.canary.exists():
             self.wrong.append("foreign code has run")
         grown_mib = (self._rss_kib("VmHWM") - self._began_kib) / 1024
-        if grown_mib > 64:
+        if grown_mib > MOST_MIB:
             self.wrong.append(f"it has grown by {grown_mib:.0f} MiB")
-        log = self._log.read_text()
-        if "\x1b" in log or "\u202e" in log:
-            self.wrong.append("escapes in the log")
-        self.wrong += [f"a bug: {row}" for row in _bugs(log)]
+        self.wrong += _bugs(self._log.read_text())
+
+    async def _ask(self) -> None:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(5.0)) as session:
+            for path in ("readyz", "healthz", "metrics"):
+                async with session.get(f"http://127.0.0.1:{self._port}/{path}") as answer:
+                    text = await answer.text()
+                    if answer.status != 200 or len(text) > MOST_LETTERS:
+                        said = f"{answer.status}, {len(text):,} characters: {text[:300]}"
+                        self.wrong.append(f"/{path} answers {said}")
 
 
 def _bugs(log: str) -> list[str]:
@@ -178,4 +177,5 @@ def _bugs(log: str) -> list[str]:
     words = ("internal error", "was never retrieved", "was never awaited", "Traceback")
     found = [row for row in rows if any(word in row for word in words)]
     ends = [row for row in rows if row[:1].isalpha() and "Error: " in row]
-    return sorted({row[-300:] for row in (*found, *ends)})[:20]
+    escapes = ["escapes in the log"] if "\x1b" in log or "\u202e" in log else []
+    return [*escapes, *sorted({row[-300:] for row in (*found, *ends)})[:20]]

@@ -11,6 +11,7 @@ from dask_adaptive.kube.api import (
     GROUPS,
     PODS,
     POLICIES,
+    SERVICES,
     Resource,
 )
 
@@ -35,6 +36,14 @@ def group(cluster: str, replicas: int = 0, **pod: Any) -> dict[str, Any]:
     """The default one; `pod` are further fields of its workers' pods."""
     spec = {"cluster": cluster, "worker": {"replicas": replicas, "spec": {**WORKER, **pod}}}
     return body(GROUPS, f"{cluster}-default", spec)
+
+
+def service(cluster: str, ip: str = "None", port: int = 8786) -> dict[str, Any]:
+    """A scheduler's, as dask-kubernetes makes it; without an IP it is found by DNS."""
+    labels = {"dask.org/cluster-name": cluster, "dask.org/component": "scheduler"}
+    ports = [{"name": "tcp-comm", "port": port}]
+    spec = {"clusterIP": ip, "ports": ports, "selector": labels}
+    return body(SERVICES, f"{cluster}-scheduler", spec, labels=labels)
 
 
 def cluster_of_one(

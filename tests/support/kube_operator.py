@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from dask_adaptive.controller.app import Operator, Settings
-from dask_adaptive.kube.api import KubeApi
+from dask_adaptive.kube.api import CLUSTERS, SERVICES, AlreadyExists, KubeApi, KubeError
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from support.fake_cluster import FakeCluster
+from support.kube_bodies import service
 from support.ports import free_port
 
 
@@ -34,6 +35,19 @@ class QuietLink(FakeCluster):
     async def close(self) -> None: ...
 
 
+async def _serve_schedulers(api: KubeApi, namespace: str) -> None:
+    """As dask-kubernetes does: a Service for the scheduler of each cluster."""
+    made = set[str]()
+    while True:
+        with contextlib.suppress(KubeError):  # it is not our right, or not the time
+            found = {c["metadata"]["name"] for c in await api.list(CLUSTERS.path(namespace))}
+            for name in found - made:
+                with contextlib.suppress(AlreadyExists):
+                    await api.create(SERVICES.path(namespace), service(name))
+                made.add(name)
+        await asyncio.sleep(0.2)
+
+
 @contextlib.asynccontextmanager
 async def running(api: KubeApi, namespace: str, **more: Any) -> AsyncIterator[Operator]:
     """Run an operator for one namespace; what ends it early fails the test."""
@@ -49,11 +63,13 @@ async def running(api: KubeApi, namespace: str, **more: Any) -> AsyncIterator[Op
     )
     operator = Operator(settings, api, connect=connect)
     task = asyncio.create_task(operator.run())
+    serving = asyncio.create_task(_serve_schedulers(api, namespace))
     try:
         yield operator
         if task.done():
             task.result()
     finally:
+        serving.cancel()
         operator.stop()
         await task
 

@@ -26,7 +26,6 @@ from dask_adaptive.loop.ports import (
     Retired,
     SchedulerLink,
     Tls,
-    TlsFailed,
     Told,
 )
 from dask_adaptive.model.keys import ClusterKey
@@ -76,7 +75,7 @@ class FollowingLink:
         try:
             route = await self._routes.to(self._key, policy)
             link = await self._follow(route, attach=not refused)
-        except TlsFailed as exc:
+        except LinkError as exc:
             return ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE, message=str(exc))
         observed = await link.observe(policy, meters=meters)
         if route.secret:

@@ -14,7 +14,7 @@ from dask_adaptive.kube.agent_config import KeyedLock
 from dask_adaptive.kube.api import SECRETS, ApiUnreachable, Json, KubeApi, KubeError, NotFound
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import ServiceObject
-from dask_adaptive.loop.ports import Tls, TlsFailed
+from dask_adaptive.loop.ports import LinkError, Tls, TlsFailed
 from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import Policy
@@ -57,8 +57,8 @@ class Routes:
         Find the way to a cluster's scheduler.
 
         Raises:
-            TlsFailed: It takes TLS, and what that needs is missing or wrong; the message says what
-                to do.
+            LinkError: There is none, or what it needs is missing or wrong; the message says what to
+                do.
         """
         protocol, secret = policy.scheduler.transport(self._secret)
         address = f"{protocol}://{_place(self._world, key)}"
@@ -133,7 +133,9 @@ def _place(world: World, key: ClusterKey) -> str:
     name = f"{key.name}-scheduler"
     service = world.get(ServiceObject, key.namespace, name)
     if service is None:
-        return f"{name}.{key.namespace}.svc:8786"
+        raise LinkError(f"Service {name} is not there, or can't be read")
+    if not service.selects:
+        raise LinkError(f"Service {name} selects no pods: give it the selector of dask-kubernetes")
     if not service.ip:
         return f"{name}.{key.namespace}.svc:{service.port}"
     host = f"[{service.ip}]" if ":" in service.ip else service.ip

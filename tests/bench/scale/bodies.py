@@ -42,7 +42,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where the operator looks for its scheduler, there being no Service."""
+        """Where the operator looks for its scheduler, whose Service is headless."""
         return f"tcp://{self.name}-scheduler.{self.namespace}.svc:8786"
 
     def worker(self, number: int) -> str:

@@ -18,7 +18,8 @@ import aiohttp
 
 from bench.scale.bodies import Cluster, Json, cluster_objects, deployment, pod, running
 from bench.scale.upstream import ip_of
-from dask_adaptive.kube.api import DEPLOYMENTS, NAMESPACES, PODS, AlreadyExists, KubeApi
+from dask_adaptive.kube.api import DEPLOYMENTS, NAMESPACES, PODS, SERVICES, AlreadyExists, KubeApi
+from support.kube_bodies import service
 
 #: Puts in one transaction; etcd takes 128.
 BATCH = 100
@@ -40,6 +41,7 @@ async def seed_clusters(api: KubeApi, clusters: Sequence[Cluster], *, policy: Js
             await api.create(path, body)
 
     objects = [one for c in clusters for one in cluster_objects(c, policy=policy)]
+    objects += [(SERVICES.path(c.namespace), service(c.name)) for c in clusters]
     await asyncio.gather(*(make(path, body) for path, body in objects))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dask_adaptive.kube.api import ApiUnreachable, Forbidden
 from dask_adaptive.kube.route import FRESH_S, Routes
-from dask_adaptive.loop.ports import Tls, TlsFailed
+from dask_adaptive.loop.ports import LinkError, Tls, TlsFailed
 from dask_adaptive.model.policy import InvalidPolicy, parse_policy
 from support import kube_objects as ko
 from support.certificates import Authority
@@ -29,7 +29,7 @@ def routes(
     api: Any, *bodies: dict[str, Any], now: list[float] | None = None, **more: Any
 ) -> Routes:
     clock = now or [0.0]
-    return Routes(api, ko.world_of(*bodies), clock=lambda: clock[0], **more)
+    return Routes(api, ko.world_of(*bodies or [ko.service()]), clock=lambda: clock[0], **more)
 
 
 def policy(**scheduler: Any) -> Any:
@@ -45,7 +45,6 @@ NAMED = {"tls": {"secretName": "certs"}}
         ([ko.service()], "tcp://10.96.0.9:8786"),
         ([ko.service("fd00::1")], "tcp://[fd00::1]:8786"),
         ([ko.service("None")], "tcp://etl-scheduler.ns.svc:8786"),
-        ([], "tcp://etl-scheduler.ns.svc:8786"),
     ],
 )
 async def test_the_address_is_that_of_the_service(bodies: list[Any], address: str) -> None:
@@ -53,6 +52,21 @@ async def test_the_address_is_that_of_the_service(bodies: list[Any], address: st
 
     assert (address, "", None) == await routes(api, *bodies).to(ko.KEY, policy())
     assert [] == api.asked
+
+
+@pytest.mark.parametrize(
+    ("bodies", "said"),
+    [
+        ([ko.cluster()], "is not there"),
+        ([ko.service(selector=None)], "selects no pods"),
+        ([ko.service("", type="ExternalName", externalName="metadata.internal")], "selects no"),
+    ],
+)
+async def test_who_writes_a_service_does_not_choose_where_it_leads(
+    bodies: list[Any], said: str
+) -> None:
+    with pytest.raises(LinkError, match=said):
+        await routes(StoredApi(), *bodies).to(ko.KEY, policy())
 
 
 @table(
