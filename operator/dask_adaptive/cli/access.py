@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from dask_adaptive.model.amounts import parse_duration
+from dask_adaptive.text import plain
 
 if TYPE_CHECKING:
     from dask_adaptive.kube.api import KubeApi, KubeError
@@ -193,8 +194,12 @@ def _sentence(exc: KubeError) -> str:
     return str(exc)
 
 
+def complain(message: str) -> None:
+    click.echo(plain(message), err=True)
+
+
 def fail(message: str, code: int) -> NoReturn:
-    click.echo(f"Error: {message}", err=True)
+    complain(f"Error: {message}")
     sys.exit(code)
 
 

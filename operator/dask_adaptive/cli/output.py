@@ -1,4 +1,7 @@
-"""Prints for commands: colours on a terminal, plain text elsewhere, JSON and YAML."""
+"""
+Prints for commands: colours on a terminal, plain text elsewhere, JSON and YAML. No control
+characters of other people's: what is printed here may come from a scheduler or an annotation.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from rich.text import Text
+
+from dask_adaptive.text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +32,7 @@ GOOD, BAD, ODD, FAINT, HEAD = "green", "red", "yellow", "dim", "bold"
 def dump(value: object, output: str) -> None:
     """For programs: as JSON or YAML."""
     text = json.dumps(value, indent=2)
-    click.echo(_yaml(text) if output == "yaml" else text)
+    click.echo(plain(_yaml(text) if output == "yaml" else text))
 
 
 def _yaml(text: str) -> str:
@@ -58,7 +63,13 @@ def show(lines: Iterable[Cell]) -> None:
     """Nothing in a line is taken for markup, and no line is wrapped."""
     screen = console()
     for line in lines:
-        screen.print(line)
+        screen.print(_on_one_line(line))
+
+
+def _on_one_line(cell: Cell) -> Text:
+    text = Text.assemble(cell)
+    text.plain = plain(text.plain).replace("\n", " ")
+    return text
 
 
 def aligned(columns: Sequence[str], rows: Iterable[Sequence[Cell]], indent: str = "") -> list[Text]:
@@ -66,7 +77,7 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[Cell]], indent: str 
     rows = list(rows)
     if not rows:
         return []
-    cells = [[Text(c, HEAD) for c in columns], *([Text.assemble(c) for c in r] for r in rows)]
+    cells = [[Text(c, HEAD) for c in columns], *([_on_one_line(c) for c in r] for r in rows)]
     widths = [max(row[i].cell_len for row in cells) for i in range(len(columns))]
     lines = []
     for row in cells:

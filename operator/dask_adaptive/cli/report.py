@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.cli.access import USAGE, Access, fail, kube_options
+from dask_adaptive.cli.access import USAGE, Access, complain, fail, kube_options
 from dask_adaptive.cli.check import NAME_LABEL, OPERATOR, UPSTREAM
 from dask_adaptive.kube.api import (
     AUTOSCALERS,
@@ -87,7 +87,7 @@ def command(path: Path, access: Access) -> None:
         fail(f"{path}: {exc}", USAGE)
     click.echo(f"{path}: look into it before you send it")
     for name, why in sorted(report.left_out.items()):
-        click.echo(f"  without {name}: {why}", err=True)
+        complain(f"  without {name}: {why}")
 
 
 @dataclass(slots=True)

@@ -16,11 +16,13 @@ from dask_adaptive.cli.access import (
     UNREACHABLE,
     Access,
     cluster_options,
+    complain,
     fail,
     namespace_selector_option,
     namespaces_option,
     refuse_both,
 )
+from dask_adaptive.text import one_line
 
 #: How long the process may take to end when there is nothing more to do.
 EXIT_S = 5.0
@@ -193,7 +195,7 @@ def command(
 def _exit(code: int, why: str) -> None:
     """At once, whatever hangs, with the reason as the last line."""
     if why:
-        click.echo(f"Error: {why}", err=True)
+        complain(f"Error: {why}")
     os._exit(code)
 
 
@@ -208,13 +210,19 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return one_line(json.dumps(line, default=str))
 
 
 class _Text(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
+    """One line for a record, whatever is in it; lines of a traceback are indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{k}={v}" for k, v in _extra(record).items())
-        return f"{super().format(record)} {fields}".rstrip()
+        return one_line(f"{super().formatMessage(record)} {fields}".rstrip())
+
+    def formatException(self, ei: Any) -> str:
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {one_line(line)}" for line in lines)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

@@ -13,6 +13,7 @@ from rich.text import Text
 from dask_adaptive.cli.access import (
     Access,
     all_namespaces_option,
+    complain,
     kube_options,
     output_option,
 )
@@ -195,4 +196,4 @@ async def _follow(api: KubeApi, where: str | None, name: str | None, output: str
         try:
             policies = await list_policies(api, where, name)
         except ApiUnreachable as exc:
-            click.echo(str(exc), err=True)
+            complain(str(exc))

@@ -14,6 +14,7 @@ from dask_adaptive.cli.access import (
     USAGE,
     Access,
     cluster_options,
+    complain,
     dry_run_option,
     fail,
     namespace_selector_option,
@@ -184,7 +185,7 @@ async def _carry_out(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -
             except NotFound:
                 return True
             except KubeError as exc:
-                click.echo(f"Error: {exc}", err=True)
+                complain(f"Error: {exc}")
                 return False
         click.echo(f"{meta['namespace']}/{meta['name']}: {done}")
         return True

@@ -55,6 +55,7 @@ from dask_adaptive.loop.status import Condition, Status
 from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.plan import KEPT, Decision
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.text import plain
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +222,7 @@ class EventPoster:
             },
             "type": news.type.value,
             "reason": news.reason,
-            "message": news.message[:_LONGEST],
+            "message": plain(news.message)[:_LONGEST],
             "count": 1,
             "firstTimestamp": at,
             "lastTimestamp": at,

@@ -22,6 +22,7 @@ from dask_adaptive.model.amounts import instant, read_instant
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.number.idle_time import IdleTime
+from dask_adaptive.text import plain
 
 _LONGEST = 1024  # characters of a message; Kubernetes allows 32768 in a condition
 
@@ -58,12 +59,12 @@ def status_json(status: Status, *, before: Mapping[str, Any], now: str) -> Json:
         "recycled": {str(reason): n for reason, n in status.recycled},
         "recentRecycles": [instant(at) for at in status.recent],
         "scheduler": {
-            "distributed": status.distributed,
-            "agent": status.agent,
+            "distributed": _cut(status.distributed),
+            "agent": _cut(status.agent),
             "tlsSecretName": status.tls_secret,
             "relief": _instead(
                 (before.get("scheduler") or {}).get("relief"),
-                {row.name: row.state for row in status.relief},
+                {_cut(row.name): _cut(row.state) for row in status.relief},
             ),
         },
         "conditions": conditions_json(
@@ -173,13 +174,14 @@ def held_json(
     rendered = []
     for row in rows:
         written: Json = {
-            "source": row.source,
+            "source": _cut(row.source),
             "owner": _cut(row.owner),
             "reason": _cut(row.reason),
-            "workers": list(row.workers),
+            "workers": list(map(_cut, row.workers)),
             "count": row.count,
         }
-        until = _until(row.left_s, now, old.get((row.source, written["owner"], written["reason"])))
+        claim = (written["source"], written["owner"], written["reason"])
+        until = _until(row.left_s, now, old.get(claim))
         if until:
             written["until"] = until
         rendered.append(written)
@@ -221,6 +223,8 @@ def conditions_json(
 
 
 def _cut(text: str) -> str:
+    """Text as it is written: of schedulers and of annotations, it may hold anything."""
+    text = plain(text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
@@ -235,7 +239,6 @@ MOST_BYTES = 700_000
 
 _SUFFIX = "-adaptive-history"
 _LONGEST_NAME = 253
-_LONGEST_TEXT = 1000  # characters of one message; more says nothing more
 
 
 def history_name(policy: str) -> str:
@@ -257,9 +260,9 @@ def decision_json(decision: Decision) -> Json:
         "wanted": decision.wanted,
         "desired": decision.desired,
         "reason": str(decision.reason),
-        "message": decision.message[:_LONGEST_TEXT],
-        "outcome": decision.outcome[:_LONGEST_TEXT],
-        "askedBy": decision.asked_by,
+        "message": _cut(decision.message),
+        "outcome": _cut(decision.outcome),
+        "askedBy": _cut(decision.asked_by),
         "inputs": {
             name: round(float(value), 3)
             for name, value in decision.inputs.items()
@@ -270,7 +273,7 @@ def decision_json(decision: Decision) -> Json:
                 "stage": step.stage,
                 "replicas": step.replicas,
                 "reason": str(step.reason),
-                "message": step.message[:_LONGEST_TEXT],
+                "message": _cut(step.message),
             }
             for step in decision.steps
         ],
@@ -317,7 +320,7 @@ def history_of(config_map: Mapping[str, Any]) -> tuple[Decision, ...]:
 def merged(*several: Iterable[Decision]) -> tuple[Decision, ...]:
     """All decisions of several lists, each once, oldest first."""
     found = {
-        (round(d.at, 3), d.group, d.message[:_LONGEST_TEXT], d.outcome[:_LONGEST_TEXT]): d
+        (round(d.at, 3), d.group, _cut(d.message), _cut(d.outcome)): d
         for decisions in several
         for d in decisions
     }

@@ -62,7 +62,7 @@ def command(traces: tuple[Path, ...], policy: Path | None) -> None:
             "spec": spec,
         }
         show(["", "---", *(f"# {line}" for line in _sentences(f"{n} {title}", each, tried[0]))])
-        show([yaml.safe_dump(document, sort_keys=False).rstrip()])
+        show(yaml.safe_dump(document, sort_keys=False).rstrip().split("\n"))
 
 
 def _search(spec: Mapping[str, Any], read: Sequence[Trace]) -> list[Tried]:

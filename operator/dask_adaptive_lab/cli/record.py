@@ -17,6 +17,7 @@ from dask_adaptive.cli.access import (
     UNREACHABLE,
     USAGE,
     Access,
+    complain,
     duration,
     fail,
     kube_options,
@@ -109,7 +110,7 @@ class _Recording:
                 why = f"the scheduler can't be reached: {exc}"
             if not why:
                 return
-            click.echo(f"no sample: {why}", err=True)
+            complain(f"no sample: {why}")
             if self.file.samples == before and time.time() - self.file.written_at > GIVE_UP_S:
                 fail(f"no answer for {format_duration(GIVE_UP_S)}", UNREACHABLE)
             await self._rest(max(self.every_s, 1.0))

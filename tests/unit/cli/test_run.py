@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dask_adaptive.cli import run as module
+from dask_adaptive.cli.run import set_up_logging
 from dask_adaptive.controller import app
 from dask_adaptive.controller.app import Settings
 from dask_adaptive.controller.certificate import WebhookSettings
@@ -98,3 +102,48 @@ def test_a_certificate_is_for_somebody(run: Any, served: list[Settings]) -> None
 
     assert (2, []) == (result.exit_code, served)
     assert "--webhook-host" in result.output
+
+
+FORGED = (
+    "pinned by \x1b]0;title\x07nb\n2026-01-01 INFO dask_adaptive: all is well\r\x9b2J\x7f\u202e"
+)
+
+
+@pytest.fixture
+def logs(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """Sets up logging; what is logged then are the lines on standard error."""
+    root, ours = logging.getLogger(), logging.getLogger("dask_adaptive")
+    before = (root.handlers[:], root.level, ours.level)
+
+    def logged(style: str) -> list[str]:
+        set_up_logging(style, verbose=False)
+        ours.info("No pass: %s", FORGED, extra={"cluster": FORGED})
+        try:
+            raise ValueError(FORGED)
+        except ValueError:
+            ours.exception("A pass failed")
+        return capsys.readouterr().err.removesuffix("\n").split("\n")
+
+    yield logged
+    root.handlers[:], level, ours_level = before
+    root.setLevel(level)
+    ours.setLevel(ours_level)
+
+
+def test_no_text_of_others_makes_a_line_of_the_log(logs: Any) -> None:
+    message, failed, *traceback = logs("text")
+
+    assert "INFO    dask_adaptive: No pass: pinned by \\u001b]0;title\\u0007nb\\n2026-01" in message
+    assert "cluster=pinned by" in message
+    assert failed.endswith("dask_adaptive: A pass failed")
+    assert all(line.startswith("  ") for line in traceback)
+    assert traceback[-2].startswith("  ValueError: pinned by \\u001b]0;")
+    assert all(line.isprintable() for line in (message, failed, *traceback))
+
+
+def test_a_record_in_json_is_one_line(logs: Any) -> None:
+    message, failed = logs("json")
+
+    assert f"No pass: {FORGED}" == json.loads(message)["message"]
+    assert FORGED in json.loads(failed)["exception"]
+    assert (message + failed).isprintable()

@@ -22,11 +22,12 @@ from dask_adaptive.kube.status_json import (
 )
 from dask_adaptive.model.plan import KEPT, Decision, Step
 from dask_adaptive.model.reason import Reason
+from dask_adaptive.text import plain
 from support import kube_objects as ko
 
 POLICY = parse_policy_object(ko.policy())
 
-texts = st.text(st.characters(codec="utf-8"), max_size=40)
+texts = st.text(st.characters(codec="utf-8"), max_size=40).map(plain)
 counts = st.integers(0, 10_000)
 steps = st.builds(Step, texts, counts, st.sampled_from(Reason), texts)
 decisions = st.builds(

@@ -1,0 +1,22 @@
+"""
+Text of schedulers and of objects, before people see it. A terminal obeys control characters: they
+change its title, its clipboard, what stands on it, and the direction of writing.
+"""
+
+from __future__ import annotations
+
+#: C0, DEL and C1; separators of lines, and what overrides or isolates the direction of text.
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+
+_DROPPED = dict.fromkeys(set(_CONTROLS) - {ord("\n"), ord("\t")})
+_ESCAPED = {code: f"\\u{code:04x}" for code in _CONTROLS} | {ord("\n"): "\\n", ord("\t"): "\\t"}
+
+
+def plain(text: str) -> str:
+    """Drop control characters, but newlines and tabs, which sentences may have."""
+    return text.translate(_DROPPED)
+
+
+def one_line(text: str) -> str:
+    """Write control characters as escapes, newlines too: what is in a line can't begin another."""
+    return text.translate(_ESCAPED)
