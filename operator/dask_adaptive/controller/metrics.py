@@ -1,8 +1,13 @@
-"""What Prometheus is told. Names start with `dask_adaptive_`; labels are few and bounded."""
+"""
+What Prometheus is told. Names start with `dask_adaptive_`. Labels are few and bounded: words of
+schedulers that are not known here are counted together, as `other`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections import Counter as Counts
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +21,8 @@ from dask_adaptive.loop.summary import pins_of
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.plan import Retire
 from dask_adaptive_agent import wire
+
+logger = logging.getLogger(__name__)
 
 _CLUSTER = ("namespace", "cluster")
 
@@ -31,6 +38,7 @@ _PASS_SECONDS = _Metric("Duration of a pass over one cluster")
 _GAUGES = {
     "leader": _Metric("1 in the replica that acts, else 0"),
     "policies": _Metric("AdaptivePolicies"),
+    "overdue_policies": _Metric("AdaptivePolicies that are not visited any more"),
     "budget_workers": _Metric(
         "Workers under an AdaptiveBudget: there or asked for (held), needed (wanted), allowed",
         ("budget", "what"),
@@ -95,12 +103,19 @@ _COUNTERS = {
         "Pods of schedulers and workers seen by the webhook, by result", ("result",)
     ),
 }
-_SOURCES = ("shuffle", "manual", "client")
+_SOURCES = (wire.SHUFFLE, wire.MANUAL, wire.CLIENT)
 _CAUSES = (wire.LOST, wire.FORCED, wire.ENDED)
+_RELIEF_STATES = (wire.R_ACTIVE, wire.R_NOT_NEEDED, wire.R_DISABLED, wire.R_FAILED)
+_OTHER = "other"
 _STATES = ("connected", "pending", "idle", "busy", "pinned", "retiring")
 
 #: Values by what follows the cluster's labels.
 _Series: TypeAlias = Mapping[tuple[str, ...], float]
+
+
+def _known(word: str, words: Container[str]) -> str:
+    """A word as a label: a scheduler runs other people's code, and may say anything."""
+    return word if word in words else _OTHER
 
 
 def _named(name: str, metric: _Metric) -> tuple[str, str, tuple[str, ...]]:
@@ -127,6 +142,7 @@ class Metrics:
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
         )
         self.leader, self.watched = gauges["leader"], gauges["policies"]
+        self.overdue = gauges["overdue_policies"]
         self.certificate = gauges["webhook_certificate_expiration_timestamp_seconds"]
         self.injections = counters["injections"]
         self._expired = _Before(counters["pin_expired"], _SOURCES)
@@ -160,7 +176,7 @@ class Metrics:
                 workers.labels(budget, what).set(sum(getattr(row, what) for row in groups))
 
     def failed(self, outcome: str) -> None:
-        """Count a pass that did not: `error`, `timeout` or `invalid`."""
+        """Count a pass that did not: `error`, `timeout`, `invalid`, `unread` or `overdue`."""
         self._counters["passes"].labels(outcome).inc()
 
     def forget(self, key: ClusterKey) -> None:
@@ -180,12 +196,14 @@ class _Before:
 
     def __init__(self, counter: Counter, words: Sequence[str]) -> None:
         self._counter, self._words = counter, words
-        self.last: dict[ClusterKey, tuple[str, dict[str, int]]] = {}
+        self.last: dict[ClusterKey, tuple[str, Mapping[str, int]]] = {}
 
     def count(self, key: ClusterKey, session: str, counted: Iterable[tuple[str, int]]) -> None:
         if not session:
             return
-        now = dict.fromkeys(self._words, 0) | dict(counted)
+        now = Counts(dict.fromkeys(self._words, 0))
+        for said, count in counted:
+            now[_known(said, self._words)] += count
         # Of a scheduler that was there before us, what has happened so far was counted before us.
         last_session, before = self.last.get(key, (session, now))
         for word, count in now.items():
@@ -209,8 +227,13 @@ class LastPasses(Collector):
             full, text, labels = _named(name, _OF_CLUSTERS[name])
             gauge = GaugeMetricFamily(full, text, labels=labels)
             for key, result in rows:
-                for labels, value in series(result).items():
-                    gauge.add_metric([*key, *labels], value)
+                try:
+                    values = [(said, float(value)) for said, value in series(result).items()]
+                except Exception:  # the border of one cluster: the others' figures are there
+                    logger.exception("%s of %s can't be told", full, key)
+                    continue
+                for said, value in values:
+                    gauge.add_metric([*key, *said], value)
             yield gauge
 
 
@@ -238,15 +261,21 @@ def _arrivals(result: PassResult) -> _Series:
 
 def _pinned(result: PassResult) -> _Series:
     workers = (w for group in result.observed.groups for w in group.workers)
-    held = [source for w in workers for source in {pin.source for pin in w.pins}]
-    return {(source,): held.count(source) for source in _SOURCES}
+    held = Counts(s for w in workers for s in {_known(pin.source, _SOURCES) for pin in w.pins})
+    return {(source,): held[source] for source in (*_SOURCES, *held)}
 
 
 def _pin_ages(result: PassResult) -> _Series:
     ages: dict[tuple[str, ...], float] = {(source,): 0.0 for source in _SOURCES}
     for claim, pin in pins_of(result.observed).items():
-        ages[claim.source,] = max(ages.get((claim.source,), 0.0), pin.for_s)
+        source = _known(claim.source, _SOURCES)
+        ages[source,] = max(ages.get((source,), 0.0), pin.for_s)
     return ages
+
+
+def _reliefs(result: PassResult) -> _Series:
+    rows = result.observed.scheduler.relief
+    return {(_known(r.name, wire.RELIEFS), _known(r.state, _RELIEF_STATES)): 1 for r in rows}
 
 
 def _serialize_share(result: PassResult) -> _Series:
@@ -264,6 +293,6 @@ _SERIES: Mapping[str, Callable[[PassResult], _Series]] = {
     "quota_used_ratio": lambda r: {(u.group, u.quota.value): u.ratio for u in r.plan.uses},
     "pinned_workers": _pinned,
     "pin_age_seconds_max": _pin_ages,
-    "relief_state": lambda r: {(row.name, row.state): 1 for row in r.observed.scheduler.relief},
+    "relief_state": _reliefs,
     "serialize_share": _serialize_share,
 }
