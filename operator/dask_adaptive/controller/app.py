@@ -20,6 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
+from dask_adaptive.backoff import begun_anew
 from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
 from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
@@ -138,7 +139,7 @@ class Operator:
             await stack.enter_async_context(self._serve_webhook())
             going_on = [watch.run() for watch in self._watches()]
             if self._certificate:
-                going_on.append(self._certificate.run())
+                going_on.append(begun_anew("the certificate", self._certificate.run))
             await _until_one_ends(*going_on, self._lease.run(), self._stop.wait())
 
     def _watches(self) -> Iterator[Informer | KopfWatch]:
@@ -169,7 +170,11 @@ class Operator:
             await asyncio.sleep(0.2)
         self._metrics.leader.set(1)
         try:
-            await _until_one_ends(self.visits.run(), self._annotated.run(), self._budgets.run())
+            parts = {
+                "visits": self.visits.run, "the watch over visits": self.visits.watch,
+                "annotated policies": self._annotated.run, "budgets": self._budgets.run,
+            }  # fmt: skip
+            await _until_one_ends(*(begun_anew(what, part) for what, part in parts.items()))
         finally:
             self._metrics.leader.set(0)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.backoff import Backoff
+from dask_adaptive.backoff import Backoff, begun_anew
 from dask_adaptive.kube.api import SILENCE_S, KubeApi, KubeError
 from dask_adaptive.kube.cache.informer import FIRST_S, LONGEST_S
 from dask_adaptive.kube.cache.world import Kind, Scope, World
@@ -146,20 +146,7 @@ class KopfWatch:
 
     async def run(self) -> None:
         """Until it is cancelled. Never raises: what goes wrong is told, and tried again."""
-        backoff = Backoff(FIRST_S, LONGEST_S)
-        clock = asyncio.get_running_loop().time
-        while True:
-            began = clock()
-            try:
-                await self._serve()
-                why: Exception = KubeError("kopf ended without a reason")
-            except Exception as exc:  # a border: other namespaces must go on
-                why = exc
-            if clock() - began > LOOK_S:
-                backoff.good()
-            wait_s = backoff.next_s(getattr(why, "retry_after_s", 0.0))
-            logger.warning("kopf begins anew in %.1f s: %s", wait_s, _said(why))
-            await asyncio.sleep(wait_s)
+        await begun_anew("kopf", self._serve, first_s=FIRST_S, longest_s=LONGEST_S)
 
     async def _serve(self) -> None:
         """Until something is wrong: raises it. What is optional, and forbidden, is left out."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from dask_adaptive.backoff import Backoff
+from dask_adaptive.backoff import Backoff, begun_anew
 from dask_adaptive.controller.compose import Composer
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.cache.world import World
@@ -19,6 +21,7 @@ from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.loop.one_pass import PassResult
 from dask_adaptive.loop.ports import LinkError, PlatformError, PlatformUnread
 from dask_adaptive.loop.status import READY, Condition
+from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import InvalidPolicy, Policy, parse_policy
 from dask_adaptive.model.reason import Reason
@@ -41,6 +44,13 @@ SILENT_AFTER = 3
 #: A whole pass, calls to a hanging scheduler included.
 PASS_DEADLINE_S = 60.0
 
+#: A policy is overdue three times as long after its last visit as planned, and not before this:
+#: a visit, with all that may be slow in it, takes much less.
+OVERDUE_S = 300.0
+
+#: How often the watch looks for policies that are overdue.
+LOOK_S = 30.0
+
 #: For what the history has not been told yet, when this process stops.
 FLUSH_S = 2.0
 
@@ -56,10 +66,10 @@ class Visitor:
 
     def __init__(
         self, policy: PolicyObject, *, world: World, composer: Composer, metrics: Metrics,
-        longest_rest_s: float = 60.0,
+        longest_rest_s: float = 60.0, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._name = (policy.meta.namespace, policy.meta.name)
-        self._world, self._metrics = world, metrics
+        self._world, self._metrics, self._clock = world, metrics, clock
         self._policy: Policy | None = None
         self._parsed: tuple[bytes, Policy] | None = None  # the last spec, and its sense
         self._generation = 0  # of the spec that was read last
@@ -67,6 +77,8 @@ class Visitor:
         self._key = policy.key
         self._last: PassResult | None = None
         self._longest_rest_s = longest_rest_s
+        self._visited_at = math.inf  # when the last visit ended, or the first one began
+        self._rest_s = 0.0  # after the last one
         self._failures = 0
         self._backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         self._log = logging.LoggerAdapter(logger, {"cluster": str(policy.key)})
@@ -81,24 +93,35 @@ class Visitor:
 
     async def run(self, first: contextlib.AbstractAsyncContextManager[Any] = _AT_ONCE) -> None:
         """Until it is ended; the first visit is made within `first`."""
-        hearing = asyncio.create_task(self._hear())
+        hearing = asyncio.create_task(begun_anew(f"news of {self._key}", self._hear))
         within = first
         try:
             while not self._is_over:
                 self.wake.clear()
                 async with within:
-                    rest_s = await self._visit()
-                within = _AT_ONCE
+                    self._visited_at = min(self._visited_at, self._clock())
+                    self._rest_s = await self._visit()
+                within, self._visited_at = _AT_ONCE, self._clock()
                 self._passed.set()
                 await asyncio.sleep(SHORTEST_REST_S)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(rest_s - SHORTEST_REST_S, 0.0)):
+                    async with asyncio.timeout(max(self._rest_s - SHORTEST_REST_S, 0.0)):
                         await self.wake.wait()
         finally:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
             await self._flush()
             await self._governed.link.close()
+
+    def is_overdue(self) -> bool:
+        """Tells whether no visit has ended for too long; the first has all its time to begin."""
+        return self._clock() - self._visited_at > max(3 * self._rest_s, OVERDUE_S)
+
+    async def tell_overdue(self) -> None:
+        """Report it in the place of the visit that does not end, or does not begin."""
+        longest = format_duration(max(3 * self._rest_s, OVERDUE_S))
+        message = f"not visited for over {longest}; the operator's log may say why"
+        await self._failed("overdue", Reason.ACTION_FAILED, message)
 
     async def _hear(self) -> None:
         """Visit when the scheduler has news."""
@@ -136,11 +159,13 @@ class Visitor:
 
     async def _visit(self) -> float:
         """Make one pass; returns for how long to rest. Never raises but when it is cancelled."""
-        began = time.monotonic()
+        began = self._clock()
         try:
             self._policy = self._read()
             async with asyncio.timeout(PASS_DEADLINE_S):
                 result = await self._governed.loop.one_pass(self._policy, self._generation)
+            await self._recovered(result)
+            self._note(result, self._clock() - began)
         except InvalidPolicy as exc:
             return await self._failed("invalid", Reason.INVALID_SPEC, str(exc))
         except PlatformUnread as exc:
@@ -153,8 +178,6 @@ class Visitor:
         except Exception as exc:  # the border of one cluster: others must go on
             self._log.exception("A pass failed")
             return await self._failed("error", Reason.ACTION_FAILED, f"internal error: {exc!r}")
-        await self._recovered(result)
-        self._note(result, time.monotonic() - began)
         # Not all of those that have begun together at once, again and again.
         return min(result.again_in_s, self._longest_rest_s * random.uniform(0.75, 1.0))
 
@@ -200,6 +223,8 @@ class Visitor:
             await self._governed.reporter.unable(ready, self._generation)
         except PlatformError as exc:
             self._log.warning("Nor can it be reported: %s", exc)
+        except Exception:  # the same border
+            self._log.exception("Nor can it be reported")
         return self._backoff.next_s()
 
 
@@ -254,6 +279,21 @@ class Visits:
             for policy, _, _ in ended:  # whoever leads next tells of them; a last pass told, too
                 self._metrics.forget(policy.key)
 
+    async def watch(self) -> None:
+        """Report policies that are visited no more, until cancelled."""
+        try:
+            while True:
+                await self.look()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            self._metrics.overdue.set(0)
+
+    async def look(self) -> None:
+        """Do so once."""
+        overdue = [v for _, v, _ in self._running.values() if v.is_overdue()]
+        self._metrics.overdue.set(len(overdue))
+        await asyncio.gather(*(visitor.tell_overdue() for visitor in overdue))
+
     async def _settle(self) -> None:
         # By uid: a policy that was deleted and made anew is another one.
         there = {p.meta.uid: p for p in self._world.all(PolicyObject) if self._is_ours(p)}
@@ -271,7 +311,8 @@ class Visits:
             if uid not in self._running:
                 visitor = self._make(policy)
                 name = f"visits of {policy.key}"
-                task = asyncio.create_task(visitor.run(self._first), name=name)
+                visiting = begun_anew(name, partial(visitor.run, self._first))
+                task = asyncio.create_task(visiting, name=name)
                 self._running[uid] = (policy, visitor, task)
                 self._of[policy.key][uid] = visitor
                 await asyncio.sleep(0)  # others must go on

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from dask_adaptive.controller.compose import FollowingLink
 from dask_adaptive.controller.metrics import Metrics
-from dask_adaptive.controller.visits import SHORTEST_REST_S, Visitor, Visits
+from dask_adaptive.controller.visits import (
+    OVERDUE_S,
+    PASS_DEADLINE_S,
+    SHORTEST_REST_S,
+    Visitor,
+    Visits,
+)
 from dask_adaptive.kube.api import ApiUnreachable, KubeError
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.route import Routes
@@ -82,10 +91,10 @@ class Stage:
     async def close(self) -> None: ...
 
 
-def visitor(stage: Stage, body: dict[str, Any] | None = None) -> Visitor:
+def visitor(stage: Stage, body: dict[str, Any] | None = None, **more: Any) -> Visitor:
     world = ko.world_of(body or ko.policy())
     (policy,) = world.all(PolicyObject)
-    return Visitor(policy, world=world, composer=stage, metrics=Metrics())
+    return Visitor(policy, world=world, composer=stage, metrics=Metrics(), **more)
 
 
 async def test_a_failed_pass_is_reported_and_what_is_so_again_afterwards() -> None:
@@ -156,6 +165,145 @@ async def test_a_visit_is_made_at_once_when_something_changed() -> None:
     task.cancel()
 
     assert [] == stage.script
+
+
+class Failing(Stage):
+    """Something fails that is not part of a pass, once each."""
+
+    def __init__(self, *names: str, error: BaseException) -> None:
+        super().__init__(*[result()] * 9)
+        self.names, self.error = list(names), error
+        self.passes = 0
+
+    def _fails(self, name: str) -> None:
+        if name in self.names:
+            self.names.remove(name)
+            raise self.error
+
+    async def one_pass(self, policy: Policy, generation: int) -> PassResult:
+        self._fails("one_pass")
+        self.passes += 1
+        return await super().one_pass(policy, generation)
+
+    async def status(self, status: Status) -> None:
+        self._fails("status")
+        await super().status(status)
+
+    async def unable(self, ready: Condition, generation: int) -> None:
+        await super().unable(ready, generation)
+        self._fails("unable")
+
+    async def changed(self) -> None:
+        self._fails("changed")
+        await asyncio.sleep(3600)
+
+
+async def test_a_visit_survives_what_fails_outside_of_its_pass() -> None:
+    stage = Failing("one_pass", "unable", "status", error=ValueError("a bug"))
+    visits = visitor(stage)
+    for _ in range(3):
+        await visits._visit()
+
+    wrong = Condition(READY, False, Reason.ACTION_FAILED, "internal error: ValueError('a bug')")
+    assert [wrong, wrong, FINE] == stage.told
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        pytest.param("one_pass", asyncio.CancelledError(), id="a-library-cancels-its-own-task"),
+        pytest.param("changed", ValueError("news"), id="news"),
+        pytest.param("changed", asyncio.CancelledError(), id="news-cancelled"),
+    ],
+)
+async def test_a_task_that_ends_by_itself_is_logged_and_begun_anew(
+    where: str, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage, world = Failing(where, error=error), ko.world_of(ko.policy())
+
+    def make(policy: PolicyObject) -> Visitor:
+        return Visitor(policy, world=world, composer=stage, metrics=Metrics())
+
+    visits = Visits(world, make, controller="dask-adaptive", metrics=Metrics())
+    running = asyncio.create_task(visits.run())
+    await until(lambda: stage.passes and not stage.names)
+    before = stage.passes
+    await asyncio.sleep(SHORTEST_REST_S)
+    visits.on_change(ko.KEY)
+    await until(lambda: stage.passes > before)
+    running.cancel()
+    await asyncio.wait_for(asyncio.gather(running, return_exceptions=True), 5.0)
+
+    (record,) = caplog.records
+    assert "ns/etl" in record.getMessage()
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+class Hanging(Stage):
+    """The first pass goes well; then one never ends, whatever its deadline."""
+
+    async def one_pass(self, policy: Policy, generation: int) -> PassResult:
+        if not self.script:
+            await asyncio.Event().wait()
+        return await super().one_pass(policy, generation)
+
+
+@pytest.mark.parametrize(
+    ("passes", "later_s", "overdue"),
+    [
+        pytest.param(1, PASS_DEADLINE_S + 5, False, id="a-visit-that-takes-its-time"),
+        pytest.param(1, OVERDUE_S - 1, False, id="not-yet"),
+        pytest.param(1, OVERDUE_S + 1, True, id="long-after-the-last-one"),
+        pytest.param(0, OVERDUE_S + 1, True, id="the-first-one-does-not-end"),
+    ],
+)
+async def test_a_policy_that_is_visited_no_more_is_not_ready(
+    passes: int, later_s: float, overdue: bool
+) -> None:
+    stage, world, metrics, now = (
+        Hanging(*[result()] * passes),
+        ko.world_of(ko.policy()),
+        Metrics(),
+        0.0,
+    )
+
+    def make(policy: PolicyObject) -> Visitor:
+        return Visitor(policy, world=world, composer=stage, metrics=metrics, clock=lambda: now)
+
+    visits = Visits(world, make, controller="dask-adaptive", metrics=metrics)
+    running = asyncio.create_task(visits.run())
+    watching = asyncio.create_task(visits.watch())
+    await until(lambda: len(stage.generations) == passes and not stage.script)
+    await asyncio.sleep(0.05)
+    now = later_s
+    await visits.look()
+
+    assert overdue == metrics.registry.get_sample_value("dask_adaptive_overdue_policies")
+    told = [(c.type, c.status, c.reason) for c in stage.told if isinstance(c, Condition)]
+    assert [(READY, False, Reason.ACTION_FAILED)] * overdue == told
+    for task in (watching, running):
+        task.cancel()
+    await asyncio.wait_for(asyncio.gather(watching, running, return_exceptions=True), 5.0)
+    assert 0 == metrics.registry.get_sample_value("dask_adaptive_overdue_policies")
+
+
+@pytest.mark.parametrize(("rest_s", "later_s"), [(3600.0, 3 * 2600.0), (60.0, OVERDUE_S)])
+async def test_who_is_to_rest_for_long_is_not_overdue(rest_s: float, later_s: float) -> None:
+    long = dataclasses.replace(result(), again_in_s=1e9)
+    now = 0.0
+    visits = visitor(Stage(long), longest_rest_s=rest_s, clock=lambda: now)
+    now = 1e6
+    assert not visits.is_overdue(), "it has not begun yet"
+    task = asyncio.create_task(visits.run())
+    await asyncio.sleep(0.05)
+    now += later_s
+
+    assert not visits.is_overdue()
+    now += rest_s
+    assert visits.is_overdue()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 class Consent:
