@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from dask_adaptive.cli.main import cli
 from hostile.schedulers import Hostile
 from hostile.world import World
 
@@ -58,3 +62,58 @@ async def test_a_scheduler_that_answers_anything(tmp_path: Path) -> None:
     wrong = [*unsaid, *world.wrong]
     assert not wrong, "\n".join(wrong)
     assert max(world.scaled_s) < 5.0
+
+
+FORWARDER = """\
+#!/bin/sh
+echo "Forwarding from 127.0.0.1:$(cat {port}) -> 8786"
+exec sleep 600
+"""
+
+#: All commands that read what a scheduler answers: `explain`, as text and …
+JSON = ("-o", "json")
+RECORD = ("record", "evil", "--for", "1s", "-o", os.devnull)
+
+
+async def _in_here(words: Sequence[str]) -> str:
+    done = await asyncio.to_thread(CliRunner().invoke, cli, words)
+    is_odd = done.exception is not None and not isinstance(done.exception, SystemExit)
+    return f"Traceback: {done.exception!r}" if is_odd else done.output
+
+
+async def _in_a_process(words: Sequence[str]) -> str:
+    """It wants signals, which a thread has not."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dask_adaptive.cli.main", *words,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    return said.decode()
+
+
+@pytest.mark.timeout(3600)
+async def test_whoever_asks_it_on_a_laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `kubectl port-forward` stood in for."""
+    program, port = tmp_path / "bin/kubectl", tmp_path / "port"
+    program.parent.mkdir()
+    program.write_text(FORWARDER.format(port=port))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    world, wrong = World(tmp_path), list[str]()
+    async with world.serving() as config:
+        world.add("evil", 1)
+        for number in range(CASES // 10):
+            async with Hostile(number, str(world.canary)).serving() as hostile:
+                port.write_text(str(hostile.port))
+                words = (
+                    RECORD
+                    if number % 10 == 9
+                    else ["explain", "cluster/evil", *JSON[: number % 2 * 2]]
+                )
+                words = [*words, "-n", "b", "--kubeconfig", str(config)]
+                said = await (_in_a_process(words) if words[0] == "record" else _in_here(words))
+            if "\x1b" in said or "Traceback" in said:
+                wrong.append(f"{number} ({hostile.how}) {words[0]}: {said!r}")
+
+    assert not wrong, "\n".join(wrong)
+    assert not world.canary.exists()

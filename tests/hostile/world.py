@@ -56,15 +56,28 @@ class World:
         return task
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[World]:
+    async def serving(self) -> AsyncIterator[Path]:
+        """An API server, with a kubeconfig for it."""
         async with self._server.serving():
             for cluster in self.honest:
                 await cluster.start()
             self.kubernetes.set_up()
             self.store.create(NAMESPACES, "", {"metadata": {"name": "b"}, "spec": {}})
-            self._background(self.kubernetes.run())
             config = self.folder / "kubeconfig"
             config.write_text(kubeconfig_of(self._server.port, "operator"))
+            try:
+                yield config
+            finally:
+                for task in list(self._tasks):
+                    task.cancel()
+                for cluster in self.honest:
+                    await cluster.stop()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[World]:
+        """The operator, too."""
+        async with self.serving() as config:
+            self._background(self.kubernetes.run())
             path = os.pathsep.join(
                 str(ROOT / folder) for folder in (os.environ.get("OPERATOR", "operator"), "tests")
             )
@@ -83,10 +96,6 @@ class World:
             finally:
                 self._process.terminate()
                 await self._process.wait()
-                for task in list(self._tasks):
-                    task.cancel()
-                for cluster in self.honest:
-                    await cluster.stop()
 
     async def use(self) -> None:
         """Honest clusters get more and less work, until it is cancelled; each must follow."""

@@ -192,7 +192,9 @@ def test_a_budget_is_read() -> None:
             {"key": "team", "operator": "In", "values": ["a", "b"]}]},
         "namespaces": ["x"],
         "limits": {"workers": 200, "cpu": "1500m", "memory": "2Gi", "nvidia.com/gpu": "8"},
-        "shares": [{"namespace": "x", "cluster": "etl", "weight": 3, "guarantee": 2, "priority": 5}],
+        "shares": [{
+            "namespace": "x", "cluster": "etl", "weight": 3, "guarantee": 2, "priority": 5,
+        }],
         "borrowing": False, "reclaim": {"after": "2m"},
     })  # fmt: skip
 
