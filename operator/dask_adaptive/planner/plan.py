@@ -404,17 +404,17 @@ def _arriving(
 ) -> tuple[Arriving, ...]:
     """Lists the workers that were asked for by when they are expected, the soonest first."""
     asked = {a.group: a.replicas for a in actions if isinstance(a, SetReplicas)}
-    found = Counter(
-        round(in_s)
-        for draft in drafts
-        for in_s in _expected(draft, asked.get(draft.name, 0), context)
-    )
+    found = Counter[int]()
+    for draft in drafts:
+        for in_s, workers in _expected(draft, asked.get(draft.name, 0), context):
+            found[round(in_s)] += workers
     if found:
         context.horizon.within(OVERDUE_S)
     return tuple(Arriving(workers, float(in_s)) for in_s, workers in sorted(found.items()))
 
 
-def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[float]:
+def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[tuple[float, int]]:
+    """In how many seconds how many workers are expected."""
     takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
     is_exceeded, clocks = context.horizon.is_exceeded, context.horizon.clocks
     for worker in draft.workers.pending:
@@ -424,7 +424,7 @@ def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[float]
         )
         age_s = clocks.age_s(worker)
         if not is_stuck and not is_exceeded(LATE * takes_s - age_s):
-            yield max(takes_s - age_s, SOON * takes_s)
-    unmade = on_the_way(context, draft.workers)
-    for _ in range(max(unmade, asked - draft.workers.present)):
-        yield takes_s
+            yield max(takes_s - age_s, SOON * takes_s), 1
+    unmade = max(on_the_way(context, draft.workers), asked - draft.workers.present)
+    if unmade > 0:
+        yield takes_s, unmade
