@@ -16,6 +16,7 @@ from dask_adaptive.loop.ports import Tls, TlsFailed
 from dask_adaptive.model.policy import ClusterRef, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limit, Limits, Profile
+from dask_adaptive.scheduler.calls import LinkError
 from dask_adaptive.scheduler.link import ReadOnlyLink, connect
 from dask_adaptive_agent import pinned
 from support.agent_work import until
@@ -26,9 +27,9 @@ OURS, OTHERS = Authority(), Authority()
 
 
 @contextlib.asynccontextmanager
-async def scheduler(tls: Tls, protocol: str = "tls") -> AsyncIterator[Any]:
+async def scheduler(tls: Tls) -> AsyncIterator[Any]:
     async with Scheduler(
-        protocol=protocol, security=security(tls), port=0, dashboard=False, host="127.0.0.1"
+        protocol="tls", security=security(tls), port=0, dashboard=False, host="127.0.0.1"
     ) as made:
         yield made
 
@@ -41,10 +42,9 @@ async def seen_from(address: str, tls: Tls | None) -> Any:
         await link.close()
 
 
-@pytest.mark.parametrize("protocol", ["tls", "wss"])
-async def test_all_that_we_say_is_said_over_tls(protocol: str) -> None:
+async def test_all_that_we_say_is_said_over_tls() -> None:
     async with (
-        scheduler(OURS.tls(), protocol) as s,
+        scheduler(OURS.tls()) as s,
         Worker(s.address, name="a", security=security(OURS.tls())),
         Client(s.address, security=security(OURS.tls()), asynchronous=True) as client,
     ):
@@ -84,9 +84,10 @@ async def _until_pinned(reader: ReadOnlyLink) -> None:
     raise AssertionError("the pin never came")
 
 
-async def test_a_plain_websocket_needs_nothing() -> None:
-    async with Scheduler(protocol="ws", port=0, dashboard=False, host="127.0.0.1") as s:
-        assert (await seen_from(s.address, None)).agent
+@pytest.mark.parametrize("protocol", ["ws", "wss"])
+def test_websockets_are_refused_with_what_to_do(protocol: str) -> None:
+    with pytest.raises(LinkError, match="only tcp:// and tls:// are spoken; let it listen there"):
+        connect(f"{protocol}://10.0.0.7:8786")
 
 
 WRONG = {

@@ -18,10 +18,12 @@ _RATE = "type: Pods, value: 4, period: 15s"
 _CRON = "cron: 0 8 * * 1-5"
 _TOLERANCE = "must be a percentage from 0% to 100%, such as 10%, or a part of one in quotes"
 _DURATION = "must be a duration such as 90s, 15m or 1h30m: a number with a unit (ms, s, m, h)"
-_IDLE = "must be Auto, or a duration such as 90s, 15m or 1h30m, not negative"
+_IDLE = "must be Auto, or a duration such as 90s, 15m or 1h30m, not negative, at most 87600h"
 _PART = "must be a percentage from 0% to 100%, such as 10%"
 _LINE = "must be a percentage of more than 0% and at most 100%, such as 80%"
-_AMOUNT = "must be a whole number of at least 0, or a percentage, such as 10%"
+_AMOUNT = "must be a whole number from 0 to 2147483647, or a percentage, such as 10%"
+_OPEN = "must not be longer than 744h, which are 31 days: let the schedule begin more often"
+_PROTOCOL = "must be tcp or tls; the operator speaks no other: start dask scheduler with one"
 _FIELDS = "must be five fields of cron, such as 0 2 * * 1-5"
 _NOT_SCALED = "needs maxReplicas: a group without it is not scaled"
 _GROUP = "must be the default group, or one of spec.workerGroups with maxReplicas"
@@ -85,7 +87,10 @@ WRONG: list[tuple[str, str, str]] = [
     ("idleTimeout: auto", "idleTimeout", _IDLE),
     ("idleTimeout: 60", "idleTimeout", ""),
     (f"idleTimeout: {'1s' * 17}", "idleTimeout", ""),
+    ("idleTimeout: 87601h", "idleTimeout", _IDLE),
     ("target: {duration: soon}", "target.duration", _DURATION),
+    ("target: {duration: 99999999h}", "target.duration", _DURATION),
+    (f"target: {{duration: {'9' * 31}h}}", "target.duration", _DURATION),
     ("target: {duration: 0s}", "target.duration", "must be longer than 0s"),
     ("behavior: {scaleUp: {stabilizationWindow: 61m}}", f"{_UP}.stabilizationWindow",
      "must not be longer than 1h"),
@@ -119,6 +124,7 @@ WRONG: list[tuple[str, str, str]] = [
         (f"schedules: [{{{written}}}]", f"schedules[0].{field}", words)
         for written, field, words in (
             (f"{_CRON}, minReplicas: 2, duration: 0s", "duration", "must be longer than 0s"),
+            (f"{_CRON}, minReplicas: 2, duration: 745h", "duration", _OPEN),
             (f"{_CRON}, minReplicas: 2, duration: 1h, workerGroup: g", "workerGroup", _GROUP),
             (f"{_CRON}, minReplicas: 2, duration: 1h, workerGroup: 3", "workerGroup", ""),
             (f"{_CRON}, minReplicas: 6, duration: 1h", "minReplicas", _MOST),
@@ -174,6 +180,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("disruption: {budgets: [{}]}", "disruption.budgets[0].workers", ""),
     ("disruption: {budgets: [{workers: half}]}", "disruption.budgets[0].workers", ""),
     ("disruption: {budgets: [{workers: -1}]}", "disruption.budgets[0].workers", ""),
+    ("disruption: {budgets: [{workers: 2147483648}]}", "disruption.budgets[0].workers", ""),
     ("disruption: {budgets: [{workers: true}]}", "disruption.budgets[0].workers", ""),
     ("disruption: {budgets: [{workers: 1, nodes: 1}]}", "disruption.budgets[0].nodes", ""),
     ("disruption: {budgets: [{workers: 1, reasons: [Idle]}]}", "disruption.budgets[0].reasons[0]",
@@ -184,6 +191,8 @@ WRONG: list[tuple[str, str, str]] = [
     ("disruption: {windows: [{schedule: 0 2 * * *}]}", "disruption.windows[0].duration", ""),
     ("disruption: {windows: [{schedule: 0 2 * * *, duration: 0s}]}",
      "disruption.windows[0].duration", "must be longer than 0s"),
+    ("disruption: {windows: [{schedule: 0 2 * * *, duration: 744h1s}]}",
+     "disruption.windows[0].duration", _OPEN),
     ("disruption: {windows: [{schedule: daily, duration: 2h}]}", "disruption.windows[0].schedule",
      _FIELDS),
     # Quotas
@@ -227,8 +236,10 @@ WRONG: list[tuple[str, str, str]] = [
     ("recycle: {maxPerHour: some}", "recycle.maxPerHour", _AMOUNT),
     ("recycle: {maxPerHour: '20'}", "recycle.maxPerHour", _AMOUNT),
     ("recycle: {maxPerHour: -1}", "recycle.maxPerHour", _AMOUNT),
+    ("recycle: {maxPerHour: 2147483648}", "recycle.maxPerHour", _AMOUNT),
     ("recycle: {maxPerHour: 1.5}", "recycle.maxPerHour", ""),
     ("recycle: {strategy: {maxSurge: 0}}", "recycle.strategy.maxSurge", ""),
+    ("recycle: {strategy: {maxSurge: 2147483648}}", "recycle.strategy.maxSurge", ""),
     ("recycle: {strategy: {maxSurge: 0%}}", "recycle.strategy.maxSurge", ""),
     ("recycle: {strategy: {type: Now}}", "recycle.strategy.type", ""),
     ("recycle: {strategy: {kind: Surge}}", "recycle.strategy.kind", ""),
@@ -239,6 +250,10 @@ WRONG: list[tuple[str, str, str]] = [
     ("scheduler: {relief: {pickling: Never}}", "scheduler.relief.pickling", ""),
     ("scheduler: {relief: {host: Shared}}", "scheduler.relief.host", ""),
     ("scheduler: {relief: {pickle: Auto}}", "scheduler.relief.pickle", ""),
+    ("scheduler: {protocol: ws}", "scheduler.protocol", _PROTOCOL),
+    ("scheduler: {protocol: wss}", "scheduler.protocol", _PROTOCOL),
+    ("scheduler: {protocol: tcp, tls: {secretName: a}}", "scheduler.tls.secretName",
+     "is for tls, and protocol is tcp: drop one of the two"),
     ("scheduler: {conf: {}}", "scheduler.conf", ""),
     ("scheduler: {config: worker-ttl}", "scheduler.config", ""),
     ("scheduler: {config: {distributed: 1}}", "scheduler.config.distributed", ""),
@@ -282,6 +297,8 @@ TAKEN = [
     "{recycle: {tasks: {max: 9, exact: true}}, disruption: {budgets: [{workers: 0,"
     " reasons: [Lifetime]}, {workers: 1%}]}}",
     "disruption: {windows: [{schedule: '*/5 0-6 1,15 * MON-FRI', duration: 2h}]}",
+    "disruption: {windows: [{schedule: 0 0 29 2 *, duration: 744h}]}",
+    "recycle: {lifetime: {max: 87600h}, minAge: 525600m}",
     "{mode: , recycle: {memory: }, workerGroups: [{name: g, maxReplicas: }]}",
     "scheduler: {relief: {prefixes: Disabled, pickling: Shared}}",
     "scheduler: {config: {distributed: {scheduler: {worker-ttl: 10m, worker-saturation: 1.5},"

@@ -68,7 +68,7 @@ def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt
         return adopt is Adopt.ALWAYS
     word = said.strip().lower()
     if word not in ("true", "false"):
-        raise InvalidPolicy(f'annotation {ADOPT} must be "true" or "false", got {said!r}')
+        raise InvalidPolicy(f'annotation {ADOPT} must be "true" or "false", got {said!r:.80}')
     return word == "true"
 
 

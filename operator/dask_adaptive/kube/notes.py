@@ -35,6 +35,9 @@ from dask_adaptive.model.scaling import NO_PAUSE, Pause
 
 PREFIX = f"{DOMAIN}/"
 
+#: Characters of an annotation's value: Kubernetes allows 256 KiB, and messages quote it.
+LONGEST = 200
+
 #: Set by dask-kubernetes on all that it makes: `build_worker_deployment_spec` and its siblings.
 _CREATION_LABEL = "f:dask.org/component"
 
@@ -128,10 +131,16 @@ def read_notes(
         if (key := PREFIX + name) in annotations:
             written = writing(metadata, key)
             is_copy = made_by_upstream and written.at_creation
-            reason = str(annotations.get(PIN_REASON, "")) if key == PIN else ""
-            value = str(annotations[key]).strip()
+            reason = _bounded(annotations.get(PIN_REASON, "")) if key == PIN else ""
+            value = _bounded(annotations[key])
             found.append(Note(holder, name, value, written.at, is_copy, reason))
     return tuple(found)
+
+
+def _bounded(written: Any) -> str:
+    """What an annotation says. One that is too long can't be read, and says so with its start."""
+    text = str(written).strip()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def manual_pin(

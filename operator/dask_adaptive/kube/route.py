@@ -18,6 +18,7 @@ from dask_adaptive.loop.ports import LinkError, Tls, TlsFailed
 from dask_adaptive.model.amounts import instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import Policy
+from dask_adaptive.model.scheduler_settings import TCP
 
 #: A Secret is read again after so long: a certificate that was renewed is used from then on.
 FRESH_S = 30.0
@@ -62,7 +63,7 @@ class Routes:
         """
         protocol, secret = policy.scheduler.transport(self._secret)
         address = f"{protocol}://{_place(self._world, key)}"
-        if protocol not in ("tls", "wss"):
+        if protocol == TCP:
             return Route(address)
         if not secret:
             raise TlsFailed(f"no Secret is named for {protocol}: set spec.scheduler.tls.secretName")

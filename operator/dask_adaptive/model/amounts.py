@@ -57,7 +57,7 @@ def parse_amount(value: object) -> Amount:
     Raises:
         ValueError: Neither; the message says what they look like.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
         return Amount(value)
     if isinstance(value, str) and re.fullmatch(PERCENT, value):
         parse_percent(value)
@@ -96,6 +96,9 @@ def format_bytes(size: float) -> str:
 #: The same pattern stands in the CRD's schema.
 PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 
+#: Ten years: what lasts longer lasts for ever, and instants stay such as calendars have.
+LONGEST_S = 87600 * 3600.0
+
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 
@@ -107,9 +110,12 @@ def parse_duration(text: str) -> float:
     Raises:
         ValueError: Not a duration; the message says what one looks like.
     """
-    if not isinstance(text, str) or not re.match(PATTERN, text):
+    if not isinstance(text, str) or not re.fullmatch(PATTERN, text):
         raise ValueError(f"{text!r} is not a duration; write one like 90s, 15m or 1h30m")
-    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+    if seconds > LONGEST_S:
+        raise ValueError(f"{text} is too long; write at most 87600h")
+    return seconds
 
 
 def counted(n: int, one: str) -> str:

@@ -17,6 +17,7 @@ from dask_adaptive.model.spec import (
     Glob,
     Line,
     Listed,
+    Must,
     Part,
     PositiveSeconds,
     Seconds,
@@ -157,12 +158,22 @@ class Budget:
     reasons: Annotated[frozenset[Replaces], Listed(16, key=itself)] = frozenset()  # empty: all
 
 
+#: Whether a window is open must follow from one opening, not far back.
+OpenFor = Annotated[
+    PositiveSeconds,
+    Must(
+        lambda s: s <= 744 * 3600,
+        "must not be longer than 744h, which are 31 days: let the schedule begin more often",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """When workers may be replaced. No window at all: always."""
 
     schedule: Cron
-    duration_s: PositiveSeconds
+    duration_s: OpenFor
     time_zone: Zone = "UTC"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from dask_adaptive.model.amounts import parse_duration
-from dask_adaptive.model.recycle import GroupRecycle, Window
+from dask_adaptive.model.recycle import GroupRecycle, OpenFor, Window
 from dask_adaptive.model.spec import (
     Check,
     Count,
@@ -45,7 +45,7 @@ def _idle_timeout(value: Any) -> float:
     return AUTO_S if value == "Auto" else parse_duration(value)
 
 
-_IDLE_WORDS = "must be Auto, or a duration such as 90s, 15m or 1h30m, not negative"
+_IDLE_WORDS = "must be Auto, or a duration such as 90s, 15m or 1h30m, not negative, at most 87600h"
 IdleTimeout = Annotated[float, Kind(_idle_timeout, _IDLE_WORDS, 32)]
 
 MAX_PRIORITY = 1000
@@ -164,7 +164,7 @@ class Schedule:
     """A floor at certain hours. Of several that are open the highest counts."""
 
     cron: Cron
-    duration_s: PositiveSeconds
+    duration_s: OpenFor
     min_replicas: Positive
     time_zone: Zone = "UTC"
     worker_group: Text = ""  # empty: the default worker group

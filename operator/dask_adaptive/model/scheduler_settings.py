@@ -62,6 +62,9 @@ _SECTIONS = frozenset(
 #: scheduler with its pod, and Linux allows 128 KiB in one variable.
 MAX_SETTINGS, MAX_CHARACTERS = 200, 32_000
 
+#: Parts of a path, and lists and objects in one another. Dask's own configuration has six.
+MAX_DEPTH = 16
+
 #: Whole numbers beyond this cannot be sent to a scheduler (msgpack).
 _BIGGEST = 2**63
 
@@ -103,20 +106,41 @@ def read_settings(node: Any) -> tuple[Setting, ...]:
     if not isinstance(node, Mapping):
         example = "{distributed: {scheduler: {worker-ttl: 10m}}}"
         raise InvalidPolicy(f"must be an object with Dask's configuration, such as {example}")
+    if problem := _too_big(node):
+        raise InvalidPolicy(problem)
     read = list(_settings(node, ()))
     found = tuple(sorted((s for s in read if isinstance(s, Setting)), key=lambda s: s.path))
     problems = [p for p in read if isinstance(p, Problem)]
-    problems += [*_contradictions(found), *_harm(found)]
     size = sum(len(s.key) + len(str(s.value)) for s in found)
     if len(found) > MAX_SETTINGS or size > MAX_CHARACTERS:
-        words = (
-            f"holds {len(found)} settings of {size} characters, and {MAX_SETTINGS} of"
-            f" {MAX_CHARACTERS} are allowed: put the others into the image, in /etc/dask"
-        )
+        words = f"holds {len(found)} settings of {size} characters, {_ALLOWED}"
         problems.append(Problem("", words))
+    else:
+        problems += [*_contradictions(found), *_harm(found)]
     if problems:
         raise InvalidPolicy(*problems)
     return found
+
+
+_ALLOWED = (
+    f"and {MAX_SETTINGS} of {MAX_CHARACTERS} are allowed: put the others into the image, in"
+    " /etc/dask"
+)
+
+
+def _too_big(node: Mapping[Any, Any]) -> str:
+    """What is wrong with the whole, before time is spent on its parts; empty: nothing."""
+    try:
+        size = len(json.dumps(node, ensure_ascii=False, skipkeys=True, default=str))
+    except RecursionError:
+        return _TOO_DEEP
+    except ValueError:
+        return "has a number of thousands of digits, which can't be sent to a scheduler"
+    # Quotes and the like double what they stand in, at most.
+    return f"is of {size} characters, {_ALLOWED}" if size > 2 * MAX_CHARACTERS else ""
+
+
+_TOO_DEEP = f"is nested too deeply: {MAX_DEPTH} levels are allowed"
 
 
 def _settings(node: Mapping[Any, Any], above: Path) -> Iterator[Setting | Problem]:
@@ -127,7 +151,9 @@ def _settings(node: Mapping[Any, Any], above: Path) -> Iterator[Setting | Proble
             continue
         parts = (*above, key) if above else tuple(key.split("."))
         if not all(part.strip() and part.isprintable() for part in parts):
-            yield Problem(where, f"the key {key!r} has a part without a name")
+            yield Problem(where, f"the key {key!r:.80} has a part without a name")
+        elif len(parts) > MAX_DEPTH:
+            yield Problem(where, _TOO_DEEP)
         elif isinstance(value, Mapping):
             yield from _settings(value, parts)
         else:
@@ -137,11 +163,13 @@ def _settings(node: Mapping[Any, Any], above: Path) -> Iterator[Setting | Proble
                 yield Problem("".join(f".{part}" for part in parts), str(exc))
 
 
-def _frozen(value: Any) -> Value:
+def _frozen(value: Any, depth: int = 0) -> Value:
+    if depth > MAX_DEPTH:
+        raise ValueError(_TOO_DEEP)
     if isinstance(value, Mapping):
-        return MappingProxyType({str(k): _frozen(v) for k, v in value.items()})
+        return MappingProxyType({str(k): _frozen(v, depth + 1) for k, v in value.items()})
     if isinstance(value, (list, tuple)):
-        return tuple(_frozen(one) for one in value)
+        return tuple(_frozen(one, depth + 1) for one in value)
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, int) and -_BIGGEST <= value < _BIGGEST:
@@ -206,18 +234,10 @@ class SchedulerTls:
     secret_name: ObjectName | None = None  # with ca.crt, tls.crt, tls.key; in its namespace
 
 
-TCP, TLS, WS, WSS = "tcp", "tls", "ws", "wss"
-_PLAIN_PROTOCOLS = (TCP, WS)
+TCP, TLS = "tcp", "tls"
 
-
-def _protocol(value: Any) -> str:
-    if value not in (TCP, TLS, WS, WSS):
-        raise ValueError
-    return str(value)
-
-
-_PROTOCOL_WORDS = (
-    "must be tcp, tls, ws or wss; the operator has no UCX: let the scheduler listen on one of these"
+_PROTOCOL = one_of({TCP: TCP, TLS: TLS})._replace(
+    words="must be tcp or tls; the operator speaks no other: start dask scheduler with one of these"
 )
 
 
@@ -227,12 +247,12 @@ class SchedulerSettings:
 
     relief: ReliefChoices = ReliefChoices()
     config: Annotated[tuple[Setting, ...], Kind(read_settings)] = ()
-    protocol: Annotated[str, Kind(_protocol, _PROTOCOL_WORDS, 8)] | None = None
+    protocol: Annotated[str, _PROTOCOL] | None = None
     tls: SchedulerTls = SchedulerTls()
 
     def checks(self) -> Iterator[Check]:
-        if self.tls.secret_name and self.protocol in _PLAIN_PROTOCOLS:
-            words = f"is for tls and wss, and protocol is {self.protocol}: drop one of the two"
+        if self.tls.secret_name and self.protocol == TCP:
+            words = "is for tls, and protocol is tcp: drop one of the two"
             yield Check(".tls.secretName", words, ("tls", "protocol"))
 
     def transport(self, default_secret: str) -> tuple[str, str]:
@@ -244,7 +264,7 @@ class SchedulerSettings:
         """
         secret = self.tls.secret_name or default_secret
         protocol = self.protocol or (TLS if secret else TCP)
-        return protocol, "" if protocol in _PLAIN_PROTOCOLS else secret
+        return protocol, secret if protocol == TLS else ""
 
     def configures(self, path: Path) -> bool:
         """Tells whether `config` has a setting."""

@@ -17,7 +17,8 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 from zoneinfo import ZoneInfo
 
@@ -163,12 +164,29 @@ def _cron(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(_CRON, value):
         raise ValueError(_CRON_WORDS)
     try:
-        next(CronSim(value, datetime(2024, 1, 1, tzinfo=UTC)))
+        often = _comes_often(value)
     except CronSimError as exc:
         raise ValueError(f"is no schedule of cron: {str(exc).lower()}") from None
-    except StopIteration:
-        raise ValueError("never comes") from None
+    if not often:
+        raise ValueError(
+            "never comes, or not in any four years: day of the month and day of the week must fit"
+            " together where one of them begins with *"
+        )
     return value
+
+
+@lru_cache(maxsize=1024)
+def _comes_often(schedule: str) -> bool:
+    """Tells whether it comes in four years, whichever: a search finds it soon, from any instant."""
+    cron = CronSim(schedule, datetime(2024, 1, 1, tzinfo=UTC))
+    return all(
+        any(day.month in cron.months and cron.match_day(day) for day in _four_years(first))
+        for first in (date(2024, 1, 1), date(2028, 1, 1))
+    )
+
+
+def _four_years(first: date) -> Iterator[date]:
+    return (first + timedelta(days) for days in range(4 * 365 + 1))
 
 
 def _zone(value: Any) -> str:
@@ -229,7 +247,8 @@ ControllerName = Annotated[
 ]
 
 _DURATION_WORDS = (
-    "must be a duration such as 90s, 15m or 1h30m: a number with a unit (ms, s, m, h), not negative"
+    "must be a duration such as 90s, 15m or 1h30m: a number with a unit (ms, s, m, h), not"
+    " negative, at most 87600h"
 )
 Seconds = Annotated[float, Kind(parse_duration, _DURATION_WORDS, 32)]
 PositiveSeconds = Annotated[Seconds, Must(lambda s: s > 0, "must be longer than 0s")]
@@ -243,11 +262,11 @@ _TOLERANCE_WORDS = (
 )
 Tolerance = Annotated[float, Kind(_tolerance, _TOLERANCE_WORDS, 16)]
 
-Workers = Annotated[
-    Amount,
-    Kind(parse_amount, "must be a whole number of at least 0, or a percentage, such as 10%", 8),
-]
-_SURGE_WORDS = "must be a whole number of at least 1, or a percentage of more than 0%, such as 10%"
+_WORKERS_WORDS = "must be a whole number from 0 to 2147483647, or a percentage, such as 10%"
+Workers = Annotated[Amount, Kind(parse_amount, _WORKERS_WORDS, 8)]
+_SURGE_WORDS = (
+    "must be a whole number from 1 to 2147483647, or a percentage of more than 0%, such as 10%"
+)
 Surge = Annotated[
     Amount, Kind(parse_amount, _SURGE_WORDS, 8), Must(lambda a: a.of(100) > 0, _SURGE_WORDS)
 ]

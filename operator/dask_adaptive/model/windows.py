@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timezone
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -33,28 +34,44 @@ def turns_at(windows: Sequence[Window], at: float) -> float:
     return min((_state(window, at)[1] for window in windows), default=math.inf)
 
 
-@lru_cache(maxsize=64)  # both questions are asked of each window, for each group
+@dataclass(slots=True)
+class _Openings:
+    """The openings of a window around the instant that was asked about last."""
+
+    last: float = math.inf  # the latest until then; -infinite: there is none
+    later: float = -math.inf  # the first after it; infinite: there is none
+
+
+@lru_cache(maxsize=4096)  # windows: between two openings of one nothing is searched
+def _openings(_: Window) -> _Openings:
+    return _Openings()
+
+
 def _state(window: Window, at: float) -> tuple[bool, float]:
     """Whether a window is open, and when it closes or opens next."""
-    since, last, later = at - window.duration_s, -math.inf, math.inf
-    for opening in _openings(window, since, at):
-        if since < opening <= at:
-            last = max(last, opening)
-        elif opening > at:
-            later = opening
-    is_open = last > -math.inf
-    return is_open, last + window.duration_s if is_open else later
+    known = _openings(window)
+    if not known.last <= at < known.later:
+        known.last, known.later = _last(window, at), _later(window, at)
+    closes_at = known.last + window.duration_s
+    return (True, closes_at) if at < closes_at else (False, known.later)
 
 
-def _openings(window: Window, since: float, at: float) -> Iterator[float]:
-    """Openings after `since`, up to the first after `at`; one before may be among them."""
-    start = datetime.fromtimestamp(since, _zone(window.time_zone))
-    for opening in CronSim(window.schedule, start):
-        # In an hour that comes twice cronsim, which forgets which of the two it started in, may
-        # name an opening of the first one: the caller skips it.
-        yield opening.timestamp()
-        if opening.timestamp() > at:
-            return
+def _last(window: Window, at: float) -> float:
+    zone, after = _zone(window.time_zone), at // 60 * 60 + 60  # cronsim leaves out its first minute
+    start = datetime.fromtimestamp(after, zone)
+    if start.fold:
+        # In an hour that comes twice cronsim goes back from the first one: begin behind both.
+        overlap_s = after - start.replace(fold=0).timestamp()
+        start = datetime.fromtimestamp(after + overlap_s, zone)
+    found = (opening.timestamp() for opening in CronSim(window.schedule, start, reverse=True))
+    return next((opening for opening in found if opening <= at), -math.inf)
+
+
+def _later(window: Window, at: float) -> float:
+    start = datetime.fromtimestamp(at, _zone(window.time_zone))
+    found = (opening.timestamp() for opening in CronSim(window.schedule, start))
+    # In an hour that comes twice cronsim goes on from the first one, and names some of it.
+    return next((opening for opening in found if opening > at), math.inf)
 
 
 @lru_cache(maxsize=64)

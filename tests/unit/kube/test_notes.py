@@ -310,6 +310,20 @@ def test_when_a_worker_ends(notes: list[Note], expires_in: float) -> None:
     assert expires_in == ask(*notes).expires_at - BEGAN
 
 
+def test_an_annotation_that_is_too_long_is_told_by_its_start() -> None:
+    metadata = ko.noted(
+        **{"pin": "4h" * 1_000, "paused": "true" + " " * 1_000, "expires-at": "x" * 201}
+    )
+    pin, paused, expires = read_notes(metadata, "pod w")
+    held = manual_pin([pin], now=NOW, since=lambda _: NOW, max_s=DAY)
+
+    assert held is not None, "what can't be read holds the worker"
+    assert "4h4h…' is none of" in held.problem
+    assert len(held.problem) < 500
+    assert "true" == paused.value
+    assert "xx…" in ask(expires).problem
+
+
 def test_annotations_are_read_with_who_set_them() -> None:
     def read(by: str, **names: str) -> tuple[Note, ...]:
         return read_notes(ko.noted(by, **names), "pod w", made_by_upstream=True)

@@ -75,8 +75,6 @@ async def test_who_writes_a_service_does_not_choose_where_it_leads(
     the_charts=({}, "all", "tls", "all"),
     the_policys=(NAMED, "all", "tls", "certs"),
     plain_in_spite_of_the_chart=({"protocol": "tcp"}, "all", "tcp", ""),
-    websocket=({"protocol": "ws"}, "", "ws", ""),
-    websocket_with_tls=({"protocol": "wss", **NAMED}, "", "wss", "certs"),
 )
 async def test_the_policy_counts_before_the_chart(
     scheduler: dict[str, Any], default: str, protocol: str, read: str
@@ -155,7 +153,8 @@ async def test_tls_without_a_secret_says_where_to_name_one() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "words"),
     [
-        ({"protocol": "ucx"}, "tcp, tls, ws or wss"),
+        ({"protocol": "ucx"}, "must be tcp or tls"),
+        ({"protocol": "wss"}, "must be tcp or tls"),
         ({"protocol": "tcp", **NAMED}, r"tls\.secretName: is for"),
         ({"tls": {"secretName": ""}}, r"1 to 253 characters"),
     ],

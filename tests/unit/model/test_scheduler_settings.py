@@ -27,6 +27,14 @@ from dask_adaptive.model.spec import json_name
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.relief.registry import VARIABLE, at_start
 
+
+def deep(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 LEAST = {"clusterRef": {"name": "etl"}, "maxReplicas": 3}
 POLLING = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
 WORKER_TTL = "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"
@@ -117,6 +125,10 @@ def test_values_are_frozen_and_come_out_as_they_were() -> None:
         ({"distributed": {"comm": None}}, ".distributed.comm: is a section"),
         ({"distributed.scheduler.preload": []}, ".distributed.scheduler.preload: must not have a"),
         ({"a": dict.fromkeys(map(str, range(MAX_SETTINGS + 1)), 0)}, ": holds 201 settings of"),
+        ({"a": "x" * 100_000}, ": is of 100009 characters, and 200 of 32000 are allowed"),
+        ({"a": deep(17)}, ".a: is nested too deeply: 16 levels are allowed"),
+        ({"a": deep(5_000)}, ": is nested too deeply"),
+        ({".".join("a" * 17): 1}, ": is nested too deeply"),
         ({"a": "x" * 40_000}, ": holds 1 settings of 40001"),
     ],
 )
