@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -33,6 +34,9 @@ WORKERS = "workers"
 #: Above it are limits of nothing that exists, and numbers that can't be reckoned with.
 MAX_LIMIT = 1e18
 
+#: The same pattern stands in the CRD's schema.
+QUANTITY = r"[0-9]+m|[0-9]+(\.[0-9]+)?([eE][0-9]+|Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?"
+
 _LIMITS_WORDS = (
     "must name at least one of workers, cpu, memory, or a resource such as nvidia.com/gpu, each"
     " with a quantity such as 200 or 4Ti"
@@ -46,9 +50,9 @@ def _limits(value: Any) -> Mapping[str, float]:
 
 
 def _quantity(value: Any) -> float:
-    if isinstance(value, str) and value.endswith("m") and value[:-1].isdigit():
-        return int(value[:-1]) / 1000
-    return parse_quantity(value)
+    if isinstance(value, float) or not re.fullmatch(QUANTITY, str(value)):
+        raise ValueError
+    return float(parse_quantity(str(value)))
 
 
 def _labels(value: Any) -> Mapping[str, str]:

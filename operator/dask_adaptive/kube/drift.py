@@ -49,7 +49,7 @@ def sketch(pod_spec: Mapping[str, Any] | None) -> Sketch:
     """What is compared of a pod spec. Those of equal workers are one object, to save memory."""
     try:
         return _one_for_all(tuple(map(_container, (pod_spec or {}).get("containers") or ())))
-    except (AttributeError, TypeError, ValueError, ArithmeticError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return ()  # of a shape that nobody knows: never drift
 
 

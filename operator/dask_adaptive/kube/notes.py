@@ -23,13 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.model.amounts import (
-    instant,
-    lifts,
-    parse_duration,
-    pin_end,
-    read_instant,
-)
+from dask_adaptive.model.amounts import end_of, instant, lifts, pin_end, read_instant
 from dask_adaptive.model.observed import ManualPin
 from dask_adaptive.model.scaling import NO_PAUSE, Pause
 
@@ -222,7 +216,7 @@ def _held(note: Note, since: Since) -> _Held | None:
         return None
     if note.value.lower() == "true":
         return _Held(note, math.inf)
-    at = _time_of(note, since)
+    at = end_of(note.value, since(note))
     if at is not None:
         return _Held(note, at)
     problem = f"{note} is not {_HOW}; it pauses until it is corrected or removed"
@@ -231,19 +225,8 @@ def _held(note: Note, since: Since) -> _Held | None:
 
 def turns_in_s(notes: Iterable[Note], *, now: float, since: Since) -> float:
     """Seconds until one of the annotations means something else because its time has come."""
-    times = [_time_of(note, since) for note in notes]
+    times = [end_of(note.value, since(note)) for note in notes]
     return min((at - now for at in times if at is not None and at > now), default=math.inf)
-
-
-def _time_of(note: Note, since: Since) -> float | None:
-    """The instant that is written, or the end of the duration; None: it is neither."""
-    at = read_instant(note.value)
-    if at is not None:
-        return at
-    try:
-        return since(note) + parse_duration(note.value)
-    except ValueError:
-        return None
 
 
 RECYCLE, EXPIRES = ENDS = "recycle", "expires-at"

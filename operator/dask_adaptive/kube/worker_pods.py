@@ -17,8 +17,9 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any
+
+from dask_adaptive.model.amounts import parse_quantity
 
 #: (what, in thousandths), by name: "requests.cpu", "limits.memory", "requests.nvidia.com/gpu".
 Costs = tuple[tuple[str, int], ...]
@@ -32,6 +33,11 @@ _VARIABLE = "DASK_DISTRIBUTED__WORKER__RESOURCES"
 _REFERENCE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\})")
 
 _LONGEST = 200  # characters of a message that are of use in a status
+
+#: Of a template nobody has checked more than that it fits into etcd. What is longer than honest
+#: ones is not read, because it would cost seconds: characters of command lines that are taken
+#: apart, of one value, digits of a number of threads, and containers.
+_COMMAND, _VALUE, _DIGITS, _CONTAINERS = 20_000, 1000, 9, 200
 
 #: What starts a worker. A sidecar may have the word in a name (`dask-worker-logs`).
 _STARTS_WORKER = re.compile(r"(^|[ /])dask([ -]cuda)?[ -]worker( |$)")
@@ -70,7 +76,7 @@ def shape_of(pod_spec: Mapping[str, Any] | None) -> Shape:
     spec = pod_spec or {}
     try:
         costs = pod_costs(spec)
-    except (AttributeError, TypeError, ValueError, ArithmeticError):
+    except (AttributeError, TypeError, ValueError):
         costs = ()  # of a shape that nobody knows: the API server will say no, if it must
     counted = {name.partition(".")[2] for name, _ in costs}
     return _one_for_all(
@@ -92,10 +98,13 @@ def pod_costs(spec: Mapping[str, Any]) -> Costs:
         run one after the other, the greediest counts, and those that stay on (`restartPolicy:
         Always`) add up with all that come later. A limit is a request where nothing else is said.
     """
-    total = sum((_container(c) for c in spec.get("containers") or ()), Counter[str]())
+    containers, first = spec.get("containers") or (), spec.get("initContainers") or ()
+    if len(containers) + len(first) > _CONTAINERS:
+        raise ValueError("too many containers")
+    total = sum(map(_container, containers), Counter[str]())
     stay: Counter[str] = Counter()
     peak: Counter[str] = Counter()
-    for container in spec.get("initContainers") or ():
+    for container in first:
         own = _container(container)
         if container.get("restartPolicy") == "Always":
             stay += own
@@ -120,15 +129,9 @@ def at_least(template: Shape, made: Shape) -> Shape:
     return _one_for_all(replace(made, costs=tuple(sorted(most.items()))))
 
 
-@functools.lru_cache(maxsize=4096)
 def thousandths(quantity: Any) -> int:
     """As `SetDefaults_ResourceList` does, rounded up to thousandths."""
-    from kubernetes.utils.quantity import (
-        parse_quantity,  # takes half a second, and no help needs it
-    )
-
-    number: Decimal = parse_quantity(quantity)  # type: ignore[no-untyped-call]
-    return math.ceil(number * 1000)
+    return math.ceil(parse_quantity(quantity) * 1000)
 
 
 def _container(body: Mapping[str, Any]) -> Counter[str]:
@@ -176,17 +179,19 @@ def _worker_container(pod_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def _words(container: Mapping[str, Any]) -> list[str]:
     """The command line; that of a shell (`sh -c "dask worker …"`) in its words."""
     every: list[str] = []
+    left = _COMMAND
     for word in command_line(container):
+        left -= len(word)
         try:
-            every += shlex.split(word) if "worker" in word else [word]
+            every += shlex.split(word) if "worker" in word and left >= 0 else [word]
         except ValueError:  # a quote that is not closed
             every.append(word)
     return every
 
 
 def _environment(container: Mapping[str, Any]) -> dict[str, str]:
-    entries = container.get("env") or ()
-    return {str(e.get("name")): str(e["value"]) for e in entries if e.get("value") is not None}
+    said = [(str(e.get("name")), e.get("value")) for e in container.get("env") or ()]
+    return {name: text for name, text in said if isinstance(text, str) and len(text) <= _VALUE}
 
 
 def _option(words: Sequence[str], name: str, environment: Mapping[str, str]) -> str | None:
@@ -197,20 +202,21 @@ def _option(words: Sequence[str], name: str, environment: Mapping[str, str]) -> 
             found = words[i + 1]
         elif word.startswith(f"{name}="):
             found = word.partition("=")[2]
-    if found is None:
+    if found is None or len(found) > _VALUE:
         return None
     return _REFERENCE.sub(lambda m: environment.get(m[1] or m[2], m[0]), found)
 
 
 def _whole(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() else 0
+    is_number = text and text.isascii() and text.isdigit() and len(text) <= _DIGITS
+    return int(text) if text and is_number else 0
 
 
 def _cpus(container: Mapping[str, Any]) -> float:
     limit = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
     try:
         return 0.0 if limit is None else thousandths(limit) / 1000
-    except (TypeError, ValueError, ArithmeticError):
+    except (TypeError, ValueError):
         return 0.0
 
 
@@ -233,7 +239,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, float]:
 def _from_literal(text: str) -> dict[str, float]:
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # all it may raise
         return {}
     return _numbers(value.items()) if isinstance(value, dict) else {}
 
@@ -243,7 +249,7 @@ def _numbers(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
     for name, value in pairs:
         try:
             found[str(name)] = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return {}  # Dask would not start with this
     return found
 

@@ -6,19 +6,26 @@ What people write, read and written: amounts (`80%`, `2` of the workers, `500Mi`
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
-#: The same patterns stand in the CRD's schema.
+#: The same pattern stands in the CRD's schema.
 PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
-QUANTITY = r"^[0-9]+(\.[0-9]+)?([eE][0-9]+|Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"
 
-_UNITS = {
-    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
+#: Numbers of Kubernetes have 19 digits at most, so what is longer, or has a longer exponent, is
+#: none: it would cost seconds to reckon with.
+_QUANTITY = re.compile(
+    r"([+-]?(?=\.?[0-9])[0-9]{0,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,2})?)"
+    r"([numkMGTPE]|[KMGTPE]i)?"
+)
+_UNITS: dict[str | None, Decimal] = {
+    None: Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"),
+    **{unit: Decimal(1000) ** i for i, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** i for i, unit in enumerate("KMGTPE", 1)},
 }  # fmt: skip
-_NUMBER = re.compile(r"([0-9.]+(?:[eE][0-9]+)?)(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +72,27 @@ def parse_amount(value: object) -> Amount:
     raise ValueError(f"{value!r} is neither a whole number such as 2 nor a percentage such as 10%")
 
 
-def parse_quantity(value: object) -> float:
+def parse_quantity(value: object) -> Decimal:
     """
-    Read bytes as Kubernetes writes them.
+    Read a quantity as Kubernetes does (its `resource.Quantity`).
+
+    Not by `kubernetes.utils.quantity`: to import that takes a second and 34 MiB, and its answer to
+    `1e999999` is a number that takes seconds to reckon with.
 
     Raises:
         ValueError: Not a quantity; the message says what one looks like.
     """
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or not re.fullmatch(QUANTITY, text):
-        raise ValueError(f"{value!r} is not a quantity; write one like 500Mi or 2G")
-    match = _NUMBER.fullmatch(text)
-    assert match is not None  # narrower than QUANTITY in nothing
-    size = float(match[1]) * _UNITS[match[2]]
-    if not math.isfinite(size):
-        raise ValueError(f"{text} is too much")
-    return size
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("a quantity is a text or a number")
+    return _quantity(str(value))
+
+
+@functools.lru_cache(maxsize=4096)
+def _quantity(text: str) -> Decimal:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r:.60} is not a quantity; write one like 500Mi or 2G")
+    return Decimal(match[1]) * _UNITS[match[2]]
 
 
 def format_bytes(size: float) -> str:
@@ -142,10 +154,29 @@ def read_instant(text: str) -> float | None:
     """Read an RFC 3339 instant as seconds since 1970; None if it is none."""
     try:
         read = datetime.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
+        # Without a time zone it would mean different times to different people.
+        return read.astimezone(datetime.UTC).timestamp() if read.tzinfo is not None else None
+    except (ValueError, OverflowError):  # in UTC it is in the year 10000
+        return None
+
+
+def end_of(text: str, since: float) -> float | None:
+    """
+    When what lasts until an instant, or for a duration from `since` on, ends: seconds since 1970.
+
+    None: it is neither, or ends after the year 9999, which nobody can write.
+    """
+    end = read_instant(text)
+    if end is not None:
+        return end
+    try:
+        end = since + parse_duration(text)
     except ValueError:
         return None
-    # Without a time zone it would mean different times to different people.
-    return read.timestamp() if read.tzinfo is not None else None
+    return end if end <= _LAST else None
+
+
+_LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC).timestamp() - 1
 
 
 def instant(seconds: float) -> str:
@@ -175,13 +206,10 @@ def pin_end(value: str, since: float) -> tuple[float, str]:
     said = value.strip()
     if said.lower() == "true":
         return math.inf, ""
-    end = read_instant(said)
+    end = end_of(said, since)
     if end is not None:
         return end, ""
-    try:
-        return since + parse_duration(said), ""
-    except ValueError:
-        return math.inf, (
-            f'the pin {value!r} is none of "true", a duration such as 4h, or an instant such as'
-            " 2026-01-31T18:00:00Z; it pins until it is corrected or removed"
-        )
+    return math.inf, (
+        f'the pin {value!r} is none of "true", a duration such as 4h, or an instant such as'
+        " 2026-01-31T18:00:00Z; it pins until it is corrected or removed"
+    )

@@ -63,15 +63,20 @@ def test_a_part_of_the_workers_is_rounded_up(percent: int, workers: int) -> None
 @pytest.mark.parametrize(
     ("value", "size"),
     [("500Mi", 500 * 2**20), ("1.5Gi", 1.5 * 2**30), ("2G", 2e9), ("100k", 1e5), (1024, 1024),
-     ("1e9", 1e9), ("12", 12), ("1E", 1e18)],
+     ("1e9", 1e9), ("12", 12), ("1E", 1e18), ("-5Mi", -5 * 2**20), ("1.Gi", 2**30), (1.5, 1.5),
+     (".5", 0.5), ("250m", 0.25), ("1e-3", 0.001), ("+2k", 2000), ("100n", 1e-7)],
 )  # fmt: skip
 def test_quantities_are_read(value: object, size: float) -> None:
-    assert size == parse_quantity(value)
+    assert size == float(parse_quantity(value))
 
 
-@pytest.mark.parametrize("value", ["", "Mi", "-5Mi", "5MB", "1.Gi", True, None, 1.5, "9e999", "5m"])
+@pytest.mark.parametrize(
+    "value",
+    ["", ".", "Mi", "5MB", "1.2.3", "5 ", "NaN", "Infinity", "1_0", "\u0663", True, None, [],
+     "9e999", "1e999999999", "1e-999999999", "9" * 5000, 10**400],
+)  # fmt: skip
 def test_what_is_no_quantity_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=r"quantity|too much"):
+    with pytest.raises(ValueError, match="quantity"):
         parse_quantity(value)
 
 
