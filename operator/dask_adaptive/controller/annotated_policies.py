@@ -38,7 +38,7 @@ from dask_adaptive.kube.api import (
     KubeError,
     NotFound,
 )
-from dask_adaptive.kube.cache.world import KINDS, World
+from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import (
     MANAGED_BY,
     AutoscalerObject,
@@ -58,8 +58,6 @@ RETRY_S = 10.0
 
 #: How often it is looked whether upstream's rest has to be made longer.
 LOOK_S = 20.0
-
-_KIND = {kind.type: kind for kind in KINDS}
 
 
 class AnnotatedPolicies:
@@ -116,7 +114,6 @@ class AnnotatedPolicies:
                     break  # the others would wait as long, each of them
             except Exception:  # the border of one cluster: others must go on
                 logger.exception("Policy of %s can't be kept in step", key)
-                failed.add(key)
         self._dirty |= failed
         return not failed
 
@@ -125,6 +122,8 @@ class AnnotatedPolicies:
         if cluster is None or cluster.meta.deleting or not self._world.serves(key.namespace):
             self._complaints.pop(key, None)
             return  # its policy goes with it, or stays for whoever serves the namespace
+        if self._world.fault(key, PolicyObject, AutoscalerObject):
+            return  # what is not seen must not be made, removed or woken
         todo = steps(
             cluster,
             self._world.of(PolicyObject, key),
@@ -187,13 +186,12 @@ class AnnotatedPolicies:
         meta = autoscaler.meta
         path = AUTOSCALERS.path(meta.namespace, meta.name)
         body = {"metadata": {"uid": meta.uid, "annotations": notes}}
-        answer = await self._api.patch(path, body)
-        if self._world.get(AutoscalerObject, meta.namespace, meta.name) is not None:
-            self._heard(AutoscalerObject, answer)
+        self._heard(AutoscalerObject, await self._api.patch(path, body))
 
     def _heard(self, kind: type[PolicyObject] | type[AutoscalerObject], body: Json) -> None:
         """Know at once what the watch will tell: else the same would be done twice meanwhile."""
-        self._world.take(_KIND[kind], "MODIFIED", body)
+        if (found := self._world.parsed(kind, body)) is not None:
+            self._world.put(found)
 
     async def _tell(
         self,

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -89,6 +90,8 @@ class Operator:
         self._metrics = Metrics()
         self._world = World()
         self._world.expect(self._scopes)
+        for kind in {kind.type: kind for kind, _ in self._scopes}.values():
+            self._metrics.unreadable(kind.resource.kind, partial(self._world.faults, kind))
         self._certificate = self._keeper(settings.webhook) if settings.webhook else None
         self._lease = LeaderLease(
             api,

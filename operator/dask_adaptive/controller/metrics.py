@@ -46,6 +46,7 @@ _GAUGES = {
     "budget_waiting": _Metric(
         "Worker groups that need more than an AdaptiveBudget allows", ("budget",)
     ),
+    "unreadable_objects": _Metric("Objects of the API that can't be read, by kind", ("kind",)),
     "webhook_certificate_expiration_timestamp_seconds": _Metric(
         "When the webhook's certificate ends; 0 while it can't be used, or can't be renewed",
         ("secret",),
@@ -164,6 +165,10 @@ class Metrics:
         self._expired.count(key, scheduler.session, scheduler.pins_expired)
         self._redone.count(key, scheduler.session, scheduler.redone)
         self._last.results[key] = result
+
+    def unreadable(self, kind: str, count: Callable[[], int]) -> None:
+        """Show how many objects of a kind can't be read, as counted when Prometheus asks."""
+        self._gauges["unreadable_objects"].labels(kind).set_function(count)
 
     def budgets(self, rows: Mapping[str, Sequence[Row]]) -> None:
         """Tell how each AdaptiveBudget is divided."""

@@ -157,6 +157,7 @@ def woken_notes() -> dict[str, str | None]:
 
 
 MAXIMUM, MINIMUM, IDLE = "max-replicas", "min-replicas", "idle-timeout"
+_DIGITS = 10  # of a number of workers; the CRD's are of 32 bits
 _FIELDS = {"maxReplicas": MAXIMUM, "minReplicas": MINIMUM, "idleTimeout": IDLE}
 
 
@@ -361,10 +362,10 @@ def wanted_spec(cluster: ClusterObject, controller: str) -> Json:
 
 def _count(notes: Mapping[str, str], name: str, default: str) -> int:
     text = notes.get(name, default).strip()
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
         raise InvalidPolicy(
             f'annotation {DOMAIN}/{name} must be a whole number of at least 0, such as "20",'
-            f" got {text!r}"
+            f" got {text!r:.60}"
         )
     return int(text)
 

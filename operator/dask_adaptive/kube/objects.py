@@ -8,7 +8,6 @@ marked so. Equality decides whether a cluster is visited, so be stingy.
 from __future__ import annotations
 
 import functools
-import json
 import math
 import sys
 from collections.abc import Mapping
@@ -60,6 +59,9 @@ ADOPTED = f"{DOMAIN}/adopted"
 #: (dask-kubernetes' daskautoscaler_adapt).
 COOLDOWN = "kubernetes.dask.org/cooldown-until"
 
+#: etcd's versions have 64 bits.
+_DIGITS = 19
+
 INJECT = f"{DOMAIN}/inject"
 INJECTED = f"{DOMAIN}/injected"
 
@@ -77,7 +79,7 @@ def handled_replicas(metadata: Mapping[str, Any]) -> int | None:
     if not text:
         return None
     try:
-        replicas = json.loads(text)["spec"]["worker"]["replicas"]
+        replicas = orjson.loads(text)["spec"]["worker"]["replicas"]
     except (ValueError, KeyError, TypeError):
         return None
     return replicas if isinstance(replicas, int) and not isinstance(replicas, bool) else None
@@ -267,20 +269,37 @@ class ServiceObject:
 
 def parse_meta(body: Mapping[str, Any]) -> Meta:
     meta = body["metadata"]
+    name = _text(meta["name"])
+    if not name:
+        raise ValueError("metadata.name is empty")
     version = str(meta.get("resourceVersion", ""))
     return Meta(
         namespace=sys.intern(meta.get("namespace", "")),
-        name=meta["name"],
-        uid=meta.get("uid", ""),
+        name=name,
+        uid=_text(meta.get("uid", "")),
         created_at=read_instant(meta.get("creationTimestamp") or "") or 0.0,
         deleting=bool(meta.get("deletionTimestamp")),
-        version=int(version) if version.isdigit() else 0,
+        version=int(version) if version.isdecimal() and len(version) <= _DIGITS else 0,
     )
 
 
+def text_at(body: Any, *path: str) -> str:
+    """The text in a field of what may have any shape; empty if there is none."""
+    for name in path:
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body if isinstance(body, str) else ""
+
+
+def _text(value: Any) -> str:
+    """What other clusters' are sorted and compared with must be a text."""
+    if not isinstance(value, str):
+        raise TypeError(f"a text is expected, not {value!r:.40}")
+    return value
+
+
 def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
-    labels: Mapping[str, str] = body["metadata"].get("labels") or {}
-    return labels
+    labels = body["metadata"].get("labels") or {}
+    return {_text(name): _text(value) for name, value in labels.items()}
 
 
 def labelled_key(body: Mapping[str, Any]) -> ClusterKey:
@@ -299,12 +318,12 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
     owners = body["metadata"].get("ownerReferences") or [{}]
     return PolicyObject(
         meta=meta,
-        key=ClusterKey(meta.namespace, (spec.get("clusterRef") or {}).get("name", "")),
+        key=ClusterKey(meta.namespace, _text((spec.get("clusterRef") or {}).get("name", ""))),
         spec_json=orjson.dumps(spec),
         generation=body["metadata"].get("generation", 0),
-        controller=spec.get("controllerName") or DEFAULT_CONTROLLER,
+        controller=_text(spec.get("controllerName") or DEFAULT_CONTROLLER),
         managed_by=_labels(body).get(MANAGED_BY, ""),
-        owner_uid=owners[0].get("uid", ""),
+        owner_uid=_text(owners[0].get("uid", "")),
         status_json=orjson.dumps(body.get("status") or {}),
         asks=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
@@ -316,7 +335,7 @@ def parse_budget_object(body: Mapping[str, Any]) -> BudgetObject:
         parse_meta(body),
         spec_json=orjson.dumps(spec),
         generation=body["metadata"].get("generation", 0),
-        controller=spec.get("controllerName") or DEFAULT_CONTROLLER,
+        controller=_text(spec.get("controllerName") or DEFAULT_CONTROLLER),
         status_json=orjson.dumps(body.get("status") or {}),
     )
 
@@ -329,7 +348,11 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
         meta=meta,
         key=ClusterKey(meta.namespace, meta.name),
         notes=tuple(
-            sorted((k[len(prefix) :], v) for k, v in annotations.items() if k.startswith(prefix))
+            sorted(
+                (k.removeprefix(prefix), _text(v))
+                for k, v in annotations.items()
+                if k.startswith(prefix)
+            )
         ),
         asks=read_notes(body["metadata"], f"DaskCluster {meta.name}"),
     )
@@ -337,7 +360,7 @@ def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
 
 def parse_group(body: Mapping[str, Any]) -> GroupObject:
     meta, spec = parse_meta(body), body.get("spec") or {}
-    key = ClusterKey(meta.namespace, spec.get("cluster", ""))
+    key = ClusterKey(meta.namespace, _text(spec.get("cluster", "")))
     worker = spec.get("worker") or {}
     name = f"DaskWorkerGroup {meta.name}"
     # A group other than the default one is a person's own object, whatever labels it has.
@@ -362,10 +385,10 @@ def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerObject:
     notes = body["metadata"].get("annotations") or {}
     return AutoscalerObject(
         meta,
-        ClusterKey(meta.namespace, spec.get("cluster", "")),
+        ClusterKey(meta.namespace, _text(spec.get("cluster", ""))),
         minimum=int(spec.get("minimum") or 0),
         maximum=int(spec.get("maximum") or 0),
-        adopt=notes.get(ADOPT),
+        adopt=_text(notes[ADOPT]) if ADOPT in notes else None,
         # What can't be read is ours all the same: it was never at rest, and is written anew.
         adopted_at=(read_instant(notes[ADOPTED]) or 0.0) if ADOPTED in notes else None,
         rests_until=_seconds(notes.get(COOLDOWN)),
@@ -404,7 +427,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         meta=meta,
         key=labelled_key(body),
         worker=_deployment_of(body),
-        addresses=tuple(ip for ip in ips if ip),
+        addresses=tuple(_text(ip) for ip in ips if ip),
         waiting=pod_waiting(body),
         node=sys.intern(spec.get("nodeName") or ""),
         host_network=bool(spec.get("hostNetwork")),
@@ -439,7 +462,7 @@ def parse_served_namespace(body: Mapping[str, Any]) -> ServedNamespace:
 def parse_service(body: Mapping[str, Any]) -> ServiceObject:
     spec = body.get("spec") or {}
     ports = {p.get("name", ""): int(p["port"]) for p in spec.get("ports") or []}
-    ip = spec.get("clusterIP") or ""
+    ip = _text(spec.get("clusterIP") or "")
     return ServiceObject(
         meta=parse_meta(body),
         key=labelled_key(body),

@@ -25,7 +25,6 @@ from dask_adaptive.kube.objects import (
     GROUP_LABEL,
     GroupObject,
     parse_autoscaler,
-    parse_group,
 )
 from dask_adaptive.kube.view import ClusterLook, adopted, conflict, is_settling, view
 from dask_adaptive.loop.ports import PlatformError, PlatformUnread
@@ -89,7 +88,7 @@ class KubePlatform:
         self._times, self._look = _SetTimes(), ClusterLook()
 
     async def look(self) -> PlatformView:
-        unread = self._world.unread(self._key.namespace)
+        unread = self._world.unread(self._key.namespace) or self._world.fault(self._key)
         if unread:
             raise PlatformUnread(f"nothing is changed: {unread}")
         await self._settle()
@@ -145,7 +144,8 @@ class KubePlatform:
             body = await self._api.get(GROUPS.path(self._key.namespace, group))
         except NotFound:
             return
-        self._world.put(parse_group(body), is_read=True)
+        if (found := self._world.parsed(GroupObject, body)) is not None:
+            self._world.put(found, is_read=True)
 
     async def _count_workers(self, group: str) -> int:
         """Deployments of a group as the API has them now; the cache may be behind."""

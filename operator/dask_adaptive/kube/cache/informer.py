@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dask_adaptive.backoff import Backoff
 from dask_adaptive.kube.api import SILENCE_S, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import Scope, World
+from dask_adaptive.kube.objects import text_at
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Informer:
             async for event, body in self._api.watch(
                 path, version=version, selector=kind.selector, silence_s=SILENCE_S
             ):
-                version = body["metadata"]["resourceVersion"]
+                version = text_at(body, "metadata", "resourceVersion") or version
                 if event != "BOOKMARK":
                     self._world.take(kind, event, body)
             if self._clock() - began < FIRST_S:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
@@ -10,6 +12,7 @@ from dask_adaptive.kube import api, nodes, objects, resource_quotas
 from dask_adaptive.kube.api import KubeApi, Resource
 from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.objects import (
+    CLUSTER_LABEL,
     COMPONENT_LABEL,
     NOWHERE,
     BudgetObject,
@@ -19,11 +22,20 @@ from dask_adaptive.kube.objects import (
     PolicyObject,
     ServedNamespace,
     Watched,
+    text_at,
 )
 from dask_adaptive.kube.resource_quotas import QuotaObject
 from dask_adaptive.model.keys import ClusterKey
 
 W = TypeVar("W", bound=Watched)
+
+logger = logging.getLogger(__name__)
+
+#: Of each kind, so many that were deleted last are known.
+_GONE = 1000
+
+_NAME, _SPEC = ("metadata", "name"), ("spec", "cluster")
+_LABEL = ("metadata", "labels", CLUSTER_LABEL)
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class Kind:
     resource: Resource
     type: type[Any]
     parse: Callable[[Mapping[str, Any]], Watched]
+    cluster: tuple[str, ...] = ()  # the field that names its cluster; empty: it is about none
     selector: str = ""  # labels; the API server sends nothing else
     cluster_scoped: bool = False  # in no namespace, and so beyond a Role
     by_people: bool = False  # written by people and dask-kubernetes, in small numbers
@@ -44,13 +57,20 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind(api.POLICIES, objects.PolicyObject, objects.parse_policy_object, by_people=True),
-    Kind(api.CLUSTERS, objects.ClusterObject, objects.parse_cluster, by_people=True),
-    Kind(api.GROUPS, objects.GroupObject, objects.parse_group, by_people=True),
+    Kind(
+        api.POLICIES,
+        objects.PolicyObject,
+        objects.parse_policy_object,
+        ("spec", "clusterRef", "name"),
+        by_people=True,
+    ),
+    Kind(api.CLUSTERS, objects.ClusterObject, objects.parse_cluster, _NAME, by_people=True),
+    Kind(api.GROUPS, objects.GroupObject, objects.parse_group, _SPEC, by_people=True),
     Kind(
         api.AUTOSCALERS,
         objects.AutoscalerObject,
         objects.parse_autoscaler,
+        _SPEC,
         by_people=True,
         lost="autoscalers of upstream's are not noticed",
     ),
@@ -58,13 +78,15 @@ KINDS: tuple[Kind, ...] = (
         api.DEPLOYMENTS,
         objects.DeploymentObject,
         objects.parse_deployment,
+        _LABEL,
         f"{COMPONENT_LABEL}=worker",
     ),
-    Kind(api.PODS, objects.PodObject, objects.parse_pod, f"{COMPONENT_LABEL}=worker"),
+    Kind(api.PODS, objects.PodObject, objects.parse_pod, _LABEL, f"{COMPONENT_LABEL}=worker"),
     Kind(
         api.SERVICES,
         objects.ServiceObject,
         objects.parse_service,
+        _LABEL,
         f"{COMPONENT_LABEL}=scheduler",
         lost="new schedulers are not reached",
     ),
@@ -104,6 +126,11 @@ KINDS: tuple[Kind, ...] = (
 )
 
 _BUDGETS, _NODES, _NAMESPACES, _SERVED = KINDS[-4:]
+
+_BY_TYPE = {kind.type: kind for kind in KINDS}
+
+#: Namespace and name.
+_Where: TypeAlias = tuple[str, str]
 
 _NOT_YET = "it has not been read yet"
 
@@ -148,10 +175,16 @@ class World:
     The cache. Each scope is fed by what watches it (`take`) and by whole lists (`read`).
 
     What `expect` named and nobody can read, or has read yet, is told by `unread` and `losses`.
+
+    One object that can't be read is told by `fault`, or by `losses` if it is about no cluster in
+    particular. It is as it was read last, or as if it were not there.
     """
 
     def __init__(self) -> None:
-        self._all: dict[type[Any], dict[tuple[str, str], Any]] = {k.type: {} for k in KINDS}
+        self._all: dict[type[Any], dict[_Where, Any]] = {k.type: {} for k in KINDS}
+        self._faults: dict[tuple[type[Any], _Where], tuple[ClusterKey, str]] = {}
+        #: By uid. An answer to a write of ours may come after the news of its deletion.
+        self._gone = {k.type: deque[str](maxlen=_GONE) for k in KINDS}
         self._by_cluster: dict[tuple[type[Any], ClusterKey], dict[str, Any]] = {}
         self._by_name: dict[tuple[type[Any], ClusterKey], tuple[Any, ...]] = {}  # as `of` gave it
         self._listeners: list[Callable[[ClusterKey], None]] = []
@@ -199,7 +232,24 @@ class World:
             f"{s[0].lost}: {s[0]} can't be read ({why})"
             for s, why in self._missing(namespace, None)
             if s[0].lost
+        ) + tuple(
+            f"{_BY_TYPE[kind].lost}: {why}".removeprefix(": ")
+            for (kind, _), (key, why) in self._faults.items()
+            if not key.name and key.namespace in ("", namespace)
         )
+
+    def fault(self, key: ClusterKey, *kinds: type[Any]) -> str:
+        """Which object about a cluster (of these kinds) can't be read, and why; empty: none."""
+        found = (
+            why
+            for (kind, _), (about, why) in self._faults.items()
+            if about == key and (not kinds or kind in kinds)
+        )
+        return next(found, "")
+
+    def faults(self, kind: Kind) -> int:
+        """How many objects of a kind can't be read. May be called in a thread."""
+        return sum(of is kind.type for of, _ in list(self._faults))
 
     def _missing(self, namespace: str | None, lost: str | None) -> Iterator[tuple[Scope, str]]:
         for scope, why in self._unread.items():
@@ -211,7 +261,10 @@ class World:
 
     def _tell_all(self, namespace: str | None) -> None:
         policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
-        for key in {p.key for p in policies if namespace in (None, p.meta.namespace)}:
+        self._call({p.key for p in policies if namespace in (None, p.meta.namespace)})
+
+    def _call(self, keys: Iterable[ClusterKey]) -> None:
+        for key in keys:
             for listener in self._listeners:
                 listener(key)
 
@@ -235,21 +288,61 @@ class World:
 
     def take(self, kind: Kind, event: str | None, body: Mapping[str, Any]) -> None:
         """Note what one watch event says; `event` is DELETED, or anything else for 'is so now'."""
-        new = kind.parse(body)
         if event == "DELETED":
-            self._forget(kind.type, (new.meta.namespace, new.meta.name), new.meta.uid)
-        else:
+            where, uid = _where(body), text_at(body, "metadata", "uid")
+            self._gone[kind.type].append(uid)
+            self._forget(kind.type, where, uid)
+            self._mended(kind.type, where)
+        elif (new := self.parsed(kind.type, body)) is not None:
             self._remember(kind.type, new)
+
+    def parsed(self, kind: type[W], body: Mapping[str, Any]) -> W | None:
+        """
+        An object as we read it; None if it can't be read, which is noted.
+
+        Where a cluster's object can't be read nothing is decided about the cluster (`fault`): a
+        worker whose pin or group is not seen might be taken away.
+        """
+        where, known = _where(body), _BY_TYPE[kind]
+        try:
+            new: W = known.parse(body)  # type: ignore[assignment]
+        except Exception as exc:  # the border of one object: those of others must be read
+            self._failed(known, where, body, exc)
+            return None
+        self._mended(kind, where)
+        return new
+
+    def _failed(self, kind: Kind, where: _Where, body: Mapping[str, Any], exc: Exception) -> None:
+        old = self._all[kind.type].get(where)
+        name = text_at(body, *kind.cluster) if where[0] else ""
+        key = old.key if old else ClusterKey(where[0], name)
+        why = f"{kind.resource.kind} {where[1]:.253} can't be read: {exc!r:.200}"
+        if self._faults.get((kind.type, where)) != (key, why):
+            self._faults[kind.type, where] = key, why
+            logger.warning("In namespace %s: %s", where[0], why)
+            self._tell_about(key)
+
+    def _mended(self, kind: type[Any], where: _Where) -> None:
+        if (fault := self._faults.pop((kind, where), None)) is not None:
+            self._tell_about(fault[0])
+
+    def _tell_about(self, key: ClusterKey) -> None:
+        if key.name:
+            self._call({key})
+        else:
+            self._tell_all(key.namespace or None)
 
     def put(self, value: Watched, *, is_read: bool = False) -> None:
         """
-        Note what the API server answered to a write of ours, before the watch tells it.
+        Note what the API server answered to a write of ours, before the watch tells it. What is
+        deleted by then stays so.
 
         Args:
             is_read: It was asked for because what is known must be wrong: take it though it seem
                 older. Versions go back when etcd is restored.
         """
-        self._remember(type(value), value, even_if_older=is_read)
+        if value.meta.uid not in self._gone[type(value)]:
+            self._remember(type(value), value, even_if_older=is_read)
 
     async def read(self, api: KubeApi, scope: Scope) -> str:
         """
@@ -267,13 +360,16 @@ class World:
             for where, value in self._all[kind.type].items()
             if namespace in (None, where[0])
         }
+        failed = [at for of, at in self._faults if of is kind.type and namespace in (None, at[0])]
         listed, version = set(), ""
         async for page in api.pages(kind.resource.path(namespace), selector=kind.selector):
             version = page["metadata"]["resourceVersion"]
             for body in page.get("items") or ():
-                value = kind.parse(body)
-                where = (value.meta.namespace, value.meta.name)
+                where = _where(body)
                 listed.add(where)
+                value = self.parsed(kind.type, body)
+                if value is None:
+                    continue
                 # What did not change while we listed is as the list says, whatever its version:
                 # versions go back when etcd is restored.
                 untouched = self._all[kind.type].get(where) is known.get(where)
@@ -281,7 +377,11 @@ class World:
         # What was added while we listed is not in `known`, so it stays.
         for where, value in known.items():
             if where not in listed:
+                self._gone[kind.type].append(value.meta.uid)
                 self._forget(kind.type, where, value.meta.uid)
+        for where in failed:
+            if where not in listed:
+                self._mended(kind.type, where)
         return version
 
     def _remember(self, kind: type[Any], new: Watched, *, even_if_older: bool = False) -> None:
@@ -297,7 +397,7 @@ class World:
         self._by_cluster.setdefault((kind, new.key), {})[new.meta.name] = new
         self._by_name.pop((kind, new.key), None)
         if old != new:
-            self._tell(old, new)
+            self._call(self._concerned(old, new))
 
     def _forget(self, kind: type[Any], where: tuple[str, str], uid: str) -> None:
         old = self._all[kind].get(where)
@@ -309,12 +409,7 @@ class World:
         self._by_name.pop((kind, old.key), None)
         if not siblings:
             del self._by_cluster[kind, old.key]
-        self._tell(old, None)
-
-    def _tell(self, old: Watched | None, new: Watched | None) -> None:
-        for key in self._concerned(old, new):
-            for listener in self._listeners:
-                listener(key)
+        self._call(self._concerned(old, None))
 
     def _concerned(self, old: Watched | None, new: Watched | None) -> set[ClusterKey]:
         one = new or old
@@ -338,6 +433,10 @@ class World:
             policies: Iterable[PolicyObject] = self._all[PolicyObject].values()
             return {p.key for p in policies if p.meta.namespace == one.meta.namespace}
         return {one.key} if one else set()
+
+
+def _where(body: Any) -> _Where:
+    return text_at(body, "metadata", "namespace"), text_at(body, "metadata", "name")
 
 
 def _is_echo(new: Watched, old: Watched) -> bool:
