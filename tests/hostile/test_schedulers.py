@@ -10,17 +10,31 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from dask_adaptive.cli.main import cli
+from dask_adaptive.kube.api import POLICIES
 from hostile.schedulers import Hostile
 from hostile.world import World
+from support import kube_bodies
 
 CASES = int(os.environ.get("HOSTILE_CASES", "200"))
 
 AT_ONCE = 25
+
+#: As deep as an API server takes it, in the one field whose schema leaves room for that.
+DEPTH = 9_900
+
+
+def deep_policy() -> dict[str, Any]:
+    deep: Any = 1
+    for _ in range(DEPTH):
+        deep = {"a": deep}
+    return kube_bodies.policy("deep", "deep", scheduler={"config": deep})
+
 
 #: A scheduler that says nothing is given up after some of these.
 PATIENCE_S = 20.0
@@ -28,6 +42,8 @@ PATIENCE_S = 20.0
 
 @pytest.mark.timeout(3600)
 async def test_a_scheduler_that_answers_anything(tmp_path: Path) -> None:
+    """And a policy that is as deep as the API server takes it."""
+    sys.setrecursionlimit(5 * DEPTH)
     slots, unsaid = asyncio.Semaphore(AT_ONCE), list[str]()
     world = World(tmp_path)
 
@@ -53,13 +69,17 @@ async def test_a_scheduler_that_answers_anything(tmp_path: Path) -> None:
             world.take_away(name)
 
     async with world.running():
+        world.store.create(POLICIES, "b", deep_policy())
         using = asyncio.create_task(world.use())
         await asyncio.gather(*map(case, range(CASES)))
         using.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await using
 
+        said = {c["type"]: c["reason"] for c in world.status("deep").get("conditions", ())}
     wrong = [*unsaid, *world.wrong]
+    if said.get("Ready") != "InvalidSpec":
+        wrong.append(f"of the deep policy is said: {said}")
     assert not wrong, "\n".join(wrong)
     assert max(world.scaled_s) < 5.0
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -245,7 +245,7 @@ def test_a_status_holds_none() -> None:
         texts = list(all_texts(written))
         assert HARMLESS in "".join(texts)
         assert not CONTROLS.search("".join(texts))
-        assert "\\u001b" not in orjson.dumps(written).decode()
+        assert "\\u001b" not in msgspec.json.encode(written).decode()
 
 
 async def test_an_event_holds_none() -> None:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-import orjson
+import msgspec
 
 from dask_adaptive.budget.board import Division, Holder, Pool, allowances, divide
 from dask_adaptive.controller.metrics import Metrics
@@ -158,7 +158,7 @@ class BudgetKeeper:
             self._written[meta.uid] = (self._clock(), status)
 
     def _status(self, budget: BudgetObject, shared: tuple[Pool, Division] | None) -> Json:
-        before: Json = orjson.loads(budget.status_json)
+        before: Json = msgspec.json.decode(budget.status_json)
         now, name = instant(self._wall_clock()), budget.title
         # It is a merge patch: what is no more has to be named.
         if shared is None:

@@ -27,12 +27,13 @@ import copy
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import orjson
+import msgspec
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.loop.ports import PlatformError
@@ -191,6 +192,10 @@ STRATEGIC = "application/strategic-merge-patch+json"
 #: Who we are in `metadata.managedFields`.
 FIELD_MANAGER = "dask-adaptive"
 
+#: The API server takes objects 10,000 deep: who reads all of them, kopf too, has to be able
+#: to. (Python 3.11, which the image has: later ones count otherwise.)
+_DEPTH = 12_000
+
 #: Objects in one answer of a list. Parsing 250 pods stops the event loop for 20 ms.
 _PAGE = 250
 
@@ -276,6 +281,7 @@ class KubeApi:
             ) from exc
         settings.connection_pool_maxsize = 0  # watches keep theirs; calls are counted by ourselves
         api = client.ApiClient(settings)
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEPTH))
         return cls(api, timeout_s=timeout_s, dry_run=dry_run, rate=rate)
 
     @property
@@ -361,14 +367,14 @@ class KubeApi:
                 raise _refused(answer, (await answer.read()).decode(), request)
             lines = _lines(answer.response.content.iter_any())
             while (line := await _next(lines, silence_s)) is not None:
-                event = orjson.loads(line)
+                event = msgspec.json.decode(line)
                 if event["type"] == "ERROR":
                     code = int(event["object"].get("code") or 500)
                     raise error_of(code, json.dumps(event["object"]), request)
                 yield event["type"], event["object"]
         except TimeoutError:
             return
-        except (aiohttp.ClientError, OSError, ValueError) as exc:
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as exc:
             raise ApiUnreachable(f"the {request} was interrupted: {exc!r}") from exc
         finally:
             answer.response.close()
@@ -402,7 +408,10 @@ class KubeApi:
         if self._dry_run and method != "GET":
             query = {**(query or {}), "dryRun": "All"}
         text = await self._answer(method, path, query, body, content_type)
-        answer = orjson.loads(text) if text else {}
+        try:
+            answer = msgspec.json.decode(text) if text else {}
+        except (ValueError, RecursionError) as exc:
+            raise ApiUnreachable(f"the answer to {method} {path} can't be read: {exc}") from exc
         return answer if isinstance(answer, dict) else {}
 
     async def _answer(

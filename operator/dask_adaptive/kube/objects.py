@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import orjson
+import msgspec
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.drift import Sketch, sketch
@@ -79,8 +79,8 @@ def handled_replicas(metadata: Mapping[str, Any]) -> int | None:
     if not text:
         return None
     try:
-        replicas = orjson.loads(text)["spec"]["worker"]["replicas"]
-    except (ValueError, KeyError, TypeError):
+        replicas = msgspec.json.decode(text)["spec"]["worker"]["replicas"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return replicas if isinstance(replicas, int) and not isinstance(replicas, bool) else None
 
@@ -129,12 +129,12 @@ class PolicyObject:
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = orjson.loads(self.spec_json)
+        found: Mapping[str, Any] = msgspec.json.decode(self.spec_json)
         return found
 
     @property
     def status(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = orjson.loads(self.status_json)
+        found: Mapping[str, Any] = msgspec.json.decode(self.status_json)
         return found
 
 
@@ -319,12 +319,12 @@ def parse_policy_object(body: Mapping[str, Any]) -> PolicyObject:
     return PolicyObject(
         meta=meta,
         key=ClusterKey(meta.namespace, _text((spec.get("clusterRef") or {}).get("name", ""))),
-        spec_json=orjson.dumps(spec),
+        spec_json=msgspec.json.encode(spec),
         generation=body["metadata"].get("generation", 0),
         controller=_text(spec.get("controllerName") or DEFAULT_CONTROLLER),
         managed_by=_labels(body).get(MANAGED_BY, ""),
         owner_uid=_text(owners[0].get("uid", "")),
-        status_json=orjson.dumps(body.get("status") or {}),
+        status_json=msgspec.json.encode(body.get("status") or {}),
         asks=read_notes(body["metadata"], f"AdaptivePolicy {meta.name}"),
     )
 
@@ -333,10 +333,10 @@ def parse_budget_object(body: Mapping[str, Any]) -> BudgetObject:
     spec = body.get("spec") or {}
     return BudgetObject(
         parse_meta(body),
-        spec_json=orjson.dumps(spec),
+        spec_json=msgspec.json.encode(spec),
         generation=body["metadata"].get("generation", 0),
         controller=_text(spec.get("controllerName") or DEFAULT_CONTROLLER),
-        status_json=orjson.dumps(body.get("status") or {}),
+        status_json=msgspec.json.encode(body.get("status") or {}),
     )
 
 

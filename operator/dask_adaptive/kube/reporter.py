@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import orjson
+import msgspec
 
 from dask_adaptive.backoff import Backoff
 from dask_adaptive.kube.api import (
@@ -343,7 +343,7 @@ class KubeReporter:
 
     def _before(self) -> Json:
         before = self._now().status_json if self._written is None else self._written
-        found: Json = orjson.loads(before)
+        found: Json = msgspec.json.decode(before)
         return found
 
     async def _write(self, new: Json) -> None:
@@ -362,7 +362,7 @@ class KubeReporter:
             self._again_at = self._clock() + self._backoff.next_s(exc.retry_after_s)
             self._why = str(exc)
             raise
-        self._written = orjson.dumps(new)
+        self._written = msgspec.json.encode(new)
         self._backoff.good()
 
     def _with_adoption(self, status: Status) -> Status:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import orjson
+import msgspec
 
 from dask_adaptive.budget.adaptive_budget import WORKERS, AdaptiveBudget, parse_budget
 from dask_adaptive.budget.board import Holder, Holding, Pool, Row, amount
@@ -41,7 +41,7 @@ def read_budgets(
     found, wrong = dict[str, AdaptiveBudget](), dict[str, InvalidPolicy]()
     for each in objects:
         try:
-            budget = parse_budget(orjson.loads(each.spec_json))
+            budget = parse_budget(msgspec.json.decode(each.spec_json))
             found[each.title] = budget.within(each.meta.namespace)
         except InvalidPolicy as exc:
             wrong[each.title] = exc
