@@ -4,7 +4,7 @@
 #
 # `make dist` builds it for a release: the same commit on the same base gives the same bytes. So pip compiles nothing
 # (its .pyc files hold the time), and the last stage only copies. A change of the sources makes only its last layer anew.
-ARG BASE_IMAGE=python:3.11-slim
+ARG BASE_IMAGE=python:3.11-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93
 
 FROM ${BASE_IMAGE} AS build
 RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/venv
@@ -16,8 +16,10 @@ RUN /opt/build/bin/pip --python /opt/venv/bin/python install --no-cache-dir --no
  && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM build AS ours
+COPY build.lock /
+RUN /opt/build/bin/pip install --no-cache-dir --quiet --no-deps --require-hashes --requirement /build.lock
 COPY . /src
-RUN /opt/build/bin/pip wheel --no-cache-dir --quiet --no-deps --wheel-dir /wheel /src \
+RUN /opt/build/bin/pip wheel --no-cache-dir --quiet --no-deps --no-build-isolation --wheel-dir /wheel /src \
  && /opt/build/bin/pip --python /opt/venv/bin/python install --no-compile --quiet --no-deps --no-index \
       --no-warn-script-location --root /ours /wheel/*.whl \
  && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash -s /ours -p / /ours/opt/venv/lib

@@ -115,7 +115,7 @@ pause() {
 adaptive() {
   local from=$work/adaptive tag stamp file
   mkdir "$from"
-  for file in Dockerfile pyproject.toml requirements.lock README.md LICENSE operator; do
+  for file in Dockerfile pyproject.toml requirements.lock build.lock README.md LICENSE operator; do
     [ -e "$root/$file" ] || die "$root/$file is missing, so dask-adaptive can't be built; use a complete checkout"
     cp -r "$root/$file" "$from/"
   done

@@ -126,3 +126,14 @@ def test_the_chart_takes_no_kubernetes_that_has_not_passed() -> None:
     (lowest,) = re.findall(r"^kubeVersion: ['\"]>=(1\.\d+)\.0-0['\"]$", chart, re.MULTILINE)
 
     assert lowest in passed("kubernetes"), "run make test-versions"
+
+
+def test_nothing_is_built_of_what_may_be_another_thing_tomorrow() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    built = (ROOT / "build.lock").read_text()
+
+    assert re.search(r"^ARG BASE_IMAGE=\S+@sha256:[0-9a-f]{64}$", dockerfile, re.M)
+    assert dockerfile.count("--require-hashes") == dockerfile.count("--requirement ") == 2
+    assert "--no-build-isolation" in dockerfile
+    for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]:
+        assert re.search(rf"^{re.escape(name)} \\\n    --hash=sha256:", built, re.M), name
