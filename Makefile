@@ -50,9 +50,9 @@ check: $(VENV)/.dev ## lint, types, import contracts, unit and contract tests bu
 
 # Environments first: of parts that run side by side, two may need one.
 test: $(VENV)/.dev $(VENV)-$(OLDEST)/.test ## all tests that need no Kubernetes; two of these run side by side, as much of them is waiting
-	+$(MAKE) --no-print-directory -j2 --output-sync=target check test-oldest test-loop test-long test-chaos test-page
+	+$(MAKE) --no-print-directory -j2 --output-sync=target check test-oldest test-loop test-long test-chaos test-hostile test-page
 
-MATRIX := test-thorough $(OTHERS:%=test-on-%)
+MATRIX := test-thorough test-hostile-20000 $(OTHERS:%=test-on-%)
 test-matrix: $(MATRIX) ## what `make test` leaves out: very many cases, minutes of random work, and all of the agent's contract on the other releases
 
 test-%:
