@@ -46,15 +46,15 @@ def policy_page() -> str:
         MADE.format(source=CRD.relative_to(ROOT)),
         "# AdaptivePolicy\n",
         f"`dask-adaptive.dev/{version['name']}`, namespaced, short name `dap`. One for one",
-        "DaskCluster. Write durations as `90s`, `15m`, `1h30m` or `500ms`. `kubectl` refuses",
-        "fields that are not listed here.",
+        "DaskCluster. Write durations as `90s`, `15m`, `1h30m` or `500ms`, at most `87600h`.",
+        "`kubectl` refuses fields that are not listed here.",
         "[The full example](../../manifests/examples/full-policy.yaml) has every field,",
         "[the minimal one](../../manifests/examples/minimal-policy.yaml) the two required ones.",
         *blocks(spec, "spec"),
         "\n## Rules of validation\n",
         "The API server checks them when you apply a policy, and answers with these sentences.",
         "`dask-adaptive rehearse` checks the same rules, with sentences of its own. Both refuse",
-        "wrong types and values out of range, too.\n",
+        "wrong types, values out of range and what is no duration, too.\n",
         *(f"- `{path}`: {text}" for path, text in refusals(spec, "spec")),
         "\n## status\n",
         status["description"] + " No number in it changes merely because time passes.\n",
@@ -146,7 +146,8 @@ def refusals(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
     every = ((path, schema), *((at, child) for at, child, _ in fields(schema, path)))
     for at, child in every:
         for rule in child.get("x-kubernetes-validations", []):
-            yield at + rule.get("fieldPath", ""), rule["message"]
+            if kind(child) != "duration" or "a duration such as" not in rule["message"]:
+                yield at + rule.get("fieldPath", ""), rule["message"]
 
 
 def cell(text: str) -> str:

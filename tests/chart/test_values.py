@@ -292,8 +292,9 @@ def test_the_service_account_is_the_same_everywhere(
         if one["kind"] in ("Deployment", "Job"):
             assert name == one["spec"]["template"]["spec"]["serviceAccountName"]
         if one["kind"] == "ValidatingAdmissionPolicy":
-            (condition,) = one["spec"]["matchConditions"]
-            assert f'"system:serviceaccount:ns:{name}"' in condition["expression"]
+            rows = (*one["spec"]["matchConditions"], *one["spec"]["validations"])
+            said = " ".join(row["expression"] for row in rows)
+            assert f'"system:serviceaccount:ns:{name}"' in said
 
 
 def test_without_rbac_there_is_no_role() -> None:

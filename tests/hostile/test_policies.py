@@ -23,6 +23,8 @@ from support.worlds import GPU, GROUP, NOW, busy, cluster, dated, group_of, pend
 
 CASES = int(os.environ.get("HOSTILE_CASES", "100"))
 
+pytestmark = pytest.mark.timeout(3600)
+
 #: CPU time of one plan for 50 workers.
 MOST_S = 0.05
 

@@ -206,3 +206,13 @@ def test_make_is_called_with_targets_that_exist() -> None:
     for command in [*doc_commands(), *inline_commands()]:
         for words in re.findall(r"(?:^|[ `])make ((?:[a-z][\w-]* ?)+)", command.text):
             assert set(words.split()) <= known, f"{command.page}: {command.text}"
+
+
+def test_each_promise_of_security_names_tests_that_there_are() -> None:
+    page = (ROOT / "docs/explanation/security.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "`tests/" in line]
+
+    assert len(rows) >= 12
+    for row in rows:
+        for name in re.findall(r"`(tests/[^`]+)`", row):
+            assert (ROOT / name).is_file(), name

@@ -45,7 +45,7 @@
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create, patch]
-# Who may write the agent, which is code: a name that an admission policy asks about, and no kind that there is.
+# Who may write the agent (kube/agent_config.py), which is code: an admission policy asks about this name. There is no such kind.
 - apiGroups: [dask-adaptive.dev]
   resources: [agents]
   verbs: [create]

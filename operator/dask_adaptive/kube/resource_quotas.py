@@ -132,7 +132,7 @@ def _holds(scope: Scope, shape: Shape) -> bool:
         "NotTerminating": not shape.ends,
         "BestEffort": shape.best_effort,
         "NotBestEffort": not shape.best_effort,
-    }.get(scope.name, False)
+    }.get(str(scope.name), False)
 
 
 def _holds_priority(scope: Scope, name: str) -> bool:

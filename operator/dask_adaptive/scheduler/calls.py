@@ -110,11 +110,10 @@ class SchedulerCalls:
     async def _ask(self, message: dict[str, Any]) -> bytes:
         while self._idle and not self._idle[-1].is_open:
             self._idle.pop().abort()
-        comm = (
-            self._idle.pop()
-            if self._idle
-            else await Comm.connect(self._host, self._port, self._context)
-        )
+        if self._idle:
+            comm = self._idle.pop()
+        else:
+            comm = await Comm.connect(self._host, self._port, self._context)
         try:
             frame = await comm.ask(message, MOST_BYTES + MOST_BYTES_EACH * self._workers())
         except BaseException:
