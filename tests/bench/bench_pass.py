@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from measuring import options, show, spread
 
 from bench.scale.bodies import Cluster, cluster_objects, deployment, pod, running
@@ -29,7 +29,7 @@ from dask_adaptive.loop.one_pass import ClusterLoop
 from dask_adaptive.loop.ports import Ports
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import parse_policy
-from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
+from dask_adaptive.scheduler.snapshot import ANSWER, NoteReader, SnapshotReader
 from support.fake_cluster import FakeCluster
 
 AT_ONCE, MADE = 10, "2026-11-24T10:00:00Z"
@@ -82,7 +82,7 @@ class Scene:
         known, sim = self._reader.version, self.scheduler
         request = {"meters": False, "demand": True, **self._reader.request}
         answer = sim._watch.answer("me", known, lambda: sim._snapshot(request))
-        self.answer = json.loads(json.dumps(answer))
+        self.answer = msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=ANSWER)
 
     def read(self) -> Any:
         at = time.monotonic()

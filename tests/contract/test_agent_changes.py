@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from distributed import Scheduler, Worker, wait
 from distributed.core import Status, rpc
-from distributed.protocol import dumps, loads
+from distributed.protocol import dumps
 from distributed.utils_test import captured_logger
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -25,7 +25,9 @@ from support.agent_work import ask, retire, slow, until
 from support.relief_driven import Silent
 
 try:  # the operator's own reader: not in images of users, nor on their Python 3.9
-    from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
+    import msgspec
+
+    from dask_adaptive.scheduler.snapshot import ANSWER, NoteReader, SnapshotReader
 except (ImportError, TypeError):
     SnapshotReader = None  # type: ignore[assignment, misc]
 
@@ -388,13 +390,12 @@ class Reader:
 
     def ask(self) -> Any:
         reader = self.reader
-        return loads(
-            dumps(
-                self.books.s.handlers[wire.OBSERVE](
-                    meters=True, demand=True, renew=True, version=reader.version, **reader.request
-                )
+        frame, *_ = dumps(
+            self.books.s.handlers[wire.OBSERVE](
+                meters=True, demand=True, renew=True, version=reader.version, **reader.request
             )
         )
+        return msgspec.msgpack.decode(frame, type=ANSWER)
 
     def look(self) -> Any:
         reader, clock = self.reader, self.books.clock

@@ -23,7 +23,9 @@ from support.agent_fakes import clear_workers, fake_worker, give_result, give_ta
 from support.agent_work import ask
 
 try:  # the operator's own reader: not in images of users, nor on their Python 3.9
-    from dask_adaptive.scheduler.snapshot import NoteReader, SnapshotReader
+    import msgspec
+
+    from dask_adaptive.scheduler.snapshot import ANSWER, NoteReader, SnapshotReader
 except (ImportError, TypeError):
     SnapshotReader = None  # type: ignore[assignment, misc]
 
@@ -151,7 +153,7 @@ def check_numbers(part: str, value: Any) -> None:
 def read_by_the_operator(hello: Any, seen: Any) -> None:
     if SnapshotReader is not None:
         reader = SnapshotReader(NoteReader())
-        reader.read(seen, at=0.0)
+        reader.read(msgspec.msgpack.decode(dumps(seen)[0], type=ANSWER), at=0.0)
         reader.observed(agent=hello["agent"], version=hello["distributed"], at=0.0)
 
 

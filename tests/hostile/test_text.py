@@ -175,7 +175,7 @@ def evil_cluster() -> Live:
         pending("w4", waiting=EVIL),
     ]
     functions = (SerializedFunction(EVIL, 1, 1.0, 1, 1),)
-    relief = (ReliefState(EVIL, EVIL, EVIL, ((EVIL, 1),)),)
+    relief = (ReliefState(EVIL, EVIL, EVIL, {EVIL: 1}),)
     seen = cluster(workers, relief=relief, serialized=Serialized(1, 1.0, 1, 0.5, functions))
     (view,) = views_of([policy(EVIL_STATUS)])
     return Live(view, dated(seen, NOW), "")

@@ -289,7 +289,8 @@ def _reliefs(live: Live, status: StatusView) -> list[Sequence[str]]:
     """Render the reliefs of a scheduler, as they are now if it answered."""
     rows: list[Sequence[str]] = []
     for relief in live.observed.scheduler.relief:
-        counts = ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in relief.counts)
+        done = sorted(relief.counts.items())
+        counts = ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in done)
         rows.append((relief.name, relief.state, relief.message or counts))
     return rows or [(name, state, "") for name, state in status.scheduler.relief.items()]
 

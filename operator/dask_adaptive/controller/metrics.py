@@ -203,11 +203,11 @@ class _Before:
         self._counter, self._words = counter, words
         self.last: dict[ClusterKey, tuple[str, Mapping[str, int]]] = {}
 
-    def count(self, key: ClusterKey, session: str, counted: Iterable[tuple[str, int]]) -> None:
+    def count(self, key: ClusterKey, session: str, counted: Mapping[str, int]) -> None:
         if not session:
             return
         now = Counts(dict.fromkeys(self._words, 0))
-        for said, count in counted:
+        for said, count in counted.items():
             now[_known(said, self._words)] += count
         # Of a scheduler that was there before us, what has happened so far was counted before us.
         last_session, before = self.last.get(key, (session, now))

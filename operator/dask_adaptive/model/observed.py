@@ -207,7 +207,7 @@ class ReliefState:
     name: str
     state: str  # "Active" | "NotNeeded" | "Disabled" | "Failed"
     message: str = ""
-    counts: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # what it has done
+    counts: Mapping[str, int] = field(default_factory=dict, compare=False)  # what it has done
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +248,8 @@ class ObservedScheduler:
     workers: tuple[SchedulerWorker, ...] = ()
     shuffles: tuple[Shuffle, ...] = ()
     notes: tuple[Note, ...] = ()  # new since the last observation
-    pins_expired: tuple[tuple[str, int], ...] = ()  # by source, since the session began
-    redone: tuple[tuple[str, int], ...] = ()  # by cause, since the session began
+    pins_expired: Mapping[str, int] = field(default_factory=dict)  # by source, this session
+    redone: Mapping[str, int] = field(default_factory=dict)  # by cause, this session
     held: int = 0  # tasks that wait for a worker that lives longer
     expected_s: float = 0.0  # how long the longest of the unfinished tasks is expected to take
     queued: int = 0

@@ -30,7 +30,7 @@ from dask_adaptive.scheduler.sent import (
     announce_request,
     limit_request,
 )
-from dask_adaptive.scheduler.snapshot import NoteReader, RawConfig, SnapshotReader
+from dask_adaptive.scheduler.snapshot import ANSWER, NoteReader, SnapshotReader
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.loading import importer
 
@@ -60,7 +60,6 @@ MANY = 20_000
 
 #: What answers are read into.
 _HELLO, _DONE, _RETIRED = lenient(wire.HelloAnswer), lenient(wire.Message), wire.RetireAnswer
-_OBSERVED = lenient(wire.Update, wire.Unchanged, RawConfig)
 
 #: How the agent gets into a scheduler.
 WAYS = (
@@ -239,7 +238,7 @@ class Link:
         if agent.asked != asked or now >= agent.whole_at + WHOLE_S:
             version, agent.whole_at = 0, now
         known = {"caller": self._caller, "version": version, **agent.reader.request}
-        answer = await self._ask(wire.OBSERVE, _OBSERVED, **asked, **known)
+        answer = await self._ask(wire.OBSERVE, ANSWER, **asked, **known)
         if answer["session"] != agent.hello["session"]:
             raise AgentGone("the scheduler has been restarted")
         lapses = answer.get("lapses", 0)  # an agent of 0.1.0 keeps what it was told
@@ -257,7 +256,7 @@ class Link:
         began, asked = self._clock(), agent.asked or {}
         known = {"caller": self._caller, "version": agent.reader.version, **agent.reader.request}
         wait: dict[str, Any] = {"wait_ms": round(WAIT_S * 1000), "longer_s": WAIT_S}
-        answer = await self._ask(wire.OBSERVE, _OBSERVED, **asked, **known, **wait)
+        answer = await self._ask(wire.OBSERVE, ANSWER, **asked, **known, **wait)
         now = self._clock()
         agent.answered(now)
         if "unchanged" in answer:
@@ -413,9 +412,7 @@ class ReadOnlyLink:
                     return ObservedScheduler(problem=Reason.AGENT_MISSING, message=missing)
                 agent = _Agent(hello, self._reader)
             asked = {**self._reader.request, "meters": meters, "demand": demand}
-            answer = await self._calls.call(
-                wire.OBSERVE, _OBSERVED, protocol=wire.PROTOCOL, **asked
-            )
+            answer = await self._calls.call(wire.OBSERVE, ANSWER, protocol=wire.PROTOCOL, **asked)
             if answer is None:
                 raise AgentGone("the scheduler has been restarted without its agent")
             self._reader.read(answer, at=(now := time.monotonic()))

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from dataclasses import replace
+from typing import Any, TypeAlias, TypedDict
 
 import msgspec
 
@@ -34,8 +33,9 @@ from dask_adaptive.model.observed import (
     Want,
 )
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import UNUSED, Quota, Use
+from dask_adaptive.model.recycle import Quota, Use
 from dask_adaptive.model.scheduler_settings import json_by_key
+from dask_adaptive.scheduler.calls import lenient
 from dask_adaptive_agent import wire
 
 #: Whoever asks for the first time does not know what was told before: older notes are history.
@@ -44,10 +44,8 @@ FRESH_S = 60.0
 #: As the wire promises; a newer agent may send more.
 MAX_TOP = 10
 
-T = TypeVar("T")
-
 _Rows: TypeAlias = "Sequence[Mapping[str, Any]]"
-_Marks: TypeAlias = "dict[int, dict[str, Any]]"  # fields of `SchedulerWorker`, by slot
+_Fields: TypeAlias = "dict[int, dict[str, Any]]"  # of `SchedulerWorker`, by slot
 
 #: By how much the agent's clock and ours may differ from what was found first, in seconds: answers
 #: take their time.
@@ -55,6 +53,9 @@ DRIFT_S = 0.5
 
 #: Those of `wire.Columns` that count here.
 COLUMNS = ("slot", "status", "processing", "idle_ms", "sole_bytes", "memory")
+
+#: What is known of no single worker, and kept as it is sent.
+AS_SENT = {"target", "totals", "shuffles", "relief", "pins_expired", "redone"}
 
 #: What says something of single workers, besides their rows.
 MARKS = ("pins", "retirements", "departures", "stops")
@@ -70,18 +71,16 @@ _STOPS = {
 _REASONS = {reason.value: reason for reason in Reason}
 
 
-class RawConfig(TypedDict):
-    """Of `wire.Snapshot`, what is read later, and with care: it may hold anything."""
+class Parts(TypedDict):
+    """Of `wire.Snapshot`, what arrives as values of the model; and what is read later."""
 
-    config_in_force: dict[str, msgspec.Raw] | None
+    shuffles: tuple[Shuffle, ...]
+    relief: tuple[ReliefState, ...]
+    config_in_force: dict[str, msgspec.Raw] | None  # with care: it may hold anything
 
 
-@dataclass(frozen=True, slots=True)
-class _Introduced:
-    name: str
-    address: str
-    nthreads: int
-    memory_limit: int
+#: What the agent's answer to `observe` is read into.
+ANSWER = lenient(wire.Update, wire.Unchanged, Parts)
 
 
 class SnapshotReader:
@@ -100,9 +99,9 @@ class SnapshotReader:
         self._session, self._known = "", 0
         self.version = 0  # of what was read last; 0: nothing, or the agent counts none
         self.has_lifetimes = False  # of Dask's own: meters are wanted, quotas or not
-        self._introduced: dict[int, _Introduced] = {}
+        self._introduced: _Fields = {}  # those that never change
         self._rows: dict[int, SchedulerWorker] = {}  # by slot, ascending
-        self._marks: _Marks = {}
+        self._marks: _Fields = {}
         self._workers: dict[int, SchedulerWorker] = {}  # rows with their marks
         self._parts: dict[str, Any] = {}
         self._ahead_s = 0.0  # our clock, of the agent's
@@ -138,7 +137,7 @@ class SnapshotReader:
     def observed(self, *, agent: str, version: str, at: float) -> ObservedScheduler:
         """What is known by now, at this instant on our clock. Notes are told once."""
         parts = self._parts
-        demand, age_s = parts.get("demand"), max(0.0, at - self._in(0))
+        demand, totals, age_s = parts.get("demand"), parts["totals"], max(0.0, at - self._in(0))
         return ObservedScheduler(
             at=at,
             session=self._session,
@@ -148,19 +147,19 @@ class SnapshotReader:
             workers=tuple(self._workers.values()),
             shuffles=parts["shuffles"],
             notes=self._notes.unread(),
-            pins_expired=parts.get("pins_expired", ()),
-            redone=parts.get("redone", ()),
-            held=parts["held"],
-            expected_s=parts["expected_s"],
-            queued=parts["queued"],
-            processing=parts["processing"],
+            pins_expired=parts.get("pins_expired", {}),
+            redone=parts.get("redone", {}),
+            held=parts.get("held", 0),
+            expected_s=parts.get("expected_s", 0.0),
+            queued=totals["queued"] + totals["unrunnable"],
+            processing=totals["processing"],
             relief=parts.get("relief", ()),
             config=parts.get("config_in_force"),
             serialized=parts.get("serialized"),
             demand=None if demand is None else replace(demand, age_s=age_s),
             wants=tuple(replace(w, left_s=t - at) for w, t in parts.get("wants", ()) if t > at),
             quiet=Quiet(*(0.0 if since is None else at - since for since in parts["quiet"])),
-            results=parts["results"],
+            results=totals["memory"],
         )
 
     def _read(self, answer: Mapping[str, Any], at: float, *, is_whole: bool) -> None:
@@ -169,9 +168,8 @@ class SnapshotReader:
             self._rows, self._workers, self._parts = {}, {}, {}
         self._introduce(answer)
         self._set_clocks(answer, at)
-        metered = read_meters(answer, lambda slot: self._introduced[slot].memory_limit)
         changed = set[int]()
-        for slot, row in self._read_rows(answer, metered):
+        for slot, row in self._read_rows(answer):
             known = before.get(slot)
             self._rows[slot] = known if known == row else row
             changed.add(slot)
@@ -181,8 +179,6 @@ class SnapshotReader:
                 of_worker.pop(slot, None)
         self._read_parts(answer)
         self._notes.read(self._session, answer.get("notes", ()))
-        if is_whole or answer.get("meters") is not None:
-            self._parts.update(held=metered.held, expected_s=metered.expected_s)
         changed |= self._read_marks(answer)
         for slot in sorted(changed & self._rows.keys()):
             row, marks = self._rows[slot], self._marks.get(slot)
@@ -197,7 +193,12 @@ class SnapshotReader:
         columns = (new["slot"], new["name"], new["address"], new["nthreads"], new["memory_limit"])
         for slot, name, address, nthreads, limit in zip(*columns, strict=True):
             name = sys.intern(name)
-            self._introduced[slot] = _Introduced(name, address or name, nthreads, limit)
+            self._introduced[slot] = {
+                "name": name,
+                "address": address or name,
+                "nthreads": nthreads,
+                "memory_limit": limit,
+            }
         self._known = answer["known"]
 
     def _set_clocks(self, answer: Mapping[str, Any], at: float) -> None:
@@ -211,52 +212,60 @@ class SnapshotReader:
         """The instant on our clock that is so many milliseconds from that of the answer."""
         return self._ahead_s + (self._now_ms + ms) / 1000
 
-    def _read_rows(
-        self, answer: Mapping[str, Any], metered: Metered
-    ) -> Iterator[tuple[int, SchedulerWorker]]:
-        columns: Mapping[str, Any] = answer["workers"]
+    def _read_rows(self, answer: Mapping[str, Any]) -> Iterator[tuple[int, SchedulerWorker]]:
+        columns, meters = answer["workers"], answer.get("meters")
         closable, actors = set(answer["closable"]), set(answer["actors"])
+        metered = {} if meters is None else self._metered(columns, meters)
         rows = zip(*(columns[name] for name in COLUMNS), strict=True)
         for slot, status, processing, idle_ms, sole_bytes, memory in rows:
-            who, left_ms = self._introduced[slot], metered.lifetimes_ms.get(slot)
             yield (
                 slot,
                 SchedulerWorker(
-                    name=who.name,
-                    address=who.address,
+                    **self._introduced[slot],
                     status=wire.STATUSES[status],
-                    nthreads=who.nthreads,
                     processing=processing,
                     idle_since=0.0 if processing else self._in(-idle_ms),
                     sole_bytes=sole_bytes,
                     memory=memory,
-                    memory_limit=who.memory_limit,
                     closable=slot in closable,
                     actors=slot in actors,
-                    use=metered.use(slot),
-                    lifetime_ends_at=math.inf if left_ms is None else self._in(left_ms),
-                    too_short=slot in metered.too_short,
+                    **metered.get(slot, {}),
                 ),
             )
 
+    def _metered(self, columns: wire.Columns, meters: wire.Meters) -> _Fields:
+        matched = dict(meters["matched"])
+        every = (columns["slot"], columns["memory"])
+        figures = zip(*every, meters["runs"], meters["failures"], meters["managed"], strict=True)
+        metered: _Fields = {}
+        for slot, memory, runs, failures, managed in figures:
+            # Of no limit nothing is a part.
+            limit = self._introduced[slot]["memory_limit"] or math.inf
+            parts = memory / limit, max(0, memory - managed) / limit
+            metered[slot] = {"use": Use(runs, failures, matched.get(slot, ""), *parts)}
+        for slot, left_ms in meters["lifetimes"]:
+            metered[slot]["lifetime_ends_at"] = self._in(left_ms)
+        for slot in meters["too_short"]:
+            metered[slot]["too_short"] = True
+        return metered
+
     def _read_parts(self, answer: Mapping[str, Any]) -> None:
         parts = self._parts
-        parts["target"] = answer["target"]
-        for name, read in _PARTS.items():
-            if name in answer:
-                parts[name] = read(answer[name])
-        if "totals" in answer:
-            totals = answer["totals"]
-            parts["queued"] = totals["queued"] + totals["unrunnable"]
-            parts["processing"], parts["results"] = totals["processing"], totals.get("memory", 0)
+        for name in AS_SENT & answer.keys():
+            parts[name] = answer[name]
+        for name in _PARTS.keys() & answer.keys():
+            parts[name] = None if answer[name] is None else _PARTS[name](answer[name])
+        if meters := answer.get("meters"):
+            parts.update(held=meters["held"], expected_s=meters["expected_ms"] / 1000)
         if "wants" in answer:
-            parts["wants"] = [(_record(Want, w), self._in(w["left_ms"])) for w in answer["wants"]]
+            parts["wants"] = [
+                (Want(w["workers"], 0.0, w["owner"], w["group"]), self._in(w["left_ms"]))
+                for w in answer["wants"]
+            ]
         # An agent that does not say counts as in use, so nothing is taken from anybody.
         quiet = answer.get("quiet", {})
         quiet_ms = [quiet.get(name, 0) for name in ("no_task_ms", "no_client_ms")]
         parts["quiet"] = [self._in(-ms) if ms else None for ms in quiet_ms]
-        for required in ("shuffles", "queued"):
-            parts[required]
 
     def _read_marks(self, answer: Mapping[str, Any]) -> set[int]:
         """Returns the slots of workers whose marks are not as before."""
@@ -272,7 +281,7 @@ class SnapshotReader:
         slots = before.keys() | self._marks.keys()
         return {slot for slot in slots if before.get(slot) != self._marks.get(slot)}
 
-    def _pinned(self, rows: _Rows) -> _Marks:
+    def _pinned(self, rows: _Rows) -> _Fields:
         pins: dict[int, tuple[Pin, ...]] = {}
         for row in rows:
             until, latest = self._in(row["left_ms"]), self._in(row.get("latest_ms", row["left_ms"]))
@@ -282,7 +291,7 @@ class SnapshotReader:
                 pins[slot] = (*pins.get(slot, ()), pin)
         return {slot: {"pins": held} for slot, held in pins.items()}
 
-    def _departing(self, rows: _Rows) -> _Marks:
+    def _departing(self, rows: _Rows) -> _Fields:
         return {
             row["slot"]: {
                 # It may have been renamed, so that its replacement finds its name free.
@@ -294,7 +303,7 @@ class SnapshotReader:
         }
 
 
-def _leaving(rows: _Rows) -> _Marks:
+def _leaving(rows: _Rows) -> _Fields:
     return {
         row["slot"]: {
             "leaving": Leaving(row["state"]),
@@ -305,62 +314,13 @@ def _leaving(rows: _Rows) -> _Marks:
     }
 
 
-def _cordon(rows: _Rows) -> _Marks:
+def _cordon(rows: _Rows) -> _Fields:
     return {
         row["slot"]: {
             "cordon": Cordon(_STOPS.get(row["kind"], Quota.LIFETIME), row["message"] or row["kind"])
         }
         for row in rows
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Metered:
-    """`wire.Meters` by slot; empty where the agent was not asked, or is too old to answer."""
-
-    uses: Mapping[int, Use] = field(default_factory=dict)
-    lifetimes_ms: Mapping[int, int] = field(default_factory=dict)  # left
-    too_short: frozenset[int] = frozenset()
-    held: int = 0
-    expected_s: float = 0.0
-
-    def use(self, slot: int) -> Use:
-        return self.uses.get(slot, UNUSED)
-
-
-def read_meters(snapshot: Mapping[str, Any], memory_limit: Callable[[int], int]) -> Metered:
-    """
-    Read the meters of a snapshot.
-
-    Args:
-        memory_limit: In bytes, by slot; 0: none, and then nothing is a part of it.
-    """
-    meters = snapshot.get("meters")
-    if meters is None:
-        return Metered()
-    columns = snapshot["workers"]
-    matched = dict(meters["matched"])
-    rows = zip(
-        columns["slot"], columns["memory"], meters["runs"], meters["failures"], meters["managed"],
-        strict=True,
-    )  # fmt: skip
-    uses = {}
-    for slot, memory, runs, failures, managed in rows:
-        limit, unmanaged = memory_limit(slot), max(0, memory - managed)
-        uses[slot] = Use(
-            runs,
-            failures,
-            matched.get(slot, ""),
-            memory / limit if limit else 0.0,
-            unmanaged / limit if limit else 0.0,
-        )
-    return Metered(
-        uses=uses,
-        lifetimes_ms=dict(meters["lifetimes"]),
-        too_short=frozenset(meters["too_short"]),
-        held=meters["held"],
-        expected_s=meters["expected_ms"] / 1000,
-    )
 
 
 class NoteReader:
@@ -398,9 +358,7 @@ class NoteReader:
         return told
 
 
-def _serialized(row: Mapping[str, Any] | None) -> Serialized | None:
-    if row is None:
-        return None
+def _serialized(row: wire.SerializedPart) -> Serialized:
     return Serialized(
         calls=row["calls"],
         seconds=row["us"] / 1e6,
@@ -413,71 +371,36 @@ def _serialized(row: Mapping[str, Any] | None) -> Serialized | None:
     )
 
 
-def read_demand(row: Mapping[str, Any] | None) -> Demand | None:
-    """None: the agent was not asked, or is too old to say."""
-    if row is None:
-        return None
-    names = tuple(wire.PrefixColumns.__annotations__)
-    columns = zip(*(row["prefixes"][name] for name in names), strict=True)
-    rows = (dict(zip(names, values, strict=True)) for values in columns)
+def read_demand(row: wire.DemandPart) -> Demand:
+    columns = (row["prefixes"][name] for name in wire.PrefixColumns.__annotations__)  # type: ignore[literal-required]
     return Demand(
-        prefixes=tuple(map(_prefix, rows)),
-        needs=tuple(_record(Need, need, seconds=need["ms"] / 1000) for need in row["needs"]),
-        shuffles=_rows(UpcomingShuffle, row["shuffles"]),
+        prefixes=tuple(_prefix(*work) for work in zip(*columns, strict=True)),
+        needs=tuple(
+            msgspec.convert({**need, "seconds": need["ms"] / 1000}, Need) for need in row["needs"]
+        ),
+        shuffles=msgspec.convert(row["shuffles"], tuple[UpcomingShuffle, ...]),
         unknown_s=row["unknown_ms"] / 1000,
-        incoming=row.get("incoming_ms", 0) / 1000,
-        every_s=row.get("every_ms", 0) / 1000,
+        incoming=row["incoming_ms"] / 1000,
+        every_s=row["every_ms"] / 1000,
     )
 
 
-def _prefix(row: Mapping[str, Any]) -> PrefixWork:
-    mean_s = row["mean_ms"] / 1000 if row["mean_ms"] >= 0 else None
-    return _record(PrefixWork, {**row, "mean_s": mean_s})
+def _prefix(
+    name: str, mean_ms: float, running: int, ready: int, waiting: int, longest_ms: int, *rest: Any
+) -> PrefixWork:
+    mean_s = mean_ms / 1000 if mean_ms >= 0 else None
+    return PrefixWork(name, mean_s, running, ready, waiting, longest_ms / 1000, *rest)
 
 
-def _rows(record: type[T], rows: Sequence[Mapping[str, Any]]) -> tuple[T, ...]:
-    return tuple(_record(record, row) for row in rows)
-
-
-def _record(record: type[T], row: Mapping[str, Any], **more: Any) -> T:
-    """
-    A dataclass of a row's values of the same names; `x_s` is the row's `x_ms` in seconds.
-
-    What an older agent does not send has its default; TypeError where there is none.
-    """
-    values = {}
-    for one in fields(record):  # type: ignore[arg-type]
-        if one.name in row:
-            value = row[one.name]
-            values[one.name] = tuple(value) if isinstance(value, list) else value
-        elif (in_ms := f"{one.name.removesuffix('_s')}_ms") in row:
-            values[one.name] = row[in_ms] / 1000
-    return record(**values, **more)
-
-
-def _relief(rows: Sequence[Mapping[str, Any]]) -> tuple[ReliefState, ...]:
-    return tuple(
-        _record(ReliefState, {**row, "counts": sorted(row["counts"].items())}) for row in rows
-    )
-
-
-def _counts(by_name: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(by_name.items()))
-
-
-def _values(by_key: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+def _config(by_key: Mapping[str, msgspec.Raw]) -> tuple[tuple[str, str], ...]:
     """Settings may be anything: what is longer than one that people can set is none of theirs."""
     short = {key: raw for key, raw in by_key.items() if len(bytes(raw)) <= wire.MOST_BYTES}
-    return {key: msgspec.msgpack.decode(raw) for key, raw in short.items()}
+    return json_by_key({key: msgspec.msgpack.decode(raw) for key, raw in short.items()})
 
 
 #: How parts that are about no single worker are read.
 _PARTS: Mapping[str, Callable[[Any], Any]] = {
-    "shuffles": partial(_rows, Shuffle),
-    "pins_expired": _counts,
-    "redone": _counts,
-    "relief": _relief,
-    "config_in_force": lambda by_key: None if by_key is None else json_by_key(_values(by_key)),
+    "config_in_force": _config,
     "serialized": _serialized,
     "demand": read_demand,
 }

@@ -85,7 +85,7 @@ FUNCTIONS = (SerializedFunction("etl.step", 4_000, 12.0, 5e7, 57_000),)
 
 SCHEDULER: dict[str, Any] = {
     "relief": (
-        ReliefState("idle", "Active", "", (("calls_saved", 12_000),)),
+        ReliefState("idle", "Active", "", {"calls_saved": 12_000}),
         ReliefState("host", "Failed", "WorkerState has no host"),
     ),
     "serialized": Serialized(5_000, 12.34, 57_000_000, 0.31, FUNCTIONS),

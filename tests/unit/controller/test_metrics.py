@@ -89,7 +89,7 @@ def test_what_schedulers_count_is_added_up_since_we_came(
 ) -> None:
     totals = []
     for session, count in (("s", 3), ("s", 3), ("s", 5), ("new", 1), ("new", 1)):
-        measured.passed(session=session, **{fact: ((word, count),)})
+        measured.passed(session=session, **{fact: {word: count}})
         totals.append(measured.value(metric, **{label: word}))
 
     assert [0, 0, 2, 3, 3] == totals
@@ -118,7 +118,7 @@ def test_the_scheduler_as_it_is_now(measured: Measured) -> None:
 def test_a_scheduler_that_invents_words_makes_no_series(measured: Measured) -> None:
     for n in range(50):
         words: list[Any] = [n, f"word {n}", "\x1b]0;title\x07"]
-        counted = tuple((word, n) for word in words)
+        counted = dict.fromkeys(words, n)
         pins = {f"w{n}": tuple(Pin(word, "x", "", 60.0, since=-5.0) for word in words[1:])}
         relief = [ReliefState(word, word) for word in words]
         measured.passed(pins=pins, relief=tuple(relief), redone=counted, pins_expired=counted)
@@ -137,9 +137,9 @@ def test_a_scheduler_that_invents_words_makes_no_series(measured: Measured) -> N
 
 @pytest.mark.parametrize("count", [math.nan, -math.inf, -5, -(2**63)])
 def test_what_was_counted_never_becomes_less(count: Any, measured: Measured) -> None:
-    measured.passed(redone=(("lost", 0),))
-    measured.passed(redone=(("lost", 2),))
-    measured.passed(redone=(("lost", count),))
+    measured.passed(redone={"lost": 0})
+    measured.passed(redone={"lost": 2})
+    measured.passed(redone={"lost": count})
     assert 2 == measured.value("tasks_redone_total", cause="lost")
 
 

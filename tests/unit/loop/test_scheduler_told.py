@@ -26,7 +26,7 @@ from dask_adaptive.planner.plan import plan
 from dask_adaptive_agent import wire
 from support.worlds import NOW, PAST, POLICY, busy, cluster
 
-WELL = ReliefState("idle", wire.R_ACTIVE, "", (("calls", 12_000),))
+WELL = ReliefState("idle", wire.R_ACTIVE, "", {"calls": 12_000})
 FAILED = ReliefState("host", wire.R_FAILED, "WorkerState has no host")
 COST = Serialized(
     5_000, 12.34, 57_000_000, 0.31, (SerializedFunction("etl.step", 4_000, 12.0, 5e7, 57_000),)
@@ -120,7 +120,7 @@ def status(scheduler: ObservedScheduler) -> Status:
 
 
 def test_a_status_holds_states_and_no_figures() -> None:
-    busier = (dataclasses.replace(WELL, counts=(("calls", 13_000),)), FAILED)
+    busier = (dataclasses.replace(WELL, counts={"calls": 13_000}), FAILED)
     later = dataclasses.replace(SEEN, relief=busier, serialized=COST)
 
     assert status(SEEN) == status(later)
