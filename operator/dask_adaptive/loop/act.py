@@ -125,8 +125,9 @@ async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
             await ports.platform.set_replicas(group, replicas)
         case Retire():
             return await _retire(action, policy, ports)
-        case Leave():
-            return await _leave(action, ports)
+        case Leave(_, names, left_s, reason):
+            answers = await ports.link.leave(names, left_s=left_s, reason=reason)
+            return _answered(action, answers)
         case Cancel(_, names):
             await ports.link.cancel(names)
         case Delete() | Restart():
@@ -146,23 +147,12 @@ async def _retire(action: Retire, policy: Policy, ports: Ports) -> Outcome:
         busy_ok=action.busy_ok,
         over_pins=action.over_pins,
     )
-    refusal = _refusal(answers)
-    if refusal is None:
-        return Outcome(action, True, action.reason, action.message)
+    outcome = _answered(action, answers)
     # A Deployment's workers leave together or not at all.
     accepted = [a.name for a in answers if a.state in {"draining", "drained"}]
-    if accepted:
+    if accepted and not outcome.done:
         await ports.link.cancel(accepted)
-    return Outcome(action, False, refusal.veto or Reason.RETIREMENT_REFUSED, refusal.message)
-
-
-async def _leave(action: Leave, ports: Ports) -> Outcome:
-    answers = await ports.link.leave(action.dask_names, left_s=action.left_s, reason=action.reason)
-    refusal = _refusal(answers)
-    if refusal is not None:
-        reason = refusal.veto or Reason.RETIREMENT_REFUSED
-        return Outcome(action, False, reason, refusal.message)
-    return Outcome(action, True, action.reason, action.message)
+    return outcome
 
 
 async def _take_away(action: Delete | Restart, policy: Policy, ports: Ports) -> Outcome:
@@ -179,6 +169,12 @@ async def _take_away(action: Delete | Restart, policy: Policy, ports: Ports) -> 
         await ports.platform.restart_worker(action.worker, action.pod, action.pod_uid)
     else:
         await ports.platform.delete_worker(action.worker, action.uid)
+    return Outcome(action, True, action.reason, action.message)
+
+
+def _answered(action: Action, answers: Sequence[Retired]) -> Outcome:
+    if (refusal := _refusal(answers)) is not None:
+        return Outcome(action, False, refusal.veto or Reason.RETIREMENT_REFUSED, refusal.message)
     return Outcome(action, True, action.reason, action.message)
 
 

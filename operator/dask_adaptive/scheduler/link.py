@@ -19,7 +19,6 @@ from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Limits
-from dask_adaptive.model.scaling import ShuffleWait
 from dask_adaptive.model.scheduler_settings import flat
 from dask_adaptive.planner.actions.external import OWNER
 from dask_adaptive.scheduler.calls import LONGEST, SchedulerCalls, lenient
@@ -29,6 +28,7 @@ from dask_adaptive.scheduler.sent import (
     SentPlans,
     announce_request,
     limit_request,
+    milliseconds,
 )
 from dask_adaptive.scheduler.snapshot import ANSWER, NoteReader, SnapshotReader
 from dask_adaptive_agent import wire
@@ -51,9 +51,6 @@ FRESH_S = 0.5
 
 #: All is asked for so often, and not just what has changed.
 WHOLE_S = 60.0
-
-#: A pod may be given any grace period; a month is as good as longer.
-LONGEST_S = 30 * 24 * 3600.0
 
 #: Whoever only looks has memory for the answers of so many workers.
 MANY = 20_000
@@ -185,7 +182,7 @@ class Link:
         )
 
     async def leave(self, names: Sequence[str], *, left_s: float, reason: Reason) -> list[Retired]:
-        left_ms = max(1, round(min(left_s, LONGEST_S) * 1000))
+        left_ms = max(1, milliseconds(left_s))
         return await self._let_go(wire.LEAVE, names, left_ms=left_ms, reason=reason.value)
 
     async def cancel(self, names: Sequence[str]) -> list[Retired]:
@@ -272,15 +269,16 @@ class Link:
         return True
 
     async def _configure(self, agent: _Agent, policy: Policy) -> None:
+        wait = policy.shuffle
         settings = {
             "shuffle_pins": policy.pins.shuffle.enabled,
             "shuffle_timeout_ms": round(policy.pins.shuffle.timeout_s * 1000),
             "manual_max_ms": round(policy.pins.manual.max_duration_s * 1000),
             "client_pins": policy.pins.client.enabled,
             "client_max_ms": round(policy.pins.client.max_duration_s * 1000),
-            "shuffle_wait_ms": _shuffle_wait_ms(policy.shuffle),
+            "shuffle_wait_ms": milliseconds(wait.max_wait_s) if wait.wait_for_workers else 0,
             "on_lifetime": policy.retirement.on_lifetime.value,
-            "lifetime_ms": max(1, round(min(policy.retirement.grace_period_s, LONGEST_S) * 1000)),
+            "lifetime_ms": max(1, milliseconds(policy.retirement.grace_period_s)),
             "relief": policy.scheduler.relief.chosen,
             "config": flat(policy.scheduler.config),
         }
@@ -299,10 +297,7 @@ class Link:
     async def _ask(self, op: str, answer: Any, **request: Any) -> Any:
         if op != wire.OBSERVE and self._peer is not None:
             self._peer.heard_at = -math.inf
-        found = await self._calls.call(op, answer, protocol=wire.PROTOCOL, **request)
-        if found is None:
-            raise AgentGone("the scheduler has been restarted without its agent")
-        return found
+        return await _asked(self._calls, op, answer, **request)
 
     async def _agent(self) -> _Agent:
         if self._peer is None:
@@ -398,7 +393,7 @@ class ReadOnlyLink:
 
     def __init__(self, address: str, *, tls: Tls | None = None, timeout_s: float = 5.0) -> None:
         self._calls = SchedulerCalls(address, tls=tls, timeout_s=timeout_s, workers=lambda: MANY)
-        self._reader = SnapshotReader(NoteReader())
+        self._notes = NoteReader()
         self._agent: _Agent | None = None
 
     async def observe(self, *, meters: bool = False, demand: bool = False) -> ObservedScheduler:
@@ -408,14 +403,11 @@ class ReadOnlyLink:
             if agent is None:
                 hello = await _hello(self._calls)
                 if hello is None:
-                    missing = "the scheduler runs without the agent"
-                    return ObservedScheduler(problem=Reason.AGENT_MISSING, message=missing)
-                agent = _Agent(hello, self._reader)
-            asked = {**self._reader.request, "meters": meters, "demand": demand}
-            answer = await self._calls.call(wire.OBSERVE, ANSWER, protocol=wire.PROTOCOL, **asked)
-            if answer is None:
-                raise AgentGone("the scheduler has been restarted without its agent")
-            self._reader.read(answer, at=(now := time.monotonic()))
+                    raise NoAgent(Reason.AGENT_MISSING, "the scheduler runs without the agent")
+                agent = _Agent(hello, SnapshotReader(self._notes))
+            asked = {**agent.reader.request, "meters": meters, "demand": demand}
+            answer = await _asked(self._calls, wire.OBSERVE, ANSWER, **asked)
+            agent.reader.read(answer, at=(now := time.monotonic()))
             seen = agent.observed(now)
         except (LinkError, KeyError) as exc:
             return _problem(self._calls.address, exc)
@@ -424,6 +416,14 @@ class ReadOnlyLink:
 
     async def close(self) -> None:
         await self._calls.close()
+
+
+async def _asked(calls: SchedulerCalls, op: str, answer: Any, **request: Any) -> Any:
+    """What the agent says to one message; it must have said hello before."""
+    found = await calls.call(op, answer, protocol=wire.PROTOCOL, **request)
+    if found is None:
+        raise AgentGone("the scheduler has been restarted without its agent")
+    return found
 
 
 async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
@@ -447,7 +447,3 @@ def _problem(address: str, exc: Exception) -> ObservedScheduler:
     odd = f"{address} does not answer like a scheduler: {exc!r}"
     message = str(exc) if isinstance(exc, LinkError) else odd
     return ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE, message=message)
-
-
-def _shuffle_wait_ms(wait: ShuffleWait) -> int:
-    return round(max(0.0, min(wait.max_wait_s, LONGEST_S)) * 1000) if wait.wait_for_workers else 0

@@ -83,9 +83,9 @@ def announce_request(arriving: Iterable[Arriving], told: Told) -> dict[str, Any]
     coming = sorted((row.in_s, row.workers) for row in arriving if row.workers > 0)
     decisions = told.decisions[-MOST_DECISIONS:]
     return {
-        "arriving": [(workers, _milliseconds(in_s)) for in_s, workers in coming[:MOST_ARRIVALS]],
+        "arriving": [(workers, milliseconds(in_s)) for in_s, workers in coming[:MOST_ARRIVALS]],
         "can_grow": max(0, told.can_grow),
-        **({} if told.grow_s is None else {"grow_ms": _milliseconds(told.grow_s)}),
+        **({} if told.grow_s is None else {"grow_ms": milliseconds(told.grow_s)}),
         "policy": _short(told.policy),
         "message": _short(told.message),
         "workers": [tuple(map(_short, row)) for row in told.workers[:MOST_SENTENCES]],
@@ -97,7 +97,7 @@ def _short(text: str) -> str:
     return text[:SHORT_LETTERS]
 
 
-def _milliseconds(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
     return round(min(max(0.0, seconds), _LONGEST_S) * 1000)
 
 
