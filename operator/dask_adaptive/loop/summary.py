@@ -29,7 +29,7 @@ from dask_adaptive.model.plan import Blocker, Decision, Delete, Outcome, Plan, R
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota, Recycle, RecyclePast, Replacing
-from dask_adaptive.planner.actions.candidates import claims
+from dask_adaptive.planner.actions.candidates import pinned
 from dask_adaptive.planner.actions.groups import GroupWorkers, sort_workers
 from dask_adaptive.planner.context import scaled_groups
 from dask_adaptive.planner.number.idle_time import IdleTime
@@ -278,9 +278,7 @@ def worker_row(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str
         return Reason.RETIRING, f"{worker.node_terminating}: {said}" if is_exposed else said
     if worker.manual_pin is not None and worker.manual_pin.problem:
         return Reason.INVALID_ANNOTATION, worker.manual_pin.problem
-    if worker.is_pinned:
-        return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
-    return _row_of_unheld(worker, is_exposed=is_exposed)
+    return pinned(worker) or _row_of_unheld(worker, is_exposed=is_exposed)
 
 
 def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason, str] | None:

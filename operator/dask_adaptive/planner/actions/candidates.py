@@ -11,7 +11,7 @@ from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Blocker
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.actions.node_order import LITTLE, NodeOrder
-from dask_adaptive.planner.context import Horizon
+from dask_adaptive.planner.context import Horizon, PassContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,13 @@ class VetoContext:
     idle_s: float  # so long a worker of its group has to be without a task
 
 
+WITH_ACTORS = Reason.HOLDS_ACTORS, "holds actors, which cannot be moved"
+
 #: Says why a worker must stay, or None when this rule has no objection.
 Veto = Callable[[ObservedWorker, VetoContext], "tuple[Reason, str] | None"]
 
 
-def pinned(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
+def pinned(worker: ObservedWorker, _: object = None) -> tuple[Reason, str] | None:
     if not worker.is_pinned:
         return None
     return Reason.PINNED, f"pinned by {', '.join(sorted(claims(worker)))}"
@@ -39,7 +41,7 @@ def busy(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
 
 
 def holds_actors(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | None:
-    return (Reason.HOLDS_ACTORS, "holds actors, which cannot be moved") if worker.actors else None
+    return WITH_ACTORS if worker.actors else None
 
 
 def in_grace(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
@@ -61,7 +63,9 @@ def not_offered(worker: ObservedWorker, _: VetoContext) -> tuple[Reason, str] | 
     return Reason.NO_RECIPIENT, "not offered by the scheduler's workers_to_close: memory is needed"
 
 
-def refused_lately(worker: ObservedWorker, at: VetoContext) -> tuple[Reason, str] | None:
+def refused_lately(
+    worker: ObservedWorker, at: VetoContext | PassContext
+) -> tuple[Reason, str] | None:
     refusal = at.past.refusals.get(worker.name)
     if refusal is None or at.horizon.is_over(refusal.until - at.horizon.now):
         return None

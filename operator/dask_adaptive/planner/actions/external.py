@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dask_adaptive.model.amounts import format_duration
-from dask_adaptive.model.observed import (
-    Leaving,
-    ObservedWorker,
-    TerminatingPod,
-)
-from dask_adaptive.model.past import Past
+from dask_adaptive.model.observed import Leaving, ObservedWorker, TerminatingPod
 from dask_adaptive.model.plan import Blocker, Leave, Retire, SetPin, Unpin
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.planner.actions.candidates import claims
+from dask_adaptive.planner.actions.candidates import WITH_ACTORS, pinned, refused_lately
 from dask_adaptive.planner.actions.groups import GroupWorkers
-from dask_adaptive.planner.context import Horizon, PassContext
+from dask_adaptive.planner.context import PassContext
 
 #: The scheduler's idea of a worker's end may differ by so much from its pod's.
 SLACK_S = 5.0
@@ -28,7 +23,7 @@ PIN_SLACK_S = 30.0
 
 
 def drain_terminating_nodes(
-    workers: GroupWorkers, past: Past, horizon: Horizon
+    workers: GroupWorkers, context: PassContext
 ) -> tuple[tuple[Retire, ...], tuple[Blocker, ...]]:
     """
     Let workers go whose machine does, busy ones too; those that stay are told, and why.
@@ -38,24 +33,17 @@ def drain_terminating_nodes(
     """
     leaving, blockers = [], []
     for worker in workers.on_terminating_node:
-        refusal = past.refusals.get(worker.name)
-        if refusal is not None and not horizon.is_over(refusal.until - horizon.now):
-            blockers.append(Blocker(worker.name, refusal.reason, refusal.message))
+        if (refusal := refused_lately(worker, context)) is not None:
+            blockers.append(Blocker(worker.name, *refusal))
         else:
             why = worker.node_terminating
             leaving.append(
                 Retire(worker.name, worker.dask_names, Reason.NODE_GOING, why, busy_ok=True)
             )
-    blockers += [_held(w) for w in workers.active if w.name in workers.node_terminates]
+    for worker in (w for w in workers.active if w.name in workers.node_terminates):
+        reason, held = pinned(worker) or WITH_ACTORS
+        blockers.append(Blocker(worker.name, reason, f"{worker.node_terminating}; {held}"))
     return tuple(leaving), tuple(blockers)
-
-
-def _held(worker: ObservedWorker) -> Blocker:
-    if worker.is_pinned:
-        held = f"pinned by {', '.join(sorted(claims(worker)))}"
-        return Blocker(worker.name, Reason.PINNED, f"{worker.node_terminating}; {held}")
-    held = "holds actors, which cannot be moved"
-    return Blocker(worker.name, Reason.HOLDS_ACTORS, f"{worker.node_terminating}; {held}")
 
 
 def tell_endings(context: PassContext) -> tuple[Leave, ...]:

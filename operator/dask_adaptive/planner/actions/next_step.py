@@ -52,7 +52,7 @@ def next_step(
     workers = recycled.workers
     drained = delete_drained(workers)
     # What must leave for its node does so whatever is desired; replacements are asked for first.
-    evacuated, held = drain_terminating_nodes(workers, context.past, context.horizon)
+    evacuated, held = drain_terminating_nodes(workers, context)
     departures: tuple[Action, ...] = (*evacuated, *recycled.restart, *recycled.retire)
 
     if draft.number > workers.serving:

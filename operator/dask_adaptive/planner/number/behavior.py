@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from dask_adaptive.model.amounts import format_duration
 from dask_adaptive.model.past import Change, GroupPast, Recommendation
@@ -39,17 +38,16 @@ def damped(
     Source:
         HorizontalPodAutoscaler (autoscaling/v2), `spec.behavior`.
     """
-    watched_s = -math.inf if since is None else horizon.now - since
-    steady, step = _stabilized(wanted, current, behavior, past, idle_timeout_s, watched_s, horizon)
+    watched_s = 0.0 if since is None else max(0.0, horizon.now - since)
+    by = _Damping(behavior, past, idle_timeout_s, watched_s, horizon)
+    number, step = by.stabilized(wanted, current)
     steps = [step]
-    if steady > current:
-        number, step = _risen(steady, current, behavior.scale_up, past, horizon)
+    if number > current:
+        number, step = by.risen(number, current)
         steps.append(step)
-    elif steady < current:
-        number, step = _fallen(steady, current, behavior, past, watched_s, horizon)
+    elif number < current:
+        number, step = by.fallen(number, current)
         steps.append(step)
-    else:
-        number = current
     return number, tuple(s for s in steps if s is not None)
 
 
@@ -84,84 +82,94 @@ def window_of(direction: Direction, idle_timeout_s: float) -> float:
     return idle_timeout_s if window_s is None else window_s
 
 
-def _stabilized(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast,
-    idle_timeout_s: float, watched_s: float, horizon: Horizon,
-) -> tuple[int, Step | None]:  # fmt: skip
-    if wanted == current:
-        return current, None
-    is_rise = wanted > current
-    window_s = window_of(behavior.scale_up if is_rise else behavior.scale_down, idle_timeout_s)
-    if window_s <= 0:
-        return wanted, None
-    if _is_watched(past, window_s, watched_s, horizon):
-        ages = [(horizon.now - r.at, r.replicas) for r in past.recommendations]
-        recent = [wanted, *(replicas for age_s, replicas in ages if age_s < window_s)]
-        held = max(current, min(recent)) if is_rise else min(current, max(recent))
-        if held != wanted:
-            last_s = min(a for a, n in ages if (n <= held if is_rise else n >= held))
-            horizon.is_over(window_s - last_s)
-    else:
-        # HPA, too, holds what it finds at its own start, as if it had been recommended then
-        # (recordInitialRecommendation).
-        held = current
-    if held == wanted:
-        return held, None
-    reason = Reason.SCALE_UP_STABILIZED if is_rise else Reason.SCALE_DOWN_STABILIZED
-    until = f"until the {'rise' if is_rise else 'fall'} has lasted {format_duration(window_s)}"
-    return held, Step("window", held, reason, f"{wanted} wanted, {held} held {until}")
+@dataclass(frozen=True, slots=True)
+class _Damping:
+    """All by which one group's number is damped."""
 
+    behavior: Behavior
+    past: GroupPast
+    idle_timeout_s: float
+    watched_s: float  # so long the load has been watched, without a gap
+    horizon: Horizon
 
-def _is_watched(past: GroupPast, window_s: float, watched_s: float, horizon: Horizon) -> bool:
-    if not horizon.is_over(window_s - max(0.0, watched_s)):
+    def stabilized(self, wanted: int, current: int) -> tuple[int, Step | None]:
+        if wanted == current:
+            return current, None
+        is_rise, behavior = wanted > current, self.behavior
+        direction = behavior.scale_up if is_rise else behavior.scale_down
+        window_s = window_of(direction, self.idle_timeout_s)
+        if window_s <= 0:
+            return wanted, None
+        if self._is_watched(window_s):
+            ages = [(self.horizon.now - r.at, r.replicas) for r in self.past.recommendations]
+            recent = [wanted, *(replicas for age_s, replicas in ages if age_s < window_s)]
+            held = max(current, min(recent)) if is_rise else min(current, max(recent))
+            if held != wanted:
+                last_s = min(a for a, n in ages if (n <= held if is_rise else n >= held))
+                self.horizon.is_over(window_s - last_s)
+        else:
+            # HPA, too, holds what it finds at its own start, as if it had been recommended then
+            # (recordInitialRecommendation).
+            held = current
+        if held == wanted:
+            return held, None
+        reason = Reason.SCALE_UP_STABILIZED if is_rise else Reason.SCALE_DOWN_STABILIZED
+        until = f"until the {'rise' if is_rise else 'fall'} has lasted {format_duration(window_s)}"
+        return held, Step("window", held, reason, f"{wanted} wanted, {held} held {until}")
+
+    def _is_watched(self, window_s: float) -> bool:
+        if not self.horizon.is_over(window_s - self.watched_s):
+            return False
+        if any(self.horizon.now - r.at < BLIND_S for r in self.past.recommendations[-1:]):
+            return True
+        self.horizon.within(window_s)  # watched from now on
         return False
-    if any(horizon.now - r.at < BLIND_S for r in past.recommendations[-1:]):
-        return True
-    horizon.within(window_s)  # watched from now on
-    return False
 
+    def risen(self, steady: int, current: int) -> tuple[int, Step | None]:
+        up, owed = self.behavior.scale_up, _owed(current, self.past)
+        if steady <= owed:
+            return steady, None
+        if _is_within(steady, owed, up.tolerance):
+            message = f"{steady} are within {up.tolerance:.0%} of {owed}"
+            return owed, Step("tolerance", owed, Reason.WITHIN_TOLERANCE, message)
+        numbers = (_risen_by(p, self._at_start(owed, p)) for p in up.policies)
+        allowed = _allowed(up, owed, numbers, is_rise=True)
+        if allowed is None or steady <= allowed:
+            return steady, None
+        limit = max(owed, allowed)
+        message = f"{steady} needed, {limit} allowed now ({_in_words(up, 'scaleUp')})"
+        return limit, Step("rate", limit, Reason.SCALE_UP_LIMITED, message)
 
-def _risen(
-    steady: int, current: int, up: Direction, past: GroupPast, horizon: Horizon
-) -> tuple[int, Step | None]:
-    owed = _owed(current, past)
-    if steady <= owed:
-        return steady, None
-    if _is_within(steady, owed, up.tolerance):
-        message = f"{steady} are within {up.tolerance:.0%} of {owed}"
-        return owed, Step("tolerance", owed, Reason.WITHIN_TOLERANCE, message)
-    allowed = _allowed_up(owed, up, past.changes, horizon)
-    if allowed is None or steady <= allowed:
-        return steady, None
-    limit = max(owed, allowed)
-    message = f"{steady} needed, {limit} allowed now ({_in_words(up, 'scaleUp')})"
-    return limit, Step("rate", limit, Reason.SCALE_UP_LIMITED, message)
+    def fallen(self, steady: int, current: int) -> tuple[int, Step | None]:
+        down, past, horizon = self.behavior.scale_down, self.past, self.horizon
+        # To nothing at all is no small step, whatever the tolerance.
+        if steady > 0 and _is_within(steady, current, down.tolerance):
+            message = f"{steady} are within {down.tolerance:.0%} of {current}"
+            return current, Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
+        since_up_s = self.watched_s if past.up_at is None else horizon.now - past.up_at
+        if not horizon.is_over(down.delay_after_scale_up_s - max(0.0, since_up_s)):
+            delay = format_duration(down.delay_after_scale_up_s)
+            message = f"{steady} needed, {current} held for {delay} after more were requested"
+            return current, Step("delay", current, Reason.SCALE_DOWN_LIMITED, message)
+        # What left before we watched is not known: until a period is over its policy lets none go.
+        numbers = (
+            _fallen_by(p, self._at_start(current, p))
+            if horizon.is_over(p.period_s - self.watched_s)
+            else current
+            for p in down.policies
+        )
+        allowed = _allowed(down, current, numbers, is_rise=False)
+        if allowed is None or steady >= allowed:
+            return steady, None
+        limit = min(current, allowed)
+        message = f"{steady} needed, {limit} allowed now ({_in_words(down, 'scaleDown')})"
+        return limit, Step("rate", limit, Reason.SCALE_DOWN_LIMITED, message)
 
-
-def _fallen(
-    steady: int,
-    current: int,
-    behavior: Behavior,
-    past: GroupPast,
-    watched_s: float,
-    horizon: Horizon,
-) -> tuple[int, Step | None]:
-    down = behavior.scale_down
-    # To nothing at all is no small step, whatever the tolerance.
-    if steady > 0 and _is_within(steady, current, down.tolerance):
-        message = f"{steady} are within {down.tolerance:.0%} of {current}"
-        return current, Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
-    since_up_s = watched_s if past.up_at is None else horizon.now - past.up_at
-    if not horizon.is_over(down.delay_after_scale_up_s - max(0.0, since_up_s)):
-        delay = format_duration(down.delay_after_scale_up_s)
-        message = f"{steady} needed, {current} held for {delay} after more were requested"
-        return current, Step("delay", current, Reason.SCALE_DOWN_LIMITED, message)
-    allowed = _allowed_down(current, down, past.changes, watched_s, horizon)
-    if allowed is None or steady >= allowed:
-        return steady, None
-    limit = min(current, allowed)
-    message = f"{steady} needed, {limit} allowed now ({_in_words(down, 'scaleDown')})"
-    return limit, Step("rate", limit, Reason.SCALE_DOWN_LIMITED, message)
+    def _at_start(self, current: int, policy: RatePolicy) -> int:
+        """Workers at the beginning of the period, had nothing changed but what we asked for."""
+        ages = ((self.horizon.now - c.at, c.workers) for c in self.past.changes)
+        recent = (n for age_s, n in ages if not self.horizon.is_over(policy.period_s - age_s))
+        return max(0, current - sum(recent))
 
 
 def _owed(current: int, past: GroupPast) -> int:
@@ -178,40 +186,16 @@ def _is_within(number: int, current: int, tolerance: float) -> bool:
     return tolerance > 0 and abs(number - current) <= tolerance * current + 1e-9
 
 
-def _allowed_up(
-    current: int, up: Direction, changes: Sequence[Change], horizon: Horizon
+def _allowed(
+    direction: Direction, current: int, numbers: Iterable[int], *, is_rise: bool
 ) -> int | None:
-    """None: any number."""
-    if up.select_policy is Select.DISABLED:
+    """What the rate policies allow, by the number of each; None: any number."""
+    if direction.select_policy is Select.DISABLED:
         return current
-    numbers = [_risen_by(p, _at_start(current, p, changes, horizon)) for p in up.policies]
-    if not numbers:
+    most_first = sorted(numbers, reverse=is_rise)
+    if not most_first:
         return None
-    return min(numbers) if up.select_policy is Select.MIN else max(numbers)
-
-
-def _allowed_down(
-    current: int, down: Direction, changes: Sequence[Change], watched_s: float, horizon: Horizon
-) -> int | None:
-    if down.select_policy is Select.DISABLED:
-        return current
-    # What left before we watched is not known: until a period is over its policy lets nobody go.
-    numbers = [
-        _fallen_by(p, _at_start(current, p, changes, horizon))
-        if horizon.is_over(p.period_s - max(0.0, watched_s))
-        else current
-        for p in down.policies
-    ]
-    if not numbers:
-        return None
-    return max(numbers) if down.select_policy is Select.MIN else min(numbers)
-
-
-def _at_start(current: int, policy: RatePolicy, changes: Sequence[Change], horizon: Horizon) -> int:
-    """Workers at the beginning of the period, had nothing changed but what we asked for."""
-    ages = ((horizon.now - c.at, c.workers) for c in changes)
-    recent = (n for age_s, n in ages if not horizon.is_over(policy.period_s - age_s))
-    return max(0, current - sum(recent))
+    return most_first[-1] if direction.select_policy is Select.MIN else most_first[0]
 
 
 def _risen_by(policy: RatePolicy, start: int) -> int:

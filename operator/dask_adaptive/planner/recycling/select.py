@@ -19,7 +19,7 @@ from dask_adaptive.model.observed import ObservedCluster, ObservedWorker
 from dask_adaptive.model.plan import Blocker, Cancel, Restart, Retire
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Replacing
-from dask_adaptive.planner.actions.candidates import ranked_pending
+from dask_adaptive.planner.actions.candidates import ranked_pending, refused_lately
 from dask_adaptive.planner.actions.groups import GroupWorkers, set_apart, sort_workers
 from dask_adaptive.planner.context import PassContext
 from dask_adaptive.planner.recycling.budgets import (
@@ -386,9 +386,8 @@ class BudgetGate:
         at, context = self._at, self._at.context
         if is_last_chance(worker, candidate, at):
             return True  # it is missing from then on, whatever is done now
-        refusal = context.past.refusals.get(worker.name)
-        if refusal is not None and not context.horizon.is_over(refusal.until - context.now):
-            self.blockers.append(Blocker(worker.name, refusal.reason, refusal.message))
+        if (refusal := refused_lately(worker, context)) is not None:
+            self.blockers.append(Blocker(worker.name, *refusal))
             return False
         allowed = at.allowance(candidate.reason, self._heads.base)
         if candidate.is_spent:
