@@ -219,14 +219,13 @@ class Agent:
             "session": self.session,
         }
 
-    def configure(self, request: Request) -> wire.Message:
+    def configure(self, request: Request) -> None:
         changes = read_settings(request)
         if changes:
             self.lease.begin()
         self.settings.update(changes)
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
-        return {"protocol": wire.PROTOCOL}
 
     def observe(self, request: Request) -> Any:
         session, caller = text(request, "session", ""), text(request, "caller", "")
@@ -294,7 +293,7 @@ class Agent:
         outcomes = self.drains.leave(by_name, by_host, terms)
         return {"protocol": wire.PROTOCOL, "outcomes": outcomes}
 
-    def limit(self, request: Request) -> wire.Message:
+    def limit(self, request: Request) -> None:
         session = text(request, "session")
         if session != self.session:
             ended = f"session {shown(session)} has ended; observe, then send limits for that"
@@ -303,13 +302,11 @@ class Agent:
         self.lease.begin()
         self.roster.sync()
         self.cordons.limits_changed()
-        return {"protocol": wire.PROTOCOL}
 
-    def announce(self, request: Request) -> Request:
+    def announce(self, request: Request) -> None:
         self.lease.check()
         self.plans.update(request)
         self.lease.begin()
-        return {"protocol": wire.PROTOCOL}
 
     def worker_joined(self, address: str) -> None:
         entry = self.roster.joined(address)

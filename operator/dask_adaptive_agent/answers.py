@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import dask.config
 from distributed.core import Status
 
-from dask_adaptive_agent import dask_config, wire
+from dask_adaptive_agent import wire
 from dask_adaptive_agent.protocol.changes import Signs
-from dask_adaptive_agent.protocol.handlers import whole
+from dask_adaptive_agent.protocol.handlers import sendable, whole
 from dask_adaptive_agent.quotas.cordons import SHORT
 from dask_adaptive_agent.quotas.roster import managed_bytes
 from dask_adaptive_agent.relief.workers_to_close import Delegate
@@ -29,6 +30,11 @@ STATUS_NUMBER = {
     Status[name]: number for number, name in enumerate(wire.STATUSES) if name != "other"
 }
 OTHER = wire.STATUSES.index("other")
+
+#: Characters of one value. A policy's values are shorter, so one that is cut is unlike all of them.
+LONGEST = 50_000
+
+_ABSENT: Any = object()
 
 _IN_USE: wire.QuietPart = {"no_task_ms": 0, "no_client_ms": 0}
 
@@ -89,9 +95,7 @@ class Answers:
             "redone": dict(agent.redone),
             "totals": self._totals(processing=processing),
             "relief": section("relief", agent.reliefs.rows, []),
-            "config_in_force": section(
-                "config", lambda: dask_config.in_force(agent.settings.config), None
-            ),
+            "config_in_force": section("config", lambda: in_force(agent.settings.config), None),
             "demand": section("demand", agent.demand.answer, None) if demand else None,
             "wants": wants or [],
             "quiet": section(
@@ -258,3 +262,40 @@ def _shuffles(runs: Shuffles) -> list[wire.ShuffleRow]:
         {"id": run.id, "run_id": run.run_id, "workers": len(run.participants)}
         for run in runs.running()
     ]
+
+
+def in_force(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The values of Dask's configuration with which this process runs, for the keys that people want:
+    plain ones by dotted key; a key without a value is left out. Nothing is set here: a running
+    scheduler does not read again what it has read.
+
+    Where a wanted value is a mapping, the names in it have dots, and only those are looked up.
+    """
+    found = {}
+    for key, value in wanted.items():
+        running = dask.config.get(_new_name(key), _ABSENT)
+        if running is not _ABSENT:
+            plain = sendable(_value(running, value))
+            text = repr(plain)
+            found[key] = plain if len(text) <= LONGEST else text[:LONGEST]
+    return found
+
+
+def _new_name(key: str) -> str:
+    """The name under which this release has the key (dask.config.check_deprecations)."""
+    renamed: Mapping[str, Any] = dask.config.deprecations
+    return renamed.get(key.replace("_", "-")) or renamed.get(key) or key
+
+
+def _value(running: Any, wanted: Any) -> Any:
+    if isinstance(wanted, Mapping) and isinstance(running, Mapping):
+        # The spelling that is there already: a hyphen or an underscore.
+        canonical: Any = dask.config.canonical_name
+        names = {name: canonical(name, running) for name in wanted}
+        return {
+            name: _value(running[own], wanted[name])
+            for name, own in names.items()
+            if own in running
+        }
+    return running

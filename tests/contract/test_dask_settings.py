@@ -19,7 +19,7 @@ from dask_adaptive.model.scheduler_settings import (
     of_scheduler,
     read_settings,
 )
-from dask_adaptive_agent import dask_config, wire
+from dask_adaptive_agent import answers, wire
 from support.agent_cluster import with_agent
 from support.agent_work import ask
 
@@ -46,18 +46,18 @@ def test_a_value_in_force_can_be_sent(key: str, wanted: Any, expected: Any) -> N
         "no-text": "\udc80",
     }
     with dask.config.set(ours=ours):
-        found = dask_config.in_force({key: wanted})
+        found = answers.in_force({key: wanted})
 
     assert {key: expected} == msgpack.loads(msgpack.dumps(found))
 
 
 def test_a_key_without_a_value_is_left_out() -> None:
-    assert {} == dask_config.in_force({"distributed.scheduler.nope": 1, f"{TTL}.x": 2})
+    assert {} == answers.in_force({"distributed.scheduler.nope": 1, f"{TTL}.x": 2})
 
 
 def test_a_value_that_is_long_is_cut() -> None:
     with dask.config.set({"ours.long": ["x"] * 100_000}):
-        assert dask_config.LONGEST == len(dask_config.in_force({"ours.long": 1})["ours.long"])
+        assert answers.LONGEST == len(answers.in_force({"ours.long": 1})["ours.long"])
 
 
 def test_a_name_that_this_release_has_replaced_is_read_as_the_new_one(
@@ -66,7 +66,7 @@ def test_a_name_that_this_release_has_replaced_is_read_as_the_new_one(
     monkeypatch.setitem(dask.config.deprecations, "old-ttl", TTL)
     monkeypatch.setitem(dask.config.deprecations, "gone", None)
 
-    found = dask_config.in_force({"old_ttl": 1, "gone": 1})
+    found = answers.in_force({"old_ttl": 1, "gone": 1})
 
     assert {"old_ttl": "5 minutes"} == found
 
@@ -106,7 +106,7 @@ def holds(config: Any, env: dict[str, str]) -> bool:
     dask.config.refresh(config=running, env=env, paths=[])
     wanted = flat(read_settings(config))
     with dask.config.set(running):
-        return json_by_key(dask_config.in_force(wanted)) == json_by_key(wanted)
+        return json_by_key(answers.in_force(wanted)) == json_by_key(wanted)
 
 
 @pytest.mark.parametrize("has_unseen", [False, True])

@@ -161,8 +161,7 @@ class WantLease(ClientLease):
     async def _first(self) -> None:
         await self._tell(self._n)
 
-    async def _again(self) -> None:
-        await self._tell(self._n)
+    _again = _first
 
     async def _farewell(self) -> None:
         await self._tell(0)

@@ -64,13 +64,12 @@ class PinnedWorkers:
         is_client = one_of(request, "source", (wire.MANUAL, wire.CLIENT)) == wire.CLIENT
         return self._pin_for_client(request) if is_client else self._pin_by_hand(request)
 
-    def unpin(self, request: Request) -> wire.Message:
+    def unpin(self, request: Request) -> None:
         source = one_of(request, "source", (wire.MANUAL, wire.CLIENT))
         asked = optional_names(request)
         if asked is not None and source == wire.CLIENT:
             asked = [ws.address for name in asked for ws in self._meant(name)]
         self.leases.unpin(source=source, owner=text(request, "owner"), names=asked)
-        return {"protocol": wire.PROTOCOL}
 
     def worker_left(self, ws: WorkerState) -> None:
         """All pins end with their worker, unless another has taken its name."""
@@ -237,7 +236,7 @@ class WorkerFloors:
         self.leases = LeaseTable(self.clock, MOST_FLOORS)
         self.revision = self.leases.revision
 
-    def want(self, request: Request) -> wire.Message:
+    def want(self, request: Request) -> None:
         """Answer `wire.WANT`. Raises `Malformed` and `Refused`."""
         workers = number(request, "workers", 0, high=MOST_WORKERS)
         groups = [text(request, "group", "")]
@@ -253,7 +252,6 @@ class WorkerFloors:
             )  # fmt: skip
         else:
             self.leases.unpin(names=groups, **claimant)
-        return {"protocol": wire.PROTOCOL}
 
     def rows(self) -> list[wire.WantRow]:
         """All that hold now, the highest first."""

@@ -27,8 +27,8 @@ Row = TypeVar("Row")
 
 def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) -> Callable[..., Any]:
     """
-    The handler with the keyword arguments of its request, answering whatever goes wrong; with
-    `any_protocol` it answers those who speak another protocol, too.
+    The handler with the keyword arguments of its request, answering whatever goes wrong, and
+    `wire.Message` where it returns None; with `any_protocol` also those who speak another one.
     """
 
     def answer(**request: Any) -> Any:
@@ -40,6 +40,8 @@ def guarded(handler: Callable[[Request], Any], *, any_protocol: bool = False) ->
             return error(wire.E_PROTOCOL, spoken)
         try:
             result = handler(request)
+            if result is None:
+                return {"protocol": wire.PROTOCOL}
             return _later(result) if inspect.iscoroutine(result) else sendable(result)
         except Exception as problem:
             return _answer_to(problem)

@@ -134,9 +134,6 @@ class IdentityRelief(Relief):
         self._facts = []
         super().uninstall()
 
-    def counts(self) -> dict[str, int]:
-        return dict(self._counts)
-
     # Server.handle_comm gives `comm` to handlers whose first argument is called so, and
     # `serializers` to those that have an argument of that name. Others who call it have neither.
     def identity(self, comm: Any = None, serializers: Any = None, **request: Any) -> Any:
@@ -214,9 +211,6 @@ class ClientInfoRelief(Relief):
             comm = self._scheduler.client_comms.get(client)
             if comm is not None and not comm.closed():
                 self._send(client, interval)
-
-    def counts(self) -> dict[str, int]:
-        return dict(self._counts)
 
     def client_heartbeat(self, client: str) -> None:
         """The handler. Each heartbeat of a client comes here."""
