@@ -77,6 +77,7 @@ class Agent:
         self.limits = WorkerLimits(clock)
         #: Tasks and results lost with workers, as in `wire.Snapshot.redone`.
         self.redone = dict.fromkeys((wire.LOST, wire.FORCED, wire.ENDED), 0)
+        self._component = (scheduler, clock, self.notes.add)
         self._make_claims()
         self._make_exits()
         self._make_shuffles()
@@ -102,19 +103,17 @@ class Agent:
             expired=lambda run: self.pins.shuffle_expired(run),
         )
         self.pins = PinnedWorkers(
-            self.scheduler,
+            *self._component,
             self.settings,
             self.shuffles,
             own_name=lambda ws: self.drains.name_of(ws),
-            note=self.notes.add,
-            clock=self.clock,
         )
         self.floors = WorkerFloors(self.clock, self.settings)
 
     def _make_exits(self) -> None:
         """The ways out of service, which take workers over from each other."""
         self.cordons = Cordons(
-            self.scheduler,
+            *self._component,
             self.roster.entries,
             self.limits,
             self.lease,
@@ -123,24 +122,19 @@ class Agent:
             in_shuffle=lambda address: address in self.pins.in_shuffles(),
             are_arriving=lambda: bool(self.plans.arriving),
             expect_leaving=self.expect_leaving,
-            note=self.notes.add,
-            clock=self.clock,
         )
         self.drains = Drains(
-            self.scheduler,
+            *self._component,
             cordons=self.cordons,
             pins_of=lambda ws, over: ", ".join(self.pins.holders(ws, over=over)),
             lease_s=lambda: self.settings.lease_s,
             lifetime_s=lambda: self.settings.lifetime_s,
-            note=self.notes.add,
-            clock=self.clock,
         )
         self.upstream_calls = UpstreamCalls(
-            self.scheduler,
+            *self._component,
             self.drains,
             leaving=self.out_of_service,
             pinned_by=lambda ws: ", ".join(self.pins.holders(ws)),
-            note=self.notes.add,
         )
         self.closing = WorkersToClose(
             self.scheduler,
@@ -160,8 +154,7 @@ class Agent:
             self.scheduler, leaving=self.out_of_service, chosen=self.shuffles.look
         )
         self.shuffle_wait = ShuffleDelay(
-            self.scheduler,
-            self.clock,
+            *self._component,
             barriers=self.barriers,
             durations=self.cordons.durations,
             plans=self.plans,
@@ -169,7 +162,6 @@ class Agent:
             most_s=lambda: self.settings.shuffle_wait_ms / 1000,
             out_of_service=self.out_of_service,
             departing=self.drains.terminations,
-            note=self.notes.add,
         )
 
     def install(self) -> None:

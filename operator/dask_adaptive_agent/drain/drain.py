@@ -347,7 +347,7 @@ class Drain:
         return self.ends_at - self._terms_since
 
     def _margin_s(self, copies: list[TaskState]) -> float:
-        needed_s = 2 * sum(ts.nbytes for ts in copies) / self._scheduler.bandwidth
+        needed_s: float = 2 * sum(ts.nbytes for ts in copies) / self._scheduler.bandwidth
         return max(min(MARGIN_S, MARGIN_PART * self._given_s), min(needed_s, self._given_s / 2))
 
     @property

@@ -14,6 +14,7 @@ from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.drain.drain import Drain, Terms, Veto, rename
 from dask_adaptive_agent.drain.upstream_calls import LIFETIME
 from dask_adaptive_agent.patching import Call, Patches
+from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.service.data_copier import RequestedCopies, is_stuck
 from dask_adaptive_agent.service.gate import Gate
@@ -22,7 +23,7 @@ from dask_adaptive_agent.text import is_process_of, plural
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
+    from distributed.scheduler import WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -36,17 +37,14 @@ OWN_END = Terms("its lifetime is over", is_lifetime=True)
 
 
 @dataclass(eq=False)
-class Drains:
+class Drains(Component):
     """Every worker on its way out, by address."""
 
-    scheduler: Scheduler
     cordons: Cordons  # cordoned workers are taken over from there, and given back to it
     #: Says who pins a worker, but for pins of these sources. Raises when it can't be known.
     pins_of: Callable[[WorkerState, Collection[str]], str]
     lease_s: Callable[[], float]  # how long a request holds that nobody repeats
     lifetime_s: Callable[[], float]  # how long one drains whose lifetime is over; 0: not at all
-    note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
-    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
         self.ongoing: dict[str, Drain] = {}

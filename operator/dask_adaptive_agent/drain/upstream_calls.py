@@ -7,16 +7,17 @@ What names no worker (`retire_workers(n=…)`) goes through `workers_to_close`, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.patching import Call, Patches
+from dask_adaptive_agent.protocol.operator_side import Component
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
+    from distributed.scheduler import WorkerState
 
     from dask_adaptive_agent.drain.drains import Drains
 
@@ -32,15 +33,13 @@ LIFETIME = "worker-close-gracefully"
 NOT_ANSWERING = "check-worker-ttl"
 
 
-@dataclass
-class UpstreamCalls:
+@dataclass(eq=False)
+class UpstreamCalls(Component):
     """Wraps `retire_workers` of one scheduler, and hears of `restart`."""
 
-    scheduler: Scheduler
     drains: Drains  # drain whose lifetime is over; leave those that a call names to it
     leaving: Callable[[], Collection[str]]  # addresses: their pins have been respected
     pinned_by: Callable[[WorkerState], str]  # in words
-    note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
 
     def install(self, patches: Patches) -> None:
         # Upstream's HTTP API calls the method.

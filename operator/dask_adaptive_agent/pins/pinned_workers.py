@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.pins.leases import LeaseTable
 from dask_adaptive_agent.protocol.handlers import whole
+from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.protocol.requests import (
     AgentSettings,
     Malformed,
@@ -46,16 +47,13 @@ LONGEST = "renewals included: the longest that the policy allows (spec.pins.clie
 
 
 @dataclass(eq=False)
-class PinnedWorkers:
+class PinnedWorkers(Component):
     """All claims on the workers of one scheduler."""
 
-    scheduler: Any
     settings: AgentSettings  # what the policy allows
     shuffle_runs: Shuffles
     #: The name of a worker, also when it was renamed to make room for another.
     own_name: Callable[[WorkerState], str]
-    note: Callable[[str, str, Collection[str]], None]  # takes kind, message, names of workers
-    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
         self.leases = LeaseTable(self.clock)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,15 @@ LONGEST_S = 300.0
 
 #: Overdue workers are expected for this many seconds more, or times the announced wait.
 GRACE_S, GRACE_TIMES = 30.0, 2.0
+
+
+@dataclass(eq=False)
+class Component:
+    """A part of the agent in one scheduler, which notes what people should be told."""
+
+    scheduler: Any
+    clock: Callable[[], float]
+    note: Callable[[str, str, Collection[str]], None]  # takes kind, message, names of workers
 
 
 @dataclass(eq=False)

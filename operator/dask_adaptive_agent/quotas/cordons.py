@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,7 @@ from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.demand.durations import Durations
+from dask_adaptive_agent.protocol.operator_side import Component, OperatorLease
 from dask_adaptive_agent.quotas.assigned_runs import AssignedRuns
 from dask_adaptive_agent.quotas.deadlines import LOOK_S, SEARCH_S, Deadlines
 from dask_adaptive_agent.quotas.failures import Failures, Record
@@ -29,10 +30,9 @@ from dask_adaptive_agent.service.task_mover import Mover
 from dask_adaptive_agent.text import duration, plural
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
+    from distributed.scheduler import WorkerState
 
     from dask_adaptive_agent.patching import Patches
-    from dask_adaptive_agent.protocol.operator_side import OperatorLease
     from dask_adaptive_agent.quotas.roster import Entry
 
 logger = logging.getLogger(__name__)
@@ -79,10 +79,9 @@ class Cordon(NamedTuple):
 
 
 @dataclass(eq=False)
-class Cordons:
+class Cordons(Component):
     """Every worker that is cordoned, by address."""
 
-    scheduler: Scheduler
     entries: dict[str, Entry]  # the roster's, by address; the same dict for ever
     limits: WorkerLimits  # the operator's last request,
     lease: OperatorLease  # and how long it holds
@@ -91,8 +90,6 @@ class Cordons:
     in_shuffle: Callable[[str], bool]  # an address takes part in a P2P shuffle
     are_arriving: Callable[[], bool]  # workers are on their way
     expect_leaving: Callable[[], None]  # called before a worker is cordoned, or drains
-    note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
-    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
         scheduler, clock = self.scheduler, self.clock
@@ -100,8 +97,8 @@ class Cordons:
         self.assigned = AssignedRuns(scheduler, self.entries, self.reached)
         self.durations = Durations(scheduler, clock)
         self.deadlines = Deadlines(
-            scheduler, self.entries, self.limits, self.durations,
-            is_cordoned=self._is_short, are_arriving=self.are_arriving, note=self.note, clock=clock,
+            scheduler, clock, self.note, self.entries, self.limits, self.durations,
+            is_cordoned=self._is_short, are_arriving=self.are_arriving,
         )  # fmt: skip
         self.ongoing: OrderedDict[str, Cordon] = OrderedDict()
         self.gates = Gates(scheduler, clock, self._room)
@@ -167,7 +164,7 @@ class Cordons:
         entry.runs += 1
         try:
             text, key = str(msg.get("exception_text") or ""), msg.get("key")
-            ts: Any = self.scheduler.tasks.get(key)  # type: ignore[arg-type]
+            ts: Any = self.scheduler.tasks.get(key)
             entry.record = entry.record or Record()
             self.failures.add(
                 entry.record,

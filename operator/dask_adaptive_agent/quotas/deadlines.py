@@ -9,7 +9,7 @@ and a worker's life loses no more than the time of one such task.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,13 @@ from distributed.core import Status
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.demand.durations import UNFINISHED, Durations, TaskKind, is_among
+from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.quotas.worker_limits import UNNAMED, WorkerLimits
 from dask_adaptive_agent.text import duration
 from dask_adaptive_agent.worker_side import lifetime
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskPrefix
+    from distributed.scheduler import TaskPrefix
 
     from dask_adaptive_agent.quotas.roster import Entry
 
@@ -44,17 +45,14 @@ NOTE_AGAIN_S = 600.0
 
 
 @dataclass(eq=False)
-class Deadlines:
+class Deadlines(Component):
     """Says which workers are short of time, as of the last look."""
 
-    scheduler: Scheduler
     entries: Mapping[str, Entry]  # the roster's, by address
     limits: WorkerLimits
     durations: Durations
     is_cordoned: Callable[[str], bool]  # an address is out of service as it is short of time
     are_arriving: Callable[[], bool]  # workers are on their way
-    note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
-    clock: Callable[[], float]
     have_ends: bool = False
     may_wait: bool = False  # for workers that are on their way
 

@@ -26,6 +26,7 @@ from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.patching import Call, Patches
+from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.relief.workers_to_close import in_service
 from dask_adaptive_agent.shuffle.runs import BARRIER
 from dask_adaptive_agent.shuffle.upcoming import Work, work_of
@@ -112,11 +113,9 @@ class Wait:
 
 
 @dataclass(eq=False)
-class ShuffleDelay:
+class ShuffleDelay(Component):
     """Stands between workers and the shuffle plugin of one scheduler."""
 
-    scheduler: Any
-    clock: Callable[[], float]
     barriers: Barriers  # shuffles that have not begun
     durations: Durations
     plans: OperatorPlans
@@ -124,7 +123,6 @@ class ShuffleDelay:
     most_s: Callable[[], float]  # how long a shuffle may wait in all; 0: not at all
     out_of_service: Callable[[], Collection[str]]  # addresses of workers that get no outputs
     departing: Callable[[], Container[str]]  # addresses of workers that are about to end
-    note: Callable[[str, str, Sequence[str]], None]  # takes kind, message, names of workers
 
     def __post_init__(self) -> None:
         self._correction = DurationCorrection(self.scheduler)
