@@ -125,14 +125,14 @@ async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
             await ports.platform.set_replicas(group, replicas)
         case Retire():
             return await _retire(action, policy, ports)
-        case Leave(_, names, left_s, reason):
+        case Leave(_, names, reason, _, left_s):
             answers = await ports.link.leave(names, left_s=left_s, reason=reason)
             return _answered(action, answers)
         case Cancel(_, names):
             await ports.link.cancel(names)
         case Delete() | Restart():
             return await _take_away(action, policy, ports)
-        case SetPin(_, names, ttl_s, note):
+        case SetPin(_, names, _, _, ttl_s, note):
             await ports.link.pin(names, ttl_s=ttl_s, note=note)
         case Unpin(_, names):
             await ports.link.unpin(names)

@@ -9,7 +9,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from operator import is_
 
 from dask_adaptive.model.keys import ClusterKey
@@ -24,6 +24,7 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     Pending,
     Pin,
+    PlacedWorker,
     PlatformView,
     PlatformWorker,
     Retiring,
@@ -62,6 +63,9 @@ def host(process: SchedulerWorker) -> str:
 _UNTOLD = "the scheduler has not been informed yet"
 
 PENDING, SERVING, CLOSING, DELETING = Pending(), Serving(), Closing(), Deleting()
+
+#: The fields that a worker has before and after it is joined.
+_PLACE = tuple(field.name for field in fields(PlacedWorker))
 
 #: Statuses of a worker that nobody is closing.
 _IN_SERVICE = frozenset({"running", "paused", "init"})
@@ -287,13 +291,9 @@ def _joined(
     if not waiting and isinstance(lifecycle, Pending) and terminating:
         waiting = f"its pod is ending: {terminating}"
     return ObservedWorker(
-        name=worker.name,
-        uid=worker.uid,
-        group=worker.group,
-        made_at=worker.made_at,
+        **{name: getattr(worker, name) for name in _PLACE},
         dask_names=(one.name,) if alone else tuple(sorted(p.name for p in processes)),
         lifecycle=lifecycle,
-        pod=worker.pod,
         waiting=waiting,
         processing=one.processing,
         idle_since=one.idle_since if processes and not one.processing else math.inf,
@@ -301,24 +301,16 @@ def _joined(
         closable=one.closable,
         actors=one.actors,
         pins=_distinct((one.pins,)) if len(one.pins) > 1 else one.pins,
-        manual_pin=worker.manual_pin,
         # The next pod is on its way, and on another machine.
         node="" if is_ending else worker.node,
         node_terminating="" if is_ending else worker.node_terminating,
-        pod_uid=worker.pod_uid,
         pod_made_at=worker.pod_created_at or worker.made_at,
         use=one.use,
-        ends_at=worker.ends_at,
         lifetime_ends_at=one.lifetime_ends_at,
         paused=one.status == "paused",
         cordon=one.cordon,
         too_short=one.too_short,
-        annotation_problem=worker.annotation_problem,
-        recycle_asked=worker.recycle_asked,
-        drift=worker.drift,
         nthreads=one.nthreads,
-        unscheduled_at=worker.unscheduled_at,
-        refused=worker.refused,
     )
 
 

@@ -213,7 +213,7 @@ def _rows(
                 word = reason if reason.replaces else Reason.RETIRING
                 yield WorkerRow(worker.name, "Draining", word, message)
                 continue
-            case Delete(_, _, _, reason, message) | Restart(_, _, _, _, reason, message):
+            case Delete(_, _, reason, message) | Restart(_, _, reason, message):
                 yield WorkerRow(worker.name, "Going", reason, message)
                 continue
         is_exposed = worker.name in node_terminates

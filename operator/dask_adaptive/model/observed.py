@@ -276,28 +276,34 @@ class ObservedScheduler:
 
 
 @row
-class PlatformWorker:
-    """One worker as the platform knows it: a Deployment and its pod, or a local process."""
+class PlacedWorker:
+    """What is known of a worker from its platform alone."""
 
     name: str
     uid: str
     group: str
     made_at: float  # seconds since 1970, as all its instants
-    deleting: bool = False  # deletion has begun
     pod: str = ""
-    addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
-    waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
-    manual_pin: ManualPin | None = None
-    node: str = ""  # the machine under it; empty: none, or not known
-    node_terminating: str = ""  # not empty: that machine is about to go; who says so
     pod_uid: str = ""
-    pod_created_at: float = 0.0  # 0: unknown
+    manual_pin: ManualPin | None = None
     ends_at: float = math.inf  # by its pod's deadline, or an annotation
     annotation_problem: str = ""  # not empty: what can't be read, and how to correct it
     recycle_asked: str = ""  # not empty: somebody wants it replaced; who
     drift: str = ""  # not empty: what differs from what its group asks for by now
     unscheduled_at: float | None = None  # since then no node has had room for its pod
     refused: str = ""  # not empty: its pod can't even be made (quota, admission); who says so
+
+
+@row
+class PlatformWorker(PlacedWorker):
+    """One worker as the platform knows it: a Deployment and its pod, or a local process."""
+
+    deleting: bool = False  # deletion has begun
+    addresses: tuple[str, ...] = ()  # IPs, to match workers that are named by address
+    waiting: str = ""  # why its pod does not run, in the platform's words; empty: it runs
+    node: str = ""  # the machine under it; empty: none, or not known
+    node_terminating: str = ""  # not empty: that machine is about to go; who says so
+    pod_created_at: float = 0.0  # 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,23 +375,19 @@ Lifecycle: TypeAlias = Pending | Serving | Retiring | Closing | Deleting
 
 
 @row
-class ObservedWorker:
+class ObservedWorker(PlacedWorker):
     """
     One worker: a Deployment joined with the Dask workers that run in it.
 
     A Deployment of `--nworkers 2` has two Dask workers that come and go together: counts and bytes
     are their sums, `idle_since` is that of the one that worked last.
 
-    Instants are on one of the two clocks of `Clocks`: an unchanged worker stays the same value.
+    Instants are on one of the two clocks of `Clocks` (that of the platform, where nothing else is
+    said): an unchanged worker stays the same value.
     """
 
-    name: str
-    uid: str
-    group: str
-    made_at: float  # the platform's clock
     dask_names: tuple[str, ...] = ()  # empty: not connected
     lifecycle: Lifecycle = Serving()
-    pod: str = ""
     waiting: str = ""
     processing: int = 0
     idle_since: float = math.inf  # the scheduler's clock; infinite: busy, or not connected
@@ -393,23 +395,15 @@ class ObservedWorker:
     closable: bool = False
     actors: bool = False
     pins: tuple[Pin, ...] = ()
-    manual_pin: ManualPin | None = None
     node: str = ""
     node_terminating: str = ""
-    pod_uid: str = ""
-    pod_made_at: float = 0.0  # the platform's clock
+    pod_made_at: float = 0.0
     use: Use = UNUSED
-    ends_at: float = math.inf  # the platform's clock: by its pod's deadline, or an annotation
     lifetime_ends_at: float = math.inf  # the scheduler's clock: by Dask's own --lifetime
     cordon: Cordon | None = None
     paused: bool = False  # starts nothing, and takes no data: Dask pauses workers short of memory
     too_short: bool = False
-    annotation_problem: str = ""
-    recycle_asked: str = ""
-    drift: str = ""
     nthreads: int = 0  # of its Dask workers together; 0 while it is not connected
-    unscheduled_at: float | None = None  # the platform's clock
-    refused: str = ""
 
     @property
     def is_connected(self) -> bool:

@@ -59,81 +59,67 @@ class SetReplicas:
 
 
 @dataclass(frozen=True, slots=True)
-class Retire:
-    """Begin to drain a worker. The agent may refuse."""
+class _OfWorker:
+    """Something that is done to one worker, and why."""
 
     worker: str
     dask_names: tuple[str, ...]
     reason: Reason
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(_OfWorker):
+    """Begin to drain a worker. The agent may refuse."""
+
     busy_ok: bool = False  # it leaves even though it has tasks: they finish, or move
     over_pins: bool = False  # pins of people and of code do not hold it (never those of shuffles)
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(_OfWorker):
     """Tell the agent that a worker's pod is being deleted, and how long it has."""
 
-    worker: str
-    dask_names: tuple[str, ...]
     left_s: float
-    reason: Reason
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(_OfWorker):
     """Put a worker that is on its way out back to service."""
 
-    worker: str
-    dask_names: tuple[str, ...]
-    reason: Reason
-    message: str
-
 
 @dataclass(frozen=True, slots=True)
-class Delete:
-    """Take a worker off the platform: it is drained, or it never connected."""
+class Delete(_OfWorker):
+    """
+    Take a worker off the platform: it is drained, or it never connected and has no Dask names.
+    Those are checked once more with the agent.
+    """
 
-    worker: str
     uid: str
-    dask_names: tuple[str, ...]  # checked once more with the agent; empty: never connected
-    reason: Reason
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
-    """Delete a drained worker's pod; its Deployment brings the next one."""
+class Restart(_OfWorker):
+    """
+    Delete a drained worker's pod; its Deployment brings the next one. The Dask names are checked
+    once more with the agent.
+    """
 
-    worker: str
     pod: str
     pod_uid: str
-    dask_names: tuple[str, ...]  # checked once more with the agent
-    reason: Reason
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class SetPin:
+class SetPin(_OfWorker):
     """Tell the agent of a pin that a person set."""
 
-    worker: str
-    dask_names: tuple[str, ...]
     ttl_s: float
     note: str  # the person's own reason
-    reason: Reason
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unpin:
+class Unpin(_OfWorker):
     """Tell the agent that a person's pin is gone."""
-
-    worker: str
-    dask_names: tuple[str, ...]
-    reason: Reason
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

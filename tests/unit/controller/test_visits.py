@@ -145,8 +145,10 @@ async def test_a_pass_is_told_of_which_generation_its_spec_is() -> None:
 
 
 async def test_workers_go_back_to_service_when_their_policy_goes() -> None:
-    draining = ObservedWorker("w1", "u", "g", 1.0, ("w1-0", "w1-1"), lifecycle=Retiring())
-    stage = Stage(result(draining, ObservedWorker("w2", "u", "g", 1.0, ("w2",))))
+    draining = ObservedWorker(
+        "w1", "u", "g", 1.0, dask_names=("w1-0", "w1-1"), lifecycle=Retiring()
+    )
+    stage = Stage(result(draining, ObservedWorker("w2", "u", "g", 1.0, dask_names=("w2",))))
     visits = visitor(stage)
     await visits._visit()
     await visits.let_go()

@@ -33,7 +33,7 @@ from support.worlds import GROUP, POLICY, busy, cluster, facts, pending
 
 SENTENCE = "21 of 20 runs"
 DUE = Replacing("a", Reason.TASK_QUOTA, SENTENCE, "Due")
-RESTART = Restart(W1, f"{W1}-0", f"{W1}-uid-0", (W1,), Reason.TASK_QUOTA, SENTENCE)
+RESTART = Restart(W1, (W1,), Reason.TASK_QUOTA, SENTENCE, f"{W1}-0", f"{W1}-uid-0")
 
 
 def planned(*replacing: Replacing, **more: Any) -> Plan:

@@ -105,7 +105,7 @@ def done(action: Action) -> Outcome:
             id="told-at-once",
         ),
         pytest.param(
-            worker("a"), planned(), [done(Delete("a", "u", (), Reason.DRAINED, "drained"))],
+            worker("a"), planned(), [done(Delete("a", (), Reason.DRAINED, "drained", "u"))],
             ("Going", Reason.DRAINED, "drained"), id="deleted",
         ),
         pytest.param(
@@ -114,7 +114,7 @@ def done(action: Action) -> Outcome:
         ),
         pytest.param(
             busy("a"), planned(DUE),
-            [done(Restart("a", "p", "u", ("a",), Reason.TASK_QUOTA, SENTENCE))],
+            [done(Restart("a", ("a",), Reason.TASK_QUOTA, SENTENCE, "p", "u"))],
             ("Going", Reason.TASK_QUOTA, SENTENCE), id="restarted-at-its-quota",
         ),
         pytest.param(

@@ -172,7 +172,7 @@ def retire(name: str, reason: Reason = DOWN) -> Retire:
 
 
 def delete(name: str, reason: Reason = Reason.NEVER_CONNECTED) -> Delete:
-    return Delete(name, "u", (), reason, "")
+    return Delete(name, (), reason, "", "u")
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def seen(world: ObservedCluster, *outcomes: Outcome, **past: Any) -> Past:
     return remember(dataclasses.replace(PAST, **past), world, POLICY, HOLD, outcomes, now=NOW)
 
 
-DELETE_X = Delete("x", "u", ("x",), Reason.DRAINED, "")
+DELETE_X = Delete("x", ("x",), Reason.DRAINED, "", "u")
 SET_5 = SetReplicas(GROUP, 5, Reason.LOAD_INCREASED, "")
 
 
@@ -326,7 +326,7 @@ def test_who_explains_a_gap(
 
 
 def test_whom_we_told_is_remembered_until_it_has_ended() -> None:
-    action = Leave("a", ("tcp://a",), 60.0, Reason.POD_ENDING, "")
+    action = Leave("a", ("tcp://a",), Reason.POD_ENDING, "", 60.0)
     pod = TerminatingPod("a", "a-x", (), 60.0, ("tcp://a",))
     ending = dataclasses.replace(cluster([]), terminating=(pod,))
 

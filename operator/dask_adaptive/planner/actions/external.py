@@ -61,9 +61,9 @@ def tell_endings(context: PassContext) -> tuple[Leave, ...]:
         Leave(
             pod.worker,
             pod.dask_names,
-            pod.left_s,
             Reason.POD_ENDING,
             f"pod {pod.pod} is being deleted",
+            pod.left_s,
         )
         for pod in observed.terminating
         if set(pod.dask_names) - drained and not _is_known(pod, context)
@@ -138,4 +138,4 @@ def _sync(worker: ObservedWorker, context: PassContext) -> Iterator[SetPin | Unp
         return
     reason = Reason.INVALID_ANNOTATION if asked.problem else Reason.PIN_REQUESTED
     message = asked.problem or f"pinned by annotation for {format_duration(ttl_s)}"
-    yield SetPin(worker.name, worker.dask_names, ttl_s, asked.reason, reason, message)
+    yield SetPin(worker.name, worker.dask_names, reason, message, ttl_s, asked.reason)

@@ -231,7 +231,7 @@ def scale_down(
 def delete_drained(workers: GroupWorkers) -> tuple[Delete, ...]:
     """Delete drained workers: they have no task and no last copy, and get no new work."""
     return tuple(
-        Delete(w.name, w.uid, w.dask_names, Reason.DRAINED, "drained: no task, no last copy")
+        Delete(w.name, w.dask_names, Reason.DRAINED, "drained: no task, no last copy", w.uid)
         for w in workers.retiring
         if w.is_drained
     )
@@ -264,7 +264,7 @@ def _divide(
 def _never_connected(worker: ObservedWorker) -> Delete:
     why = worker.waiting or "still starting"
     message = f"not needed and never connected ({why})"
-    return Delete(worker.name, worker.uid, (), Reason.NEVER_CONNECTED, message)
+    return Delete(worker.name, (), Reason.NEVER_CONNECTED, message, worker.uid)
 
 
 def _retire(

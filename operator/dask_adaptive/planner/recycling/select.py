@@ -204,8 +204,8 @@ def _restarts(workers: GroupWorkers, at: RecycleContext) -> tuple[Restart, ...]:
     done = at.context.past.restarted
     return tuple(
         Restart(
-            w.name, w.pod, w.pod_uid, w.dask_names, w.retires_for or Reason.RECYCLING,
-            "drained: no task, no last copy",
+            w.name, w.dask_names, w.retires_for or Reason.RECYCLING,
+            "drained: no task, no last copy", w.pod, w.pod_uid,
         )
         for w in workers.restarting
         if w.is_drained

@@ -235,7 +235,7 @@ IDLE = worker("i")
 NO_NODE = pending("p", waiting="0/3 nodes are available")
 
 
-GONE = Delete("p", "uid-p", (), Reason.NEVER_CONNECTED, "0 3")
+GONE = Delete("p", (), Reason.NEVER_CONNECTED, "0 3", "uid-p")
 LEFT = Retire("i", ("i",), Reason.UNDERUTILIZED, "1m40s 1")
 
 

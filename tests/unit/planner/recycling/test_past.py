@@ -279,7 +279,7 @@ def test_the_past_of_recycles_outlives_a_session() -> None:
 
 def test_a_pod_is_deleted_once_while_its_process_is_still_known() -> None:
     drained = worker("a", leaving=Leaving.DRAINED, in_service=False)
-    restart = Restart("a", "a-x", "p", ("a",), Reason.TASK_QUOTA, "")
+    restart = Restart("a", ("a",), Reason.TASK_QUOTA, "", "a-x", "p")
     past = after(cluster([drained]), restart)
 
     assert {"a": "p"} == past.restarted == after(cluster([drained]), past=past).restarted

@@ -613,7 +613,7 @@ def test_a_draining_worker_waits_for_its_replacement_but_not_for_more_than_are_d
 
 
 POD = {"pod": "r-x", "pod_uid": "r-1"}
-RESTART = [Restart("r", "r-x", "r-1", ("r",), Reason.TASK_QUOTA, "drained: no task, no last copy")]
+RESTART = [Restart("r", ("r",), Reason.TASK_QUOTA, "drained: no task, no last copy", "r-x", "r-1")]
 
 
 @pytest.mark.parametrize(
