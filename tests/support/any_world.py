@@ -251,7 +251,7 @@ class AnyWorld:
             unanswered=self._n(2),
         )
         return ObservedCluster(
-            KEY,
+            key=KEY,
             groups=groups,
             scheduler=scheduler,
             strangers=self._one((), ("a-stranger",)),

@@ -186,7 +186,7 @@ def cluster(
         for g in groups for w in g.workers for name in w.dask_names
     )  # fmt: skip
     settings = {"session": "s", "agent": "1", "target": target, "workers": processes, **scheduler}
-    return ObservedCluster(KEY, groups=groups, scheduler=ObservedScheduler(**settings))
+    return ObservedCluster(key=KEY, groups=groups, scheduler=ObservedScheduler(**settings))
 
 
 def decide(world: ObservedCluster, past: Past = PAST, *, now: float = NOW, **policy: Any) -> Plan:

@@ -24,6 +24,7 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     Pending,
     Pin,
+    PlacedCluster,
     PlacedWorker,
     PlatformView,
     PlatformWorker,
@@ -64,7 +65,8 @@ _UNTOLD = "the scheduler has not been informed yet"
 
 PENDING, SERVING, CLOSING, DELETING = Pending(), Serving(), Closing(), Deleting()
 
-#: The fields that a worker has before and after it is joined.
+#: The fields that a cluster, or a worker, has before and after it is joined.
+_PLACE_OF_CLUSTER = tuple(field.name for field in fields(PlacedCluster))
 _PLACE = tuple(field.name for field in fields(PlacedWorker))
 
 #: Statuses of a worker that nobody is closing.
@@ -150,18 +152,12 @@ def join(
     terminating, seen = find_endings(view, scheduler)
     workers = joined.join(view.workers, seen, terminating)
     return ObservedCluster(
+        **{name: getattr(view, name) for name in _PLACE_OF_CLUSTER},
         key=key,
-        found=view.found,
-        conflict=view.conflict,
         groups=tuple(replace(g, workers=tuple(workers.get(g.name, ()))) for g in view.groups),
         scheduler=replace(scheduler, workers=seen) if terminating else scheduler,
         strangers=joined.strangers,
         terminating=terminating,
-        at=view.at,
-        pause=view.pause,
-        uid=view.uid,
-        losses=view.losses,
-        changes_in_s=view.changes_in_s,
     )
 
 

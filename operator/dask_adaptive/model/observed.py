@@ -320,19 +320,25 @@ class TerminatingPod:
 
 
 @dataclass(frozen=True, slots=True)
-class PlatformView:
-    """All that the platform knows of one cluster."""
+class PlacedCluster:
+    """What is known of a cluster, but for its groups and workers, from its platform alone."""
 
     found: bool = True
     conflict: str = ""  # somebody else scales this cluster: who, and how to mend it
-    groups: tuple[ObservedGroup, ...] = ()  # without their workers
-    workers: tuple[PlatformWorker, ...] = ()
-    terminating: tuple[TerminatingPod, ...] = ()
     at: float = 0.0  # seconds since 1970, when this was seen
     pause: Pause = NO_PAUSE
     uid: str = ""  # of the cluster
     losses: tuple[str, ...] = ()  # what can't be seen there, and what is not done for want of it
     changes_in_s: float = math.inf  # until an annotation means something else by itself
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformView(PlacedCluster):
+    """All that the platform knows of one cluster."""
+
+    groups: tuple[ObservedGroup, ...] = ()  # without their workers
+    workers: tuple[PlatformWorker, ...] = ()
+    terminating: tuple[TerminatingPod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,22 +502,15 @@ class ObservedGroup:
     resources: tuple[tuple[str, float], ...] = ()  # Dask's, that one worker offers, as started
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedCluster:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedCluster(PlacedCluster):
     """One cluster, platform and scheduler joined."""
 
     key: ClusterKey
-    found: bool = True
-    conflict: str = ""
     groups: tuple[ObservedGroup, ...] = ()
     scheduler: ObservedScheduler = ObservedScheduler()
     strangers: tuple[str, ...] = ()  # Dask workers that belong to no Deployment of the cluster
     terminating: tuple[TerminatingPod, ...] = ()
-    at: float = 0.0  # seconds since 1970
-    pause: Pause = NO_PAUSE
-    uid: str = ""
-    losses: tuple[str, ...] = ()
-    changes_in_s: float = math.inf  # see `PlatformView`
 
     @property
     def clocks(self) -> Clocks:

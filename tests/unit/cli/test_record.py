@@ -75,8 +75,8 @@ def test_what_a_scheduler_does_not_say_is_no_sample() -> None:
     silent = ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE)
     tracer = TraceFile(Path(), every_s=1.0)
 
-    assert tracer.sample(ObservedCluster(KEY, scheduler=silent), t=0.0) is None
-    assert tracer.sample(ObservedCluster(KEY), t=0.0) is None
+    assert tracer.sample(ObservedCluster(key=KEY, scheduler=silent), t=0.0) is None
+    assert tracer.sample(ObservedCluster(key=KEY), t=0.0) is None
 
 
 def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:

@@ -47,7 +47,12 @@ def result(*workers: ObservedWorker) -> PassResult:
     groups = (ObservedGroup("etl-default", len(workers), workers),)
     plan = Plan(Reason.DESIRED_WITHIN_RANGE, "as it should be")
     return PassResult(
-        ObservedCluster(ko.KEY, groups=groups), plan, (), FINE, 5.0, Policy(ClusterRef("etl"), 5)
+        ObservedCluster(key=ko.KEY, groups=groups),
+        plan,
+        (),
+        FINE,
+        5.0,
+        Policy(ClusterRef("etl"), 5),
     )
 
 

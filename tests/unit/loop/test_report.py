@@ -226,7 +226,7 @@ def test_time_alone_changes_nothing_in_a_status() -> None:
         ),
         pytest.param(
             ObservedCluster(
-                KEY, found=False, scheduler=ObservedScheduler(Reason.CLUSTER_NOT_FOUND)
+                key=KEY, found=False, scheduler=ObservedScheduler(Reason.CLUSTER_NOT_FOUND)
             ),
             POLICY, {"Ready": False, "SchedulerConnected": None}, id="no-cluster",
         ),

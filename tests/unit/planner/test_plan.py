@@ -191,7 +191,7 @@ def test_a_pin_that_was_lifted_does_not_hold_up_the_end_of_its_pod(
 @pytest.mark.parametrize(
     ("world", "policy", "reason", "expected"),
     [
-        pytest.param(ObservedCluster(KEY), {}, Reason.CLUSTER_NOT_FOUND, [], id="no-group-yet"),
+        pytest.param(ObservedCluster(key=KEY), {}, Reason.CLUSTER_NOT_FOUND, [], id="no-group-yet"),
         pytest.param(dataclasses.replace(cluster([A, B]), conflict="another policy"), {},
                      Reason.OWNERSHIP_CONFLICT, [], id="two-owners"),
         pytest.param(cluster([A, B], problem=Reason.AGENT_MISSING), {},
