@@ -77,7 +77,7 @@ class Agent:
         self.limits = WorkerLimits(clock)
         #: Tasks and results lost with workers, as in `wire.Snapshot.redone`.
         self.redone = dict.fromkeys((wire.LOST, wire.FORCED, wire.ENDED), 0)
-        self._component = (scheduler, clock, self.notes.add)
+        self._noting = (scheduler, clock, self.notes.add)
         self._make_claims()
         self._make_exits()
         self._make_shuffles()
@@ -103,7 +103,7 @@ class Agent:
             expired=lambda run: self.pins.shuffle_expired(run),
         )
         self.pins = PinnedWorkers(
-            *self._component,
+            *self._noting,
             self.settings,
             self.shuffles,
             own_name=lambda ws: self.drains.name_of(ws),
@@ -113,7 +113,7 @@ class Agent:
     def _make_exits(self) -> None:
         """The ways out of service, which take workers over from each other."""
         self.cordons = Cordons(
-            *self._component,
+            *self._noting,
             self.roster.entries,
             self.limits,
             self.lease,
@@ -124,14 +124,14 @@ class Agent:
             expect_leaving=self.expect_leaving,
         )
         self.drains = Drains(
-            *self._component,
+            *self._noting,
             cordons=self.cordons,
             pins_of=lambda ws, over: ", ".join(self.pins.holders(ws, over=over)),
             lease_s=lambda: self.settings.lease_s,
             lifetime_s=lambda: self.settings.lifetime_s,
         )
         self.upstream_calls = UpstreamCalls(
-            *self._component,
+            *self._noting,
             self.drains,
             leaving=self.out_of_service,
             pinned_by=lambda ws: ", ".join(self.pins.holders(ws)),
@@ -154,7 +154,7 @@ class Agent:
             self.scheduler, leaving=self.out_of_service, chosen=self.shuffles.look
         )
         self.shuffle_wait = ShuffleDelay(
-            *self._component,
+            *self._noting,
             barriers=self.barriers,
             durations=self.cordons.durations,
             plans=self.plans,

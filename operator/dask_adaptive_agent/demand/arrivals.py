@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dask_adaptive_agent.protocol.operator_side import Component
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix
@@ -69,11 +71,8 @@ class Batches:
 
 
 @dataclass(eq=False)
-class Arrivals:
+class Arrivals(Component):
     """Counts the tasks of one scheduler as they come, at each look."""
-
-    scheduler: Any
-    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
         self._counts: dict[TaskPrefix, int] = {}

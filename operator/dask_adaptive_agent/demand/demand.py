@@ -14,6 +14,7 @@ from dask_adaptive_agent.demand.durations import FOREVER_S, UNFINISHED, Duration
 from dask_adaptive_agent.demand.graph_shape import GraphShape, WaitingSample, waiting_sample
 from dask_adaptive_agent.demand.restrictions import need_rows
 from dask_adaptive_agent.protocol.handlers import whole
+from dask_adaptive_agent.protocol.operator_side import Component
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskGroup, TaskPrefix, WorkerState
@@ -33,11 +34,9 @@ SHORT_S = 0.2
 
 
 @dataclass(eq=False)
-class DemandView:
+class DemandView(Component):
     """The unfinished work, as of the last look, and since when nobody uses the scheduler."""
 
-    scheduler: Any
-    clock: Callable[[], float]
     roster: Roster
     durations: Durations
     barriers: Barriers
@@ -223,11 +222,8 @@ NOBODY = "fire-and-forget"
 
 
 @dataclass(eq=False)
-class Idleness:
+class Idleness(Component):
     """Remembers when somebody was last there. The operator's own connections are no clients."""
-
-    scheduler: Any
-    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
         self._task_at = self._client_at = self.clock()

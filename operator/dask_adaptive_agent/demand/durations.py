@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.protocol.requests import LONGEST_MS
 
 if TYPE_CHECKING:
@@ -65,14 +66,11 @@ class TaskKind(NamedTuple):
 
 
 @dataclass(eq=False)
-class Durations:
+class Durations(Component):
     """
     Two answers for each task prefix: `mean_s`, of many runs, says how much work there is;
     `expected_s`, of the latest runs and their spread, how long the next one may take.
     """
-
-    scheduler: Any
-    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
         self._window_at = self.clock()

@@ -14,7 +14,7 @@ from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.drain.drain import Drain, Terms, Veto, rename
 from dask_adaptive_agent.drain.upstream_calls import LIFETIME
 from dask_adaptive_agent.patching import Call, Patches
-from dask_adaptive_agent.protocol.operator_side import Component
+from dask_adaptive_agent.protocol.operator_side import Noting
 from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.service.data_copier import RequestedCopies, is_stuck
 from dask_adaptive_agent.service.gate import Gate
@@ -37,7 +37,7 @@ OWN_END = Terms("its lifetime is over", is_lifetime=True)
 
 
 @dataclass(eq=False)
-class Drains(Component):
+class Drains(Noting):
     """Every worker on its way out, by address."""
 
     cordons: Cordons  # cordoned workers are taken over from there, and given back to it

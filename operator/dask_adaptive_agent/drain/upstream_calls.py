@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.patching import Call, Patches
-from dask_adaptive_agent.protocol.operator_side import Component
+from dask_adaptive_agent.protocol.operator_side import Noting
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -34,7 +34,7 @@ NOT_ANSWERING = "check-worker-ttl"
 
 
 @dataclass(eq=False)
-class UpstreamCalls(Component):
+class UpstreamCalls(Noting):
     """Wraps `retire_workers` of one scheduler, and hears of `restart`."""
 
     drains: Drains  # drain whose lifetime is over; leave those that a call names to it

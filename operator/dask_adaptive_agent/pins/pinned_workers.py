@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.pins.leases import LeaseTable
 from dask_adaptive_agent.protocol.handlers import whole
-from dask_adaptive_agent.protocol.operator_side import Component
+from dask_adaptive_agent.protocol.operator_side import Noting
 from dask_adaptive_agent.protocol.requests import (
     AgentSettings,
     Malformed,
@@ -47,7 +47,7 @@ LONGEST = "renewals included: the longest that the policy allows (spec.pins.clie
 
 
 @dataclass(eq=False)
-class PinnedWorkers(Component):
+class PinnedWorkers(Noting):
     """All claims on the workers of one scheduler."""
 
     settings: AgentSettings  # what the policy allows

@@ -33,10 +33,16 @@ GRACE_S, GRACE_TIMES = 30.0, 2.0
 
 @dataclass(eq=False)
 class Component:
-    """A part of the agent in one scheduler, which notes what people should be told."""
+    """A part of the agent in one scheduler."""
 
     scheduler: Any
     clock: Callable[[], float]
+
+
+@dataclass(eq=False)
+class Noting(Component):
+    """One that notes what people should be told."""
+
     note: Callable[[str, str, Collection[str]], None]  # takes kind, message, names of workers
 
 

@@ -20,7 +20,7 @@ from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.demand.durations import Durations
-from dask_adaptive_agent.protocol.operator_side import Component, OperatorLease
+from dask_adaptive_agent.protocol.operator_side import Noting, OperatorLease
 from dask_adaptive_agent.quotas.assigned_runs import AssignedRuns
 from dask_adaptive_agent.quotas.deadlines import LOOK_S, SEARCH_S, Deadlines
 from dask_adaptive_agent.quotas.failures import Failures, Record
@@ -79,7 +79,7 @@ class Cordon(NamedTuple):
 
 
 @dataclass(eq=False)
-class Cordons(Component):
+class Cordons(Noting):
     """Every worker that is cordoned, by address."""
 
     entries: dict[str, Entry]  # the roster's, by address; the same dict for ever

@@ -17,7 +17,7 @@ from distributed.core import Status
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.demand.durations import UNFINISHED, Durations, TaskKind, is_among
-from dask_adaptive_agent.protocol.operator_side import Component
+from dask_adaptive_agent.protocol.operator_side import Noting
 from dask_adaptive_agent.quotas.worker_limits import UNNAMED, WorkerLimits
 from dask_adaptive_agent.text import duration
 from dask_adaptive_agent.worker_side import lifetime
@@ -45,7 +45,7 @@ NOTE_AGAIN_S = 600.0
 
 
 @dataclass(eq=False)
-class Deadlines(Component):
+class Deadlines(Noting):
     """Says which workers are short of time, as of the last look."""
 
     entries: Mapping[str, Entry]  # the roster's, by address

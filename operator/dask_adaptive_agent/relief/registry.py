@@ -22,6 +22,7 @@ import distributed
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.patching import Mismatch as Mismatch
 from dask_adaptive_agent.patching import Patches
+from dask_adaptive_agent.protocol.operator_side import Component
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -123,7 +124,7 @@ class _State(NamedTuple):
 
 
 @dataclass(eq=False)
-class Reliefs:
+class Reliefs(Component):
     """
     Applies what people want of each relief. Nothing here raises.
 
@@ -131,8 +132,6 @@ class Reliefs:
     way: what failed once fails again, and each try costs the scheduler time.
     """
 
-    scheduler: Scheduler
-    clock: Callable[[], float]
     note: Callable[[str, str], None]  # takes kind, message
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.patching import Call, Patches
-from dask_adaptive_agent.protocol.operator_side import Component
+from dask_adaptive_agent.protocol.operator_side import Noting
 from dask_adaptive_agent.relief.workers_to_close import in_service
 from dask_adaptive_agent.shuffle.runs import BARRIER
 from dask_adaptive_agent.shuffle.upcoming import Work, work_of
@@ -113,7 +113,7 @@ class Wait:
 
 
 @dataclass(eq=False)
-class ShuffleDelay(Component):
+class ShuffleDelay(Noting):
     """Stands between workers and the shuffle plugin of one scheduler."""
 
     barriers: Barriers  # shuffles that have not begun

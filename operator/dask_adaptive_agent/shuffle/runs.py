@@ -10,6 +10,7 @@ from typing import Any
 
 from dask_adaptive_agent import patching
 from dask_adaptive_agent.patching import Mismatch, Patches
+from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.relief.workers_to_close import Delegate, in_service
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class ShuffleRun:
 
 
 @dataclass(eq=False)
-class Shuffles:
+class Shuffles(Component):
     """
     Knows which workers take part in a shuffle that has not gone on for too long.
 
@@ -45,8 +46,6 @@ class Shuffles:
     (`ShuffleSchedulerPlugin._get` adds; whoever leaves ends the run), so their number tells.
     """
 
-    scheduler: Any
-    clock: Callable[[], float]
     timeout_s: Callable[[], float]  # how long a run pins; infinite: as long as it runs
     expired: Callable[[ShuffleRun], None]  # called once for each run that has gone on for longer
 

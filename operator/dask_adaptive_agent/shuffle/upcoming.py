@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.shuffle.runs import BARRIER, shuffle_of
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskState
+    from distributed.scheduler import TaskState
 
     from dask_adaptive_agent import wire
 
@@ -43,7 +44,7 @@ class Work(NamedTuple):
 
 
 @dataclass(eq=False)
-class Barriers:
+class Barriers(Component):
     """
     Barrier tasks of shuffles, as they become known.
 
@@ -52,8 +53,6 @@ class Barriers:
     `released` to `waiting` (`Scheduler.update_graph`; `_restart_shuffle` for a shuffle's next run).
     """
 
-    scheduler: Scheduler
-    clock: Callable[[], float]
     has_begun: Callable[[str], bool]  # a shuffle's outputs have been given to workers
     #: Called when the first one becomes known, before its first input is ready.
     first: Callable[[], None] | None
