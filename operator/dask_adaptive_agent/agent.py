@@ -127,8 +127,7 @@ class Agent:
             *self._noting,
             cordons=self.cordons,
             pins_of=lambda ws, over: ", ".join(self.pins.holders(ws, over=over)),
-            lease_s=lambda: self.settings.lease_s,
-            lifetime_s=lambda: self.settings.lifetime_s,
+            settings=self.settings,
         )
         self.upstream_calls = UpstreamCalls(
             *self._noting,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated
 
 from dask_adaptive.model.amounts import Amount
@@ -140,14 +140,11 @@ class GroupRecycle:
 
     def within(self, recycle: Recycle) -> Recycle:
         """All that holds for the group: how its quotas work is the same in all groups."""
-        lifetime, memory = self.lifetime, self.memory
-        return replace(
-            recycle,
-            tasks=replace(recycle.tasks, max=self.tasks.max),
-            lifetime=replace(recycle.lifetime, max_s=lifetime.max_s, walltime=lifetime.walltime),
-            memory=replace(recycle.memory, soft=memory.soft, hard=memory.hard),
-            failures=replace(recycle.failures, max=self.failures.max),
-        )
+        quotas = {
+            quota.name: replace(getattr(recycle, quota.name), **asdict(getattr(self, quota.name)))
+            for quota in fields(self)
+        }
+        return replace(recycle, **quotas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ class Drain:
             return True
         if self.terms.is_certain:
             return now <= self.ends_at + OVERDUE_S
-        return self.terms.is_refusable and now - self.renewed_at <= self._owner.lease_s()
+        return self.terms.is_refusable and now - self.renewed_at <= self._owner.settings.lease_s
 
     def _objection(self) -> Veto | None:
         """A reason to bring it back to service after all."""

@@ -15,6 +15,7 @@ from dask_adaptive_agent.drain.drain import Drain, Terms, Veto, rename
 from dask_adaptive_agent.drain.upstream_calls import LIFETIME
 from dask_adaptive_agent.patching import Call, Patches
 from dask_adaptive_agent.protocol.operator_side import Noting
+from dask_adaptive_agent.protocol.requests import AgentSettings
 from dask_adaptive_agent.quotas.cordons import Cordons
 from dask_adaptive_agent.service.data_copier import RequestedCopies, is_stuck
 from dask_adaptive_agent.service.gate import Gate
@@ -43,8 +44,7 @@ class Drains(Noting):
     cordons: Cordons  # cordoned workers are taken over from there, and given back to it
     #: Says who pins a worker, but for pins of these sources. Raises when it can't be known.
     pins_of: Callable[[WorkerState, Collection[str]], str]
-    lease_s: Callable[[], float]  # how long a request holds that nobody repeats
-    lifetime_s: Callable[[], float]  # how long one drains whose lifetime is over; 0: not at all
+    settings: AgentSettings  # how long a request holds that nobody repeats, and a lifetime's end
 
     def __post_init__(self) -> None:
         self.ongoing: dict[str, Drain] = {}
@@ -153,7 +153,7 @@ class Drains(Noting):
         ws = self.scheduler.workers.get(address)
         if ws is None:
             return
-        if self.lifetime_s() <= 0:
+        if self.settings.lifetime_s <= 0:
             # Stock code moves its data now: the end of a cordon must not bring it back meanwhile.
             self.cordons.hand_over(address)
             self._gates.forget(address)
@@ -162,9 +162,9 @@ class Drains(Noting):
         try:
             drain = self._terminating(ws, OWN_END)
             self._look(drain)
-            await asyncio.wait_for(drain.is_drained.wait(), self.lifetime_s())
+            await asyncio.wait_for(drain.is_drained.wait(), self.settings.lifetime_s)
         except asyncio.TimeoutError:
-            logger.info("Worker %s has not drained in %.0f s", address, self.lifetime_s())
+            logger.info("Worker %s has not drained in %.0f s", address, self.settings.lifetime_s)
         except asyncio.CancelledError:
             if drain is not None:
                 drain.is_lifetime = False
