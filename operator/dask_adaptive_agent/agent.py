@@ -83,12 +83,7 @@ class Agent:
         self._make_shuffles()
         self.reliefs = Reliefs(scheduler, clock, self.notes.add)
         self.demand = DemandView(
-            scheduler,
-            clock,
-            self.roster,
-            self.cordons.durations,
-            self.barriers,
-            self.parts,
+            scheduler, clock, self.roster, self.cordons.durations, self.barriers, self.parts
         )
         self.answers = Answers(self)
         self.watch = Watch(lambda: self.parts.section("signs", self.answers.signs, None))
@@ -103,10 +98,7 @@ class Agent:
             expired=lambda run: self.pins.shuffle_expired(run),
         )
         self.pins = PinnedWorkers(
-            *self._noting,
-            self.settings,
-            self.shuffles,
-            own_name=lambda ws: self.drains.name_of(ws),
+            *self._noting, self.settings, self.shuffles, own_name=lambda ws: self.drains.name_of(ws)
         )
         self.floors = WorkerFloors(self.clock, self.settings)
 

@@ -238,20 +238,14 @@ class Answers:
             "queued": len(scheduler.queued),
             "unrunnable": len(scheduler.unrunnable),
             "memory": self._agent.parts.section(
-                "bytes of results",
-                lambda: whole(sum([e.ws.nbytes for e in entries.values()])),
-                0,
+                "bytes of results", lambda: whole(sum([e.ws.nbytes for e in entries.values()])), 0
             ),
         }
 
 
 def _stops(cordons: Cordons, entries: dict[str, Entry]) -> list[wire.StopRow]:
     return [
-        {
-            "slot": entries[address].slot,
-            "kind": cordon.why.kind,
-            "message": cordon.why.message,
-        }
+        {"slot": entries[address].slot, "kind": cordon.why.kind, "message": cordon.why.message}
         for address, cordon in cordons.ongoing.items()
         if address in entries and cordon.why.kind != SHORT
     ]

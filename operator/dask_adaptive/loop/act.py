@@ -141,11 +141,7 @@ async def _do(action: Action, policy: Policy, ports: Ports) -> Outcome:
 
 async def _retire(action: Retire, policy: Policy, ports: Ports) -> Outcome:
     answers = await ports.link.retire(
-        action.dask_names,
-        policy,
-        action.reason,
-        busy_ok=action.busy_ok,
-        over_pins=action.over_pins,
+        action.dask_names, policy, action.reason, busy_ok=action.busy_ok, over_pins=action.over_pins
     )
     outcome = _answered(action, answers)
     # A Deployment's workers leave together or not at all.

@@ -204,12 +204,7 @@ MAX_WORKERS = 100
 
 #: What more workers are not asked for because of, however much work comes.
 _FULL = frozenset(
-    {
-        Reason.UNSCHEDULABLE,
-        Reason.QUOTA_EXCEEDED,
-        Reason.BUDGET_SHARED,
-        Reason.ADMISSION_REFUSED,
-    }
+    {Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED, Reason.BUDGET_SHARED, Reason.ADMISSION_REFUSED}
 )
 
 

@@ -23,12 +23,7 @@ from dask_adaptive.loop.ports import Event, LinkError, PlatformError, Ports
 from dask_adaptive.loop.status import Status
 from dask_adaptive.loop.summary import Calendar, recycles, status_of, wants_meters
 from dask_adaptive.model.keys import ClusterKey
-from dask_adaptive.model.observed import (
-    Note,
-    ObservedCluster,
-    ObservedScheduler,
-    PlatformView,
-)
+from dask_adaptive.model.observed import Note, ObservedCluster, ObservedScheduler, PlatformView
 from dask_adaptive.model.past import GroupPast, Past
 from dask_adaptive.model.plan import Claimed, Decision, DeleteCluster, Outcome, Plan
 from dask_adaptive.model.policy import Mode, Policy

@@ -50,8 +50,7 @@ IdleTimeout = Annotated[float, Kind(_idle_timeout, _IDLE_WORDS, 32)]
 
 MAX_PRIORITY = 1000
 Priority = Annotated[
-    Whole,
-    Must(lambda n: abs(n) <= MAX_PRIORITY, f"must be from -{MAX_PRIORITY} to {MAX_PRIORITY}"),
+    Whole, Must(lambda n: abs(n) <= MAX_PRIORITY, f"must be from -{MAX_PRIORITY} to {MAX_PRIORITY}")
 ]
 
 

@@ -26,12 +26,7 @@ from cattrs import ClassValidationError, Converter, IterableValidationError
 from cattrs.gen import make_dict_structure_fn, override
 from cronsim import CronSim, CronSimError
 
-from dask_adaptive.model.amounts import (
-    Amount,
-    parse_amount,
-    parse_duration,
-    parse_percent,
-)
+from dask_adaptive.model.amounts import Amount, parse_amount, parse_duration, parse_percent
 
 #: So many problems are shown: the message of a condition stays readable.
 MAX_SHOWN = 10
@@ -242,8 +237,7 @@ _CONTROLLER_WORDS = (
     "must be a name of Kubernetes, such as team-a: lower case letters, digits, - and ., at most 63"
 )
 ControllerName = Annotated[
-    Text,
-    Must(lambda t: len(t) <= 63 and bool(re.fullmatch(_SUBDOMAIN, t)), _CONTROLLER_WORDS),
+    Text, Must(lambda t: len(t) <= 63 and bool(re.fullmatch(_SUBDOMAIN, t)), _CONTROLLER_WORDS)
 ]
 
 _DURATION_WORDS = (

@@ -92,9 +92,7 @@ class DemandView(Component):
         self._arrivals.look(seconds)
         nothing: tuple[list[wire.NeedRow], dict[TaskPrefix, int]] = ([], {})
         needs, bound = parts.section(
-            "needs",
-            lambda: need_rows(parts, scheduler, workers, counts, sample, seconds),
-            nothing,
+            "needs", lambda: need_rows(parts, scheduler, workers, counts, sample, seconds), nothing
         )
         rows = _rows(counts, sample, longest, bound, seconds, mean_s)
         names = wire.PrefixColumns.__annotations__

@@ -297,9 +297,7 @@ class Drains(Noting):
         """
         task = asyncio.ensure_future(
             self.scheduler.retire_workers(
-                workers=[ws.address],
-                close_workers=True,
-                stimulus_id=f"{LIFETIME}-{self.clock()}",
+                workers=[ws.address], close_workers=True, stimulus_id=f"{LIFETIME}-{self.clock()}"
             )
         )
         self._background.add(task)

@@ -114,10 +114,7 @@ class PinnedWorkers(Noting):
             return True
 
     def holders(
-        self,
-        ws: WorkerState,
-        shuffles: list[ShuffleRun] | None = None,
-        over: Collection[str] = (),
+        self, ws: WorkerState, shuffles: list[ShuffleRun] | None = None, over: Collection[str] = ()
     ) -> list[str]:
         """
         Who claims a worker, what for and how long, but for the sources `over`.

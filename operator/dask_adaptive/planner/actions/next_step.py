@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 from dask_adaptive.model.amounts import counted, format_duration
 from dask_adaptive.model.observed import Leaving, ObservedWorker
-from dask_adaptive.model.plan import (
-    Action,
-    Blocker,
-    Cancel,
-    Delete,
-    GroupPlan,
-    Retire,
-    SetReplicas,
-)
+from dask_adaptive.model.plan import Action, Blocker, Cancel, Delete, GroupPlan, Retire, SetReplicas
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.planner.actions.candidates import VetoContext, ranked, ranked_pending, veto
 from dask_adaptive.planner.actions.external import drain_terminating_nodes

@@ -238,12 +238,7 @@ _BOUNDS = frozenset({Reason.TOO_MANY_REPLICAS, Reason.TOO_FEW_REPLICAS})
 
 #: Ordinary demand: nothing that would have to be explained.
 _USUAL = frozenset(
-    {
-        Reason.LOAD_INCREASED,
-        Reason.DESIRED_WITHIN_RANGE,
-        Reason.UNDERUTILIZED,
-        Reason.RECYCLING,
-    }
+    {Reason.LOAD_INCREASED, Reason.DESIRED_WITHIN_RANGE, Reason.UNDERUTILIZED, Reason.RECYCLING}
 )
 
 
