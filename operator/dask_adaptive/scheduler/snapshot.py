@@ -71,7 +71,7 @@ _STOPS = {
 _REASONS = {reason.value: reason for reason in Reason}
 
 
-class Parts(TypedDict):
+class ModelParts(TypedDict):
     """Of `wire.Snapshot`, what arrives as values of the model; and what is read later."""
 
     shuffles: tuple[Shuffle, ...]
@@ -80,7 +80,7 @@ class Parts(TypedDict):
 
 
 #: What the agent's answer to `observe` is read into.
-ANSWER = lenient(wire.Update, wire.Unchanged, Parts)
+ANSWER = lenient(wire.Update, wire.Unchanged, ModelParts)
 
 
 class SnapshotReader:
