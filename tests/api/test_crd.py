@@ -32,20 +32,6 @@ from support.policies import TAKEN, WRONG, spec
 EXAMPLES = sorted((ROOT / "manifests/examples").glob("*.yaml"))
 
 
-@pytest.mark.parametrize(
-    "crd", sorted((ROOT / "manifests/crds").glob("*.yaml")), ids=lambda file: file.stem
-)
-def test_whole_numbers_have_bounds(crd: Any) -> None:
-    """API servers before 1.34 do not check `format`, and would take what the operator refuses."""
-    (version,) = yaml.safe_load(crd.read_text())["spec"]["versions"]
-    todo = [(("spec",), version["schema"]["openAPIV3Schema"]["properties"]["spec"])]
-    while todo:
-        path, node = todo.pop()
-        todo += [((*path, k), v) for k, v in node.items() if isinstance(v, dict)]
-        if node.get("format") == "int32":
-            assert {"minimum", "maximum"} <= node.keys(), path
-
-
 def test_defaults_are_those_of_the_model(kubectl: Kubectl) -> None:
     kubectl.apply(policy())
     stored = kubectl.json("get", "dap", "p")["spec"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dask_adaptive.model.amounts import Amount
 from dask_adaptive.model.policy import (
@@ -60,7 +60,6 @@ from dask_adaptive.model.scaling import (
     WorkerGroup,
 )
 from dask_adaptive.model.scheduler_settings import ReliefChoices, SchedulerSettings, Setting
-from dask_adaptive.model.spec import json_name
 from support.kube_server import ROOT
 from support.policies import LEAST, TAKEN, WRONG, spec
 
@@ -206,6 +205,83 @@ def test_what_is_wrong_is_refused_with_its_field(written: str, field: str, words
     assert words in problem.words
 
 
+#: Of the CRD, with a value of each field.
+Field = tuple[tuple[Any, ...], dict[str, Any], Any]
+
+
+def fields(schema: dict[str, Any], value: Any, path: tuple[Any, ...] = ()) -> Iterator[Field]:
+    yield path, schema, value
+    for name, child in schema.get("properties", {}).items():
+        if name in value and name != "config":
+            yield from fields(child, value[name], (*path, name))
+    if "items" in schema:
+        yield from fields(schema["items"], value[0], (*path, 0))
+
+
+(VERSION,) = yaml.safe_load((ROOT / "manifests/crds/adaptivepolicies.yaml").read_text())["spec"][
+    "versions"
+]
+FULL = yaml.safe_load((ROOT / "manifests/examples/full-policy.yaml").read_text())["spec"]
+FIELDS = list(fields(VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"], FULL))
+OTHERS = {"string": 5, "integer": "3", "boolean": "yes", "array": {}, "object": []}
+
+
+def beyond(schema: dict[str, Any], value: Any) -> Iterator[Any]:
+    """A value beyond each bound."""
+    yield from [OTHERS[schema["type"]]] if "type" in schema else []
+    yield from [schema["minimum"] - 1, schema["maximum"] + 1] if "maximum" in schema else []
+    yield from ["odd"] if "enum" in schema else []
+    yield from [""] if "minLength" in schema else []
+    yield from ["x" * (schema["maxLength"] + 1)] if "maxLength" in schema else []
+    yield from [value * (schema["maxItems"] + 1)] if "maxItems" in schema else []
+    if "properties" in schema:
+        yield {**value, "odd": 1}
+    for name in schema.get("required", ()):
+        yield {k: v for k, v in value.items() if k != name}
+
+
+def said_of(path: tuple[Any, ...], value: Any) -> list[str]:
+    """The words of problems at or in a field of the full example with another value."""
+
+    def changed(node: Any, path: tuple[Any, ...]) -> Any:
+        if not path:
+            return value
+        node = node.copy()
+        node[path[0]] = changed(node[path[0]], path[1:])
+        return node
+
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy(changed(FULL, path))
+    at = "spec" + "".join(f"[{part}]" if part == 0 else f".{part}" for part in path)
+    return [problem.words for problem in caught.value.problems if problem.path.startswith(at)]
+
+
+def test_the_bounds_of_the_crd_are_those_of_the_model() -> None:
+    found = [(path, odd) for path, schema, value in FIELDS for odd in beyond(schema, value)]
+
+    assert len(found) > 250
+    assert [] == [(path, odd) for path, odd in found if not said_of(path, odd)]
+
+
+#: Each sentence that the CRD has of a text is said of one of these.
+ODD = ["-1s", "soon", "0s", "62m", "601s", "745h", "99999h", "101%", "0%", "1", "^*", "ws"]
+
+
+def test_the_sentences_of_the_crd_are_those_of_the_model() -> None:
+    count = 0
+    for path, schema, _ in FIELDS:
+        if schema.get("type") != "string":
+            continue
+        said = []
+        for odd in ODD:
+            with contextlib.suppress(pytest.fail.Exception):
+                said += said_of(path, odd)
+        for rule in schema.get("x-kubernetes-validations", ()):
+            assert any(rule["message"] in words for words in said), (path, rule["message"])
+            count += 1
+    assert count > 50
+
+
 @pytest.mark.parametrize("written", TAKEN)
 def test_what_makes_sense_is_taken(written: str) -> None:
     assert isinstance(parse_policy(spec(written)), Policy)
@@ -240,28 +316,3 @@ def test_all_problems_are_found_at_once() -> None:
     } == {p.path for p in caught.value.problems}  # fmt: skip
     lines = str(caught.value).splitlines()
     assert (11, "and 3 problems more") == (len(lines), lines[-1])
-
-
-words = st.sampled_from(["", "1h", "0s", "10%", "Max", "Pods", "etl-gpu", "etl-default", "true"])
-scalars = st.none() | st.booleans() | st.integers(-3, 9) | st.floats() | words
-keys = st.sampled_from(
-    ["name", "minReplicas", "maxReplicas", "scaleUp", "scaleDown", "policies", "type", "value",
-     "period", "tolerance", "cron", "duration", "workerGroup", "after", "action", "replicas",
-     "budgets", "workers", "tasks", "memory", "soft", "strategy", "relief", "config", "a.b", "["]
-)  # fmt: skip
-json = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4)
-)
-top = st.sampled_from([*map(json_name, Policy.__dataclass_fields__)])
-
-
-@settings(max_examples=60)
-@given(st.dictionaries(top, json, max_size=4))
-def test_whatever_is_written_becomes_a_policy_or_problems(change: dict[str, Any]) -> None:
-    problems: tuple[Any, ...] = ()
-    try:
-        parse_policy({**LEAST, **change})
-    except InvalidPolicy as exc:
-        problems = exc.problems
-
-    assert all(p.path.startswith("spec.") and p.words for p in problems)
