@@ -14,7 +14,7 @@ import yaml
 
 LEAST: dict[str, Any] = {"clusterRef": {"name": "etl"}, "maxReplicas": 5}
 
-_UP, _DOWN = "behavior.scaleUp", "behavior.scaleDown"
+_UP = "behavior.scaleUp"
 _RATE = "type: Pods, value: 4, period: 15s"
 _CRON = "cron: 0 8 * * 1-5"
 _TOLERANCE = "must be a percentage from 0% to 100%, such as 10%, or a part of one in quotes"
@@ -30,10 +30,6 @@ _NOT_SCALED = "needs maxReplicas: a group without it is not scaled"
 _GROUP = "must be the default group, or one of spec.workerGroups with maxReplicas"
 _MOST = "must not be greater than maxReplicas of its worker group"
 _STILL = "has one of 0 for TaskQuota, and with recycle.tasks.exact workers would come to"
-
-
-def _named(count: int) -> str:
-    return ", ".join(f"{{name: g{i}}}" for i in range(count))
 
 
 WRONG: list[tuple[str, str, str]] = [

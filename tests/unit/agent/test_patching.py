@@ -82,14 +82,6 @@ def test_in_whatever_order_they_are_removed_nothing_is_left(
     assert {} == in_force(patches)
 
 
-def test_each_place_has_one_layer_however_many_hooks_it_has(owner: Any, patches: Patches) -> None:
-    patches.put(METHOD, adding("a"))
-    layer = owner.name
-    patches.put(METHOD, adding("b"))
-
-    assert layer is owner.name
-
-
 def test_what_somebody_else_has_put_over_it_stays(owner: Any, patches: Patches) -> None:
     patch = patches.put(METHOD, adding("ours"))
     stock, owner.name = owner.name, lambda: f"theirs {stock()}"
