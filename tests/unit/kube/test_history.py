@@ -108,16 +108,12 @@ GOOD = json.dumps(decision_json(decision()))
     [
         GOOD,
         "",
-        "x",
-        "[]",
-        "null",
         "{}",
         '{"at": "1970-01-01T00:00:01Z"}',
         "[" * 100_000,
         GOOD.replace("Reconciled", "OfALaterRelease"),
         GOOD.replace("1970-01-01T00:00:01.000Z", "yesterday"),
         GOOD.replace('"before": 1', '"before": "many"'),
-        GOOD.replace('"inputs": {}', '"inputs": 3'),
         GOOD.replace('"steps": []', '"steps": [3]'),
     ],
 )

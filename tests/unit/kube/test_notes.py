@@ -154,7 +154,6 @@ def test_what_is_held(notes: dict[str, str], expected: Pause) -> None:
         ("paused", "tomorrow", {"all": True}),
         ("paused", "2026-02-01T18:00:00", {"all": True}),  # without its time zone
         ("paused", "99999999h", {"all": True}),  # after the year 9999
-        ("paused", "9" * 5000 + "h", {"all": True}),
         ("paused", "9999-12-31T23:59:59-01:00", {"all": True}),
         ("paused_scale_in", "1", {"scale_in": True}),
         ("paused_scale_out", "-5m", {"scale_out": True}),

@@ -55,7 +55,6 @@ def seen(pod: Any) -> ObservedGroup:
     by_a_variable=(spec("dask", "worker", "--nthreads", "$(N)", env=env(N="7")), 7),
     by_an_unknown_variable=(spec("dask", "worker", "--nthreads", "$(N)", cpu=3), 3),
     open_quote=(spec("-c", "dask worker --nthreads '5", command=["sh"]), 0),
-    no_container=({"containers": []}, 0),
     no_spec=(None, 0),
     of_the_container_that_starts_the_worker=(several(PROXY, NAMED, CUDA), 2),
     of_the_one_that_is_called_so=(several(PROXY, NAMED), 3),
