@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.worker_pods import thousandths
+from dask_adaptive.kube.worker_pods import Costs, container_costs
 
 #: Set by `build_worker_deployment_spec` in each container where the user has not.
 _ADDED = frozenset({"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"})
@@ -39,7 +39,7 @@ class Container:
     args: tuple[str, ...]
     env: Pairs  # by name
     env_from: tuple[str, ...]
-    resources: tuple[tuple[str, int], ...]  # "limits.cpu" in thousandths
+    resources: Costs  # what is limited is requested, too, where nothing else is said
 
 
 Sketch = tuple[Container, ...]
@@ -102,7 +102,7 @@ def _differs(wanted: Container, found: Container) -> str:
         return f"variable {name} is not as its group says"
     if wanted.env_from != found.env_from:
         return "envFrom is not that of its group"
-    name = _first_difference(_with_requests(wanted.resources), _with_requests(found.resources))
+    name = _first_difference(wanted.resources, found.resources)
     return f"{name} is not as its group says" if name else ""
 
 
@@ -111,38 +111,16 @@ def _first_difference(wanted: Iterable[tuple[str, Any]], found: Iterable[tuple[s
     return min((k for k in one.keys() | other.keys() if one.get(k) != other.get(k)), default="")
 
 
-def _with_requests(resources: tuple[tuple[str, int], ...]) -> list[tuple[str, int]]:
-    """Kubernetes requests what is limited where nothing is said."""
-    known = dict(resources)
-    limits = {k.partition(".")[2]: v for k, v in resources if k.startswith("limits.")}
-    implied = {f"requests.{name}": value for name, value in limits.items()}
-    return list({**implied, **known}.items())
-
-
 def _container(body: Mapping[str, Any]) -> Container:
-    resources = body.get("resources") or {}
+    env = {str(e["name"]): _value(e) for e in body.get("env") or () if e["name"] not in _ADDED}
     return Container(
         name=str(body.get("name") or ""),
         image=str(body.get("image") or ""),
         command=tuple(map(str, body.get("command") or ())),
         args=tuple(map(str, body.get("args") or ())),
-        env=tuple(
-            sorted(
-                {
-                    str(e["name"]): _value(e)
-                    for e in body.get("env") or ()
-                    if e["name"] not in _ADDED
-                }.items()
-            )
-        ),
+        env=tuple(sorted(env.items())),
         env_from=tuple(json.dumps(_bare(e), sort_keys=True) for e in body.get("envFrom") or ()),
-        resources=tuple(
-            sorted(
-                (f"{kind}.{name}", thousandths(text))
-                for kind in ("limits", "requests")
-                for name, text in (resources.get(kind) or {}).items()
-            )
-        ),
+        resources=tuple(sorted(container_costs(body).items())),
     )
 
 

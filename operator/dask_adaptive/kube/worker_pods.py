@@ -101,18 +101,18 @@ def pod_costs(spec: Mapping[str, Any]) -> Costs:
     containers, first = spec.get("containers") or (), spec.get("initContainers") or ()
     if len(containers) + len(first) > _CONTAINERS:
         raise ValueError("too many containers")
-    total = sum(map(_container, containers), Counter[str]())
+    total = sum(map(container_costs, containers), Counter[str]())
     stay: Counter[str] = Counter()
     peak: Counter[str] = Counter()
     for container in first:
-        own = _container(container)
+        own = container_costs(container)
         if container.get("restartPolicy") == "Always":
             stay += own
             peak |= stay
         else:
             peak |= stay + own
     total = (total + stay) | peak
-    total |= _container(spec)  # of the pod as a whole; never less than those of its containers
+    total |= container_costs(spec)  # of the pod as a whole; never less than those of its containers
     # Of a RuntimeClass, which the API server writes into each pod.
     overhead: Mapping[str, Any] = spec.get("overhead") or {}
     total += Counter({f"requests.{name}": thousandths(v) for name, v in overhead.items()})
@@ -134,7 +134,8 @@ def thousandths(quantity: Any) -> int:
     return math.ceil(parse_quantity(quantity) * 1000)
 
 
-def _container(body: Mapping[str, Any]) -> Counter[str]:
+def container_costs(body: Mapping[str, Any]) -> Counter[str]:
+    """Its limits and requests; a limit is a request where nothing else is said."""
     resources = body.get("resources") or {}
     limits = {k: thousandths(v) for k, v in (resources.get("limits") or {}).items()}
     requests = {k: thousandths(v) for k, v in (resources.get("requests") or {}).items()}
