@@ -35,31 +35,23 @@ LONGEST = 200
 #: Set by dask-kubernetes on all that it makes: `build_worker_deployment_spec` and its siblings.
 _CREATION_LABEL = "f:dask.org/component"
 
-#: In a DaskWorkerGroup: the pod spec of its workers.
-_WORKER_SPEC = ("f:spec", "f:worker", "f:spec")
 
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """The last write of one annotation."""
-
-    at: float | None  # seconds since 1970; None: nobody knows
-    at_creation: bool = False  # by who made the object, in the same write
-
-
-def writing(metadata: Mapping[str, Any], annotation: str) -> Writing:
-    """When and how an annotation that an object has was written."""
+def writing(metadata: Mapping[str, Any], annotation: str) -> tuple[float | None, bool]:
+    """
+    The last write of an annotation that an object has: when (seconds since 1970; None: nobody
+    knows), and whether it was by who made the object, in the same write.
+    """
     name = f"f:{annotation}"
     owners = [
         entry
         for entry in metadata.get("managedFields") or []
-        if name in _metadata_fields(entry).get("f:annotations", {})
+        if name in _owned(entry, "f:metadata", "f:annotations")
     ]
     if not owners:
-        return Writing(None)
+        return None, False
     last = max(owners, key=lambda entry: str(entry.get("time", "")))
-    made = _CREATION_LABEL in _metadata_fields(last).get("f:labels", {})
-    return Writing(read_instant(str(last.get("time") or "")), made)
+    made = _CREATION_LABEL in _owned(last, "f:metadata", "f:labels")
+    return read_instant(str(last.get("time") or "")), made
 
 
 def worker_spec_written_at(metadata: Mapping[str, Any]) -> float | None:
@@ -67,23 +59,17 @@ def worker_spec_written_at(metadata: Mapping[str, Any]) -> float | None:
     times = [
         read_instant(str(entry.get("time") or ""))
         for entry in metadata.get("managedFields") or []
-        if _owns(entry, _WORKER_SPEC)
+        if "f:spec" in _owned(entry, "f:spec", "f:worker")
     ]
     return max((at for at in times if at is not None), default=None)
 
 
-def _owns(entry: Mapping[str, Any], path: tuple[str, ...]) -> bool:
-    node: Any = entry.get("fieldsV1") or {}
-    for key in path:
-        if not isinstance(node, Mapping) or key not in node:
-            return False
-        node = node[key]
-    return True
-
-
-def _metadata_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    fields: Mapping[str, Any] = (entry.get("fieldsV1") or {}).get("f:metadata") or {}
-    return fields
+def _owned(entry: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The fields below one that a manager owns."""
+    node: Mapping[str, Any] = entry.get("fieldsV1") or {}
+    for name in path:
+        node = node.get(name) or {}
+    return node
 
 
 PIN = f"{PREFIX}pin"
@@ -123,11 +109,11 @@ def read_notes(
     found = []
     for name in _NAMES if annotations else ():
         if (key := PREFIX + name) in annotations:
-            written = writing(metadata, key)
-            is_copy = made_by_upstream and written.at_creation
+            set_at, at_creation = writing(metadata, key)
+            is_copy = made_by_upstream and at_creation
             reason = _bounded(annotations.get(PIN_REASON, "")) if key == PIN else ""
             value = _bounded(annotations[key])
-            found.append(Note(holder, name, value, written.at, is_copy, reason))
+            found.append(Note(holder, name, value, set_at, is_copy, reason))
     return tuple(found)
 
 
