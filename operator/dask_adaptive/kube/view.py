@@ -94,12 +94,6 @@ def standing(pods: Iterable[PodObject]) -> list[PodObject]:
     return sorted(pods, key=lambda p: (p.meta.deleting, -p.meta.created_at, p.meta.name))
 
 
-def node_terminating(world: World, pod: PodObject) -> str:
-    """Who says that the machine under a pod is about to go; empty if nobody does."""
-    node = world.get(NodeObject, "", pod.node) if pod.node else None
-    return node.terminating if node else ""
-
-
 def _terminating(
     pods: Iterable[PodObject], *, now: float, pin_of: Callable[[PodObject], ManualPin | None]
 ) -> Iterable[TerminatingPod]:
@@ -130,14 +124,14 @@ class ClusterLook:
 
     def __init__(self) -> None:
         self._source: tuple[Any, ...] = (None,) * 4
-        self._terminating: dict[str, str] = {}  # by node
+        self._terminating: dict[str, str] = {}  # by node, who says that it is about to go
         self._made: dict[str, tuple[tuple[object, ...], PlatformWorker]] = {}
         self.workers: tuple[PlatformWorker, ...] = ()
 
     def read(
         self, world: World, cluster: ClusterObject, now: float, since: Since, manual_max_s: float
     ) -> None:
-        key, self._world, self._cluster = cluster.key, world, cluster
+        key, self._cluster = cluster.key, cluster
         self._now, self._since, self._manual_max_s = now, since, manual_max_s
         kinds = (GroupObject, DeploymentObject, PodObject)
         source = (cluster, *(world.of(kind, key) for kind in kinds))
@@ -234,7 +228,7 @@ class ClusterLook:
             waiting=pod.waiting if pod else deployment.waiting or "its pod is not created yet",
             manual_pin=self._pin(deployment, pod),
             node=pod.node if pod else "",
-            node_terminating=node_terminating(self._world, pod) if pod else "",
+            node_terminating=self._terminating.get(pod.node, "") if pod else "",
             pod_uid=pod.meta.uid if pod else "",
             pod_created_at=pod.began_at if pod else 0.0,
             ends_at=ends_at,
