@@ -1,11 +1,12 @@
-"""After errors: how long to wait, and to begin anew what should not have ended."""
+"""Tasks: how long to wait after errors, to begin anew what should not have ended, to end others."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
 from dask_adaptive.loop.ports import PlatformError
 
@@ -30,6 +31,11 @@ class Backoff:
         return max(wait_s * random.uniform(0.5, 1.0), at_least_s)
 
 
+def said(exc: BaseException) -> str:
+    """What went wrong: the sentence of an error of ours, else also which error it is."""
+    return str(exc) if isinstance(exc, PlatformError) else repr(exc)
+
+
 async def begun_anew(
     what: str, run: Callable[[], Awaitable[None]], *, first_s: float = 1.0, longest_s: float = 60.0
 ) -> None:
@@ -51,8 +57,29 @@ async def begun_anew(
             if clock() - began > longest_s:
                 backoff.good()
             wait_s = backoff.next_s(getattr(exc, "retry_after_s", 0.0))
-            is_known = isinstance(exc, PlatformError)
             text = "%s: ended, and begins anew in %.1f s: %s"
-            said = str(exc) if is_known else repr(exc)
-            logger.warning(text, what, wait_s, said, exc_info=not is_known)
+            is_known = isinstance(exc, PlatformError)
+            logger.warning(text, what, wait_s, said(exc), exc_info=not is_known)
         await asyncio.sleep(wait_s)
+
+
+async def until_one_ends(*parts: Awaitable[Any], within_s: float | None = None) -> None:
+    """Run all until one ends, end the others (see `end`); raises what that one raised."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await end(tasks, within_s=within_s)
+
+
+async def end(tasks: Collection[asyncio.Future[Any]], *, within_s: float | None = None) -> None:
+    """Cancel tasks and wait for them, but no longer than this: those of a library may never end."""
+    for task in tasks:
+        task.cancel()
+    done, stuck = await asyncio.wait(tasks, timeout=within_s)
+    for task in done:
+        task.cancelled() or task.exception()  # else asyncio complains that nobody has asked
+    if stuck:
+        logger.warning("%d tasks do not end; they are left alone", len(stuck))

@@ -216,7 +216,7 @@ class Listed:
 async def follow(world: World, kind: Kind, listed: list[Any], told: list[tuple[str, Any]]) -> None:
     """By an informer, until it has heard all."""
     api = Listed(listed, told)
-    informer = Informer((kind, None), api=api, world=world, clock=time.monotonic)  # type: ignore[arg-type]
+    informer = Informer((kind, None), api=api, world=world)  # type: ignore[arg-type]
     task = asyncio.create_task(informer.run())
     try:
         async with asyncio.timeout(30):

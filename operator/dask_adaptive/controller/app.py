@@ -13,15 +13,13 @@ import logging
 import signal
 import ssl
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
-from dask_adaptive.backoff import begun_anew
+from dask_adaptive.backoff import begun_anew, end, until_one_ends
 from dask_adaptive.controller.annotated_policies import AnnotatedPolicies
 from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.controller.certificate import CertificateKeeper, WebhookSettings
@@ -143,7 +141,7 @@ class Operator:
             going_on = [watch.run() for watch in self._watches()]
             if self._certificate:
                 going_on.append(begun_anew("the certificate", self._certificate.run))
-            await _until_one_ends(*going_on, self._lease.run(), self._stop.wait())
+            await until_one_ends(*going_on, self._lease.run(), self._stop.wait())
 
     def _watches(self) -> Iterator[Informer | KopfWatch]:
         """What keeps the cache in step; each goes on by itself, whatever happens to the others."""
@@ -153,7 +151,7 @@ class Operator:
             if kind.by_people:
                 by_people.setdefault(namespace, []).append(scope)
             else:
-                yield Informer(scope, api=self._api, world=self._world, clock=time.monotonic)
+                yield Informer(scope, api=self._api, world=self._world)
         for scopes in by_people.values():
             yield KopfWatch(
                 scopes, api=self._api, world=self._world, began=self.take_signals,
@@ -177,7 +175,7 @@ class Operator:
                 "visits": self.visits.run, "the watch over visits": self.visits.watch,
                 "annotated policies": self._annotated.run, "budgets": self._budgets.run,
             }  # fmt: skip
-            await _until_one_ends(*(begun_anew(what, part) for what, part in parts.items()))
+            await until_one_ends(*(begun_anew(what, part) for what, part in parts.items()))
         finally:
             self._metrics.leader.set(0)
 
@@ -228,23 +226,6 @@ async def _served(
         await runner.cleanup()
 
 
-async def _until_one_ends(*parts: Awaitable[Any]) -> None:
-    """Run all until one ends, end the others; raises what that one raised."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        await _end(tasks)
-
-
-async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def serve(
     settings: Settings, *, api: KubeApi | None = None, connect: Connect = connect
 ) -> None:
@@ -259,7 +240,7 @@ async def serve(
     try:
         await operator.run()
     finally:
-        await _end([sparing])
+        await end([sparing])
         await api.close()
 
 

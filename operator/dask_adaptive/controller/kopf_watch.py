@@ -6,7 +6,6 @@ when one of its streams meets an error that it does not know. Then it is begun a
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dask_adaptive import DOMAIN
-from dask_adaptive.backoff import Backoff, begun_anew
+from dask_adaptive.backoff import Backoff, begun_anew, said, until_one_ends
 from dask_adaptive.kube.api import SILENCE_S, KubeApi, KubeError
 from dask_adaptive.kube.cache.informer import FIRST_S, LONGEST_S
 from dask_adaptive.kube.cache.world import Kind, Scope, World
@@ -34,8 +33,6 @@ def _hidden(*modules: str) -> Iterator[None]:
 
 with _hidden("kubernetes.client", "kubernetes_asyncio.client"):
     import kopf
-
-logger = logging.getLogger(__name__)
 
 #: How often it is looked whether what kopf watches can still be read.
 LOOK_S = 30.0
@@ -154,21 +151,13 @@ class KopfWatch:
         for kind, _ in set(self._scopes) - set(readable):
             if not kind.lost:
                 raise KubeError(f"{kind} can't be read")
-        parts = {
-            asyncio.ensure_future(self._watch([kind for kind, _ in readable])),
-            asyncio.ensure_future(self._look_after(readable)),
-        }
+        watching = self._watch([kind for kind, _ in readable])
         try:
-            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            done.pop().result()
+            await until_one_ends(watching, self._look_after(readable), within_s=2 * _END_S)
         except Exception as exc:
             for scope in readable:
-                self._world.misses(scope, _said(exc))
+                self._world.misses(scope, said(exc))
             raise
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.wait(parts, timeout=2 * _END_S)
 
     async def _watch(self, kinds: Collection[Kind]) -> None:
         """Run kopf. In a task of its own: its login is found by way of the context."""
@@ -181,18 +170,9 @@ class KopfWatch:
             namespaces=[] if self._namespace is None else [self._namespace],
         )
         self._began()
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            raise KubeError("kopf ended without a reason")
-        finally:
-            for task in tasks:
-                task.cancel()
-            # Bounded: tasks of kopf's wait for each other, and may do so for ever.
-            _, stuck = await asyncio.wait(tasks, timeout=_END_S)
-            if stuck:
-                logger.warning("%d tasks of kopf do not end; they are left alone", len(stuck))
+        # Bounded: tasks of kopf's wait for each other, and may do so for ever.
+        await until_one_ends(*tasks, within_s=_END_S)
+        raise KubeError("kopf ended without a reason")
 
     async def _look_after(self, readable: Collection[Scope]) -> None:
         """
@@ -228,7 +208,3 @@ class KopfWatch:
             return False
         self._world.sees(scope)
         return True
-
-
-def _said(exc: BaseException) -> str:
-    return str(exc) if isinstance(exc, KubeError) else repr(exc)

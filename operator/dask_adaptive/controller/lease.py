@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from dask_adaptive.backoff import end
 from dask_adaptive.kube.api import (
     LEASES,
     AlreadyExists,
@@ -113,8 +114,7 @@ class LeaderLease:
         try:
             await self._renew_until_lost(leading)
         finally:
-            leading.cancel()  # what it has to write still, it may: others wait until the lease ends
-            await asyncio.gather(leading, return_exceptions=True)
+            await end([leading])  # what it has to write, it may: others wait until the lease ends
             self.is_leader = False
             logger.info("This replica leads no longer", extra={"identity": self._identity})
 

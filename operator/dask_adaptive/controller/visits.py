@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dask_adaptive.backoff import Backoff, begun_anew
+from dask_adaptive.backoff import Backoff, begun_anew, end
 from dask_adaptive.controller.compose import Composer
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.cache.world import World
@@ -108,8 +108,7 @@ class Visitor:
                     async with asyncio.timeout(max(self._rest_s - SHORTEST_REST_S, 0.0)):
                         await self.wake.wait()
         finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
+            await end([hearing])
             await self._flush()
             await self._governed.link.close()
 
@@ -230,8 +229,7 @@ class Visitor:
 
 async def _ended(visitor: Visitor, task: asyncio.Task[None]) -> None:
     visitor.end()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end([task])
 
 
 class Visits:
