@@ -252,7 +252,7 @@ async def test_an_event_holds_none() -> None:
     api = StoredApi(ko.namespace(), ko.policy())
     meta = parse_policy_object(ko.policy()).meta
     news = News(EventType.WARNING, "Pinned", EVIL)
-    await EventPoster(api, lambda: 1.8e9).post(Subject.of(POLICIES, meta), news)
+    await EventPoster(api, lambda: 1.8e9).post(Subject(POLICIES, meta), news)
 
     (event,) = api.store.all(EVENTS)
     assert HARMLESS == event["message"]

@@ -203,16 +203,16 @@ class AnnotatedPolicies:
         """By events on the cluster, and on the autoscaler as long as there is one."""
         logger.info("DaskCluster %s: %s", cluster.key, message)
         news = News(EventType.NORMAL, str(reason), message)
-        await self._events.post(Subject.of(CLUSTERS, cluster.meta), news)
+        await self._events.post(Subject(CLUSTERS, cluster.meta), news)
         if autoscaler is not None:
-            await self._events.post(Subject.of(AUTOSCALERS, autoscaler.meta), news)
+            await self._events.post(Subject(AUTOSCALERS, autoscaler.meta), news)
 
     async def _complain(self, cluster: ClusterObject, complaints: frozenset[Complain]) -> None:
         new = complaints - self._complaints.get(cluster.key, frozenset())
         for complaint in sorted(new, key=lambda c: c.message):
             logger.warning("DaskCluster %s: %s", cluster.key, complaint.message)
             news = News(EventType.WARNING, str(Reason.INVALID_SPEC), complaint.message)
-            await self._events.post(Subject.of(CLUSTERS, cluster.meta), news)
+            await self._events.post(Subject(CLUSTERS, cluster.meta), news)
         if complaints:
             self._complaints[cluster.key] = complaints
         else:

@@ -151,13 +151,7 @@ class Subject(NamedTuple):
     """The object that an event is about."""
 
     resource: Resource
-    namespace: str
-    name: str
-    uid: str
-
-    @classmethod
-    def of(cls, resource: Resource, meta: Meta) -> Subject:
-        return cls(resource, meta.namespace, meta.name, meta.uid)
+    meta: Meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +185,8 @@ class EventPoster:
                 count = 1
         if count == 1:
             try:
-                await self._api.create(EVENTS.path(about.namespace), self._body(about, news, name))
+                body = self._body(about, news, name)
+                await self._api.create(EVENTS.path(about.meta.namespace), body)
             except AlreadyExists:  # from before the cache forgot it
                 await self._raise_count(about, name, count := 2)
         self._counts[name] = count
@@ -200,25 +195,26 @@ class EventPoster:
 
     async def _raise_count(self, about: Subject, name: str, count: int) -> None:
         at = instant(self._wall_clock())
-        path = EVENTS.path(about.namespace, name)
+        path = EVENTS.path(about.meta.namespace, name)
         await self._api.patch(path, {"count": count, "lastTimestamp": at})
 
     def _name(self, about: Subject, news: News) -> str:
-        what = "\n".join([about.uid, self._instance, news.type.value, news.reason, news.message])
-        return f"{about.name[:200]}.{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+        meta, kind = about.meta, news.type.value
+        what = "\n".join([meta.uid, self._instance, kind, news.reason, news.message])
+        return f"{meta.name[:200]}.{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
     def _body(self, about: Subject, news: News, name: str) -> Json:
         at = instant(self._wall_clock())
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": about.namespace},
+            "metadata": {"name": name, "namespace": about.meta.namespace},
             "involvedObject": {
                 "apiVersion": about.resource.api_version,
                 "kind": about.resource.kind,
-                "namespace": about.namespace,
-                "name": about.name,
-                "uid": about.uid,
+                "namespace": about.meta.namespace,
+                "name": about.meta.name,
+                "uid": about.meta.uid,
             },
             "type": news.type.value,
             "reason": news.reason,
@@ -377,7 +373,7 @@ class KubeReporter:
 
     async def tell(self, events: Sequence[Event]) -> None:
         self._news.add(events)
-        about = Subject.of(POLICIES, self._policy.meta)
+        about = Subject(POLICIES, self._policy.meta)
         while some := self._news.take():
             first = some[0]
             reason = f"Would{first.reason}" if first.would else str(first.reason)
