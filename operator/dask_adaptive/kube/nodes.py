@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.objects import NOWHERE, Meta, parse_meta
-from dask_adaptive.model.keys import ClusterKey
+from dask_adaptive.kube.objects import Meta, OfNoCluster, parse_meta
 
 #: Taints with which somebody says that a node is about to go, whatever their value and effect.
 #: Not among them: DeletionCandidateOfClusterAutoscaler, which is a thought and often taken back.
@@ -33,15 +32,11 @@ CORDONED, DELETED = "is cordoned", "is being deleted"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeObject:
+class NodeObject(OfNoCluster):
     """A machine. Its heartbeats are left out: two of them in a row are equal."""
 
     meta: Meta
     signals: tuple[str, ...] = ()  # who says that it is about to go; most telling first
-
-    @property
-    def key(self) -> ClusterKey:
-        return NOWHERE
 
     @property
     def terminating(self) -> str:

@@ -35,9 +35,6 @@ from dask_adaptive.model.amounts import read_instant
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 
-#: What is in no namespace is about no cluster in particular; the world finds those it concerns.
-NOWHERE = ClusterKey("", "")
-
 #: kopf's default, which dask-kubernetes keeps.
 HANDLED = "kopf.zalando.org/last-handled-configuration"
 
@@ -138,8 +135,19 @@ class PolicyObject:
         return found
 
 
+class OfNoCluster:
+    """What is about no cluster in particular; the world finds those it concerns."""
+
+    __slots__ = ()
+    meta: Meta
+
+    @property
+    def key(self) -> ClusterKey:
+        return ClusterKey(self.meta.namespace, "")
+
+
 @dataclass(frozen=True, slots=True)
-class BudgetObject:
+class BudgetObject(OfNoCluster):
     """An AdaptiveBudget."""
 
     meta: Meta
@@ -147,10 +155,6 @@ class BudgetObject:
     generation: int = field(default=0, compare=False)  # the spec says it already
     controller: str = DEFAULT_CONTROLLER  # the operators of that name divide it
     status_json: bytes = field(default=b"{}", compare=False)
-
-    @property
-    def key(self) -> ClusterKey:
-        return ClusterKey(self.meta.namespace, "")
 
     @property
     def title(self) -> str:
@@ -243,13 +247,9 @@ class PodObject:
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceObject:
+class NamespaceObject(OfNoCluster):
     meta: Meta
     labels: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def key(self) -> ClusterKey:
-        return NOWHERE
 
 
 class ServedNamespace(NamespaceObject):

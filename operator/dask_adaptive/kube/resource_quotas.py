@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask_adaptive.kube.objects import Meta, parse_meta
+from dask_adaptive.kube.objects import Meta, OfNoCluster, parse_meta
 from dask_adaptive.kube.worker_pods import Costs, Shape, thousandths
 from dask_adaptive.model.amounts import format_bytes
-from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.scaling import Room
 
 _ONE = 1000  # thousandths
@@ -33,18 +32,13 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaObject:
+class QuotaObject(OfNoCluster):
     """A ResourceQuota, as its status says: that is what the API server refuses by."""
 
     meta: Meta
     hard: Costs = ()  # by name of the resource, in thousandths
     used: Costs = ()
     scopes: tuple[Scope, ...] = ()
-
-    @property
-    def key(self) -> ClusterKey:
-        """About no cluster in particular, but all in its namespace."""
-        return ClusterKey(self.meta.namespace, "")
 
     def counts(self, shape: Shape) -> bool:
         return all(_holds(scope, shape) for scope in self.scopes)

@@ -14,10 +14,7 @@ from dask_adaptive.kube.nodes import NodeObject
 from dask_adaptive.kube.objects import (
     CLUSTER_LABEL,
     COMPONENT_LABEL,
-    NOWHERE,
-    BudgetObject,
     ClusterObject,
-    NamespaceObject,
     PodObject,
     PolicyObject,
     ServedNamespace,
@@ -424,8 +421,6 @@ class World:
                 return set()
             pods: Iterable[PodObject] = self._all[PodObject].values()
             return {pod.key for pod in pods if pod.node == one.meta.name}
-        if isinstance(one, BudgetObject | NamespaceObject):
-            return {NOWHERE}
         if isinstance(one, QuotaObject):
             hard = {q.hard if isinstance(q, QuotaObject) else None for q in (old, new)}
             if len(hard) == 1:  # what is used changes with each pod, and concerns nobody
