@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection
@@ -83,3 +84,10 @@ async def end(tasks: Collection[asyncio.Future[Any]], *, within_s: float | None 
         task.cancelled() or task.exception()  # else asyncio complains that nobody has asked
     if stuck:
         logger.warning("%d tasks do not end; they are left alone", len(stuck))
+
+
+async def heard(event: asyncio.Event, *, within_s: float) -> None:
+    """Wait for an event, but no longer than this."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(within_s, 0.0)):
+            await event.wait()

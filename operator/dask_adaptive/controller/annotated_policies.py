@@ -6,11 +6,11 @@ taken over; `kube.annotated` decides.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
 
+from dask_adaptive.backoff import heard
 from dask_adaptive.kube.annotated import (
     Adopt,
     Complain,
@@ -37,6 +37,7 @@ from dask_adaptive.kube.api import (
     KubeApi,
     KubeError,
     NotFound,
+    remove,
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.objects import (
@@ -92,10 +93,8 @@ class AnnotatedPolicies:
             if not await self._settle_all():
                 await asyncio.sleep(RETRY_S)
             left_s = looked_at + LOOK_S - time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(left_s, 0.0)):
-                    if not self._dirty:
-                        await self._changed.wait()
+            if not self._dirty:
+                await heard(self._changed, within_s=left_s)
             if left_s <= 0:  # nothing changes when a rest is about to end
                 looked_at = time.monotonic()
                 self._dirty.update(a.key for a in self._world.all(AutoscalerObject))
@@ -167,8 +166,7 @@ class AnnotatedPolicies:
                 logger.info("AdaptivePolicy for DaskCluster %s kept in step", cluster.key)
             case Remove(name, uid):
                 # Gone already, or another has its name: upstream may be woken all the same.
-                with contextlib.suppress(NotFound, Conflict):
-                    await self._api.delete(POLICIES.path(namespace, name), uid=uid)
+                await remove(self._api, POLICIES.path(namespace, name), uid)
                 logger.info("AdaptivePolicy for DaskCluster %s removed", cluster.key)
             case Rest(autoscaler, until, since, told):
                 await self._annotate(autoscaler, rest_notes(until, since))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
 
 import msgspec
 
+from dask_adaptive.backoff import heard
 from dask_adaptive.budget.board import Division, Holder, Pool, allowances, divide
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.api import BUDGETS, Json, KubeApi, KubeError, NotFound
@@ -92,9 +92,7 @@ class BudgetKeeper:
                 took_s = time.perf_counter() - began
                 await self._report(pools)
                 await asyncio.sleep(min(max(GATHERED_S, REST * took_s), LONGEST_REST_S))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
-                        await self._changed.wait()
+                await heard(self._changed, within_s=LOOK_S)
         finally:
             self._metrics.budgets({})  # whoever leads next tells of them
 

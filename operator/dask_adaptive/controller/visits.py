@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dask_adaptive.backoff import Backoff, begun_anew, end
+from dask_adaptive.backoff import Backoff, begun_anew, end, heard
 from dask_adaptive.controller.compose import Composer
 from dask_adaptive.controller.metrics import Metrics
 from dask_adaptive.kube.cache.world import World
@@ -104,9 +104,7 @@ class Visitor:
                 within, self._visited_at = _AT_ONCE, self._clock()
                 self._passed.set()
                 await asyncio.sleep(SHORTEST_REST_S)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(self._rest_s - SHORTEST_REST_S, 0.0)):
-                        await self.wake.wait()
+                await heard(self.wake, within_s=self._rest_s - SHORTEST_REST_S)
         finally:
             await end([hearing])
             await self._flush()

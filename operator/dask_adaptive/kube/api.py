@@ -23,6 +23,7 @@ help of a command does not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import math
@@ -460,6 +461,12 @@ class KubeApi:
         return await self._client.call_api(
             verb, url, headers, payload, _request_timeout=aiohttp.ClientTimeout(timeout_s)
         )
+
+
+async def remove(api: KubeApi, path: str, uid: str) -> None:
+    """Delete an object. It may be gone, or another one have its name: the one meant is gone."""
+    with contextlib.suppress(NotFound, Conflict):
+        await api.delete(path, uid=uid)
 
 
 def _refuse_missing(files: str) -> None:

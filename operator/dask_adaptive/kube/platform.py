@@ -18,6 +18,7 @@ from dask_adaptive.kube.api import (
     Forbidden,
     KubeApi,
     NotFound,
+    remove,
 )
 from dask_adaptive.kube.cache.world import World
 from dask_adaptive.kube.notes import Note
@@ -171,9 +172,7 @@ class KubePlatform:
 
     async def delete_cluster(self, uid: str) -> None:
         try:
-            await self._api.delete(CLUSTERS.path(self._key.namespace, self._key.name), uid=uid)
-        except (NotFound, Conflict):
-            return  # gone, or another cluster has its name now: the one that was meant is gone
+            await remove(self._api, CLUSTERS.path(self._key.namespace, self._key.name), uid)
         except Forbidden as exc:
             raise PlatformError(
                 f"the operator may not delete DaskClusters: {exc}; who installed it can allow it"
@@ -181,17 +180,9 @@ class KubePlatform:
             ) from exc
 
     async def delete_worker(self, worker: str, uid: str) -> None:
-        path = DEPLOYMENTS.path(self._key.namespace, worker)
-        try:
-            await self._api.delete(path, uid=uid)
-        except (NotFound, Conflict):
-            # Gone, or another Deployment has its name now: the worker that was meant is gone.
-            return
+        await remove(self._api, DEPLOYMENTS.path(self._key.namespace, worker), uid)
 
     async def restart_worker(self, worker: str, pod: str, pod_uid: str) -> None:
         # Not an Eviction: a PodDisruptionBudget has no say, because what is in the pod has been
         # handed over already.
-        try:
-            await self._api.delete(PODS.path(self._key.namespace, pod), uid=pod_uid)
-        except (NotFound, Conflict):
-            return  # as above
+        await remove(self._api, PODS.path(self._key.namespace, pod), pod_uid)
