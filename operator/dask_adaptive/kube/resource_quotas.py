@@ -46,23 +46,14 @@ class QuotaObject(OfNoCluster):
 
 def parse_quota(body: Mapping[str, Any]) -> QuotaObject:
     spec, status = body.get("spec") or {}, body.get("status") or {}
-    plain = [Scope(str(name)) for name in spec.get("scopes") or ()]
-    selected = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    plain = [Scope(name) for name in spec.get("scopes") or ()]
+    terms = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    selected = [Scope(t["scopeName"], t["operator"], tuple(t.get("values") or ())) for t in terms]
     return QuotaObject(
         parse_meta(body),
         hard=_amounts(status.get("hard")),
         used=_amounts(status.get("used")),
-        scopes=(
-            *plain,
-            *(
-                Scope(
-                    str(e.get("scopeName") or ""),
-                    str(e.get("operator") or ""),
-                    tuple(map(str, e.get("values") or ())),
-                )
-                for e in selected
-            ),
-        ),
+        scopes=(*plain, *selected),
     )
 
 
