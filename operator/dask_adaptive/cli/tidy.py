@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 
@@ -137,8 +138,8 @@ class Sweep:
     """The change to one kind of object."""
 
     resource: Resource
-    cluster: Callable[[Json], ClusterKey]
-    is_ours: Callable[[Json], bool]
+    parse: Callable[[Json], Any]
+    is_ours: Callable[[Any], bool]  # of what was parsed
     act: Callable[[KubeApi, str, Json], Awaitable[str]]  # on a path; returns what was done
     planned: str  # with a place for the count
     done: tuple[str, str]  # the same for one and for several
@@ -159,14 +160,12 @@ async def _wake_autoscaler(api: KubeApi, path: str, meta: Json) -> str:
 #: Policies go first: as long as one is there, its cluster has somebody who scales it.
 SWEEPS = (
     Sweep(
-        POLICIES, lambda body: parse_policy_object(body).key,
-        lambda body: parse_policy_object(body).managed, _delete_policy,
+        POLICIES, parse_policy_object, lambda policy: policy.managed, _delete_policy,
         "policies of the operator's to delete: {}",
         ("{} policy of the operator's deleted", "{} policies of the operator's deleted"),
     ),
     Sweep(
-        AUTOSCALERS, lambda body: parse_autoscaler(body).key,
-        lambda body: parse_autoscaler(body).adopted_at is not None, _wake_autoscaler,
+        AUTOSCALERS, parse_autoscaler, lambda one: one.adopted_at is not None, _wake_autoscaler,
         "DaskAutoscalers to give back: {}",
         ("{} DaskAutoscaler given back", "{} DaskAutoscalers given back"),
     ),
@@ -205,7 +204,8 @@ async def _found(api: KubeApi, sweep: Sweep, scopes: Sequence[str | None]) -> li
             others = {p.key for p in policies if p.controller != sweep.controller}
         with contextlib.suppress(NotFound):  # the kind is not installed (any more)
             async for body in api.each(sweep.resource.path(scope)):
-                if sweep.is_ours(body) and sweep.cluster(body) not in others:
+                parsed = sweep.parse(body)
+                if sweep.is_ours(parsed) and parsed.key not in others:
                     kept = ("namespace", "name", "uid")
                     found.append({k: body["metadata"].get(k) for k in kept})
     return found
