@@ -128,15 +128,14 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        gauges = {
+        self._gauges = gauges = {
             name: Gauge(*_named(name, metric), registry=self.registry)
             for name, metric in _GAUGES.items()
         }
-        counters = {
+        self._counters = counters = {
             name: Counter(*_named(name, metric), registry=self.registry)
             for name, metric in _COUNTERS.items()
         }
-        self._gauges, self._counters = gauges, counters
         self._seconds = Histogram(
             *_named("pass_seconds", _PASS_SECONDS),
             registry=self.registry,

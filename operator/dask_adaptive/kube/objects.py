@@ -18,7 +18,7 @@ import msgspec
 
 from dask_adaptive import DOMAIN
 from dask_adaptive.kube.drift import Sketch, sketch
-from dask_adaptive.kube.notes import Note, read_notes, worker_spec_written_at
+from dask_adaptive.kube.notes import PREFIX, Note, read_notes, worker_spec_written_at
 from dask_adaptive.kube.worker_pods import (
     NO_SHAPE,
     Resources,
@@ -342,18 +342,12 @@ def parse_budget_object(body: Mapping[str, Any]) -> BudgetObject:
 
 def parse_cluster(body: Mapping[str, Any]) -> ClusterObject:
     meta = parse_meta(body)
-    prefix = f"{DOMAIN}/"
     annotations = body["metadata"].get("annotations") or {}
+    ours = sorted(name for name in annotations if name.startswith(PREFIX))
     return ClusterObject(
         meta=meta,
         key=ClusterKey(meta.namespace, meta.name),
-        notes=tuple(
-            sorted(
-                (k.removeprefix(prefix), _text(v))
-                for k, v in annotations.items()
-                if k.startswith(prefix)
-            )
-        ),
+        notes=tuple((name.removeprefix(PREFIX), _text(annotations[name])) for name in ours),
         asks=read_notes(body["metadata"], f"DaskCluster {meta.name}"),
     )
 

@@ -117,7 +117,9 @@ class KubePlatform:
             waited_s += _LOOK_S
 
     async def set_replicas(self, group: str, replicas: int) -> None:
-        exist = await self._count_workers(group)
+        # As the API has them now; the cache may be behind.
+        path, selector = DEPLOYMENTS.path(self._key.namespace), f"{GROUP_LABEL}={group}"
+        exist = len(await self._api.list(path, selector=selector))
         if exist > replicas:
             # dask-kubernetes would pick victims (daskworkergroup_replica_update), busy or not.
             raise PlatformError(f"{group} has {exist} workers: not lowered to {replicas} replicas")
@@ -147,11 +149,6 @@ class KubePlatform:
             return
         if (found := self._world.parsed(GroupObject, body)) is not None:
             self._world.put(found, is_read=True)
-
-    async def _count_workers(self, group: str) -> int:
-        """Deployments of a group as the API has them now; the cache may be behind."""
-        path = DEPLOYMENTS.path(self._key.namespace)
-        return len(await self._api.list(path, selector=f"{GROUP_LABEL}={group}"))
 
     async def _check_owner(self) -> None:
         """
