@@ -71,7 +71,7 @@ def view(
         return PlatformView(found=False)
     since = since or (lambda note: now if note.set_at is None else note.set_at)
     look.read(world, cluster, now, since, manual_max_s)
-    policies = [p for p in world.of(PolicyObject, key) if not p.meta.deleting]
+    policies = world.standing(PolicyObject, key)
     return PlatformView(
         found=True,
         conflict=conflict(world, key, now=now),
@@ -271,13 +271,13 @@ class ClusterLook:
 
 def conflict(world: World, key: ClusterKey, *, now: float) -> str:
     """Who else scales the cluster, and how to mend it; empty if nobody does."""
-    policies = [p for p in world.of(PolicyObject, key) if not p.meta.deleting]
+    policies = world.standing(PolicyObject, key)
     if len(policies) > 1:
         return (
             f"AdaptivePolicies {', '.join(p.meta.name for p in policies)} are all for DaskCluster"
             f" {key.name}; nothing is changed until all but one are deleted"
         )
-    autoscalers = standing_autoscalers(world, key)
+    autoscalers = world.standing(AutoscalerObject, key)
     for autoscaler in autoscalers:
         if not at_rest(autoscaler, now):
             return _awake(autoscaler, key)
@@ -287,22 +287,16 @@ def conflict(world: World, key: ClusterKey, *, now: float) -> str:
     return ""
 
 
-def standing_autoscalers(world: World, key: ClusterKey) -> list[AutoscalerObject]:
-    """The DaskAutoscalers of a cluster, by name, but for those whose deletion has begun."""
-    return [a for a in world.of(AutoscalerObject, key) if not a.meta.deleting]
-
-
 def adopted(world: World, key: ClusterKey, *, now: float) -> AutoscalerObject | None:
     """The DaskAutoscaler that was adopted and rests."""
-    return next((a for a in standing_autoscalers(world, key) if at_rest(a, now)), None)
+    return next((a for a in world.standing(AutoscalerObject, key) if at_rest(a, now)), None)
 
 
 def is_settling(world: World, key: ClusterKey, *, now: float) -> bool:
     """Whether a policy was just made from a DaskAutoscaler that does not rest yet."""
     return any(
-        p.managed_by == BY_ADOPTION and not p.status and not p.meta.deleting
-        for p in world.of(PolicyObject, key)
-    ) and any(not at_rest(a, now) for a in standing_autoscalers(world, key))
+        p.managed_by == BY_ADOPTION and not p.status for p in world.standing(PolicyObject, key)
+    ) and any(not at_rest(a, now) for a in world.standing(AutoscalerObject, key))
 
 
 def _awake(autoscaler: AutoscalerObject, key: ClusterKey) -> str:

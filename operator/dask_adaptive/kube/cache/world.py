@@ -276,6 +276,10 @@ class World:
             known = self._by_name[kind, key] = tuple(found[name] for name in sorted(found))
         return known or ()
 
+    def standing(self, kind: type[W], key: ClusterKey) -> list[W]:
+        """The same, but for those whose deletion has begun."""
+        return [one for one in self.of(kind, key) if not one.meta.deleting]
+
     def get(self, kind: type[W], namespace: str, name: str) -> W | None:
         return self._all[kind].get((namespace, name))
 
