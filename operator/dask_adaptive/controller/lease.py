@@ -202,8 +202,7 @@ class LeaderLease:
 
     def _new(self) -> Json:
         return {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
+            **LEASES.head,
             "metadata": {"name": self._name, "namespace": self._namespace},
             "spec": self._spec({}),
         }

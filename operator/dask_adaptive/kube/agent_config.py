@@ -91,8 +91,7 @@ class AgentConfig:
 
     def _body(self, namespace: str, cluster: str, cluster_uid: str) -> Json:
         return {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
+            **CONFIG_MAPS.head,
             "metadata": {
                 "name": self.bundle.name,
                 "namespace": namespace,

@@ -372,8 +372,7 @@ def _count(notes: Mapping[str, str], name: str, default: str) -> int:
 
 def policy_body(cluster: ClusterObject, spec: Mapping[str, Any], by: str = BY_ANNOTATIONS) -> Json:
     return {
-        "apiVersion": POLICIES.api_version,
-        "kind": POLICIES.kind,
+        **POLICIES.head,
         "metadata": {
             "name": cluster.meta.name,
             "namespace": cluster.meta.namespace,

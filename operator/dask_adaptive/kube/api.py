@@ -52,9 +52,14 @@ class Resource(NamedTuple):
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def head(self) -> Json:
+        """What each object of the kind, and each reference to one, begins with."""
+        return {"apiVersion": self.api_version, "kind": self.kind}
+
     def owner(self, name: str, uid: str) -> Json:
         """An entry of `metadata.ownerReferences`."""
-        return {"apiVersion": self.api_version, "kind": self.kind, "name": name, "uid": uid}
+        return {**self.head, "name": name, "uid": uid}
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
         """The URL path of a collection, of an object, or of its subresource."""
@@ -356,13 +361,8 @@ class KubeApi:
         query |= {"allowWatchBookmarks": "true"}
         query |= {"labelSelector": selector} if selector else {}
         request = f"watch of {path}"
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                answer = await self._opened("GET", path, query)
-        except TimeoutError as exc:
-            raise ApiUnreachable(f"no answer to the {request} in {self._timeout_s:g} s") from exc
-        except (aiohttp.ClientError, OSError) as exc:
-            raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
+        async with self._in_time(f"the {request}"):
+            answer = await self._opened("GET", path, query)
         try:
             if answer.status >= 400:
                 raise _refused(answer, (await answer.read()).decode(), request)
@@ -419,29 +419,34 @@ class KubeApi:
         self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,
         content_type: str = "application/json",
     ) -> bytes:  # fmt: skip
-        import aiohttp
-
         request = f"{method} {path}"
         if self._rate is not None:
             await self._rate.wait()
         async with self._calls:
             if method != "GET":
                 self._check()  # we may have waited
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    answer = await self._opened(
-                        method, path, query, body, content_type, self._timeout_s
-                    )
-                    text: bytes = await answer.read()
-            except TimeoutError as exc:
-                late = f"no answer to {request} within {self._timeout_s:g} s"
-                raise ApiUnreachable(late) from exc
-            except (aiohttp.ClientError, OSError) as exc:
-                unreachable = f"the API server at {self.host} can't be reached: {exc}"
-                raise ApiUnreachable(unreachable) from exc
+            async with self._in_time(request):
+                answer = await self._opened(
+                    method, path, query, body, content_type, self._timeout_s
+                )
+                text: bytes = await answer.read()
         if answer.status >= 400:
             raise _refused(answer, text.decode(), request)
         return text
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self, request: str) -> AsyncIterator[None]:
+        """The deadline of a request, and what is said where nobody answers."""
+        import aiohttp
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                yield
+        except TimeoutError as exc:
+            late = f"no answer to {request} within {self._timeout_s:g} s"
+            raise ApiUnreachable(late) from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise ApiUnreachable(f"the API server at {self.host} can't be reached: {exc}") from exc
 
     async def _opened(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None = None,

@@ -206,12 +206,10 @@ class EventPoster:
     def _body(self, about: Subject, news: News, name: str) -> Json:
         at = instant(self._wall_clock())
         return {
-            "apiVersion": "v1",
-            "kind": "Event",
+            **EVENTS.head,
             "metadata": {"name": name, "namespace": about.meta.namespace},
             "involvedObject": {
-                "apiVersion": about.resource.api_version,
-                "kind": about.resource.kind,
+                **about.resource.head,
                 "namespace": about.meta.namespace,
                 "name": about.meta.name,
                 "uid": about.meta.uid,

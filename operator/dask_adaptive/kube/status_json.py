@@ -345,8 +345,7 @@ def _decision_in(line: str) -> Decision | None:
 def history_body(policy: PolicyObject, decisions: Iterable[Decision]) -> Json:
     """The ConfigMap with the youngest of these decisions, as many as are kept and fit."""
     return {
-        "apiVersion": CONFIG_MAPS.api_version,
-        "kind": CONFIG_MAPS.kind,
+        **CONFIG_MAPS.head,
         "metadata": {
             "name": history_name(policy.meta.name),
             "namespace": policy.meta.namespace,
