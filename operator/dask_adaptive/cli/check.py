@@ -11,12 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import click
 from rich.text import Text
 
-from dask_adaptive.cli.access import (
-    NOTHING,
-    Access,
-    kube_options,
-    output_option,
-)
+from dask_adaptive.cli.access import NOTHING, Access, kube_options, output_option
 from dask_adaptive.cli.output import BAD, FAINT, GOOD, ODD, dump, show
 from dask_adaptive.cli.status_view import PolicyView, RowView, StatusView, list_policies
 from dask_adaptive.controller.lease import LEASE_NAMESPACE, lease_name

@@ -14,21 +14,9 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from dask_adaptive.cli.access import Access, found
-from dask_adaptive.kube.api import (
-    CLUSTERS,
-    DEPLOYMENTS,
-    GROUPS,
-    PODS,
-    POLICIES,
-    KubeApi,
-    KubeError,
-)
+from dask_adaptive.kube.api import CLUSTERS, DEPLOYMENTS, GROUPS, PODS, POLICIES, KubeApi, KubeError
 from dask_adaptive.kube.cache.world import KINDS, World
-from dask_adaptive.kube.objects import (
-    CLUSTER_LABEL,
-    COMPONENT_LABEL,
-    parse_policy_object,
-)
+from dask_adaptive.kube.objects import CLUSTER_LABEL, COMPONENT_LABEL, parse_policy_object
 from dask_adaptive.kube.route import read_tls
 from dask_adaptive.kube.view import view
 from dask_adaptive.loop.ports import Tls, TlsFailed

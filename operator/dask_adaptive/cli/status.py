@@ -17,18 +17,7 @@ from dask_adaptive.cli.access import (
     kube_options,
     output_option,
 )
-from dask_adaptive.cli.output import (
-    BAD,
-    FAINT,
-    GOOD,
-    HEAD,
-    ODD,
-    Cell,
-    aligned,
-    console,
-    dump,
-    show,
-)
+from dask_adaptive.cli.output import BAD, FAINT, GOOD, HEAD, ODD, Cell, aligned, console, dump, show
 from dask_adaptive.cli.status_view import (
     NOT_LOOKED,
     PolicyView,

@@ -38,10 +38,7 @@ from dask_adaptive.kube.api import (
     NotFound,
     Resource,
 )
-from dask_adaptive.kube.objects import (
-    parse_autoscaler,
-    parse_policy_object,
-)
+from dask_adaptive.kube.objects import parse_autoscaler, parse_policy_object
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import DEFAULT_CONTROLLER
 

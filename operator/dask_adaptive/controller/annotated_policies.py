@@ -40,12 +40,7 @@ from dask_adaptive.kube.api import (
     remove,
 )
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.objects import (
-    MANAGED_BY,
-    AutoscalerObject,
-    ClusterObject,
-    PolicyObject,
-)
+from dask_adaptive.kube.objects import MANAGED_BY, AutoscalerObject, ClusterObject, PolicyObject
 from dask_adaptive.kube.reporter import EventPoster, News, Subject
 from dask_adaptive.loop.ports import EventType
 from dask_adaptive.model.keys import ClusterKey

@@ -20,14 +20,7 @@ from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.route import Route, Routes
 from dask_adaptive.kube.status_json import idle_of, last_decision_of, leaving_of, recycles_of
 from dask_adaptive.loop.one_pass import ClusterLoop
-from dask_adaptive.loop.ports import (
-    LinkError,
-    Ports,
-    Retired,
-    SchedulerLink,
-    Tls,
-    Told,
-)
+from dask_adaptive.loop.ports import LinkError, Ports, Retired, SchedulerLink, Tls, Told
 from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving

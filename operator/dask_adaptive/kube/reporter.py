@@ -35,11 +35,7 @@ from dask_adaptive.kube.api import (
     Resource,
 )
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.objects import (
-    BY_ADOPTION,
-    Meta,
-    PolicyObject,
-)
+from dask_adaptive.kube.objects import BY_ADOPTION, Meta, PolicyObject
 from dask_adaptive.kube.status_json import (
     HISTORY_LABEL,
     history_body,
