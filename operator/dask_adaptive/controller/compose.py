@@ -13,8 +13,7 @@ from dask_adaptive.controller.budget_keeper import BudgetKeeper
 from dask_adaptive.kube.agent_config import Consent
 from dask_adaptive.kube.api import KubeApi, KubeError
 from dask_adaptive.kube.cache.world import World
-from dask_adaptive.kube.inject import refusal
-from dask_adaptive.kube.objects import INJECT, ClusterObject, DeploymentObject, PolicyObject
+from dask_adaptive.kube.objects import ClusterObject, DeploymentObject, PolicyObject
 from dask_adaptive.kube.platform import KubePlatform
 from dask_adaptive.kube.reporter import EventPoster, KubeReporter
 from dask_adaptive.kube.route import Route, Routes
@@ -133,13 +132,8 @@ class FollowingLink:
 
     async def _refusal(self) -> str:
         cluster = self._world.get(ClusterObject, *self._key)
-        if cluster is not None:
-            notes = {INJECT: cluster.note(INJECT.partition("/")[2]) or ""}
-            refused = refusal(f"DaskCluster {self._key.name}", notes)
-            if refused:
-                return refused
         try:
-            return await self._consent.refused_by_namespace(self._key.namespace)
+            return await self._consent.refused(self._key.namespace, cluster)
         except KubeError as exc:
             return f"whether namespace {self._key.namespace} allows it can't be read ({exc})"
 

@@ -25,12 +25,10 @@ from dask_adaptive.kube.inject import (
     inject_worker,
     may_be_default,
     objection,
-    refusal,
 )
 from dask_adaptive.kube.objects import (
     CLUSTER_LABEL,
     GROUP_LABEL,
-    INJECT,
     ClusterObject,
     GroupObject,
     PolicyObject,
@@ -42,8 +40,6 @@ from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive.model.policy import InvalidPolicy, disruption_of
 from dask_adaptive.model.scheduler_settings import SchedulerSettings, scheduler_settings
 from dask_adaptive_agent import __version__
-
-_INJECT = INJECT.partition("/")[2]
 
 #: A pod waits for no list longer than this; the API server waits 5 s for the webhook.
 PATIENCE_S = 2.0
@@ -104,8 +100,7 @@ class Injector:
         name = pod["metadata"]["labels"].get(CLUSTER_LABEL, "")
         try:
             cluster = await self._cluster(namespace, name, fresh=role == SCHEDULER)
-            refused = refusal(f"DaskCluster {name}", {INJECT: cluster.note(_INJECT) or ""})
-            refused = refused or await self._consent.refused_by_namespace(namespace)
+            refused = await self._consent.refused(namespace, cluster)
             key = ClusterKey(namespace, name)
             outcome = Skip(refused) if refused else await self._patch(pod, key, role)
             if isinstance(outcome, Injection) and not request.get("dryRun"):

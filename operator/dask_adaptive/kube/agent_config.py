@@ -20,6 +20,7 @@ from dask_adaptive.kube.api import (
     NotFound,
 )
 from dask_adaptive.kube.inject import MANAGED_LABELS, refusal
+from dask_adaptive.kube.objects import INJECT, ClusterObject
 
 #: How long a ConfigMap that we have seen to is taken to be there, for pods that start without it.
 #: Should somebody delete it, workers that start meanwhile get it when the next one brings it back.
@@ -112,8 +113,16 @@ class Consent:
         self._namespaces: dict[str, tuple[float, str]] = {}
         self._locks = KeyedLock()
 
+    async def refused(self, namespace: str, cluster: ClusterObject | None) -> str:
+        """Who refuses for a cluster (None: not known yet), or an empty text. Raises `KubeError`."""
+        if cluster is not None:
+            own = {INJECT: cluster.note(INJECT) or ""}
+            if by_itself := refusal(f"DaskCluster {cluster.meta.name}", own):
+                return by_itself
+        return await self.refused_by_namespace(namespace)
+
     async def refused_by_namespace(self, namespace: str) -> str:
-        """Who refuses, or an empty text; remembered for a while. Raises `KubeError`."""
+        """The same of a namespace alone; remembered for a while. Raises `KubeError`."""
         async with self._locks.of(namespace):
             known = self._namespaces.get(namespace)
             if known is not None and self._clock() < known[0]:

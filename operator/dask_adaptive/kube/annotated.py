@@ -63,7 +63,7 @@ def is_wished(cluster: ClusterObject, autoscaler: AutoscalerObject, adopt: Adopt
         return False
     said = autoscaler.adopt
     if said is None:
-        said = cluster.note(ADOPT.partition("/")[2])
+        said = cluster.note(ADOPT)
     if said is None:
         return adopt is Adopt.ALWAYS
     word = said.strip().lower()

@@ -171,8 +171,8 @@ class ClusterObject:
     notes: tuple[tuple[str, str], ...] = ()  # its annotations of our domain, prefix cut off
     asks: tuple[Note, ...] = ()
 
-    def note(self, name: str) -> str | None:
-        return dict(self.notes).get(name)
+    def note(self, annotation: str) -> str | None:
+        return dict(self.notes).get(annotation.removeprefix(PREFIX))
 
 
 @dataclass(frozen=True, slots=True)

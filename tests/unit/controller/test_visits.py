@@ -19,6 +19,7 @@ from dask_adaptive.controller.visits import (
     Visitor,
     Visits,
 )
+from dask_adaptive.kube.agent_config import Consent
 from dask_adaptive.kube.api import ApiUnreachable, KubeError
 from dask_adaptive.kube.objects import PolicyObject
 from dask_adaptive.kube.route import Routes
@@ -313,7 +314,10 @@ async def test_who_is_to_rest_for_long_is_not_overdue(rest_s: float, later_s: fl
     await asyncio.gather(task, return_exceptions=True)
 
 
-class Consent:
+class Consenting(Consent):
+    def __init__(self) -> None:
+        pass  # there is no API server to ask
+
     async def refused_by_namespace(self, namespace: str) -> str:
         return ""
 
@@ -328,7 +332,8 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
 
     world = ko.world_of(ko.cluster(), ko.service("10.0.0.1"))
     routes = Routes(NO_API, world)
-    link = FollowingLink(ko.KEY, world=world, routes=routes, consent=Consent(), connect=connect)
+    consent = Consenting()
+    link = FollowingLink(ko.KEY, world=world, routes=routes, consent=consent, connect=connect)
     policy = Policy(ClusterRef("etl"), 1)
     await link.observe(policy)
     await link.observe(policy)
@@ -351,7 +356,7 @@ async def test_the_link_follows_the_scheduler_and_what_people_want() -> None:
 async def test_a_certificate_that_is_missing_is_an_answer() -> None:
     world = ko.world_of(ko.cluster(), ko.service())
     routes = Routes(StoredApi(), world, secret="certs")
-    link = FollowingLink(ko.KEY, world=world, routes=routes, consent=Consent())  # type: ignore[arg-type]
+    link = FollowingLink(ko.KEY, world=world, routes=routes, consent=Consenting())
 
     seen = await link.observe(Policy(ClusterRef("etl"), 1))
 
