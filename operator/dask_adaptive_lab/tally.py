@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
-import pickle
 from dataclasses import dataclass
 from importlib.resources import files
 
 from dask_adaptive.loop.ports import LinkError
 from dask_adaptive.scheduler.calls import SchedulerCalls
+from dask_adaptive.scheduler.link import run_source
 from dask_adaptive_lab.run_counter import COUNTED
 
 
@@ -33,8 +32,6 @@ async def tally_of(calls: SchedulerCalls) -> Tally:
     """
     The figures of a scheduler, which counts from the first such question on.
 
-    `builtins.exec` and source text cross Python versions, where a pickled plugin does not.
-
     Raises:
         LinkError: The scheduler does not answer, or runs no code (`distributed.scheduler.pickle`).
     """
@@ -42,13 +39,7 @@ async def tally_of(calls: SchedulerCalls) -> Tally:
     if counted is None:
         source = files("dask_adaptive_lab").joinpath("run_counter.py").read_text()
         text = f"{source}\n\ninstall()\n"
-        await calls.call(
-            "run_function",
-            dict,
-            function=pickle.dumps(builtins.exec, protocol=4),
-            args=pickle.dumps((text, {"__name__": "dask_adaptive_run_counter"}), protocol=4),
-            wait=True,
-        )
+        await run_source(calls, text, "runs cannot be counted")
         counted = await calls.call(COUNTED, Tally)
         if counted is None:
             raise LinkError("runs cannot be counted in this scheduler")

@@ -351,28 +351,33 @@ def connect(
 
 
 async def attach(calls: SchedulerCalls) -> None:
+    """Have the agent's source installed. Raises `LinkError`: the scheduler is as it was."""
+    identity = await calls.call("identity", _Identity)
+    text = importer.render(importer.sources(), identity["id"] if identity else "")
+    await run_source(calls, text, "the agent could not be attached")
+
+
+async def run_source(calls: SchedulerCalls, text: str, failed: str) -> None:
     """
-    Send the agent's source to the scheduler and have it installed.
+    Have a scheduler execute source text.
 
     `builtins.exec` and source text cross Python versions, where a pickled function does not.
 
     Raises:
         LinkError: The scheduler forbids it (`distributed.scheduler.pickle` is off) or it failed;
-            the message says which. The scheduler is as it was.
+            the message, which begins with `failed`, says which.
     """
-    identity = await calls.call("identity", _Identity)
-    text = importer.render(importer.sources(), identity["id"] if identity else "")
     # Protocol 4 is read by every Python that runs a supported distributed.
     answer = await calls.call(
         "run_function",
         _Ran,
         function=pickle.dumps(builtins.exec, protocol=4),
-        args=pickle.dumps((text, {"__name__": "dask_adaptive_bootstrap"}), protocol=4),
+        args=pickle.dumps((text, {"__name__": "dask_adaptive_source"}), protocol=4),
         wait=True,
     )
     if answer is None or answer.get("status") != "OK":
         why = "" if answer is None else answer.get("exception_text", "")
-        raise LinkError(f"the agent could not be attached: {why[:LONGEST]}")
+        raise LinkError(f"{failed}: {why[:LONGEST]}")
 
 
 class _Identity(TypedDict):
