@@ -117,7 +117,7 @@ async def test_a_senseless_snapshot_is_no_snapshot(s, link, nonsense) -> None:
 
     seen = await link.observe(POLICY)
 
-    assert Reason.SCHEDULER_UNREACHABLE is seen.problem
+    assert Reason.AGENT_INVALID is seen.problem
     assert () == seen.workers
 
 

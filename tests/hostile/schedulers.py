@@ -147,7 +147,9 @@ class Hostile:
     def _changed(self, answer: dict[str, Any]) -> dict[str, Any]:
         answer = copy.deepcopy(answer)
         for _ in range(self._dice.choice((1, 1, 2, 5))):
-            holder, key = self._dice.choice(list(_places(answer)))
+            if not (places := list(_places(answer))):
+                break
+            holder, key = self._dice.choice(places)
             alike = [value for value in VALUES if type(value) is type(holder[key])]
             value = self._dice.choice(alike if alike and self._dice.random() < 0.8 else VALUES)
             if isinstance(holder, dict) and self._dice.random() < 0.1:

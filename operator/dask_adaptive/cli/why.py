@@ -43,6 +43,7 @@ ENDS: Mapping[str, str] = {
     "Fallback": "when the scheduler answers again",
     "TooManyUnready": "when the workers are back (maxUnready)",
     "SchedulerUnreachable": "when the scheduler answers again",
+    "AgentInvalid": "when the scheduler answers as it should",
     "AgentMissing": "when the agent is in the scheduler",
     "OwnershipConflict": "when only one autoscaler scales the cluster",
     "ClusterNotFound": "when the DaskCluster exists",

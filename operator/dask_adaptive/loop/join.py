@@ -117,16 +117,12 @@ def _inside(
     # Pods that share an IP (hostNetwork) are told apart by name, as long as the process of that
     # name cannot be the replacement's.
     mine = [p for p in processes if named(p.name, (pod.worker,))]
-    if _may_have_a_replacement(pod, view):
-        return [p for p in mine if p.terminating]
-    return mine
-
-
-def _may_have_a_replacement(pod: TerminatingPod, view: PlatformView) -> bool:
-    return any(
+    if any(  # it may have a replacement already
         w.name == pod.worker and w.pod != pod.pod and not w.waiting and not w.deleting
         for w in view.workers
-    )
+    ):
+        return [p for p in mine if p.terminating]
+    return mine
 
 
 def join(

@@ -188,7 +188,7 @@ class ClusterLoop:
         if view.conflict:
             return ObservedScheduler(Reason.OWNERSHIP_CONFLICT, view.conflict)
         answer = await self._ports.link.observe(policy, meters=wants_meters(view, policy))
-        is_silent = answer.problem is Reason.SCHEDULER_UNREACHABLE
+        is_silent = answer.problem in (Reason.SCHEDULER_UNREACHABLE, Reason.AGENT_INVALID)
         self._unanswered = self._unanswered + 1 if is_silent else 0
         return replace(answer, unanswered=self._unanswered) if is_silent else answer
 

@@ -32,6 +32,14 @@ class PlatformUnread(PlatformError):
 class LinkError(Exception):
     """The scheduler did not answer, or not as expected; nothing may be assumed of its workers."""
 
+    reason = Reason.SCHEDULER_UNREACHABLE
+
+
+class AgentInvalid(LinkError):
+    """It answered something else than it may: nothing of that is used."""
+
+    reason = Reason.AGENT_INVALID
+
 
 class TlsFailed(LinkError):
     """Certificates are missing, wrong or out of date, or the scheduler speaks no TLS."""

@@ -272,7 +272,9 @@ class ObservedScheduler:
     @property
     def lacks_agent(self) -> bool:
         """It answers, but only the agent knows what a worker is needed for."""
-        return self.problem in (Reason.AGENT_MISSING, Reason.INJECTION_REFUSED)
+        return self.problem in (
+            Reason.AGENT_MISSING, Reason.AGENT_INVALID, Reason.INJECTION_REFUSED
+        )  # fmt: skip
 
 
 @row

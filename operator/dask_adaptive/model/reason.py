@@ -62,6 +62,7 @@ class Reason(str, enum.Enum):
     CLUSTER_NOT_FOUND = "ClusterNotFound"
     OWNERSHIP_CONFLICT = "OwnershipConflict"
     SCHEDULER_UNREACHABLE = "SchedulerUnreachable"
+    AGENT_INVALID = "AgentInvalid"
     AGENT_MISSING = "AgentMissing"
     INJECTION_REFUSED = "InjectionRefused"
     INVALID_SPEC = "InvalidSpec"
@@ -104,7 +105,6 @@ class Reason(str, enum.Enum):
 
     # outcomes
     RETIREMENT_REFUSED = "RetirementRefused"
-    RETIREMENT_TIMED_OUT = "RetirementTimedOut"
     ACTION_FAILED = "ActionFailed"
     UNREADABLE = "Unreadable"
     RECONCILED = "Reconciled"

@@ -170,18 +170,17 @@ def _cron(value: Any) -> str:
     return value
 
 
+_FOUR_YEARS = [date(2024, 1, 1) + timedelta(days) for days in range(4 * 365 + 1)]
+
+
 @lru_cache(maxsize=1024)
 def _comes_often(schedule: str) -> bool:
     """Tells whether it comes in four years, whichever: a search finds it soon, from any instant."""
     cron = CronSim(schedule, datetime(2024, 1, 1, tzinfo=UTC))
     return all(
-        any(day.month in cron.months and cron.match_day(day) for day in _four_years(first))
-        for first in (date(2024, 1, 1), date(2028, 1, 1))
+        any(day.month in cron.months and cron.match_day(day) for day in four_years)
+        for four_years in (_FOUR_YEARS, [day + timedelta(1461) for day in _FOUR_YEARS])
     )
-
-
-def _four_years(first: date) -> Iterator[date]:
-    return (first + timedelta(days) for days in range(4 * 365 + 1))
 
 
 def _zone(value: Any) -> str:

@@ -11,14 +11,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dask_adaptive.loop.ports import LinkError, Tls, TlsFailed
-from dask_adaptive.scheduler.comm import BadMessage, Comm
+from dask_adaptive.loop.ports import AgentInvalid, LinkError, Tls, TlsFailed
+from dask_adaptive.scheduler.comm import Comm
 from dask_adaptive_agent import wire
 
 A = TypeVar("A")
 
 #: Bytes that an answer may have, and so many more for each worker.
 MOST_BYTES, MOST_BYTES_EACH = 2**20, 4096
+
+#: What reading an answer may raise: of text that is no UTF-8, `UnicodeDecodeError`.
+BAD_DATA = msgspec.MsgspecError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError
 
 #: Characters of what a scheduler says of an error.
 LONGEST = 500
@@ -87,20 +90,19 @@ class SchedulerCalls:
             longer_s: The handler itself takes up to so much more time.
 
         Raises:
-            LinkError: No answer in time, connection refused, the handler raised, or it answered
-                something else.
+            AgentInvalid: The answer is something else, or too large.
+            LinkError: No answer in time, connection refused, or the handler raised.
         """
         timeout_s = self._timeout_s + longer_s
         try:
             async with asyncio.timeout(timeout_s):
                 frame = await self._ask({"op": op, "reply": True, **arguments})
         except TimeoutError as exc:
-            limit = f"{timeout_s:g} s"
-            raise LinkError(f"{self.address} did not answer {op} within {limit}") from exc
+            raise LinkError(f"{self.address} did not answer {op} within {timeout_s:g} s") from exc
         except OSError as exc:
             raise _unreached(self.address, exc) from exc
-        except BadMessage as exc:
-            raise LinkError(f"{self.address} answers {op} with {exc}") from exc
+        except ValueError as exc:
+            raise AgentInvalid(f"{self.address} answers {op} with {exc}") from exc
         return self._read(op, frame, answer)
 
     async def close(self) -> None:
@@ -134,8 +136,8 @@ class SchedulerCalls:
                 said = failure.get("message", "")[:LONGEST]
                 raise LinkError(said if failure["error"] == wire.E_REFUSED else f"{op}: {said}")
             return msgspec.msgpack.decode(frame, type=answer)
-        except (msgspec.DecodeError, RecursionError) as exc:
-            raise LinkError(f"{self.address} answers {op} otherwise than it should: {exc}") from exc
+        except BAD_DATA as exc:
+            raise AgentInvalid(f"{self.address} answers {op} as no agent does: {exc}") from exc
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

@@ -26,10 +26,6 @@ _MOST_FRAMES = 1_000
 _MOST_HANDSHAKE = 10_000
 
 
-class BadMessage(ValueError):
-    """What arrived is no message of distributed's, or larger than it may be."""
-
-
 class Comm:
     """An open connection: one question and its answer at a time."""
 
@@ -40,13 +36,12 @@ class Comm:
     async def connect(cls, host: str, port: int, context: ssl.SSLContext | None) -> Comm:
         """
         Raises:
-            OSError: Among them `ssl.SSLError`.
-            BadMessage: Whoever listens there does not talk as distributed does.
+            OSError: Among them `ssl.SSLError`, and `ConnectionError` where somebody else listens.
         """
         comm = cls(*await asyncio.open_connection(host, port, ssl=context))
         try:
-            await comm.read(_MOST_HANDSHAKE)
             comm._write(_HANDSHAKE)
+            await comm.read(_MOST_HANDSHAKE, ConnectionError)
         except BaseException:
             comm.abort()
             raise
@@ -57,19 +52,25 @@ class Comm:
         return not (self._writer.is_closing() or self._reader.at_eof())
 
     async def ask(self, message: Mapping[str, Any], most: int) -> bytes:
-        """Send a message; returns the first frame of the answer, of at most so many bytes."""
+        """
+        Send a message; returns the first frame of the answer, of at most so many bytes.
+
+        Raises:
+            OSError: It closed the connection.
+            ValueError: What arrived is no message of distributed's, or larger than it may be.
+        """
         self._write(message)
         await self._writer.drain()
         return await self.read(most)
 
-    async def read(self, most: int) -> bytes:
+    async def read(self, most: int, wrong: type[Exception] = ValueError) -> bytes:
         # The first number is what TCP comms read in one go: of no use here.
         _, count = struct.unpack("<QQ", await self._exactly(16))
         if not 0 < count <= _MOST_FRAMES:
-            raise BadMessage(f"a message of {count} frames")
+            raise wrong(f"a message of {count} frames")
         sizes = struct.unpack(f"<{count}Q", await self._exactly(8 * count))
         if sum(sizes) > most:
-            raise BadMessage(f"a message of {sum(sizes):,} bytes, which may have {most:,}")
+            raise wrong(f"a message of {sum(sizes):,} bytes, which may have {most:,}")
         first = await self._exactly(sizes[0])
         await self._exactly(sum(sizes[1:]))
         return first

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 from uuid import uuid4
 
-from dask_adaptive.loop.ports import LinkError, Retired, Tls, Told
+from dask_adaptive.loop.ports import AgentInvalid, LinkError, Retired, Tls, Told
 from dask_adaptive.model.observed import ObservedScheduler
 from dask_adaptive.model.plan import Arriving
 from dask_adaptive.model.policy import Policy
@@ -71,7 +71,6 @@ VETOES = {
     wire.V_BUSY: Reason.BUSY,
     wire.V_ACTORS: Reason.HOLDS_ACTORS,
     wire.V_NO_RECIPIENT: Reason.NO_RECIPIENT,
-    wire.V_TIMEOUT: Reason.RETIREMENT_TIMED_OUT,
 }
 
 
@@ -447,8 +446,6 @@ async def _hello(calls: SchedulerCalls) -> Mapping[str, Any] | None:
 
 
 def _problem(address: str, exc: Exception) -> ObservedScheduler:
-    if isinstance(exc, NoAgent):
-        return ObservedScheduler(problem=exc.reason, message=str(exc))
-    odd = f"{address} does not answer like a scheduler: {exc!r}"
-    message = str(exc) if isinstance(exc, LinkError) else odd
-    return ObservedScheduler(problem=Reason.SCHEDULER_UNREACHABLE, message=message)
+    if not isinstance(exc, LinkError):
+        exc = AgentInvalid(f"{address} does not answer like a scheduler: {exc!r}")
+    return ObservedScheduler(problem=exc.reason, message=str(exc))

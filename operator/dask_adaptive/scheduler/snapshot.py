@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import msgspec
 
-from dask_adaptive.loop.ports import LinkError
+from dask_adaptive.loop.ports import AgentInvalid
 from dask_adaptive.model.observed import (
     Cordon,
     Demand,
@@ -35,7 +35,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import Quota, Use
 from dask_adaptive.model.scheduler_settings import json_by_key
-from dask_adaptive.scheduler.calls import lenient
+from dask_adaptive.scheduler.calls import BAD_DATA, lenient
 from dask_adaptive_agent import wire
 
 #: Whoever asks for the first time does not know what was told before: older notes are history.
@@ -120,7 +120,7 @@ class SnapshotReader:
         False: it is older than what was read before it, on another connection, and was left aside.
 
         Raises:
-            LinkError: Not the shape of `wire.Snapshot`; the caller should say hello again.
+            AgentInvalid: Not the shape of `wire.Snapshot`; the caller should say hello again.
         """
         try:
             is_same, since = answer["session"] == self._session, answer.get("since", 0)
@@ -129,9 +129,9 @@ class SnapshotReader:
             if since and not (is_same and since <= self.version):
                 raise ValueError(f"it follows version {since}, which was not read")
             self._read(answer, at, is_whole=not since)
-        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as exc:
+        except BAD_DATA as exc:
             self.__init__(self._notes)  # type: ignore[misc]  # names may be half read
-            raise LinkError(f"the agent's snapshot cannot be read: {exc!r}") from exc
+            raise AgentInvalid(f"the agent's snapshot cannot be read: {exc!r}") from exc
         return True
 
     def observed(self, *, agent: str, version: str, at: float) -> ObservedScheduler:
