@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,10 +37,20 @@ def _believe_the_cache() -> None:
     from dask_adaptive.kube.objects import DeploymentObject
     from dask_adaptive.kube.platform import KubePlatform
 
-    async def count(self: Any, group: str) -> int:
-        return sum(d.group == group for d in self._world.of(DeploymentObject, self._key))
+    set_replicas: Any = KubePlatform.set_replicas
 
-    KubePlatform._count_workers = count  # type: ignore[method-assign]
+    async def unasked(self: Any, group: str, replicas: int) -> None:
+        async def known(*_: Any, **__: Any) -> list[Any]:
+            return [d for d in self._world.of(DeploymentObject, self._key) if d.group == group]
+
+        api, self._api = self._api, copy.copy(self._api)
+        self._api.list = known
+        try:
+            await set_replicas(self, group, replicas)
+        finally:
+            self._api = api
+
+    KubePlatform.set_replicas = unasked  # type: ignore[method-assign]
 
 
 def _without_uid() -> None:

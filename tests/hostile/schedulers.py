@@ -41,10 +41,6 @@ def _deep(depth: int) -> bytes:
     return b"\x91" * depth + b"\xc0"
 
 
-def _raw(data: bytes) -> Any:
-    return msgpack.ExtType(127, data)
-
-
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 7.5, 2**31, 2**63 - 1, -(2**63), 2**64 - 1, 1e308, -1e308,
     float("nan"), float("inf"), "", "x", ESCAPES, "x" * 100_000, b"\xff\xfe", [], {}, [[]],

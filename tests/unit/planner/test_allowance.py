@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import ObservedCluster
 from dask_adaptive.model.plan import Claimed, Plan, Retire, SetReplicas
-from dask_adaptive.model.policy import Mode, Policy, Retirement
+from dask_adaptive.model.policy import Policy, Retirement
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.scaling import Allowance, Pause
+from dask_adaptive.model.scaling import Allowance
 from dask_adaptive.planner.plan import plan
 from support.any_world import AnyWorld
 from support.worlds import NOW, PAST, POLICY, SHUFFLE, busy, cluster, past_of, worker
@@ -36,24 +35,6 @@ def planned(*workers: Any, allowed: int, wanted: int, policy: Policy = POLICY) -
 
 def retired(decided: Plan) -> list[tuple[str, bool]]:
     return [(a.worker, a.busy_ok) for a in decided.actions if isinstance(a, Retire)]
-
-
-def test_it_asks_for_no_more_and_says_why() -> None:
-    decided = planned(worker("a"), allowed=2, wanted=9)
-    (rise,) = decided.actions
-    (group,) = decided.groups
-
-    assert isinstance(rise, SetReplicas)
-    assert (2, Claimed(9, 9)) == (rise.replicas, group.claim)
-    assert group.limited is not None
-    assert (Reason.BUDGET_SHARED, MESSAGE) == (group.limited.reason, group.limited.message)
-
-
-def test_where_there_is_enough_it_changes_nothing() -> None:
-    decided = planned(worker("a"), allowed=9, wanted=9)
-
-    assert decided.actions == planned(worker("a"), allowed=99, wanted=9).actions
-    assert decided.reason is Reason.LOAD_INCREASED
 
 
 def test_idle_workers_go_at_once_and_then_those_with_fewest_tasks() -> None:
@@ -82,22 +63,6 @@ def test_no_more_at_once_than_may_leave_at_once() -> None:
     slow = dataclasses.replace(POLICY, retirement=Retirement(max_concurrent=1))
 
     assert 1 == len(retired(planned(*map(busy, "abcd"), allowed=1, wanted=9, policy=slow)))
-
-
-def test_it_goes_below_the_minimum() -> None:
-    """Only a guarantee holds against a budget."""
-    least = dataclasses.replace(POLICY, min_replicas=3)
-
-    assert 2 == planned(*map(busy, "abc"), allowed=2, wanted=3, policy=least).desired
-
-
-def test_what_is_only_kept_for_a_while_is_told_apart() -> None:
-    fresh = [worker(name, idle_since=NOW - 1) for name in "abc"]
-    past = past_of(since=NOW - 1)
-    world = allowing(cluster(fresh, target=1), 9)
-    (group,) = plan(world, POLICY, past, now=NOW).groups
-
-    assert Claimed(1, 3) == group.claim
 
 
 @given(st.integers(0, 10**6), st.integers(0, 9))
@@ -130,36 +95,3 @@ def test_without_the_scheduler_floors_do_not_go_beyond_it() -> None:
 
         assert expected == [a.replicas for a in decided.actions if isinstance(a, SetReplicas)]
         assert [Claimed(5, 5)] == [group.claim for group in decided.groups]
-
-
-@pytest.mark.parametrize(
-    ("pause", "claim", "desired"),
-    [
-        (Pause(scale_in=True), Claimed(9, 9), 4),
-        (Pause(scale_out=True), Claimed(3, 3), 3),
-    ],
-)
-def test_a_pause_asks_for_no_more_than_it_leaves_and_gets_no_more_than_is_allowed(
-    pause: Pause, claim: Claimed, desired: int
-) -> None:
-    world = dataclasses.replace(allowing(cluster(map(busy, "abc"), target=9), 4), pause=pause)
-    (group,) = plan(world, POLICY, WATCHED, now=NOW).groups
-
-    assert (claim, desired) == (group.claim, group.desired)
-
-
-@pytest.mark.parametrize(
-    ("pause", "desired"),
-    [(Pause(scale_in=True), 3), (Pause(scale_out=True), 1)],
-)
-def test_nobody_leaves_whom_a_pause_holds(pause: Pause, desired: int) -> None:
-    world = dataclasses.replace(allowing(cluster(map(busy, "abc"), target=9), 1), pause=pause)
-
-    assert desired == plan(world, POLICY, WATCHED, now=NOW).desired
-
-
-@pytest.mark.parametrize("allowed", [0, 3])
-def test_paused_it_gives_nothing_back(allowed: int) -> None:
-    paused = dataclasses.replace(POLICY, mode=Mode.PAUSED)
-
-    assert not retired(planned(*map(busy, "abcd"), allowed=allowed, wanted=9, policy=paused))

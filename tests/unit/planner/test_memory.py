@@ -12,7 +12,6 @@ from dask_adaptive.model.observed import (
     Leaving,
     ObservedCluster,
     ObservedWorker,
-    TerminatingPod,
 )
 from dask_adaptive.model.past import (
     Blocked,
@@ -27,7 +26,6 @@ from dask_adaptive.model.plan import (
     Cancel,
     Delete,
     GroupPlan,
-    Leave,
     Outcome,
     Plan,
     Retire,
@@ -85,51 +83,11 @@ def after(
 # One group
 
 
-def test_of_a_steady_group_the_newest_wish_is_added() -> None:
-    expected = dataclasses.replace(
-        KNOWN,
-        recommendations=(Recommendation(NOW - 6, 4), Recommendation(NOW, 2)),
-        desired=3, blocked=None,
-    )  # fmt: skip
-
-    assert expected == after(desired=3)
-
-
-def test_what_is_blocked_is_as_the_plan_says() -> None:
-    assert BLOCKED == after(mine=GroupPast(), blocked=BLOCKED).blocked
-
-
 def test_how_long_the_last_ones_took_to_come() -> None:
     mine = KNOWN
     for n in range(9):
         mine = after(mine=mine, workers=[*TWO, worker(f"w{n}", age_s=float(n))])
         assert (20.0, *(3.0 + i for i in range(n + 1)))[-9:] == mine.starts
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({}, ((2, 2), NOW - 40), id="as-before"),
-        pytest.param({"replicas": 3}, ((3, 2), NOW), id="another-number"),
-        pytest.param({"workers": TWO[:1]}, ((1, 1), NOW), id="a-worker-less"),
-    ],
-)
-def test_since_when_number_and_workers_have_been_what_they_are(
-    changes: dict[str, Any], expected: tuple[tuple[int, ...], float]
-) -> None:
-    found = after(**changes)
-
-    assert expected == (found.gap, found.gap_since)
-
-
-def test_a_pause_begins_the_groups_window_anew() -> None:
-    paused = after(is_frozen=True, reason=Reason.PAUSED)
-
-    assert dataclasses.replace(KNOWN, recommendations=(), desired=None, since=None) == paused
-
-
-def test_what_else_freezes_a_group_leaves_its_past() -> None:
-    assert KNOWN == after(is_frozen=True, reason=Reason.TOO_MANY_UNREADY)
 
 
 WISH = (Recommendation(NOW, 2),)
@@ -207,13 +165,6 @@ def test_the_number_has_changed_by_what_was_got(
 
     assert ((Change(NOW, expected),) if expected else ()) == found.changes
     assert (NOW if expected > 0 else KNOWN.up_at) == found.up_at
-
-
-def test_workers_beyond_the_number_are_not_asked_for_again() -> None:
-    mine = dataclasses.replace(KNOWN, changes=())
-
-    assert (Change(NOW, 2),) == after([done(to(4))], mine=mine, desired=9, replicas=1).changes
-    assert (Change(NOW, 1),) == after([done(to(4))], mine=mine, desired=9, replicas=3).changes
 
 
 # The cluster
@@ -323,19 +274,3 @@ def test_who_explains_a_gap(
     world: ObservedCluster, outcomes: list[Outcome], past: dict[str, Any], expected: set[str]
 ) -> None:
     assert expected == seen(world, *outcomes, **past).leaving
-
-
-def test_whom_we_told_is_remembered_until_it_has_ended() -> None:
-    action = Leave("a", ("tcp://a",), Reason.POD_ENDING, "", 60.0)
-    pod = TerminatingPod("a", "a-x", (), 60.0, ("tcp://a",))
-    ending = dataclasses.replace(cluster([]), terminating=(pod,))
-
-    assert {"tcp://a"} == seen(ending, done(action)).told
-    assert {"tcp://a"} == seen(ending, told=frozenset({"tcp://a"})).told
-    assert set() == seen(cluster([]), told=frozenset({"tcp://a"})).told
-
-
-def test_a_pause_begins_the_clusters_window_anew() -> None:
-    paused = dataclasses.replace(HOLD, reason=Reason.PAUSED)
-
-    assert NOW == remember(PAST, cluster(TWO), POLICY, paused, (), now=NOW).since

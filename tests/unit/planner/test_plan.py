@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import (
-    ManualPin,
     ObservedCluster,
     ObservedGroup,
     ObservedScheduler,
     ObservedWorker,
     Pending,
     Pin,
-    SchedulerWorker,
     Serving,
     TerminatingPod,
 )
@@ -28,9 +26,8 @@ from dask_adaptive.model.plan import (
     Plan,
     Retire,
     SetReplicas,
-    Unpin,
 )
-from dask_adaptive.model.policy import Disruption, Mode, Retirement
+from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.scaling import IdleAction
 from dask_adaptive.planner.plan import plan
@@ -40,7 +37,6 @@ from support.worlds import (
     DRAINING,
     GOING,
     GROUP,
-    KEY,
     NOW,
     PAST,
     busy,
@@ -101,29 +97,10 @@ def test_plan(world: ObservedCluster, policy: dict[str, Any], expected: list[str
                      id="replaced-first-then-drained"),
         pytest.param(cluster([busy("a", **GOING), busy("b")], target=2), {"max_replicas": 2},
                      ["=3", "drain a"], id="beyond-the-maximum-while-it-drains"),
-        pytest.param(cluster([worker("a", idle_s=0.0, **GOING), busy("b")], target=1), {},
-                     ["drain a"], id="idle-for-however-short"),
         pytest.param(cluster([busy("a", **GOING), worker("b", **DRAINING)], target=1), {},
                      ["cancel b", "drain a"], id="one-that-was-leaving-replaces-it"),
-        pytest.param(cluster([busy(n, **GOING) for n in "abc"], target=3),
-                     {"retirement": Retirement(max_concurrent=1)},
-                     ["=6", "drain a", "drain b", "drain c"], id="all-at-once"),
-        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2, replicas=3), {},
-                     ["drain a"], id="the-replacement-is-on-its-way"),
-        pytest.param(cluster([worker("a", **DRAINING, **GOING), busy("b")], target=2), {}, ["=3"],
-                     id="not-called-back"),
         pytest.param(cluster([pending("a", terminating="3 tasks", **GOING), busy("b")], target=2),
                      {}, ["=3"], id="it-ends-once-others-have-what-it-has"),
-        pytest.param(cluster([pending("a", terminating="3 tasks"), busy("b")], target=2), {}, [],
-                     id="its-next-pod-comes-by-itself"),
-        pytest.param(cluster([worker("a", **DRAINING), busy("b")], target=2), {}, ["cancel a"],
-                     id="called-back-once-its-node-stays"),
-        pytest.param(cluster([worker("a", **DRAINED, **GOING), busy("b"), pending("c")], target=2),
-                     {}, ["delete a"], id="drained-and-replaced"),
-        pytest.param(cluster([worker("a", **GOING), B, C], target=1), {},
-                     ["drain a", "retire b"], id="others-leave-too"),
-        pytest.param(cluster([busy("a", **GOING), busy("b")], target=2),
-                     {"disruption": Disruption(node_signals=False)}, [], id="not-heeded"),
     ],
 )  # fmt: skip
 def test_workers_on_a_node_that_goes(
@@ -165,35 +142,8 @@ HELD = Pin("manual", "operator", "note", 590.0)
 
 
 @pytest.mark.parametrize(
-    ("connected", "pin", "expected"),
-    [
-        pytest.param((), None, ("tcp://old", "a"), id="its-pin-is-by-name-still"),
-        pytest.param(("a",), None, ("tcp://old",), id="the-name-is-the-next-ones"),
-        pytest.param((), ManualPin(60.0, ""), None, id="still-pinned"),
-    ],
-)
-def test_a_pin_that_was_lifted_does_not_hold_up_the_end_of_its_pod(
-    connected: tuple[str, ...], pin: ManualPin | None, expected: tuple[str, ...] | None
-) -> None:
-    old = SchedulerWorker("a", "tcp://old", "closing_gracefully", 1, 0, 0.0, 0, pins=(HELD,))
-    world = cluster([worker("a", dask_names=connected), busy("b")], target=1)
-    workers = (*world.scheduler.workers, old)
-    world = dataclasses.replace(
-        world,
-        scheduler=dataclasses.replace(world.scheduler, workers=workers),
-        terminating=(TerminatingPod("a", "a-x", (), 100.0, ("tcp://old",), 100.0, manual_pin=pin),),
-    )
-
-    lifted = [a.dask_names for a in decide(world).actions if isinstance(a, Unpin)]
-    assert ([expected] if expected else []) == lifted
-
-
-@pytest.mark.parametrize(
     ("world", "policy", "reason", "expected"),
     [
-        pytest.param(ObservedCluster(key=KEY), {}, Reason.CLUSTER_NOT_FOUND, [], id="no-group-yet"),
-        pytest.param(dataclasses.replace(cluster([A, B]), conflict="another policy"), {},
-                     Reason.OWNERSHIP_CONFLICT, [], id="two-owners"),
         pytest.param(cluster([A, B], problem=Reason.AGENT_MISSING), {},
                      Reason.AGENT_MISSING, [], id="another-protocol"),
         pytest.param(cluster([A, B]), {"mode": Mode.PAUSED}, Reason.PAUSED, [], id="paused"),

@@ -10,9 +10,8 @@ import pytest
 
 from dask_adaptive.model.observed import Demand, ObservedCluster, ObservedWorker, Want
 from dask_adaptive.model.past import Past
-from dask_adaptive.model.plan import Arriving, Plan
+from dask_adaptive.model.plan import Plan
 from dask_adaptive.model.policy import Policy, Retirement
-from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
@@ -26,8 +25,6 @@ from support.worlds import (
     actions,
     busy,
     group_of,
-    past_of,
-    pending,
     watched,
     worker,
 )
@@ -102,18 +99,6 @@ def test_groups(world: ObservedCluster, policy: Policy, expected: list[str]) -> 
     assert expected == actions(decide(world, policy))
 
 
-def test_a_surge_makes_room_in_the_group_of_its_worker() -> None:
-    spent = busy("g", use=Use(runs=99))
-    world = cluster(
-        [busy("a")], wants=(want(1), want(2, GPU)), others=[group_of(GPU, [spent, busy("h")])]
-    )
-    policy = dataclasses.replace(TWO, recycle=Recycle(tasks=TaskQuota(20)))
-
-    assert [f"{GPU}=3"] == actions(decide(world, policy))
-    left_alone = dataclasses.replace(policy, worker_groups=())
-    assert ["retire g"] == actions(decide(world, left_alone))  # in place: its number is the user's
-
-
 # --- the cluster's limit ----------------------------------------------------------------------
 
 
@@ -134,49 +119,8 @@ def test_what_is_beyond_the_clusters_limit_goes_the_lowest_priority_first() -> N
 # --- what is told of several ------------------------------------------------------------------
 
 
-def test_who_is_on_the_way_and_when() -> None:
-    late, young = pending("p", age_s=100.0), pending("q", age_s=4.0)
-    stuck = pending("s", age_s=4.0, unschedulable_s=50.0)
-    past = past_of(PAST, group=GPU, arrival_s=20.0)
-    world = cluster(
-        [A], wants=(want(1), want(4, GPU)), others=[group_of(GPU, [late, young, stuck])]
-    )
-
-    assert (Arriving(1, 16.0), Arriving(1, 20.0)) == decide(world, TWO, past).arriving
-
-
 # --- what is remembered of each ---------------------------------------------------------------
 
 
 def after(world: ObservedCluster, past: Past, *, now: float = NOW, policy: Policy = TWO) -> Past:
     return remember(past, world, policy, plan(world, policy, past, now=now), (), now=now)
-
-
-def test_a_group_that_is_scaled_from_now_on_is_watched_first() -> None:
-    world = cluster([busy("a")], others=[group_of(GPU, [G, H])])
-    known = watched()
-    first = after(world, known)
-    later = after(world, first, now=NOW + 5)
-
-    assert [] == actions(decide(world, TWO, known))
-    assert [] == actions(plan(world, TWO, first, now=NOW + 5))
-    assert (NOW, NOW) == (first.of(GPU).since, later.of(GPU).since)
-    for i in range(2, 8):
-        later = after(world, later, now=NOW + 5 * i)
-    assert ["retire g", "retire h"] == actions(plan(world, TWO, later, now=NOW + 35))
-
-
-def test_arrival_is_measured_for_each_group() -> None:
-    awaited = {"b": -100.0, "g": -100.0}
-    known = dataclasses.replace(PAST, seen=frozenset({"a"}), awaited=awaited)
-    world = cluster(
-        [busy("a"), busy("b", age_s=7.0)], others=[group_of(GPU, [busy("g", age_s=97.0)])]
-    )
-    past = after(world, known)
-
-    assert (10.0, 100.0) == (past.of(GROUP).arrival_s, past.of(GPU).arrival_s)
-    assert 10.0 < past.recycle.ready_s
-    anew = dataclasses.replace(
-        world, scheduler=dataclasses.replace(world.scheduler, session="next")
-    )
-    assert 100.0 == after(anew, past).of(GPU).arrival_s

@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 
 from dask_adaptive.loop.conditions import conditions_of
-from dask_adaptive.loop.summary import status_of
 from dask_adaptive.model.observed import (
     Demand,
-    ManualPin,
     ObservedCluster,
     ObservedGroup,
     ObservedWorker,
     Quiet,
-    TerminatingPod,
-    Want,
 )
 from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import (
@@ -35,16 +31,12 @@ from dask_adaptive.model.scaling import (
     Idle,
     IdleAction,
     Pause,
-    Room,
     Schedule,
-    WorkerGroup,
 )
-from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.plan import plan
 from support.worlds import (
     DRAINED,
     DRAINING,
-    GPU,
     GROUP,
     NOW,
     PAST,
@@ -53,8 +45,6 @@ from support.worlds import (
     busy,
     cluster,
     dated,
-    facts,
-    group_of,
     past_of,
     pending,
     worker,
@@ -114,25 +104,6 @@ def test_with_too_many_away_nothing_moves(world: ObservedCluster) -> None:
     assert decided.desired == decided.groups[0].serving
 
 
-def test_pins_and_ends_are_told_all_the_same() -> None:
-    pinned = worker("a", manual_pin=ManualPin(600.0, "note"))
-    ending = TerminatingPod("b", "b-x", (), 60.0, ("tcp://b",))
-    world = dataclasses.replace(cluster([*AWAY, pinned, B]), terminating=(ending,))
-
-    assert ["leave b", "setpin a"] == actions(decide(world, POLICY, SEEN))
-
-
-def test_what_is_recommended_meanwhile_is_not_believed() -> None:
-    world = cluster([*AWAY, A, B], target=0)
-    policy, past, now = POLICY, SEEN, NOW
-    for _ in range(10):
-        now += 5.0
-        past = remember(past, world, policy, plan(world, policy, past, now=now), (), now=now)
-    back = cluster([*(worker(w.name) for w in AWAY), A, B], target=0)
-
-    assert () == plan(back, policy, past, now=now).actions  # the window begins anew
-
-
 #: Of ten workers, all of which have been connected.
 TEN = dataclasses.replace(PAST, seen=frozenset(f"w{i}" for i in range(10)))
 FIVE_NAMES = [f"w{i}" for i in range(5)]
@@ -150,14 +121,7 @@ def ten(gone: int, of: int = 10, **changes: Any) -> list[ObservedWorker]:
     ("workers", "past", "most", "is_held"),
     [
         pytest.param(ten(5), TEN, 0.45, True, id="more"),
-        pytest.param(ten(5), TEN, 0.5, False, id="just-the-part"),
-        pytest.param(ten(10), TEN, 1.0, False, id="turned-off"),
-        pytest.param(ten(1), TEN, 0.0, False, id="one-is-never-too-many"),
-        pytest.param(ten(2, of=2), TEN, 0.45, False, id="nor-are-two"),
         pytest.param(ten(3, of=3), TEN, 0.45, True, id="three-are"),
-        pytest.param(ten(9), PAST, 0.45, False, id="a-cluster-that-starts"),
-        pytest.param(ten(5), dataclasses.replace(TEN, seen=frozenset({"w0", "w1"})), 0.45, False,
-                     id="only-those-that-were-connected-count"),
         pytest.param(ten(5, deleting=True), TEN, 0.45, False, id="deleted"),
         pytest.param(ten(5), dataclasses.replace(TEN, leaving=TEN.seen), 0.45, False,
                      id="let-go-by-us"),
@@ -165,8 +129,6 @@ def ten(gone: int, of: int = 10, **changes: Any) -> list[ObservedWorker]:
                      0.45, False, id="restarted-by-us"),
         pytest.param(ten(5, pod_uid="new", pod_age_s=60.0), COUNTED["old"], 0.45, False,
                      id="the-next-pod-starts"),
-        pytest.param(ten(5, pod_uid="new", pod_age_s=600.0), COUNTED["old"], 0.45, True,
-                     id="the-next-pod-does-not-come"),
         pytest.param(ten(5, pod_uid="same", pod_age_s=60.0), COUNTED["same"], 0.45, True,
                      id="away-before-it-was-replaced"),
         pytest.param([*ten(5, of=9), worker("d", **DRAINING)], TEN, 0.5, True,
@@ -179,15 +141,6 @@ def test_how_many_away_are_too_many(
     decided = decide(cluster(workers), policy_of(max_unready=most), past)
 
     assert is_held == (decided.reason is Reason.TOO_MANY_UNREADY)
-
-
-def test_it_says_how_many_are_away_of_how_many_in_all_groups() -> None:
-    gpu = group_of(GPU, [pending("g0"), worker("g1")])
-    past = dataclasses.replace(TEN, seen=TEN.seen | {"g0", "g1"})
-    decided = decide(cluster(ten(5), others=(gpu,)), POLICY, past)
-
-    assert Reason.TOO_MANY_UNREADY is decided.reason
-    assert "6 12 45%" == facts(decided.message)
 
 
 # --- the scheduler is away --------------------------------------------------------------------
@@ -225,19 +178,6 @@ def test_without_the_scheduler_workers_are_only_added(
     assert (mode is Mode.ADVISE) == bool(decided.advice)
 
 
-def test_a_fallback_is_a_condition() -> None:
-    policy = policy_of(**FIVE)
-    short_, long_ = away(2, [A]), away(3, [A])
-
-    before = conditions(short_, policy, decide(short_, policy))["AbleToScale"]
-    after = conditions(long_, policy, decide(long_, policy))["AbleToScale"]
-    later = away(30, [A])
-
-    assert (False, Reason.SCHEDULER_UNREACHABLE) == before[:2]
-    assert (False, Reason.FALLBACK) == after[:2]
-    assert after == conditions(later, policy, decide(later, policy))["AbleToScale"]
-
-
 def test_a_cluster_that_was_scaled_to_zero_is_not_woken_by_an_outage() -> None:
     idle = Idle(after_s=60.0, action=IdleAction.SCALE_TO_ZERO)
     policy = policy_of(idle=idle, min_replicas=2)
@@ -255,18 +195,6 @@ def test_an_idle_timeout_without_a_number_keeps_everybody() -> None:
 
 
 # --- pauses -----------------------------------------------------------------------------------
-
-
-def test_a_pause_of_all_returns_who_is_on_the_way_out() -> None:
-    gpu = group_of(GPU, [worker("g", **DRAINING)])
-    world = cluster([A, worker("b", **DRAINING)], others=[gpu])
-    world = dataclasses.replace(world, pause=Pause(all=True, message="paused on the cluster"))
-    policy = policy_of(worker_groups=(WorkerGroup(GPU, 4),))
-    decided = decide(world, policy)
-
-    assert ["cancel b", "cancel g"] == actions(decided)
-    assert Reason.PAUSED is decided.reason
-    assert "paused on the cluster" in decided.message
 
 
 @pytest.mark.parametrize(
@@ -291,39 +219,6 @@ def test_what_is_paused_is_told_as_it_is(
     n = 1 if node_signals else 2
     group = GroupPlan(GROUP, n, 2, n, Reason.PAUSED, expected, current=n, is_frozen=True)
     assert Plan(Reason.PAUSED, expected, 2, n, groups=(group,)) == decided
-
-
-def test_who_is_deleted_already_is_not_called_back_and_who_is_replaced_elsewhere_is() -> None:
-    others = [group_of("more", [worker("x", leaving_reason=Reason.TASK_QUOTA)])]
-    world = cluster([worker("a", **DRAINING), worker("b", **DRAINING), C], others=others)
-    decided = decide(world, policy_of(mode=Mode.PAUSED), past_of(deleted=frozenset("b")))
-
-    why = (Reason.PAUSED, "paused: nothing is scaled")
-    assert (Cancel("a", ("a",), *why), Cancel("x", ("x",), *why)) == decided.actions
-
-
-def test_a_pause_of_scaling_in_returns_them_as_well_but_no_recycle() -> None:
-    world = cluster([A, worker("b", **DRAINING)])
-    world = dataclasses.replace(world, pause=Pause(scale_in=True))
-    assert ["cancel b"] == actions(decide(world))
-
-    spent = [busy("a", use=Use(runs=99)), busy("b"), busy("c")]
-    world = dataclasses.replace(cluster(spent, target=3), pause=Pause(scale_in=True))
-    assert ["=4"] == actions(decide(world, policy_of(recycle=Recycle(tasks=TaskQuota(20)))))
-
-
-def test_a_pause_is_told_and_its_time_alone_is_no_news() -> None:
-    def told(left_s: float) -> Any:
-        pause = Pause(scale_out=True, left_s=left_s, message="until 2023-11-14T22:23:20Z")
-        world = dataclasses.replace(cluster([A], target=3), pause=pause)
-        return status_of(world, POLICY, plan(world, POLICY, PAST, now=NOW), (), now=NOW)
-
-    first = told(600.0)
-
-    assert first == told(590.2)
-    condition = next(c for c in first.conditions if c.type == "Paused")
-    assert (True, Reason.SCALING_PAUSED) == (condition.status, condition.reason)
-    assert "until 2023-11-14T22:23:20Z" == condition.message
 
 
 # --- nobody there -----------------------------------------------------------------------------
@@ -385,17 +280,3 @@ def test_advice_enforces_nothing_and_nobody_waits(
 
 
 # --- floors, rates, caps ----------------------------------------------------------------------
-
-
-def test_the_most_important_limit_is_told_first() -> None:
-    stuck = pending("p", unschedulable_s=400.0, waiting="Unschedulable: 0/3 nodes")
-    full = group_of(GPU, [busy("g")], room=Room(0, "quota team is used up"))
-    world = cluster(
-        [busy("a"), stuck], target=9, others=[full], demand=Demand(),
-        wants=(Want(5, 60.0, "nb"), Want(3, 60.0, "nb", GPU)),
-    )  # fmt: skip
-    policy = policy_of(worker_groups=(WorkerGroup(GPU, 4),))
-    _, reason, message = conditions(world, policy, decide(world, policy))["ScalingLimited"]
-
-    assert Reason.UNSCHEDULABLE is reason
-    assert message.index("etl-default") < message.index(f"{GPU}: quota team is used up")

@@ -21,14 +21,11 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     Pin,
     PrefixWork,
-    Quiet,
     TerminatingPod,
-    Want,
 )
-from dask_adaptive.model.past import Change, Past, Recommendation, Refusal
+from dask_adaptive.model.past import Past
 from dask_adaptive.model.plan import Action, GroupPlan, Leave, Plan, Retire, SetPin
-from dask_adaptive.model.policy import Disruption, Policy
-from dask_adaptive.model.reason import Reason
+from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.recycle import (
     LifetimeQuota,
     Limits,
@@ -38,17 +35,11 @@ from dask_adaptive.model.recycle import (
     RecyclePast,
     TaskQuota,
     Use,
-    Window,
 )
 from dask_adaptive.model.scaling import (
     Behavior,
-    Idle,
-    IdleAction,
     Pause,
-    RatePolicy,
-    RateType,
     ScaleDown,
-    Schedule,
 )
 from dask_adaptive.planner.context import TICK_S
 from dask_adaptive.planner.memory import heard, remember
@@ -56,7 +47,7 @@ from dask_adaptive.planner.plan import AGAIN_S, plan
 from dask_adaptive.planner.recycling.agent_limits import IMMINENT_S
 from dask_adaptive.planner.recycling.select import CONTESTED_S
 from support.any_world import MANY, AnyWorld
-from support.worlds import NOW, POLICY, SHUFFLE, busy, cluster, dated, past_of, pending, worker
+from support.worlds import NOW, POLICY, busy, cluster, dated, past_of, pending, worker
 
 #: As the message of a load says it.
 WORK = re.compile(r"\d+ s of work")
@@ -264,7 +255,6 @@ LATE = {"aborted": {"a": (NOW + 33, "late")}}
 AGED = {"pod_age_s": 500.0, "pod_uid": "p", "use": Use(runs=9, unmanaged=0.9)}
 FREE = [worker("a", idle_s=21.0), worker("b", idle_s=10.0)]
 OVER = {"recycle": Recycle(tasks=TaskQuota(9))}
-QUARTERS = "*/15 * * * *"
 
 
 def at(*workers: ObservedWorker, **changes: Any) -> ObservedCluster:
@@ -286,42 +276,14 @@ def demand(running: int = 1, **row: Any) -> Demand:
 @pytest.mark.parametrize(
     ("expected_s", "world", "past", "rules"),
     [
-        pytest.param(math.inf, at(worker("a")), {}, {}, id="at-rest"),
-        pytest.param(math.inf, at(busy("a"), busy("b")), {}, {}, id="all-are-busy"),
-        pytest.param(math.inf, at(worker("a", actors=True), target=0), {}, {}, id="held-for-good"),
-        pytest.param(9.0, at(*FREE, target=0), {}, {}, id="the-first-is-idle-for-long-enough"),
-        pytest.param(60.0, at(worker("a", pins=(SHUFFLE,)), target=0), {}, {}, id="a-pin"),
-        pytest.param(42.0, at(busy("a", manual_pin=ManualPin(42.0, ""))), {}, {}, id="by-hand"),
-        pytest.param(45.0, at(wants=(Want(1, 45.0, "nb"),)), {}, {"max_replicas": 0}, id="a-wish"),
-        pytest.param(25.0, at(*FREE, target=0, pause=Pause(scale_in=True, left_s=25.0)), {},
-                     {"idle_timeout_s": 0.0}, id="a-pause"),
-        pytest.param(31.0, at(busy("a"), changes_in_s=31.0), {}, {}, id="an-annotation"),
-        pytest.param(math.inf, at(busy("a"), changes_in_s=0.0), {}, {}, id="it-has-come"),
-        pytest.param(10.0, at(*FREE, target=0), {"recommendations": (
-            Recommendation(NOW - 20, 2), Recommendation(NOW, 0))}, {"idle_timeout_s": 30.0},
-            id="the-window-of-a-fall"),
-        pytest.param(40.0, at(*FREE, target=0), {"changes": (Change(NOW - 20, -1),)},
-                     slowly(policies=(RatePolicy(RateType.PODS, 1, 60.0),)), id="a-rate"),
         pytest.param(15.0, at(*FREE, target=0), {"up_at": NOW - 5},
                      slowly(delay_after_scale_up_s=20.0), id="a-delay"),
-        pytest.param(60.0, at(busy("a")), {}, {"schedules": (Schedule(QUARTERS, 60.0, 1),)},
-                     id="a-schedule-opens"),
-        pytest.param(30.0, at(busy("a")), {}, {"schedules": (Schedule(QUARTERS, 870.0, 1),)},
-                     id="a-schedule-closes"),
-        pytest.param(600.0, at(worker("a"), quiet=Quiet(3000.0, 1.0)), {},
-                     {"idle": Idle(3600.0, IdleAction.DELETE_CLUSTER)}, id="nobody-uses-it"),
         pytest.param(100.0, at(pending("a", unschedulable_s=200.0)), {}, {}, id="no-node"),
-        pytest.param(60.0, at(pending("a", refused="no"), target=3), {}, {}, id="one-more-try"),
         pytest.param(0.5, at(pending("a", age_s=4.0), demand=demand()), {}, {}, id="one-comes"),
-        pytest.param(3.0, at(busy("a"), replicas=2, target=2), {}, {}, id="told-of-one-that-comes"),
         pytest.param(4.0, at(busy("a"), worker("b"), demand=demand(2, longest_s=100.0)), {}, {},
                      id="how-long-a-task-takes"),
         pytest.param(math.inf, at(busy("a"), demand=demand(longest_s=100.0)), {}, {},
                      id="all-run-that-can"),
-        pytest.param(7.0, at(worker("a"), target=0),
-                     {"refusals": {"a": Refusal(NOW + 7, Reason.BUSY, "")}}, {}, id="a-refusal"),
-        pytest.param(15.0, at(busy("a"), terminating=(
-            TerminatingPod("b", "b-x", (), 20.0, ("b",), 20.0),)), {}, {}, id="a-pod-ends"),
         pytest.param(90.0, at(busy("a", **AGED)), {}, {"recycle": Recycle(
             lifetime=LifetimeQuota(600.0))}, id="a-lifetime-less-a-start"),
         pytest.param(50.0, at(busy("a", ends_in_s=70.0)), {}, {}, id="an-end-less-its-margin"),
@@ -330,8 +292,6 @@ def demand(running: int = 1, **row: Any) -> Demand:
                      {"recycle": Recycle(memory=MemoryQuota(soft=0.5, for_s=180.0))}, id="memory"),
         pytest.param(100.0, at(busy("a", **AGED)), {}, {"recycle": Recycle(
             tasks=TaskQuota(9), min_age_s=600.0)}, id="too-young"),
-        pytest.param(60.0, at(busy("a", **AGED)), {}, {**OVER, "disruption": Disruption(
-            windows=(Window(QUARTERS, 60.0),))}, id="a-window"),
         pytest.param(100.0, at(busy("a", **AGED)), {"recycle": {"begun": (NOW - 3500,)}},
                      {"recycle": Recycle(tasks=TaskQuota(9), max_per_hour=Amount(1))}, id="an-hour"
         ),
@@ -343,7 +303,3 @@ def test_a_plan_holds_until_the_next_rule_turns(
     expected_s: float, world: ObservedCluster, past: dict[str, Any], rules: dict[str, Any]
 ) -> None:
     assert expected_s == holds_s(world, past, **rules)
-
-
-def test_a_plan_that_starts_from_nothing_is_made_again_soon() -> None:
-    assert NOW + AGAIN_S == plan(at(busy("a")), POLICY, Past(), now=NOW).valid_until

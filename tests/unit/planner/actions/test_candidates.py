@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from dask_adaptive.model.observed import ManualPin, ObservedCluster, Pin, TerminatingPod
+from dask_adaptive.model.observed import ManualPin, ObservedCluster, Pin
 from dask_adaptive.model.past import Refusal
 from dask_adaptive.model.plan import Blocker, Retire, SetPin, Unpin
 from dask_adaptive.model.reason import Reason
@@ -72,21 +70,6 @@ def test_pins_follow_annotations(changes: dict[str, Any], expected: object) -> N
     told = pins_set(cluster([worker("a", **changes)]))
 
     assert (() if expected is None else (expected,)) == told
-
-
-@pytest.mark.parametrize(
-    ("pin", "is_lifted"),
-    [(HELD, True), (replace(HELD, owner="me"), False), (replace(HELD, source="client"), False)],
-)
-def test_of_a_pod_that_ends_only_our_own_pin_is_lifted(pin: Pin, is_lifted: bool) -> None:
-    world = cluster([worker("b")])
-    process = replace(world.scheduler.workers[0], address="tcp://a", pins=(pin,))
-    scheduler = replace(world.scheduler, workers=(process,))
-    ending = (TerminatingPod("a", "a-x", (), 60.0, ("tcp://a",)),)
-    told = pins_set(replace(world, scheduler=scheduler, terminating=ending))
-
-    lift = Unpin("a", ("tcp://a", "a"), Reason.PIN_REMOVED, "")
-    assert ((lift,) if is_lifted else ()) == told
 
 
 # --- what keeps an idle worker --------------------------------------------------------------------

@@ -15,10 +15,9 @@ from dask_adaptive.model.observed import (
     ObservedWorker,
     Pin,
 )
-from dask_adaptive.model.past import Blocked, Past, Refusal
+from dask_adaptive.model.past import Past, Refusal
 from dask_adaptive.model.plan import (
     Action,
-    Arriving,
     Blocker,
     Cancel,
     Delete,
@@ -26,12 +25,10 @@ from dask_adaptive.model.plan import (
     Retire,
     SetReplicas,
 )
-from dask_adaptive.model.policy import Mode, Retirement
+from dask_adaptive.model.policy import Retirement
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import Recycle, RecyclePast, Strategy, StrategyType, TaskQuota, Use
+from dask_adaptive.model.recycle import Recycle, TaskQuota, Use
 from dask_adaptive.model.scaling import WorkerGroup
-from dask_adaptive.planner.actions.groups import SETTLE_S
-from dask_adaptive.planner.plan import LATE
 from support.worlds import (
     GPU,
     GROUP,
@@ -93,15 +90,7 @@ MORE = (Reason.LOAD_INCREASED, "3 1 3")
     [
         pytest.param([A, LEAVES, LEAVES_TOO, DRAINED], 4, None, 0.0, [back("e"), back("c")],
                      id="the-dearest-comes-back-first"),
-        pytest.param([A, LEAVES], 2, None, 0.0, [back("c"), asked(3, *MORE)],
-                     id="and-one-more-is-asked-for"),
         pytest.param([A, LEAVES], 1, 3, 0.0, [back("c")], id="which-would-be-no-change"),
-        pytest.param([A, LEAVES], 5, None, SETTLE_S - 0.1, [back("c")], id="which-is-on-its-way"),
-        pytest.param([A, LEAVES], 5, None, SETTLE_S,
-                     [back("c"), corrected(3, "2 5 3")], id="which-never-came"),
-        pytest.param([A, LEAVES], 3, None, SETTLE_S,
-                     [back("c"), corrected(2, "2 3 3")], id="told-the-truth-first"),
-        pytest.param([A, B], 3, 3, 2.0, [corrected(2, "2 3 3")], id="which-was-handled-in-vain"),
     ],
 )  # fmt: skip
 def test_more_workers(
@@ -136,16 +125,9 @@ def test_a_deletion_that_was_sent_is_past_saving() -> None:
 @pytest.mark.parametrize(
     ("replicas", "handled", "since_s", "leaving", "expected"),
     [
-        pytest.param(4, None, 29.0, "", 2, id="asked-for"),
-        pytest.param(4, None, 30.0, "", 0, id="not-for-ever"),
         pytest.param(4, None, 29.0, "x", 1, id="but-for-one-that-we-took"),
         pytest.param(4, None, 29.0, "xy", 0, id="which-are-all"),
         pytest.param(4, None, 29.0, "ax", 1, id="one-that-is-there-is-not-missing"),
-        pytest.param(4, None, 29.0, "xo", 1, id="nor-one-of-another-group"),
-        pytest.param(4, 2, 149.0, "", 2, id="not-handled-yet"),
-        pytest.param(4, 2, 150.0, "", 0, id="never-handled"),
-        pytest.param(4, 4, 1.9, "", 2, id="handled"),
-        pytest.param(4, 4, 2.0, "", 0, id="handled-and-not-made"),
     ],
 )
 def test_a_number_moves_from_those_that_are_there_or_were_asked_for(
@@ -158,74 +140,6 @@ def test_a_number_moves_from_those_that_are_there_or_were_asked_for(
     (found,) = decide(replace(world, groups=(group,)), past).groups
 
     assert (2, 2 + expected) == (found.serving, found.current)
-
-
-@pytest.mark.parametrize(
-    ("gone", "home", "expected"),
-    [
-        pytest.param(f"{GROUP}-big-1", "", (3, 2), id="the-longest-name-counts"),
-        pytest.param("nobody", "", (2, 3), id="or-of-the-default-group"),
-        pytest.param("known", f"{GROUP}-big", (3, 2), id="as-remembered"),
-        pytest.param(f"{GROUP}-1", f"{GROUP}-big", (3, 2), id="whatever-its-name"),
-    ],
-)
-def test_who_is_gone_belongs_to_the_group_it_is_named_after(
-    gone: str, home: str, expected: tuple[int, int]
-) -> None:
-    """It explains one of the workers that are missing there, which nobody is about to make."""
-    big = f"{GROUP}-big"
-    others = [group_of(big, [busy("x"), busy("y")], replicas=3)]
-    world = cluster([A, B], replicas=3, target=4, others=others)
-    past = replace(PAST, leaving=frozenset({gone}), homes={gone: home} if home else {})
-    groups = (WorkerGroup(GROUP, 9), WorkerGroup(big, 9))
-    decided = decide(world, past, worker_groups=groups)
-
-    assert expected == tuple(group.current for group in decided.groups)
-
-
-TAKES_S = 40.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({"age_s": 0.0}, 40.0, id="just-asked-for"),
-        pytest.param({"age_s": 35.0}, 10.0, id="and-no-less-is-expected"),
-        pytest.param({"age_s": LATE * TAKES_S}, 10.0, id="as-late-as-may-be"),
-        pytest.param({"age_s": LATE * TAKES_S + 1.0}, None, id="too-late"),
-        pytest.param({"age_s": 15.0, "unschedulable_s": TAKES_S}, 25.0, id="no-place-for-a-while"),
-        pytest.param({"age_s": 15.0, "unschedulable_s": TAKES_S + 1.0}, None, id="for-too-long"),
-        pytest.param({"age_s": 15.0, "refused": "no image"}, None, id="it-cannot-start"),
-    ],
-)
-def test_when_a_worker_is_expected(changes: dict[str, Any], expected: float | None) -> None:
-    decided = decide(cluster([A, pending("p", **changes)], target=2), past_of(arrival_s=TAKES_S))
-
-    assert (() if expected is None else (Arriving(1, expected),)) == decided.arriving
-
-
-@pytest.mark.parametrize(
-    ("replicas", "target", "expected"),
-    [
-        pytest.param(1, 1, (), id="none-is-asked-for"),
-        pytest.param(0, 1, (), id="nor-where-there-are-more-than-asked-for"),
-        pytest.param(3, 3, (Arriving(2, TAKES_S),), id="asked-for-before"),
-        pytest.param(3, 4, (Arriving(3, TAKES_S),), id="both"),
-    ],
-)
-def test_who_has_been_asked_for_is_expected(
-    replicas: int, target: int, expected: tuple[Arriving, ...]
-) -> None:
-    past = past_of(arrival_s=TAKES_S, gap=(replicas, 1), gap_since=NOW)
-
-    assert expected == decide(cluster([A], replicas=replicas, target=target), past).arriving
-
-
-def test_where_no_arrival_was_seen_the_usual_time_is_expected() -> None:
-    past = replace(PAST, recycle=RecyclePast(ready_s=12.0))
-    young = [pending("p", age_s=2.0), pending("q", age_s=2.0)]
-
-    assert (Arriving(2, 10.0),) == decide(cluster([A, *young], target=3), past).arriving
 
 
 # Fewer workers
@@ -252,7 +166,6 @@ LEFT = Retire("i", ("i",), Reason.UNDERUTILIZED, "1m40s 1")
                      "3 1 1", id="both"),
         pytest.param([IDLE, B, LEAVES], 1, [], [HELD_BUSY], Reason.BUDGET_EXHAUSTED,
                      "1 retirement.maxConcurrent", id="as-many-as-may-be-leave"),
-        pytest.param([B], 0, [], [HELD_BUSY], Reason.NO_CANDIDATES, "1 1", id="busy"),
     ],
 )  # fmt: skip
 def test_fewer_workers(
@@ -294,19 +207,6 @@ def test_results_need_another_worker_that_takes_them(other: dict[str, Any], can_
     assert can_take == (Reason.NO_RECIPIENT not in [b.reason for b in decided.blockers])
 
 
-def test_workers_that_are_replaced_do_not_count_as_unneeded() -> None:
-    """Of as many as may be on their way out at once."""
-    spent = busy("a", use=Use(runs=20))
-    in_place = replace(RECYCLE, strategy=Strategy(StrategyType.IN_PLACE))
-    decided = two_groups(
-        [spent, B], [worker("x"), worker("y")], (2, 0), recycle=in_place,
-        retirement=Retirement(max_concurrent=1),
-    )  # fmt: skip
-
-    left = [(a.worker, a.reason) for a in decided.actions if isinstance(a, Retire)]
-    assert [("a", Reason.TASK_QUOTA), ("x", Reason.UNDERUTILIZED)] == left
-
-
 # Terminating nodes
 
 PINNED = replace(D, name="h", pins=(SHUFFLE, Pin("client", "me", "", 9.0)))
@@ -338,51 +238,7 @@ def test_who_is_held_on_a_terminating_node_is_told() -> None:
 # `replicas` put right
 
 
-@pytest.mark.parametrize(
-    ("more", "replicas", "since_s", "changes", "expected"),
-    [
-        pytest.param([], 3, 0.0, {}, [], id="in-step"),
-        pytest.param([], 5, SETTLE_S, {}, [SetReplicas], id="nobody-makes-the-rest"),
-        pytest.param([], 5, SETTLE_S - 0.1, {}, [], id="somebody-may-be-making-them"),
-        pytest.param([], 5, 0.0, {"leaving": frozenset("xy")}, [SetReplicas],
-                     id="but-we-took-them-away"),
-        pytest.param([], 5, SETTLE_S, {"deleted": frozenset("c")}, [], id="one-is-being-deleted"),
-        pytest.param([worker("d", leaving=Leaving.DRAINED)], 5, SETTLE_S, {}, [Delete],
-                     id="one-is-deleted-now"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("target", [1, 2])
-def test_the_number_is_brought_in_step_with_those_that_exist(
-    more: list[ObservedWorker], replicas: int, since_s: float, changes: dict[str, Any],
-    target: int, expected: list[type],
-) -> None:  # fmt: skip
-    # With a target of 1 the group falls: both are busy, so that nobody leaves.
-    workers = [A, B, worker("c", deleting=True), *more]
-    past = replace(settled(replicas, workers, since_s), **changes)
-    decided = decide(cluster(workers, replicas=replicas, target=target), past)
-
-    assert expected == [type(a) for a in decided.actions]
-    assert (SetReplicas in expected) == (corrected(3, f"3 {replicas}") in told(decided))
-
-
 # What is said of a group, and of several
-
-
-def test_a_group_is_told_by_all_its_figures() -> None:
-    workers = [A, B, pending("p", refused="exceeded quota"), LEAVES]
-    (group,) = decide(
-        cluster(workers, replicas=4, target=3), past_of(gap=(4, 4), gap_since=0.0), min_replicas=1
-    ).groups
-
-    figures = {
-        "serving": 3, "pending": 1, "retiring": 1, "replicas": 4, "minReplicas": 1,
-        "maxReplicas": 10,
-    }  # fmt: skip
-    assert figures == {name: group.inputs[name] for name in figures}
-    assert {"queued", "running", "arrival_s", "threads"} == set(group.inputs) - set(figures)
-    why = "pods of 1 worker refused: exceeded quota"
-    assert Blocked(NOW + 60.0, Reason.QUOTA_EXCEEDED, why, 1, frozenset("p")) == group.blocked
-    assert (3, 3, 3) == (group.current, group.serving, group.wanted)
 
 
 RECYCLED: dict[str, Any] = {"recycle": RECYCLE}
@@ -395,7 +251,6 @@ RECYCLED: dict[str, Any] = {"recycle": RECYCLE}
         pytest.param([A, LEAVES, LEAVES_TOO], 3, {}, (Reason.WANTED_AGAIN, ""), id="called-back"),
         pytest.param([A, LEAVES], 3, {"replicas": 1, "handled": 3}, (Reason.SETTLING, "3 1"),
                      id="not-handled-yet"),
-        pytest.param([A, LEAVES], 3, {"replicas": 5}, (Reason.SETTLING, "3"), id="on-their-way"),
         pytest.param([A, D], 3, {}, MORE, id="for-the-load"),
         pytest.param([A, D, replace(LEAVES, node_terminating="cordoned")], 3, {},
                      (Reason.NODE_GOING, "2 2"), id="for-those-on-a-terminating-node"),
@@ -404,19 +259,7 @@ RECYCLED: dict[str, Any] = {"recycle": RECYCLE}
         pytest.param([A, OLD, D], 3, {"desired": 3, **RECYCLED}, (Reason.RECYCLING, "1 2"),
                      id="for-those-that-are-replaced"),
         pytest.param([A, OLD], 3, {"desired": 2, **RECYCLED}, MORE, id="for-the-load-first"),
-        pytest.param([A], 0, {"min_replicas": 3}, (Reason.TOO_FEW_REPLICAS, "0 1 3"),
-                     id="for-the-minimum"),
-        pytest.param([A], 4, {"min_replicas": 3}, (Reason.LOAD_INCREASED, "4 1 4"),
-                     id="for-more-than-the-minimum"),
         # At rest.
-        pytest.param([A], 1, {"desired": 1}, (Reason.DESIRED_WITHIN_RANGE, "1"), id="as-needed"),
-        pytest.param([A, LEAVES], 1, {"desired": 1}, (Reason.RETIRING, "1"), id="one-leaves"),
-        pytest.param([A, MAKES_ROOM, LEAVES], 1, {"desired": 1, **RECYCLED},
-                     (Reason.RECYCLING, "1"), id="one-is-replaced"),
-        pytest.param([A, LEAVES], 9, {"desired": 1, "max_replicas": 1},
-                     (Reason.TOO_MANY_REPLICAS, "9 1"), id="which-says-more-than-who-leaves"),
-        pytest.param([A], 0, {"desired": 1, "min_replicas": 1}, (Reason.TOO_FEW_REPLICAS, "0 1"),
-                     id="at-the-minimum"),
     ],
 )  # fmt: skip
 def test_a_group_is_told_by_what_makes_its_number(
@@ -430,13 +273,6 @@ def test_a_group_is_told_by_what_makes_its_number(
     decided = decide(replace(world, groups=(group,)), past, **policy)
 
     assert expected == (decided.reason, facts(decided.message))
-
-
-def test_a_group_at_rest_is_told_by_who_asked_for_it() -> None:
-    decided = decide(cluster([A], wants=(wanting(1),)))
-
-    assert (Reason.CLIENT_WANTS, "1") == (decided.reason, facts(decided.message))
-    assert "client me" in decided.message
 
 
 def two_groups(default: Any, gpu: Any, wants: tuple[int, int], **policy: Any) -> Plan:
@@ -453,20 +289,11 @@ STUCK = pending("s", refused="exceeded quota", age_s=400.0)
 @pytest.mark.parametrize(
     ("default", "gpu", "wants", "changes", "expected"),
     [
-        pytest.param([A], [B], (1, 1), {}, (Reason.DESIRED_WITHIN_RANGE, "", "2 2"), id="at-rest"),
         pytest.param([A], [B], (1, 2), {}, (Reason.CLIENT_WANTS, GPU, "2 2 1"), id="what-moves"),
         pytest.param([A], [B], (2, 2), {}, (Reason.CLIENT_WANTS, GROUP, "2 2 1"),
                      id="the-first-of-equals"),
-        pytest.param([A], [B, STUCK], (9, 2), {"most": 1}, (Reason.QUOTA_EXCEEDED, GPU, "1"),
-                     id="the-weightier-limit"),
         pytest.param([A, NO_PLACE], [B], (2, 2), {}, (Reason.CLIENT_WANTS, GPU, "2 2 1"),
                      id="what-moves-before-what-limits"),
-        pytest.param([A], [B, LEAVES], (9, 1), {"most": 1},
-                     (Reason.TOO_MANY_REPLICAS, GROUP, "9 1"), id="a-limit-before-rest"),
-        pytest.param([A], [B, LEAVES], (1, 1), {}, (Reason.RETIRING, GPU, "1"),
-                     id="who-leaves-before-rest"),
-        pytest.param([A], [B], (2, 2), {"mode": Mode.PAUSED}, (Reason.PAUSED, "", ""),
-                     id="what-stops-all"),
     ],
 )  # fmt: skip
 def test_of_several_groups_the_one_with_most_to_say_is_told(

@@ -31,18 +31,6 @@ def planned(*workers: ObservedWorker, wanted: int) -> list[str]:
     return leaving(plan(world, POLICY, past_of(PAST), now=NOW))
 
 
-def test_the_node_that_is_soonest_empty_empties() -> None:
-    workers = (*on("big", "a", "b", "c"), *on("small", "d", "e"))
-
-    assert ["d", "e"] == planned(*workers, wanted=3)
-
-
-def test_a_node_that_must_stay_gives_nobody_first() -> None:
-    workers = (*on("x", "a"), busy("b", node="x"), *on("y", "c", "d"), busy("e", node="z"))
-
-    assert ["c", "d"] == planned(*workers, wanted=3)
-
-
 def test_data_counts_more_than_nodes() -> None:
     heavy = on("small", "d", sole_bytes=LITTLE + 1)
 
@@ -80,7 +68,3 @@ def test_as_many_leave_and_nobody_who_may_not(seed: int, nodes: list[str]) -> No
     assert len(leaving(packed)) == len(leaving(other))
     assert set(packed.blockers) == set(other.blockers)
     assert packed.groups == other.groups
-
-
-def test_on_one_node_it_is_as_ever() -> None:
-    assert ["a", "b"] == planned(*on("x", "a", "b", "c"), wanted=1)

@@ -332,25 +332,6 @@ def kept(past: GroupPast, before: int, after: int, **changes: Any) -> GroupPast:
 
 
 @table(
-    "past, before, after, expected",
-    nothing_was_asked_for=({}, 0, 0, (0, None, ())),
-    nothing_changed=({}, 2, 2, (2, None, ())),
-    one_more=({}, 2, 3, (3, NOW, (Change(NOW, 1),))),
-    one_fewer=({}, 3, 2, (2, None, (Change(NOW, -1),))),
-    those_that_died_are_no_change=({"asked": 5, "desired": 5, "up_at": 7.0}, 3, 5, (5, 7.0, ())),
-    but_one_beyond_them_is=({"asked": 5, "desired": 5}, 3, 6, (6, NOW, (Change(NOW, 1),))),
-    a_fall_begins_anew=({"asked": 5}, 3, 2, (2, None, (Change(NOW, -1),))),
-    the_most_since_then=({"asked": 5}, 3, 3, (5, None, ())),
-)
-def test_changes_are_remembered(
-    past: dict[str, Any], before: int, after: int, expected: tuple[int, float | None, Any]
-) -> None:
-    later = kept(GroupPast(**past), before, after)
-
-    assert expected == (later.asked, later.up_at, later.changes)
-
-
-@table(
     "earlier, up_s, down_s, is_kept",
     higher_within_the_window_of_a_fall=((10.0, 6), 0.0, 60.0, True),
     higher_at_its_beginning=((59.9, 6), 0.0, 60.0, True),

@@ -16,7 +16,6 @@ do not have:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -208,23 +207,3 @@ def test_changes_are_kept_as_long_as_a_policy_looks_back(
 
     assert 1000 + sign * (50 - counted) == allowed
     assert [sign * number for number in kept] == [c.workers for c in after.changes]
-
-
-def test_from_none_a_percentage_brings_one_worker_and_then_its_percent() -> None:
-    """Ours: HPA would stay at 0 for good, which it only leaves because its minimum is above."""
-    doubling = Behavior(ScaleUp(policies=(DOUBLE,)))
-    past, numbers = GroupPast(), [0]
-
-    for i in range(5):
-        at = NOW + 15 * i
-        number, _ = damped(
-            100, numbers[-1], doubling, past, idle_timeout_s=60.0, since=0.0, horizon=Horizon(at)
-        )
-        past = remembered(
-            past, wanted=100, before=numbers[-1], after=number, behavior=doubling,
-            idle_timeout_s=60.0, now=at,
-        )  # fmt: skip
-        past = dataclasses.replace(past, desired=number)
-        numbers.append(number)
-
-    assert [0, 1, 2, 4, 8, 16] == numbers

@@ -80,8 +80,3 @@ def test_no_less_than_those_on_their_way_have_taken(
     assert expected == at_least_as_long(
         known_s, PAST, [pending("v", age_s=1.0), one], at=0.0, now=0.0
     )
-
-
-def test_with_nobody_on_their_way_it_is_as_measured() -> None:
-    assert 3.5 == at_least_as_long(3.5, PAST, [], at=0.0, now=0.0)
-    assert None is at_least_as_long(None, PAST, [], at=0.0, now=0.0)

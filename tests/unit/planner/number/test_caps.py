@@ -110,24 +110,6 @@ def test_caps(
     assert (expected, reasons) == (number, [step.reason for step in steps])
 
 
-def test_a_refusal_speaks_in_the_words_of_who_refuses() -> None:
-    _, steps, blocked = ask(9, [ONE, stuck("b", 360.0, "no GPU"), stuck("a", 720.0)])
-
-    message = f"2 workers without a node for over 5m: {NO_NODE}"
-    assert [message] == [step.message for step in steps]
-    assert Blocked(NOW + 60, Reason.UNSCHEDULABLE, message, 1, frozenset({"a", "b"})) == blocked
-
-
-def test_what_blocks_now_is_told_and_who_is_waited_for() -> None:
-    known = Blocked(NOW + 9, Reason.UNSCHEDULABLE, "no node", 3, frozenset({"a", "gone"}))
-    _, steps, blocked = ask(9, [ONE, pending("a", deleting=True), refused("b", QUOTA)], known)
-
-    message = f"pods of 1 worker refused: {QUOTA}"
-    assert [message] == [step.message for step in steps]
-    now = Blocked(NOW + 9, Reason.QUOTA_EXCEEDED, message, 3, frozenset({"a", "b"}))
-    assert now == blocked
-
-
 def test_after_a_wait_one_more_is_tried_and_the_wait_doubles_up_to_half_an_hour() -> None:
     known, asked, waits, at = None, [], [], NOW
     workers = [ONE, stuck("first")]
@@ -146,29 +128,6 @@ def test_after_a_wait_one_more_is_tried_and_the_wait_doubles_up_to_half_an_hour(
 
     assert [0, *[1] * 8] == asked
     assert [60, 120, 240, 480, 960, 1800, 1800, 1800, 1800] == waits
-
-
-def test_nothing_is_tried_while_nothing_more_is_needed() -> None:
-    known = Blocked(NOW - 10, Reason.UNSCHEDULABLE, "no node", 3, frozenset({"a"}))
-
-    number, steps, blocked = ask(2, [ONE, stuck("a")], known)
-
-    assert (2, [Reason.UNSCHEDULABLE]) == (number, [step.reason for step in steps])
-    assert blocked is not None
-    assert (known.until, 3) == (blocked.until, blocked.times)
-
-
-@table(
-    "desired, workers",
-    all_that_are_needed_are_there=(1, [ONE]),
-    or_start=(2, [ONE, STARTING]),
-)
-def test_a_wait_that_holds_nothing_back_is_not_told(
-    desired: int, workers: list[ObservedWorker]
-) -> None:
-    known = Blocked(NOW + 10, Reason.UNSCHEDULABLE, "no node", 1, frozenset({"gone"}))
-
-    assert (desired, []) == ask(desired, workers, known)[:2]
 
 
 @table(
@@ -205,10 +164,6 @@ blocks = st.none() | st.builds(
     Blocked, st.floats(NOW - 4000, NOW + 1800), st.just(Reason.UNSCHEDULABLE), st.just("why"),
     st.integers(1, 9), st.just(frozenset({"w0"})),
 )  # fmt: skip
-
-
-def test_the_timeout_is_the_policys() -> None:
-    assert 1 == ask(9, [stuck("a", 30.0)], unschedulable_timeout_s=20.0)[0]
 
 
 @given(
@@ -259,10 +214,6 @@ def limit(needed: int, number: int) -> Step:
 
 def several(make: Any, names: str, **changes: Any) -> list[ObservedWorker]:
     return [make(name, **changes) for name in names]
-
-
-def test_a_limit_says_what_each_group_gets() -> None:
-    assert [(3, [limit(5, 3)]), (3, [limit(4, 3)])] == limited([5, 4])
 
 
 def test_above_the_limit_who_comes_first_keeps_what_it_has_and_grows_no_more() -> None:

@@ -13,20 +13,17 @@ from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import (
     Demand,
-    Leaving,
     Need,
     ObservedCluster,
     ObservedGroup,
     ObservedWorker,
     PrefixWork,
     UpcomingShuffle,
-    Want,
 )
-from dask_adaptive.model.past import GroupPast, Past
+from dask_adaptive.model.past import GroupPast
 from dask_adaptive.model.plan import GroupPlan, Step
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.model.scaling import LoadTarget, WorkerGroup
 from dask_adaptive.planner.number.capacity import Part, left_after
 from dask_adaptive.planner.plan import plan
@@ -40,7 +37,6 @@ from support.worlds import (
     cluster,
     group_of,
     pending,
-    wanting,
     worker,
 )
 
@@ -99,7 +95,6 @@ def told(found: GroupPlan) -> Step:
 ONE, IDLE = [busy("a")], [worker("a")]
 WIDE = Row("wide", 1.0, running=1, ready=99, waiting=0, width=100)
 SOURCE = Row("source", 0.01, running=1, ready=99, waiting=0, width=100)
-STEP = Row("step", 2.0, running=0, ready=0, waiting=100, width=100, level=1)
 LOADING = Row("load", 100.0, running=1, ready=0, waiting=0, longest_s=10, width=1)
 SOON = replace(LOADING, longest_s=97.0)
 PARTS = Row("part", 1.0, running=0, ready=0, waiting=500, width=500, level=1, fan_in=1.0)
@@ -109,34 +104,13 @@ TEN = Row("t", 1.0, 1, 9, 0, width=10)
 @pytest.mark.parametrize(
     ("rows", "workers", "arrival_s", "expected"),
     [
-        pytest.param([], IDLE, 6, 0, id="no-work-no-worker"),
-        pytest.param([WIDE], ONE, 6, 19, id="what-is-left-when-they-come-in-5-s"),
-        pytest.param([WIDE], ONE, 60, 8, id="much-is-done-before-they-come"),
-        pytest.param([WIDE], ONE, 100, 1, id="all-is-done-before-they-come"),
-        pytest.param([WIDE], [], 60, 20, id="nobody-is-there-nothing-gets-done"),
-        pytest.param([Row("t", 0.01, 0, 1, 0)], [], 6, 1, id="from-zero-at-least-one"),
-        pytest.param([SOURCE, STEP], ONE, 6, 39, id="what-hangs-on-the-queue-counts"),
-        pytest.param([replace(SOURCE, width=None), replace(STEP, width=None)], ONE, 6, 39,
-                     id="also-where-nobody-looked-how-it-hangs-together"),
-        pytest.param([Row("c", 1.0, 1, 0, 999, width=1)], ONE, 6, 1, id="a-chain-is-one"),
-        pytest.param([Row("c", 1.0, 1, 0, 999)], ONE, 6, 1, id="a-chain-nobody-looked-at-is-one"),
         pytest.param([Row("c", 1.0, 10, 0, 9990, width=10)], ONE, 6, 10, id="ten-chains-are-ten"),
-        pytest.param([Row("l", 60.0, 10, 0, 0, width=10)], ONE, 6, 10, id="one-a-task-no-more"),
-        pytest.param([Row("u", None, 1, 9, 0, width=10)], ONE, 6, 1, id="unknown-is-half-a-second"),
         pytest.param([Row("u", None, 1, 9, 0, longest_s=30, width=10)], ONE, 6, 10,
                      id="unknown-and-long-already"),
         pytest.param([LOADING, PARTS], ONE, 6, 1, id="what-begins-later-is-not-asked-for-yet"),
         pytest.param([SOON, PARTS], ONE, 6, 100, id="what-begins-when-they-come-is"),
-        pytest.param([replace(LOADING, mean_s=None), PARTS], ONE, 6, 1,
-                     id="nobody-knows-when-it-begins"),
         pytest.param([WIDE], [*ONE, *[pending(f"p{i}", age_s=2) for i in range(14)]], 6, 15,
                      id="those-on-their-way-count"),
-        pytest.param([TEN], [*ONE, *[pending(f"p{i}", age_s=0) for i in range(9)]], 60, 1,
-                     id="those-that-come-too-late-are-not-wanted"),
-        pytest.param([Row("t", 0.1, 4, 0, 0)], [busy(n) for n in "abcd"], 6, 4,
-                     id="never-fewer-than-have-tasks"),
-        pytest.param([Row("s", 1.0, 50, 0, 0, longest_s=1000.0)], [busy(n) for n in "abcd"], 6, 50,
-                     id="a-straggler-does-not-make-all-long"),
     ],
 )  # fmt: skip
 def test_workers_of_one_thread(
@@ -156,31 +130,15 @@ def row(**changes: Any) -> Row:
     ("changes", "threads", "expected"),
     [
         pytest.param({"ready": 1, "longest_s": 9.0}, 1, (2.0, 1), id="as-measured"),
-        pytest.param({"ready": 1, "mean_s": 0.0}, 1, (0.001, 1), id="never-nothing"),
         pytest.param({"ready": 1, "mean_s": None}, 1, (0.5, 1), id="as-the-scheduler-assumes"),
-        pytest.param({"ready": 1, "mean_s": None, "longest_s": 3.0}, 1, (6.0, 1),
-                     id="twice-what-it-took-so-far"),
-        pytest.param({"running": 4}, 4, (8.0, 4), id="all-have-just-begun"),
         pytest.param({"running": 4, "longest_s": 1.0}, 1, (7.0, 4), id="the-rest-has-not-begun"),
-        pytest.param({"running": 4, "longest_s": 1.0}, 0, (7.0, 4), id="one-runs-for-sure"),
         pytest.param({"running": 2, "longest_s": 1.0}, 2, (2.5, 2), id="one-after-the-other"),
-        pytest.param({"running": 1, "longest_s": 2.0}, 1, (1.0, 1), id="overdue-half-as-long"),
         pytest.param({"running": 1, "longest_s": 3.0}, 1, (1.0, 1), id="not-yet-far-beyond"),
-        pytest.param({"running": 1, "longest_s": 4.0}, 1, (5.0, 1), id="far-beyond-the-mean"),
         pytest.param({"ready": 3, "longest_s": 9.0}, 1, (6.0, 3), id="none-runs"),
         pytest.param({"running": 4, "mean_s": None}, 4, (2.0, 4), id="unknown"),
         pytest.param({"running": 4, "mean_s": None, "longest_s": 3.0}, 1, (21.0, 4),
                      id="unknown-and-long-already"),
-        pytest.param({"running": 1, "ready": 1, "waiting": 2, "width": 4}, 1, (8.0, 4), id="all"),
-        pytest.param({"ready": 4, "width": 4, "bound": 1}, 1, (6.0, 3), id="a-quarter-is-bound"),
-        pytest.param({"ready": 4, "width": 4, "bound": 8}, 1, (0.0, 0), id="all-are-bound"),
         pytest.param({"done": 9}, 1, (0.0, 0), id="all-are-done"),
-        pytest.param({"waiting": 2, "width": 9}, 1, (4.0, 2), id="no-wider-than-it-is-long"),
-        pytest.param({"running": 1, "ready": 3, "waiting": 4, "width": 2}, 1, (16.0, 4),
-                     id="what-can-run-now-is-as-wide-as-it-is"),
-        pytest.param({"waiting": 2, "width": 0}, 1, (4.0, 1), id="one-at-a-time-at-least"),
-        pytest.param({"waiting": 5}, 1, (10.0, 1), id="nobody-looked-and-nothing-is-before-it"),
-        pytest.param({"running": 1, "ready": 2}, 1, (6.0, 3), id="nobody-looked-all-can-run"),
         pytest.param({"ready": 7, "width": 5, "bound": 1, "mean_s": 0.12346}, 1, (0.741, 6.0),
                      id="told-to-a-thousandth"),
     ],
@@ -208,21 +166,10 @@ LATE = row(mean_s=4.0, running=1, ready=7, width=8, longest_s=9.0)
 @pytest.mark.parametrize(
     ("before", "fan_in", "threads", "expected"),
     [
-        pytest.param([EIGHT], 1.0, 2, 4.0, id="when-the-first-has-ended"),
         pytest.param([EARLY], 1.0, 2, 3.0, id="which-has-run-for-a-second"),
         pytest.param([LATE], 1.0, 2, 0.0, id="which-is-overdue"),
-        pytest.param([replace(EIGHT, longest_s=1.0)], 1.0, 2, 4.0, id="none-runs-yet"),
         pytest.param([EIGHT, HALF], 1.0, 2, 0.5, id="of-whichever-kind"),
-        pytest.param([replace(EIGHT, mean_s=None)], 1.0, 2, 0.5, id="as-assumed"),
-        pytest.param([EIGHT], 3.9, 2, 4.0, id="not-half-of-them"),
-        pytest.param([EIGHT], 4.0, 2, 5.0, id="half-of-them-is-all-of-them"),
-        pytest.param([EIGHT], 4.0, 16, 4.0, id="on-the-threads-that-are-there"),
-        pytest.param([replace(EIGHT, mean_s=None)], 4.0, 2, math.inf, id="unknown"),
         pytest.param([EIGHT, replace(HALF, mean_s=None)], 5.0, 2, math.inf, id="one-is-enough"),
-        pytest.param([row(mean_s=4.0, ready=2), row(mean_s=10.0, waiting=9, level=1, fan_in=0.5)],
-                     2.0, 1, 4.0, id="with-the-first-kind-of-the-level-before"),
-        pytest.param([row(ready=8, width=8)] * 2, 16.0, 4, 4.0, id="kinds-share-the-threads"),
-        pytest.param([HALF, HALF], 2.0, 0, 1.0, id="on-one-thread-where-none-is-there"),
         pytest.param([CHAIN], 10.0, 4, 10.0, id="a-chain-takes-its-time"),
         pytest.param([SHORT_CHAIN], 4.0, 4, 1.0, id="a-short-chain-too"),
         pytest.param([BOUND, FOUR], 8.0, 1, 4.0, id="what-is-bound-is-no-work-of-ours"),
@@ -248,33 +195,10 @@ def test_when_tasks_that_wait_can_begin(
 
 
 @pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        pytest.param([row(mean_s=10.0, ready=4)], 4, id="no-more-than-can-run-at-once"),
-        pytest.param([row(ready=10)], 2, id="to-be-done-in-time"),
-        pytest.param([row(mean_s=100.0, ready=3), row(mean_s=100.0, ready=2)], 5,
-                     id="kinds-side-by-side"),
-        pytest.param([row(mean_s=100.0, ready=3), row(mean_s=100.0, ready=2),
-                      row(mean_s=100.0, waiting=4, width=4, level=1)], 5, id="the-widest-level"),
-        pytest.param([row(mean_s=0.1, ready=2), row(mean_s=4.0, waiting=10, width=3, level=1)], 3,
-                     id="what-begins-in-time-is-asked-for"),
-        pytest.param([row(ready=5), row(waiting=20, level=1), row(ready=20, bound=20)], 5,
-                     id="what-is-bound-is-no-work-of-ours"),
-    ],
-)  # fmt: skip
-def test_threads_for_the_work(rows: list[Row], expected: int) -> None:
-    assert expected == wanted(scene(rows), arrival_s=0.0)
-
-
-@pytest.mark.parametrize(
     ("before", "thread_seconds", "expected"),
     [
-        pytest.param([Part(10, 2)], 4.0, [Part(6, 2)], id="done-by-the-threads-there"),
         pytest.param([Part(10, 2)], 100.0, [Part(4, 2)], id="no-more-than-can-run-at-once"),
         pytest.param([Part(10, 2, 1, 2.0)], 100.0, [Part(8, 2, 1, 0.0)], id="begins-meanwhile"),
-        pytest.param([Part(10, 2, 1, 5.0)], 4.0, [Part(10, 2, 1, 2.0)], id="begins-later"),
-        pytest.param([Part(10, 1), Part(30, 1)], 3.0, [Part(8.5, 1), Part(28.5, 1)],
-                     id="kinds-share-alike"),
     ],
 )  # fmt: skip
 def test_what_is_left_after_three_seconds(
@@ -298,12 +222,10 @@ WILD_3 = [group_of(WILD, [worker(n) for n in "ghi"])]
 @pytest.mark.parametrize(
     ("demand", "threads", "others", "expected"),
     [
-        pytest.param({"every_s": 49.9}, 1, [], 8, id="sooner-than-workers-come"),
         pytest.param({"every_s": 50.0}, 1, [], 1, id="no-sooner"),
         pytest.param({"incoming": 0.5}, 1, [], 1, id="half-of-what-is-there"),
         pytest.param({"incoming": 0.51}, 1, [], 8, id="more-than-half"),
         pytest.param({"incoming": 2.0}, 4, [], 1, id="half-of-four-threads"),
-        pytest.param({"incoming": 2.01}, 4, [], 2, id="more-than-half-of-them"),
         pytest.param({"incoming": 2.0}, 1, WILD_3, 1, id="others-take-part"),
         pytest.param({"incoming": 2.01}, 1, WILD_3, 5, id="who-are-not-enough"),
     ],
@@ -316,14 +238,6 @@ def test_work_that_keeps_coming_is_for_those_who_come_later(
     seen = scene([free(8, 5.0)], IDLE, threads=threads, others=others, **coming)
 
     assert expected == wanted(seen, arrival_s=50.0)
-
-
-def test_those_on_their_way_are_for_the_next_lot() -> None:
-    five = [pending(f"p{i}", age_s=0.0) for i in range(5)]
-
-    assert 6 == wanted(
-        scene([free(8, 5.0)], [*IDLE, *five], threads=2, incoming=1.01, every_s=1.0), arrival_s=50.0
-    )
 
 
 @pytest.mark.parametrize(
@@ -365,37 +279,11 @@ def test_outputs_of_shuffles_come_on_top_of_what_is_bound() -> None:
 # Workers: who is there, who comes when, who is needed
 
 
-def test_those_that_leave_are_not_there_any_more() -> None:
-    rows = [
-        busy("a"), worker("b"), worker("c", leaving=Leaving.DRAINING),
-        worker("d", in_service=False), busy("e", deleting=True), pending("f", age_s=4.0),
-        pending("g", age_s=1.0), pending("h", deleting=True),
-    ]  # fmt: skip
-    inputs = asked(scene([], rows, threads=2))[GROUP].inputs
-
-    assert (4, 2, 2.0) == (inputs["serving"], inputs["pending"], inputs["threads"])
-
-
-@pytest.mark.parametrize(("measured", "expected"), [(None, 42.0), (7.5, 7.5), (-1.0, 0.0)])
-def test_how_long_a_new_one_takes(measured: float | None, expected: float) -> None:
-    groups = {GROUP: GroupPast(arrival_s=measured)}
-    past = Past(session="s", since=0.0, groups=groups, recycle=RecyclePast(ready_s=42.0))
-    (found,) = plan(scene(), ANY, past, now=NOW).groups
-
-    assert expected == found.inputs["arrival_s"]
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        pytest.param({"age_s": 4.0}, 6.0, id="by-its-age"),
-        pytest.param({"age_s": 4.4}, 6.0, id="in-whole-seconds"),
         pytest.param({"age_s": 80.0, "pod_age_s": 3.0}, 7.0, id="by-that-of-its-pod"),
-        pytest.param({"age_s": 10.0}, 0.0, id="any-moment"),
         pytest.param({"age_s": 11.0}, 1.0, id="as-late-again"),
-        pytest.param({"age_s": 13.0}, 3.0, id="as-late-again-and-later"),
-        pytest.param({"age_s": 50.0}, 10.0, id="no-later-than-a-new-one"),
-        pytest.param({"age_s": 4.0, "unschedulable_s": 2.0}, 10.0, id="no-machine-takes-it"),
         pytest.param({"age_s": 4.0, "refused": "quota"}, 10.0, id="its-pod-is-refused"),
     ],
 )
@@ -410,22 +298,6 @@ def test_when_one_on_its_way_is_expected(changes: dict[str, Any], expected: floa
     assert [2, 1] == [wanted_for(expected + enough_s + by) for by in (0.3, -0.3)]
 
 
-@pytest.mark.parametrize(
-    ("nthreads", "started_with", "expected"),
-    [
-        pytest.param([2, 4], 9, 3.0, id="as-measured"),
-        pytest.param([0, 4], 9, 4.0, id="of-those-that-tell"),
-        pytest.param([], 9, 9.0, id="as-it-is-to-be-started"),
-        pytest.param([], 0, 1.0, id="nobody-knows"),
-    ],
-)
-def test_threads_of_one_worker(nthreads: list[int], started_with: int, expected: float) -> None:
-    there = [worker(f"w{i}", nthreads=n) for i, n in enumerate(nthreads)]
-    seen = scene(others=[group_of(GPU, there, threads=started_with)])
-
-    assert expected == asked(seen, grouped())[GPU].inputs["threads"]
-
-
 BY_NAME = Need(tasks=2, seconds=2000.0, resources={}, workers=(GROUP,))
 FOUR_BY_NAME = replace(BY_NAME, tasks=4, seconds=4000.0)
 P4, P6 = pending("p", age_s=2.0), pending("q", age_s=0.0)
@@ -435,24 +307,8 @@ A, B, C = (worker(n) for n in "abc")
 @pytest.mark.parametrize(
     ("workers", "work", "changes", "expected"),
     [
-        pytest.param([A, B, C], [], {}, 0, id="none"),
-        pytest.param([A, B, C], [free(2)], {}, 2, id="of-those-there"),
-        pytest.param([A, B, C], [free(2)], {"others": [group_of(WILD, [worker("x")])]}, 1,
-                     id="others-help"),
-        pytest.param([A], [free(1, 1.0)], {}, 0, id="so-little-nobody-notices"),
-        pytest.param([], [free(1, 1.0)], {}, 1, id="but-one-has-to-come"),
-        pytest.param([P4], [free(1, 1.0)], {}, 1, id="the-one-that-comes-is-kept"),
-        pytest.param([P4, P6], [free(1, 1.0)], {}, 1, id="and-no-second-one"),
-        pytest.param([A, P4], [free(4)], {}, 4, id="and-then-new-ones"),
-        pytest.param([A, P4, P6], [free(2)], {}, 2, id="one-comes"),
-        pytest.param([A, B], [free(9)], {"most": 4}, 4, id="up-to-the-maximum"),
-        pytest.param([A, B, C, P4, P6], [free(9)], {"most": 4}, 5, id="above-the-maximum"),
         pytest.param([A, P6, P4], [free(2, 5.3)], {}, 2, id="the-soonest-first"),
         # Workers that do what only they may are not free for the rest.
-        pytest.param([A, B, C, P4, P6], [free(3)], {"needs": (BY_NAME,)}, 5,
-                     id="one-is-left-and-two-come"),
-        pytest.param([A, B, C, P4, P6], [free(3, 1.0)], {"needs": (BY_NAME,)}, 3,
-                     id="one-does-it-alone"),
         pytest.param([A, B, C, P4, P6], [free(9)], {"needs": (FOUR_BY_NAME,), "most": 5}, 5,
                      id="one-of-those-that-come-is-left"),
         pytest.param([A, B], [free(9)], {"needs": (BY_NAME,), "most": 3}, 3,
@@ -478,13 +334,8 @@ RESOURCES = (("GPU", 4.0), ("FPGA", 2.0))
 @pytest.mark.parametrize(
     ("workers", "policy", "resources", "expected"),
     [
-        pytest.param([], grouped(), RESOURCES, (3, 0), id="resources-are-for-needs"),
-        pytest.param([], grouped(), (), (3, 0), id="the-default-first-among-equals"),
         pytest.param([], grouped(priority=1), RESOURCES, (0, 3), id="unless-it-comes-first"),
-        pytest.param([], grouped(2), (), (2, 1), id="what-one-cannot-the-next-does"),
         pytest.param([], grouped(2), RESOURCES, (2, 0), id="not-if-it-has-resources"),
-        pytest.param([A, B], grouped(2), (), (2, 1), id="those-there-first"),
-        pytest.param([A, B], grouped(2, priority=1), (), (2, 1), id="whatever-the-priority"),
     ],
 )
 def test_which_group_grows(
@@ -506,16 +357,6 @@ def test_of_workers_of_two_threads_one_group_grows_after_the_other(
     assert expected == numbers(scene([free(tasks)], workers, threads=2, others=[gpu]), grouped(4))
 
 
-def test_groups_grow_by_priority_and_then_by_name() -> None:
-    names = [GPU, "etl-a", "etl-b"]
-    bounds = [WorkerGroup(n, 4, priority=5 * (n == "etl-b")) for n in names]
-    policy = replace(ANY, max_replicas=9, worker_groups=(*bounds, WorkerGroup("gone", 4)))
-    seen = scene([free(15)], others=[group_of(n) for n in names])
-    found = asked(seen, replace(policy, max_replicas=5))
-
-    assert {GROUP: 5, "etl-a": 4, "etl-b": 4, GPU: 2} == {n: g.wanted for n, g in found.items()}
-
-
 def test_work_keeps_coming_only_where_no_group_is_there_sooner() -> None:
     seen = scene(
         [free(8, 5.0)],
@@ -532,12 +373,6 @@ def test_work_keeps_coming_only_where_no_group_is_there_sooner() -> None:
         return plan(world, grouped(), replace(PAST, groups=past), now=NOW).groups[0].wanted
 
     assert [8, 1] == [wanted_if(4.0), wanted_if(10.0)]
-
-
-def test_what_is_bound_to_a_group_is_a_figure_of_its_load() -> None:
-    found = asked(scene([free(3)], needs=(FOUR_BY_NAME,)))[GROUP]
-
-    assert (7, 4.0) == (found.wanted, found.inputs["bound_workers"])
 
 
 # Tasks that only some workers may run
@@ -568,28 +403,13 @@ def bound(needs: Sequence[Need], *, threads: int = 4, most: int = 99) -> GroupPl
 @pytest.mark.parametrize(
     ("needs", "changes", "expected"),
     [
-        pytest.param([], {}, 0, id="none"),
-        pytest.param([need(0, waiting=6)], {}, 0, id="all-wait-for-others"),
-        pytest.param([need(6)], {}, 6, id="one-at-once"),
-        pytest.param([need(6, seconds=6.0)], {}, 1, id="little-work"),
-        pytest.param([need(6, resources={"FPGA": 1.0})], {}, 2, id="four-at-once"),
         pytest.param([need(6, resources={"FPGA": 2.0})], {}, 3, id="two-at-once"),
-        pytest.param([need(6, resources={"FPGA": 1.0})], {"threads": 2}, 3, id="two-threads"),
         pytest.param([need(6, resources={"FPGA": 1.0, "X": 0.0})], {}, 2, id="a-claim-of-none"),
-        pytest.param([need(6, resources={"FPGA": 1.0, "GPU": 1.0})], {}, 6, id="the-scarcer"),
-        pytest.param([need(3), need(3)], {}, 6, id="both"),
-        pytest.param([need(3), need(3)], {"most": 4}, 4, id="both-up-to-the-maximum"),
         pytest.param([need(4), need(3)], {"most": 4}, 4, id="the-first-takes-all"),
-        pytest.param([need(5, able=("x", "nobody", "g-0"))], {}, 3, id="others-may-run-two"),
-        pytest.param([need(6, resources={}, workers=(GPU,))], {}, 2, id="the-group-is-named"),
         pytest.param([need(6, **NAMED, loose=True)], {}, 0, id="a-wish"),
         pytest.param([need(9, **NAMED)], {}, 1, id="a-worker-is-named"),
-        pytest.param([need(9, **{**NAMED, "workers": ("g-1", "g-0")})], {}, 1,
-                     id="both-its-processes-are"),
         pytest.param([need(2, **{**G_AND_H, "resources": {"GPU": 1.0}})], {}, 2,
                      id="one-at-once-on-each-that-is-named"),
-        pytest.param([need(2, **{**G_AND_H, "resources": {"GPU": 1.0}}, loose=True)], {}, 2,
-                     id="one-at-once-on-others"),
         pytest.param([need(9, resources={}, hosts=("g-1",))], {}, 1, id="a-host"),
         pytest.param([need(3, resources={"X": 1.0}, able=("g-1",))], {}, 3,
                      id="known-from-those-that-run-such-tasks"),
@@ -623,11 +443,8 @@ def test_a_group_is_told_for_what_it_is_needed_and_what_nobody_has() -> None:
         pytest.param({"resources": {"X": 1.0}}, "X=1", id="a-resource"),
         pytest.param({"resources": {"b": 2.5, "a": 1.0}}, "a=1 and b=2.5", id="two"),
         pytest.param({"workers": ("w",)}, "one of w", id="a-worker"),
-        pytest.param({"workers": ("w",), "hosts": ("n",)}, "one of w, n", id="and-a-host"),
         pytest.param({"workers": tuple("wxz")}, "one of w, x, z", id="three"),
         pytest.param({"workers": tuple("wxzv")}, "one of w, x, z, …", id="more"),
-        pytest.param({"workers": ("w",), "loose": True}, "", id="a-wish"),
-        pytest.param({"resources": {"X": 1.0}, "workers": ("w",)}, "X=1 and one of w", id="both"),
         pytest.param({"resources": {"X": 1.0}, "workers": ("w",), "loose": True}, "X=1",
                      id="a-resource-and-a-wish"),
         pytest.param({}, "", id="nothing"),
@@ -666,23 +483,6 @@ def test_a_load_tells_all_that_it_was_made_from() -> None:
     assert inputs == {name: found.inputs[name] for name in inputs}
 
 
-@pytest.mark.parametrize(
-    ("want", "expected"),
-    [
-        pytest.param(Want(3, 0.5, "me"), 3, id="to-its-last-moment"),
-        pytest.param(Want(3, 0.0, "me"), 2, id="its-time-is-over"),
-        pytest.param(Want(2, 60.0, "me"), 2, id="no-more-than-the-load"),
-        pytest.param(Want(3, 60.0, "me", GPU), 2, id="of-another-group"),
-    ],
-)
-def test_what_a_client_wants_is_the_least(want: Want, expected: int) -> None:
-    found = asked(cluster([], target=2, wants=(want, wanting(1))))[GROUP]
-
-    assert expected == found.wanted
-    hint = Step("hint", 3, Reason.CLIENT_WANTS, "client me wants at least 3 workers")
-    assert (hint == told(found)) == (expected == 3)
-
-
 # The scheduler's own target
 
 
@@ -695,62 +495,6 @@ def elsewhere(target: int, **changes: Any) -> ObservedCluster:
     )
     scheduler = replace(world.scheduler, workers=processes, target=target)
     return replace(world, scheduler=scheduler)
-
-
-@pytest.mark.parametrize(
-    ("changes", "target", "expected"),
-    [
-        pytest.param({}, 5, (3, 2), id="they-stay"),
-        pytest.param({}, 1, (0, 2), id="no-fewer-than-none"),
-        pytest.param({"leaving": Leaving.DRAINING}, 5, (5, 8), id="they-are-let-go"),
-        pytest.param({"terminating": "tasks"}, 5, (5, 8), id="their-processes-end"),
-    ],
-)
-def test_who_serves_elsewhere(
-    changes: dict[str, Any], target: int, expected: tuple[int, int]
-) -> None:
-    """By the scheduler's target; and by work for eight threads."""
-    world = elsewhere(target, **changes)
-    work = replace(world.scheduler, demand=Demand((free(8),)))
-
-    assert expected == (wanted(world), wanted(replace(world, scheduler=work)))
-
-
-@pytest.mark.parametrize(
-    ("processes", "target", "expected"),
-    [
-        pytest.param([], 5, 5, id="nobody-is-there"),
-        pytest.param([0], 5, 5, id="nobody-has-come"),
-        pytest.param([1, 1], 5, 5, id="one-each"),
-        pytest.param([2, 2, 0], 5, 3, id="two-each-of-those-that-have-come"),
-        pytest.param([2, 2, 1], 5, 3, id="one-of-them-is-half-up"),
-        pytest.param([2], 0, 0, id="none"),
-    ],
-)
-def test_the_schedulers_target_in_workers(processes: list[int], target: int, expected: int) -> None:
-    names = [tuple(f"w{i}-{k}" for k in range(n)) for i, n in enumerate(processes)]
-    there = [busy(f"w{i}", dask_names=n) for i, n in enumerate(names)]
-
-    assert expected == wanted(cluster(there, target=target))
-
-
-def test_the_schedulers_target_is_a_load_with_its_figures() -> None:
-    found = asked(cluster([busy("a"), pending("p")], target=3, queued=9, processing=4))[GROUP]
-
-    said = "the scheduler's adaptive_target gives 3 workers"
-    figures = {
-        "queued": 9.0, "running": 4.0, "serving": 2, "pending": 1, "arrival_s": 6.0, "threads": 1.0,
-    }  # fmt: skip
-    assert Step("load", 3, Reason.LOAD_INCREASED, said) == found.steps[0]
-    assert figures == {name: found.inputs[name] for name in figures}
-
-
-def test_the_schedulers_target_is_not_about_other_groups() -> None:
-    others = [group_of(GPU, [worker("x")], resources=(("GPU", 1.0),))]
-    world = cluster([worker("a")], others=others, target=9)
-    found = asked(world, replace(ANY, worker_groups=(WorkerGroup(GPU, 8),)))[GPU]
-
-    assert 1 == found.wanted
 
 
 @pytest.mark.parametrize(

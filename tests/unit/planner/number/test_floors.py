@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -40,34 +39,6 @@ FIVE = [worker(name) for name in "abcde"]
 
 DAY = Schedule("0 8 * * 1-5", 10 * 3600.0, 5, "Europe/Berlin")
 MORNING = Schedule("0 8 * * *", 3600.0, 8, "Europe/Berlin")
-MONDAY = "2026-01-12T09:00+01:00"
-
-
-@table(
-    "schedules, instant, expected",
-    it_opens=((DAY,), "2026-01-12T08:00+01:00", (5, 0)),
-    not_yet=((DAY,), "2026-01-12T07:59:59+01:00", (0, 0)),
-    it_closes=((DAY,), "2026-01-12T18:00+01:00", (0, 0)),
-    on_a_sunday=((DAY,), "2026-01-11T09:00+01:00", (0, 0)),
-    in_summer=((DAY,), "2026-07-13T06:00+00:00", (5, 0)),
-    the_highest_counts=((DAY, MORNING), "2026-01-12T08:30+01:00", (8, 0)),
-    of_those_that_are_open=((MORNING, DAY), "2026-01-12T09:30+01:00", (5, 0)),
-    another_group_is_meant=((replace(DAY, worker_group=GPU),), MONDAY, (0, 5)),
-    a_floor_of_one=((replace(DAY, min_replicas=1),), MONDAY, (1, 0)),
-)
-def test_a_schedule_is_a_floor_while_it_is_open(
-    schedules: tuple[Schedule, ...], instant: str, expected: tuple[int, int]
-) -> None:
-    at = datetime.fromisoformat(instant).timestamp()
-    world = replace(cluster([], others=[group_of(GPU)]), at=at)
-    decided = decide(world, watched(GPU), max_replicas=40, worker_groups=BOTH, schedules=schedules)
-
-    assert expected == tuple(group.desired for group in decided.groups)
-    scheduled = [s for g in decided.groups for s in g.steps if s.stage == "schedule"]
-    assert bool(sum(expected)) == any(s.reason is Reason.SCHEDULED_MINIMUM for s in scheduled)
-    for step in scheduled:
-        assert step.message.startswith(f"at least {step.replicas} by schedule 0 8")
-        assert step.message.endswith("(Europe/Berlin)")
 
 
 # The minimum, and a cluster that nobody uses
@@ -149,30 +120,6 @@ def test_floors_hold_without_the_scheduler(
     assert expected == {a.group: (a.replicas, facts(a.message)) for a in raised}
     assert Reason.SCHEDULER_UNREACHABLE is decided.reason
     assert decided.message.startswith("no answer; ")
-
-
-def test_with_an_answer_there_is_no_fallback() -> None:
-    fallback = Fallback(failure_threshold=0, replicas=4)
-
-    assert () == decide(cluster([], unanswered=5), fallback=fallback).actions
-    once = cluster([], problem=Reason.SCHEDULER_UNREACHABLE, unanswered=1)
-    assert 1 == len(decide(once, fallback=fallback).actions)
-    silent = cluster([], problem=Reason.SCHEDULER_UNREACHABLE)
-    assert () == decide(silent, fallback=fallback).actions
-
-
-def test_a_pause_holds_without_the_scheduler() -> None:
-    world = cluster(
-        [busy("a"), busy("b")], others=[group_of(GPU)], unanswered=2,
-        problem=Reason.SCHEDULER_UNREACHABLE,
-    )  # fmt: skip
-
-    def raised(pause: Pause) -> dict[str, int]:
-        decided = decide(replace(world, pause=pause), max_replicas=6, **bounds(2, 1))
-        return {a.group: a.replicas for a in decided.actions if isinstance(a, SetReplicas)}
-
-    assert {GPU: 1} == raised(Pause(scale_in=True))
-    assert {} == raised(Pause(all=True)) == raised(Pause(scale_out=True))
 
 
 # What a pause leaves

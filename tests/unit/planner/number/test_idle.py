@@ -9,7 +9,6 @@ import pytest
 
 from dask_adaptive.model.observed import (
     Demand,
-    ManualPin,
     ObservedCluster,
     Pin,
     PrefixWork,
@@ -21,7 +20,7 @@ from dask_adaptive.model.observed import (
 from dask_adaptive.model.plan import DeleteCluster, Step
 from dask_adaptive.model.policy import Mode
 from dask_adaptive.model.reason import Reason
-from dask_adaptive.model.scaling import Idle, IdleAction, Pause
+from dask_adaptive.model.scaling import Idle, IdleAction
 from support.worlds import busy, cluster, decide, worker
 
 HOUR_S = 3600.0
@@ -29,7 +28,6 @@ LONG = Quiet(no_task_s=2 * HOUR_S)
 LEFT = Quiet(no_task_s=60.0, no_client_s=2 * HOUR_S)
 AFTER = Idle(after_s=HOUR_S)
 NO_CLIENT = Idle(no_client_timeout_s=HOUR_S)
-EITHER = Idle(after_s=HOUR_S, no_client_timeout_s=HOUR_S)
 
 
 def quiet(workers: Any = None, *, quiet: Quiet = LONG, **changes: Any) -> ObservedCluster:
@@ -76,43 +74,24 @@ PIN = Pin("client", "me", "", 60.0)
     ("world", "idle", "expected"),
     [
         pytest.param(quiet(quiet=Quiet(no_task_s=HOUR_S)), AFTER, YES, id="just-long-enough"),
-        pytest.param(quiet(quiet=Quiet(no_task_s=HOUR_S - 1)), AFTER, NO, id="not-for-long-enough"),
         pytest.param(quiet(quiet=Quiet()), Idle(after_s=0.0), NO,
                      id="in-use-however-short-the-time"),
-        pytest.param(quiet(quiet=Quiet(no_client_s=1.0)), Idle(no_client_timeout_s=1.0), YES,
-                     id="a-second-without-a-client"),
         pytest.param(quiet(quiet=Quiet(no_task_s=9.0)), Idle(no_client_timeout_s=0.0), NO,
                      id="a-client-is-there-however-short-the-time"),
-        pytest.param(quiet(quiet=LEFT), AFTER, NO, id="no-client-is-not-no-task"),
-        pytest.param(quiet(), NO_CLIENT, NO, id="no-task-is-not-no-client"),
-        pytest.param(quiet(quiet=LEFT), EITHER, YES, id="either-is-enough"),
-        pytest.param(quiet(quiet=Quiet(60.0, HOUR_S - 1)), NO_CLIENT, NO, id="a-client-just-left"),
         pytest.param(quiet([busy("a")], quiet=LEFT), NO_CLIENT, NO, id="fire-and-forget-runs"),
         pytest.param(quiet(quiet=LEFT, queued=1), NO_CLIENT, NO, id="fire-and-forget-is-queued"),
-        pytest.param(quiet(quiet=LEFT, processing=1), NO_CLIENT, NO, id="assigned"),
         pytest.param(quiet(quiet=LEFT, held=1), NO_CLIENT, NO, id="waits-for-another-worker"),
-        pytest.param(quiet(quiet=LEFT, demand=work(waiting=1)), NO_CLIENT, NO,
-                     id="waits-for-others"),
-        pytest.param(quiet(quiet=LEFT, demand=work(ready=1)), NO_CLIENT, NO, id="without-a-worker"),
-        pytest.param(quiet(quiet=LEFT, demand=work(running=1)), NO_CLIENT, NO, id="runs"),
         pytest.param(quiet(quiet=LEFT, demand=work(done=9)), NO_CLIENT, YES, id="all-done"),
         pytest.param(quiet(demand=Demand(shuffles=(UpcomingShuffle(0, 3),))), AFTER, NO,
                      id="a-shuffle-is-ahead"),
         pytest.param(quiet(shuffles=(Shuffle(1, 1),)), AFTER, NO, id="a-shuffle-runs"),
         pytest.param(quiet(wants=(Want(1, 0.5, "me"),)), AFTER, NO, id="somebody-wants-a-worker"),
-        pytest.param(quiet(wants=(Want(0, 60.0, "me"),)), AFTER, YES, id="somebody-wants-none"),
         pytest.param(quiet(wants=(Want(2, 0.0, "me"),)), AFTER, YES, id="the-want-is-over"),
         pytest.param(quiet([worker("a", pins=(PIN,))]), AFTER, NO, id="pinned"),
-        pytest.param(quiet([worker("a", manual_pin=ManualPin(60.0, ""))]), AFTER, NO,
-                     id="pinned-by-a-person"),
         pytest.param(with_worker(pins=(PIN,)), AFTER, NO, id="pinned-and-not-ours"),
-        pytest.param(quiet(problem=Reason.SCHEDULER_UNREACHABLE), AFTER, NO, id="no-answer"),
         pytest.param(with_worker(sole_bytes=1), AFTER, ONLY_ZERO, id="a-client-holds-results"),
         pytest.param(with_worker(actors=True), AFTER, ONLY_ZERO, id="actors"),
-        pytest.param(quiet(pause=Pause(scale_in=True)), AFTER, ONLY_ZERO, id="held-by-a-person"),
         pytest.param(quiet(problem=Reason.AGENT_MISSING), AFTER, NO, id="nobody-there-knows"),
-        pytest.param(quiet(conflict="somebody else"), AFTER, NO, id="somebody-elses"),
-        pytest.param(quiet(uid=""), AFTER, ONLY_ZERO, id="which-one-is-not-known"),
     ],
 )  # fmt: skip
 def test_unused(world: ObservedCluster, idle: Idle, expected: tuple[bool, bool]) -> None:
@@ -130,13 +109,3 @@ def test_results_that_nobody_can_read_do_not_keep_a_cluster() -> None:
 def test_only_mode_auto_deletes(mode: Mode) -> None:
     assert deletions(quiet(), AFTER)
     assert not deletions(quiet(), AFTER, mode=mode)
-
-
-def test_it_says_for_how_long_without_counting() -> None:
-    (step,) = idle_steps(quiet(), AFTER)
-    assert Reason.CLUSTER_IDLE is step.reason
-    assert "no task for 1h" in step.message
-
-    (end,) = deletions(quiet(quiet=LEFT), NO_CLIENT)
-    assert ("uid-1", Reason.CLUSTER_IDLE) == (end.uid, end.reason)
-    assert "no client for 1h" in end.message

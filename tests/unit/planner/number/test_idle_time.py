@@ -72,7 +72,3 @@ def test_an_operator_that_starts_goes_on_from_the_status() -> None:
     written = status_json(Status(groups=(row,)), before={}, now="2026-01-01T00:00:00Z")
 
     assert {"etl-default": IdleTime(5, 3)} == idle_of(written)
-
-
-def test_of_a_group_with_a_fixed_time_a_status_says_nothing() -> None:
-    assert {} == idle_of({"groups": [{"name": "g"}]})

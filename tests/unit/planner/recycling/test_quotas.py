@@ -36,7 +36,7 @@ from dask_adaptive.model.scaling import WorkerGroup
 from dask_adaptive.planner.plan import plan
 from dask_adaptive.planner.recycling.effective_quotas import with_walltimes
 from dask_adaptive.planner.recycling.quotas import quota_lines
-from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, pending, worker
+from support.worlds import NOW, PAST, POLICY, busy, cluster, dated, worker
 from support.worlds import facts as figures
 
 AT = 1_700_000_000.0  # 22:13 UTC
@@ -114,54 +114,26 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
 @pytest.mark.parametrize(
     ("changes", "recycle", "past", "expected"),
     [
-        pytest.param({"use": Use(runs=999)}, TASKS, None, None, id="one-task-left"),
-        pytest.param({"use": Use(runs=1000)}, TASKS, None,
-                     (Reason.TASK_QUOTA, "over", "1,000 recycle.tasks.max 1000"), id="tasks"),
-        pytest.param({"use": Use(runs=950)}, TASKS, pace(5.0),
-                     (Reason.TASK_QUOTA, "soon", "1,000 recycle.tasks.max 1000"),
-                     id="tasks-soon-at-its-pace"),
-        pytest.param({"use": Use(runs=949)}, TASKS, pace(5.0), None, id="not-so-soon"),
         pytest.param({"use": Use(runs=999), "processing": 0}, TASKS, pace(5.0, ago_s=11.0), None,
                      id="rested-for-long"),
-        pytest.param({"use": Use(runs=950)}, TASKS, pace(5.0, ago_s=11.0),
-                     (Reason.TASK_QUOTA, "soon", "1,000 recycle.tasks.max 1000"),
-                     id="tasks-soon-as-it-resumes"),
         pytest.param({"use": Use(runs=990), "processing": 4}, EXACT, pace(0.6),
                      (Reason.TASK_QUOTA, "soon", "1,000 recycle.tasks.max 1000"),
                      id="exact-what-is-assigned-and-its-pace"),
-        pytest.param({"use": Use(runs=990), "processing": 3}, EXACT, pace(0.6), None,
-                     id="exact-not-yet"),
         pytest.param({"use": Use(runs=1000), **LAST}, EXACT, None,
                      (Reason.TASK_QUOTA, "over!", "1,000 recycle.tasks.max 1000"),
                      id="exact-and-over-no-window-keeps-it-in-service"),
-        pytest.param({"use": Use(runs=998), **LAST}, EXACT, None, (Reason.TASK_QUOTA, "over!", ""),
-                     id="the-rest-is-assigned"),
-        pytest.param({"use": Use(runs=998), **LAST}, TASKS, None, None,
-                     id="a-cordon-that-is-lifted"),
         pytest.param(LAST, Recycle(tasks=TaskQuota(exact=True)), None, None, id="of-a-quota-gone"),
-        pytest.param({"pod_age_s": 3589.0}, LIFETIME, None, None, id="younger"),
         pytest.param({"pod_age_s": 3590.0}, LIFETIME, None,
                      (Reason.LIFETIME, "soon", "1h recycle.lifetime.max 1h"), id="old-soon"),
-        pytest.param({"pod_age_s": 3600.0}, LIFETIME, None,
-                     (Reason.LIFETIME, "over", "1h recycle.lifetime.max 1h"), id="old"),
-        pytest.param({"ends_in_s": 10.0}, Recycle(), None,
-                     (Reason.LIFETIME, "over!*", "10s recycle.lifetime.margin"), id="ends"),
         pytest.param({"ends_in_s": 20.0}, Recycle(), None, (Reason.LIFETIME, "soon!", ""),
                      id="ends-soon"),
-        pytest.param({"ends_in_s": 20.1}, Recycle(), None, None, id="ends-later"),
         pytest.param({"ends_in_s": 10.5}, Recycle(), None, (Reason.LIFETIME, "soon!", ""),
                      id="not-yet-within-its-margin"),
-        pytest.param({"ends_in_s": 20.0}, MARGIN, None,
-                     (Reason.LIFETIME, "over!*", "20s recycle.lifetime.margin"),
-                     id="ends-within-its-margin"),
         pytest.param({"ends_in_s": 900.0, "too_short": True}, MARGIN, None,
                      (Reason.LIFETIME, "over!", ""), id="too-short"),
-        pytest.param({"use": Use(process=0.91)}, HARD, None, None, id="below-hard"),
         pytest.param({"use": Use(process=0.92)}, HARD, None,
                      (Reason.MEMORY_HARD, "over!", "92% recycle.memory.hard"), id="at-hard"),
         pytest.param({"use": Use(unmanaged=0.8)}, SOFT, None, None, id="above-soft-since-now"),
-        pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(120.0),
-                     (Reason.MEMORY_SOFT, "over", "80% 2m recycle.memory.soft"), id="soft"),
         pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(119.5),
                      (Reason.MEMORY_SOFT, "soon", "80% recycle.memory.soft"),
                      id="soft-for-nearly-long-enough"),
@@ -169,28 +141,11 @@ def pace(rate: float, *, ago_s: float = 0.0) -> RecyclePast:
                      (Reason.MEMORY_SOFT, "soon", "80% recycle.memory.soft"),
                      id="soft-as-long-as-one-takes-to-come"),
         pytest.param({"use": Use(unmanaged=0.8)}, SOFT, above(109.9), None, id="soft-for-less"),
-        pytest.param({"use": Use(unmanaged=0.79)}, SOFT, above(120.0), None, id="fell-again"),
-        pytest.param({"use": Use(process=0.9, unmanaged=0.1)}, SOFT, above(120.0), None,
-                     id="full-of-results-but-healthy"),
-        pytest.param({"use": Use(failures=19)}, FAILURES, None, None, id="one-failure-left"),
         pytest.param({"use": Use(failures=20)}, FAILURES, None,
                      (Reason.FAILURES, "over", "20 10m recycle.failures.max 20"), id="failures"),
-        pytest.param({"use": Use(match="RuntimeError('CUDA error:\n" + "x" * 200)}, FAILURES, None,
-                     (Reason.FAILURES, "over", "recycle.failures.patterns"), id="pattern"),
-        pytest.param({"use": Use(match="CUDA error")}, TASKS, None, None, id="no-pattern-now"),
         pytest.param(FAILED, FAILURES, None, (Reason.FAILURES, "over", "20"),
                      id="cordoned-for-failures-that-are-out-of-the-window"),
-        pytest.param(FAILED, PATTERN, None, (Reason.FAILURES, "over", "20"),
-                     id="cordoned-for-a-pattern"),
-        pytest.param({**FAILED, "use": Use(runs=7)}, BOTH, None, (Reason.FAILURES, "over", "20"),
-                     id="cordoned-far-from-its-tasks"),
-        pytest.param({**LAST, "use": Use(runs=999)}, BOTH, None, (Reason.TASK_QUOTA, "over!", ""),
-                     id="cordoned-near-its-tasks"),
-        pytest.param({**LAST, "stopped_for": Quota.LIFETIME}, BOTH, None, None,
-                     id="cordoned-for-something-else"),
         pytest.param(FAILED, TASKS, None, None, id="cordoned-by-old-limits-of-failures"),
-        pytest.param({"recycle_asked": "kubectl, on pod a"}, Recycle(), None,
-                     (Reason.RECYCLE_REQUESTED, "over!*", ""), id="asked"),
         pytest.param({"drift": "image"}, Recycle(), None, (Reason.DRIFTED, "over*", ""),
                      id="drift"),
         pytest.param({"drift": "image"}, Recycle(drift=False), None, None, id="drift-is-well"),
@@ -203,22 +158,6 @@ def test_a_worker_is_due(
     found = verdict({"pod_age_s": 1.0, **changes}, recycle, past)
 
     assert expected == (found and (*found[:2], figures(found[2])))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"recycle_asked": "kubectl, on pod a"}, ": kubectl, on pod a"),
-        ({"drift": "image"}, ": image"),
-        ({"use": Use(match="CUDA error:\n" + "x" * 200)},
-         '"CUDA error: ' + "x" * 108 + '" (recycle.failures.patterns)'),
-    ],
-)  # fmt: skip
-def test_what_others_have_said_of_it_is_told(changes: dict[str, Any], said: str) -> None:
-    found = verdict({"pod_age_s": 1.0, **changes}, PATTERN)
-
-    assert found is not None
-    assert found[2].endswith(said)
 
 
 @pytest.mark.parametrize(
@@ -261,49 +200,6 @@ def test_no_window_keeps_a_worker_whose_last_task_is_assigned(
     assert "a" in {row.worker for row in decide(within, exact).replacing}
 
 
-def test_jitter_lowers_a_quota_and_is_told() -> None:
-    def said(recycle: Recycle, **changes: Any) -> str:
-        found = verdict(changes, recycle)
-        return "" if found is None else found[2]
-
-    tasks, ages = (
-        Recycle(tasks=TaskQuota(1000, 0.5)),
-        Recycle(lifetime=LifetimeQuota(3600.0, jitter=0.5)),
-    )
-    by_tasks = said(tasks, use=Use(runs=1000))
-    assert by_tasks.startswith("1,000 tasks run (recycle.tasks.max 1000, less its jitter: ")
-    own = int(by_tasks.rpartition(" ")[2].rstrip(")"))
-    assert 500 < own < 1000
-    assert said(tasks, use=Use(runs=own))
-    assert not said(tasks, use=Use(runs=own - 1))
-    assert "(recycle.lifetime.max 1h, less its jitter: " in said(ages, pod_age_s=7200.0)
-
-
-@pytest.mark.parametrize("jitter", [0.3, 1.0])
-def test_jitter_is_drawn_once_for_each_pod_and_spreads_them_evenly(jitter: float) -> None:
-    """Of tasks and of lifetime independently; a new pod draws anew."""
-    lifetime = LifetimeQuota(1000.0, walltime=True, jitter=jitter)
-    policy = dataclasses.replace(
-        POLICY, recycle=Recycle(TaskQuota(1000, jitter, exact=True), lifetime)
-    )
-    names = [f"w{i}" for i in range(1000)]
-    world = cluster([busy(n, pod_uid=f"{n}-1") for n in names])
-    observed = with_walltimes(world, policy)
-    limits = plan(observed, policy, PAST, now=NOW).limits.workers
-    drawn = [((1000 - limits[n].runs) / 1000 / jitter,
-              (990 - limits[n].left_s) / 1000 / jitter) for n in names]  # fmt: skip
-
-    for which in (0, 1):
-        tenths = [sum(int(share[which] * 10) == t for share in drawn) for t in range(10)]
-        assert 60 <= min(tenths) <= max(tenths) <= 140
-        assert -0.001 <= min(s[which] for s in drawn) <= max(s[which] for s in drawn) <= 1.0
-    assert 0.4 < sum((a < 0.5) == (b < 0.5) for a, b in drawn) / 1000 < 0.6
-    again = cluster([busy(names[0], pod_uid="w0-1", age_s=9.0), busy("w0-2", pod_uid="w0-2")])
-    once_more = plan(with_walltimes(again, policy), policy, PAST, now=NOW).limits.workers
-    assert limits["w0"] == once_more["w0"] != once_more["w0-2"]
-    assert min(limit.runs for limit in limits.values()) >= 1
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -325,49 +221,6 @@ def test_a_walltime_is_an_end(changes: dict[str, Any], expected: float) -> None:
     other = dataclasses.replace(world.groups[0], name="more")
     both = dataclasses.replace(world, groups=(*world.groups, other))
     assert with_walltimes(both, policy).groups[1] is other
-
-
-@pytest.mark.parametrize("what", ["tasks", "lifetime"])
-def test_with_jitter_another_than_the_one_with_most_may_have_used_up_its_own(what: str) -> None:
-    quota = Recycle(
-        **{what: {"tasks": TaskQuota, "lifetime": LifetimeQuota}[what](100_000, jitter=0.5)}
-    )
-
-    def one(name: str, used: float) -> ObservedWorker:
-        runs, age_s = (round(used), 0.0) if what == "tasks" else (0, used)
-        return busy(name, use=Use(runs=runs), pod_age_s=age_s)
-
-    own = {
-        n: 1e5 / quota_lines(one(n, 1e5), quota, Clocks())[0].ratio
-        for n in (f"w{i}" for i in range(40))
-    }
-    low, high = min(own, key=own.__getitem__), max(own, key=own.__getitem__)
-    assert own[low] * 1.5 < own[high]
-
-    # Neither is due: the one that has used less has used more of its own.
-    decided = decide([one(low, 0.7 * own[low]), one(high, 0.6 * own[high]), B], quota)
-    assert (low, 0.7) == next(iter(used_up(decided).values()))
-    assert () == decided.replacing
-    # Both are, the one with most far over its own.
-    decided = decide([one(low, own[low] + 1), one(high, 1.5 * own[high]), B], quota)
-    assert {low, high} == {row.worker for row in decided.replacing}
-
-
-def test_all_are_found_that_are_due() -> None:
-    """The one with most is not the only one: others are at the line, or faster."""
-    for use, recycle in ((Use(runs=1000), TASKS), (Use(process=0.92), HARD)):
-        rows = decide([busy("a", use=use), busy("b", use=use), C], recycle).replacing
-        assert {"a", "b"} == {row.worker for row in rows}
-    idle = busy("b", use=Use(runs=960))
-    assert verdict({"use": Use(runs=955)}, TASKS, pace(5.0), others=(idle, C)) is not None
-    old = busy("b", pod_age_s=3580.0)
-    assert verdict({"pod_age_s": 3591.0}, LIFETIME, others=(old, C)) is not None
-
-
-def test_a_quota_of_one_task_leaves_one_whatever_its_jitter() -> None:
-    limits = decide([busy(f"w{i}") for i in range(9)], Recycle(TaskQuota(1, 1.0))).limits
-
-    assert {1} == {limit.runs for limit in limits.workers.values()}
 
 
 # --- in which order -------------------------------------------------------------------------------
@@ -411,49 +264,6 @@ def test_the_most_pressing_comes_first() -> None:
     assert expected == ordered(workers, ALL)
 
 
-@pytest.mark.parametrize(
-    ("changes", "recycle", "ratio"),
-    [
-        pytest.param({"pod_age_s": 4500.0}, ALL, 1.25, id="age"),
-        pytest.param({"use": Use(unmanaged=0.96)}, ALL, 1.2, id="soft"),
-        pytest.param({"ends_in_s": 45.0, "use": Use(runs=1)}, Recycle(
-                     TaskQuota(1000, from_walltime=True)), 100 / 85, id="tasks-that-fit"),
-        pytest.param({"ends_in_s": 10.5, "use": Use(runs=1)}, Recycle(
-                     TaskQuota(1000, from_walltime=True)), 100 / 50.5, id="no-time-for-any"),
-    ],
-)  # fmt: skip
-def test_who_is_further_over_goes_first(
-    changes: dict[str, Any], recycle: Recycle, ratio: float
-) -> None:
-    """Told by two workers that are a little more, and a little less, over their quota of tasks."""
-    more, less = (worker(n, use=Use(runs=round(1000 * (ratio + by)))) for n, by in
-                  (("more", 0.01), ("less", -0.01)))  # fmt: skip
-    workers = [less, worker("x", **changes), more]
-    scheduler = {"expected_s": 50.0} if recycle.tasks.from_walltime else {}
-    found = ordered(workers, recycle, scheduler=scheduler)
-
-    assert ["more", "x", "less"] == found
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "recycle", "scheduler"),
-    [
-        pytest.param({"ends_in_s": 39.0}, {"ends_in_s": 40.0}, ALL, {"expected_s": 50.0}, id="end"),
-        pytest.param({"use": Use(runs=999)}, {"pod_age_s": 3592.0}, ALL, {}, id="tasks-and-age"),
-    ],
-)
-def test_of_those_that_are_due_soon_one_is_first(
-    first: dict[str, Any], second: dict[str, Any], recycle: Recycle, scheduler: dict[str, Any]
-) -> None:
-    quick = RecyclePast(pace={"uid-b": (NOW, 0, 5.0)})
-    workers = [busy("a", **second), busy("b", **first), busy("c")]
-    rows = decide(
-        workers, recycle, quick, scheduler=scheduler, max_replicas=3, min_replicas=3
-    ).replacing
-
-    assert [("b", "Surging")] == [(row.worker, row.state) for row in rows]
-
-
 def test_within_its_margin_the_sooner_end_comes_first_whatever_the_margin() -> None:
     for margin_s in (0.0, 0.5, 20.0):
         recycle = Recycle(lifetime=LifetimeQuota(margin_s=margin_s))
@@ -480,21 +290,6 @@ def test_of_several_reasons_the_freest_counts_and_then_the_others() -> None:
     assert [(Reason.MEMORY_HARD, "Due")] == [(r.reason, r.state) for r in held.replacing]
 
 
-def test_of_two_reasons_alike_the_one_that_is_further_over_is_told() -> None:
-    both = Recycle(TaskQuota(10), LifetimeQuota(100.0))
-    found = [verdict({"use": Use(runs=n), "pod_age_s": 300.0}, both) for n in (20, 30, 40)]
-
-    reasons = [Reason.LIFETIME, Reason.LIFETIME, Reason.TASK_QUOTA]
-    assert reasons == [one[0] for one in found if one]
-
-
-def test_who_is_not_connected_or_goes_anyway_is_never_due() -> None:
-    for gone in (pending("a", recycle_asked="me"), worker("a", recycle_asked="me", deleting=True)):
-        decided = decide([gone, B, C], TASKS)
-        assert () == decided.replacing
-        assert ["b"] == [use.worker for use in decided.uses]
-
-
 # --- how far quotas are used ----------------------------------------------------------------------
 
 
@@ -502,7 +297,6 @@ def used_up(decided: Plan) -> dict[Quota, tuple[str, float]]:
     return {use.quota: (use.worker, round(use.ratio, 4)) for use in decided.uses}
 
 
-USED = busy("a", use=Use(5, 1, "", 0.3, 0.2), pod_age_s=30.0)
 SEVERAL = [
     busy("a", use=Use(runs=500, unmanaged=0.4, failures=2), pod_age_s=360.0),
     busy("b", use=Use(runs=100, process=0.69, failures=5, match="x"), pod_age_s=1800.0),
@@ -517,10 +311,6 @@ def ending(ends_in_s: float) -> list[ObservedWorker]:
 @pytest.mark.parametrize(
     ("workers", "recycle", "expected"),
     [
-        pytest.param([USED, B, C], Recycle(lifetime=LifetimeQuota(0.5)),
-                     {Quota.LIFETIME: ("a", 60.0)}, id="lifetime-below-a-second"),
-        pytest.param([USED, B, C], Recycle(memory=MemoryQuota(soft=0.8, hard=0.6)),
-                     {Quota.MEMORY: ("a", 0.5)}, id="the-higher-of-both"),
         pytest.param(SEVERAL, ALL, {Quota.TASKS: ("a", 0.5), Quota.LIFETIME: ("c", 0.75),
                      Quota.MEMORY: ("b", 0.75), Quota.FAILURES: ("b", 1.0)}, id="ends-count-too"),
         pytest.param(ending(310.0), Recycle(), {Quota.LIFETIME: ("b", 0.25)}, id="a-quarter"),
@@ -540,16 +330,8 @@ def test_the_highest_use_of_each_quota(
 @pytest.mark.parametrize(
     ("changes", "recycle", "expected"),
     [
-        pytest.param({"pod_age_s": 0.25}, Recycle(lifetime=LifetimeQuota(0.5)),
-                     (Quota.LIFETIME, "250ms old", "500ms", 0.5), id="less-than-a-second"),
         pytest.param({"pod_age_s": 60.0, "ends_in_s": -5.0}, MARGIN,
                      (Quota.LIFETIME, "ends in 0s", "20s before its end", 1.0), id="its-end"),
-        pytest.param({"use": Use(unmanaged=0.4)}, SOFT,
-                     (Quota.MEMORY, "unmanaged 40%", "soft 80% for 2m", 0.5), id="soft"),
-        pytest.param({"use": Use(process=0.46)}, HARD,
-                     (Quota.MEMORY, "process 46%", "hard 92%", 0.5), id="hard"),
-        pytest.param({"use": Use(failures=1500)}, Recycle(failures=FailureQuota(2000, 600.0)),
-                     (Quota.FAILURES, "1,500 runs failed", "2,000 within 10m", 0.75), id="failed"),
         pytest.param({}, Recycle(failures=FailureQuota(patterns=("x", "y"))),
                      (Quota.FAILURES, "none was found", "any of 2 patterns", 0.0), id="no-pattern"),
         pytest.param({"use": Use(match="x!")}, Recycle(failures=FailureQuota(patterns=("x",))),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import pytest
@@ -27,24 +26,20 @@ from dask_adaptive.model.recycle import (
     Amount,
     Budget,
     FailureQuota,
-    GroupRecycle,
     LifetimeQuota,
     MemoryQuota,
     Quota,
     RecyclePast,
     Replacing,
     Strategy,
-    TaskLimit,
     TaskQuota,
     Use,
 )
-from dask_adaptive.model.scaling import WorkerGroup
 from support.recycles import (
     DRAINED,
     DRAINING,
     FULL,
     IN_PLACE,
-    NIGHT,
     SPENT,
     actions,
     blocked,
@@ -74,28 +69,10 @@ DRIFTED_A = busy("a", **{**DRAINED, "leaving_reason": Reason.DRIFTED}, drift="im
 @pytest.mark.parametrize(
     ("workers", "target", "settings", "expected"),
     [
-        pytest.param([*FOUR, pending("e")], 4, {}, [], id="until-it-has-come-it-serves"),
-        pytest.param([*FOUR, E], 5, {"policy": {"max_replicas": 4}}, ["retire a"],
-                     id="beyond-the-maximum"),
-        pytest.param([*FOUR[:3], busy("d", **DRAINED), E], 4, {}, ["=6"],
-                     id="a-drained-one-does-not-hold-up-the-next"),
-        pytest.param([GOES_A, B, C], 3, {}, ["=4"], id="not-called-back-when-wanted"),
-        pytest.param([OLD_A, OLD_B, C, D], 4, {}, ["=5"], id="one-at-a-time"),
-        pytest.param([busy(n, **SPENT) for n in "abcd"], 4,
-                     {"strategy": Strategy(max_surge=Amount(percent=50.0))},
-                     ["=6"], id="two-at-a-time"),
-        pytest.param([GOES_A, OLD_B, C, D, E], 4, {}, [],
-                     id="one-that-drains-is-one-more-than-desired"),
         pytest.param([GOES_A, busy("b", **FULL), C, D, E], 4, {}, ["=6", "retire b"],
                      id="not-if-its-memory-is-full"),
-        pytest.param([busy(n, **FULL) for n in "abcd"], 4,
-                     {"strategy": Strategy(max_surge=Amount(4))},
-                     ["=8", "retire a"], id="but-never-beyond-the-budget"),
-        pytest.param([OLD_A, B, C], 1, {}, ["retire a"], id="who-is-due-leaves-in-a-scale-down"),
         pytest.param([worker("a"), worker("b", **SPENT), worker("c", **SPENT)], 1, {},
                      ["retire b", "retire c"], id="and-first-of-those-that-are-idle"),
-        pytest.param([OLD_A, OLD_B, C, D], 4, IN_PLACE, ["retire a"],
-                     id="in-place-within-the-budget"),
         pytest.param([GOES_A, OLD_B, C, D], 4, IN_PLACE, [], id="in-place-one-after-the-other"),
         pytest.param([DRIFTED_A, B, C], 3, IN_PLACE, ["=4"], id="drift-needs-a-new-deployment"),
     ],
@@ -133,7 +110,6 @@ def test_all_that_end_at_once_are_drained_at_once(
     ("settings", "expected"),
     [
         pytest.param({}, ["=5"], id="its-replacement-takes-a-while"),
-        pytest.param(IN_PLACE, [], id="in-place-there-is-none"),
         pytest.param({"max_per_hour": Amount(0)}, [], id="no-storm-yet"),
     ],
 )
@@ -152,16 +128,6 @@ def test_who_is_due_soon(settings: dict[str, Any], expected: list[str]) -> None:
 
 
 # --- a replacement that does not come ---------------------------------------------------------
-
-
-def test_the_smallest_budget_counts() -> None:
-    full = cluster([busy(n, **FULL) for n in "abcdefgh"], target=8)
-    budgets = (Budget(Amount(percent=50.0)), Budget(Amount(2), frozenset({Reason.MEMORY_HARD})))
-
-    decided = decide(full, disruption={"budgets": budgets}, strategy=Strategy(max_surge=Amount(8)))
-
-    assert ["=10", "retire a", "retire b"] != actions(decided)
-    assert ["retire a", "retire b"] == [a for a in actions(decided) if a.startswith("retire")]
 
 
 def surging(since: float, **changes: Any) -> Past:
@@ -197,22 +163,6 @@ def test_paused_workers_are_of_no_use_to_each_other(target: int) -> None:
     assert "retire a" in actions(second)
 
 
-def test_it_is_waited_for_until_then() -> None:
-    decided = decide(cluster([*FOUR, STUCK], target=4), surging(NOW - 599))
-
-    assert [] == actions(decided)
-    assert ({"a"}, {"a": 4}) == (decided.waiting, decided.floors)
-
-
-def test_under_load_each_worker_that_connects_lets_one_go() -> None:
-    """More is desired than there is room for: what counts is how many served before."""
-    world = cluster([*FOUR, busy("e"), *(pending(f"p{i}") for i in range(5))], target=10)
-    past = surging(NOW - 10)
-
-    assert ["=11", "retire a"] == actions(decide(world, past))
-    assert ["=11"] == actions(decide(world, dataclasses.replace(past, floors={"a": 5})))
-
-
 # --- other groups -----------------------------------------------------------------------------
 
 
@@ -225,11 +175,6 @@ def others(*workers: ObservedWorker) -> ObservedCluster:
     ("world", "recycle", "expected"),
     [
         pytest.param(others(busy("a", **SPENT), B, C, busy("d")), {}, ["retire a"], id="drains"),
-        pytest.param(others(busy("a", **SPENT), busy("b", **SPENT), C), {}, ["retire a"],
-                     id="one-after-the-other"),
-        pytest.param(others(busy("a", **DRAINED), B, C), {}, ["restart a"], id="restarts"),
-        pytest.param(others(busy("a", **DRAINING), B), {"tasks": TaskQuota(0)}, ["cancel a"],
-                     id="its-quota-is-gone"),
         pytest.param(others(busy("a", drift="image"), B), {}, [], id="never-for-drift"),
     ],
 )  # fmt: skip
@@ -239,24 +184,10 @@ def test_other_groups_are_recycled_in_place(
     assert expected == actions(decide(world, **recycle))
 
 
-def test_a_group_that_we_do_not_scale_heeds_no_news_of_nodes() -> None:
-    """Nobody would make a worker on another node; and who is deleted is past saving."""
-    world = others(busy("a", node_terminating="cordoned", **SPENT), B)
-    assert ["retire a"] == actions(decide(world))
-    assert [] == actions(decide(world, past_of(deleted=frozenset("a"))))
-
-
 def test_drift_elsewhere_is_told() -> None:
     decided = decide(others(busy("a", drift="image"), B))
 
     assert {"a": Reason.DRIFTED} == blocked(decided)
-
-
-def test_a_group_may_have_quotas_of_its_own() -> None:
-    own = (WorkerGroup(GPU, recycle=GroupRecycle(TaskLimit(100))),)
-    world = others(busy("a", **SPENT), B)
-
-    assert [] == actions(decide(world, policy={"worker_groups": own}))
 
 
 def test_the_hour_is_shared_by_all_groups() -> None:
@@ -324,30 +255,6 @@ def test_a_drain_ends_with_its_rule_not_with_its_cause(
     assert "cancel a" in actions(decide(world(), **gone))
 
 
-SHORT_OF_TIME = {"ends_in_s": 105.0, "too_short": True}
-
-
-@pytest.mark.parametrize(
-    ("ends", "fifth", "expected"),
-    [
-        pytest.param({"ends_in_s": 121.0}, [], [], id="it-has-time-for-another-task"),
-        pytest.param({"ends_in_s": 119.0}, [], ["=5"], id="asked-for-in-time"),
-        pytest.param(SHORT_OF_TIME, [pending("e")], [], id="it-gets-none-and-keeps-its-results"),
-        pytest.param(SHORT_OF_TIME, [busy("e")], ["retire a"],
-                     id="retired-when-the-other-is-there"),
-    ],
-)  # fmt: skip
-def test_who_ends_soon_is_replaced_before_it_is_short_of_time(
-    ends: dict[str, Any], fifth: list[ObservedWorker], expected: list[str]
-) -> None:
-    """A margin of 10 s before its end, and a new worker takes 10 s."""
-    target = 4 + sum(w.is_connected for w in fifth)
-    world = cluster([busy("a", **ends), B, C, busy("d"), *fifth], target=target, expected_s=100.0)
-    past = past_of(desired=4, floors={"a": 4}) if fifth else PAST
-
-    assert expected == actions(decide(world, past, tasks=TaskQuota()))
-
-
 STILL = cluster([busy(n, **AT_EXACT) for n in "abcd"], target=4)
 ONE_WORKS = cluster([busy(n, **AT_EXACT) for n in "abc"] + [busy("d")], target=4)
 ABORTED = RecyclePast(aborted={"a": (NOW + 60.0, "no replacement within 10m")})
@@ -357,27 +264,15 @@ ABORTED = RecyclePast(aborted={"a": (NOW + 60.0, "no replacement within 10m")})
     ("world", "settings", "expected"),
     [
         pytest.param(STILL, {}, ["=5", "retire b"], id="one-more-comes-others-come-back"),
-        pytest.param(STILL, {"disruption": {"windows": (NIGHT,)}, "min_age_s": 9999.0},
-                     ["=5", "retire b"], id="windows-and-minAge-protect-those-that-serve"),
         pytest.param(STILL, IN_PLACE, ["=5", "retire b"],
                      id="in-place-but-nobody-could-take-their-results"),
-        pytest.param(ONE_WORKS, IN_PLACE, ["retire a"],
-                     id="in-place-one-drains"),
         pytest.param(
             ONE_WORKS,
             {**IN_PLACE, "disruption": {"budgets": (Budget(Amount(2)),)}},
             ["retire a", "retire b"], id="as-many-drain-as-may-be-missing",
         ),
-        pytest.param(ONE_WORKS, {"past": {"recycle": ABORTED}}, ["retire a"],
-                     id="in-place-where-no-replacement-came"),
         pytest.param(STILL, {"past": {"recycle": ABORTED}}, ["=5", "retire b"],
                      id="it-is-tried-again-where-nobody-works"),
-        pytest.param(STILL, {"max_per_hour": Amount(0)}, [], id="but-no-storm"),
-        pytest.param(
-            cluster([busy("a", **AT_EXACT), B, C,
-                     busy("u", **{**DRAINING, "leaving_reason": Reason.UNDERUTILIZED})], target=3),
-            IN_PLACE, ["retire a"], id="who-is-not-needed-is-none-of-them",
-        ),
     ],
 )  # fmt: skip
 def test_what_is_at_an_exact_quota_makes_room_at_once(
@@ -454,17 +349,6 @@ def test_a_replacement_that_is_late_has_failed_if_it_is_missed(floor: int, expec
     assert expected == (states(decided)["a"], decided.aborting)
 
 
-def test_a_failure_is_told_in_the_words_of_the_platform() -> None:
-    workers, past = [*spent("a"), *healthy("bc")], {"floors": {"a": 3}, "recycle": LATE_A}
-    why = [
-        turn([*workers, late], past=past).aborting["a"]
-        for late in (pending("p"), pending("p", waiting="0/3 nodes are available"))
-    ]
-
-    late = "no replacement within 10m"
-    assert [f"{late}: still starting", f"{late}: 0/3 nodes are available"] == why
-
-
 # --- who of them leaves now -----------------------------------------------------------------------
 
 
@@ -490,45 +374,8 @@ def test_a_refusal_holds_until_its_time(more_s: float, state: str) -> None:
     assert ((Blocker("a", Reason.BUSY, "has 1 task"),) if more_s else ()) == decided.blockers
 
 
-def test_a_budget_says_how_many_are_missing_of_how_many() -> None:
-    workers, floors = [*spent("abc"), *healthy("de")], dict.fromkeys("abc", 2)
-    decided = turn(
-        workers,
-        past={"floors": floors},
-        budgets=(Budget(Amount(2)),),
-        strategy=Strategy(max_surge=Amount(3)),
-    )
-
-    assert {"a": "Draining", "b": "Draining", "c": "Surging"} == states(decided)
-    words = f"{SPENT_WORDS}; 2 of 5 are missing, 2 may be (disruption.budgets)"
-    assert (Blocker("c", Reason.BUDGET_EXHAUSTED, words),) == decided.blockers
-
-
-CORDONED = [*healthy("c"), *spent("b", stopped="it is")]
-
-
 def fast(runs: int) -> dict[str, Any]:
     return {"past": {"recycle": RecyclePast(pace={"uid-a": (NOW, runs, 1.0)})}}
-
-
-@pytest.mark.parametrize(
-    ("workers", "settings", "expected"),
-    [
-        pytest.param([*spent("a"), *CORDONED], fast(25), {"a": "Due", "b": "Surging"},
-                     id="those-that-take-no-tasks-come-first"),
-        pytest.param([busy("a", use=Use(runs=15)), *CORDONED], fast(15), {"b": "Surging"},
-                     id="before-those-that-are-due-soon"),
-        pytest.param(spent("ab"), {"desired": 1, "strategy": Strategy(max_surge=Amount(
-                     percent=100.0))}, {"a": "Draining", "b": "Due"},
-                     id="parts-are-those-of-the-workers-that-are-desired"),
-        pytest.param(spent("ab"), {"budgets": (Budget(Amount(1)),), **IN_PLACE},
-                     {"a": "Draining", "b": "Due"}, id="in-place-who-may-not-leave-is-due"),
-    ],
-)  # fmt: skip
-def test_whose_turn_it_is(
-    workers: list[ObservedWorker], settings: dict[str, Any], expected: dict[str, str]
-) -> None:
-    assert expected == states(turn(workers, **settings))
 
 
 # --- who that drains comes back -------------------------------------------------------------------
@@ -577,41 +424,6 @@ def test_who_that_drains_comes_back(
     }
 
 
-@pytest.mark.parametrize(
-    ("floors", "recycle", "since_s", "is_back"),
-    [
-        pytest.param({"r": 2}, {}, 600.0, True, id="too-late"),
-        pytest.param({"r": 2}, {}, 599.0, False, id="not-yet"),
-        pytest.param({"r": 1}, {}, 600.0, False, id="as-many-serve-as-should"),
-        pytest.param({"r": 2}, IN_PLACE, 600.0, False, id="in-place-none-comes-before"),
-        pytest.param({}, {}, 600.0, False, id="without-a-past"),
-    ],
-)
-def test_a_worker_is_called_back_if_its_replacement_has_gone(
-    floors: dict[str, int], recycle: dict[str, Any], since_s: float, is_back: bool
-) -> None:
-    past = {"floors": floors, "recycle": RecyclePast(surging_since={"r": NOW - since_s})}
-    decided = turn([*healthy("a"), drains("r", is_done=False)], past=past, **recycle)
-
-    why = "no replacement within 10m: no worker was created"
-    cancel = [Cancel("r", ("r",), Reason.RECYCLE_ABORTED, why)] if is_back else []
-    assert cancel == [a for a in decided.actions if isinstance(a, Cancel)]
-    assert ({"r": why} if is_back else {}) == decided.aborting
-
-
-@pytest.mark.parametrize(
-    ("floor", "desired", "is_waited_for"),
-    [(1, 2, False), (2, 2, True), (9, 2, True), (2, 1, False)],
-)
-def test_a_draining_worker_waits_for_its_replacement_but_not_for_more_than_are_desired(
-    floor: int, desired: int, is_waited_for: bool
-) -> None:
-    workers = [*healthy("a"), drains("r", is_done=False)]
-    decided = turn(workers, desired=desired, past={"floors": {"r": floor}})
-
-    assert ({"r": floor}, is_waited_for) == (decided.floors, "r" in decided.waiting)
-
-
 POD = {"pod": "r-x", "pod_uid": "r-1"}
 RESTART = [Restart("r", ("r",), Reason.TASK_QUOTA, "drained: no task, no last copy", "r-x", "r-1")]
 
@@ -634,10 +446,3 @@ def test_the_pod_of_who_has_drained_is_deleted_once(
     decided = turn([drains("r", **changes)], world=world, past=past, **IN_PLACE)
 
     assert expected == [a for a in decided.actions if isinstance(a, Restart)]
-
-
-@pytest.mark.parametrize(("ends_in_s", "expected"), [(60.0, []), (math.inf, ["cancel r"])])
-def test_a_drain_for_its_end_lasts_while_it_has_one(ends_in_s: float, expected: list[str]) -> None:
-    ending = drains("r", is_done=False, leaving_reason=Reason.LIFETIME, ends_in_s=ends_in_s)
-
-    assert expected == [a for a in actions(turn([*healthy("abc"), ending])) if a[:6] == "cancel"]
