@@ -198,13 +198,12 @@ async def test_what_the_operator_does_passes(
 
 
 def test_the_agent_is_code_and_nobody_elses_to_write(account: Account, admin: Kubectl) -> None:
-    """Who may edit all in a namespace creates no ConfigMap of that name."""
+    """Who may write all ConfigMaps in a namespace creates none of that name."""
     tenant, namespace = f"system:serviceaccount:{account.kubectl.namespace}:tenant", account.kubectl
     namespace("create", "serviceaccount", "tenant")
-    namespace(
-        "create", "rolebinding", "tenant", "--clusterrole=edit",
-        f"--serviceaccount={account.kubectl.namespace}:tenant",
-    )  # fmt: skip
+    namespace("create", "role", "tenant", "--verb=*", "--resource=configmaps")
+    who = f"--serviceaccount={namespace.namespace}:tenant"
+    namespace("create", "rolebinding", "tenant", "--role=tenant", who)
     for name, is_refused in ((AGENT, True), ("mine", False)):
         made = namespace.run("create", "configmap", name, f"--as={tenant}", "--dry-run=server")
         assert is_refused == bool(made.returncode), made.stderr

@@ -108,6 +108,7 @@ class AnnotatedPolicies:
                     break  # the others would wait as long, each of them
             except Exception:  # the border of one cluster: others must go on
                 logger.exception("Policy of %s can't be kept in step", key)
+                failed.add(key)
         self._dirty |= failed
         return not failed
 
