@@ -437,9 +437,8 @@ async def test_no_task_begins_that_does_not_end_before_its_worker(c, s, *workers
         for i in range(3):
             await c.submit(timed, i, seconds, key=f"{prefix}-first-{i}")
     RUNS.clear()
-    began = time.time()
     left_s = {w.name: 3.0 + i for i, w in enumerate(workers[1:])}
-    ends = {w.address: began + left_s[w.name] + margin_s for w in workers[1:]}
+    ends = {w.address: time.time() + left_s[w.name] + margin_s for w in workers[1:]}
     await limit_ends(s, left_s)
     futures = [c.submit(timed, i, 0.1, key=f"brief-{i}") for i in range(60)]
     futures += [c.submit(timed, i, longest_s, key=f"long-{i}") for i in range(40)]
