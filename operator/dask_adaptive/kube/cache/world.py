@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 #: Of each kind, so many that were deleted last are known.
 _GONE = 1000
 
-_NAME, _SPEC = ("metadata", "name"), ("spec", "cluster")
+_NAME, _SPEC, _REF = ("metadata", "name"), ("spec", "cluster"), ("spec", "clusterRef", "name")
 _LABEL = ("metadata", "labels", CLUSTER_LABEL)
 
 
@@ -54,13 +54,7 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind(
-        api.POLICIES,
-        objects.PolicyObject,
-        objects.parse_policy_object,
-        ("spec", "clusterRef", "name"),
-        by_people=True,
-    ),
+    Kind(api.POLICIES, objects.PolicyObject, objects.parse_policy_object, _REF, by_people=True),
     Kind(api.CLUSTERS, objects.ClusterObject, objects.parse_cluster, _NAME, by_people=True),
     Kind(api.GROUPS, objects.GroupObject, objects.parse_group, _SPEC, by_people=True),
     Kind(
@@ -179,7 +173,9 @@ class World:
 
     def __init__(self) -> None:
         self._all: dict[type[Any], dict[_Where, Any]] = {k.type: {} for k in KINDS}
-        self._faults: dict[tuple[type[Any], _Where], tuple[ClusterKey, str]] = {}
+        #: By namespace, so that one's are looked at for its own clusters only: by kind and name,
+        #: which cluster an object is about (empty: none in particular), and why it can't be read.
+        self._faults = defaultdict[str, dict[tuple[type[Any], str], tuple[str, str]]](dict)
         #: By uid. An answer to a write of ours may come after the news of its deletion.
         self._gone = {k.type: deque[str](maxlen=_GONE) for k in KINDS}
         self._by_cluster: dict[tuple[type[Any], ClusterKey], dict[str, Any]] = {}
@@ -225,28 +221,33 @@ class World:
 
     def losses(self, namespace: str) -> tuple[str, ...]:
         """What is not seen, and so not done, in a namespace, with the reasons."""
+        faults = self._faults[namespace]
         return tuple(
             f"{s[0].lost}: {s[0]} can't be read ({why})"
             for s, why in self._missing(namespace, None)
             if s[0].lost
         ) + tuple(
             f"{_BY_TYPE[kind].lost}: {why}".removeprefix(": ")
-            for (kind, _), (key, why) in self._faults.items()
-            if not key.name and key.namespace in ("", namespace)
+            for (kind, _), (cluster, why) in [*self._faults[""].items(), *faults.items()]
+            if not cluster
         )
 
     def fault(self, key: ClusterKey, *kinds: type[Any]) -> str:
         """Which object about a cluster (of these kinds) can't be read, and why; empty: none."""
         found = (
             why
-            for (kind, _), (about, why) in self._faults.items()
-            if about == key and (not kinds or kind in kinds)
+            for (kind, _), (cluster, why) in self._faults[key.namespace].items()
+            if cluster == key.name and (not kinds or kind in kinds)
         )
         return next(found, "")
 
     def faults(self, kind: Kind) -> int:
         """How many objects of a kind can't be read. May be called in a thread."""
-        return sum(of is kind.type for of, _ in list(self._faults))
+        return len(self._faulty(kind))
+
+    def _faulty(self, kind: Kind) -> list[_Where]:
+        every = [(namespace, list(faults)) for namespace, faults in list(self._faults.items())]
+        return [(where, name) for where, faults in every for of, name in faults if of is kind.type]
 
     def _missing(self, namespace: str | None, lost: str | None) -> Iterator[tuple[Scope, str]]:
         for scope, why in self._unread.items():
@@ -314,18 +315,19 @@ class World:
         return new
 
     def _failed(self, kind: Kind, where: _Where, body: Mapping[str, Any], exc: Exception) -> None:
+        namespace, name = where
         old = self._all[kind.type].get(where)
-        name = text_at(body, *kind.cluster) if where[0] else ""
-        key = old.key if old else ClusterKey(where[0], name)
-        why = f"{kind.resource.kind} {where[1]:.253} can't be read: {exc!r:.200}"
-        if self._faults.get((kind.type, where)) != (key, why):
-            self._faults[kind.type, where] = key, why
-            logger.warning("In namespace %s: %s", where[0], why)
+        cluster = text_at(body, *kind.cluster) if namespace else ""
+        key = old.key if old else ClusterKey(namespace, cluster)
+        why = f"{kind.resource.kind} {name:.253} can't be read: {exc!r:.200}"
+        if self._faults[namespace].get((kind.type, name)) != (key.name, why):
+            self._faults[namespace][kind.type, name] = key.name, why
+            logger.warning("In namespace %s: %s", namespace, why)
             self._tell_about(key)
 
     def _mended(self, kind: type[Any], where: _Where) -> None:
-        if (fault := self._faults.pop((kind, where), None)) is not None:
-            self._tell_about(fault[0])
+        if (fault := self._faults[where[0]].pop((kind, where[1]), None)) is not None:
+            self._tell_about(ClusterKey(where[0], fault[0]))
 
     def _tell_about(self, key: ClusterKey) -> None:
         if key.name:
@@ -361,7 +363,7 @@ class World:
             for where, value in self._all[kind.type].items()
             if namespace in (None, where[0])
         }
-        failed = [at for of, at in self._faults if of is kind.type and namespace in (None, at[0])]
+        failed = [where for where in self._faulty(kind) if namespace in (None, where[0])]
         listed, version = set(), ""
         async for page in api.pages(kind.resource.path(namespace), selector=kind.selector):
             version = page["metadata"]["resourceVersion"]
