@@ -345,6 +345,7 @@ class Agent:
         self._expect(
             "gates", lambda put: put.put(patching.STATUS_CHANGE, self.cordons.gates.hearing)
         )
+        self._expect("copies", lambda put: put.put(patching.RELEASED, self.drains.asked.releasing))
         self.expect_holds()
 
     def expect_holds(self) -> None:

@@ -29,6 +29,8 @@ from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
+from dask_adaptive_agent.failing import logged
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
@@ -164,12 +166,10 @@ class Patches:
             async def remove_worker(address: str, *args: Any, **kwargs: Any) -> Any:
                 # As `Scheduler.remove_worker` finds it: most callers have it as the books do.
                 ws = self._scheduler.workers.get(address)
-                try:
+                # Fail open: the worker goes, counted or not.
+                with logged(logger, "Failed to count what worker %s had", address):
                     if ws is not None:
                         listener(ws)
-                except Exception:
-                    # Fail open: the worker goes, counted or not.
-                    logger.exception("Failed to count what worker %s had", address)
                 return await stock(address, *args, **kwargs)
 
             return remove_worker
@@ -462,6 +462,13 @@ RESCHEDULE = Target(
     _STREAM,
     "reschedule",
     f"{_COUNTS} With `pickling: Shared`, a worker that lacks a callable sends its task back.",
+    guard=_REPORT,
+)
+RELEASED = Target(
+    _STREAM,
+    "release-worker-data",
+    "What needs a copy that was taken back has to fetch it.",
+    "from the first drain or cordon on",
     guard=_REPORT,
 )
 STATUS_CHANGE = Target(

@@ -101,21 +101,8 @@ async def test_pods_start_with_what_the_policy_says(injecting: Kubectl) -> None:
     assert "10m" == found["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"]
     inherited: Any = dask.config.deserialize(found["DASK_INTERNAL_INHERIT_CONFIG"])
     assert {"distributed": {"logging": {"a.b": "info"}}} == inherited
-
-    def is_plain() -> bool:  # for workers, what the watch has said is asked
-        return not variables(create(injecting, worker("w"), "--dry-run=server"))
-
-    await until(is_plain)
-
-
-async def test_without_a_policy_clients_in_workers_ask_seldom(injecting: Kubectl) -> None:
-    polling = "DASK_DISTRIBUTED__CLIENT__SCHEDULER_INFO_INTERVAL"
-    plain = await asyncio.to_thread(create, injecting, worker("w1"))
-    own = {"env": [{"name": polling, "value": "7s"}]}
-    made = await asyncio.to_thread(create, injecting, worker("w2", own))
-
-    assert {polling: "600s"} == variables(plain)
-    assert {polling: "7s"} == variables(made)
+    # For workers, what the watch has said is asked.
+    await until(lambda: not variables(create(injecting, worker("w"), "--dry-run=server")))
 
 
 async def test_clusters_share_the_config_map(injecting: Kubectl) -> None:
@@ -189,13 +176,3 @@ async def test_a_worker_gets_the_hook_and_the_time_for_it(injecting: Kubectl) ->
     assert "dask-adaptive.dev/injected" in made["metadata"]["annotations"]
     config = injecting.json("get", "configmap", bundle().name)
     assert "leave" in config["data"]["leave.sh"]
-
-
-async def test_a_grace_period_that_the_group_sets_stays(injecting: Kubectl) -> None:
-    """Even one that is Kubernetes' own: somebody wrote it."""
-    injecting.apply(group("demo", terminationGracePeriodSeconds=30))
-    pod = worker("w", terminationGracePeriodSeconds=30)
-    made = await asyncio.to_thread(create, injecting, pod)
-
-    assert 30 == made["spec"]["terminationGracePeriodSeconds"]
-    assert "30" == hook_of(made)["exec"]["command"][-1]

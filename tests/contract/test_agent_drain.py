@@ -183,6 +183,37 @@ async def test_a_connection_breaks_as_it_is_used(c, s, a, b, d, way, message) ->
     assert 8 == len(RUNS)
 
 
+@with_agent(config=QUIET)
+async def test_who_had_a_copy_that_was_taken_back_needs_it_again(c, s, a, b, agent) -> None:
+    """Its last holder dies as it comes, and all that its recipient says of it is heard late."""
+    future = c.submit(slow, 0, 0, key="result")
+    await wait(future)
+    a, b = (a, b) if "result" in a.data else (b, a)
+    ws, copy = s.workers[b.address], s.tasks["result"]
+    agent.expect_leaving()
+    heard = {op: s.stream_handlers[op] for op in ("add-keys", "release-worker-data")}
+    late: dict[str, list[Any]] = {op: [] for op in heard}
+    for op in heard:
+        s.stream_handlers[op] = lambda op=op, **message: late[op].append(message)
+    await retire(s, a.name, **BUSY)
+    await until(lambda: late["add-keys"])
+    b.status = Status.paused
+    await until(lambda: ws.status == Status.paused)
+    s.stream_handlers["add-keys"] = heard["add-keys"]
+    await a.close()
+    async with Worker(s.address, nthreads=1) as d:
+        await until(lambda: copy.who_has == {s.workers[d.address]})
+        b.status = Status.running
+        await until(lambda: late["release-worker-data"] and ws.status == Status.running)
+        heard["add-keys"](**late["add-keys"][0])
+        after = c.submit(slow, future, workers=[b.address])
+        await until(lambda: ws.processing)
+        heard["release-worker-data"](**late["release-worker-data"][0])
+
+        s.validate_state()
+        await after
+
+
 @with_agent()
 async def test_an_idle_empty_worker_is_drained_at_once(c, s, a, b) -> None:
 

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.protocol.requests import LONGEST_MS
 
@@ -158,11 +159,9 @@ class Durations(Component):
     def report(self, msg: dict[str, Any], now: float) -> None:
         """A worker reports a run; the scheduler has not heard of it yet. Never raises."""
         self.next_at = now + PAUSE_S
-        try:
+        # Fail open: the scheduler's own averages remain.
+        with logged(logger, "Failed to measure a run"):
             self._add(msg["key"], msg.get("startstops") or ())
-        except Exception:
-            # Fail open: the scheduler's own averages remain.
-            logger.exception("Failed to measure a run")
 
     def _add(self, key: Any, startstops: Any) -> None:
         ts = self.scheduler.tasks.get(key)

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_adaptive_agent import wire
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.service.data_copier import Copier, is_stuck
 from dask_adaptive_agent.service.gate import Gate, cancel_other, next_look_s
 from dask_adaptive_agent.service.task_mover import Mover, arriving
@@ -303,7 +304,8 @@ class Drain:
         Were the connection to break first, each would count as one that kills workers.
         """
         names = [str(self.name)]
-        try:
+        # Fail open: the process ends anyway, and the scheduler will notice.
+        with logged(logger, "Failed to give back the tasks of %s", self.ws.address):
             copies = self._copier.step()
             if self.ws.processing or copies:
                 self._owner.note(wire.N_TASKS_GIVEN_BACK, self._loss(copies), names)
@@ -316,9 +318,6 @@ class Drain:
                 close=True,
                 **{name: True},
             )
-        except Exception:
-            # Fail open: the process ends anyway, and the scheduler will notice.
-            logger.exception("Failed to give back the tasks of %s", self.ws.address)
 
     def _loss(self, copies: list[TaskState]) -> str:
         words = [f"{self.name} had {duration(self._given_s)} to leave ({self.terms.reason})"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.drain.drain import Drain, Terms, Veto, rename
 from dask_adaptive_agent.drain.upstream_calls import LIFETIME
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.patching import Call, Patches
 from dask_adaptive_agent.protocol.operator_side import Noting
 from dask_adaptive_agent.protocol.requests import AgentSettings
@@ -129,13 +130,11 @@ class Drains(Noting):
         def registering(stock: Call) -> Call:
             @wraps(stock)
             async def register_worker(*args: Any, **kwargs: Any) -> Any:
-                try:
+                # Fail open: the scheduler refuses a name that is taken, as stock code does.
+                with logged(logger, "Failed to free the name of a worker that comes"):
                     drain = self.ongoing.get(self.scheduler.aliases.get(kwargs.get("name"), ""))
                     if drain is not None and drain.terms.is_certain:
                         rename(self.scheduler, drain.ws, f"{drain.name} (leaving)")
-                except Exception:
-                    # Fail open: the scheduler refuses a name that is taken, as stock code does.
-                    logger.exception("Failed to free the name of a worker that comes")
                 return await stock(*args, **kwargs)
 
             return register_worker
@@ -320,11 +319,9 @@ class Drains(Noting):
 
     def _look(self, drain: Drain) -> None:
         drain.start()
-        try:
+        # Its own watch tries again: the process ends whatever goes wrong here.
+        with logged(logger, "Failed to check the drain of %s", drain.ws.address):
             drain.look()
-        except Exception:
-            # Its own watch tries again: the process ends whatever goes wrong here.
-            logger.exception("Failed to check the drain of %s", drain.ws.address)
 
     def _outcome(self, drain: Drain) -> wire.RetireOutcome:
         veto = self._verdict(drain.ws) if drain.is_over else None

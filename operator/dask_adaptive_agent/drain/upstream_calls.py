@@ -13,6 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.patching import Call, Patches
 from dask_adaptive_agent.protocol.operator_side import Noting
 
@@ -87,7 +88,8 @@ class UpstreamCalls(Noting):
         """Note the pins that a call breaks, if any."""
         if stimulus.startswith((OURS, NOT_ANSWERING)):
             return
-        try:
+        # Fail open: the call is obeyed, noted or not.
+        with logged(logger, "Failed to find the pins that a call to %s workers has broken", verb):
             leaving = self.leaving()
             staying = [ws for ws in named if ws.address not in leaving]
             pinned = [(ws, by) for ws in staying if (by := self.pinned_by(ws))]
@@ -100,9 +102,6 @@ class UpstreamCalls(Noting):
             message = f"somebody{call} named pinned workers to {verb}, and was "
             names = [str(ws.name) for ws, _ in pinned]
             self.note(wire.N_PINS_OVERRIDDEN, f"{message}obeyed: {'; '.join(shown)}", names)
-        except Exception:
-            # Fail open: the call is obeyed, noted or not.
-            logger.exception("Failed to find the pins that a call to %s workers has broken", verb)
 
 
 def _readable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

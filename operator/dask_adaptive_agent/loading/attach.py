@@ -16,6 +16,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_adaptive_agent import __version__, wire
 from dask_adaptive_agent.agent import Agent
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.shuffle.runs import BARRIER
 from dask_adaptive_agent.worker_side.worker_plugin import Lender
 
@@ -133,27 +134,21 @@ class AdaptivePlugin(SchedulerPlugin):
         return self.agent.free(workers)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        try:
+        # Fail open: the next snapshot finds the worker, and counts its idle time from then.
+        with logged(logger, "Failed to note that worker %s has joined", worker):
             self.agent.worker_joined(worker)
-        except Exception:
-            # Fail open: the next snapshot finds the worker, and counts its idle time from then.
-            logger.exception("Failed to note that worker %s has joined", worker)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
-        try:
+        # Fail closed: pins that stay end by themselves.
+        with logged(logger, "Failed to end the pins of worker %s, which has left", worker):
             entry = self.agent.roster.entries.get(worker)
             if entry is not None:
                 self.agent.pins.worker_left(entry.ws)
-        except Exception:
-            # Fail closed: pins that stay end by themselves.
-            logger.exception("Failed to end the pins of worker %s, which has left", worker)
-        try:
+        # Fail open: the next snapshot finds out.
+        with logged(logger, "Failed to note that worker %s has left", worker):
             self.agent.drains.worker_left(worker)
             self.agent.cordons.worker_left(worker)
             self.agent.roster.entries.pop(worker, None)
-        except Exception:
-            # Fail open: the next snapshot finds out.
-            logger.exception("Failed to note that worker %s has left", worker)
 
     def update_graph(self, scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
         # Called before the graph's tasks are assigned. It never raises.
@@ -173,14 +168,10 @@ class AdaptivePlugin(SchedulerPlugin):
         self.agent.upstream_calls.restarts()
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        try:
+        # Fail closed: its pins end by themselves, at their own time.
+        with logged(logger, "Failed to shorten the pins of client %s, which has left", client):
             self.agent.client_left(client)
-        except Exception:
-            # Fail closed: its pins end by themselves, at their own time.
-            logger.exception("Failed to shorten the pins of client %s, which has left", client)
 
     async def close(self) -> None:
-        try:
+        with logged(logger, "Failed to stop the agent"):
             self.agent.close(is_closing=True)
-        except Exception:
-            logger.exception("Failed to stop the agent")

@@ -14,6 +14,7 @@ from distributed.dashboard.components import add_periodic_callback
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 from distributed.dashboard.utils import _DATATABLE_STYLESHEETS_KWARGS
 
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.page.page import COLOURS, GREY, TABLES, Looks
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def _column(field: str, title: str, width: int, kind: str) -> Any:
 
 def show(looks: Looks, scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     """Fill a document, as upstream's own pages do. Never raises."""
-    try:
+    with logged(logger, "Failed to show the page in the dashboard"):
         view = View(looks)
         doc.title = "Dask: Adaptive"
         doc.add_root(view.root)
@@ -102,8 +103,6 @@ def show(looks: Looks, scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
         doc.theme = BOKEH_THEME
         add: Any = add_periodic_callback
         add(doc, view, EVERY_MS)
-    except Exception:
-        logger.exception("Failed to show the page in the dashboard")
 
 
 class View:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.quotas.worker_limits import NEVER
 from dask_adaptive_agent.text import duration, plural, size_of
 
@@ -143,7 +144,7 @@ class DashboardPage:
     def uninstall(self) -> None:
         """Take the page away, from those who look at it, too. Never raises."""
         app, self._app = self._app, None
-        try:
+        with logged(logger, "Failed to take the page out of the dashboard"):
             if NAME in self._pages:
                 self._pages.remove(NAME)
             if app is not None:
@@ -154,8 +155,6 @@ class DashboardPage:
                 finally:
                     for session in app.get_sessions(f"/{NAME}"):
                         session.destroy()
-        except Exception:
-            logger.exception("Failed to take the page out of the dashboard")
 
     def _dashboard(self) -> Any:
         """Upstream's application; None: there is no dashboard, or not one that we know."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask_adaptive_agent import patching
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.patching import Call, Patch, Patches
 from dask_adaptive_agent.service.task_mover import stealing
 
@@ -113,11 +114,9 @@ class AssignedRuns:
 
         def put_back() -> None:
             extension = stealing(self.scheduler)
-            try:
+            # Fail open: the task runs where it is.
+            with logged(logger, "Failed to put %s back on the list of tasks to steal", ts.key):
                 if extension is not None and ts.state == "processing":
                     extension.recalculate_cost(ts)
-            except Exception:
-                # Fail open: the task runs where it is.
-                logger.exception("Failed to put %s back on the list of tasks to steal", ts.key)
 
         self.scheduler.loop.asyncio_loop.call_soon(put_back)

@@ -20,6 +20,7 @@ from distributed.core import Status
 
 from dask_adaptive_agent import patching, wire
 from dask_adaptive_agent.demand.durations import Durations
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.protocol.operator_side import Noting, OperatorLease
 from dask_adaptive_agent.quotas.assigned_runs import AssignedRuns
 from dask_adaptive_agent.quotas.deadlines import LOOK_S, SEARCH_S, Deadlines
@@ -138,11 +139,9 @@ class Cordons(Noting):
 
     def reached(self, entry: Entry) -> None:
         """A worker may have come to a limit. Never raises: this is called in transitions."""
-        try:
+        # Fail open: it goes on with its tasks, as it would without us.
+        with logged(logger, "Failed to cordon worker %s", entry.ws.address):
             self._cordon(entry)
-        except Exception:
-            # Fail open: it goes on with its tasks, as it would without us.
-            logger.exception("Failed to cordon worker %s", entry.ws.address)
 
     def _count(self, msg: dict[str, Any]) -> None:
         """A worker reports a run. Once a task: every line is paid 1,000 times a second."""
@@ -162,7 +161,8 @@ class Cordons(Noting):
             return
         entry.active_at = self.clock()
         entry.runs += 1
-        try:
+        # Fail open: its runs are counted all the same.
+        with logged(logger, "Failed to count a failure of worker %s", entry.ws.address):
             text, key = str(msg.get("exception_text") or ""), msg.get("key")
             ts: Any = self.scheduler.tasks.get(key)
             entry.record = entry.record or Record()
@@ -173,19 +173,14 @@ class Cordons(Noting):
                 text=text,
                 pattern=self.limits.of_worker(entry.ws).rules.match(text),
             )
-        except Exception:
-            # Fail open: its runs are counted all the same.
-            logger.exception("Failed to count a failure of worker %s", entry.ws.address)
         self.reached(entry)
 
     def graph_added(self) -> None:
         """A graph has come, and none of its tasks is assigned yet. Never raises."""
-        try:
+        with logged(logger, "Failed to find the workers for which a graph's tasks are too long"):
             if self.deadlines.graph_added():
                 for entry in self.deadlines.short():
                     self._cordon(entry)
-        except Exception:
-            logger.exception("Failed to find the workers for which a graph's tasks are too long")
 
     def is_spent(self, ws: WorkerState) -> bool:
         """Tells whether an exact quota is used up: not one run more, even if it is the only one."""
@@ -209,12 +204,10 @@ class Cordons(Noting):
 
     def take_back(self, gate: Gate) -> None:
         """Open a gate that was somebody else's, unless its worker is to be cordoned."""
-        try:
+        with logged(logger, "Failed to cordon worker %s", gate.ws.address):
             entry = self.entries.get(gate.ws.address)
             if entry is not None and entry.ws is gate.ws and self._cordon(entry, gate):
                 return
-        except Exception:
-            logger.exception("Failed to cordon worker %s", gate.ws.address)
         gate.release()
 
     def is_cordoned(self, ws: WorkerState) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import distributed
 
 from dask_adaptive_agent import patching, wire
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.patching import Mismatch as Mismatch
 from dask_adaptive_agent.patching import Patches
 from dask_adaptive_agent.protocol.operator_side import Component
@@ -209,9 +210,6 @@ class Reliefs(Component):
 
     def _remove(self, name: str) -> None:
         relief = self._active.pop(name, None)
-        if relief is None:
-            return
-        try:
-            relief.uninstall()
-        except Exception:
-            logger.exception("Failed to remove relief %s", name)
+        if relief is not None:
+            with logged(logger, "Failed to remove relief %s", name):
+                relief.uninstall()

@@ -32,6 +32,7 @@ from distributed.protocol.serialize import Pickled, ToPickle
 from distributed.utils import ensure_memoryview
 
 from dask_adaptive_agent import patching
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.patching import Patch, Patches
 from dask_adaptive_agent.relief.pickle_cache import PROTOCOL, KeptPickle
 from dask_adaptive_agent.relief.pickling import (
@@ -233,11 +234,9 @@ class Sharing(SchedulerPlugin):
         return {"shared_workers": len(self._lines), **known}
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
-        try:
+        # Fail open: it is sent everything with each task.
+        with logged(logger, "Failed to share callables with worker %s", worker):
             self._begin(worker)
-        except Exception:
-            # Fail open: it is sent everything with each task.
-            logger.exception("Failed to share callables with worker %s", worker)
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
         self._end(worker)
@@ -310,8 +309,6 @@ class Sharing(SchedulerPlugin):
         text = f"(lambda half: half and half.drop({self._prefix!r}))(sys.modules.get({NAME!r}))"
         function = partial(eval, text.replace("sys", "__import__('sys')"))
         message = {"op": "run", "function": pickle.dumps(function, PROTOCOL)}
-        try:
+        # Fail open: they hold it until they end.
+        with logged(logger, "Failed to have workers drop callables"):
             await self._scheduler.broadcast(msg=message, workers=workers, on_error="ignore")
-        except Exception:
-            # Fail open: they hold it until they end.
-            logger.exception("Failed to have workers drop callables")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.service.task_mover import considered
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
     from dask_adaptive_agent.quotas.cordons import Cordons
+
+logger = logging.getLogger(__name__)
 
 #: A copy on a worker with one of these statuses is safe; others are leaving, or not there yet.
 IN_SERVICE = (Status.running, Status.paused)
@@ -99,6 +104,27 @@ class RequestedCopies:
                 stimulus = f"dask-adaptive-forget-{key}"
                 message = {"op": "free-keys", "keys": [key], "stimulus_id": stimulus}
                 self.scheduler.worker_send(address, message)
+
+    def releasing(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """The stream handler "release-worker-data", after which the scheduler's books are right."""
+
+        @wraps(stock)
+        def released(**msg: Any) -> Any:
+            stock(**msg)
+            # Fail open: the traffic to this worker is estimated too low, as with stock code.
+            with logged(logger, "Failed to count who needs %s", msg["key"]):
+                self._count_needs(self.scheduler.tasks.get(msg["key"]), msg["worker"])
+
+        return released
+
+    def _count_needs(self, ts: Any, address: str) -> None:
+        """Tasks that a worker was given while it held a result have to fetch that now."""
+        ws: Any = self.scheduler.workers.get(address)
+        if ts is None or ws is None or ts in ws.has_what or ts in ws.needs_what:
+            return
+        for waiter in ts.waiters or ():
+            if waiter.processing_on is ws:
+                ws._inc_needs_replica(ts)
 
 
 @dataclass(eq=False)

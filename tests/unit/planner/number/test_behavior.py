@@ -76,23 +76,17 @@ def test_the_number_lies_between_what_is_there_and_what_is_wanted(
 
 
 @given(numbers, numbers, behaviors, pasts())
-def test_no_fall_below_what_was_wanted_within_the_window(
+def test_no_move_beyond_what_was_wanted_within_the_windows(
     wanted: int, current: int, behavior: Behavior, past: GroupPast
 ) -> None:
-    window_s = behavior.scale_down.stabilization_window_s or 0.0
-    recent = [r.replicas for r in past.recommendations if NOW - r.at < window_s]
+    def wanted_within(rules: Any) -> list[int]:
+        window_s = rules.stabilization_window_s or 0.0
+        return [r.replicas for r in past.recommendations if NOW - r.at < window_s]
 
-    assert moved(wanted, current, behavior, past) >= min(current, max(recent, default=0))
+    number = moved(wanted, current, behavior, past)
 
-
-@given(numbers, numbers, behaviors, pasts())
-def test_no_rise_above_what_was_wanted_within_the_window(
-    wanted: int, current: int, behavior: Behavior, past: GroupPast
-) -> None:
-    window_s = behavior.scale_up.stabilization_window_s or 0.0
-    recent = [r.replicas for r in past.recommendations if NOW - r.at < window_s]
-
-    assert moved(wanted, current, behavior, past) <= max(current, min(recent, default=wanted))
+    assert number >= min(current, max(wanted_within(behavior.scale_down), default=0))
+    assert number <= max(current, min(wanted_within(behavior.scale_up), default=wanted))
 
 
 @given(numbers, numbers, behaviors, pasts(), st.floats(0.5, 200))
