@@ -110,10 +110,11 @@ class RequestedCopies:
 
         @wraps(stock)
         def released(**msg: Any) -> Any:
-            stock(**msg)
+            answer = stock(**msg)
             # Fail open: the traffic to this worker is estimated too low, as with stock code.
             with logged(logger, "Failed to count who needs %s", msg["key"]):
                 self._count_needs(self.scheduler.tasks.get(msg["key"]), msg["worker"])
+            return answer
 
         return released
 
