@@ -174,5 +174,4 @@ async def test_a_worker_gets_the_hook_and_the_time_for_it(injecting: Kubectl) ->
     assert {"exec": {"command": command}} == hook_of(made)
     assert 300 == made["spec"]["terminationGracePeriodSeconds"]
     assert "dask-adaptive.dev/injected" in made["metadata"]["annotations"]
-    config = injecting.json("get", "configmap", bundle().name)
-    assert "leave" in config["data"]["leave.sh"]
+    assert "leave" in injecting.json("get", "configmap", bundle().name)["data"]["leave.sh"]

@@ -63,9 +63,11 @@ NIGHT = window("30 2 * * *", 1)
         pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:10+02:00", True, id="first-of-two"),
         pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:10+01:00", True, id="second-of-two"),
         pytest.param(window("0 * * * *", 0.25), "2026-10-25T02:20+01:00", False, id="between"),
-        # Longer than their period; seldom; a zone.
+        # Longer than their period; seldom; names of days; a zone.
         pytest.param(window("0 2 * * *", 30), "2026-01-10T01:00+01:00", True, id="never-closed"),
         pytest.param(window("0 0 29 2 *", 2), "2028-02-29T01:00+01:00", True, id="leap-day"),
+        pytest.param(window("0 22 * * FRI", 60), "2026-01-12T09:59+01:00", True, id="weekend"),
+        pytest.param(window("0 22 * * FRI", 60), "2026-01-12T10:00+01:00", False, id="monday"),
         pytest.param(window("0 2 * * *", 1, "Asia/Kathmandu"), "2026-07-10T02:30+05:45", True,
                      id="a-zone-of-quarters"),
         pytest.param((*NIGHT, *window("0 12 * * *", 1)), "2026-01-10T12:30+01:00", True,
