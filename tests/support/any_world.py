@@ -225,6 +225,7 @@ class AnyWorld:
             nthreads=1 if is_connected else 0,
             unscheduled_at=None if is_connected else self._one(None, -self._s()),
             refused="" if is_connected else self._one("", "", "", "exceeded quota"),
+            gated=not is_connected and self._p(0.2),
         )  # fmt: skip
 
     def _cluster(self, groups: tuple[ObservedGroup, ...]) -> ObservedCluster:

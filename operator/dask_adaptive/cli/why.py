@@ -31,6 +31,7 @@ ENDS: Mapping[str, str] = {
     "WithinTolerance": "when the load needs fewer than behavior.scaleDown.tolerance allows",
     "BudgetExhausted": "when one of those that leave is gone (retirement.maxConcurrent)",
     "TooFewReplicas": "with a lower minReplicas",
+    "AdmissionGated": "when whoever has set the gate takes it away",
     "ScheduledMinimum": "when the schedule closes (schedules)",
     "ClientWants": "when the client's want() ends, or the client leaves",
     "ShuffleAhead": "when the shuffle is done",
@@ -116,7 +117,7 @@ class Live:
             if told:
                 return _as_told(told)
             if worker.waiting:
-                return Stay(Reason.NEVER_CONNECTED.value, name, state, "", worker.waiting)
+                return Stay(worker.absence[0].value, name, state, "", worker.waiting)
             return Stay(Reason.SCHEDULER_UNREACHABLE.value, name, "Unknown", "", self.unknown)
         clocks, idle_s = self.observed.clocks, self.policy.idle_s(worker.group)
         row = worker_row(worker, is_exposed=bool(worker.node_terminating))

@@ -25,6 +25,7 @@ from dask_adaptive.kube.worker_pods import (
     Shape,
     deployment_refused,
     deployment_waiting,
+    gates_of,
     pod_waiting,
     resources_of,
     shape_of,
@@ -234,6 +235,7 @@ class PodObject:
     started_at: float | None = None  # seconds since 1970: taken on by its node
     deadline_s: float = math.inf  # seconds from then on: it is ended
     unscheduled_at: float | None = None  # since then no node has had room for it
+    gated: bool = False  # somebody is yet to admit it
     shape: Shape = NO_SHAPE
 
     @property
@@ -432,6 +434,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodObject:
         started_at=read_instant(status.get("startTime") or ""),
         deadline_s=float(spec.get("activeDeadlineSeconds") or math.inf),
         unscheduled_at=read_instant(unscheduled_since(body)),
+        gated=bool(gates_of(body)),
         shape=shape_of(spec),
     )
 

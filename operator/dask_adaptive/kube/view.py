@@ -236,6 +236,7 @@ class ClusterLook:
             recycle_asked=wishes.recycle,
             drift=self._drift(deployment),
             unscheduled_at=pod.unscheduled_at if pod and not pod.meta.deleting else None,
+            gated=pod is not None and pod.gated,
             refused="" if pod and not pod.meta.deleting else deployment.refused,
         )
 

@@ -270,8 +270,16 @@ def pod_waiting(pod: Mapping[str, Any]) -> str:
         return stuck
     if phase != "Pending":
         return ""
+    if gates := gates_of(pod):
+        return _said("SchedulingGated", gates)
     found = _condition(pod, "PodScheduled", "False")
     return _said(found.get("reason") or "Unschedulable", found.get("message")) if found else phase
+
+
+def gates_of(pod: Mapping[str, Any]) -> str:
+    """Who is yet to admit a pod, before anybody looks for a node: a queue such as Kueue's."""
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return ", ".join(str(gate.get("name")) for gate in gates)
 
 
 def unscheduled_since(pod: Mapping[str, Any]) -> str:

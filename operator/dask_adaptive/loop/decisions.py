@@ -204,8 +204,11 @@ MAX_WORKERS = 100
 
 #: What more workers are not asked for because of, however much work comes.
 _FULL = frozenset(
-    {Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED, Reason.BUDGET_SHARED, Reason.ADMISSION_REFUSED}
-)
+    {
+        Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED, Reason.BUDGET_SHARED,
+        Reason.ADMISSION_REFUSED, Reason.ADMISSION_GATED,
+    }
+)  # fmt: skip
 
 
 def told(

@@ -285,7 +285,7 @@ def _row_of_unheld(worker: ObservedWorker, *, is_exposed: bool) -> tuple[Reason,
     if worker.terminating:
         return Reason.POD_ENDING, worker.waiting
     if not worker.is_connected:
-        return Reason.NEVER_CONNECTED, worker.waiting or "starting"
+        return worker.absence
     if isinstance(worker.lifecycle, Serving) and is_exposed:
         return Reason.NODE_GOING, worker.node_terminating
     if worker.cordon is not None:

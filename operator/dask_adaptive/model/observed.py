@@ -294,6 +294,12 @@ class PlacedWorker:
     drift: str = ""  # not empty: what differs from what its group asks for by now
     unscheduled_at: float | None = None  # since then no node has had room for its pod
     refused: str = ""  # not empty: its pod can't even be made (quota, admission); who says so
+    gated: bool = False  # somebody is yet to admit its pod: no node is looked for
+
+    @property
+    def is_held_up(self) -> bool:
+        """There is no telling when it comes."""
+        return self.gated or bool(self.refused) or self.unscheduled_at is not None
 
 
 @row
@@ -416,6 +422,12 @@ class ObservedWorker(PlacedWorker):
     @property
     def is_connected(self) -> bool:
         return bool(self.dask_names)
+
+    @property
+    def absence(self) -> tuple[Reason, str]:
+        """Why it is not connected; one that is gated may have been."""
+        reason = Reason.ADMISSION_GATED if self.gated else Reason.NEVER_CONNECTED
+        return reason, self.waiting or "starting"
 
     @property
     def has_end(self) -> bool:

@@ -91,6 +91,7 @@ class Reason(str, enum.Enum):
     QUOTA_EXCEEDED = "QuotaExceeded"
     BUDGET_SHARED = "BudgetShared"
     ADMISSION_REFUSED = "AdmissionRefused"
+    ADMISSION_GATED = "AdmissionGated"
     CLUSTER_IDLE = "ClusterIdle"
 
     # who holds it
@@ -117,7 +118,7 @@ class Reason(str, enum.Enum):
     @property
     def is_surplus(self) -> bool:
         """A worker that leaves for this reason is one too many."""
-        return self in (Reason.UNDERUTILIZED, Reason.BUDGET_SHARED)
+        return self in _SURPLUS
 
     def __str__(self) -> str:
         return self.value
@@ -129,3 +130,7 @@ _REPLACING = frozenset(
         Reason.FAILURES, Reason.RECYCLE_REQUESTED, Reason.DRIFTED,
     }
 )  # fmt: skip
+
+_SURPLUS = frozenset(
+    {Reason.UNDERUTILIZED, Reason.BUDGET_SHARED, Reason.NEVER_CONNECTED, Reason.ADMISSION_GATED}
+)

@@ -204,7 +204,7 @@ def _after(plan: GroupPlan, group: ObservedGroup, done: Sequence[Action]) -> int
                 more += max(0, action.replicas - max(group.replicas, len(group.workers)))
         elif isinstance(action, Cancel | Retire | Delete) and action.worker in names:
             more += isinstance(action, Cancel)
-            fewer += action.reason.is_surplus or action.reason is Reason.NEVER_CONNECTED
+            fewer += action.reason.is_surplus
     if plan.desired > plan.current:
         return min(plan.desired, plan.current + more)
     return max(plan.desired, plan.current - fewer)

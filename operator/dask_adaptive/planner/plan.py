@@ -243,8 +243,8 @@ def _too_many_away(context: PassContext) -> str:
 
 def _is_let_go(worker: ObservedWorker, context: PassContext) -> bool:
     past = context.past
-    if worker.is_deleting or worker.retiring is not None:
-        return True
+    if worker.is_deleting or worker.retiring is not None or worker.gated:
+        return True  # gated: whoever shares out places took it, and will bring it back
     if worker.name in past.leaving or worker.name in past.restarted:
         return True
     # Replaced in place: its next pod is on its way. Later than that it is away like any other.
@@ -418,11 +418,9 @@ def _expected(draft: Draft, asked: int, context: PassContext) -> Iterator[tuple[
     takes_s = context.past.of(draft.name).arrival_s or context.past.recycle.ready_s
     is_exceeded, clocks = context.horizon.is_exceeded, context.horizon.clocks
     for worker in draft.workers.pending:
-        is_stuck = worker.refused or (
-            worker.unscheduled_at is not None
-            and is_exceeded(takes_s - (clocks.platform - worker.unscheduled_at))
-        )
-        age_s = clocks.age_s(worker)
+        age_s, since = clocks.age_s(worker), worker.unscheduled_at
+        is_unplaced = since is not None and is_exceeded(takes_s - (clocks.platform - since))
+        is_stuck = worker.gated or worker.refused or is_unplaced
         if not is_stuck and not is_exceeded(LATE * takes_s - age_s):
             yield max(takes_s - age_s, SOON * takes_s), 1
     unmade = max(on_the_way(context, draft.workers), asked - draft.workers.present)

@@ -81,6 +81,15 @@ def test_how_long_a_worker_has_found_no_node(pod: dict[str, Any], seconds: float
     assert seconds == (0.0 if since is None else max(0.0, seen.at - since))
 
 
+def test_a_pod_that_is_to_be_admitted_says_by_whom() -> None:
+    gates = [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/other"}]
+    pod = ko.pod(status=unplaced("SchedulingGated"), spec={"schedulingGates": gates})
+    (seen,) = ko.look(ko.cluster(), ko.deployment(), pod).workers
+
+    assert (True, None) == (seen.gated, seen.unscheduled_at)
+    assert "SchedulingGated: kueue.x-k8s.io/admission, example.com/other" == seen.waiting
+
+
 def test_a_worker_whose_pod_is_there_is_not_refused_any_more() -> None:
     failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
     said = {**failed, "message": 'admission webhook "w" denied the request: no'}

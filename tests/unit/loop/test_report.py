@@ -92,6 +92,10 @@ def done(action: Action) -> Outcome:
             ("Pending", Reason.NEVER_CONNECTED, "ImagePullBackOff: no such image"), id="pending",
         ),
         pytest.param(
+            pending("a", gated=True, waiting="SchedulingGated: queue"), planned(), [],
+            ("Pending", Reason.ADMISSION_GATED, "SchedulingGated: queue"), id="not-admitted",
+        ),
+        pytest.param(
             worker("a", manual_pin=ManualPin(5.0, "", "cannot be read")), planned(), [],
             ("Active", Reason.INVALID_ANNOTATION, "cannot be read"), id="its-pin-cannot-be-read",
         ),

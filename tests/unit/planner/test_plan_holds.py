@@ -123,6 +123,7 @@ def ten(gone: int, of: int = 10, **changes: Any) -> list[ObservedWorker]:
         pytest.param(ten(5), TEN, 0.45, True, id="more"),
         pytest.param(ten(3, of=3), TEN, 0.45, True, id="three-are"),
         pytest.param(ten(5, deleting=True), TEN, 0.45, False, id="deleted"),
+        pytest.param(ten(5, gated=True), TEN, 0.45, False, id="preempted"),
         pytest.param(ten(5), dataclasses.replace(TEN, leaving=TEN.seen), 0.45, False,
                      id="let-go-by-us"),
         pytest.param(ten(5), dataclasses.replace(TEN, restarted=dict.fromkeys(FIVE_NAMES, "p")),

@@ -111,11 +111,12 @@ def ranked(
 
 def ranked_pending(workers: Iterable[ObservedWorker]) -> list[ObservedWorker]:
     """
-    First to go among those that never connected: stuck before starting, young before old.
+    First to go among those that are not connected: gated ones, stuck before starting, young before
+    old.
 
     The oldest that is merely starting is the one that will soonest be of use.
     """
-    return sorted(workers, key=lambda w: (not w.waiting, -w.made_at, w.name))
+    return sorted(workers, key=lambda w: (not w.gated, not w.waiting, -w.made_at, w.name))
 
 
 def claims(worker: ObservedWorker) -> set[str]:

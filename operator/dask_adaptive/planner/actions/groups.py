@@ -55,6 +55,10 @@ class GroupWorkers:
         return self.group.replicas
 
     @property
+    def gated(self) -> tuple[ObservedWorker, ...]:
+        return tuple(w for w in self.pending if w.gated)
+
+    @property
     def present(self) -> int:
         """Deployments that exist; upstream counts those that are being deleted as well."""
         return len(self.group.workers)

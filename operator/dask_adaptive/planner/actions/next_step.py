@@ -192,9 +192,9 @@ def scale_down(
     surplus = workers.serving - len(workers.pending) - desired
     if surplus <= 0:
         if not deletions:
-            return Adjustment(Reason.NO_CANDIDATES, "workers that never connected are pinned")
+            return Adjustment(Reason.NO_CANDIDATES, "workers that are not connected are pinned")
         first = counted(len(deletions), "worker")
-        message = f"{desired} desired; first to leave: {first} that never connected"
+        message = f"{desired} desired; first to leave: {first} not connected"
         return Adjustment(deletions[0].reason, message, deletions)
 
     gives_back = draft.steps[-1].reason is Reason.BUDGET_SHARED
@@ -254,9 +254,8 @@ def _divide(
 
 
 def _never_connected(worker: ObservedWorker) -> Delete:
-    why = worker.waiting or "still starting"
-    message = f"not needed and never connected ({why})"
-    return Delete(worker.name, (), Reason.NEVER_CONNECTED, message, worker.uid)
+    reason, why = worker.absence
+    return Delete(worker.name, (), reason, f"not needed and not connected ({why})", worker.uid)
 
 
 def _retire(

@@ -261,7 +261,7 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Hori
 
 def _comes_in_s(worker: ObservedWorker, arrival_s: float, horizon: Horizon) -> float:
     """Whole seconds, so that thousands that were asked for together are one instant."""
-    if worker.unscheduled_at is not None or worker.refused:
+    if worker.is_held_up:
         return arrival_s  # as good as one that is asked for now
     age_s = horizon.clocks.pod_age_s(worker) or horizon.clocks.age_s(worker)
     if age_s < 2 * arrival_s or age_s < TOO_LONG_S:  # it is late, so that others will be
@@ -494,5 +494,4 @@ def at_least_as_long(
 
 
 def _is_first_start(worker: ObservedWorker, past: Past) -> bool:
-    is_on_its_way = not (worker.is_deleting or worker.name in past.seen)
-    return is_on_its_way and not (worker.refused or worker.unscheduled_at is not None)
+    return not (worker.is_deleting or worker.is_held_up or worker.name in past.seen)

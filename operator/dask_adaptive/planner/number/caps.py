@@ -27,8 +27,9 @@ def capped(
     """
     Ask for no worker that would not come.
 
-    Caps hold back, they take nobody away: the number is never below both `desired` and the workers
-    that there are. Workers on their way out that can be called back exist, so no cap is about them.
+    Caps hold back, they take nobody away but gated workers beyond `maxPending`: else the number is
+    never below both `desired` and the workers that there are. Workers on their way out that can be
+    called back exist, so no cap is about them.
 
     Returns:
         Workers; each cap that lowered the number, or is waited for; the next `GroupPast.blocked`.
@@ -41,6 +42,9 @@ def capped(
         if step is not None and step.replicas < number:
             number = step.replicas
             steps.append(step)
+    if (gated := workers.gated) and number > len(workers.active):
+        message = f"{counted(len(gated), 'worker')} not admitted: {gated[0].waiting}"
+        steps.append(Step("cap", number, Reason.ADMISSION_GATED, message))
     blocked, is_trying = _blocked(context, workers, wants_more=number > there)
     if blocked is not None:
         limit = there + is_trying
@@ -95,7 +99,9 @@ def _by_pending(workers: GroupWorkers, policy: Policy, there: int) -> Step | Non
         return None
     pending = len(workers.pending)
     message = f"{counted(pending, 'worker')} pending, maxPending is {most}"
-    return Step("cap", there + max(0, most - pending), Reason.SCALE_UP_LIMITED, message)
+    # Workers that were preempted come back gated, and were not asked for: too many of them go.
+    more = max(most - pending, min(0, most - len(workers.gated)))
+    return Step("cap", there + more, Reason.SCALE_UP_LIMITED, message)
 
 
 def _by_room(group: ObservedGroup, there: int) -> Step | None:

@@ -142,7 +142,10 @@ def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
     maximum = policy.max_replicas - sum(max(0, d.current - d.number) for d in drafts)
     desired = {d.name: d.number for d in drafts}
     horizon = context.horizon
-    stuck = {d.name: len(stuck_workers(d.workers.pending, policy, horizon)) for d in drafts}
+    stuck = {
+        d.name: len(stuck_workers(d.workers.pending, policy, horizon)) + len(d.workers.gated)
+        for d in drafts
+    }
     floor = {d.name: min(d.number, d.current - stuck[d.name]) for d in drafts}
     if sum(floor.values()) > policy.max_replicas:
         maximum = policy.max_replicas
@@ -227,6 +230,7 @@ LIMITS = (
     Reason.QUOTA_EXCEEDED,
     Reason.BUDGET_SHARED,
     Reason.ADMISSION_REFUSED,
+    Reason.ADMISSION_GATED,
     Reason.TOO_MANY_REPLICAS,
     Reason.SCALE_UP_LIMITED,
     Reason.TOO_FEW_REPLICAS,

@@ -13,7 +13,7 @@ from dask_adaptive.model.plan import Action, Outcome, Plan, Restart, Retire
 from dask_adaptive.model.policy import Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
-from dask_adaptive.planner.number.capacity import arrival_s, starts
+from dask_adaptive.planner.number.capacity import SEEN_S, arrival_s, starts
 from dask_adaptive.planner.recycling.budgets import HOUR_S
 from dask_adaptive.planner.recycling.effective_quotas import life_of
 from dask_adaptive.planner.recycling.quotas import paced_over_s
@@ -51,7 +51,12 @@ def remember_recycles(
     return replace(
         past,
         seen=seen,
-        awaited={n: past.awaited.get(n, now) for n in workers if n not in seen},
+        awaited={
+            # The start of one that is gated begins when its gate opens, and that is seen at once.
+            n: now + SEEN_S if w.gated else past.awaited.get(n, now)
+            for n, w in workers.items()
+            if n not in seen
+        },
         floors=dict(decided.floors),
         aborts=aborts,
         counted=counted,

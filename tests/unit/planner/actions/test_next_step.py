@@ -147,9 +147,10 @@ def test_a_number_moves_from_those_that_are_there_or_were_asked_for(
 HELD_BUSY = Blocker("b", Reason.BUSY, "has tasks")
 IDLE = worker("i")
 NO_NODE = pending("p", waiting="0/3 nodes are available")
-
+GATED = replace(NO_NODE, name="g", uid="uid-g", gated=True, made_at=-900.0)
 
 GONE = Delete("p", (), Reason.NEVER_CONNECTED, "0 3", "uid-p")
+NOT_ADMITTED = Delete("g", (), Reason.ADMISSION_GATED, "0 3", "uid-g")
 LEFT = Retire("i", ("i",), Reason.UNDERUTILIZED, "1m40s 1")
 
 
@@ -160,6 +161,8 @@ LEFT = Retire("i", ("i",), Reason.UNDERUTILIZED, "1m40s 1")
                      id="in-the-words-of-the-platform"),
         pytest.param([IDLE, replace(NO_NODE, manual_pin=ManualPin(60.0, ""))], 1, [], [],
                      Reason.NO_CANDIDATES, "", id="pinned"),
+        pytest.param([IDLE, NO_NODE, GATED], 2, [NOT_ADMITTED], [], Reason.ADMISSION_GATED, "2 1",
+                     id="gated-ones-first"),
         pytest.param([IDLE, B], 1, [LEFT], [HELD_BUSY], Reason.UNDERUTILIZED, "2 1 1",
                      id="the-idle-one"),
         pytest.param([IDLE, B, NO_NODE], 1, [GONE, LEFT], [HELD_BUSY], Reason.UNDERUTILIZED,

@@ -10,9 +10,10 @@ import pytest
 
 from dask_adaptive.model.observed import Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
+from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
 from support.tables import table
-from support.worlds import instants, pending, worker
+from support.worlds import NOW, POLICY, cluster, decide, instants, pending, worker
 
 #: These have been waited for from the beginning.
 PAST = Past(seen=frozenset({"old"}), awaited=dict.fromkeys(("new", "another", "v", "w"), -1e6))
@@ -57,6 +58,15 @@ def test_the_very_first_worker(awaited: dict[str, float], age_s: float, expected
     assert expected == arrival_s(20.0, found)
 
 
+def test_what_a_worker_waits_for_its_admission_is_no_part_of_its_start() -> None:
+    waits = cluster([pending("new", age_s=480.0, gated=True)])
+    decided = decide(waits)
+    past = remember(Past(session="s"), waits, POLICY, decided, (), now=NOW)
+
+    assert () == decided.arriving
+    assert [10.0] == starts(past, [new(487.0)], at=0.0, now=NOW + 7.0)
+
+
 @table(
     "known_s, age_s, changes, expected",
     longer_than_any_before=(50.0, 100.0, {}, 103.0),
@@ -71,6 +81,7 @@ def test_the_very_first_worker(awaited: dict[str, float], age_s: float, expected
     it_has_been_there=(50.0, 100.0, {"name": "old"}, 50.0),
     it_is_refused=(50.0, 100.0, {"refused": "quota"}, 50.0),
     no_machine_takes_it=(50.0, 100.0, {"unschedulable_s": 1.0}, 50.0),
+    it_is_not_admitted=(50.0, 100.0, {"gated": True}, 50.0),
 )
 def test_no_less_than_those_on_their_way_have_taken(
     known_s: float | None, age_s: float, changes: dict[str, Any], expected: float | None

@@ -71,7 +71,12 @@ def ask(
     return found.desired, [s for s in found.steps if s.stage == "cap"], found.blocked
 
 
+def gated(name: str) -> ObservedWorker:
+    return pending(name, gated=True, waiting="SchedulingGated: kueue.x-k8s.io/admission")
+
+
 ONE = worker("one", age_s=1e6)
+GATED = gated("gated")
 STARTING = pending("starting", age_s=20.0)
 LEAVING = worker("leaving", **DRAINING)
 
@@ -99,6 +104,15 @@ LEAVING = worker("leaving", **DRAINING)
     connected_so_not_stuck=(9, [worker("a", unschedulable_s=400.0)], {}, 9, []),
     deleted_so_not_waited_for=(9, [ONE, pending("a", deleting=True, unschedulable_s=400.0)], {}, 9,
         []),
+    not_admitted=(9, [ONE, GATED], {}, 9, [Reason.ADMISSION_GATED]),
+    all_that_are_wanted_wait=(2, [ONE, GATED], {}, 2, [Reason.ADMISSION_GATED]),
+    more_than_are_wanted_wait=(1, [ONE, GATED], {}, 1, []),
+    those_that_wait_are_pending=(9, [ONE, GATED], {"max_pending": 1}, 2,
+        [Reason.SCALE_UP_LIMITED, Reason.ADMISSION_GATED]),
+    too_many_were_preempted=(9, [ONE, GATED, gated("b"), STARTING], {"max_pending": 1}, 3,
+        [Reason.SCALE_UP_LIMITED, Reason.ADMISSION_GATED]),
+    they_wait_beside_those_that_start=(9, [ONE, GATED, STARTING], {"max_pending": 1}, 3,
+        [Reason.SCALE_UP_LIMITED, Reason.ADMISSION_GATED]),
     back_although_stuck=(9, [stuck("a"), LEAVING], {}, 2, [Reason.UNSCHEDULABLE]),
 )  # fmt: skip
 def test_caps(
@@ -250,6 +264,7 @@ def test_who_gets_how_much(
     those_that_come_are_waited_for=(several(busy, "ab"), several(pending, "wxyz"), [4, 4], [2, 4]),
     no_machine_takes_them=(several(busy, "ab"), several(pending, "wxyz", unschedulable_s=300.1),
         [4, 4], [4, 2]),
+    they_are_not_admitted=(several(busy, "ab"), several(gated, "wxyz"), [4, 4], [4, 2]),
     they_are_refused=(several(busy, "ab"), several(pending, "wxyz", refused="exceeded quota"),
         [4, 4], [4, 2]),
 )  # fmt: skip
