@@ -73,7 +73,7 @@ class Answers:
             "now_ms": int(now * 1000),
             "known": agent.roster.known,
             "lapses": agent.lease.lapses,
-            "introduced": self._introduction([e for e in entries.values() if e.slot >= known]),
+            "introduced": self._introduction([e for e in entries.values() if e.slot >= known], now),
             "workers": columns,
             # Where nobody can tell how many are wanted, all that are there are.
             "target": section("target", lambda: self._target(offered, target_s), len(entries)),
@@ -138,7 +138,7 @@ class Answers:
             if address in entries
         ]
 
-    def _introduction(self, entries: list[Entry]) -> wire.Introduction:
+    def _introduction(self, entries: list[Entry], now: float) -> wire.Introduction:
         def name(ws: WorkerState) -> str:
             return self._agent.parts.section("names", lambda: str(ws.name), ws.address)
 
@@ -152,6 +152,9 @@ class Answers:
             ],
             "nthreads": column("threads", entries, lambda e: e.ws.nthreads),
             "memory_limit": column("memory limits", entries, lambda e: e.ws.memory_limit or 0),
+            "joined_ms": [
+                -1 if e.joined_at is None else int((now - e.joined_at) * 1000) for e in entries
+            ],
         }
 
     def _columns(self, entries: list[Entry], now: float) -> wire.Columns:

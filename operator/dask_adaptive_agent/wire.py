@@ -216,14 +216,20 @@ class StopRow(TypedDict):
     message: str
 
 
-class Introduction(TypedDict):
-    """What does not change about the workers that are new to the caller; parallel lists."""
+class Introduced(TypedDict):
+    """An `Introduction` as every agent sends it."""
 
     slot: list[int]
     name: list[str]  # Dask's worker name; a worker without one is named by its address
     address: list[str]  # empty string where it equals the name
     nthreads: list[int]
     memory_limit: list[int]  # bytes; 0: none
+
+
+class Introduction(Introduced, total=False):
+    """What does not change about the workers that are new to the caller; parallel lists."""
+
+    joined_ms: list[int]  # since it joined; -1: it was there before the agent
 
 
 class Claim(TypedDict):

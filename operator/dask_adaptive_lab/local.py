@@ -168,7 +168,14 @@ class Machine:
     memory_limit: str = "1GiB"
     python: str = sys.executable  # the interpreter: another release of distributed
     groups: tuple[str, ...] = ()  # worker groups beside the default one
+    resources: Mapping[str, str] = field(default_factory=dict)  # by group, as `dask worker` says
     nanny: bool = False  # starts a worker again that takes too much memory
+
+
+def amounts_of(resources: str) -> tuple[tuple[str, float], ...]:
+    """`GPU=1 MEM=2e9` as pairs, in the order of their names."""
+    pairs = (pair.split("=") for pair in resources.replace(",", " ").split())
+    return tuple(sorted((name, float(amount)) for name, amount in pairs))
 
 
 @dataclass
@@ -233,7 +240,13 @@ class LocalPlatform:
             return PlatformView(found=False)
         return PlatformView(
             groups=tuple(
-                ObservedGroup(n, g.replicas, handled=g.replicas, threads=self._machine.nthreads)
+                ObservedGroup(
+                    n,
+                    g.replicas,
+                    handled=g.replicas,
+                    threads=self._machine.nthreads,
+                    resources=amounts_of(self._machine.resources.get(n, "")),
+                )
                 for n, g in self._groups.items()
             ),
             workers=tuple(self._view(w) for g in self._groups.values() for w in g.workers.values()),
@@ -311,6 +324,7 @@ class LocalPlatform:
             "--nthreads", str(machine.nthreads), "--memory-limit", machine.memory_limit,
             "--nanny" if machine.nanny else "--no-nanny", "--no-dashboard",
             "--death-timeout", "60", "--local-directory", str(self._directory),
+            *(["--resources", machine.resources[group]] if group in machine.resources else []),
         ]  # fmt: skip
         log = self._directory / f"{name}.log"
         process = Process(command, log=log, env={**self._env, "DASK_WORKER_NAME": name})

@@ -147,18 +147,21 @@ async def test_idle_time_counts_from_the_last_task(c, s, a, b, clock) -> None:
     assert {str(a.name): 30_000, str(b.name): 90_000} == idle
 
 
-@with_agent(threads=2)
-async def test_workers_are_introduced_once_a_session(c, s, a, b) -> None:
+@with_agent(threads=2, clock=StillClock)
+async def test_workers_are_introduced_once_a_session(c, s, a, b, clock) -> None:
     first = await ask(s, wire.OBSERVE)
     again = await ask(s, wire.OBSERVE, session=first["session"], known=first["known"])
     stranger = await ask(s, wire.OBSERVE, session="another", known=first["known"])
     async with Worker(s.address, name="late", nthreads=1):
+        clock.now += 7
         joined = await ask(s, wire.OBSERVE, session=first["session"], known=first["known"])
     await until(lambda: len(s.workers) == 2)
     async with Worker(s.address, name="later", nthreads=1):
         later = await ask(s, wire.OBSERVE, session=first["session"], known=first["known"])
 
     assert 2 == first["known"] == len(first["introduced"]["slot"])
+    assert [-1, -1] == list(first["introduced"]["joined_ms"])  # before the agent
+    assert [7000] == list(joined["introduced"]["joined_ms"])
     assert not again["introduced"]["slot"]
     assert [0, 1] == list(stranger["introduced"]["slot"])
     assert ([2], ["late"]) == (

@@ -303,6 +303,7 @@ def _joined(
         cordon=one.cordon,
         too_short=one.too_short,
         nthreads=one.nthreads,
+        joined_at=one.joined_at,
     )
 
 
@@ -315,6 +316,7 @@ def _as_one(processes: Sequence[SchedulerWorker]) -> SchedulerWorker:
         address=processes[0].address,
         status="paused" if all(p.status == "paused" for p in processes) else "running",
         nthreads=sum(p.nthreads for p in processes),
+        joined_at=processes[0].joined_at,
         processing=sum(p.processing for p in processes),
         idle_since=max(p.idle_since for p in processes),
         sole_bytes=sum(p.sole_bytes for p in processes),

@@ -30,7 +30,7 @@ from dask_adaptive.model.policy import Mode, Policy
 from dask_adaptive.model.reason import Reason
 from dask_adaptive.model.recycle import RecyclePast
 from dask_adaptive.planner.memory import heard, remember
-from dask_adaptive.planner.number.capacity import ASSUMED_S
+from dask_adaptive.planner.number.capacity import READY_S
 from dask_adaptive.planner.number.floors import deletion
 from dask_adaptive.planner.number.idle_time import IdleTime, in_numbers
 from dask_adaptive.planner.plan import plan
@@ -92,7 +92,7 @@ class ClusterLoop:
         groups = {
             group: GroupPast(arrival_s=known.start_s, starts=(known.start_s,))
             for group, known in idle.items()
-            if known.start_s != ASSUMED_S  # else it may not have been measured
+            if known.start_s != READY_S  # else it may not have been measured
         }
         recycle = RecyclePast(totals=dict(recycled))
         self._past = Past(leaving=frozenset(leaving), groups=groups, recycle=recycle)

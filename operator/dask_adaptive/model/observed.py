@@ -173,6 +173,7 @@ class SchedulerWorker:
     sole_bytes: int  # results that no other worker holds
     memory: int = 0
     memory_limit: int = 0
+    joined_at: float | None = None  # None: not known
     closable: bool = False  # offered by workers_to_close
     actors: bool = False
     pins: tuple[Pin, ...] = ()
@@ -418,6 +419,7 @@ class ObservedWorker(PlacedWorker):
     paused: bool = False  # starts nothing, and takes no data: Dask pauses workers short of memory
     too_short: bool = False
     nthreads: int = 0  # of its Dask workers together; 0 while it is not connected
+    joined_at: float | None = None  # the scheduler's clock; None: not known
 
     @property
     def is_connected(self) -> bool:

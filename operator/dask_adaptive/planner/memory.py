@@ -163,13 +163,14 @@ def _remembered_group(context: PassContext, plan: GroupPlan, done: Sequence[Acti
     """One group's past as the next pass should see it."""
     observed, policy, past, now = context.observed, context.policy, context.past, context.now
     mine, group = past.of(plan.group), observed.group(plan.group) or ObservedGroup(plan.group, 0)
-    gap, new = gap_of(group), starts(past, group.workers, at=observed.at, now=now)
+    clocks = observed.clocks
+    gap, new = gap_of(group), starts(past, group.workers, clocks, now=now)
     measured_s = arrival_s(mine.arrival_s, new)
     mine = replace(
         mine,
         gap=gap,
         gap_since=mine.gap_since if gap == mine.gap else now,
-        arrival_s=at_least_as_long(measured_s, past, group.workers, at=observed.at, now=now),
+        arrival_s=at_least_as_long(measured_s, past, group.workers, clocks, now=now),
         starts=(*mine.starts, *new)[-STARTS:],
     )
     if plan.desired > plan.serving and any(

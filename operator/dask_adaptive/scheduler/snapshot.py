@@ -166,8 +166,8 @@ class SnapshotReader:
         before = self._rows
         if is_whole:
             self._rows, self._workers, self._parts = {}, {}, {}
-        self._introduce(answer)
         self._set_clocks(answer, at)
+        self._introduce(answer)
         changed = set[int]()
         for slot, row in self._read_rows(answer):
             known = before.get(slot)
@@ -191,13 +191,15 @@ class SnapshotReader:
             self._session, self._introduced = answer["session"], {}
         new = answer["introduced"]
         columns = (new["slot"], new["name"], new["address"], new["nthreads"], new["memory_limit"])
-        for slot, name, address, nthreads, limit in zip(*columns, strict=True):
+        joined = new.get("joined_ms") or [-1] * len(new["slot"])
+        for slot, name, address, nthreads, limit, ms in zip(*columns, joined, strict=True):
             name = sys.intern(name)
             self._introduced[slot] = {
                 "name": name,
                 "address": address or name,
                 "nthreads": nthreads,
                 "memory_limit": limit,
+                "joined_at": self._in(-ms) if ms >= 0 else None,
             }
         self._known = answer["known"]
 

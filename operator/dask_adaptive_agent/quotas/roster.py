@@ -22,13 +22,14 @@ AGAIN = 1_000
 
 class Entry:
     __slots__ = (
-        "active_at", "ends_at", "exact_at", "noted", "own_end_at", "record", "runs", "slot",
-        "sole_bytes", "sole_key", "stop_at", "ws",
+        "active_at", "ends_at", "exact_at", "joined_at", "noted", "own_end_at", "record", "runs",
+        "slot", "sole_bytes", "sole_key", "stop_at", "ws",
     )  # fmt: skip
 
     def __init__(self, slot: int, ws: WorkerState, now: float) -> None:
         self.slot = slot
         self.ws = ws
+        self.joined_at: float | None = now  # None: before the agent came
         self.active_at = now  # when it last had a task, reported a run, or joined
         self.runs = 0  # that it has reported
         self.stop_at = NEVER  # reported runs at which its quota is reached
@@ -54,6 +55,8 @@ class Roster:
         self._clock = clock
         self.entries: dict[str, Entry] = {}
         self.known = 0  # slots given so far
+        for entry in self.sync().values():
+            entry.joined_at = None
 
     def sync(self) -> dict[str, Entry]:
         """Bring the entries in step with the scheduler, and return them."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from dask_adaptive.model.keys import ClusterKey
 from dask_adaptive_lab.cli.files import REDONE, read_policy
 
 
@@ -20,6 +21,10 @@ from dask_adaptive_lab.cli.files import REDONE, read_policy
 @click.option("--nthreads", default=1, show_default=True, help="Threads of each worker.")
 @click.option("--memory-limit", default="1GiB", show_default=True, help="Memory of each worker.")
 @click.option(
+    "--resources", multiple=True, metavar="[GROUP:]NAME=AMOUNT …",
+    help="What each worker offers, of the default group or of another one of the policy.",
+)  # fmt: skip
+@click.option(
     "--logs", type=click.Path(file_okay=False, path_type=Path), help="Directory for logs."
 )
 @click.option(
@@ -28,7 +33,7 @@ from dask_adaptive_lab.cli.files import REDONE, read_policy
 )  # fmt: skip
 def command(
     policy: Path, script: str | None, arguments: Sequence[str], nthreads: int, memory_limit: str,
-    logs: Path | None, trace: Path | None,
+    resources: Sequence[str], logs: Path | None, trace: Path | None,
 ) -> None:  # fmt: skip
     """
     Run SCRIPT under POLICY with a real scheduler and real workers on this machine.
@@ -39,11 +44,18 @@ def command(
     Exit codes: the script's own; 2 for a policy that makes no sense; 5 if work was redone.
     """
     # Only this command needs distributed, which takes a second to import.
-    from dask_adaptive_lab.local import Machine
+    from dask_adaptive_lab.local import Machine, amounts_of
     from dask_adaptive_lab.rehearse.rehearsal import rehearse
 
     wanted = read_policy(policy)
-    machine = Machine(nthreads=nthreads, memory_limit=memory_limit)
+    default = ClusterKey("local", wanted.cluster).default_group
+    offered = (text.rpartition(":")[::2] for text in resources)
+    by_group = {group or default: amounts for group, amounts in offered}
+    try:
+        any(map(amounts_of, by_group.values()))
+    except ValueError as exc:
+        raise click.BadParameter(f"{exc}: write NAME=AMOUNT", param_hint="--resources") from exc
+    machine = Machine(nthreads=nthreads, memory_limit=memory_limit, resources=by_group)
     keep = nullcontext(logs) if logs else tempfile.TemporaryDirectory(prefix="dask-adaptive-")
     with keep as directory:
         code, figures = rehearse(

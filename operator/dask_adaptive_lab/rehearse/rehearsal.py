@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -205,8 +206,8 @@ def rehearse(
     Returns:
         The script's exit code, and the figures that were shown.
     """
-    console, page = Console(), Page(f"rehearsal of {name}")
-    figures = RehearsalFigures(_default(policy).maximum)
+    default, console, page = _default(policy), Console(), Page(f"rehearsal of {name}")
+    figures = RehearsalFigures(default.maximum)
     run = [sys.executable, *(script or [str(demo.__file__)])]
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -222,9 +223,9 @@ def rehearse(
         rehearsal = Rehearsal(
             policy,
             directory,
-            machine,
+            replace(machine, groups=tuple(b.name for b in policy.bounds(default.name)[1:])),
             watchers=tuple(watchers),
-            initial=min(1, _default(policy).maximum),  # as dask-kubernetes' own examples do
+            initial=min(1, default.maximum),  # as dask-kubernetes' own examples do
         )
         code = asyncio.run(_rehearse(rehearsal, run, figures))
     console.print(figures.table())
@@ -235,21 +236,10 @@ async def _rehearse(rehearsal: Rehearsal, run: Sequence[str], figures: Rehearsal
     async with rehearsal:
         rehearsal.say(f"scheduler at {rehearsal.address}")
         rehearsal.say(f"dashboard at {rehearsal.scheduler.dashboard}")
-        for line in missing_here(rehearsal.policy):
-            rehearsal.say(line)
         code = await _run_script(run, rehearsal)
         if code == 0:
             await _until_settled(rehearsal, figures)
         return code
-
-
-def missing_here(policy: Policy) -> list[str]:
-    """Name the worker groups of a policy that a rehearsal does not have, in sentences."""
-    return [
-        f"worker group {bounds.name} is not here: a rehearsal has only the default one, and tasks"
-        f" that need a worker of {bounds.name} wait"
-        for bounds in policy.bounds(_default(policy).name)[1:]
-    ]
 
 
 def _default(policy: Policy) -> GroupBounds:

@@ -298,6 +298,7 @@ def _introduction(workers: list[Worker]) -> wire.Introduction:
         "address": [w.address for w in workers],
         "nthreads": [1 for _ in workers],
         "memory_limit": [MEMORY_LIMIT for _ in workers],
+        "joined_ms": [-1 for _ in workers],
     }
 
 

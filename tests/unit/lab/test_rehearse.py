@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from dask_adaptive.model.policy import parse_policy
 from dask_adaptive.model.reason import Reason
-from dask_adaptive_lab.rehearse.rehearsal import missing_here
 from dask_adaptive_lab.rehearse.views import RehearsalFigures
 from dask_adaptive_lab.tally import Tally
 
@@ -52,12 +48,3 @@ def test_recycled_workers_are_counted_by_reason() -> None:
     figures = figures_of((0.0, {"a": 0.0}, once), (1.0, {"a": 0.0}, thrice))
 
     assert "1 Lifetime, 3 TaskQuota" == dict(figures.rows())["workers recycled"]
-
-
-@pytest.mark.parametrize("default", [[], [{"name": "etl-default", "maxReplicas": 3}]])
-def test_groups_that_a_rehearsal_does_not_have_are_named(default: list[dict[str, Any]]) -> None:
-    groups = [*default, {"name": "etl-gpu", "maxReplicas": 2}, {"name": "etl-fixed"}]
-    spec = {"clusterRef": {"name": "etl"}, "maxReplicas": 5, "workerGroups": groups}
-
-    (line,) = missing_here(parse_policy(spec))
-    assert line.startswith("worker group etl-gpu is not here")

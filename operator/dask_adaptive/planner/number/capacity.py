@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from dask_adaptive.model.amounts import counted
 from dask_adaptive.model.observed import (
+    Clocks,
     Demand,
     Leaving,
     Need,
@@ -45,8 +46,11 @@ SLOWER, FASTER = 0.6, 0.15
 #: upstream's turn, another pass.
 OVERHEAD_S = 3.0
 
-#: What is assumed where nothing was measured (`RecyclePast.ready_s`).
-ASSUMED_S = RecyclePast().ready_s
+#: Assumed where none has come. It is short: one that is not asked for is never measured.
+ASSUMED_S = 3.0
+
+#: What is taken for the time of a replacement before any has come (`RecyclePast.ready_s`).
+READY_S = RecyclePast().ready_s
 
 _STAYING = (Serving, Pending)
 
@@ -227,6 +231,7 @@ class Supply:
     busy: int  # of them: those that have tasks
     pending: tuple[float, ...]  # seconds until each is expected, the soonest first
     arrival_s: float  # that one takes which is asked for now
+    is_assumed: bool = False  # because none has come yet
     grows: bool = True  # whether workers are added, or only kept
 
     @property
@@ -244,8 +249,10 @@ def supplies(context: PassContext, horizon: Horizon) -> tuple[Supply, ...]:
 def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Horizon) -> Supply:
     there = [w for w in group.workers if isinstance(w.lifecycle, _STAYING)]
     connected = [w for w in there if w.dask_names]
-    measured = past.of(group.name).arrival_s
-    arrival_s = max(0.0, past.recycle.ready_s if measured is None else measured)
+    mine = past.of(group.name)
+    is_assumed = not mine.starts and past.recycle.ready_s == READY_S
+    known_s = ASSUMED_S if is_assumed else past.recycle.ready_s
+    arrival_s = max(0.0, known_s if mine.arrival_s is None else mine.arrival_s)
     pending = [_comes_in_s(w, arrival_s, horizon) for w in there if not w.dask_names]
     return Supply(
         name=group.name,
@@ -256,6 +263,7 @@ def _supply(bounds: GroupBounds, group: ObservedGroup, past: Past, horizon: Hori
         busy=sum(w.processing > 0 for w in connected),
         pending=tuple(sorted(pending)),
         arrival_s=arrival_s,
+        is_assumed=is_assumed,
     )
 
 
@@ -457,30 +465,40 @@ def arrival_s(known_s: _Known, new: Iterable[float]) -> _Known:
     return known_s
 
 
-def starts(past: Past, workers: Iterable[ObservedWorker], *, at: float, now: float) -> list[float]:
+def starts(
+    past: Past, workers: Iterable[ObservedWorker], clocks: Clocks, *, now: float
+) -> list[float]:
     """
     The seconds from asking for each worker that has just come until it serves.
 
-    Only first pods count, and only of workers that an earlier pass has waited for.
+    Only first pods count: of workers that an earlier pass has waited for, and of those that the
+    first pass has found, the ones that joined soon after they were made. Any other may be in its
+    second pod, or have met its second scheduler.
 
     Args:
-        at: The platform's clock, as `made_at`.
-        now: Our own, as `past.awaited`.
+        now: Our own clock, as `past.awaited`.
     """
-    new = (w for w in workers if w.dask_names and w.name in past.awaited)
-    ages = (_age_s(worker, past, at=at, now=now) for worker in new)
+    ages = []
+    for worker in (w for w in workers if w.dask_names and w.name not in past.seen):
+        joined_at = worker.joined_at
+        age_s = clocks.age_s(worker) - (0.0 if joined_at is None else clocks.scheduler - joined_at)
+        if worker.name in past.awaited:
+            ages.append(_watched_s(worker, past, age_s, now=now))
+        elif joined_at is not None and age_s < SEEN_S:
+            ages.append(max(0.0, age_s))
     return [age_s + OVERHEAD_S for age_s in ages if age_s < TOO_LONG_S]
 
 
-def _age_s(worker: ObservedWorker, past: Past, *, at: float, now: float) -> float:
-    """By the platform's clock, which may be wrong, and no more than our own allows."""
+def _watched_s(worker: ObservedWorker, past: Past, age_s: float, *, now: float) -> float:
+    """A time by the platform's clock, which may be wrong: no more than our own allows."""
     watched_s = now - past.awaited.get(worker.name, now)
-    return max(0.0, min(at - worker.made_at, watched_s + SEEN_S))
+    return max(0.0, min(age_s, watched_s + SEEN_S))
 
 
 def at_least_as_long(
-    known_s: float | None, past: Past, workers: Iterable[ObservedWorker], *, at: float, now: float
-) -> float | None:
+    known_s: float | None, past: Past, workers: Iterable[ObservedWorker], clocks: Clocks,
+    *, now: float,
+) -> float | None:  # fmt: skip
     """
     The same, and no less than those on their way have taken already.
 
@@ -488,7 +506,8 @@ def at_least_as_long(
     before the first of them has come.
     """
     unseen = (w for w in workers if not w.dask_names and _is_first_start(w, past))
-    ages = [_age_s(w, past, at=at, now=now) for w in unseen if at - w.made_at < TOO_LONG_S]
+    made = [(w, clocks.age_s(w)) for w in unseen]
+    ages = [_watched_s(w, past, age_s, now=now) for w, age_s in made if age_s < TOO_LONG_S]
     longest_s = max(ages, default=0.0) + OVERHEAD_S
     return longest_s if longest_s > (ASSUMED_S if known_s is None else known_s) else known_s
 

@@ -50,6 +50,7 @@ class Load:
     message: str
     inputs: Mapping[str, float] = field(default_factory=dict)
     asked_by: str = "load"  # "load" | "client …"
+    assumption: str = ""  # that it rests on
     steps: tuple[Step, ...] = ()
 
     def at_least(self, number: int, stage: str, reason: Reason, message: str) -> Load:
@@ -176,6 +177,7 @@ def startup_aware(context: PassContext, every: Sequence[Supply], demand: Demand)
         wanted, soon = max(free[one.name] + mine, one.busy), ahead[one.name] + mine
         message = _message(one, wanted, bound, inputs)
         load = _load(one, wanted, message, {**inputs, "bound_workers": float(mine)})
+        load = replace(load, assumption=_assumption(one, inputs))
         load = load.at_least(crowded.get(one.name, 0), "memory", Reason.LOAD_INCREASED, full)
         found[one.name] = load.at_least(
             soon, "shuffle", Reason.SHUFFLE_AHEAD, f"{shuffles}: {counted(soon, 'worker')}"
@@ -257,6 +259,13 @@ def _shuffled_threads(demand: Demand, parts: Sequence[Part], duration_s: float) 
     return min(float(outputs), math.ceil(outputs * each_s / duration_s))
 
 
+def _assumption(one: Supply, inputs: Mapping[str, float]) -> str:
+    if not one.is_assumed or not inputs["work_s"]:
+        return ""
+    there = f"{inputs['work_s']:.0f} s of work, {counted(one.connected, 'worker')}"
+    return f"{there}, a new one is assumed to take {one.arrival_s:.0f} s"
+
+
 def _message(one: Supply, wanted: int, bound: Bound, inputs: Mapping[str, float]) -> str:
     coming = f", {len(one.pending)} pending" if one.pending else ""
     said = [
@@ -264,7 +273,7 @@ def _message(one: Supply, wanted: int, bound: Bound, inputs: Mapping[str, float]
         f" {inputs['waiting']:.0f} wait for others",
         f"{inputs['work_s']:.0f} s of work, at most {inputs['width']:.0f} tasks at once",
         f"{counted(one.connected, 'worker')} of {one.threads:g} threads there{coming},"
-        f" a new one takes {one.arrival_s:.0f} s: {wanted} wanted",
+        f" a new one takes {one.arrival_s:.0f} s{' (assumed)' * one.is_assumed}: {wanted} wanted",
         bound.messages.get(one.name, ""),
         bound.nobody,
     ]

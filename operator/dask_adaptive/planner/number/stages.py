@@ -259,7 +259,7 @@ def why_more(draft: Draft, workers: GroupWorkers) -> tuple[Reason, str]:
     there = f"{draft.wanted} wanted, {workers.serving} there: {counted(draft.number, 'worker')}"
     asks = next(s for s in draft.steps if s.replicas >= draft.number)
     if asks.reason in _USUAL:
-        return Reason.LOAD_INCREASED, there
+        return Reason.LOAD_INCREASED, _with_assumption(there, draft)
     if asks.reason is Reason.TOO_FEW_REPLICAS:
         return asks.reason, there
     return asks.reason, f"{asks.message}: {counted(draft.number, 'worker')}, now {workers.serving}"
@@ -279,8 +279,13 @@ def why_at_rest(draft: Draft, workers: GroupWorkers, limited: Step | None) -> tu
     if workers.retiring:
         return Reason.RETIRING, f"{counted(len(workers.retiring), 'worker')} leaving"
     if draft.steps[-1].reason in _USUAL:
-        return Reason.DESIRED_WITHIN_RANGE, f"{counted(draft.number, 'worker')} wanted and present"
+        present = f"{counted(draft.number, 'worker')} wanted and present"
+        return Reason.DESIRED_WITHIN_RANGE, _with_assumption(present, draft)
     return draft.steps[-1].reason, draft.steps[-1].message
+
+
+def _with_assumption(message: str, draft: Draft) -> str:
+    return "; ".join(part for part in (message, draft.load.assumption) if part)
 
 
 def telling(plans: Iterable[GroupPlan]) -> GroupPlan:

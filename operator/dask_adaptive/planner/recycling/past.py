@@ -45,7 +45,7 @@ def remember_recycles(
     kept = remember_quotas(past.recycle, observed, policy, now=now)
     automatic = [now for reason in begun if reason not in _ASKED]
     since = past.recycle.surging_since
-    new = starts(past, workers.values(), at=observed.at, now=now)
+    new = starts(past, workers.values(), observed.clocks, now=now)
     waiting = decided.waiting - decided.aborting.keys()
     seen = frozenset(n for n, w in workers.items() if w.dask_names or n in past.seen)
     return replace(

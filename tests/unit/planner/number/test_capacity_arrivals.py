@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dask_adaptive.model.observed import Deleting, ObservedWorker
+from dask_adaptive.model.observed import Clocks, Deleting, ObservedWorker
 from dask_adaptive.model.past import Past
 from dask_adaptive.planner.memory import remember
 from dask_adaptive.planner.number.capacity import arrival_s, at_least_as_long, starts
@@ -42,20 +42,26 @@ def test_how_long_a_worker_takes(
     known_s: float | None, workers: Sequence[ObservedWorker], expected: float | None
 ) -> None:
     assert (None if expected is None else pytest.approx(expected)) == arrival_s(
-        known_s, starts(PAST, workers, at=0.0, now=1e6)
+        known_s, starts(PAST, workers, Clocks(), now=1e6)
     )
 
 
 @table(
-    "awaited, age_s, expected",
-    it_was_there_at_the_first_look=({}, 27.0, 20.0),
-    waited_for=({"new": 480.0}, 27.0, 26.0),
-    the_clock_of_the_platform_is_wrong=({"new": 495.0}, 1200.0, 20.0 + 0.6 * (65 + 3 - 20)),
+    "awaited, age_s, joined_s, expected",
+    it_was_there_at_the_first_look=({}, 27.0, None, []),
+    and_joined_before=({}, 427.0, 400.0, [30.0]),
+    it_joined_long_after_it_was_made=({}, 427.0, 300.0, []),
+    waited_for=({"new": 480.0}, 27.0, None, [30.0]),
+    it_joined_between_two_passes=({"new": 480.0}, 27.0, 20.0, [10.0]),
+    the_clock_of_the_platform_is_wrong=({"new": 495.0}, 1200.0, None, [65.0 + 3]),
 )
-def test_the_very_first_worker(awaited: dict[str, float], age_s: float, expected: float) -> None:
-    found = starts(Past(awaited=awaited), [new(age_s)], at=0.0, now=500.0)
+def test_the_very_first_worker(
+    awaited: dict[str, float], age_s: float, joined_s: float | None, expected: list[float]
+) -> None:
+    joined_at = None if joined_s is None else 500.0 - joined_s
+    one = dataclasses.replace(new(age_s), joined_at=joined_at)
 
-    assert expected == arrival_s(20.0, found)
+    assert expected == starts(Past(awaited=awaited), [one], Clocks(scheduler=500.0), now=500.0)
 
 
 def test_what_a_worker_waits_for_its_admission_is_no_part_of_its_start() -> None:
@@ -64,7 +70,7 @@ def test_what_a_worker_waits_for_its_admission_is_no_part_of_its_start() -> None
     past = remember(Past(session="s"), waits, POLICY, decided, (), now=NOW)
 
     assert () == decided.arriving
-    assert [10.0] == starts(past, [new(487.0)], at=0.0, now=NOW + 7.0)
+    assert [10.0] == starts(past, [new(487.0)], Clocks(), now=NOW + 7.0)
 
 
 @table(
@@ -73,7 +79,6 @@ def test_what_a_worker_waits_for_its_admission_is_no_part_of_its_start() -> None
     as_long=(103.0, 100.0, {}, 103.0),
     not_yet_as_long=(200.0, 100.0, {}, 200.0),
     longer_than_assumed=(None, 7.1, {}, 10.1),
-    not_longer_than_assumed=(None, 7.0, {}, None),
     held_up_by_something_else=(50.0, 3600.0, {}, 50.0),
     slow_to_start=(50.0, 3599.0, {}, 3602.0),
     it_has_come=(50.0, 100.0, {"dask_names": ("w",)}, 50.0),
@@ -89,5 +94,5 @@ def test_no_less_than_those_on_their_way_have_taken(
     one = dataclasses.replace(pending("w", age_s=age_s), **instants(**changes))
 
     assert expected == at_least_as_long(
-        known_s, PAST, [pending("v", age_s=1.0), one], at=0.0, now=0.0
+        known_s, PAST, [pending("v", age_s=1.0), one], Clocks(), now=0.0
     )

@@ -73,7 +73,8 @@ def scene(
 def asked(
     seen: ObservedCluster, policy: Policy = ANY, arrival_s: float | None = 6.0
 ) -> dict[str, GroupPlan]:
-    groups = {g.name: GroupPast(arrival_s=arrival_s) for g in seen.groups}
+    known = () if arrival_s is None else (arrival_s,)
+    groups = {g.name: GroupPast(arrival_s=arrival_s, starts=known) for g in seen.groups}
     past = replace(PAST, groups=groups)
     return {g.group: g for g in plan(seen, policy, past, now=NOW).groups}
 
@@ -481,6 +482,16 @@ def test_a_load_tells_all_that_it_was_made_from() -> None:
 
     assert Step("load", 2, Reason.UNDERUTILIZED, message) == found.steps[0]
     assert inputs == {name: found.inputs[name] for name in inputs}
+
+
+def test_a_number_that_rests_on_an_assumption_says_so() -> None:
+    assumed = "100 s of work, 1 worker, a new one is assumed to take 3 s"
+    alone = row(mean_s=100.0, running=1)
+    for work, reason in ((WIDE, Reason.LOAD_INCREASED), (alone, Reason.DESIRED_WITHIN_RANGE)):
+        known, unknown = (asked(scene([work], ONE), arrival_s=s)[GROUP] for s in (6.0, None))
+        assert [reason] * 2 == [known.reason, unknown.reason]
+        assert (True, False) == tuple(assumed in g.message for g in (unknown, known))
+        assert "a new one takes 3 s (assumed)" in told(unknown).message
 
 
 # The scheduler's own target
