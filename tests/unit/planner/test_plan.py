@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_adaptive.model.observed import (
@@ -226,6 +226,9 @@ def _is_doomed(w: ObservedWorker) -> bool:
 
 
 @given(seeds)
+@example(4347)  # desired last, 8, were not there when a recycle began and a pause held "all"
+@example(17313)  # nor did those of another group take places of the cluster's limit
+@example(57187)  # a group with stuck workers is not taken below its minimum, or to -1
 def test_bounds_hold(seed: int) -> None:
     case, decided, known = planned(seed)
     policy, scheduler = case.policy, case.observed.scheduler
@@ -247,15 +250,15 @@ def test_bounds_hold(seed: int) -> None:
             if isinstance(a, Retire | Delete)
             and a.reason in (Reason.UNDERUTILIZED, Reason.NEVER_CONNECTED)
         }  # fmt: skip
-        has_minimum = group.allowance is None and policy.idle.action is IdleAction.NOTHING
-        if gone and has_minimum:  # never below it
-            assert len(serving - gone) >= min(bounds.minimum, policy.max_replicas)
-        stand_ins = decided.replacing or any(w.is_replaced for w in group.workers)
-        if stand_ins or not scheduler.is_connected:
-            continue
         back = sum(
             isinstance(a, Cancel) and known[a.worker].group == group.name for a in decided.actions
         )
+        has_minimum = group.allowance is None and policy.idle.action is IdleAction.NOTHING
+        if gone and has_minimum:  # never below it
+            assert len(serving - gone) + back >= min(bounds.minimum, policy.max_replicas)
+        stand_ins = decided.replacing or any(w.is_replaced for w in group.workers)
+        if stand_ins or not scheduler.is_connected:
+            continue
         for action in decided.actions:  # never more made than the maximum allows
             if isinstance(action, SetReplicas) and action.group == group.name:
                 made = action.replicas - len(group.workers)

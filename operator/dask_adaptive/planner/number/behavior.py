@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,8 @@ CHANGES = 200
 
 def damped(
     wanted: int, current: int, behavior: Behavior, past: GroupPast,
-    *, idle_timeout_s: float, since: float | None, horizon: Horizon,
+    *, idle_timeout_s: float, since: float | None, horizon: Horizon, lowest: int = 0,
+    highest: float = math.inf,
 ) -> tuple[int, tuple[Step, ...]]:  # fmt: skip
     """
     Move from `current` towards `wanted` as far as `behavior` allows, and say which rules held it.
@@ -34,21 +36,21 @@ def damped(
     Args:
         idle_timeout_s: The window of a fall where `behavior` names none.
         since: When the load was first watched, without a gap since; None: not yet.
+        lowest: No step there is too small to be made, nor to `highest`: `wanted` stops at these,
+            however far beyond them the load is.
 
     Source:
         HorizontalPodAutoscaler (autoscaling/v2), `spec.behavior`.
     """
     watched_s = 0.0 if since is None else max(0.0, horizon.now - since)
-    by = _Damping(behavior, past, idle_timeout_s, watched_s, horizon)
-    number, step = by.stabilized(wanted, current)
-    steps = [step]
-    if number > current:
-        number, step = by.risen(number, current)
-        steps.append(step)
-    elif number < current:
-        number, step = by.fallen(number, current)
-        steps.append(step)
-    return number, tuple(s for s in steps if s is not None)
+    by = _Damping(behavior, past, idle_timeout_s, watched_s, horizon, lowest, highest)
+    steps = []
+    number = wanted
+    for rule in (by.stabilized, by.limited):
+        if (step := rule(number, current)) is not None:
+            steps.append(step)
+            number = step.replicas
+    return number, tuple(steps)
 
 
 def remembered(
@@ -91,31 +93,32 @@ class _Damping:
     idle_timeout_s: float
     watched_s: float  # so long the load has been watched, without a gap
     horizon: Horizon
+    lowest: int
+    highest: float
 
-    def stabilized(self, wanted: int, current: int) -> tuple[int, Step | None]:
+    def stabilized(self, wanted: int, current: int) -> Step | None:
         if wanted == current:
-            return current, None
+            return None
         is_rise, behavior = wanted > current, self.behavior
         direction = behavior.scale_up if is_rise else behavior.scale_down
         window_s = window_of(direction, self.idle_timeout_s)
         if window_s <= 0:
-            return wanted, None
+            return None
         if self._is_watched(window_s):
             ages = [(self.horizon.now - r.at, r.replicas) for r in self.past.recommendations]
             recent = [wanted, *(replicas for age_s, replicas in ages if age_s < window_s)]
             held = max(current, min(recent)) if is_rise else min(current, max(recent))
-            if held != wanted:
-                last_s = min(a for a, n in ages if (n <= held if is_rise else n >= held))
-                self.horizon.is_over(window_s - last_s)
+            if held == wanted:
+                return None
+            last_s = min(a for a, n in ages if (n <= held if is_rise else n >= held))
+            self.horizon.is_over(window_s - last_s)
         else:
             # HPA, too, holds what it finds at its own start, as if it had been recommended then
             # (recordInitialRecommendation).
             held = current
-        if held == wanted:
-            return held, None
         reason = Reason.SCALE_UP_STABILIZED if is_rise else Reason.SCALE_DOWN_STABILIZED
         until = f"until the {'rise' if is_rise else 'fall'} has lasted {format_duration(window_s)}"
-        return held, Step("window", held, reason, f"{wanted} wanted, {held} held {until}")
+        return Step("window", held, reason, f"{wanted} wanted, {held} held {until}")
 
     def _is_watched(self, window_s: float) -> bool:
         if not self.horizon.is_over(window_s - self.watched_s):
@@ -125,32 +128,31 @@ class _Damping:
         self.horizon.within(window_s)  # watched from now on
         return False
 
-    def risen(self, steady: int, current: int) -> tuple[int, Step | None]:
-        up, owed = self.behavior.scale_up, _owed(current, self.past)
-        if steady <= owed:
-            return steady, None
-        if _is_within(steady, owed, up.tolerance):
-            message = f"{steady} are within {up.tolerance:.0%} of {owed}"
-            return owed, Step("tolerance", owed, Reason.WITHIN_TOLERANCE, message)
-        numbers = (_risen_by(p, self._at_start(owed, p)) for p in up.policies)
-        allowed = _allowed(up, owed, numbers, is_rise=True)
-        if allowed is None or steady <= allowed:
-            return steady, None
-        limit = max(owed, allowed)
-        message = f"{steady} needed, {limit} allowed now ({_in_words(up, 'scaleUp')})"
-        return limit, Step("rate", limit, Reason.SCALE_UP_LIMITED, message)
+    def limited(self, steady: int, current: int) -> Step | None:
+        if steady > (owed := _owed(current, self.past)):
+            return self._risen(steady, owed)
+        return self._fallen(steady, current) if steady < current else None
 
-    def fallen(self, steady: int, current: int) -> tuple[int, Step | None]:
+    def _risen(self, steady: int, owed: int) -> Step | None:
+        up = self.behavior.scale_up
+        if (tolerated := self._tolerated(up, steady, owed)) is not None:
+            return tolerated
+        numbers = (_risen_by(p, self._at_start(owed, p)) for p in up.policies)
+        limit = max(owed, _allowed(up, steady, owed, numbers))
+        return None if steady <= limit else _rated(up, "scaleUp", steady, limit)
+
+    def _fallen(self, steady: int, current: int) -> Step | None:
         down, past, horizon = self.behavior.scale_down, self.past, self.horizon
-        # To nothing at all is no small step, whatever the tolerance.
-        if steady > 0 and _is_within(steady, current, down.tolerance):
-            message = f"{steady} are within {down.tolerance:.0%} of {current}"
-            return current, Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
+        # As with HPA, small beside what is asked for: of workers that leave one by one, the last
+        # step is always small beside those that are left.
+        asked = current if past.desired is None else min(current, past.desired)
+        if steady < asked and (tolerated := self._tolerated(down, steady, asked)) is not None:
+            return tolerated
         since_up_s = self.watched_s if past.up_at is None else horizon.now - past.up_at
         if not horizon.is_over(down.delay_after_scale_up_s - max(0.0, since_up_s)):
             delay = format_duration(down.delay_after_scale_up_s)
             message = f"{steady} needed, {current} held for {delay} after more were requested"
-            return current, Step("delay", current, Reason.SCALE_DOWN_LIMITED, message)
+            return Step("delay", current, Reason.SCALE_DOWN_LIMITED, message)
         # What left before we watched is not known: until a period is over its policy lets none go.
         numbers = (
             _fallen_by(p, self._at_start(current, p))
@@ -158,12 +160,15 @@ class _Damping:
             else current
             for p in down.policies
         )
-        allowed = _allowed(down, current, numbers, is_rise=False)
-        if allowed is None or steady >= allowed:
-            return steady, None
-        limit = min(current, allowed)
-        message = f"{steady} needed, {limit} allowed now ({_in_words(down, 'scaleDown')})"
-        return limit, Step("rate", limit, Reason.SCALE_DOWN_LIMITED, message)
+        limit = min(current, _allowed(down, steady, current, numbers))
+        return None if steady >= limit else _rated(down, "scaleDown", steady, limit)
+
+    def _tolerated(self, direction: Direction, steady: int, current: int) -> Step | None:
+        is_small = abs(steady - current) <= direction.tolerance * current + 1e-9
+        if not (is_small and self.lowest < steady < self.highest):
+            return None
+        message = f"{steady} are within {direction.tolerance:.0%} of {current}"
+        return Step("tolerance", current, Reason.WITHIN_TOLERANCE, message)
 
     def _at_start(self, current: int, policy: RatePolicy) -> int:
         """Workers at the beginning of the period, had nothing changed but what we asked for."""
@@ -182,20 +187,12 @@ def _owed(current: int, past: GroupPast) -> int:
     return max(current, min(past.desired or 0, past.asked or 0))
 
 
-def _is_within(number: int, current: int, tolerance: float) -> bool:
-    return tolerance > 0 and abs(number - current) <= tolerance * current + 1e-9
-
-
-def _allowed(
-    direction: Direction, current: int, numbers: Iterable[int], *, is_rise: bool
-) -> int | None:
-    """What the rate policies allow, by the number of each; None: any number."""
+def _allowed(direction: Direction, steady: int, current: int, numbers: Iterable[int]) -> int:
+    """What the rate policies allow, by the number of each; without any, what is steady."""
     if direction.select_policy is Select.DISABLED:
         return current
-    most_first = sorted(numbers, reverse=is_rise)
-    if not most_first:
-        return None
-    return most_first[-1] if direction.select_policy is Select.MIN else most_first[0]
+    most_first = sorted(numbers, reverse=steady > current) or [steady]
+    return most_first[-1 if direction.select_policy is Select.MIN else 0]
 
 
 def _risen_by(policy: RatePolicy, start: int) -> int:
@@ -212,15 +209,17 @@ def _fallen_by(policy: RatePolicy, start: int) -> int:
     return start * (100 - policy.value) // 100  # so many leave, rounded up
 
 
-def _in_words(direction: Direction, name: str) -> str:
-    if direction.select_policy is Select.DISABLED:
-        return f"behavior.{name}.selectPolicy is Disabled"
-    policies = [
+def _rated(direction: Direction, name: str, steady: int, limit: int) -> Step:
+    words = (
         f"{p.value}{'%' if p.type is RateType.PERCENT else ''} in {format_duration(p.period_s)}"
         for p in direction.policies
-    ]
-    word = " and " if direction.select_policy is Select.MIN else " or "
-    return f"behavior.{name}: {word.join(policies)}"
+    )
+    rule = f": {(' and ' if direction.select_policy is Select.MIN else ' or ').join(words)}"
+    if direction.select_policy is Select.DISABLED:
+        rule = ".selectPolicy is Disabled"
+    reason = Reason.SCALE_UP_LIMITED if name == "scaleUp" else Reason.SCALE_DOWN_LIMITED
+    message = f"{steady} needed, {limit} allowed now (behavior.{name}{rule})"
+    return Step("rate", limit, reason, message)
 
 
 def _recommendations(

@@ -36,6 +36,7 @@ class Draft:
     assessment: Assessment
     load: Load
     current: int  # what it moves from, see `current_workers`
+    there: int  # of these: there, on their way, or back by themselves
     wanted: int  # what the load asks for
     number: int  # what the stages have made of it so far
     steps: tuple[Step, ...]  # that of the load first; the last one made the number
@@ -50,7 +51,7 @@ class Draft:
     @property
     def standing(self) -> int:
         """Workers that are there or on their way, and retiring ones that can be called back."""
-        return self.current + len(self.workers.recallable)
+        return self.there + len(self.workers.recallable)
 
     def at(self, step: Step | None) -> Draft:
         """After one more stage; None: it had nothing to say."""
@@ -86,7 +87,9 @@ def _loaded(context: PassContext, group: ObservedGroup, bounds: GroupBounds, loa
         stand_in = f"{load.wanted - wanted} of {load.wanted} replace workers that leave"
         steps = (*steps, Step("recycle", wanted, Reason.RECYCLING, stand_in))
     current = current_workers(context, workers, assessment.due)
-    return Draft(bounds, workers, assessment, load, current, wanted, wanted, steps)
+    replaced = sum(w.is_replaced for w in workers.retiring)
+    there = min(current, workers.serving + on_the_way(context, workers) + replaced)
+    return Draft(bounds, workers, assessment, load, current, there, wanted, wanted, steps)
 
 
 def _floored(draft: Draft, context: PassContext) -> Draft:
@@ -113,6 +116,7 @@ def _damped(draft: Draft, context: PassContext) -> Draft:
     number, steps = damped(
         draft.number, draft.current, policy.behavior, mine,
         idle_timeout_s=draft.bounds.idle_timeout_s, since=watched, horizon=context.horizon,
+        lowest=draft.floor.replicas if draft.floor else 0, highest=draft.bounds.maximum,
     )  # fmt: skip
     # What a floor asks for is not slowed down: as with HPA, minReplicas hold at once.
     return replace(draft, number=number, steps=(*draft.steps, *steps)).on_floor()
@@ -138,18 +142,19 @@ def _shared(drafts: Sequence[Draft], context: PassContext) -> Sequence[Draft]:
         return drafts
     # Nobody is taken away so that another group can grow, and none grows into the place of one that
     # has yet to leave; but what is beyond the limit goes. Another group need not wait for the
-    # places of workers that no node takes.
-    maximum = policy.max_replicas - sum(max(0, d.current - d.number) for d in drafts)
+    # places of workers that no node takes, as far as those are beyond the minimum.
+    maximum = policy.max_replicas - sum(max(0, d.there - d.number) for d in drafts)
     desired = {d.name: d.number for d in drafts}
     horizon = context.horizon
     stuck = {
         d.name: len(stuck_workers(d.workers.pending, policy, horizon)) + len(d.workers.gated)
         for d in drafts
     }
-    floor = {d.name: min(d.number, d.current - stuck[d.name]) for d in drafts}
+    least = {d.name: min(d.workers.serving, d.bounds.minimum) for d in drafts}
+    floor = {d.name: min(d.number, max(d.there - stuck[d.name], least[d.name])) for d in drafts}
     if sum(floor.values()) > policy.max_replicas:
         maximum = policy.max_replicas
-        desired = {d.name: min(d.number, d.current) for d in drafts}
+        desired = {d.name: min(d.number, d.there) for d in drafts}
         floor = {d.name: min(desired[d.name], d.bounds.minimum) for d in drafts}
     numbers = shared(desired, [d.bounds for d in drafts], floor, maximum)
     return [_limited(draft, numbers[draft.name], policy.max_replicas) for draft in drafts]

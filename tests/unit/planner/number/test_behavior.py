@@ -232,6 +232,8 @@ NEWEST = Recommendation(NOW - 1, 2)
         Reason.SCALE_DOWN_LIMITED),
     beyond_tolerance=(3, down(tolerance=0.2), GroupPast(), 0.0, 3, None),
     beyond_tolerance_up=(7, Behavior(ScaleUp(tolerance=0.2)), GroupPast(), 0.0, 7, None),
+    those_that_leave_one_by_one_all_leave=(4, down(tolerance=0.2), GroupPast(desired=4), 0.0, 4,
+        None),
     the_dead_are_replaced_and_one_more_comes=(9, SLOW, DIED, 0.0, 9, None),
     the_dead_are_replaced_though_disabled=(8, Behavior(ScaleUp(select_policy=Select.DISABLED)),
         DIED, 0.0, 8, None),
@@ -283,6 +285,7 @@ BOTH_UP, BOTH_DOWN = (f"behavior.scale{way} 2 1m 50% 1m" for way in ("Up", "Down
     a_small_fall_to_one=(1, 2, Behavior(scale_down=ScaleDown(0.0, **NEAR)), {},
         ("tolerance", 2, Reason.WITHIN_TOLERANCE, "1 50% 2")),
     to_none_is_never_small=(0, 2, Behavior(scale_down=ScaleDown(0.0, **NONE_TOO_FAR)), {}, None),
+    nor_is_it_to_the_most=(9, 8, Behavior(ScaleUp(**NONE_TOO_FAR)), {}, None),
     a_fast_rise=(9, 4, Behavior(ScaleUp(**RATES)), {},
         ("rate", 6, Reason.SCALE_UP_LIMITED, f"9 6 {BOTH_UP}")),
     a_rise_as_fast_as_may_be=(6, 4, Behavior(ScaleUp(**RATES)), {}, None),
@@ -305,8 +308,9 @@ def test_what_limits_a_move(
 ) -> None:  # fmt: skip
     before = GroupPast(**past)
     number, steps = damped(
-        wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW)
-    )
+        wanted, current, behavior, before, idle_timeout_s=0.0, since=0.0, horizon=Horizon(NOW),
+        highest=9,
+    )  # fmt: skip
 
     told = [(s.stage, s.replicas, s.reason, facts(s.message)) for s in steps]
     assert ([] if expected is None else [expected]) == told
