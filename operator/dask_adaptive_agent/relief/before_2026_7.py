@@ -16,19 +16,13 @@ are handed as they are. Every answer is complete: a poll and an explicit `Client
 are the same message, so a slim answer to polls would be one to people too, as upstream's of
 2025.4.0 to 2026.6.0. There, people ask for `scheduler_info(n_workers=-1)`, and are answered here.
 
-**clientInfo** has clients ask no more often than somebody looks at them. Since 2025.4.0 the
-scheduler answers a client's heartbeat with an interval for heartbeats and polls.
-
-Worker clients (`get_client`, `worker_client`: ids begin with `Client-worker-`) poll like those of
-people, and live as long as their worker; nobody looks at what they hear. They get `QUIET_S`.
-Nothing reads `ClientState.last_seen`, and TCP's keepalive notices a dead peer; but over websockets,
-where proxies cut a connection that is silent for a minute, heartbeats go on as upstream has them.
-
-Clients of people keep the intervals they were configured with while no more than `FEW` of them are
-connected: `FEW` that poll every 2 s, as is the default, cost 1 ms a second. Upstream would make of
-one poll an hour one every 5 s. With more, upstream's rule serves, `heartbeat_interval(n) * 10`,
-where n counts clients of people only. Who has been told an interval follows the rule from then on,
-as nobody knows what was configured; so do clients that were connected before the agent came.
+**clientInfo** has clients of workers hardly ask at all. Since 2025.4.0 the scheduler answers a
+client's heartbeat with an interval for heartbeats and polls. Worker clients (`get_client`,
+`worker_client`: ids begin with `Client-worker-`) poll like those of people, and live as long as
+their worker; nobody looks at what they hear. They get `QUIET_S`. Nothing reads
+`ClientState.last_seen`, and TCP's keepalive notices a dead peer; but over websockets, where proxies
+cut a connection that is silent for a minute, heartbeats go on as upstream has them. So do those of
+people everywhere: their clients are slowed down by upstream's rule, and never ask more often.
 
 Before 2025.4.0 no message tells a client to poll less. A variable in the pods of workers slows
 their clients down (`scheduler_settings.of_worker`), and `identity` answers from kept frames.
@@ -38,7 +32,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import time
 import zlib
 from itertools import islice
@@ -78,9 +71,6 @@ FAMILY, COMPRESSION = "msgpack", "zlib"
 #: Seconds between two heartbeats, and two polls, of a worker client. Connection tables forget after
 #: 900 s (IPVS): they still hear of each.
 QUIET_S = 600.0
-
-#: Clients of people that keep their own intervals.
-FEW = 20
 
 PREFIX = "Client-worker-"
 
@@ -194,15 +184,13 @@ class ClientInfoRelief(Relief):
         super().__init__(*args, **kwargs)
         self._scheduler: Any = self.place.scheduler
         self._stock: Any = None
-        self._told: dict[str, float] = {}  # seconds, by id; 0: what upstream has said
-        self._people, self._count_until = 0, -math.inf
+        self._told: set[str] = set()  # ids of those that are quiet
         self._counts = {"heartbeats": 0, "adjusted": 0}
 
     def install(self) -> None:
         _prove(type(self._scheduler).client_heartbeat)
         hook = self.patches.put(patching.CLIENT_HEARTBEAT, lambda stock: self.client_heartbeat)
         self._stock = hook.stock
-        self._told = dict.fromkeys(self._scheduler.clients, 0.0)
 
     def uninstall(self) -> None:
         super().uninstall()
@@ -214,36 +202,19 @@ class ClientInfoRelief(Relief):
 
     def client_heartbeat(self, client: str) -> None:
         """The handler. Each heartbeat of a client comes here."""
-        if isinstance(self._scheduler.client_comms[client].comm, WSHandlerComm):
+        comm = self._scheduler.client_comms[client].comm
+        if not client.startswith(PREFIX) or isinstance(comm, WSHandlerComm):
             self._stock(client=client)
             return
         self._counts["heartbeats"] += 1
         self._scheduler.clients[client].last_seen = time.time()
-        interval = self._interval(client)
-        if interval is not None and interval != self._told.get(client):
-            # A client that has lost its connection comes back under its id, with what it was told.
+        # A client that has lost its connection comes back under its id, with what it was told.
+        if client not in self._told:
             if len(self._told) > 2 * len(self._scheduler.clients) + 1000:
-                self._told = {c: s for c, s in self._told.items() if c in self._scheduler.clients}
-            self._told[client] = interval
+                self._told &= self._scheduler.clients.keys()
+            self._told.add(client)
             self._counts["adjusted"] += 1
-            self._send(client, interval)
-
-    def _interval(self, client: str) -> float | None:
-        """Seconds it shall take from poll to poll; None: it is left to the client."""
-        if client.startswith(PREFIX):
-            return QUIET_S
-        of_people = self._count_people()
-        if of_people <= FEW and client not in self._told:
-            return None
-        return float(heartbeat_interval(of_people) * 10)
-
-    def _count_people(self) -> int:
-        now = self.place.clock()
-        if now >= self._count_until:  # with thousands of clients, counting costs
-            clients = self._scheduler.clients.keys() - {"fire-and-forget"}
-            self._people = sum([not client.startswith(PREFIX) for client in clients])
-            self._count_until = now + 1.0
-        return self._people
+            self._send(client, QUIET_S)
 
     def _send(self, client: str, interval: float) -> None:
         message = {"op": "adjust-heartbeat-interval", "interval": interval}
