@@ -420,8 +420,8 @@ class UpcomingShuffleRow(TypedDict):
     outputs: int
 
 
-class DemandPart(TypedDict):
-    """All the work that there is, whether it can run now or not."""
+class Work(TypedDict):
+    """A `DemandPart` as every agent sends it."""
 
     prefixes: PrefixColumns
     needs: list[NeedRow]  # at most 50
@@ -429,6 +429,12 @@ class DemandPart(TypedDict):
     unknown_ms: int  # how long a task of an unknown prefix is taken to run
     incoming_ms: int  # of work a second, where it has come again and again of late; 0: all at once
     every_ms: int  # from one time to the next
+
+
+class DemandPart(Work, total=False):
+    """All the work that there is, whether it can run now or not."""
+
+    trickle_ms: int  # of work that has come so into a queue that has not been empty since
 
 
 class WantRow(TypedDict):

@@ -304,32 +304,35 @@ async def test_many_prefixes_are_added_up(c, s, a) -> None:
     await c.gather(many)
 
 
+@pytest.mark.parametrize("is_queue", [False, True])
 @ON_ONE
-async def test_work_that_comes_again_and_again_is_noted(c, s, a, agent) -> None:
+async def test_work_that_comes_again_and_again_is_noted(c, s, a, agent, is_queue) -> None:
     clock = [100.0]
     incoming = agent.demand._arrivals
     incoming.clock = lambda: clock[0]
-    batches = incoming.batches
 
-    def rate() -> float:
-        return batches.rate(clock[0])
+    def look() -> tuple[float, float, float]:
+        incoming.look(lambda _: 1.0, is_queue=is_queue)
+        return coming()
 
-    incoming.look(lambda _: 1.0)
+    def coming() -> tuple[float, float, float]:
+        return tuple(incoming.batches.coming(clock[0]))
+
+    look()
     for k in range(4):
         await c.gather(c.map(add, range(10), key=[f"cell-{k}-{i}" for i in range(10)]))
         clock[0] += 20.0
-        incoming.look(lambda _: 1.0)
-        if not k:
-            assert (0.0, 0.0) == (rate(), batches.every_s())  # it came at once
+        known = look()
+        if not k:  # it came at once, or tasks have waited since before
+            assert ((0.5, 20.0, 10.0) if is_queue else (0.0, 0.0, 0.0)) == known
 
-    assert (0.5, 20.0) == (rate(), batches.every_s())
+    assert (0.5, 20.0, 40.0 if is_queue else 0.0) == known
     clock[0] += 39.0
-    assert 0.5 == rate()
+    assert 0.5 == coming()[0]
     clock[0] += 2.0  # twice the usual time has passed: it may not come again
-    assert 0.0 == rate()
+    assert 0.0 == coming()[0]
     clock[0] += 400.0
-    incoming.look(lambda _: 1.0)
-    assert (0.0, 0.0) == (rate(), batches.every_s())
+    assert (0.0, 0.0, 0.0) == look()
 
 
 @with_agent(1, client=False)

@@ -96,6 +96,7 @@ class Demand:
     shuffles: tuple[UpcomingShuffle, ...] = ()
     incoming: float = 0.0  # seconds of work a second that have come again and again of late
     every_s: float = 0.0  # from one time to the next
+    trickle_s: float = 0.0  # that have come so into a queue that has not been empty since
     unknown_s: float = 0.5  # `distributed.scheduler.unknown-task-duration`
     age_s: float = 0.0  # since it was measured
 

@@ -384,6 +384,7 @@ def read_demand(row: wire.DemandPart) -> Demand:
         unknown_s=row["unknown_ms"] / 1000,
         incoming=row["incoming_ms"] / 1000,
         every_s=row["every_ms"] / 1000,
+        trickle_s=row.get("trickle_ms", 0) / 1000,
     )
 
 

@@ -1,5 +1,5 @@
 """
-Work that keeps coming, though each time it is soon done: how much a second, and how often.
+Work that keeps coming, though there is never much of it: how much a second, and how often.
 
 `simulate` adds up the work of a trace with the same `Batches`.
 """
@@ -9,21 +9,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dask_adaptive_agent.protocol.operator_side import Component
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix
 
-#: Work that came longer ago says nothing about what is to come.
+#: Batches that came longer ago say nothing about what is to come.
 WINDOW_S = 300.0
 
-#: Seconds within which work belongs to the same batch.
-TOGETHER_S = 5.0
+#: Seconds within which work belongs to the same batch, though tasks wait for no thread meanwhile.
+TOGETHER_S = 1.0
 
-#: After so many times the usual gap nobody waits for the next batch.
+#: After so many times the usual gap nobody waits for more.
 LATE = 2.0
+
+
+class Coming(NamedTuple):
+    """Work that is expected to keep coming, until it is late."""
+
+    rate: float = 0.0  # thread-seconds a second
+    every_s: float = 0.0  # from one time to the next, on average; 0: it came once
+    trickle_s: float = 0.0  # thread-seconds that have come so far, where tasks waited all the time
 
 
 @dataclass
@@ -31,6 +39,12 @@ class _Batch:
     first_at: float
     last_at: float
     seconds: float
+    times: int = 0  # that more has come
+
+    def add(self, now: float, seconds: float) -> None:
+        self.last_at = now
+        self.seconds += seconds
+        self.times += 1
 
 
 class Batches:
@@ -38,36 +52,59 @@ class Batches:
 
     def __init__(self) -> None:
         self._batches: deque[_Batch] = deque()
+        self._queue: _Batch | None = None  # that has come since tasks began to wait for threads
 
-    def add(self, now: float, seconds: float) -> None:
-        """So many thread-seconds of work came just now."""
-        if self._batches and now - self._batches[-1].last_at <= TOGETHER_S:
-            self._batches[-1].last_at = now
-            self._batches[-1].seconds += seconds
-        else:
-            self._batches.append(_Batch(now, now, seconds))
-
-    def forget(self, now: float) -> None:
-        """Leave out what came too long ago."""
-        while self._batches and now - self._batches[0].first_at > WINDOW_S:
-            self._batches.popleft()
-
-    def rate(self, now: float) -> float:
+    def look(self, now: float, seconds: float, *, is_queue: bool) -> None:
         """
-        Thread-seconds of work a second, on average since the first batch.
+        Add the thread-seconds of work that have come since the last look.
 
-        The last batch is left out: it is there, and whether another follows is the question. So it
-        is 0 where all came at once, and where the next batch is so late that it may not come.
+        Args:
+            is_queue: Tasks wait for a thread now.
         """
-        if len(self._batches) < 2 or now - self._batches[-1].last_at > LATE * self.every_s():
-            return 0.0
-        lasted_s = self._batches[-1].first_at - self._batches[0].first_at
-        return (sum([b.seconds for b in self._batches]) - self._batches[-1].seconds) / lasted_s
+        batches, queue = self._batches, self._queue
+        if seconds:
+            last = batches[-1] if batches else None
+            if last is not None and (queue is not None or now - last.last_at <= TOGETHER_S):
+                last.add(now, seconds)
+            else:
+                batches.append(_Batch(now, now, seconds))
+        while batches and now - batches[0].first_at > WINDOW_S:
+            batches.popleft()
+        if not is_queue:
+            self._queue = None
+        elif queue is None:
+            self._queue = _Batch(now, now, 0.0)
+        elif seconds:
+            queue.add(now, seconds)
 
-    def every_s(self) -> float:
-        """Seconds from one batch to the next, on average; 0: there was one, or none."""
-        n = len(self._batches)
-        return (self._batches[-1].first_at - self._batches[0].first_at) / (n - 1) if n > 1 else 0.0
+    def coming(self, now: float) -> Coming:
+        """By the batches, or by the queue that never empties: whichever shows more."""
+        return max(self._by_batches(now), self._by_queue(now))
+
+    def _by_batches(self, now: float) -> Coming:
+        """
+        The average since the first batch.
+
+        The last batch is left out: it is there, and whether another follows is the question. So
+        nothing comes where all came at once, nor where the next batch is so late that it may not.
+        """
+        if len(self._batches) < 2:
+            return Coming()
+        first, last = self._batches[0], self._batches[-1]
+        lasted_s = last.first_at - first.first_at
+        every_s = lasted_s / (len(self._batches) - 1)
+        if now - last.last_at > LATE * every_s:
+            return Coming(every_s=every_s)
+        return Coming((sum([b.seconds for b in self._batches]) - last.seconds) / lasted_s, every_s)
+
+    def _by_queue(self, now: float) -> Coming:
+        queue = self._queue
+        if queue is None or not queue.times:
+            return Coming()
+        lasted_s = queue.last_at - queue.first_at
+        if now - queue.last_at > LATE * lasted_s / queue.times:
+            return Coming()
+        return Coming(queue.seconds / lasted_s, lasted_s / queue.times, queue.seconds)
 
 
 @dataclass(eq=False)
@@ -79,7 +116,7 @@ class Arrivals(Component):
         self._is_first = True
         self.batches = Batches()
 
-    def look(self, seconds: Callable[[TaskPrefix], float]) -> None:
+    def look(self, seconds: Callable[[TaskPrefix], float], *, is_queue: bool) -> None:
         """Count what has come since the last look; `seconds`: how long a task takes."""
         now = self.clock()
         came_s = 0.0
@@ -90,7 +127,5 @@ class Arrivals(Component):
             if new:
                 self._counts[prefix] = count
                 came_s += max(0, new) * seconds(prefix)
-        if came_s and not self._is_first:
-            self.batches.add(now, came_s)
+        self.batches.look(now, 0.0 if self._is_first else came_s, is_queue=is_queue)
         self._is_first = False
-        self.batches.forget(now)

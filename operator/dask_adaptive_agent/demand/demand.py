@@ -58,14 +58,15 @@ class DemandView(Component):
             self._work = self._look()
             self._look_at = clock() + (clock() - now) / LOOK_PART
         prefixes, needs = self._work
-        batches = self._arrivals.batches
+        coming = self._arrivals.batches.coming(clock())
         return {
             "prefixes": prefixes,
             "needs": needs,
             "shuffles": self.parts.section("shuffles that are to begin", self.barriers.rows, []),
             "unknown_ms": int(self.scheduler.UNKNOWN_TASK_DURATION * 1000),
-            "incoming_ms": whole(batches.rate(clock()) * 1000),
-            "every_ms": whole(batches.every_s() * 1000),
+            "incoming_ms": whole(coming.rate * 1000),
+            "every_ms": whole(coming.every_s * 1000),
+            "trickle_ms": whole(coming.trickle_s * 1000),
         }
 
     def _look(self) -> tuple[wire.PrefixColumns, list[wire.NeedRow]]:
@@ -89,7 +90,8 @@ class DemandView(Component):
             mean = mean_s(prefix)
             return mean if mean >= 0 else max(unknown_s, 2 * longest.get(prefix, 0.0))
 
-        self._arrivals.look(seconds)
+        able = sum([running + ready for running, ready, _ in counts.values()])
+        self._arrivals.look(seconds, is_queue=able > scheduler.total_nthreads)
         nothing: tuple[list[wire.NeedRow], dict[TaskPrefix, int]] = ([], {})
         needs, bound = parts.section(
             "needs", lambda: need_rows(parts, scheduler, workers, counts, sample, seconds), nothing

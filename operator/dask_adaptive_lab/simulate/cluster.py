@@ -98,6 +98,7 @@ class SimulatedCluster:
         self.killed = 0  # workers that dask-kubernetes chose to remove
         self.lost = 0  # tasks that came when the cluster had been deleted
         self.batches = Batches()
+        self.came_s = 0.0  # of work, since the scheduler was last looked at
         self.is_deleted = False
         self.last_work_at = 0.0  # when the last task so far finished
         self.waited_s = 0.0  # task-seconds in the queue
@@ -361,7 +362,7 @@ class SimulatedCluster:
             self.lost += arrival.ready + arrival.waiting
             return
         mean_s = self.mean_s(arrival.prefix) or UNKNOWN_S
-        self.batches.add(self.now, (arrival.ready + arrival.waiting) * mean_s)
+        self.came_s += (arrival.ready + arrival.waiting) * mean_s
         owed = min(self._owed[arrival.prefix], arrival.waiting)
         self._owed[arrival.prefix] -= owed
         self.waiting[arrival.prefix] += arrival.waiting - owed

@@ -114,7 +114,9 @@ class SimulatedPorts:
 
     async def observe(self, policy: Policy, *, meters: bool = False) -> ObservedScheduler:
         cluster = self.cluster
-        cluster.batches.forget(cluster.now)
+        cluster.batches.look(cluster.now, cluster.came_s, is_queue=cluster.ready.total() > 0)
+        cluster.came_s = 0.0
+        coming = cluster.batches.coming(cluster.now)
         if cluster.unfinished:
             self._busy_at = cluster.now
         running = cluster.running()
@@ -131,8 +133,9 @@ class SimulatedPorts:
             processing=sum(count for count, _ in running.values()),
             demand=Demand(
                 _prefixes(cluster, running),
-                incoming=cluster.batches.rate(cluster.now),
-                every_s=cluster.batches.every_s(),
+                incoming=coming.rate,
+                every_s=coming.every_s,
+                trickle_s=coming.trickle_s,
                 unknown_s=UNKNOWN_S,
             ),
             wants=self.recorded.wants,

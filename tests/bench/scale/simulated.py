@@ -239,6 +239,7 @@ class SimulatedScheduler:
             "unknown_ms": 500,
             "incoming_ms": 0,
             "every_ms": 0,
+            "trickle_ms": 0,
         }
 
     def _totals(self, workers: list[Worker]) -> wire.Totals:

@@ -20,7 +20,7 @@ SHUFFLE: wire.UpcomingShuffleRow = {
 }  # fmt: skip
 DEMAND: wire.DemandPart = {
     "prefixes": PREFIXES, "needs": [NEED], "shuffles": [SHUFFLE], "unknown_ms": 500,
-    "incoming_ms": 750, "every_ms": 20_000,
+    "incoming_ms": 750, "every_ms": 20_000, "trickle_ms": 5_000,
 }  # fmt: skip
 
 
@@ -35,4 +35,5 @@ def test_all_of_it_is_read_in_seconds() -> None:
         unknown_s=0.5,
         incoming=0.75,
         every_s=20.0,
+        trickle_s=5.0,
     ) == read_demand(DEMAND)

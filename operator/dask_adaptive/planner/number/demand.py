@@ -205,9 +205,12 @@ def _free_need(
     if not _goes_on(demand, every, other, horizon):
         return lambda at_s, done: threads_for(left_after(parts, at_s, done), duration_s)
     # Work that keeps coming will be there when new workers are, though this lot may be done; and
-    # those that were asked for in its course are for the next.
+    # those that were asked for in its course are for the next. Where the queue never empties, as
+    # much as has come is yet to come.
     kept = other + sum(s.serving * s.threads for s in every)
-    needed = max(kept, threads_for(parts, duration_s))
+    there_s = sum(p.seconds for p in parts) or 1.0
+    whole = [replace(p, seconds=p.seconds * (1 + demand.trickle_s / there_s)) for p in parts]
+    needed = max(kept, threads_for(whole, duration_s))
     return lambda *_: needed
 
 
@@ -216,6 +219,10 @@ def _goes_on(demand: Demand, every: Sequence[Supply], other: float, horizon: Hor
     threads = other + sum(s.connected * s.threads for s in every)
     is_frequent = all(demand.every_s < s.arrival_s for s in every)
     if not is_frequent or demand.incoming <= RECURRING * max(threads, 1):
+        return False
+    # A queue that has not been empty for long is expected to go on for as long again.
+    lasted_s = demand.trickle_s / demand.incoming if demand.trickle_s else math.inf
+    if any(lasted_s < s.arrival_s for s in every):
         return False
     # No more has come since it was measured.
     return demand.every_s <= 0 or not horizon.is_exceeded(LATE * demand.every_s - demand.age_s)

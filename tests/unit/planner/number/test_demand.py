@@ -229,6 +229,15 @@ WILD_3 = [group_of(WILD, [worker(n) for n in "ghi"])]
         pytest.param({"incoming": 2.0}, 4, [], 1, id="half-of-four-threads"),
         pytest.param({"incoming": 2.0}, 1, WILD_3, 1, id="others-take-part"),
         pytest.param({"incoming": 2.01}, 1, WILD_3, 5, id="who-are-not-enough"),
+        pytest.param({"trickle_s": 50.0}, 1, [], 1, id="a-queue-not-for-as-long-as-a-start"),
+        pytest.param({"trickle_s": 50.5}, 1, [], 8, id="a-queue-for-longer"),
+        pytest.param(
+            {"trickle_s": 50.5, "tasks": 30, "mean_s": 0.1},
+            1,
+            [],
+            11,
+            id="as-much-is-expected-as-has-come",
+        ),
     ],
 )
 def test_work_that_keeps_coming_is_for_those_who_come_later(
@@ -236,7 +245,8 @@ def test_work_that_keeps_coming_is_for_those_who_come_later(
 ) -> None:
     # Eight threads for five seconds: once a new worker is there, one thread has done all of it.
     coming = {"incoming": 1.01, "every_s": 1.0, **demand}
-    seen = scene([free(8, 5.0)], IDLE, threads=threads, others=others, **coming)
+    work = free(coming.pop("tasks", 8), coming.pop("mean_s", 5.0))
+    seen = scene([work], IDLE, threads=threads, others=others, **coming)
 
     assert expected == wanted(seen, arrival_s=50.0)
 
