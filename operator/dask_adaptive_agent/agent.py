@@ -206,6 +206,7 @@ class Agent:
         changes = read_settings(request)
         if changes:
             self.lease.begin()
+            self._expect("copies", self.drains.asked.install)
         self.settings.update(changes)
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
@@ -345,7 +346,7 @@ class Agent:
         self._expect(
             "gates", lambda put: put.put(patching.STATUS_CHANGE, self.cordons.gates.hearing)
         )
-        self._expect("copies", lambda put: put.put(patching.RELEASED, self.drains.asked.releasing))
+        self._expect("copies", self.drains.asked.install)
         self.expect_holds()
 
     def expect_holds(self) -> None:

@@ -457,7 +457,12 @@ _SCHEDULER = "distributed.scheduler"
 _REPORT = _takes("key", "worker", "stimulus_id")
 _COUNTS = "Counts the run for quotas, and notes when its worker was last active."
 TASK_FINISHED = Target(_STREAM, "task-finished", _COUNTS, guard=_REPORT)
-TASK_ERRED = Target(_STREAM, "task-erred", _COUNTS, guard=_REPORT)
+TASK_ERRED = Target(
+    _STREAM,
+    "task-erred",
+    f"{_COUNTS} Of a failed copy it counts none: tasks that need it run where the result is.",
+    guard=_REPORT,
+)
 RESCHEDULE = Target(
     _STREAM,
     "reschedule",
@@ -468,7 +473,7 @@ RELEASED = Target(
     _STREAM,
     "release-worker-data",
     "What needs a copy that was taken back has to fetch it.",
-    "from the first drain or cordon on",
+    "from a policy, or the first drain or cordon, on",
     guard=_REPORT,
 )
 STATUS_CHANGE = Target(

@@ -510,6 +510,8 @@ class RetireOutcome(TypedDict):
 #: Why the agent refuses to retire a worker.
 V_PINNED, V_BUSY, V_ACTORS = "Pinned", "Busy", "Actors"
 V_NO_RECIPIENT, V_TIMEOUT = "NoRecipient", "Timeout"
+#: A result that only it can hold: every try to copy it to another worker has failed.
+V_UNCOPYABLE = "Uncopyable"
 
 
 class RetireAnswer(Message):

@@ -15,7 +15,7 @@ from dask_adaptive_agent.loading.attach import install
 from dask_adaptive_agent.quotas.worker_limits import SEARCHED, glob
 from support.agent_cluster import with_agent
 from support.agent_quota import cordoned, fails, limit, metered, runs
-from support.agent_work import RUNS, ask, until, until_state
+from support.agent_work import RUNS, ask, running, until, until_state
 
 CUDA = {"patterns": ["*CUDA error*", "*No space left*"]}
 
@@ -147,10 +147,13 @@ async def test_failing_workers_come_before_those_that_are_merely_done(c, s, a, b
 async def test_a_report_without_a_text_is_a_failure_like_any_other(c, s, a, b) -> None:
     await limit(s, [a, b], failures=1, **CUDA)
     handler = s.stream_handlers["task-erred"]
+    one, other = [await running(c, w, w.name, 0.3) for w in (a, b)]
 
     more = {"stimulus_id": "x", "run_id": 1, "exception": None, "traceback": None}
     handler(key="unknown", worker=a.address, exception_text=None, **more)
-    handler(key=("a", 0), worker=b.address, **more)
+    assert {a.address: 0, b.address: 0} == await metered(s, "failures")
+    handler(key=one.key, worker=a.address, exception_text=None, **more)
+    handler(key=other.key, worker=b.address, **more)
     await asyncio.sleep(0)
 
     assert {a.address: 1, b.address: 1} == await metered(s, "failures")
@@ -217,7 +220,8 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 @with_agent()
 async def test_what_stopped_a_scheduler_as_a_regular_expression_stops_nothing(c, s, a, b) -> None:
     await limit(s, [a, b], patterns=[r"\w+.*\w+Error: \d+"])
-    report = {"key": "x", "worker": a.address, "exception_text": "a" * 500}
+    report = {"worker": a.address, "exception_text": "a" * 500}
+    report["key"] = (await running(c, a, 1, 0.3)).key
     report |= {"exception": None, "traceback": None}
     began = process_time()
     s.stream_handlers["task-erred"](**report, stimulus_id="test", run_id=0)

@@ -52,6 +52,7 @@ ENDS: Mapping[str, str] = {
     "Busy": "when its tasks are done",
     "HoldsActors": "when its actors are released",
     "NoRecipient": "when another worker is there, or the results are released",
+    "HoldsUncopyable": "when the result is released",
     "IdleGrace": "after idleTimeout without a task",
     "Pinned": "when the pin ends",
     "Free": "when it is not needed, and it is its turn",

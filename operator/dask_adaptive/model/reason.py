@@ -55,6 +55,7 @@ class Reason(str, enum.Enum):
     IDLE_GRACE = "IdleGrace"
     HOLDS_ACTORS = "HoldsActors"
     NO_RECIPIENT = "NoRecipient"
+    HOLDS_UNCOPYABLE = "HoldsUncopyable"
 
     # what stands in the way of the whole pass
     PAUSED = "Paused"

@@ -71,6 +71,7 @@ VETOES = {
     wire.V_BUSY: Reason.BUSY,
     wire.V_ACTORS: Reason.HOLDS_ACTORS,
     wire.V_NO_RECIPIENT: Reason.NO_RECIPIENT,
+    wire.V_UNCOPYABLE: Reason.HOLDS_UNCOPYABLE,
 }
 
 

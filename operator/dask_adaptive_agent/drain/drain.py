@@ -268,7 +268,8 @@ class Drain:
         self.gate.freeze()
         self.phase = Phase.MOVING
         self._mover.ask()  # a task that was being stolen by this worker has come after all
-        self.message = f"moves {_sizes(copies)} that no other worker holds"
+        held = self._owner.asked.uncopyable(self.ws)
+        self.message = held or f"moves {_sizes(copies)} that no other worker holds"
 
     def _close(self, copies: list[TaskState]) -> None:
         self.gate.freeze()

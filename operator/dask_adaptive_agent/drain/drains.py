@@ -241,6 +241,7 @@ class Drains(Noting):
 
     def worker_left(self, address: str) -> None:
         self._verdicts.pop(address, None)
+        self.asked.worker_left(address)
         drain = self.ongoing.get(address)
         if drain is not None:
             drain.end(is_gone=True)
@@ -248,6 +249,7 @@ class Drains(Noting):
 
     def close(self, *, is_closing: bool = False) -> None:
         """Stop all; back to service unless the scheduler itself closes."""
+        self.asked.worker_left(None)
         for drain in list(self.ongoing.values()):
             drain.end(is_gone=is_closing)
         if is_closing:  # else whoever has outlived its lifetime still has to go
@@ -340,7 +342,8 @@ class Drains(Noting):
             return Veto(wire.V_NO_RECIPIENT, "has tasks, and no other worker is in service")
         if is_stuck(self.scheduler, ws, self.cordons):
             return Veto(wire.V_NO_RECIPIENT, "no other worker can take its data")
-        return None
+        held = self.asked.uncopyable(ws)
+        return Veto(wire.V_UNCOPYABLE, held) if held else None
 
     def _verdict(self, ws: WorkerState) -> Veto | None:
         """The veto that ended the last drain of this worker; only the first request gets it."""

@@ -155,21 +155,25 @@ class Cordons(Noting):
                 self.reached(entry)
 
     def _count_failure(self, msg: dict[str, Any]) -> None:
-        """A run has raised; the scheduler does not know it yet."""
+        """
+        A run has raised; the scheduler does not know it yet.
+
+        A worker that has failed to copy a result reports that as a failure of the result's task.
+        """
         entry = self.entries.get(msg["worker"])
-        if entry is None:
+        ts: Any = self.scheduler.tasks.get(msg["key"])
+        if entry is None or ts is None or ts.processing_on is not entry.ws:
             return
         entry.active_at = self.clock()
         entry.runs += 1
         # Fail open: its runs are counted all the same.
         with logged(logger, "Failed to count a failure of worker %s", entry.ws.address):
-            text, key = str(msg.get("exception_text") or ""), msg.get("key")
-            ts: Any = self.scheduler.tasks.get(key)
+            text = str(msg.get("exception_text") or "")
             entry.record = entry.record or Record()
             self.failures.add(
                 entry.record,
-                key=key,
-                prefix=str(key if ts is None or ts.prefix is None else ts.prefix.name),
+                key=ts.key,
+                prefix=str(ts.key if ts.prefix is None else ts.prefix.name),
                 text=text,
                 pattern=self.limits.of_worker(entry.ws).rules.match(text),
             )

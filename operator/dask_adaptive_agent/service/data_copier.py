@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.core import Status
 
+from dask_adaptive_agent import patching
+from dask_adaptive_agent.demand.graph_shape import is_bound
 from dask_adaptive_agent.failing import logged
+from dask_adaptive_agent.service.groups import group_of
 from dask_adaptive_agent.service.task_mover import considered
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
+    from dask_adaptive_agent.patching import Patches
     from dask_adaptive_agent.quotas.cordons import Cordons
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,19 @@ RECIPIENTS = 64
 #: A worker that was asked for copies, and has got none for so long and four times as long as the
 #: network should need, is given up: another one is asked.
 PATIENCE_S = 10.0
+
+#: A result that so many workers have failed to copy, each of them asked for nothing else, can't be
+#: copied. One may fail because its image lacks a class; each leaves tracebacks in two logs.
+TRIES = 4
+
+#: Copies that were asked for together may have failed for one of them: so much fewer come next.
+FEWER = 10
+
+#: A task may need several results that can't be copied, and they may be on different workers.
+CALLS_HOME = 3
+
+#: A recipient with more of its memory in use comes last (`distributed.worker.memory.target`).
+FULL = 0.6
 
 
 def last_copies(ws: WorkerState, cordons: Cordons) -> list[TaskState]:
@@ -72,10 +89,20 @@ class _Request(NamedTuple):
     at: float
 
 
+class _Home(NamedTuple):
+    """A task was bound to the worker that holds what it needs."""
+
+    ts: TaskState
+    address: str
+    bound_to: Any  # without us
+    calls: int
+
+
 @dataclass(eq=False)
 class RequestedCopies:
     """
-    Who was asked for which copies, by whichever drain, and may have yet to fetch them.
+    Who was asked for which copies, by whichever drain, and may have yet to fetch them; and who has
+    failed to.
 
     A worker that is told to compute what it has yet to fetch fails in its own state machine
     (`RecommendationsConflict`), and closes with all that it has. So it is told to forget the copy
@@ -83,27 +110,115 @@ class RequestedCopies:
     """
 
     scheduler: Scheduler
-    _addresses: dict[Any, set[str]] = field(default_factory=dict)
+    #: By key and address: how many were asked for at once. Empty: it has failed.
+    _asked: dict[Any, dict[str, int]] = field(default_factory=dict)
+    _most: dict[Any, int] = field(default_factory=dict)  # that may be asked for together with it
+    _failed: dict[Any, dict[str, str]] = field(default_factory=dict)  # why, asked for it alone
+    _homes: dict[Any, _Home] = field(default_factory=dict)
+
+    def install(self, patches: Patches) -> None:
+        patches.put(patching.RELEASED, self.releasing)
+        patches.listen(patching.TASK_ERRED, self.failed)
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._addresses
+        return key in self._asked
 
-    def add(self, key: Any, ws: WorkerState) -> None:
-        self._addresses.setdefault(key, set()).add(ws.address)
+    def add(self, key: Any, ws: WorkerState, together: int) -> None:
+        self._asked.setdefault(key, {})[ws.address] = together
+
+    def is_asked(self, key: Any, ws: WorkerState) -> bool:
+        return ws.address in self._asked.get(key, ())
+
+    def most(self, key: Any) -> int:
+        return self._most.get(key, WINDOW)
+
+    def failed_on(self, key: Any) -> Collection[str]:
+        return self._failed.get(key, ())
 
     def arrived(self, key: Any, ws: WorkerState) -> None:
-        addresses = self._addresses.get(key, set())
-        addresses.discard(ws.address)
-        if not addresses:
-            self._addresses.pop(key, None)
+        asked = self._asked.get(key, {})
+        asked.pop(ws.address, None)
+        if not asked and key not in self._failed:
+            self._asked.pop(key, None)
+            self._most.pop(key, None)
 
     def forget(self, key: Any) -> None:
         """The result is not in memory any more: released, or lost with a worker."""
-        for address in self._addresses.pop(key):
-            if address in self.scheduler.stream_comms:
-                stimulus = f"dask-adaptive-forget-{key}"
-                message = {"op": "free-keys", "keys": [key], "stimulus_id": stimulus}
-                self.scheduler.worker_send(address, message)
+        for address in self._asked.pop(key):
+            self._free(key, address)
+        self._most.pop(key, None)
+        self._failed.pop(key, None)
+
+    def failed(self, msg: dict[str, Any]) -> None:
+        """
+        Hears "task-erred" of a worker that has not run the task: it was to fetch the result.
+
+        A recipient fetches many results at once, and if one can't be pickled, or unpickled there,
+        all of them fail.
+        """
+        key, address = msg["key"], msg["worker"]
+        ts: Any = self.scheduler.tasks.get(key)
+        ws: Any = self.scheduler.workers.get(address)
+        if ts is None or ws is None or not ts.who_has or ws in ts.who_has:
+            return
+        together = self._asked.get(key, {}).pop(address, 0)
+        if together == 1:
+            self._failed.setdefault(key, {})[address] = str(msg.get("exception_text") or "")
+        elif together:
+            self._most[key] = max(1, together // FEWER)
+        self._call_home(ts, ws)
+        self._free(key, address)
+
+    def uncopyable(self, ws: WorkerState) -> str:
+        """A result that this worker alone can hold, in words; empty: there is none."""
+        for key, failed in self._failed.items():
+            holders = getattr(self.scheduler.tasks.get(key), "who_has", None) or ()
+            if ws in holders and len(holders) == 1 and self.is_uncopyable(key, ws):
+                why, _, _ = next(iter(failed.values())).partition("\\n")  # the text is a `repr`
+                return f"holds {key!s:.80}, which can't be copied ({why:.120})"
+        return ""
+
+    def is_uncopyable(self, key: Any, ws: WorkerState) -> bool:
+        """Tells whether nobody is left who might copy a result of this worker."""
+        failed = self.failed_on(key)
+        if not failed or len(failed) >= TRIES:
+            return bool(failed)
+        others = self.scheduler.running
+        return all(other is ws or other.address in failed for other in others)
+
+    def worker_left(self, address: str | None) -> None:
+        """Its results are elsewhere now, or will be computed anew; None: all workers'."""
+        for key, home in list(self._homes.items()):
+            if address in (None, home.address):
+                del self._homes[key]
+                home.ts.worker_restrictions = home.bound_to
+
+    def _call_home(self, ts: TaskState, ws: WorkerState) -> None:
+        """
+        Have tasks that wait on this worker for a result run where that is.
+
+        The worker has given the result up (dask/distributed#6705): they would wait for ever.
+        """
+        tasks = self.scheduler.tasks
+        self._homes = {key: one for key, one in self._homes.items() if tasks.get(key) is one.ts}
+        address = next(iter(ts.who_has or ())).address
+        called = []
+        for waiter in ts.waiters or ():
+            home = self._homes.get(waiter.key)
+            if home is None and (waiter.loose_restrictions or not is_bound(waiter)):
+                home = _Home(waiter, address, waiter.worker_restrictions, 0)
+            if waiter.processing_on is ws and home is not None and home.calls < CALLS_HOME:
+                waiter.worker_restrictions = {address}
+                self._homes[waiter.key] = home._replace(address=address, calls=home.calls + 1)
+                called.append(waiter.key)
+        stimulus = f"dask-adaptive-home-{ts.key}"
+        self.scheduler.transitions(dict.fromkeys(called, "released"), stimulus)
+
+    def _free(self, key: Any, address: str) -> None:
+        if address in self.scheduler.stream_comms:
+            stimulus = f"dask-adaptive-forget-{key}"
+            message = {"op": "free-keys", "keys": [key], "stimulus_id": stimulus}
+            self.scheduler.worker_send(address, message)
 
     def releasing(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         """The stream handler "release-worker-data", after which the scheduler's books are right."""
@@ -158,18 +273,24 @@ class Copier:
         """Ask for what was not asked for; returns all that would be lost now."""
         copies = last_copies(self.ws, self.cordons)
         self._account(copies)
-        asked, running, now = self._asked, self.scheduler.running, self.clock()
+        asked, running, now, every = self._asked, self.scheduler.running, self.clock(), self.every
         missing = [
             ts
             for ts in copies
             if (request := asked.get(ts.key)) is None
             or request.ts is not ts
+            or not every.is_asked(ts.key, request.recipient)  # it has failed
             or not (request.recipient in running or self.cordons.is_cordoned(request.recipient))
             or not (now - request.at < PATIENCE_S or self._is_coming(request, now))
         ]
         under_way = len(copies) - len(missing)
-        if missing and under_way < WINDOW:
-            self._ask(missing[: WINDOW - under_way])
+        missing = [ts for ts in missing if not every.is_uncopyable(ts.key, self.ws)]
+        # Those that have failed together wait until nothing else is under way: each may be to blame
+        # for others.
+        most = max([every.most(ts.key) for ts in missing], default=0)
+        if under_way < (WINDOW if most == WINDOW else 1):
+            together = [ts for ts in missing if every.most(ts.key) == most]
+            self._ask(together[: most - under_way], under_way)
         return copies
 
     def drop(self) -> None:
@@ -217,17 +338,20 @@ class Copier:
         since = max(request.at, self._heard.get(request.recipient.address, 0.0))
         return now - since < PATIENCE_S + 4 * request.ts.nbytes / self.scheduler.bandwidth
 
-    def _ask(self, missing: list[TaskState]) -> None:
+    def _ask(self, missing: list[TaskState], under_way: int) -> None:
         now = self.clock()
         by_recipient: dict[str, list[Any]] = {}
         recipients = self._recipients()
         for ts in sorted(missing, key=lambda ts: ts.nbytes, reverse=True):
-            failed = self._asked.get(ts.key)
-            recipient = recipients.take(ts.nbytes, but=failed.recipient if failed else None)
+            failed, last = self.every.failed_on(ts.key), self._asked.get(ts.key)
+            late = [last.recipient.address] if last else []
+            recipient = recipients.take(ts.nbytes, but={*failed, *late}) or recipients.take(
+                ts.nbytes, but=failed
+            )
             if recipient is None:
                 continue  # nobody can: a worker that joins may take it
             self._asked[ts.key] = _Request(ts, recipient, now)
-            self.every.add(ts.key, recipient)
+            self.every.add(ts.key, recipient, len(missing) + under_way)
             by_recipient.setdefault(recipient.address, []).append(ts.key)
         for address, keys in by_recipient.items():
             self._tell(self.scheduler.request_acquire_replicas, address, keys, "copy")
@@ -240,30 +364,49 @@ class Copier:
         others = considered(self.scheduler.running, self.ws)
         if not others:
             others = considered(self.cordons.recipients(), self.ws)
-        if len(others) > RECIPIENTS:
-            others = heapq.nsmallest(
-                RECIPIENTS, others, key=lambda ws: ws.nbytes + promised.get(ws.address, 0)
-            )
+        own = group_of(self.ws)
+        rows = [
+            _Recipient(group_of(ws) != own, ws.nbytes + promised.get(ws.address, 0), ws.address, ws)
+            for ws in others
+        ]
+        if len(rows) > RECIPIENTS:
+            rows = heapq.nsmallest(RECIPIENTS, rows)
         return _Recipients(
-            (ws.memory.optimistic + promised.get(ws.address, 0), ws.address, ws) for ws in others
+            row._replace(load=row.ws.memory.optimistic + promised.get(row.address, 0))
+            for row in rows
         )
+
+
+class _Recipient(NamedTuple):
+    """In the order in which they are asked: workers of another group may lack what it takes."""
+
+    is_other: bool
+    load: int
+    address: str
+    ws: WorkerState
 
 
 class _Recipients:
     """Workers that may be asked, the one with the least in memory first (`_find_recipient`)."""
 
-    def __init__(self, loads: Iterable[tuple[int, str, WorkerState]]) -> None:
-        self._heap = list(loads)
+    def __init__(self, rows: Iterable[_Recipient]) -> None:
+        self._heap = [(_is_full(row), row) for row in rows]
         heapq.heapify(self._heap)
 
-    def take(self, nbytes: int, *, but: WorkerState | None) -> WorkerState | None:
-        """The next recipient, to whom `nbytes` are promised; `but` only when there is no other."""
-        if not self._heap:
-            return None
-        first = heapq.heappop(self._heap)
-        chosen = first
-        if first[2] is but and self._heap:
-            chosen = heapq.heappop(self._heap)
-            heapq.heappush(self._heap, first)
-        heapq.heappush(self._heap, (chosen[0] + nbytes, *chosen[1:]))
-        return chosen[2]
+    def take(self, nbytes: int, *, but: Collection[str]) -> WorkerState | None:
+        """The next recipient that is not of `but`, to whom `nbytes` are promised."""
+        passed = []
+        while self._heap and self._heap[0][1].address in but:
+            passed.append(heapq.heappop(self._heap))
+        chosen = None
+        if self._heap:
+            _, row = self._heap[0]
+            chosen, row = row.ws, row._replace(load=row.load + nbytes)
+            heapq.heapreplace(self._heap, (_is_full(row), row))
+        for one in passed:
+            heapq.heappush(self._heap, one)
+        return chosen
+
+
+def _is_full(row: _Recipient) -> bool:
+    return bool(row.ws.memory_limit) and row.load > FULL * row.ws.memory_limit
