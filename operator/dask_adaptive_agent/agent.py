@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from dask_adaptive_agent.drain.drains import Drains, combined
 from dask_adaptive_agent.drain.upstream_calls import UpstreamCalls
 from dask_adaptive_agent.page.page import DashboardPage, Looks
 from dask_adaptive_agent.patching import Mismatch, Patch, Patches
+from dask_adaptive_agent.pins.known_workers import KnownWorkers
 from dask_adaptive_agent.pins.pinned_workers import PinnedWorkers, WorkerFloors
 from dask_adaptive_agent.protocol.changes import Watch
 from dask_adaptive_agent.protocol.handlers import Parts, guarded
@@ -99,6 +101,13 @@ class Agent:
         )
         self.pins = PinnedWorkers(
             *self._noting, self.settings, self.shuffles, own_name=lambda ws: self.drains.name_of(ws)
+        )
+        self.known = KnownWorkers(
+            self.scheduler,
+            self.pins.leases,
+            self.settings,
+            is_governed=lambda: not math.isinf(self.lease.silent_s),
+            expect_holds=self.expect_holds,
         )
         self.floors = WorkerFloors(self.clock, self.settings)
 
@@ -207,7 +216,9 @@ class Agent:
         if changes:
             self.lease.begin()
             self._expect("copies", self.drains.asked.install)
+            self._expect("addresses", self.known.install)
         self.settings.update(changes)
+        self.known.refresh()
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
 
@@ -224,6 +235,7 @@ class Agent:
         renews = flag(request, "renew", False)
         if renews:
             self.lease.renew()
+        self.parts.section("addresses", self.known.refresh, None)
         self.parts.section("cordons", self.cordons.review, None)
         if renews:
             self.parts.section("drains", self.drains.review, None)
@@ -238,6 +250,7 @@ class Agent:
 
         def take_later() -> wire.Snapshot:
             self.roster.sync()
+            self.parts.section("addresses", self.known.refresh, None)
             self.parts.section("cordons", self.cordons.review, None)
             return take()
 
@@ -364,6 +377,7 @@ class Agent:
         self.cordons.limits_changed()
         self.plans.clear()
         self.settings.lapse()
+        self.known.refresh()
         self.reliefs.configure(self.settings.relief)
         self.shuffles.look()
 

@@ -513,6 +513,18 @@ REMOVE_WORKER, REMOVE_WORKER_RPC = _with_rpc(
     "Counts what is lost with a worker, while the scheduler still knows what it has.",
     _takes("address"),
 )
+_TELLING = "A worker whose address code is told stays as long as what it was asked for is wanted."
+WHO_HAS_RPC, HAS_WHAT_RPC = [
+    Target(
+        _RPC,
+        name,
+        _TELLING,
+        when="from a policy on",
+        way_out="`spec.pins.client.enabled: false`",
+        guard=_takes(argument),
+    )
+    for name, argument in (("who_has", "keys"), ("has_what", "workers"))
+]
 SHUFFLE_RPC = Target(
     _RPC,
     "shuffle_get_or_create",

@@ -236,7 +236,7 @@ class Claim(TypedDict):
     """A `PinRow` as every agent sends it."""
 
     source: str  # SHUFFLE | MANUAL | CLIENT
-    owner: str  # shuffle id; "operator" for annotations; the client's id
+    owner: str  # shuffle id; "operator" for annotations; the client's id; "addresses" code knows
     reason: str
     left_ms: int  # until it ends by itself
     slots: list[int]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import pytest
 from distributed import Client, Worker
 
 from dask_adaptive_agent import wire
 from dask_adaptive_agent.pins.leases import SPENT_S
 from support.agent_cluster import StillClock, with_agent
-from support.agent_work import ask, leave, retire, until, until_left
+from support.agent_work import ask, leave, retire, slow, until, until_left
 
 OWNER = {"source": wire.CLIENT, "owner": "notebook"}
 
@@ -204,3 +206,83 @@ async def test_manual_pins_are_cut_to_the_cap_and_counted_when_they_end(
     seen = await ask(s, wire.OBSERVE)
     assert not seen["pins"]
     assert {wire.MANUAL: 2} == seen["pins_expired"]
+
+
+async def names_them(c: Any, *workers: Any, **how: Any) -> list[Any]:
+    """For tasks whose turn does not come; one for each worker."""
+    never = c.submit(slow, 0, resources={"none": 1}, key="never")
+    return [c.submit(slow, never, workers=[w.address], pure=False, **how) for w in workers]
+
+
+async def asks_for_them(c: Any, *workers: Any, whole: bool = False) -> list[Any]:
+    futures = [await c.scatter(object(), workers=[w.address]) for w in workers]
+    await (c.has_what() if whole else c.who_has(futures))
+    return futures
+
+
+KNOWING = {
+    "who_has": asks_for_them,
+    "has_what": partial(asks_for_them, whole=True),
+    "workers=": names_them,
+}
+
+
+@pytest.mark.parametrize("know", KNOWING.values(), ids=KNOWING)
+@with_agent(3)
+async def test_a_worker_that_code_knows_stays_while_anybody_wants_what_it_asked_for(
+    c, s, a, b, d, agent, know
+) -> None:
+    await ask(s, wire.CONFIGURE, client_pins=True)
+    one, other = await know(c, a, b)
+    await until(lambda: {one.key, other.key} <= s.tasks.keys())
+
+    assert all(4 * 3_600_000 - 60_000 < row["left_ms"] <= 4 * 3_600_000 for row in await pins(s))
+    assert [True, True, False] == [agent.pins.is_pinned(s.workers[w.address]) for w in (a, b, d)]
+    assert [(wire.ACTIVE, wire.V_PINNED)] * 2 == await retire(s, a.name, b.name, busy_ok=True)
+    assert {a.address, b.address}.isdisjoint(s.workers_to_close(n=3))
+
+    for future, left in ((one, [False, True]), (other, [False, False])):
+        await c.cancel(future)
+        await until(lambda future=future: future.key not in s.tasks)  # type: ignore[misc]
+        await ask(s, wire.OBSERVE)
+        assert left == [agent.pins.is_pinned(s.workers[w.address]) for w in (a, b)]
+    assert {a.address, b.address} <= set(s.workers_to_close(n=3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "know"),
+    [
+        pytest.param({}, asks_for_them, id="no-policy"),
+        pytest.param({"client_pins": False}, asks_for_them, id="turned-off"),
+        pytest.param({"client_pins": False}, names_them, id="named-and-turned-off"),
+        pytest.param(
+            {"client_pins": True}, partial(names_them, allow_other_workers=True), id="loosely"
+        ),
+    ],
+)
+@with_agent()
+async def test_what_code_knows_holds_no_worker(c, s, a, b, settings, know) -> None:
+    if settings:
+        await ask(s, wire.CONFIGURE, **settings)
+    futures = await know(c, a)
+    await until(lambda: futures[0].key in s.tasks)
+    assert not await pins(s)
+
+
+@with_agent(clock=StillClock)
+async def test_what_is_asked_again_prolongs_nothing(c, s, a, b, clock, agent) -> None:
+    await ask(s, wire.CONFIGURE, client_max_ms=100_000)
+    futures = await asks_for_them(c, a)
+    for left_ms in (100_000, 40_000):
+        (row,) = await pins(s)
+        assert left_ms == row["left_ms"]
+        await c.who_has(futures)
+        clock.now += 60
+        await ask(s, wire.OBSERVE, renew=True)
+    assert not await pins(s)
+
+    futures += await asks_for_them(c, a)
+    assert 1 == len(await pins(s))
+    await ask(s, wire.CONFIGURE, client_pins=False)
+    assert not await pins(s)
+    assert {} == agent.known._keys

@@ -4,15 +4,15 @@ Libraries that people run on Dask, on a cluster whose policy scales up and down 
 Each works again and again until the cluster has grown to three workers and shrunk to one at least
 twice. Each time its result must be that of a stock cluster of two fixed workers: exactly, or
 closely where the library itself adds floats in the order in which workers answer. Libraries whose
-training cannot lose a worker (XGBoost, LightGBM) pin the workers, as our documentation says.
+training cannot lose a worker (XGBoost, LightGBM) need no pin: who has data was told to them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,15 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from dask_adaptive_agent import pinned
 from support.stage import Watched
 
 ROWS = 2_000
 SWINGS = 2
 
-Hold = Callable[[], AbstractContextManager[Any]]
-Work = Callable[[Client, Path, Hold], Any]
+#: Between the data and the training: idle workers would leave.
+PAUSE_S = 15.0
+
+Work = Callable[[Client, Path], Any]
 
 
 def table() -> tuple[np.ndarray, np.ndarray]:
@@ -44,34 +45,33 @@ def in_chunks() -> tuple[da.Array, da.Array]:
     return da.from_array(x, chunks=(ROWS // 8, -1)), da.from_array(y, chunks=ROWS // 8)
 
 
-def xgboost(client: Client, folder: Path, hold: Hold) -> Any:
+def xgboost(client: Client, folder: Path) -> Any:
     from xgboost import dask as dxgb
 
-    with hold():
-        x, y = dask.persist(*in_chunks())
-        data = dxgb.DaskDMatrix(client, x, y)
-        options = {"tree_method": "hist", "objective": "binary:logistic", "nthread": 1}
-        model = dxgb.train(client, options, data, num_boost_round=8)
-        return dxgb.predict(client, model, x).compute()
+    x, y = dask.persist(*in_chunks())
+    data = dxgb.DaskDMatrix(client, x, y)
+    time.sleep(PAUSE_S)
+    options = {"tree_method": "hist", "objective": "binary:logistic", "nthread": 1}
+    model = dxgb.train(client, options, data, num_boost_round=8)
+    return dxgb.predict(client, model, x).compute()
 
 
-def lightgbm(client: Client, folder: Path, hold: Hold) -> Any:
+def lightgbm(client: Client, folder: Path) -> Any:
     from lightgbm import DaskLGBMClassifier
 
-    with hold():
-        x, y = dask.persist(*in_chunks())
-        # Few leaves of many rows: deeper trees differ with the number of workers, on stock, too.
-        options = {
-            "n_estimators": 4,
-            "num_leaves": 4,
-            "min_child_samples": 50,
-            "min_data_in_bin": 1,
-        }
-        model = DaskLGBMClassifier(client=client, verbose=-1, n_jobs=1, **options)
-        return model.fit(x, y).predict_proba(x).compute()
+    x, y = dask.persist(*in_chunks())
+    # Few leaves of many rows: deeper trees differ with the number of workers, on stock, too.
+    options = {
+        "n_estimators": 4,
+        "num_leaves": 4,
+        "min_child_samples": 50,
+        "min_data_in_bin": 1,
+    }
+    model = DaskLGBMClassifier(client=client, verbose=-1, n_jobs=1, **options)
+    return model.fit(x, y).predict_proba(x).compute()
 
 
-def scikit_learn(client: Client, folder: Path, hold: Hold) -> Any:
+def scikit_learn(client: Client, folder: Path) -> Any:
     """A search, and a forest, which adds the votes of its trees in the order in which they come."""
     import joblib
     from sklearn.ensemble import RandomForestClassifier
@@ -87,7 +87,7 @@ def scikit_learn(client: Client, folder: Path, hold: Hold) -> Any:
         return np.r_[search.cv_results_["mean_test_score"], forest.predict_proba(x)[:, 1]]
 
 
-def xarray(client: Client, folder: Path, hold: Hold) -> Any:
+def xarray(client: Client, folder: Path) -> Any:
     """By zarr, with flox for the groups, a rolling mean, and a function by value."""
     import pandas as pd
     import xarray as xr
@@ -106,7 +106,7 @@ def xarray(client: Client, folder: Path, hold: Hold) -> Any:
     return np.concatenate([part.values.ravel() for part in parts])
 
 
-def dask_ml(client: Client, folder: Path, hold: Hold) -> Any:
+def dask_ml(client: Client, folder: Path) -> Any:
     from dask_ml.cluster import KMeans
     from dask_ml.model_selection import train_test_split
     from dask_ml.preprocessing import StandardScaler
@@ -120,7 +120,7 @@ def dask_ml(client: Client, folder: Path, hold: Hold) -> Any:
     return np.concatenate([np.asarray(part, dtype="float64") for part in computed])
 
 
-def dataframe(client: Client, folder: Path, hold: Hold) -> Any:
+def dataframe(client: Client, folder: Path) -> Any:
     """A shuffle, a join, and functions by value within fused tasks."""
     import dask.dataframe as dd
     import pandas as pd
@@ -140,7 +140,7 @@ def fixed(work: Work, folder: Path) -> Any:
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        return work(client, folder, nullcontext)  # stock: nobody to ask, nobody leaves
+        return work(client, folder)  # stock: nobody leaves
 
 
 class Turns:
@@ -151,13 +151,13 @@ class Turns:
         self.is_over = False
 
     def work(self, address: str, work: Work, folder: Path) -> list[Any]:
-        """The results, one a turn. Between turns nothing is pinned, so that workers may leave."""
+        """The results, one a turn. Between turns nothing is wanted, so that workers may leave."""
         results = []
         with Client(address) as client:
             client.wait_for_workers(1)
             while not self.is_over:
                 self.works.set()
-                results.append(work(client, folder, pinned))
+                results.append(work(client, folder))
                 self.followed.acquire()
         return results
 

@@ -151,7 +151,8 @@ class AdaptivePlugin(SchedulerPlugin):
             self.agent.roster.entries.pop(worker, None)
 
     def update_graph(self, scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
-        # Called before the graph's tasks are assigned. It never raises.
+        # Called before the graph's tasks are assigned. Neither raises.
+        self.agent.known.graph_added(kwargs.get("annotations") or {})
         self.agent.cordons.graph_added()
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
