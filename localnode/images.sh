@@ -3,6 +3,7 @@
 #   images.sh                      the four that the node, the demo and the tests need
 #   images.sh dask-adaptive        only ours; its tag is in $LOCALNODE_IMAGES/dask-adaptive.tag
 #   images.sh dask:2023.5.0        another release of Dask
+#   images.sh kueue:0.17.0         Kueue, for make test-kueue
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -111,6 +112,20 @@ pause() {
   save pause:1 "$stamp"
 }
 
+kueue() { # VERSION: the program of its module, with upstream's own go.mod and go.sum
+  local module stamp
+  module=$(kueue_module "$1")
+  stamp=$({ cat "$here/images/kueue.Dockerfile" && echo "$1 $(go env GOVERSION)"; } | hash_of)
+  if is_current "kueue:$1" "$stamp"; then return; fi
+  mkdir "$work/kueue"
+  # shellcheck disable=SC2016 # $0 and $1 are the inner shell's
+  GOTOOLCHAIN=local GOFLAGS='' GOWORK=off CGO_ENABLED=0 progress "building kueue $1" "$images/build.log" \
+    nice -n 10 bash -c 'cd "$0" && go build -buildvcs=false -o "$1" ./cmd/kueue' "$module" "$work/kueue/manager" ||
+    die "kueue $1 was not built; mend the cause and run this again"
+  build "kueue:$1" "$stamp" "$here/images/kueue.Dockerfile" "$work/kueue"
+  save "kueue:$1" "$stamp"
+}
+
 # Ours. The sources are copied first, and the copy is what is hashed and built: they may change meanwhile.
 adaptive() {
   local from=$work/adaptive tag stamp file
@@ -153,6 +168,7 @@ for name in "${@:-${usual[@]}}"; do
   dask:*) dask "${name#*:}" ;;
   dask-kubernetes-operator) simple "$name:$dask_kubernetes_version" "DASK_KUBERNETES=$dask_kubernetes_version" ;;
   dask-kubernetes-operator:*) simple "$name" "DASK_KUBERNETES=${name#*:}" ;;
+  kueue:*) kueue "${name#*:}" ;;
   dask-adaptive) adaptive ;;
   *) die "$name is not an image of ours; it builds: ${usual[*]} and dask:VERSION" ;;
   esac

@@ -243,6 +243,11 @@ upstream_chart() {
   echo "$chart"
 }
 
+# The folder of Kueue's Go module, which holds its chart as well.
+kueue_module() { # VERSION
+  (cd / && go mod download -json "sigs.k8s.io/kueue@v$1") | awk -F '"' '$2 == "Dir" {print $4}'
+}
+
 ### what the node changes outside its own directories
 
 sysctls=( # kubelet and kube-proxy change these, and up.sh; down.sh puts them back

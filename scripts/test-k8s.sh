@@ -60,7 +60,7 @@ fi
 say "installing both operators"
 "$root/scripts/install.sh" --set "scheduler.tls.secretNames={dask-tls}"
 
-disturbing=(tests/e2e/test_budget.py tests/e2e/test_first_hour.py tests/e2e/test_nodes.py tests/e2e/test_operations.py tests/e2e/test_upgrade.py)
+disturbing=(tests/e2e/test_budget.py tests/e2e/test_first_hour.py tests/e2e/test_kueue.py tests/e2e/test_nodes.py tests/e2e/test_operations.py tests/e2e/test_upgrade.py)
 # Pods that live for a minute need others that start within it.
 hasty=tests/e2e/test_recycle.py::test_no_task_starts_that_its_pod_does_not_outlive
 part "end to end, five clusters at a time" -n 5 --maxschedchunk 1 tests/e2e "${disturbing[@]/#/--ignore=}" --deselect "$hasty" "$@"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 
 import pytest
 
 from dask_adaptive.kube.api import BUDGETS
 from support.e2e_cluster import LiveCluster, Start
-from support.e2e_tasks import result
+from support.e2e_sharing import share_six
 from support.kube_bodies import body
 from support.kube_server import Kubectl
 
@@ -39,45 +38,14 @@ async def test_three_clusters_share_six_workers(start: Start, budget: str, admin
     def begin(name: str) -> Awaitable[LiveCluster]:
         return start(name, policy={"maxReplicas": 6, "idleTimeout": "60s"})
 
-    a, b, urgent = await asyncio.gather(*map(begin, ("a", "b", "urgent")))
-    every, most = (a, b, urgent), 0
+    async def held(cluster: LiveCluster) -> int:
+        return len(await cluster.deployments())
 
-    async def held() -> tuple[int, ...]:
-        nonlocal most
-        numbers = tuple([len(await c.deployments()) for c in every])
-        most = max(most, sum(numbers))
-        return numbers
+    async def all_wait() -> None:
+        status = admin.json("get", "dab", budget)["status"]
+        assert {"a", "b", "urgent"} == {g["cluster"] for g in status["groups"] if g["waitingSince"]}
+        await every[0].until_event("BudgetShared")
 
-    def near(*fair: int) -> Callable[[], Awaitable[bool]]:
-        async def is_near() -> bool:
-            pairs = zip(await held(), fair, strict=True)
-            return all(abs(number - part) <= 1 for number, part in pairs)
-
-        return is_near
-
-    async def fair(*parts: int) -> None:
-        began = time.monotonic()
-        await a.until(near(*parts), f"{parts} within one", patience_s=FAIR_S)
-        await asyncio.sleep(max(0.0, FAIR_S - (time.monotonic() - began)))
-        assert await near(*parts)()
-
-    long = a.client.map(result, range(400), seconds=1.0, pure=False)
-    await a.until(near(6, 0, 0), "one alone has all")
-    await a.until_connected(6)
-    other = b.client.map(result, range(400), seconds=1.0, pure=False)
-    await fair(3, 3, 0)
-    quick = urgent.client.map(result, range(60), seconds=1.0, pure=False)
-    await fair(1, 1, 4)
-    status = admin.json("get", "dab", budget)["status"]
-    assert {"a", "b", "urgent"} == {g["cluster"] for g in status["groups"] if g["waitingSince"]}
-    await a.until_event("BudgetShared")
-
-    assert [100_000] * 60 == [len(r) for r in await urgent.client.gather(quick)]
-    del quick  # its idle workers are needed elsewhere: they do not wait for their idleTimeout
-    await fair(3, 3, 0)
-    for cluster, futures in ((a, long), (b, other)):
-        await cluster.client.cancel(futures[200:])
-        done = await cluster.client.gather(futures[:200])
-        assert [100_000] * 200 == [len(r) for r in done]
-    assert most <= 6
-    assert [0, 0, 0] == [(await c.counts())[2] for c in every]
+    every = await asyncio.gather(*map(begin, ("a", "b", "urgent")))
+    # Idle workers are needed elsewhere: they do not wait for their idleTimeout.
+    await share_six(every, held, within_s=FAIR_S, all_wait=all_wait)

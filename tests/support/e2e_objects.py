@@ -21,9 +21,10 @@ _TLS_EXAMPLE = next(yaml.safe_load_all((_EXAMPLES / "tls-cluster.yaml").read_tex
 
 
 def dask_cluster(
-    name: str, *, replicas: int = 0, tls: bool = False, **worker: Any
-) -> dict[str, Any]:
-    """An example under another name; `worker` overrides fields of the workers' pods."""
+    name: str, *, replicas: int = 0, tls: bool = False, labels: Mapping[str, str] | None = None,
+    **worker: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """An example under another name; `labels` and `worker` are of the workers' pods."""
     example = _TLS_EXAMPLE if tls else _EXAMPLE
     old = example["metadata"]["name"]
     made: Any = yaml.safe_load(
@@ -36,7 +37,7 @@ def dask_cluster(
         container = spec[part]["spec"]["containers"][0]
         container["image"] = DASK_IMAGE
         container["resources"]["requests"] = {"cpu": "10m", "memory": "64Mi"}  # many fit on a node
-    spec["worker"]["replicas"] = replicas
+    spec["worker"] |= {"replicas": replicas, "metadata": {"labels": dict(labels or {})}}
     change_workers(spec["worker"]["spec"], **worker)
     return made
 
